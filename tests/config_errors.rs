@@ -28,7 +28,10 @@ fn check_as(file: &Path, against: Option<&str>, format: Format) -> (String, bool
 fn configurations(kind: &str) -> Vec<PathBuf> {
     let folder = Path::new("tests/fixtures").join(kind);
     let files: BTreeSet<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "yaml" || end == "json")).collect()
+    files
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|end| ["yaml", "json", "conf"].iter().any(|known| end == *known)))
+        .collect()
 }
 
 fn compare(kind: &str, fine: bool) {

@@ -1,6 +1,7 @@
-//! Configurations of other rate limit services, written as one of tollgate's: `domains`, and the limits that they lead to.
+//! Configurations of other rate limit services and proxies, written as one of tollgate's: `domains` or routes, and the limits that
+//! they lead to.
 //!
-//! What those services know and tollgate does not is a note with its place, and a comment in what is written.
+//! What those know and tollgate does not is a note with its place, and a comment in what is written.
 
 use std::collections::HashSet;
 
@@ -10,7 +11,9 @@ use crate::config::problem::{Problem, Problems, Warning};
 use crate::config::read::{Field, ReadContext};
 use crate::config::values::check_name;
 
+mod front;
 mod limitador;
+mod nginx;
 mod ratelimit;
 
 /// The longest window, in seconds: a hundred years.
@@ -20,6 +23,7 @@ const LONGEST_WINDOW: u64 = 100 * 365 * 86_400;
 #[derive(Debug, Default)]
 pub struct Import {
     domains: Vec<Domain>,
+    front: Option<front::Front>,
     names: Names,
     notes: Vec<Warning>,
 }
@@ -65,9 +69,21 @@ enum End {
 struct Names(HashSet<String>);
 
 impl Import {
-    /// Reads a configuration of envoyproxy/ratelimit or of Limitador; `file` is what findings call it.
+    /// Reads a configuration of envoyproxy/ratelimit, of Limitador or of nginx; `file` is what findings call it.
     pub fn add(&mut self, text: &str, file: &str) -> Result<(), Problems> {
         let findings = Findings::new(file);
+        let is_nginx = nginx::is_written_so(text);
+        if self.front.is_some() || (is_nginx && !self.domains.is_empty()) {
+            let message = "has to be imported alone: a proxy's configuration is one file";
+            findings.add(Problem::error(findings.place(crate::config::Mark::START, ""), message));
+            return findings.finish(None::<()>).map(|_| ());
+        }
+        if is_nginx {
+            let read = nginx::read(text, &findings, &mut self.names);
+            let (front, notes) = findings.finish(read)?;
+            (self.front, self.notes) = (Some(front), notes);
+            return Ok(());
+        }
         // `${NAME}` is text there
         let verbatim = |name: &str| Some(format!("${{{name}}}"));
         let read = document::parse(text, 0, &findings).and_then(|root| {
@@ -81,7 +97,8 @@ impl Import {
             }
             let problem = top.error("is no configuration that can be read here");
             top.fail(problem.expected(
-                "a mapping with `domain` and `descriptors` (envoyproxy/ratelimit), or a list of limits with `namespace` (Limitador)",
+                "a mapping with `domain` and `descriptors` (envoyproxy/ratelimit), or a list of limits with `namespace` (Limitador), or nginx's \
+                 `server` blocks",
             ))
         });
         let read = read.filter(|domains| self.are_new(domains, &findings));
@@ -108,7 +125,7 @@ impl Import {
 
     /// The configuration of a gateway that serves as the rate limit service.
     pub fn written(&self) -> String {
-        let mut text = HEAD.to_owned();
+        let mut text = if self.front.is_some() { FRONT_HEAD } else { HEAD }.to_owned();
         if !self.notes.is_empty() {
             text.push_str("#\n# Not carried over as it was:\n");
         }
@@ -118,6 +135,10 @@ impl Import {
             let path = if place.path.is_empty() { String::new() } else { format!("{}: ", place.path) };
             let line = format!("{}:{mark}{path}{}", place.file, note.message);
             push(&mut text, format_args!("#   {}\n", line.replace(char::is_control, " ")));
+        }
+        if let Some(front) = &self.front {
+            front.write(&mut text);
+            return text;
         }
         text.push_str(LISTENERS);
         let mut limits = self.domains.iter().flat_map(|domain| &domain.limits).peekable();
@@ -139,6 +160,10 @@ impl Import {
 const HEAD: &str = "\
 # Written by `tollgate import`. docs/decisions.md says what tollgate does otherwise than the service that this was read from.
 # What is counted is counted in this gateway; several share it by `cluster`, or by `store` and `mode: shared`.
+";
+
+const FRONT_HEAD: &str = "\
+# Written by `tollgate import`. docs/import.md says what tollgate does otherwise than the proxy that this was read from.
 ";
 
 const LISTENERS: &str = "

@@ -48,6 +48,7 @@ mod guessing;
 mod health_checks;
 mod http2;
 mod http2_abuse;
+mod imported;
 mod kept_connections;
 mod logs;
 mod mutated;

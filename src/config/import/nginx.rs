@@ -1,0 +1,535 @@
+//! nginx's configuration: servers and locations that proxy, with `limit_req` and `limit_conn`.
+//!
+//! Every directive is carried over, or known to be what tollgate does anyway, or named.
+
+use std::collections::HashMap;
+
+use self::syntax::Directive;
+use super::front::{Front, FrontLimit, Route, Upstream};
+use super::{Names, scalar};
+use crate::config::findings::Findings;
+use crate::config::problem::Problem;
+use crate::config::values::check_name;
+
+mod syntax;
+
+/// What tollgate does anyway, or does its own way without a difference that requests show.
+const UNNEEDED: [&str; 14] = [
+    "events",
+    "worker_processes",
+    "worker_rlimit_nofile",
+    "pid",
+    "user",
+    "daemon",
+    "master_process",
+    "sendfile",
+    "tcp_nopush",
+    "tcp_nodelay",
+    "keepalive",
+    "proxy_http_version",
+    "limit_req_log_level",
+    "limit_conn_log_level",
+];
+
+/// What is read where it stands.
+const READ: [&str; 17] = [
+    "server",
+    "upstream",
+    "location",
+    "map",
+    "geo",
+    "listen",
+    "server_name",
+    "ssl_certificate",
+    "ssl_certificate_key",
+    "proxy_pass",
+    "limit_req",
+    "limit_req_zone",
+    "limit_req_status",
+    "limit_req_dry_run",
+    "limit_conn",
+    "limit_conn_zone",
+    "limit_conn_status",
+];
+
+/// A zone of a limit.
+struct Zone {
+    /// Of requests; none where it is of connections.
+    rate: Option<(u64, &'static str)>,
+    key: ZoneKey,
+}
+
+/// What a limit counts by.
+#[derive(Clone)]
+struct ZoneKey {
+    /// In YAML.
+    parts: Vec<String>,
+    /// The networks for which it is empty, so that they are not limited.
+    exempt: Vec<String>,
+}
+
+/// What a level says of limits, or takes from the one around it.
+#[derive(Clone)]
+struct Limits<'d> {
+    requests: Vec<&'d Directive>,
+    connections: Vec<&'d Directive>,
+    request_status: u64,
+    connection_status: u64,
+    dry_run: bool,
+    /// Whether upstreams see the host that clients ask for.
+    keeps_host: bool,
+}
+
+struct Reader<'d, 'f> {
+    findings: &'f Findings,
+    zones: HashMap<String, Zone>,
+    /// Those of `map` and `geo`, by the variable that they set.
+    variables: HashMap<&'d str, &'d Directive>,
+    front: Front,
+    names: &'f mut Names,
+}
+
+/// Whether a text is written as nginx's configurations are.
+pub(super) fn is_written_so(text: &str) -> bool {
+    const BLOCKS: [&str; 5] = ["http", "server", "upstream", "events", "limit_req_zone"];
+    let words = text
+        .lines()
+        .filter_map(|line| line.split(|c: char| c.is_whitespace() || c == '{').find(|word| !word.is_empty()));
+    let first = words.filter(|word| !word.starts_with('#'));
+    let has_end = || text.contains(';') || text.contains('}');
+    has_end() && first.into_iter().any(|word| BLOCKS.contains(&word))
+}
+
+pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<Front> {
+    let directives = match syntax::parse(text) {
+        Ok(directives) => directives,
+        Err((mark, message)) => {
+            findings.add(Problem::error(findings.place(mark, ""), message));
+            return None;
+        }
+    };
+    let variables = HashMap::new();
+    let mut reader = Reader { findings, zones: HashMap::new(), variables, front: Front::default(), names };
+    let http: Vec<&Directive> = directives
+        .iter()
+        .flat_map(|top| if top.name() == "http" { top.block().iter().collect() } else { vec![top] })
+        .collect();
+    reader.define(&http);
+    let limits = Limits {
+        requests: Vec::new(),
+        connections: Vec::new(),
+        request_status: 503,
+        connection_status: 503,
+        dry_run: false,
+        keeps_host: false,
+    };
+    let limits = reader.level(&http, &limits);
+    let servers: Vec<&Directive> = http.iter().copied().filter(|one| one.name() == "server").collect();
+    for (position, server) in servers.iter().enumerate() {
+        reader.server(server, &limits, position == 0);
+    }
+    if reader.front.routes.is_empty() {
+        let message = "holds no location that proxies: there is nothing to limit";
+        findings.add(Problem::error(findings.place(crate::config::Mark::START, ""), message));
+        return None;
+    }
+    Some(reader.front)
+}
+
+impl<'d> Reader<'d, '_> {
+    fn note(&self, of: &Directive, message: &str) {
+        let place = self.findings.place(of.mark, of.name());
+        self.findings.add(Problem::warning(place, message));
+    }
+
+    fn error(&self, of: &Directive, message: &str) {
+        self.findings.add(Problem::error(self.findings.place(of.mark, of.name()), message));
+    }
+
+    /// Takes up what others refer to.
+    fn define(&mut self, http: &[&'d Directive]) {
+        for of in http.iter().filter(|of| matches!(of.name(), "map" | "geo")) {
+            let set = of.arguments().last().map_or("", String::as_str);
+            self.variables.insert(set.trim_start_matches('$'), of);
+        }
+        for of in http {
+            match of.name() {
+                "limit_req_zone" | "limit_conn_zone" => self.zone(of),
+                "upstream" => self.upstream(of),
+                _ => {}
+            }
+        }
+    }
+
+    fn zone(&mut self, of: &Directive) {
+        let option = |name: &str| of.arguments().iter().find_map(|word| word.strip_prefix(name));
+        let Some(name) = option("zone=").and_then(|zone| zone.split(':').next()) else {
+            return self.error(of, "names no zone");
+        };
+        let rate = match (of.name(), option("rate=")) {
+            ("limit_req_zone", rate) => {
+                let per_second = rate.and_then(|rate| Some((rate.strip_suffix("r/s")?, "s")));
+                let number = per_second.or_else(|| rate.and_then(|rate| Some((rate.strip_suffix("r/m")?, "m"))));
+                let number =
+                    number.and_then(|(number, unit)| Some((number.parse().ok().filter(|rate| *rate > 0)?, unit)));
+                let Some(rate) = number else { return self.error(of, "has no rate, like rate=10r/s") };
+                Some(rate)
+            }
+            _ => None,
+        };
+        match self.key(of.argument()) {
+            Ok(key) => _ = self.zones.insert(name.to_owned(), Zone { rate, key }),
+            Err(why) => self.note(of, &format!("the limits of this zone are left out: {why}")),
+        }
+    }
+
+    /// What a key of variables counts by. `Err` says what of it cannot be carried over.
+    fn key(&self, expression: &str) -> Result<ZoneKey, String> {
+        let (mut parts, mut exempt) = (Vec::new(), Vec::new());
+        for variable in expression.split('$').skip(1) {
+            let variable = variable.trim_start_matches('{');
+            let end = variable.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(variable.len());
+            let name = variable.get(..end).unwrap_or_default();
+            let field = |prefix: &str| name.strip_prefix(prefix);
+            match name {
+                "binary_remote_addr" | "remote_addr" => parts.push("client_address".to_owned()),
+                "server_name" | "host" | "http_host" => parts.push("host".to_owned()),
+                "request_method" => parts.push("method".to_owned()),
+                _ => match (field("http_"), field("arg_"), field("cookie_"), self.variables.get(name)) {
+                    (Some(field), ..) => parts.push(format!("{{ header: {} }}", scalar(&field.replace('_', "-")))),
+                    (_, Some(query), ..) => parts.push(format!("{{ query: {} }}", scalar(query))),
+                    (_, _, Some(cookie), _) => parts.push(format!("{{ cookie: {} }}", scalar(cookie))),
+                    (.., Some(map)) => {
+                        let of_map = self.mapped(map)?;
+                        parts.extend(of_map.parts);
+                        exempt.extend(of_map.exempt);
+                    }
+                    _ => return Err(format!("no key has a part like ${name}")),
+                },
+            }
+        }
+        Ok(ZoneKey { parts, exempt })
+    }
+
+    /// The key that a `map` of a `geo` makes: a key for all addresses but some, for which it is empty.
+    fn mapped(&self, map: &Directive) -> Result<ZoneKey, String> {
+        const OTHER: &str = "of `map`, only one of a `geo` is known that makes the key empty for some networks";
+        let geo = self.variables.get(map.argument().trim_start_matches('$')).filter(|geo| geo.name() == "geo");
+        let geo = geo.filter(|geo| map.name() == "map" && geo.arguments().len() == 1).ok_or(OTHER)?;
+        let default = |of: &Directive| {
+            of.block().iter().find(|entry| entry.name() == "default").map(|entry| entry.argument().to_owned())
+        };
+        let made = |value: &str| {
+            let entry = map.block().iter().find(|entry| entry.name() == value);
+            entry.map(|entry| entry.argument().to_owned()).or_else(|| default(map)).unwrap_or_default()
+        };
+        let usual = made(&default(geo).unwrap_or_default());
+        let mut exempt = Vec::new();
+        for entry in geo.block().iter().filter(|entry| entry.name() != "default") {
+            match made(entry.argument()) {
+                empty if empty.is_empty() => exempt.push(entry.name().to_owned()),
+                key if key == usual => {}
+                _ => return Err(OTHER.to_owned()),
+            }
+        }
+        // a map of a map would go round
+        if usual.is_empty() || !["$binary_remote_addr", "$remote_addr"].contains(&usual.as_str()) {
+            return Err(OTHER.to_owned());
+        }
+        Ok(ZoneKey { exempt, ..self.key(&usual)? })
+    }
+
+    fn upstream(&mut self, of: &Directive) {
+        if let Err(invalid) = check_name(of.argument()) {
+            return self.error(of, &invalid.message);
+        }
+        if self.front.upstreams.iter().any(|upstream| upstream.name == of.argument()) {
+            return self.error(of, "has the name of another one before");
+        }
+        let (mut nodes, mut more) = (Vec::new(), String::new());
+        for one in of.block() {
+            match one.name() {
+                "server" => {
+                    let weight = one.arguments().iter().find_map(|word| word.strip_prefix("weight="));
+                    let others = one.arguments().iter().skip(1).any(|word| !word.starts_with("weight="));
+                    if others {
+                        self.note(one, "only the address and the weight are carried over");
+                    }
+                    nodes.push((node(one.argument(), 80), weight.and_then(|weight| weight.parse().ok()).unwrap_or(1)));
+                }
+                "least_conn" => more = ", balance: least_requests".to_owned(),
+                "ip_hash" => more = ", balance: consistent_hash, hash_on: client_address".to_owned(),
+                "random" => more = ", balance: random".to_owned(),
+                name if UNNEEDED.contains(&name) => {}
+                _ => self.note(one, "is not carried over"),
+            }
+        }
+        if nodes.is_empty() {
+            return self.error(of, "has no server");
+        }
+        self.front.upstreams.push(Upstream { name: of.argument().to_owned(), nodes, more });
+    }
+
+    /// What a level says of limits, where `outer` holds what the one around it says; names what it says of anything else.
+    fn level(&self, block: &[&'d Directive], outer: &Limits<'d>) -> Limits<'d> {
+        let all = |name: &str| block.iter().copied().filter(|one| one.name() == name).collect::<Vec<_>>();
+        let last = |name: &str| all(name).last().map(|one| one.argument());
+        let status = |name: &str, outer: u64| last(name).and_then(|status| status.parse().ok()).unwrap_or(outer);
+        let or = |own: Vec<&'d Directive>, outer: &Vec<&'d Directive>| if own.is_empty() { outer.clone() } else { own };
+        let sets_headers = all("proxy_set_header");
+        let is_kept = |one: &&Directive| {
+            one.argument().eq_ignore_ascii_case("host")
+                && ["$host", "$http_host"].contains(&one.arguments().last().map_or("", String::as_str))
+        };
+        for one in block {
+            match one.name() {
+                "listen" | "server_name" | "proxy_pass" if one.block.is_some() => {
+                    self.error(one, "has no `;` at its end");
+                }
+                name if READ.contains(&name) || UNNEEDED.contains(&name) => {}
+                "proxy_set_header" if is_kept(one) || is_told_anyway(one) => {}
+                "include" => self.note(one, "is not followed: import what `nginx -T` prints"),
+                _ => self.note(one, "is not carried over"),
+            }
+        }
+        Limits {
+            requests: or(all("limit_req"), &outer.requests),
+            connections: or(all("limit_conn"), &outer.connections),
+            request_status: status("limit_req_status", outer.request_status),
+            connection_status: status("limit_conn_status", outer.connection_status),
+            dry_run: last("limit_req_dry_run").map_or(outer.dry_run, |word| word == "on"),
+            keeps_host: if sets_headers.is_empty() { outer.keeps_host } else { sets_headers.iter().any(is_kept) },
+        }
+    }
+
+    fn server(&mut self, server: &'d Directive, outer: &Limits<'d>, is_default: bool) {
+        let block: Vec<&Directive> = server.block().iter().collect();
+        let limits = self.level(&block, outer);
+        let all = |name: &'static str| block.iter().copied().filter(move |one| one.name() == name);
+        let mut listens: Vec<(&Directive, String)> = all("listen").map(|one| (one, node(one.argument(), 80))).collect();
+        if listens.is_empty() {
+            listens.push((server, "0.0.0.0:80".to_owned()));
+        }
+        let file = |name| all(name).next().map(|one| scalar(one.argument()));
+        for (one, address) in listens {
+            let is_tls = one.name() == "listen" && one.arguments().iter().any(|word| word == "ssl");
+            let more = match (is_tls, file("ssl_certificate"), file("ssl_certificate_key")) {
+                (true, Some(cert), Some(key)) => format!(", tls: {{ certificates: [{{ cert: {cert}, key: {key} }}] }}"),
+                (true, ..) => {
+                    self.error(one, "speaks TLS, and the server names no ssl_certificate and ssl_certificate_key");
+                    continue;
+                }
+                (false, ..) => String::new(),
+            };
+            match self.front.listeners.iter().find(|(known, _)| *known == address) {
+                None => self.front.listeners.push((address, more)),
+                Some((_, known)) if *known == more => {}
+                Some(_) => self.note(one, "only the certificate of the first server at this address is carried over"),
+            }
+        }
+        let mut hosts = Vec::new();
+        for name in all("server_name").flat_map(Directive::arguments) {
+            match name.strip_prefix('.') {
+                _ if name == "_" || name.is_empty() => {}
+                _ if name.starts_with('~') || name.ends_with(".*") => {
+                    self.note(server, &format!("the name {name} is left out"))
+                }
+                Some(domain) => hosts.extend([domain.to_owned(), format!("*.{domain}")]),
+                None => hosts.push(name.clone()),
+            }
+        }
+        // the first server answers for names that no server has
+        let hosts = if is_default { Vec::new() } else { hosts };
+        let locations: Vec<&Directive> = all("location").collect();
+        if locations.iter().all(|one| one.arguments() != ["/"]) && all("proxy_pass").next().is_none() {
+            self.note(server, "has no `location /`: what its other locations do not take is answered 404");
+        }
+        for location in locations {
+            self.location(location, &limits, &hosts);
+        }
+    }
+
+    fn location(&mut self, location: &'d Directive, outer: &Limits<'d>, hosts: &[String]) {
+        let block: Vec<&Directive> = location.block().iter().collect();
+        let (is_exact, path) = match location.arguments() {
+            [path] if path.starts_with('/') => (false, path.as_str()),
+            [sign, path] if sign == "^~" => (false, path.as_str()),
+            [sign, path] if sign == "=" => (true, path.as_str()),
+            _ => return self.note(location, "is left out: only prefixes and exact paths are carried over"),
+        };
+        let Some(to) = block.iter().find(|one| one.name() == "proxy_pass") else {
+            return self.note(location, "is left out: it does not proxy");
+        };
+        if !path.starts_with('/')
+            || path.contains(['*', '{', '}', '%', '?', ';'])
+            || path.contains("//")
+            || path.contains("/.")
+        {
+            return self.note(location, "is left out: no path of a route is written so");
+        }
+        let Some((upstream, target)) = self.target(to) else { return };
+        let limits = self.level(&block, outer);
+        for inner in block.iter().filter(|one| one.name() == "location") {
+            self.note(inner, "is left out: it stands in another location");
+        }
+        if !limits.keeps_host {
+            self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
+        }
+        let bare = path.trim_end_matches('/');
+        let pattern = if is_exact { path.to_owned() } else { format!("{bare}/**") };
+        if !is_exact && !path.ends_with('/') {
+            self.note(location, &format!("{path} and what is below it are taken, and not {path}x"));
+        }
+        let mut rewrite = (String::new(), String::new());
+        if let Some(target) = target.filter(|target| target != path) {
+            if is_exact || target.ends_with('/') != path.ends_with('/') {
+                return self
+                    .note(to, "is left out: only paths that both end with `/`, or both do not, are carried over");
+            }
+            rewrite = (bare.to_owned(), target.trim_end_matches('/').to_owned());
+        }
+        let (mut used, mut exempt, mut all_exempt) = (Vec::new(), None, true);
+        for use_of in limits.requests.iter().chain(&limits.connections) {
+            if let Some((name, networks)) = self.limit(use_of, &limits) {
+                used.push(name);
+                all_exempt &= exempt.get_or_insert_with(|| networks.clone()) == &networks;
+            }
+        }
+        if !all_exempt {
+            self.note(location, "its limits exempt different networks: here they exempt none");
+        }
+        let label = if bare.is_empty() { "root".to_owned() } else { bare.trim_start_matches('/').to_owned() };
+        let name = self.names.of(hosts.first().map_or("all", String::as_str), [(label.as_str(), None)].into_iter());
+        self.front.routes.push(Route {
+            name,
+            hosts: hosts.to_vec(),
+            path: pattern,
+            upstream,
+            limits: used,
+            denied: limits.request_status,
+            exempt: exempt.filter(|_| all_exempt).unwrap_or_default(),
+            rewrite,
+        });
+    }
+
+    /// The upstream of a `proxy_pass`, and the path that it asks for in place of the location's.
+    fn target(&mut self, to: &Directive) -> Option<(String, Option<String>)> {
+        let url = to.argument();
+        let secure = url.strip_prefix("https://");
+        let Some(rest) = secure
+            .or_else(|| url.strip_prefix("http://"))
+            .filter(|rest| !rest.contains('$') && !rest.starts_with("unix:"))
+        else {
+            self.note(to, "is left out: only URLs without variables are carried over");
+            return None;
+        };
+        let (authority, path) = match rest.find('/') {
+            Some(at) => (rest.get(..at)?, rest.get(at..).map(str::to_owned)),
+            None => (rest, None),
+        };
+        let tls = if secure.is_some() { ", tls: {}" } else { "" };
+        if secure.is_some() {
+            self.note(to, "certificates of upstreams are checked here");
+        }
+        let known = self.front.upstreams.iter_mut().find(|upstream| upstream.name == authority);
+        let Some(known) = known else {
+            let name = authority.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-");
+            let port = if secure.is_some() { 443 } else { 80 };
+            let node = (node(authority, port), 1);
+            if !self.front.upstreams.iter().any(|upstream| upstream.name == name) {
+                self.front.upstreams.push(Upstream { name: name.clone(), nodes: vec![node], more: tls.to_owned() });
+            }
+            return Some((name, path));
+        };
+        if !tls.is_empty() && !known.more.contains(tls) {
+            known.more.push_str(tls);
+        }
+        Some((known.name.clone(), path))
+    }
+
+    /// The name of the limit that a use of a zone makes, and the networks that it exempts.
+    fn limit(&mut self, use_of: &Directive, limits: &Limits<'_>) -> Option<(String, Vec<String>)> {
+        let option = |name: &str| use_of.arguments().iter().find_map(|word| word.strip_prefix(name));
+        let is_of_requests = use_of.name() == "limit_req";
+        let zone_name = if is_of_requests { option("zone=").unwrap_or_default() } else { use_of.argument() };
+        let Some(zone) = self.zones.get(zone_name).filter(|zone| zone.rate.is_some() == is_of_requests) else {
+            self.note(use_of, "is left out, as its zone is");
+            return None;
+        };
+        let key = match zone.key.parts.as_slice() {
+            [] => "all".to_owned(),
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        let number =
+            |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok()).filter(|number| *number < 1_000_000);
+        let mut settings = match zone.rate {
+            Some((rate, unit)) => {
+                let burst = number(option("burst=")).unwrap_or_default();
+                let size = burst.saturating_add(1);
+                let delay = match use_of.arguments().iter().any(|word| word == "nodelay") || burst == 0 {
+                    true => String::new(),
+                    false => {
+                        let seconds = if unit == "s" { 1_000 } else { 60_000 };
+                        let wait = burst.saturating_mul(seconds).div_ceil(rate).saturating_add(1);
+                        let from = number(option("delay=")).unwrap_or_default();
+                        format!(", delay_after: {from}, over_limit: {{ delay: {{ max_wait: {wait}ms }} }}")
+                    }
+                };
+                format!("algorithm: gcra, rate: {rate}/{unit}, burst: {size}{delay}, key: {key}")
+            }
+            None => {
+                let Some(most) = number(use_of.arguments().get(1).map(String::as_str)).filter(|most| *most > 0) else {
+                    self.error(use_of, "says no number of connections");
+                    return None;
+                };
+                let status = limits.connection_status;
+                format!(
+                    "algorithm: concurrency, limit: {most}, key: {key}, over_limit: {{ deny: {{ status: {status} }} }}"
+                )
+            }
+        };
+        if zone.key.parts.iter().any(|part| part.starts_with('{')) {
+            settings.push_str(", missing_key: skip");
+        }
+        if limits.dry_run && is_of_requests {
+            settings.push_str(", shadow: true");
+        }
+        let exempt = zone.key.exempt.clone();
+        let same_zone = || self.front.limits.iter().filter(|limit| limit.table == zone_name);
+        if let Some(known) = same_zone().find(|limit| limit.settings == settings) {
+            return Some((known.name.clone(), exempt));
+        }
+        if same_zone().next().is_some() {
+            self.note(use_of, "counts apart from the other uses of its zone, which have another burst");
+        }
+        let name = self.names.of(zone_name, std::iter::empty());
+        self.front.limits.push(FrontLimit { name: name.clone(), table: zone_name.to_owned(), settings });
+        Some((name, exempt))
+    }
+}
+
+/// Whether tollgate tells upstreams what a `proxy_set_header` tells them.
+fn is_told_anyway(one: &Directive) -> bool {
+    let value = one.arguments().last().map_or("", String::as_str);
+    match one.argument().to_ascii_lowercase().as_str() {
+        "x-forwarded-for" => ["$proxy_add_x_forwarded_for", "$remote_addr"].contains(&value),
+        "x-forwarded-proto" => value == "$scheme",
+        "x-forwarded-host" => ["$host", "$http_host"].contains(&value),
+        "connection" => value.is_empty(),
+        _ => false,
+    }
+}
+
+/// An address with its port.
+fn node(address: &str, port: u16) -> String {
+    if address.starts_with("unix:") {
+        return address.to_owned();
+    }
+    if !address.is_empty() && address.bytes().all(|byte| byte.is_ascii_digit()) {
+        return format!("0.0.0.0:{address}");
+    }
+    let address = address.strip_prefix('*').map_or_else(|| address.to_owned(), |rest| format!("0.0.0.0{rest}"));
+    let has_port = address.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    if has_port { address } else { format!("{address}:{port}") }
+}
