@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Format;
 use crate::cli::remote::{Remote, RemoteArgs, RemoteError};
+use crate::simulation::render::columns;
 
 /// What `tollgate top` takes.
 #[derive(Args, Clone, Debug)]
@@ -98,8 +99,7 @@ fn text(look: &Value, admin: &str, rows: usize) -> String {
         let share = percent(over, passed + over);
         [word(&limit["name"]), format!("{passed:.1}"), format!("{over:.1}"), share, limit["keys"].to_string()]
     });
-    lines.extend(table(["limit", "admitted/s", "over/s", "share", "keys"], shown));
-    lines.push(String::new());
+    lines.push(table(["limit", "admitted/s", "over/s", "share", "keys"], shown));
     let top = &look["offenders"];
     let time = top["until_seconds"].as_f64().unwrap_or_default() - top["from_seconds"].as_f64().unwrap_or_default();
     lines.push(format!("{} denied in the last {time:.0} s", top["denied"]));
@@ -108,8 +108,8 @@ fn text(look: &Value, admin: &str, rows: usize) -> String {
         let exact = if error == 0 { "exact".to_owned() } else { format!("-{error}") };
         [key(&one["key"]), one["denied"].to_string(), exact, word(&one["limit"])]
     });
-    lines.extend(table(["key", "denied", "error", "limit"], shown));
-    lines.join("\n") + "\n"
+    lines.push(table(["key", "denied", "error", "limit"], shown));
+    lines.join("\n")
 }
 
 /// Configuration, store and upstreams in a line.
@@ -159,18 +159,8 @@ fn percent(part: f64, all: f64) -> String {
     if all > 0.0 { format!("{:.0} %", 100.0 * part / all) } else { "0 %".to_owned() }
 }
 
-/// Lines with aligned columns: the first one and names to the left, numbers to the right.
-fn table<const N: usize>(heads: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Vec<String> {
-    let mut all: Vec<[String; N]> = vec![heads.map(str::to_owned)];
-    all.extend(rows);
-    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-            0 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    all.iter().map(line).collect()
+/// Rows below their heads.
+fn table<const N: usize>(heads: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<Vec<String>> = std::iter::once(heads.map(str::to_owned)).chain(rows).map(Vec::from).collect();
+    columns(&rows, 1)
 }

@@ -6,6 +6,7 @@ use super::report::{Difference, LimitReport, Played, ReplayReport, RequestCounts
 use super::tally::Minute;
 use super::top::Denied;
 use super::when;
+use crate::simulation::render::columns;
 use crate::units::Nanos;
 
 /// For people.
@@ -110,7 +111,7 @@ fn of_report(report: &ReplayReport) -> String {
         let causes = report.refused.iter();
         rows.extend(causes.map(|(cause, count)| vec![format!("  {cause}"), count.to_string(), String::new()]));
     }
-    text.push_str(&grid(&rows, 1));
+    text.push_str(&columns(&rows, 1));
     let mut rows = Vec::new();
     for limit in &report.limits {
         for plan in &limit.plans {
@@ -145,7 +146,7 @@ fn of_top(top: &[Denied]) -> String {
             vec![format!("  {}", denied.who), denied.denied.to_string(), format!("{first} to {last}"), error]
         })
         .collect();
-    grid(&rows, 1)
+    columns(&rows, 1)
 }
 
 fn of_difference(difference: &Difference, first: &str, second: &str) -> String {
@@ -161,7 +162,7 @@ fn of_difference(difference: &Difference, first: &str, second: &str) -> String {
         let counts = [cells.all(), cells.both, cells.only_first, cells.only_second, cells.neither];
         rows.push(std::iter::once(name.to_owned()).chain(counts.map(|count| count.to_string())).collect());
     }
-    text.push_str(&grid(&rows, 1));
+    text.push_str(&columns(&rows, 1));
     if difference.refused_differently > 0 {
         let count = counted(difference.refused_differently, "request");
         text.push_str(&format!("{count} refused before any limit by one, and not or for another cause by the other\n"));
@@ -200,7 +201,7 @@ fn headed(names: &[&str], rows: Vec<Vec<String>>) -> String {
     }
     let heading: Vec<String> = names.iter().chain(&NUMBERS).map(|name| (*name).to_owned()).collect();
     let all: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
-    format!("\n{}", grid(&all, names.len()))
+    format!("\n{}", columns(&all, names.len()))
 }
 
 fn worst(minute: Minute) -> String {
@@ -214,23 +215,4 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
 
 pub(super) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// Columns as wide as they have to be: the first `names` to the left, the others to the right.
-fn grid(rows: &[Vec<String>], names: usize) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column < names {
-            true => format!("{cell:width$}"),
-            false => format!("{cell:>width$}"),
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
-    }
-    text
 }

@@ -1,7 +1,5 @@
 //! Reports as a table for people and as JSON for programs.
 
-use std::fmt::Write as _;
-
 use serde_json::{Value, json};
 
 use crate::simulation::report::LimitReport;
@@ -11,23 +9,32 @@ use crate::units::Nanos;
 pub fn table(reports: &[LimitReport]) -> String {
     let mut text = String::new();
     for report in reports {
-        line(&mut text, format_args!("{} ({}): {}", report.name, report.algorithm, report.words));
+        text.push_str(&format!("{} ({}): {}\n", report.name, report.algorithm, report.words));
     }
     text.push('\n');
-    let lines: Vec<(String, Vec<Option<String>>)> =
-        lines(reports).into_iter().filter(|(_, cells)| cells.iter().any(Option::is_some)).collect();
-    let widest = |cells: &mut dyn Iterator<Item = &str>| cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let label_width = widest(&mut lines.iter().map(|(label, _)| label.as_str()));
-    let widths: Vec<usize> = (0..reports.len())
-        .map(|column| widest(&mut lines.iter().filter_map(|(_, cells)| cells.get(column)?.as_deref())))
-        .collect();
-    for (label, cells) in &lines {
-        let mut row = format!("{label:label_width$}");
-        for (cell, width) in cells.iter().zip(&widths) {
-            let cell = cell.as_deref().unwrap_or("-");
-            row.push_str(&format!("  {cell:>width$}"));
-        }
-        line(&mut text, format_args!("{}", row.trim_end()));
+    let lines = lines(reports).into_iter().filter(|(_, cells)| cells.iter().any(Option::is_some));
+    let row = |(label, cells): (String, Vec<Option<String>>)| {
+        std::iter::once(label).chain(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".to_owned()))).collect()
+    };
+    text.push_str(&columns(&lines.map(row).collect::<Vec<Vec<String>>>(), 1));
+    text
+}
+
+/// Lines with aligned columns: the first `names` to the left, numbers to the right.
+pub fn columns(rows: &[Vec<String>], names: usize) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column < names {
+            true => format!("{cell:width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
     }
     text
 }
@@ -130,11 +137,4 @@ fn share(report: &LimitReport) -> Option<f64> {
 #[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
 fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
-}
-
-fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    if writeln!(text, "{line}").is_err() {
-        text.push('\n');
-    }
 }
