@@ -10,7 +10,6 @@ use std::io;
 use crate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Rule, Value};
 use crate::units::{Cost, Nanos, Rate};
 
-pub mod abuse;
 pub mod arrivals;
 pub mod plot;
 pub mod render;

@@ -19,12 +19,10 @@ use crate::runtime::reload::{AccessTerms, StoreSettings};
 
 mod cluster;
 pub mod directory;
-mod groups;
 mod include;
 mod listeners;
 mod operators;
 mod store;
-mod tokens;
 mod upstreams;
 
 use store::StoreSource;
@@ -92,7 +90,7 @@ pub struct SourceState {
     store: Option<store::StoreInForce>,
     cluster: Option<ClusterSettings>,
     directory: Option<directory::OpenDirectory>,
-    groups: Option<groups::OpenGroups>,
+    groups: Option<directory::OpenGroups>,
 }
 
 impl Source {
@@ -152,10 +150,11 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
         let changed = cluster::changed(kept.cluster.as_ref(), cluster.as_ref());
         refuse_fixed(&name(path), changed).map_err(with_warnings)?;
     }
-    let groups = groups::open(path, loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, seen);
+    let groups = directory::open_groups(path, loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, seen);
     let groups = groups.map_err(with_warnings)?;
     // before the directory, of which rows come into force as they are read
-    let tokens = loaded.jwks.as_ref().map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, &groups, seen));
+    let tokens =
+        loaded.jwks.as_ref().map(|jwks| directory::open_tokens(path, jwks, &loaded.ruleset.plans, &groups, seen));
     let tokens = tokens.transpose();
     let tokens = tokens.map_err(|problems| {
         let named = loaded.directory.as_ref().and_then(DirectorySource::file);
@@ -201,12 +200,12 @@ fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
 fn with_files(problems: Problems, path: &Path, text: &SourceText, seen: &mut Vec<FileVersion>) -> Problems {
     let file = name(path);
     let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
-    let groups = match groups::open(path, named.groups.as_ref(), &named.overrides, &mut None, seen) {
+    let groups = match directory::open_groups(path, named.groups.as_ref(), &named.overrides, &mut None, seen) {
         Ok(groups) => groups,
         // whose members are right then cannot be told
         Err(others) => return together(problems, others, &file),
     };
-    let problems = match named.jwks.map(|jwks| tokens::open(path, &jwks, &named.plans, &groups, seen)) {
+    let problems = match named.jwks.map(|jwks| directory::open_tokens(path, &jwks, &named.plans, &groups, seen)) {
         Some(Err(others)) => together(problems, others, &file),
         Some(Ok(_)) | None => problems,
     };

@@ -19,11 +19,11 @@ use crate::ruleset::{JwtRules, PlanId, key};
 use crate::units::Nanos;
 
 pub mod keys;
-mod known;
 mod signature;
+mod verified;
 
 use keys::{Key, Keys};
-use known::VerifiedTokens;
+use verified::VerifiedTokens;
 
 /// The longest token that is looked at, in bytes.
 const MAX_TOKEN: usize = 8 << 10;

@@ -15,15 +15,13 @@ use crate::telemetry::striped::{HotCounter, HotHistogram};
 use crate::units::Nanos;
 
 mod grid;
-mod lazy_metric;
 mod route;
 mod totals;
 
 pub use route::RouteMeters;
 pub use totals::{RequestTotals, Total};
 
-use grid::Grid;
-use lazy_metric::LazyMetric;
+use grid::{Grid, LazyMetric};
 
 /// The share of a quota from which a key counts as near its limit.
 const NEAR: f64 = 0.8;

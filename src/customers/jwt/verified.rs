@@ -56,6 +56,6 @@ impl VerifiedTokens {
 impl fmt::Debug for VerifiedTokens {
     /// The seed is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Known")
+        f.write_str("VerifiedTokens")
     }
 }
