@@ -197,6 +197,8 @@ pub enum UnknownCredential {
 pub struct Dialects {
     /// `RateLimit-Policy` and `RateLimit`.
     pub ietf: bool,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset` of the draft's numbers up to 06.
+    pub ietf_06: bool,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, and how the last is counted.
     pub x_ratelimit: Option<Reset>,
     /// By how much `Retry-After` is spread, so that clients do not all come back at once.
@@ -226,7 +228,7 @@ impl Jitter {
 
 impl Default for Dialects {
     fn default() -> Self {
-        Self { ietf: true, x_ratelimit: Some(Reset::Delta), retry_after_jitter: None }
+        Self { ietf: true, ietf_06: false, x_ratelimit: Some(Reset::Delta), retry_after_jitter: None }
     }
 }
 

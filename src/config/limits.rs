@@ -230,6 +230,7 @@ impl<'a> LimitReader<'_, 'a> {
                 Some(share)
             }),
             shadow: section.get_or("shadow", false, Field::flag),
+            hidden: section.get_or("headers", false, |field| field.choice(&[("shown", false), ("hidden", true)])),
             key,
             cost: cost::read(section, self.prices),
             mode: sharing::read(section, self.scope),
@@ -358,6 +359,7 @@ impl<'a> LimitReader<'_, 'a> {
 struct Others<'a> {
     key: Option<Key>,
     shadow: Option<bool>,
+    hidden: Option<bool>,
     enabled: Option<Share>,
     cost: Option<(CostRule, ChargeRule)>,
     mode: Option<Mode>,
@@ -391,6 +393,7 @@ impl Others<'_> {
             cost,
             charge,
             shadow: self.shadow?,
+            hidden: self.hidden?,
             enabled: self.enabled?,
             candidate_of: None,
         })

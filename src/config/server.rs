@@ -100,13 +100,19 @@ pub(super) fn dialects(field: &Field<'_>) -> Option<Dialects> {
     let section = field.section(&HEADERS)?;
     let default = Dialects::default();
     let ietf = section.get_or("ietf", default.ietf, Field::flag);
+    let ietf_06 = section.get_or("ietf_06", default.ietf_06, Field::flag);
     let x_ratelimit = section.get_or("x_ratelimit", default.x_ratelimit, |field| {
         field.choice(&[("off", None), ("delta", Some(Reset::Delta)), ("epoch", Some(Reset::Epoch))])
     });
     let retry_after_jitter = section.get_with("retry_after_jitter", |field| {
         field.parsed("the most that is added to retry times, like `10%` or `5s`", scalar::jitter)
     });
-    Some(Dialects { ietf: ietf?, x_ratelimit: x_ratelimit?, retry_after_jitter: retry_after_jitter? })
+    Some(Dialects {
+        ietf: ietf?,
+        ietf_06: ietf_06?,
+        x_ratelimit: x_ratelimit?,
+        retry_after_jitter: retry_after_jitter?,
+    })
 }
 
 /// Reads `access_log:`.

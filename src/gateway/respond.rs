@@ -176,7 +176,8 @@ fn problem(answer: &Answer, status: u16, context: Option<&RequestContext>) -> Ve
     drop(serde_json::to_writer(&mut body, &answer.detail(context)));
     let violated = context.filter(|_| *answer == Answer::Limited).into_iter().flat_map(|context| {
         let limits = &context.active.ruleset.limits;
-        context.verdict.violated().map(|limit| limits[limit.0].name.as_str())
+        let named = context.verdict.violated().map(|limit| &limits[limit.0]).filter(|limit| limit.is_visible());
+        named.map(|limit| limit.name.as_str())
     });
     let (mut before, mut end) = (",\"violated-policies\":[\"", "}\n");
     for name in violated {

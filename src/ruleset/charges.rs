@@ -327,7 +327,7 @@ fn or_without<'r, T>(
         (ValueFault::Missing, MissingKey::SharedBucket)
         | (ValueFault::Unreadable, MissingKey::SharedBucket | MissingKey::Skip) => Ok(without(fault)),
         (ValueFault::Missing | ValueFault::Unreadable, MissingKey::Deny) | (ValueFault::Repeated, _) => {
-            match limit.is_visible() {
+            match limit.acts() {
                 true => Err(Uncharged::Refused(fault)),
                 false => Err(Uncharged::Unwatched(fault)),
             }

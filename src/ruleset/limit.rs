@@ -50,6 +50,8 @@ pub struct Limit {
     pub charge: ChargeRule,
     /// Whether the limit only watches: it counts and reports, and never acts.
     pub shadow: bool,
+    /// Whether no answer names it, though it acts.
+    pub hidden: bool,
     /// The share of the keys that the limit applies to; the same keys every time.
     pub enabled: Share,
     /// The limit beside which this one is tried out: other parameters on the same keys.
@@ -94,9 +96,14 @@ impl Limit {
         acts && !self.shadow && self.candidate_of.is_none()
     }
 
+    /// Whether it acts on requests, rather than watch or be tried out.
+    pub const fn acts(&self) -> bool {
+        !self.shadow && self.candidate_of.is_none()
+    }
+
     /// Whether clients are told of this limit.
     pub const fn is_visible(&self) -> bool {
-        !self.shadow && self.candidate_of.is_none()
+        self.acts() && !self.hidden
     }
 
     /// The terms of `plan`.

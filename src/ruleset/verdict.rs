@@ -157,6 +157,14 @@ impl Verdict {
         matches!(self.outcome, Outcome::Deny(_))
     }
 
+    /// The limit that clients are told about where there is room for one only: that of `tightest`, or else the one with the least
+    /// left among those that answers may name.
+    pub fn reported(&self) -> Option<&Standing> {
+        let tightest = self.standings.get(self.tightest?).filter(|standing| standing.visible);
+        let left = |standing: &&Standing| standing.headroom.remaining.unwrap_or(u64::MAX);
+        tightest.or_else(|| self.standings.iter().filter(|standing| standing.visible).min_by_key(left))
+    }
+
     /// The limits that denied the request.
     pub fn violated(&self) -> impl Iterator<Item = LimitId> {
         self.over(true)
@@ -191,7 +199,7 @@ impl Verdict {
 
     /// The limits that the request is over and that do something else than deny it.
     fn acting<'r>(&self, ruleset: &'r Ruleset) -> impl Iterator<Item = &'r Limit> {
-        self.passed_over().map(|id| &ruleset.limits[id.0]).filter(|limit| limit.is_visible())
+        self.passed_over().map(|id| &ruleset.limits[id.0]).filter(|limit| limit.acts())
     }
 
     /// The warnings for the client. None on a denial.
@@ -247,8 +255,8 @@ impl Verdict {
         for id in self.passed_over() {
             let limit = &ruleset.limits[id.0];
             match limit.over_limit {
-                OverLimit::Divert(_) if limit.is_visible() => return ("diverted", Some(id), wait),
-                OverLimit::Mark(_) if limit.is_visible() => mark = mark.or(Some(id)),
+                OverLimit::Divert(_) if limit.acts() => return ("diverted", Some(id), wait),
+                OverLimit::Mark(_) if limit.acts() => mark = mark.or(Some(id)),
                 _ => {}
             }
         }

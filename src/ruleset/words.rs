@@ -45,9 +45,10 @@ impl Ruleset {
             .then(|| line("applies to", format!("{} of the keys, always the same ones", percent(limit.enabled))));
         let shadow =
             limit.shadow.then(|| line("shadow", "counts and reports what it would do, and never does it".to_owned()));
+        let hidden = (limit.hidden && limit.acts()).then(|| line("hidden", "no answer names it".to_owned()));
         let shared = sharing(limit.mode).map(|words| line("shared", words));
         let priority = limit.priority(&self.plans).map(|words| line("priority", words));
-        [over, warns, priority, cost, charged, share, shadow, shared].into_iter().flatten().collect()
+        [over, warns, priority, cost, charged, share, shadow, hidden, shared].into_iter().flatten().collect()
     }
 
     /// What becomes of requests over `limit`, where that is not the usual denial.

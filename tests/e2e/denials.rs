@@ -137,6 +137,15 @@ fn the_configuration_chooses_the_dialects() {
             assert_eq!(response.field("retry-after").is_some(), response.status == 429, "{headers}: {response:?}");
         }
     }
+    let kongs = "headers: { ietf: false, ietf_06: true, x_ratelimit: off }\n";
+    let gateway = Gateway::start(&format!("{}{kongs}", limited(&origin, TWO_PER_HOUR)));
+    for left in [1, 0, 0] {
+        let response = gateway.get("/", &[]);
+        let told = ["limit", "remaining", "reset"].map(|end| response.number(&format!("ratelimit-{end}")));
+        assert_eq!(told[..2], [Some(2), Some(left)]);
+        assert!(told[2].is_some_and(|reset| (3590..=7200).contains(&reset)), "{response:?}");
+        assert_eq!([response.field("ratelimit"), response.field("x-ratelimit-limit")], [None, None]);
+    }
     let gateway = Gateway::start(&format!("{}headers: {{ x_ratelimit: epoch }}\n", limited(&origin, TWO_PER_HOUR)));
     let reset = gateway.get("/", &[]).number("x-ratelimit-reset").unwrap();
     assert!(reset > 1_700_000_000, "{reset}");
@@ -146,16 +155,24 @@ fn the_configuration_chooses_the_dialects() {
 fn an_upstreams_own_word_stays_where_it_is_tighter() {
     let origin = Origin::with(|exchange| {
         let fields = match exchange.path() {
+            "/kongs" => "ratelimit-limit: 9\r\nratelimit-remaining: 0\r\nratelimit-reset: 7\r\n",
             "/tighter" => "x-ratelimit-limit: 9\r\nx-ratelimit-remaining: 0\r\nx-ratelimit-reset: 7\r\n",
             _ => "x-ratelimit-limit: 9999\r\nx-ratelimit-remaining: 999\r\nx-ratelimit-reset: 7\r\n",
         };
         exchange.reply("200 OK", fields, b"")
     });
-    let gateway = Gateway::start(&limited(&origin, "{ algorithm: gcra, rate: 1/h, burst: 10, key: all }"));
+    let config = limited(&origin, "{ algorithm: gcra, rate: 1/h, burst: 10, key: all }");
+    let gateway = Gateway::start(&format!("{config}headers: {{ ietf_06: true }}\n"));
     let shown = |response: &Response| ["limit", "remaining"].map(|end| response.number(&format!("x-ratelimit-{end}")));
     assert_eq!(shown(&gateway.get("/looser", &[])), [Some(10), Some(9)]);
     let tighter = gateway.get("/tighter", &[]);
     assert_eq!((shown(&tighter), tighter.number("x-ratelimit-reset")), ([Some(9), Some(0)], Some(7)));
+    let kongs = gateway.get("/kongs", &[]);
+    assert_eq!(
+        ["limit", "remaining", "reset"].map(|end| kongs.number(&format!("ratelimit-{end}"))),
+        [9, 0, 7].map(Some)
+    );
+    assert_eq!(shown(&kongs), [Some(10), Some(7)]);
 }
 
 #[test]

@@ -82,6 +82,32 @@ fn only_limits_that_clients_see_warn_and_a_mark_goes_on_warning() {
 }
 
 #[test]
+fn no_answer_names_a_hidden_limit_which_denies_as_ever() {
+    let origin = Origin::start();
+    let limits = [
+        ("shown", "key: all, algorithm: gcra, rate: 1/h, burst: 9"),
+        ("guard", "key: all, algorithm: gcra, rate: 1/h, burst: 2, headers: hidden, warn_at: [50]"),
+    ];
+    let gateway = under(&origin, &limits, "");
+    let mut client = gateway.client();
+    for (status, left) in [(200, 8), (200, 7), (429, 7)] {
+        let response = client.get("/");
+        assert_eq!(response.status, status);
+        let field = |name| response.field(name).unwrap();
+        assert_eq!(field("ratelimit-policy"), "\"shown\";q=9;w=32400");
+        assert!(field("ratelimit").starts_with(&format!("\"shown\";r={left};")), "{}", field("ratelimit"));
+        assert_eq!((field("x-ratelimit-limit"), field("x-ratelimit-remaining")), ("9", &*left.to_string()));
+        assert_eq!(warning(&response), None);
+        assert_eq!(response.field("retry-after").is_some(), status == 429);
+        assert!(!response.text().contains("guard") && !response.text().contains("violated-policies"));
+    }
+    counted(&gateway, "guard", "50", 2);
+    let alone = under(&origin, &limits[1..], "");
+    let response = alone.get("/", &[]);
+    assert_eq!((response.status, response.field("ratelimit"), response.field("x-ratelimit-limit")), (200, None, None));
+}
+
+#[test]
 fn limits_warn_that_are_charged_before_and_after_the_caller_is_known() {
     let origin = Origin::start();
     let limits = [

@@ -275,6 +275,12 @@ pub(in crate::config) static HEADERS: Table = Table {
     settings: &[
         Setting::default("ietf", Kind::Flag, "true", "Whether responses have `RateLimit` and `RateLimit-Policy`."),
         Setting::default(
+            "ietf_06",
+            Kind::Flag,
+            "false",
+            "Whether they have `RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds from now), as drafts up to 06 and Kong do.",
+        ),
+        Setting::default(
             "x_ratelimit",
             Kind::Choice(&["off", "delta", "epoch"]),
             "delta",

@@ -142,6 +142,12 @@ pub(in crate::config) static LIMIT: Table = Table {
         ),
         Setting::default("shadow", Kind::Flag, "false", "Whether it counts and never acts."),
         Setting::default(
+            "headers",
+            Kind::Choice(&["shown", "hidden"]),
+            "shown",
+            "Whether answers name it: in the fields that say where clients stand, in the problem of a denial, and in `usage`.",
+        ),
+        Setting::default(
             "enabled_percent",
             Kind::Text("a share of the keys in percent, like `12.5`"),
             "100",

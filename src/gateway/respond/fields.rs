@@ -1,6 +1,8 @@
-//! The header fields that tell clients where they stand, in both dialects.
+//! The header fields that tell clients where they stand, in three dialects.
 //!
-//! `ietf` is draft-ietf-httpapi-ratelimit-headers-10: structured-field lists of all limits, whole seconds.
+//! `ietf` is draft-ietf-httpapi-ratelimit-headers as of its number 08, and the same bytes in 10 and 11: structured-field lists of
+//! all limits, whole seconds.
+//! `ietf_06` is the same draft up to number 06: the tightest limit only, in three fields.
 //! `x_ratelimit` is the older convention: the tightest limit only.
 //! `X-RateLimit-Warning` is tollgate's own, of limits with `warn_at`: a structured-field list beside either of them.
 
@@ -14,6 +16,9 @@ use crate::units::Nanos;
 
 const POLICY: &str = "ratelimit-policy";
 const RATELIMIT: &str = "ratelimit";
+const LIMIT_06: &str = "ratelimit-limit";
+const REMAINING_06: &str = "ratelimit-remaining";
+const RESET_06: &str = "ratelimit-reset";
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
 const RESET: &str = "x-ratelimit-reset";
@@ -26,11 +31,15 @@ const LARGEST: u64 = 999_999_999_999_999;
 
 /// Whether a field tells a client where it stands.
 pub(super) fn is_limit_field(name: &[u8]) -> bool {
-    is_ietf(name) || is_x_ratelimit(name) || name.eq_ignore_ascii_case(WARNING.as_bytes())
+    is_ietf(name) || is_ietf_06(name) || is_x_ratelimit(name) || name.eq_ignore_ascii_case(WARNING.as_bytes())
 }
 
 fn is_ietf(name: &[u8]) -> bool {
     [POLICY, RATELIMIT].iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+}
+
+fn is_ietf_06(name: &[u8]) -> bool {
+    [LIMIT_06, REMAINING_06, RESET_06].iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
 }
 
 fn is_x_ratelimit(name: &[u8]) -> bool {
@@ -43,25 +52,29 @@ pub struct LimitFields<'v> {
     verdict: &'v Verdict,
     tightest: &'v Standing,
     ietf: bool,
+    ietf_06: bool,
     x_ratelimit: Option<Reset>,
 }
 
 impl<'v> LimitFields<'v> {
-    /// The fields for `verdict`; `None` if no limit applied. `theirs` are the fields that an upstream sent: its own word stays
-    /// where it is tighter.
+    /// The fields for `verdict`; `None` if no limit applied of which clients are told. `theirs` are the fields that an upstream
+    /// sent: its own word stays where it is tighter.
     pub(super) fn new(ruleset: &'v Ruleset, verdict: &'v Verdict, theirs: Option<&Fields>) -> Option<Self> {
-        let tightest = verdict.tightest.and_then(|position| verdict.standings.get(position))?;
-        let Dialects { ietf, x_ratelimit, .. } = ruleset.dialects;
+        let tightest = verdict.reported()?;
+        let Dialects { ietf, ietf_06, x_ratelimit, .. } = ruleset.dialects;
         let remaining = remaining(tightest);
         let is_tighter = |r: Option<u64>| r.is_some_and(|r| r < remaining);
         let ietf = ietf && !is_tighter(theirs.and_then(their_ratelimit));
-        let x_ratelimit = x_ratelimit.filter(|_| !is_tighter(theirs.and_then(their_remaining)));
-        Some(Self { ruleset, verdict, tightest, ietf, x_ratelimit })
+        let ietf_06 = ietf_06 && !is_tighter(theirs.and_then(|theirs| number(theirs, REMAINING_06)));
+        let x_ratelimit = x_ratelimit.filter(|_| !is_tighter(theirs.and_then(|theirs| number(theirs, REMAINING))));
+        Some(Self { ruleset, verdict, tightest, ietf, ietf_06, x_ratelimit })
     }
 
     /// Whether a field with this name that an upstream sent gives way.
     pub fn replaces(&self, name: &[u8]) -> bool {
-        (self.ietf && is_ietf(name)) || (self.x_ratelimit.is_some() && is_x_ratelimit(name))
+        (self.ietf && is_ietf(name))
+            || (self.ietf_06 && is_ietf_06(name))
+            || (self.x_ratelimit.is_some() && is_x_ratelimit(name))
     }
 
     /// Adds the fields to `fields`. The request was charged at `charged_at` on the wall clock.
@@ -70,8 +83,13 @@ impl<'v> LimitFields<'v> {
             fields.push_with(POLICY, LISTED, |value| self.write_list(value, write_policy));
             fields.push_with(RATELIMIT, LISTED, |value| self.write_list(value, write_standing));
         }
+        let until_full = self.tightest.headroom.until_full;
+        if self.ietf_06 {
+            fields.push_number(LIMIT_06, self.tightest.policy.quota);
+            fields.push_number(REMAINING_06, remaining(self.tightest));
+            fields.push_number(RESET_06, until_full.secs_ceil());
+        }
         if let Some(reset) = self.x_ratelimit {
-            let until_full = self.tightest.headroom.until_full;
             let reset = match reset {
                 Reset::Delta => until_full.secs_ceil(),
                 Reset::Epoch => charged_at.saturating_add(until_full).secs_ceil(),
@@ -152,8 +170,8 @@ pub(super) fn remaining(standing: &Standing) -> u64 {
     standing.headroom.remaining.unwrap_or(standing.policy.quota)
 }
 
-fn their_remaining(theirs: &Fields) -> Option<u64> {
-    str::from_utf8(theirs.get(REMAINING)?).ok()?.trim().parse().ok()
+fn number(fields: &Fields, name: &str) -> Option<u64> {
+    str::from_utf8(fields.get(name)?).ok()?.trim().parse().ok()
 }
 
 /// The smallest `r` of an upstream's `RateLimit` list.
