@@ -125,6 +125,14 @@ impl Meters {
 
     /// Makes the series of everything that is to be expected, so that they begin at zero.
     fn prepare(&self, ruleset: &Ruleset) {
+        for upstream in &ruleset.upstreams {
+            if upstream.ejection.is_some() {
+                self.telemetry.upstream_ejections.with_label_values(&[&upstream.name]);
+            }
+            if upstream.max_requests.is_some() {
+                self.telemetry.upstream_refused.with_label_values(&[&upstream.name]);
+            }
+        }
         for (route, meters) in ruleset.matcher.all().iter().zip(&self.routes) {
             meters.prepare_duration();
             for (place, limit) in route.limits.iter().enumerate() {

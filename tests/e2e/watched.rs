@@ -163,13 +163,15 @@ fn assert_tidy(gateway: &Gateway) {
 }
 
 /// Metrics that a gateway has only where something special is configured.
-const SPECIAL: [&str; 6] = [
+const SPECIAL: [&str; 8] = [
     "tollgate_decisions_",
     "tollgate_limit_cost_invalid_",
     "tollgate_limit_candidate_",
     "tollgate_limit_top_denied_",
     "tollgate_peer_",
     "tollgate_cluster_",
+    "tollgate_upstream_ejections_",
+    "tollgate_upstream_requests_refused_",
 ];
 
 fn assert_knows_the_catalogue(prometheus: &Prometheus) {
