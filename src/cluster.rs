@@ -51,7 +51,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use self::connection::OwnIdentity;
 use self::drain_latch::DrainLatch;
 use self::members::{ALONE_AFTER, HEARTBEAT_INTERVAL, MemberState, Members};
-use self::migration::{MigrationState, OwnershipEpoch};
+use self::migration::{Fetch, MigrationState, OwnershipEpoch};
 use self::peer::PeerContext;
 use self::ring::Member;
 use self::serve::{Membership, PeerServer, StateMigrator};
@@ -60,7 +60,7 @@ use self::state_service::StateService;
 use self::view::View;
 use crate::clock::Clock;
 use crate::panics::restart_on_panic;
-use crate::units::LimitKey;
+use crate::units::{LimitKey, Nanos};
 
 /// This gateway's side of the cluster.
 pub struct Cluster(Arc<Node>);
@@ -70,7 +70,7 @@ struct Node {
     context: Arc<PeerContext>,
     members: Mutex<Members>,
     view: ArcSwap<View>,
-    migration: MigrationState,
+    migration: Arc<MigrationState>,
     latch: Arc<DrainLatch>,
     /// The store, once [`Cluster::run`] has begun.
     service: OnceLock<Weak<dyn StateService>>,
@@ -154,7 +154,7 @@ impl Cluster {
             is_ready: watch::Sender::new(members.is_ready()),
             members: Mutex::new(members),
             view: ArcSwap::from_pointee(View { ring, peers: BTreeMap::new() }),
-            migration: MigrationState::default(),
+            migration: Arc::default(),
             latch: Arc::default(),
             service: OnceLock::new(),
             peer_settings: watch::Sender::new(peers.clone()),
@@ -211,14 +211,17 @@ impl Cluster {
         self.alone()
     }
 
-    /// The gateway that decides about a key that `asked` does not own: `owner`, as far as `asked` knows.
-    pub fn redirected(&self, asked: &Arc<Peer>, owner: SocketAddr) -> Decider {
+    /// The gateway that decides about a key that `asked` does not own: `owner`, as far as `asked` knows. That one may name
+    /// another owner, unless the charge was sent on `often` already.
+    pub fn redirected(&self, asked: &Arc<Peer>, owner: SocketAddr, often: bool) -> Decider {
         if owner == self.own() {
             return Decider::Here;
         }
         let view = self.0.view.load();
-        let peer = view.peers.get(&owner).filter(|peer| !peer.is_suspected());
-        Decider::StandInThere(Arc::clone(peer.unwrap_or(asked)))
+        match view.peers.get(&owner).filter(|peer| !peer.is_suspected()) {
+            Some(peer) if !often => Decider::There(Arc::clone(peer)),
+            peer => Decider::StandInThere(Arc::clone(peer.unwrap_or(asked))),
+        }
     }
 
     /// The owner of `key`, if it is another gateway, whether it is reachable or not.
@@ -336,9 +339,16 @@ impl Cluster {
         self.0.migration.may_have_moved(epoch, position)
     }
 
-    /// Fetches states from the gateways that may have them.
-    pub async fn gather(&self, wanted: Vec<(Arc<wire::LimitIdentity>, LimitKey)>) {
-        StateMigrator::gather(&*self.0, wanted).await;
+    /// Whether a charge that began at `since` has waited for states for as long as it may: an owner that did not answer took
+    /// half of that.
+    pub fn is_late(&self, since: Nanos) -> bool {
+        let PeerContext { clock, timeout, .. } = &*self.0.context;
+        clock.now().saturating_sub(since) >= timeout.saturating_add(*timeout)
+    }
+
+    /// Fetches states from the gateways that may have them. They stay until the result is dropped.
+    pub async fn gather(&self, wanted: Vec<(Arc<wire::LimitIdentity>, LimitKey)>) -> Vec<Fetch> {
+        StateMigrator::gather(&*self.0, wanted).await
     }
 
     /// Exchanges heartbeats with the other gateways and serves `accepted` connections, until dropped.

@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{AlgorithmName, Completion, Rule};
 use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Mode, Taken};
 use crate::cluster::Cluster;
-use crate::cluster::migration::OwnershipEpoch;
+use crate::cluster::migration::{Fetch, OwnershipEpoch};
 use crate::units::Nanos;
 use floors::BatchWithFloors;
 use local::StateElsewhere;
@@ -292,14 +292,12 @@ impl Store {
     }
 
     /// Brings states of `charges` here that others may still have.
-    async fn gather(&self, cluster: &Cluster, binding: &Binding, charges: &[Charge]) {
+    async fn gather(&self, cluster: &Cluster, binding: &Binding, charges: &[Charge]) -> Vec<Fetch> {
         let owned = charges.iter().filter(|charge| binding.owned(charge).is_some());
         let wanted =
             owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
         let wanted: Vec<_> = wanted.collect();
-        if !wanted.is_empty() {
-            cluster.gather(wanted).await;
-        }
+        if wanted.is_empty() { Vec::new() } else { cluster.gather(wanted).await }
     }
 
     /// Whether a charge is decided in this process's memory.

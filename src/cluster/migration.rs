@@ -54,17 +54,30 @@ pub(super) struct MigrationState {
     ring_changes: AtomicU64,
     /// Fingerprints of keys whose states are being pushed and have not arrived.
     pushing: Mutex<HashSet<u64>>,
-    /// Fingerprints of keys whose states are being fetched, each with the count of changes of the members when that began: none
-    /// once a state of the key has been given away.
-    fetching: Mutex<HashMap<u64, Option<u64>>>,
+    /// The fetches by the fingerprints of their keys.
+    fetching: Mutex<HashMap<u64, Fetching>>,
+    last_fetch: AtomicU64,
     departures: KeyEpochs,
-    /// Notified when a push or a fetch ends, and when the sources of states change.
-    moved: Notify,
+    /// Notified when a push or a fetch ends, when states arrive, and when the sources of states change.
+    pub(super) moved: Notify,
     /// Notified when there may be states to push.
     pub(super) push: Notify,
     /// Notified when a slot is held that the owner of its key does not know.
     pub(super) announce: Notify,
     pub(super) counts: Counts,
+}
+
+/// Requests that have the state of one key fetched, or are about to use it.
+#[derive(Default)]
+struct Fetching {
+    /// The numbers of their [`Fetch`]es.
+    requests: SmallVec<[u64; 4]>,
+    /// The one that asks other gateways.
+    asks: Option<u64>,
+    /// How often all were asked.
+    ended: u64,
+    /// How many changes of the members there had been when it began: none once a state of the key has been given away.
+    began: Option<u64>,
 }
 
 /// Counts the states that were given away, by some bits of their keys: a decision sees whether its state went meanwhile.
@@ -280,8 +293,8 @@ impl MigrationState {
         if let Some(departures) = self.departures.of(key) {
             departures.last.fetch_max(now.get(), Ordering::SeqCst);
         }
-        if let Some(began) = self.fetching.lock().get_mut(&key.fingerprint()) {
-            *began = None;
+        if let Some(fetching) = self.fetching.lock().get_mut(&key.fingerprint()) {
+            fetching.began = None;
         }
     }
 
@@ -294,6 +307,10 @@ impl MigrationState {
     /// again.
     pub(super) fn note_moved(&self, key: LimitKey, to: &[SocketAddr], now: Nanos) {
         to.iter().for_each(|to| self.lend(key, *to, now));
+        // what a running fetch was answered is older than this: a request that joins it fetches again
+        if let Some(fetching) = self.fetching.lock().get_mut(&key.fingerprint()) {
+            fetching.began = None;
+        }
         self.count_departure(key);
     }
 
@@ -303,19 +320,11 @@ impl MigrationState {
         self.moved.notify_waiters();
     }
 
-    /// Begins to fetch the state of `key`. `None` if another task fetches it: then this returns when that has ended, at the
-    /// latest after `patience`.
-    pub(super) async fn begin_fetch(&self, key: LimitKey, patience: Nanos) -> Option<Fetch<'_>> {
-        if let Entry::Vacant(fetch) = self.fetching.lock().entry(key.fingerprint()) {
-            fetch.insert(Some(self.ring_changes.load(Ordering::SeqCst)));
-            return Some(Fetch { migration: self, key });
-        }
-        self.wait_until(|| !self.is_being_fetched(key), patience).await;
-        None
-    }
-
-    fn is_being_fetched(&self, key: LimitKey) -> bool {
-        self.fetching.lock().contains_key(&key.fingerprint())
+    /// Notes that a request needs the state of `key`.
+    pub(super) fn begin_fetch(self: &Arc<Self>, key: LimitKey) -> Fetch {
+        let number = self.last_fetch.fetch_add(1, Ordering::SeqCst);
+        self.fetching.lock().entry(key.fingerprint()).or_default().requests.push(number);
+        Fetch { migration: Arc::clone(self), key, number }
     }
 
     /// Whether any state is being fetched.
@@ -323,13 +332,19 @@ impl MigrationState {
         !self.fetching.lock().is_empty()
     }
 
-    /// Waits until the state of `key` is neither pushed nor fetched, at most for `patience`. With `first`, waits an eighth of
-    /// that for a fetch: of two gateways that fetch from each other, one must not wait for the other.
+    /// Waits until the state of `key` is not being pushed and the requests that have it fetched have used it, at most for
+    /// `patience`. With `first`, waits an eighth of that for the requests: of two gateways that fetch from each other, one must
+    /// not wait for the other.
     pub(super) async fn wait_until_at_rest(&self, key: LimitKey, first: bool, patience: Nanos) {
-        let has_come = || !self.is_being_fetched(key);
-        let patience_with_coming = if first { Nanos::new(patience.get() / 8) } else { patience };
-        self.wait_until(has_come, patience_with_coming).await;
-        self.wait_until(|| !self.is_being_pushed(key) && (first || has_come()), patience).await;
+        // not for those that come later: they would delay the other gateway for good
+        let next = self.last_fetch.load(Ordering::SeqCst);
+        let is_used = || {
+            let all = self.fetching.lock();
+            all.get(&key.fingerprint()).is_none_or(|fetching| fetching.requests.iter().all(|number| *number >= next))
+        };
+        let patience_with_requests = if first { Nanos::new(patience.get() / 8) } else { patience };
+        self.wait_until(is_used, patience_with_requests).await;
+        self.wait_until(|| !self.is_being_pushed(key) && (first || is_used()), patience).await;
     }
 
     /// Waits until the state of `key` is not being pushed, at most for `patience`.
@@ -342,12 +357,13 @@ impl MigrationState {
         self.pushing.lock().contains(&key.fingerprint())
     }
 
-    /// Waits until `holds`, at most for `patience`. `holds` is checked whenever a state has moved.
+    /// Waits until `holds`, which is checked whenever a state has moved, at most for `patience`.
     pub(super) async fn wait_until(&self, holds: impl Fn() -> bool, patience: Nanos) {
         drop(timeout(patience.to_duration(), self.wait(holds)).await);
     }
 
-    async fn wait(&self, holds: impl Fn() -> bool) {
+    /// Waits until `holds`, for as long as that takes.
+    pub(super) async fn wait(&self, holds: impl Fn() -> bool) {
         loop {
             let moved = self.moved.notified();
             let mut moved = std::pin::pin!(moved);
@@ -360,21 +376,60 @@ impl MigrationState {
     }
 }
 
-/// A fetch that is under way, until dropped.
-pub(super) struct Fetch<'m> {
-    migration: &'m MigrationState,
+/// A request that has a state fetched. The state is given to no other gateway that asks for it later until this is dropped.
+pub struct Fetch {
+    migration: Arc<MigrationState>,
     key: LimitKey,
+    pub(super) number: u64,
 }
 
-impl Drop for Fetch<'_> {
-    fn drop(&mut self) {
-        let mut fetching = self.migration.fetching.lock();
-        let began = fetching.remove(&self.key.fingerprint()).flatten();
-        // the new place of the state may have been asked too early: who waited for this fetch and misses the state fetches again
-        if began != Some(self.migration.ring_changes.load(Ordering::SeqCst)) {
+impl Fetch {
+    /// Waits while another request asks for the state. Whether this one has to ask: the other one went away, or had not begun.
+    pub(super) async fn has_to_ask(&self) -> bool {
+        let before = self.with(|fetching| fetching.ended);
+        let is_settled = |fetching: &mut Fetching| {
+            if fetching.ended == before && fetching.asks.is_none() {
+                fetching.asks = Some(self.number);
+                fetching.began = Some(self.migration.ring_changes.load(Ordering::SeqCst));
+            }
+            fetching.ended != before || fetching.asks == Some(self.number)
+        };
+        self.migration.wait(|| self.with(is_settled)).await;
+        self.with(|fetching| fetching.asks == Some(self.number))
+    }
+
+    /// Notes that the state has come, or is nowhere.
+    pub(super) fn end(&self) {
+        let changes = self.migration.ring_changes.load(Ordering::SeqCst);
+        let is_early = self.with(|fetching| {
+            fetching.asks = None;
+            fetching.ended = fetching.ended.wrapping_add(1);
+            fetching.began != Some(changes)
+        });
+        // the new place of the state may have been asked too early: a request that waited and misses the state fetches again
+        if is_early {
             self.migration.count_departure(self.key);
         }
-        drop(fetching);
+        self.migration.moved.notify_waiters();
+    }
+
+    fn with<T>(&self, what: impl Fn(&mut Fetching) -> T) -> T {
+        what(self.migration.fetching.lock().entry(self.key.fingerprint()).or_default())
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        let mut all = self.migration.fetching.lock();
+        if let Entry::Occupied(mut fetching) = all.entry(self.key.fingerprint()) {
+            fetching.get_mut().requests.retain(|number| *number != self.number);
+            if fetching.get().requests.is_empty() {
+                fetching.remove();
+            } else if fetching.get().asks == Some(self.number) {
+                fetching.get_mut().asks = None;
+            }
+        }
+        drop(all);
         self.migration.moved.notify_waiters();
     }
 }

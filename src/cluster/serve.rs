@@ -15,7 +15,7 @@ use super::corrections::Correction;
 use super::drain_latch::InFlight;
 use super::handshake::Hello;
 use super::members::Heartbeat;
-use super::migration::OwnershipEpoch;
+use super::migration::{Fetch, OwnershipEpoch};
 use super::platform::Stream;
 use super::processes::{GONE_AFTER, Processes};
 use super::ring::RingHash;
@@ -52,8 +52,8 @@ pub(super) trait StateMigrator: Send + Sync {
     /// The owner of `key`, if that is another gateway that this one can reach.
     fn reachable_owner(&self, key: LimitKey) -> Option<SocketAddr>;
 
-    /// Fetches states from the gateways that may have them.
-    async fn gather(&self, wanted: Vec<(Arc<LimitIdentity>, LimitKey)>);
+    /// Fetches states from the gateways that may have them. They stay until the result is dropped.
+    async fn gather(&self, wanted: Vec<(Arc<LimitIdentity>, LimitKey)>) -> Vec<Fetch>;
 
     /// The current epoch of `keys`.
     fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch;
@@ -92,8 +92,8 @@ pub const MAX_HANDSHAKES: usize = 2 * MAX_PER_ORIGIN;
 const MAX_PER_ORIGIN: usize = 64;
 /// How long a handshake may take.
 const HANDSHAKE_TIME: Nanos = Nanos::SECOND;
-/// How often a request is tried at most whose state is given away meanwhile.
-pub const MAX_TRIES: usize = 4;
+/// How long a change of a state that moves may wait for it: nobody waits for the change.
+const CHANGE_PATIENCE: Nanos = Nanos::from_secs(10);
 /// A refused connection of the same gateway is logged once in this time.
 const QUIET: Nanos = Nanos::from_secs(10);
 
@@ -251,34 +251,35 @@ impl PeerServer {
         // the gateway that sent a charge waits as well
         let patience = match work {
             Work::Charge(..) => Nanos::new(self.timeout.get() / 4 * 3),
-            Work::Change(_) => Nanos::MAX,
+            Work::Change(_) => CHANGE_PATIENCE,
         };
         let done = timeout(patience.to_duration(), self.work_where_states_are(work, session)).await;
-        done.ok().flatten().unwrap_or_else(|| {
+        done.unwrap_or_else(|_| {
             self.migrator.note_stand_in();
             work.attempt(session, &|_| false, self.clock.now()).unwrap_or(Answer::Unknown)
         })
     }
 
-    /// Does `work` once the states have been fetched; `None` if they keep moving.
-    async fn work_where_states_are(&self, work: &Work, session: &dyn PeerSession) -> Option<Answer> {
+    /// Does `work` once the states have been fetched, again and again while they move.
+    async fn work_where_states_are(&self, work: &Work, session: &dyn PeerSession) -> Answer {
         let keys = work.keys();
-        for _ in 0..MAX_TRIES {
+        loop {
             if let Some(owner) = self.redirects(work) {
-                return Some(Answer::NotOwner(owner));
+                return Answer::NotOwner(owner);
             }
             let epoch = self.migrator.ownership_epoch(&keys);
-            self.migrator.gather(session.unknown(&keys)).await;
+            let _fetches = self.migrator.gather(session.unknown(&keys)).await;
             let may_have_moved = |position| self.migrator.may_have_moved(&epoch, position);
             if let Some(answer) = work.attempt(session, &may_have_moved, self.clock.now()) {
                 // what was charged here goes to its owner
                 if keys.iter().any(|(_, key)| !self.migrator.owns(*key)) {
                     self.migrator.note_stand_in();
                 }
-                return Some(answer);
+                return answer;
             }
+            // so that the time it may take is looked at
+            tokio::task::yield_now().await;
         }
-        None
     }
 
     /// Corrects a charge that was made here, once its state has been fetched.

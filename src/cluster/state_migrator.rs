@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::members::HEARTBEAT_INTERVAL;
-use super::migration::{ImportCounts, OwnershipEpoch, StoreCursor};
+use super::migration::{Fetch, OwnershipEpoch, StoreCursor};
 use super::peer::Peer;
 use super::ring::RingHash;
-use super::serve::{MAX_TRIES, StateMigrator};
+use super::serve::StateMigrator;
 use super::state_service::StateService;
 use super::wire::{Answer, Ask, LimitIdentity, SLOTS_ANNOUNCED_WITHIN, StateBatch, TakenState};
 use super::{Node, View};
@@ -25,6 +25,8 @@ pub(super) type ChargeRequest = (Arc<LimitIdentity>, LimitKey);
 
 /// The longest that a part of a push may take to arrive.
 const ARRIVES_WITHIN: Nanos = Nanos::SECOND;
+/// How often a state is looked for that a push takes out and puts back meanwhile.
+const MAX_TRIES: usize = 4;
 /// How often a gateway reports its slots: each slot once in one or two of these times.
 const ANNOUNCE_SLOTS_EVERY: Nanos = Nanos::new(SLOTS_ANNOUNCED_WITHIN.get() / 2);
 
@@ -34,18 +36,29 @@ impl StateMigrator for Node {
         self.migration.is_active() || ring.0 != self.context.ring.load(Ordering::Relaxed)
     }
 
-    async fn gather(&self, wanted: Vec<ChargeRequest>) {
-        let gathering = async {
-            for (limit, key) in wanted {
+    async fn gather(&self, wanted: Vec<ChargeRequest>) -> Vec<Fetch> {
+        let mut fetches = Vec::new();
+        let Some(node) = self.this.upgrade() else { return fetches };
+        let mut gathering = JoinSet::new();
+        for (limit, key) in wanted {
+            let node = Arc::clone(&node);
+            gathering.spawn(async move {
                 let holds = limit.holds();
-                self.fetch(limit, key).await;
+                let fetch = node.fetch(limit, key).await;
                 if holds {
-                    self.wait_for_reports(key).await;
+                    node.wait_for_reports(key).await;
                 }
+                fetch
+            });
+        }
+        let fetching = async {
+            while let Some(fetch) = gathering.join_next().await {
+                fetches.extend(fetch);
             }
         };
         // the gateway that sent this request waits as well
-        drop(timeout(self.context.timeout.to_duration() / 2, gathering).await);
+        drop(timeout(self.context.timeout.to_duration() / 2, fetching).await);
+        fetches
     }
 
     fn note_stand_in(&self) {
@@ -73,7 +86,6 @@ impl StateMigrator for Node {
     async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState {
         let own = self.context.own.address;
         let mut taken = TakenState::Nothing;
-        // a push may take the state out just before this does
         for _ in 0..MAX_TRIES {
             self.migration.wait_until_at_rest(key, own < to, self.context.timeout).await;
             taken = self.take_out(to, limit, key);
@@ -90,9 +102,7 @@ impl StateMigrator for Node {
     }
 
     fn receive(&self, states: &StateBatch, ring: RingHash) {
-        let Some(service) = self.service() else { return };
-        let now = self.context.clock.now();
-        self.note(&service.put(states, now));
+        self.put(states);
         if ring.0 != self.context.ring.load(Ordering::Relaxed) {
             // in this gateway's view others may own some of them: the next push sends those on
             self.members.lock().set_undrained();
@@ -120,11 +130,15 @@ impl Node {
         self.service.get()?.upgrade()
     }
 
-    fn note(&self, received: &ImportCounts) {
+    /// Puts in states that another gateway sent.
+    fn put(&self, states: &StateBatch) {
+        let Some(service) = self.service() else { return };
+        let received = service.put(states, self.context.clock.now());
         let counts = &self.migration.counts;
         counts.received.fetch_add(received.kept, Ordering::Relaxed);
         counts.merged.fetch_add(received.merged, Ordering::Relaxed);
         counts.unknown.fetch_add(received.unknown, Ordering::Relaxed);
+        self.migration.moved.notify_waiters();
     }
 
     /// Takes the state of `key` out of the store for `to`.
@@ -141,11 +155,13 @@ impl Node {
         TakenState::State(states)
     }
 
-    /// Fetches the state of `key` from every gateway that may have it. Waits for each as long as for a decision.
-    async fn fetch(&self, limit: Arc<LimitIdentity>, key: LimitKey) {
-        let Some(_fetch) = self.migration.begin_fetch(key, self.context.timeout).await else { return };
-        if self.latch.is_closed() {
-            return;
+    /// Fetches the state of `key` from the gateways that may have it, until it has come, from one of them or pushed: a decision
+    /// that waited for the others as well would lose the state to a gateway that fetches it back meanwhile. Each of them may
+    /// count slots. Waits for each as long as for a decision.
+    async fn fetch(&self, limit: Arc<LimitIdentity>, key: LimitKey) -> Fetch {
+        let fetch = self.migration.begin_fetch(key);
+        if self.latch.is_closed() || !fetch.has_to_ask().await {
+            return fetch;
         }
         // a pushed state has to arrive before it can be fetched
         self.migration.wait_until_pushed(key, self.context.timeout).await;
@@ -160,34 +176,37 @@ impl Node {
                 taking.spawn(async move { node.take(&peer, &limit, key).await });
             }
         }
-        taking.join_all().await;
+        let has_come = || !limit.holds() && self.service().is_some_and(|service| service.knows(&limit, key));
+        tokio::select! {
+            () = self.migration.wait(has_come) => {}
+            _ = taking.join_all() => {}
+        }
+        fetch.end();
+        fetch
     }
 
     /// Puts in the state that `peer` has as soon as it arrives, whether a request still waits for it or not.
     async fn take(self: Arc<Self>, peer: &Arc<Peer>, limit: &Arc<LimitIdentity>, key: LimitKey) {
-        let (sender, receiver) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel::<()>();
         let (node, wanted) = (Arc::clone(&self), Arc::clone(limit));
         let on_reply = move |answer| {
-            let received = match answer {
+            match answer {
                 Some(Answer::TakenState(TakenState::State(states))) => {
-                    let received = node.service().map(|service| service.put(&states, node.context.clock.now()));
+                    node.put(&states);
                     if node.view.load().ring.owner(key) != Some(node.context.own.address) {
                         // the gateway that wanted it sees other members: the next push sends it on
                         node.members.lock().set_undrained();
                     }
-                    received
                 }
                 Some(Answer::TakenState(TakenState::Moved(to))) => {
                     // unless it has moved here
                     if !node.service().is_some_and(|service| service.knows(&wanted, key)) {
                         node.migration.note_moved(key, &to, node.context.clock.now());
                     }
-                    None
                 }
-                _ => None,
-            };
-            received.iter().for_each(|received| node.note(received));
-            drop(sender.send(received));
+                _ => {}
+            }
+            drop(sender);
         };
         let limit = LimitIdentity::clone(limit);
         let taking = async {

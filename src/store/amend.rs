@@ -66,9 +66,10 @@ impl Store {
                 if let Some(owner) = owner {
                     return Err(Unamended::Elsewhere(owner));
                 }
-                if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_migrating()) {
-                    self.gather(cluster, binding, std::slice::from_ref(&asks)).await;
-                }
+                let _fetches = match self.cluster().filter(|cluster| cluster.is_migrating()) {
+                    Some(cluster) => self.gather(cluster, binding, std::slice::from_ref(&asks)).await,
+                    None => Vec::new(),
+                };
                 self.local.amend(&binding.local, &asks, amendment, now);
                 Ok(())
             }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, Charged, DecisionSource};
-use crate::cluster::serve::MAX_TRIES;
 use crate::cluster::{Decider, Outcome, Peer};
 use crate::store::local::StateElsewhere;
 use crate::store::owners::{OwnedLimit, Owners};
@@ -46,15 +45,26 @@ enum Site {
 /// Whether the gateway decides even if it does not own the keys.
 type StandsIn = bool;
 
-/// Charges that are decided together, and how often that was tried in vain: a gateway did not answer, or states had moved.
+/// Charges that are decided together.
 struct Group {
     site: Site,
     positions: Positions,
+    /// How often that was tried in vain.
     tried: usize,
+    /// How often because a gateway did not answer.
+    unanswered: usize,
+}
+
+impl Group {
+    const fn new(site: Site, positions: Positions) -> Self {
+        Self { site, positions, tried: 0, unanswered: 0 }
+    }
 }
 
 /// The most gateways that are asked for one charge and do not answer.
-const MAX_TRIED: usize = 2;
+const MAX_UNANSWERED: usize = 2;
+/// A charge that was tried this often is decided by the next gateway, whoever owns the key.
+const OFTEN: usize = 4;
 
 impl<'a> ChargeTransaction<'a> {
     /// See [`Store::charge`].
@@ -149,34 +159,38 @@ impl<'a> ChargeTransaction<'a> {
                 }
                 (None, Some((owners, _))) => match Site::from(owners.decider(charge)) {
                     Site::Here => here.push(position),
-                    site => join(&mut owned, Group { site, positions: SmallVec::from_slice(&[position]), tried: 0 }),
+                    site => join(&mut owned, Group::new(site, SmallVec::from_slice(&[position]))),
                 },
                 (None, None) => here.push(position),
             }
         }
         let redis = alone.into_iter().chain(by_slot.into_iter().map(|(_, positions)| positions));
-        let redis = redis.map(|positions| Group { site: Site::Redis, positions, tried: 0 });
-        let here = (!here.is_empty()).then_some(Group { site: Site::Here, positions: here, tried: 0 });
+        let redis = redis.map(|positions| Group::new(Site::Redis, positions));
+        let here = (!here.is_empty()).then(|| Group::new(Site::Here, here));
         here.into_iter().chain(owned).chain(redis).collect()
     }
 
     /// Where the charges of `group` are decided, whose gateway did not answer, or, without an `outcome`, whose states have moved.
     fn others(&self, batch: &mut [Charge], group: &Group, outcome: Option<Outcome>) -> Vec<Group> {
         let tried = group.tried.saturating_add(1);
+        let is_answered = matches!(outcome, None | Some(Outcome::NotOwner(_)));
+        let unanswered = group.unanswered.saturating_add(usize::from(!is_answered));
         let mut groups = Vec::new();
         for position in &group.positions {
             let Some((owners, limit)) = self.owned(&batch[*position]) else { continue };
             // the gateway that did not answer may still charge the old slot: a late answer gives that one back
             batch[*position].slot = owners.slot(limit, &batch[*position]);
             let decider = match (outcome, &group.site) {
-                (Some(Outcome::NotOwner(owner)), Site::Peer(asked, _)) => owners.cluster.redirected(asked, owner),
+                (Some(Outcome::NotOwner(owner)), Site::Peer(asked, _)) => {
+                    owners.cluster.redirected(asked, owner, tried >= OFTEN)
+                }
                 // a gateway that does not know the parameters does not know them the next time either
                 (Some(Outcome::Unknown), _) => owners.cluster.alone(),
-                (Some(_), _) if tried >= MAX_TRIED => owners.cluster.alone(),
+                (Some(_), _) if unanswered >= MAX_UNANSWERED => owners.cluster.alone(),
                 _ => owners.decider(&batch[*position]),
             };
             let site = Site::from(decider);
-            join(&mut groups, Group { site, positions: SmallVec::from_slice(&[*position]), tried });
+            join(&mut groups, Group { site, positions: SmallVec::from_slice(&[*position]), tried, unanswered });
         }
         groups
     }
@@ -192,11 +206,13 @@ impl<'a> ChargeTransaction<'a> {
         let mut some: SmallVec<[Charge; 4]> = group.positions.iter().map(|position| batch[*position].clone()).collect();
         let epoch = self.store.ownership_epoch(&some);
         let cluster = self.store.cluster().filter(|cluster| group.tried > 0 || cluster.is_migrating());
-        if let Some(cluster) = cluster {
-            self.store.gather(cluster, self.binding, &some).await;
-        }
+        let _fetches = match cluster {
+            Some(cluster) => self.store.gather(cluster, self.binding, &some).await,
+            None => Vec::new(),
+        };
         let denied = denies(batch, decisions);
-        let may_have_moved = |position| group.tried < MAX_TRIES && self.store.may_have_moved(&epoch, position);
+        let is_late = self.store.cluster().is_none_or(|cluster| cluster.is_late(self.now));
+        let may_have_moved = |position| !is_late && self.store.may_have_moved(&epoch, position);
         let charged = self.store.charge_here(self.binding, &mut some, denied, may_have_moved, self.now)?;
         if let Some(cluster) = cluster {
             cluster.note_charged(some.iter().map(|charge| charge.key));

@@ -96,46 +96,59 @@ fn a_gateway_that_asked_and_cannot_be_reached_any_more_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_state_is_asked_for_by_one_at_a_time() {
-    let migration = MigrationState::default();
-    let patience = Nanos::from_secs(3600);
-    let fetching = migration.begin_fetch(LimitKey(1), patience).await;
-    assert!(fetching.is_some());
-    assert!(migration.begin_fetch(LimitKey(2), patience).await.is_some());
-    let second = async { migration.begin_fetch(LimitKey(1), patience).await.is_none() };
+    let migration = Arc::new(MigrationState::default());
+    let [first, second, third] = [(); 3].map(|()| migration.begin_fetch(LimitKey(1)));
+    assert!(first.has_to_ask().await && migration.begin_fetch(LimitKey(2)).has_to_ask().await);
     let ends = async {
         tokio::task::yield_now().await;
-        drop(fetching);
+        first.end();
     };
-    let (waited, ()) = tokio::join!(second, ends);
-    assert!(waited);
+    assert!(!tokio::join!(second.has_to_ask(), ends).0);
+    // the state has gone again
+    assert!(second.has_to_ask().await);
+    let goes_away = async move {
+        tokio::task::yield_now().await;
+        drop(second);
+    };
+    assert!(tokio::join!(third.has_to_ask(), goes_away).0);
 }
 
 /// Its new place was asked too early.
 #[tokio::test]
 async fn who_waited_for_a_fetch_that_began_before_the_state_went_fetches_it_again() {
-    let patience = Nanos::from_secs(3600);
     let stays = |_: &MigrationState| {};
     let goes = |migration: &MigrationState| migration.begin_push(LimitKey(1), NOW);
     let changes = |migration: &MigrationState| migration.ring_changed(&ring(&[1, 2]), NOW);
-    for (happens, again) in [(&stays as &dyn Fn(&MigrationState), false), (&goes, true), (&changes, true)] {
-        let migration = MigrationState::default();
-        let fetching = migration.begin_fetch(LimitKey(1), patience).await;
+    let is_said_to_have_gone = |migration: &MigrationState| migration.note_moved(LimitKey(1), &[], NOW);
+    let all: [(&dyn Fn(&MigrationState), bool); 4] =
+        [(&stays, false), (&goes, true), (&changes, true), (&is_said_to_have_gone, true)];
+    for (happens, again) in all {
+        let migration = Arc::new(MigrationState::default());
+        let fetch = migration.begin_fetch(LimitKey(1));
+        assert!(fetch.has_to_ask().await);
         happens(&migration);
         let epoch = migration.ownership_epoch(std::iter::once(LimitKey(1)));
-        let waits = migration.begin_fetch(LimitKey(1), patience);
-        let ends = async {
-            tokio::task::yield_now().await;
-            drop(fetching);
-        };
-        let (fetch, ()) = tokio::join!(waits, ends);
-        assert!(fetch.is_none());
+        fetch.end();
         assert_eq!(migration.may_have_moved(&epoch, 0), again);
     }
 }
 
 #[tokio::test]
+async fn a_fetched_state_is_used_before_it_is_given_away() {
+    let migration = Arc::new(MigrationState::default());
+    let fetch = migration.begin_fetch(LimitKey(1));
+    let gives = migration.wait_until_at_rest(LimitKey(1), false, Nanos::from_secs(3600));
+    let mut gives = std::pin::pin!(gives);
+    assert!(std::future::poll_fn(|context| std::task::Poll::Ready(gives.as_mut().poll(context))).await.is_pending());
+    // but only by those that wanted it before
+    let _later = migration.begin_fetch(LimitKey(1));
+    drop(fetch);
+    gives.await;
+}
+
+#[tokio::test]
 async fn a_state_that_is_on_its_way_is_waited_for() {
-    let migration = MigrationState::default();
+    let migration = Arc::new(MigrationState::default());
     let patience = Nanos::from_secs(3600);
     migration.begin_push(LimitKey(1), NOW);
     migration.wait_until_at_rest(LimitKey(2), false, patience).await;
@@ -146,9 +159,8 @@ async fn a_state_that_is_on_its_way_is_waited_for() {
     };
     tokio::join!(waits, ends);
     // of two that ask each other one waits less
-    let fetching = migration.begin_fetch(LimitKey(3), patience).await;
+    let _fetch = migration.begin_fetch(LimitKey(3));
     migration.wait_until_at_rest(LimitKey(3), true, Nanos::new(8)).await;
-    drop(fetching);
 }
 
 #[test]
