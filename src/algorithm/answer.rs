@@ -50,7 +50,7 @@ pub enum Denial {
         /// The smallest such whole number of nanoseconds; at least 1.
         retry_after: Nanos,
     },
-    /// Not now, and nobody can tell when: what is in flight has to end first. Only where [`Algorithm::HOLDS`].
+    /// Not now, and nobody can tell when: what is in flight has to end first. Only where [`Core::HOLDS`](crate::algorithm::Core::HOLDS).
     Busy,
     /// No wait helps.
     Never {

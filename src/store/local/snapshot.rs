@@ -5,7 +5,7 @@
 //! reads one gets a whole store or the reason why there is none. States go with what they belong to (a limit's name,
 //! algorithm and kind of key) and with the parameters that they were written under, as arguments, so that they are
 //! carried over by the algorithm's rule where the configuration has changed meanwhile. What limits hold while requests
-//! run ([`Algorithm::HOLDS`](crate::algorithm::Algorithm::HOLDS)) is left out: those requests end with their process.
+//! run ([`Core::HOLDS`](crate::algorithm::Core::HOLDS)) is left out: those requests end with their process.
 //!
 //! Requests go on while a snapshot is written: each lock is held as long as it takes to copy one shard's cells of one
 //! limit. So every cell is as it was at some time between begin and end, and of a request that was charged meanwhile by
