@@ -198,11 +198,11 @@ impl Node {
                         node.members.lock().set_undrained();
                     }
                 }
-                Some(Answer::TakenState(TakenState::Moved(to))) => {
-                    // unless it has moved here
-                    if !node.service().is_some_and(|service| service.knows(&wanted, key)) {
-                        node.migration.note_moved(key, &to, node.context.clock.now());
-                    }
+                // unless it has moved here
+                Some(Answer::TakenState(TakenState::Moved(to)))
+                    if !node.service().is_some_and(|service| service.knows(&wanted, key)) =>
+                {
+                    node.migration.note_moved(key, &to, node.context.clock.now());
                 }
                 _ => {}
             }

@@ -120,9 +120,8 @@ async fn who_waited_for_a_fetch_that_began_before_the_state_went_fetches_it_agai
     let goes = |migration: &MigrationState| migration.begin_push(LimitKey(1), NOW);
     let changes = |migration: &MigrationState| migration.ring_changed(&ring(&[1, 2]), NOW);
     let is_said_to_have_gone = |migration: &MigrationState| migration.note_moved(LimitKey(1), &[], NOW);
-    let all: [(&dyn Fn(&MigrationState), bool); 4] =
-        [(&stays, false), (&goes, true), (&changes, true), (&is_said_to_have_gone, true)];
-    for (happens, again) in all {
+    let happenings: [&dyn Fn(&MigrationState); 4] = [&stays, &goes, &changes, &is_said_to_have_gone];
+    for (happens, again) in happenings.into_iter().zip([false, true, true, true]) {
         let migration = Arc::new(MigrationState::default());
         let fetch = migration.begin_fetch(LimitKey(1));
         assert!(fetch.has_to_ask().await);
