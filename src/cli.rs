@@ -61,11 +61,12 @@ enum Command {
     Schema(schema::SchemaArgs),
     /// Ask a gateway on this machine whether it serves: exit status 0 if it does, 1 if not
     Health(health::HealthArgs),
-    /// Write the configuration of another rate limit service as one of tollgate's
+    /// Write the configuration of another proxy or rate limit service as one of tollgate's
     ///
-    /// Files of envoyproxy/ratelimit (one for each domain) and of Limitador are read. The configuration that is printed
-    /// serves as Envoy's rate limit service and passes the check. What is not carried over as it was is told on standard
-    /// error, with its place, and stands in the configuration as a comment.
+    /// Of nginx (what `nginx -T` prints) and HAProxy, the routes, upstreams and limits are read. Of files of
+    /// envoyproxy/ratelimit (one for each domain) and of Limitador comes a configuration that serves as Envoy's rate
+    /// limit service. What is printed passes the check. What is not carried over as it was is told on standard error,
+    /// with its place, and stands in the configuration as a comment.
     Import(import::ImportArgs),
     /// Write a first configuration, from the URL of an upstream and what callers may do there
     Init(init::InitArgs),

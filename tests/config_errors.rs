@@ -30,7 +30,9 @@ fn configurations(kind: &str) -> Vec<PathBuf> {
     let files: BTreeSet<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files
         .into_iter()
-        .filter(|path| path.extension().is_some_and(|end| ["yaml", "json", "conf"].iter().any(|known| end == *known)))
+        .filter(|path| {
+            path.extension().is_some_and(|end| ["yaml", "json", "conf", "cfg"].iter().any(|known| end == *known))
+        })
         .collect()
 }
 

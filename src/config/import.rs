@@ -12,7 +12,9 @@ use crate::config::read::{Field, ReadContext};
 use crate::config::values::check_name;
 
 mod front;
+mod haproxy;
 mod limitador;
+mod matches;
 mod nginx;
 mod ratelimit;
 
@@ -69,17 +71,22 @@ enum End {
 struct Names(HashSet<String>);
 
 impl Import {
-    /// Reads a configuration of envoyproxy/ratelimit, of Limitador or of nginx; `file` is what findings call it.
+    /// Reads a configuration of envoyproxy/ratelimit, of Limitador or of a proxy; `file` is what findings call it.
     pub fn add(&mut self, text: &str, file: &str) -> Result<(), Problems> {
         let findings = Findings::new(file);
-        let is_nginx = nginx::is_written_so(text);
-        if self.front.is_some() || (is_nginx && !self.domains.is_empty()) {
+        type Read = fn(&str, &Findings, &mut Names) -> Option<front::Front>;
+        let proxy: Option<Read> = match text {
+            text if haproxy::is_written_so(text) => Some(haproxy::read),
+            text if nginx::is_written_so(text) => Some(nginx::read),
+            _ => None,
+        };
+        if self.front.is_some() || (proxy.is_some() && !self.domains.is_empty()) {
             let message = "has to be imported alone: a proxy's configuration is one file";
             findings.add(Problem::error(findings.place(crate::config::Mark::START, ""), message));
             return findings.finish(None::<()>).map(|_| ());
         }
-        if is_nginx {
-            let read = nginx::read(text, &findings, &mut self.names);
+        if let Some(read) = proxy {
+            let read = read(text, &findings, &mut self.names);
             let (front, notes) = findings.finish(read)?;
             (self.front, self.notes) = (Some(front), notes);
             return Ok(());
@@ -97,8 +104,8 @@ impl Import {
             }
             let problem = top.error("is no configuration that can be read here");
             top.fail(problem.expected(
-                "a mapping with `domain` and `descriptors` (envoyproxy/ratelimit), or a list of limits with `namespace` (Limitador), or nginx's \
-                 `server` blocks",
+                "a mapping with `domain` and `descriptors` (envoyproxy/ratelimit), or a list of limits with `namespace` (Limitador), nginx's \
+                 `server` blocks, or HAProxy's sections",
             ))
         });
         let read = read.filter(|domains| self.are_new(domains, &findings));
@@ -268,6 +275,11 @@ fn scalar(text: &str) -> String {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
         && !["true", "false", "null", "yes", "no", "on", "off", "y", "n"].contains(&text.to_ascii_lowercase().as_str());
     if is_plain { text } else { serde_json::Value::from(text).to_string() }
+}
+
+/// A list in YAML.
+fn list(texts: &[String]) -> String {
+    format!("[{}]", texts.iter().map(|text| scalar(text)).collect::<Vec<_>>().join(", "))
 }
 
 /// A length of time in the largest unit that leaves no rest. [`Nanos`](crate::units::Nanos) rounds long ones when it is shown.

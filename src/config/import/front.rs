@@ -1,18 +1,23 @@
 //! What was read of a proxy's configuration, written as listeners, upstreams, limits and routes.
 
-use super::{push, scalar};
+use super::matches::{Match, Scoped, split};
+use super::{Names, list, push, scalar};
 
 /// A proxy that limits what it forwards.
 #[derive(Debug, Default)]
 pub(super) struct Front {
-    /// Addresses, each with what else the listener says.
+    /// Addresses, each with what else the listener says, with a comma in front.
     pub(super) listeners: Vec<(String, String)>,
+    /// Bounds on connections in YAML.
+    pub(super) connections: Vec<String>,
+    /// Further sections of the file in YAML, a line each.
+    pub(super) sections: Vec<String>,
     pub(super) upstreams: Vec<Upstream>,
     pub(super) limits: Vec<FrontLimit>,
     pub(super) routes: Vec<Route>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Upstream {
     pub(super) name: String,
     /// Addresses, each with its weight.
@@ -30,22 +35,54 @@ pub(super) struct FrontLimit {
     pub(super) settings: String,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Route {
     pub(super) name: String,
-    pub(super) hosts: Vec<String>,
-    pub(super) path: String,
-    pub(super) upstream: String,
+    pub(super) matches: Match,
+    /// Names of upstreams, each with its share of the requests.
+    pub(super) upstreams: Vec<(String, u64)>,
     pub(super) limits: Vec<String>,
-    /// The status of what is denied.
-    pub(super) denied: u64,
     /// Networks whose requests are not limited.
     pub(super) exempt: Vec<String>,
     /// What is taken off the path's beginning, and put in front of the rest.
     pub(super) rewrite: (String, String),
+    /// Further settings in YAML, a line each.
+    pub(super) more: Vec<String>,
 }
 
 impl Front {
+    /// The name of the limit of these settings, which counts in `table`: one that is there already, or a new one.
+    pub(super) fn limit(&mut self, name: &str, table: &str, settings: String, names: &mut Names) -> String {
+        let known = self.limits.iter().find(|limit| limit.table == table && limit.settings == settings);
+        if let Some(known) = known {
+            return known.name.clone();
+        }
+        let name = names.of(name, std::iter::empty());
+        self.limits.push(FrontLimit { name: name.clone(), table: table.to_owned(), settings });
+        name
+    }
+
+    /// Adds a route for what `matches` matches, and one for each part of that which further limits hold for. `Err` says
+    /// why the parts are left out, or that the limits exempt different networks.
+    pub(super) fn add(&mut self, route: &Route, scoped: &[Scoped], names: &mut Names) -> Result<(), &'static str> {
+        let cells = split(&route.matches, scoped);
+        let mut done =
+            if cells.is_none() { Err("has more combinations of conditions than are carried over") } else { Ok(()) };
+        for matches in cells.unwrap_or_else(|| vec![route.matches.clone()]) {
+            let limits: Vec<&Scoped> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
+            let exempt = limits.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
+            let is_same = limits.iter().all(|limit| limit.exempt == exempt);
+            if !is_same {
+                done = Err("its limits exempt different networks: here they exempt none");
+            }
+            let name = names.of(&route.name, std::iter::empty());
+            let limits = limits.iter().map(|limit| limit.limit.clone()).collect();
+            let exempt = if is_same { exempt } else { Vec::new() };
+            self.routes.push(Route { name, matches, limits, exempt, ..route.clone() });
+        }
+        done
+    }
+
     /// Without anything around it.
     pub(super) fn write(&self, text: &mut String) {
         text.push_str("\nlisteners:\n");
@@ -55,6 +92,10 @@ impl Front {
         text.push_str(
             "\n# Each address of a client has counts of its own, in IPv6 too.\nclient_address: { ipv6_prefix: 128 }\n",
         );
+        if !self.connections.is_empty() {
+            push(text, format_args!("\nconnections: {{ {} }}\n", self.connections.join(", ")));
+        }
+        self.sections.iter().for_each(|section| push(text, format_args!("\n{section}\n")));
         text.push_str("\nupstreams:\n");
         for Upstream { name, nodes, more } in &self.upstreams {
             let nodes = nodes.iter().map(|(address, weight)| match weight {
@@ -75,19 +116,20 @@ impl Front {
 
 impl Route {
     fn write(&self, text: &mut String) {
-        let list = |texts: &[String]| texts.iter().map(|text| scalar(text)).collect::<Vec<_>>().join(", ");
-        push(text, format_args!("  - name: {}\n", scalar(&self.name)));
-        let hosts = if self.hosts.is_empty() { String::new() } else { format!("hosts: [{}], ", list(&self.hosts)) };
-        push(text, format_args!("    match: {{ {hosts}path: {} }}\n", scalar(&self.path)));
-        push(text, format_args!("    upstream: {}\n", scalar(&self.upstream)));
+        push(text, format_args!("  - name: {}\n    match: {}\n", scalar(&self.name), self.matches.written()));
+        let upstream = match self.upstreams.as_slice() {
+            [(one, _)] => scalar(one),
+            several => {
+                let share = |(name, weight): &(String, u64)| format!("{{ name: {}, weight: {weight} }}", scalar(name));
+                format!("[{}]", several.iter().map(share).collect::<Vec<_>>().join(", "))
+            }
+        };
+        push(text, format_args!("    upstream: {upstream}\n"));
         if !self.limits.is_empty() {
-            push(
-                text,
-                format_args!("    limits: [{}]\n    denied: {{ status: {} }}\n", list(&self.limits), self.denied),
-            );
+            push(text, format_args!("    limits: {}\n", list(&self.limits)));
         }
         if !self.exempt.is_empty() {
-            push(text, format_args!("    bypass: {{ addresses: [{}] }}\n", list(&self.exempt)));
+            push(text, format_args!("    bypass: {{ addresses: {} }}\n", list(&self.exempt)));
         }
         let part = |name: &str, part: &str| match part {
             "" => None,
@@ -98,5 +140,47 @@ impl Route {
         if !parts.is_empty() {
             push(text, format_args!("    rewrite: {{ {} }}\n", parts.join(", ")));
         }
+        self.more.iter().for_each(|line| push(text, format_args!("    {line}\n")));
     }
+}
+
+/// The key of these parts in YAML.
+pub(super) fn key(parts: &[String]) -> String {
+    match parts {
+        [] => "all".to_owned(),
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
+/// A part of a key in YAML: a field that requests carry.
+pub(super) fn key_field(kind: &str, name: &str) -> String {
+    format!("{{ {kind}: {} }}", scalar(name))
+}
+
+/// What a limit says of the status of denials, with a comma in front.
+pub(super) fn denial(status: u64) -> String {
+    if status == 429 { String::new() } else { format!(", over_limit: {{ deny: {{ status: {status} }} }}") }
+}
+
+/// A name for an upstream that has none.
+pub(super) fn upstream_name(text: &str) -> String {
+    text.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-")
+}
+
+/// An address with its port.
+pub(super) fn node(address: &str, port: u16) -> String {
+    if address.starts_with("unix:") {
+        return address.to_owned();
+    }
+    if !address.is_empty() && address.bytes().all(|byte| byte.is_ascii_digit()) {
+        return format!("0.0.0.0:{address}");
+    }
+    let address = match address.strip_prefix('*') {
+        Some(rest) => format!("0.0.0.0{rest}"),
+        None if address.starts_with(':') => format!("0.0.0.0{address}"),
+        None => address.to_owned(),
+    };
+    let has_port = address.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
+    if has_port { address } else { format!("{address}:{port}") }
 }

@@ -5,13 +5,16 @@
 use std::collections::HashMap;
 
 use self::syntax::Directive;
-use super::front::{Front, FrontLimit, Route, Upstream};
+use self::zones::Zone;
+use super::front::{Front, Route, Upstream, node, upstream_name};
+use super::matches::{Match, PathMatch, Scoped};
 use super::{Names, scalar};
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
 use crate::config::values::check_name;
 
 mod syntax;
+mod zones;
 
 /// What tollgate does anyway, or does its own way without a difference that requests show.
 const UNNEEDED: [&str; 14] = [
@@ -51,22 +54,6 @@ const READ: [&str; 17] = [
     "limit_conn_zone",
     "limit_conn_status",
 ];
-
-/// A zone of a limit.
-struct Zone {
-    /// Of requests; none where it is of connections.
-    rate: Option<(u64, &'static str)>,
-    key: ZoneKey,
-}
-
-/// What a limit counts by.
-#[derive(Clone)]
-struct ZoneKey {
-    /// In YAML.
-    parts: Vec<String>,
-    /// The networks for which it is empty, so that they are not limited.
-    exempt: Vec<String>,
-}
 
 /// What a level says of limits, or takes from the one around it.
 #[derive(Clone)]
@@ -159,84 +146,6 @@ impl<'d> Reader<'d, '_> {
                 _ => {}
             }
         }
-    }
-
-    fn zone(&mut self, of: &Directive) {
-        let option = |name: &str| of.arguments().iter().find_map(|word| word.strip_prefix(name));
-        let Some(name) = option("zone=").and_then(|zone| zone.split(':').next()) else {
-            return self.error(of, "names no zone");
-        };
-        let rate = match (of.name(), option("rate=")) {
-            ("limit_req_zone", rate) => {
-                let per_second = rate.and_then(|rate| Some((rate.strip_suffix("r/s")?, "s")));
-                let number = per_second.or_else(|| rate.and_then(|rate| Some((rate.strip_suffix("r/m")?, "m"))));
-                let number =
-                    number.and_then(|(number, unit)| Some((number.parse().ok().filter(|rate| *rate > 0)?, unit)));
-                let Some(rate) = number else { return self.error(of, "has no rate, like rate=10r/s") };
-                Some(rate)
-            }
-            _ => None,
-        };
-        match self.key(of.argument()) {
-            Ok(key) => _ = self.zones.insert(name.to_owned(), Zone { rate, key }),
-            Err(why) => self.note(of, &format!("the limits of this zone are left out: {why}")),
-        }
-    }
-
-    /// What a key of variables counts by. `Err` says what of it cannot be carried over.
-    fn key(&self, expression: &str) -> Result<ZoneKey, String> {
-        let (mut parts, mut exempt) = (Vec::new(), Vec::new());
-        for variable in expression.split('$').skip(1) {
-            let variable = variable.trim_start_matches('{');
-            let end = variable.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(variable.len());
-            let name = variable.get(..end).unwrap_or_default();
-            let field = |prefix: &str| name.strip_prefix(prefix);
-            match name {
-                "binary_remote_addr" | "remote_addr" => parts.push("client_address".to_owned()),
-                "server_name" | "host" | "http_host" => parts.push("host".to_owned()),
-                "request_method" => parts.push("method".to_owned()),
-                _ => match (field("http_"), field("arg_"), field("cookie_"), self.variables.get(name)) {
-                    (Some(field), ..) => parts.push(format!("{{ header: {} }}", scalar(&field.replace('_', "-")))),
-                    (_, Some(query), ..) => parts.push(format!("{{ query: {} }}", scalar(query))),
-                    (_, _, Some(cookie), _) => parts.push(format!("{{ cookie: {} }}", scalar(cookie))),
-                    (.., Some(map)) => {
-                        let of_map = self.mapped(map)?;
-                        parts.extend(of_map.parts);
-                        exempt.extend(of_map.exempt);
-                    }
-                    _ => return Err(format!("no key has a part like ${name}")),
-                },
-            }
-        }
-        Ok(ZoneKey { parts, exempt })
-    }
-
-    /// The key that a `map` of a `geo` makes: a key for all addresses but some, for which it is empty.
-    fn mapped(&self, map: &Directive) -> Result<ZoneKey, String> {
-        const OTHER: &str = "of `map`, only one of a `geo` is known that makes the key empty for some networks";
-        let geo = self.variables.get(map.argument().trim_start_matches('$')).filter(|geo| geo.name() == "geo");
-        let geo = geo.filter(|geo| map.name() == "map" && geo.arguments().len() == 1).ok_or(OTHER)?;
-        let default = |of: &Directive| {
-            of.block().iter().find(|entry| entry.name() == "default").map(|entry| entry.argument().to_owned())
-        };
-        let made = |value: &str| {
-            let entry = map.block().iter().find(|entry| entry.name() == value);
-            entry.map(|entry| entry.argument().to_owned()).or_else(|| default(map)).unwrap_or_default()
-        };
-        let usual = made(&default(geo).unwrap_or_default());
-        let mut exempt = Vec::new();
-        for entry in geo.block().iter().filter(|entry| entry.name() != "default") {
-            match made(entry.argument()) {
-                empty if empty.is_empty() => exempt.push(entry.name().to_owned()),
-                key if key == usual => {}
-                _ => return Err(OTHER.to_owned()),
-            }
-        }
-        // a map of a map would go round
-        if usual.is_empty() || !["$binary_remote_addr", "$remote_addr"].contains(&usual.as_str()) {
-            return Err(OTHER.to_owned());
-        }
-        Ok(ZoneKey { exempt, ..self.key(&usual)? })
     }
 
     fn upstream(&mut self, of: &Directive) {
@@ -360,13 +269,10 @@ impl<'d> Reader<'d, '_> {
         let Some(to) = block.iter().find(|one| one.name() == "proxy_pass") else {
             return self.note(location, "is left out: it does not proxy");
         };
-        if !path.starts_with('/')
-            || path.contains(['*', '{', '}', '%', '?', ';'])
-            || path.contains("//")
-            || path.contains("/.")
-        {
-            return self.note(location, "is left out: no path of a route is written so");
-        }
+        let path_match = match if is_exact { PathMatch::exact(path) } else { PathMatch::prefix(path) } {
+            Ok(path) => path,
+            Err(why) => return self.note(location, &format!("is left out: {why}")),
+        };
         let Some((upstream, target)) = self.target(to) else { return };
         let limits = self.level(&block, outer);
         for inner in block.iter().filter(|one| one.name() == "location") {
@@ -376,7 +282,6 @@ impl<'d> Reader<'d, '_> {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
         }
         let bare = path.trim_end_matches('/');
-        let pattern = if is_exact { path.to_owned() } else { format!("{bare}/**") };
         if !is_exact && !path.ends_with('/') {
             self.note(location, &format!("{path} and what is below it are taken, and not {path}x"));
         }
@@ -388,28 +293,21 @@ impl<'d> Reader<'d, '_> {
             }
             rewrite = (bare.to_owned(), target.trim_end_matches('/').to_owned());
         }
-        let (mut used, mut exempt, mut all_exempt) = (Vec::new(), None, true);
-        for use_of in limits.requests.iter().chain(&limits.connections) {
-            if let Some((name, networks)) = self.limit(use_of, &limits) {
-                used.push(name);
-                all_exempt &= exempt.get_or_insert_with(|| networks.clone()) == &networks;
-            }
-        }
-        if !all_exempt {
-            self.note(location, "its limits exempt different networks: here they exempt none");
-        }
-        let label = if bare.is_empty() { "root".to_owned() } else { bare.trim_start_matches('/').to_owned() };
-        let name = self.names.of(hosts.first().map_or("all", String::as_str), [(label.as_str(), None)].into_iter());
-        self.front.routes.push(Route {
-            name,
-            hosts: hosts.to_vec(),
-            path: pattern,
-            upstream,
-            limits: used,
-            denied: limits.request_status,
-            exempt: exempt.filter(|_| all_exempt).unwrap_or_default(),
+        let uses = limits.requests.iter().chain(&limits.connections);
+        let used: Vec<Scoped> = uses.filter_map(|use_of| self.limit(use_of, &limits)).collect();
+        let label = if bare.is_empty() { "root" } else { bare.trim_start_matches('/') };
+        let denied = format!("denied: {{ status: {} }}", limits.request_status);
+        let route = Route {
+            name: format!("{}.{label}", hosts.first().map_or("all", String::as_str)),
+            matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path_match) },
+            upstreams: vec![(upstream, 1)],
+            more: if used.is_empty() { Vec::new() } else { vec![denied] },
             rewrite,
-        });
+            ..Route::default()
+        };
+        if let Err(why) = self.front.add(&route, &used, self.names) {
+            self.note(location, why);
+        }
     }
 
     /// The upstream of a `proxy_pass`, and the path that it asks for in place of the location's.
@@ -433,7 +331,7 @@ impl<'d> Reader<'d, '_> {
         }
         let known = self.front.upstreams.iter_mut().find(|upstream| upstream.name == authority);
         let Some(known) = known else {
-            let name = authority.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-");
+            let name = upstream_name(authority);
             let port = if secure.is_some() { 443 } else { 80 };
             let node = (node(authority, port), 1);
             if !self.front.upstreams.iter().any(|upstream| upstream.name == name) {
@@ -445,67 +343,6 @@ impl<'d> Reader<'d, '_> {
             known.more.push_str(tls);
         }
         Some((known.name.clone(), path))
-    }
-
-    /// The name of the limit that a use of a zone makes, and the networks that it exempts.
-    fn limit(&mut self, use_of: &Directive, limits: &Limits<'_>) -> Option<(String, Vec<String>)> {
-        let option = |name: &str| use_of.arguments().iter().find_map(|word| word.strip_prefix(name));
-        let is_of_requests = use_of.name() == "limit_req";
-        let zone_name = if is_of_requests { option("zone=").unwrap_or_default() } else { use_of.argument() };
-        let Some(zone) = self.zones.get(zone_name).filter(|zone| zone.rate.is_some() == is_of_requests) else {
-            self.note(use_of, "is left out, as its zone is");
-            return None;
-        };
-        let key = match zone.key.parts.as_slice() {
-            [] => "all".to_owned(),
-            [one] => one.clone(),
-            several => format!("[{}]", several.join(", ")),
-        };
-        let number =
-            |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok()).filter(|number| *number < 1_000_000);
-        let mut settings = match zone.rate {
-            Some((rate, unit)) => {
-                let burst = number(option("burst=")).unwrap_or_default();
-                let size = burst.saturating_add(1);
-                let delay = match use_of.arguments().iter().any(|word| word == "nodelay") || burst == 0 {
-                    true => String::new(),
-                    false => {
-                        let seconds = if unit == "s" { 1_000 } else { 60_000 };
-                        let wait = burst.saturating_mul(seconds).div_ceil(rate).saturating_add(1);
-                        let from = number(option("delay=")).unwrap_or_default();
-                        format!(", delay_after: {from}, over_limit: {{ delay: {{ max_wait: {wait}ms }} }}")
-                    }
-                };
-                format!("algorithm: gcra, rate: {rate}/{unit}, burst: {size}{delay}, key: {key}")
-            }
-            None => {
-                let Some(most) = number(use_of.arguments().get(1).map(String::as_str)).filter(|most| *most > 0) else {
-                    self.error(use_of, "says no number of connections");
-                    return None;
-                };
-                let status = limits.connection_status;
-                format!(
-                    "algorithm: concurrency, limit: {most}, key: {key}, over_limit: {{ deny: {{ status: {status} }} }}"
-                )
-            }
-        };
-        if zone.key.parts.iter().any(|part| part.starts_with('{')) {
-            settings.push_str(", missing_key: skip");
-        }
-        if limits.dry_run && is_of_requests {
-            settings.push_str(", shadow: true");
-        }
-        let exempt = zone.key.exempt.clone();
-        let same_zone = || self.front.limits.iter().filter(|limit| limit.table == zone_name);
-        if let Some(known) = same_zone().find(|limit| limit.settings == settings) {
-            return Some((known.name.clone(), exempt));
-        }
-        if same_zone().next().is_some() {
-            self.note(use_of, "counts apart from the other uses of its zone, which have another burst");
-        }
-        let name = self.names.of(zone_name, std::iter::empty());
-        self.front.limits.push(FrontLimit { name: name.clone(), table: zone_name.to_owned(), settings });
-        Some((name, exempt))
     }
 }
 
@@ -519,17 +356,4 @@ fn is_told_anyway(one: &Directive) -> bool {
         "connection" => value.is_empty(),
         _ => false,
     }
-}
-
-/// An address with its port.
-fn node(address: &str, port: u16) -> String {
-    if address.starts_with("unix:") {
-        return address.to_owned();
-    }
-    if !address.is_empty() && address.bytes().all(|byte| byte.is_ascii_digit()) {
-        return format!("0.0.0.0:{address}");
-    }
-    let address = address.strip_prefix('*').map_or_else(|| address.to_owned(), |rest| format!("0.0.0.0{rest}"));
-    let has_port = address.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
-    if has_port { address } else { format!("{address}:{port}") }
 }

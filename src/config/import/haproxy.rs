@@ -1,0 +1,265 @@
+//! HAProxy's configuration: frontends that lead to backends, and the stick tables whose counters deny requests.
+//!
+//! Every line is carried over, or known to be what tollgate does anyway, or named.
+
+use std::collections::HashMap;
+
+use self::conditions::Acls;
+use self::syntax::{Line, Section};
+use super::Names;
+use super::front::{Front, Route, node};
+use super::matches::{Match, Scoped, joined};
+use super::scalar;
+use crate::config::findings::Findings;
+use crate::config::problem::Problem;
+
+mod backends;
+mod conditions;
+mod limits;
+mod syntax;
+
+pub(super) use self::syntax::is_written_so;
+
+/// What tollgate does anyway, or does its own way without a difference that requests show.
+const UNNEEDED: [&str; 24] = [
+    "log",
+    "log-format",
+    "log-tag",
+    "chroot",
+    "user",
+    "group",
+    "daemon",
+    "pidfile",
+    "nbthread",
+    "cpu-map",
+    "stats",
+    "ssl-default-bind-ciphers",
+    "ssl-default-bind-ciphersuites",
+    "description",
+    "option httplog",
+    "option dontlognull",
+    "option dontlog-normal",
+    "option log-health-checks",
+    "option forwardfor",
+    "option http-keep-alive",
+    "option http-server-close",
+    "option redispatch",
+    "option http-ignore-probes",
+    "option socket-stats",
+];
+
+/// What is read where it stands.
+const READ: [&str; 14] = [
+    "mode",
+    "acl",
+    "bind",
+    "use_backend",
+    "default_backend",
+    "server",
+    "default-server",
+    "balance",
+    "stick-table",
+    "option httpchk",
+    "timeout connect",
+    "timeout server",
+    "maxconn",
+    "http-check send",
+];
+
+struct Reader<'l, 'f> {
+    findings: &'f Findings,
+    sections: &'l [Section],
+    /// The periods of the counters that each table stores, by the name of its section.
+    tables: HashMap<&'l str, HashMap<String, String>>,
+    /// The lines of `defaults` that each section has, by its place.
+    defaults: HashMap<usize, &'l [Line]>,
+    front: Front,
+    names: &'f mut Names,
+    /// What routes match so far: the first that matches is taken.
+    taken: Vec<Match>,
+}
+
+pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<Front> {
+    let sections = match syntax::parse(text) {
+        Ok(sections) => sections,
+        Err((mark, message)) => {
+            findings.add(Problem::error(findings.place(mark, ""), message));
+            return None;
+        }
+    };
+    let mut reader = Reader {
+        findings,
+        sections: &sections,
+        tables: HashMap::new(),
+        defaults: HashMap::new(),
+        front: Front::default(),
+        names,
+        taken: Vec::new(),
+    };
+    reader.define();
+    for (position, section) in sections.iter().enumerate() {
+        if matches!(section.kind(), "frontend" | "listen") {
+            reader.frontend(position, section);
+        }
+    }
+    reader.name_unused_backends();
+    if reader.front.routes.is_empty() {
+        let message = "holds no frontend that leads to servers: there is nothing to limit";
+        findings.add(Problem::error(findings.place(crate::config::Mark::START, ""), message));
+        return None;
+    }
+    Some(reader.front)
+}
+
+impl<'l> Reader<'l, '_> {
+    fn note(&self, of: &Line, message: &str) {
+        self.findings.add(Problem::warning(self.findings.place(of.mark, &of.name()), message));
+    }
+
+    /// Takes up what others refer to, and names the lines that nothing reads.
+    fn define(&mut self) {
+        let mut defaults: &[Line] = &[];
+        for (position, section) in self.sections.iter().enumerate() {
+            match section.kind() {
+                "defaults" => defaults = &section.lines,
+                "frontend" | "backend" | "listen" => _ = self.defaults.insert(position, defaults),
+                "global" => {}
+                _ => {
+                    self.note(&section.head, "is not carried over");
+                    continue;
+                }
+            }
+            for line in &section.lines {
+                let name = line.name();
+                let is_rule = matches!(line.word(0), "http-request" | "tcp-request");
+                match name.as_str() {
+                    "stick-table" => _ = self.tables.insert(section.name(), limits::periods(line)),
+                    "maxconn" if section.kind() == "global" => {
+                        self.front.connections.push(format!("max: {}", line.word(1)));
+                    }
+                    "maxconn" => {
+                        self.note(line, "is not carried over: tollgate bounds all connections, or those of a listener")
+                    }
+                    "rate-limit" => self.note(
+                        line,
+                        "is not carried over: it makes new connections wait; a limit with `key: all` counts requests",
+                    ),
+                    name if is_rule || READ.contains(&name) || UNNEEDED.contains(&name) => {}
+                    _ if name.starts_with("tune.") => {}
+                    _ => self.note(line, "is not carried over"),
+                }
+            }
+        }
+    }
+
+    /// The lines of `defaults` for a section, and then its own.
+    fn lines(&self, position: usize, section: &'l Section) -> Vec<&'l Line> {
+        let defaults = self.defaults.get(&position).copied().unwrap_or_default();
+        defaults.iter().chain(&section.lines).collect()
+    }
+
+    fn frontend(&mut self, position: usize, section: &'l Section) {
+        let lines = self.lines(position, section);
+        let last = |name: &str| lines.iter().copied().rfind(|line| line.word(0) == name);
+        if last("mode").is_none_or(|mode| mode.word(1) != "http") {
+            return self.note(&section.head, "is left out: its mode is not http");
+        }
+        let acls = conditions::acls(section.lines.iter());
+        let limits = self.limits(section, &acls);
+        let is_first = self.front.routes.is_empty();
+        let own_servers = section.kind() == "listen" && section.lines.iter().any(|line| line.word(0) == "server");
+        let before = self.front.routes.len();
+        for line in section.lines.iter().filter(|line| line.word(0) == "use_backend") {
+            self.route(section, line, &acls, &limits);
+        }
+        match last("default_backend") {
+            Some(line) => self.route(section, line, &acls, &limits),
+            None if own_servers => self.route_to(section, &section.head, section.name(), &[Match::default()], &limits),
+            None if self.front.routes.len() == before => {
+                return self.note(&section.head, "is left out: it leads to no servers");
+            }
+            None => self.note(&section.head, "has no default_backend: what no rule takes is answered 404"),
+        }
+        if self.front.routes.len() == before {
+            return;
+        }
+        if !is_first {
+            self.note(
+                &section.head,
+                "has routes that listeners of other frontends take, too: tell them apart by hosts",
+            );
+        }
+        section.lines.iter().filter(|line| line.word(0) == "bind").for_each(|line| self.bind(line));
+    }
+
+    fn bind(&mut self, line: &Line) {
+        let (bare, is_tls) = (line.word(1).trim_start_matches("ipv4@").trim_start_matches("ipv6@"), line.has("ssl"));
+        let mut more = match (is_tls, line.option("crt").map(scalar)) {
+            (false, _) => String::new(),
+            // certificate and key are in one file
+            (true, Some(file)) => format!(", tls: {{ certificates: [{{ cert: {file}, key: {file} }}] }}"),
+            (true, None) => return self.note(line, "is left out: it names no `crt`"),
+        };
+        if let Some(most) = line.option("maxconn") {
+            more.push_str(&format!(", max_connections: {most}"));
+        }
+        const KNOWN: [&str; 9] = ["ssl", "crt", "maxconn", "alpn", "v4v6", "name", "interface", "process", "thread"];
+        const WITH_VALUE: [&str; 7] = ["crt", "maxconn", "alpn", "name", "interface", "process", "thread"];
+        let others = line.others(2, &KNOWN, &WITH_VALUE);
+        if !others.is_empty() {
+            self.note(line, &format!("is carried over without {}", others.join(", ")));
+        }
+        for address in bare.split(',') {
+            let address = match address.strip_prefix("unix@").or_else(|| address.starts_with('/').then_some(address)) {
+                Some(path) => format!("unix:{path}"),
+                None => node(&address.replace(":::", "[::]:"), 80),
+            };
+            if !self.front.listeners.iter().any(|(known, _)| *known == address) {
+                self.front.listeners.push((address, more.clone()));
+            }
+        }
+    }
+
+    /// A `use_backend` or a `default_backend`.
+    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, limits: &[Scoped]) {
+        let condition = match conditions::of_line(line, acls) {
+            Ok(condition) => condition,
+            Err(what) => return self.note(line, &format!("is left out: {what} is not carried over")),
+        };
+        if condition.iter().any(|one| one.over.is_some() || !one.from.is_empty() || !one.except.is_empty()) {
+            let message = "is left out: routes go by host, path, method and header fields only; over a limit, `over_limit: { divert: ... }` goes elsewhere";
+            return self.note(line, message);
+        }
+        condition.iter().flat_map(|one| &one.remarks).for_each(|remark| self.note(line, remark));
+        let matches = joined(condition.into_iter().flat_map(|one| one.matches));
+        self.route_to(section, line, line.word(1), &matches, limits);
+    }
+
+    fn route_to(&mut self, section: &Section, line: &'l Line, backend: &str, matches: &[Match], limits: &[Scoped]) {
+        let Some(own_limits) = self.backend(line, backend) else { return };
+        let limits = if section.name() == backend { limits.to_vec() } else { [limits, &own_limits].concat() };
+        for matches in matches {
+            let overlaps = |taken: &&Match| taken.and(matches).is_some_and(|both| both != **taken);
+            if self.taken.iter().any(|taken| taken.contains(matches)) {
+                self.note(line, "is never reached: a rule before it takes all that it would");
+                continue;
+            }
+            if self.taken.iter().any(|taken| overlaps(&taken)) {
+                self.note(
+                    line,
+                    "takes some of the requests of a rule before it: here the more specific route takes them",
+                );
+            }
+            self.taken.push(matches.clone());
+            let route = Route {
+                name: format!("{}.{backend}", section.name()),
+                matches: matches.clone(),
+                upstreams: vec![(super::front::upstream_name(backend), 1)],
+                ..Route::default()
+            };
+            if let Err(why) = self.front.add(&route, &limits, self.names) {
+                self.note(line, why);
+            }
+        }
+    }
+}

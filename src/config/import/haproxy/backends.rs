@@ -1,0 +1,160 @@
+//! Backends and their servers, as upstreams.
+
+use super::Reader;
+use super::conditions;
+use super::limits::time;
+use super::syntax::{Line, Section};
+use crate::config::import::front::{Upstream, node, upstream_name};
+use crate::config::import::matches::Scoped;
+use crate::config::import::scalar;
+
+impl<'l> Reader<'l, '_> {
+    /// The limits of a backend, which is an upstream from now on; nothing where it is left out.
+    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<Vec<Scoped>> {
+        let is_it = |section: &Section| matches!(section.kind(), "backend" | "listen") && section.name() == name;
+        let Some((position, section)) = self.sections.iter().enumerate().find(|(_, section)| is_it(section)) else {
+            self.note(from, &format!("is left out: there is no backend {name}"));
+            return None;
+        };
+        let lines = self.lines(position, section);
+        let upstream = upstream_name(name);
+        if !self.front.upstreams.iter().any(|known| known.name == upstream) {
+            let made = self.upstream(upstream, section, &lines)?;
+            self.front.upstreams.push(made);
+        }
+        Some(self.limits(section, &conditions::acls(section.lines.iter())))
+    }
+
+    fn upstream(&self, name: String, section: &Section, lines: &[&Line]) -> Option<Upstream> {
+        let last = |name: &str| lines.iter().rfind(|line| line.name() == name);
+        let shared = last("default-server").map(|line| line.words.get(1..).unwrap_or_default()).unwrap_or_default();
+        let (mut nodes, mut more, mut checks) = (Vec::new(), String::new(), None);
+        for line in section.lines.iter().filter(|line| line.word(0) == "server") {
+            let words = line.words.iter().chain(shared).cloned().collect();
+            let server = Line { mark: line.mark, words };
+            let weight = server.option("weight").and_then(|weight| weight.parse().ok()).unwrap_or(1);
+            if server.has("backup") || server.has("disabled") || weight == 0 {
+                self.note(line, "is left out: it gets no requests while others are up");
+                continue;
+            }
+            let others = server.others(3, &SERVER, &SERVER_WITH_VALUE);
+            if !others.is_empty() {
+                self.note(line, &format!("is carried over without {}", others.join(", ")));
+            }
+            let address = server.word(2).trim_start_matches("ipv4@");
+            if !address.contains(':') {
+                self.note(line, "has no port: 80 is taken");
+            }
+            if server.has("ssl") {
+                let ca = server.option("ca-file").map(|file| format!(" ca: {} ", scalar(file)));
+                if server.option("verify") == Some("none") {
+                    self.note(line, "its certificate is checked here");
+                }
+                more = format!(", tls: {{{}}}", ca.unwrap_or_default());
+            }
+            checks = checks.or_else(|| server.has("check").then_some(server.words.clone()));
+            nodes.push((node(address.trim_start_matches("unix@"), 80), weight));
+        }
+        if nodes.is_empty() {
+            self.note(&section.head, "is left out: it has no servers");
+            return None;
+        }
+        if let Some(line) = last("balance") {
+            match (line.word(1), line.word(1).strip_prefix("hdr(").and_then(|name| name.strip_suffix(')'))) {
+                ("roundrobin" | "static-rr", _) => {}
+                ("leastconn", _) => more.push_str(", balance: least_requests"),
+                ("random", _) => more.push_str(", balance: random"),
+                ("source", _) => more.push_str(", balance: consistent_hash, hash_on: client_address"),
+                (_, Some(header)) => {
+                    more.push_str(&format!(", balance: consistent_hash, hash_on: {{ header: {} }}", scalar(header)));
+                }
+                _ => self.note(line, "is not carried over: requests go to each server in turn"),
+            }
+        }
+        let times = [("timeout connect", "connect"), ("timeout server", "first_byte")];
+        let times = times.iter().filter_map(|(line, name)| Some(format!("{name}: {}", time(last(line)?.word(2))?)));
+        let times: Vec<String> = times.collect();
+        if !times.is_empty() {
+            more.push_str(&format!(", timeouts: {{ {} }}", times.join(", ")));
+        }
+        if let Some(words) = checks {
+            more.push_str(&self.health_check(&section.head, Line { mark: section.head.mark, words }, lines));
+        }
+        Some(Upstream { name, nodes, more })
+    }
+
+    fn health_check(&self, of: &Line, server: Line, lines: &[&Line]) -> String {
+        let last = |name: &str| lines.iter().rfind(|line| line.name() == name);
+        let sent = last("http-check send").and_then(|line| line.option("uri"));
+        let path = last("option httpchk").map(|line| {
+            let path = line.words.iter().map(String::as_str).find(|word| word.starts_with('/'));
+            sent.or(path).unwrap_or("/")
+        });
+        let Some(path) = path else {
+            self.note(of, "its servers are checked by connections: tollgate checks by `health_check: { path: ... }`");
+            return String::new();
+        };
+        let every = server.option("inter").and_then(time).map(|every| format!(", every: {every}"));
+        let count = |option: &str, name: &str| server.option(option).map(|count| format!(", {name}: {count}"));
+        let parts = [every, count("rise", "healthy_after"), count("fall", "unhealthy_after")];
+        let parts: String = parts.into_iter().flatten().collect();
+        format!(", health_check: {{ path: {}{parts} }}", scalar(path))
+    }
+
+    /// Backends with servers that no route leads to.
+    pub(super) fn name_unused_backends(&self) {
+        for section in self.sections.iter().filter(|section| section.kind() == "backend") {
+            let name = upstream_name(section.name());
+            let has_servers = section.lines.iter().any(|line| line.word(0) == "server");
+            if has_servers && !self.front.upstreams.iter().any(|known| known.name == name) {
+                self.note(&section.head, "is left out: no frontend leads to it");
+            }
+        }
+    }
+}
+
+/// What is carried over of a server, and what makes no difference.
+const SERVER: [&str; 13] = [
+    "weight",
+    "check",
+    "inter",
+    "rise",
+    "fall",
+    "ssl",
+    "ca-file",
+    "verify",
+    "resolvers",
+    "init-addr",
+    "resolve-prefer",
+    "sni",
+    "check-ssl",
+];
+
+const SERVER_WITH_VALUE: [&str; 26] = [
+    "weight",
+    "inter",
+    "rise",
+    "fall",
+    "ca-file",
+    "verify",
+    "resolvers",
+    "init-addr",
+    "resolve-prefer",
+    "sni",
+    "maxconn",
+    "maxqueue",
+    "cookie",
+    "port",
+    "crt",
+    "alpn",
+    "proto",
+    "fastinter",
+    "downinter",
+    "slowstart",
+    "observe",
+    "error-limit",
+    "on-error",
+    "source",
+    "track",
+    "addr",
+];

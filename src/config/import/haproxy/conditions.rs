@@ -1,0 +1,250 @@
+//! Conditions: ACLs by their names and in braces, joined by `or`, of tests that all have to be true.
+
+use std::collections::HashMap;
+
+use super::syntax::Line;
+use crate::config::import::matches::{Match, PathMatch, all_of};
+
+/// The ACLs of a section: the tests of each name, of which one has to be true.
+pub(super) type Acls = HashMap<String, Vec<Vec<String>>>;
+
+/// The ACLs that HAProxy knows without being told.
+const PREDEFINED: [(&str, &[&str]); 8] = [
+    ("METH_GET", &["method", "GET", "HEAD"]),
+    ("METH_HEAD", &["method", "HEAD"]),
+    ("METH_POST", &["method", "POST"]),
+    ("METH_PUT", &["method", "PUT"]),
+    ("METH_PATCH", &["method", "PATCH"]),
+    ("METH_DELETE", &["method", "DELETE"]),
+    ("METH_OPTIONS", &["method", "OPTIONS"]),
+    ("LOCALHOST", &["src", "127.0.0.0/8"]),
+];
+
+/// What has to be true: one of several `Conjunction`s.
+pub(super) type Condition = Vec<Conjunction>;
+
+/// Tests that all have to be true.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Conjunction {
+    pub(super) matches: Vec<Match>,
+    /// Networks, one of which the client has to be in; any where there are none.
+    pub(super) from: Vec<String>,
+    /// Networks that the client must not be in.
+    pub(super) except: Vec<String>,
+    pub(super) over: Option<Over>,
+    /// What is read in another way than HAProxy does.
+    pub(super) remarks: Vec<String>,
+}
+
+/// A counter that is compared with a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Over {
+    /// `http_req_rate`, `gpc0_rate`, ...
+    pub(super) counter: String,
+    pub(super) of: Tracked,
+    /// The counter is above this.
+    pub(super) above: u64,
+}
+
+/// Where a counter is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Tracked {
+    /// What `track-scN` tracks.
+    Slot(u8),
+    /// The entry of the client's address in a table; in the proxy's own where the name is empty.
+    Source(String),
+}
+
+/// The ACLs of these lines.
+pub(super) fn acls<'l>(lines: impl Iterator<Item = &'l Line>) -> Acls {
+    let predefined = PREDEFINED
+        .iter()
+        .map(|(name, test)| ((*name).to_owned(), vec![test.iter().map(|word| (*word).to_owned()).collect()]));
+    let mut acls: Acls = predefined.collect();
+    for line in lines.filter(|line| line.word(0) == "acl") {
+        let test = line.words.get(2..).unwrap_or_default().to_vec();
+        acls.entry(line.word(1).to_owned()).or_default().push(test);
+    }
+    acls
+}
+
+/// The condition behind `if` or `unless` in a line; one that is always true where there is none. `Err` says what of it
+/// cannot be carried over.
+pub(super) fn of_line(line: &Line, acls: &Acls) -> Result<Condition, String> {
+    let always = Conjunction { matches: vec![Match::default()], ..Conjunction::default() };
+    let Some(at) = line.words.iter().position(|word| word == "if" || word == "unless") else { return Ok(vec![always]) };
+    let words = line.words.get(at.saturating_add(1)..).unwrap_or_default();
+    let alternatives = words.split(|word| word == "or" || word == "||").map(|words| terms(words, acls));
+    let mut alternatives = alternatives.collect::<Result<Vec<_>, _>>()?;
+    if line.word(at) == "unless" {
+        if alternatives.iter().any(|terms| terms.len() != 1) {
+            return Err("`unless` of several tests that all have to be true".to_owned());
+        }
+        // not one or another: neither
+        alternatives = vec![alternatives.into_iter().flatten().map(|(negated, tests)| (!negated, tests)).collect()];
+    }
+    let mut condition = Vec::new();
+    for terms in alternatives {
+        let mut all = vec![always.clone()];
+        for (negated, tests) in terms {
+            let tests = tests.iter().map(|test| read(test)).collect::<Result<Vec<_>, _>>()?;
+            all = match negated {
+                true => all.iter().map(|one| without(one, &tests)).collect::<Result<_, _>>()?,
+                false => and(&all, &tests)?,
+            };
+        }
+        condition.extend(all);
+    }
+    Ok(condition)
+}
+
+/// A term: whether it is negated, and the tests of which one has to be true.
+type Term = (bool, Vec<Vec<String>>);
+
+/// The terms of a conjunction.
+fn terms(words: &[String], acls: &Acls) -> Result<Vec<Term>, String> {
+    let (mut terms, mut rest, mut negated) = (Vec::new(), words, false);
+    while let [first, behind @ ..] = rest {
+        let name = first.trim_start_matches('!');
+        negated ^= first.len().saturating_sub(name.len()) % 2 == 1;
+        rest = behind;
+        let tests = match name {
+            "" => continue,
+            "{" => {
+                let end = rest.iter().position(|word| word == "}").ok_or("a brace without an end")?;
+                let test = rest.get(..end).unwrap_or_default().to_vec();
+                rest = rest.get(end.saturating_add(1)..).unwrap_or_default();
+                vec![test]
+            }
+            name => acls.get(name).cloned().ok_or_else(|| format!("the ACL {name}"))?,
+        };
+        terms.push((std::mem::take(&mut negated), tests));
+    }
+    Ok(terms)
+}
+
+/// What is true where one of `all` is, and one of `tests`.
+fn and(all: &[Conjunction], tests: &[Conjunction]) -> Result<Vec<Conjunction>, String> {
+    let mut found = Vec::new();
+    for (one, test) in all.iter().flat_map(|one| tests.iter().map(move |test| (one, test))) {
+        if one.over.is_some() && test.over.is_some() {
+            return Err("two counters in one condition".to_owned());
+        }
+        if !one.from.is_empty() && !test.from.is_empty() {
+            return Err("two lists of networks in one condition".to_owned());
+        }
+        found.push(Conjunction {
+            matches: all_of(&one.matches, &test.matches),
+            from: [one.from.as_slice(), &test.from].concat(),
+            except: [one.except.as_slice(), &test.except].concat(),
+            over: one.over.clone().or_else(|| test.over.clone()),
+            remarks: [one.remarks.as_slice(), &test.remarks].concat(),
+        });
+    }
+    found.retain(|one| !one.matches.is_empty());
+    Ok(found)
+}
+
+/// What is true where `one` is, and none of `tests`.
+fn without(one: &Conjunction, tests: &[Conjunction]) -> Result<Conjunction, String> {
+    let mut found = one.clone();
+    for test in tests {
+        if test.over.is_some() || test.from.is_empty() || test.matches != [Match::default()] {
+            return Err("the opposite of a test that is not of `src`".to_owned());
+        }
+        found.except.extend(test.from.iter().cloned());
+    }
+    Ok(found)
+}
+
+/// What a test says: a sample, flags, and values.
+fn read(test: &[String]) -> Result<Conjunction, String> {
+    let [sample, rest @ ..] = test else { return Err("an empty test".to_owned()) };
+    let (mut method, mut values, mut remarks) = (None, Vec::new(), Vec::new());
+    let mut words = rest.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        match word {
+            "-i" if sample.starts_with("path") => remarks.push("paths are compared with case".to_owned()),
+            "-i" | "--" => {}
+            "-m" => method = words.next(),
+            flag if flag.starts_with('-') => return Err(format!("the flag {flag} of {sample}")),
+            value => values.push(value),
+        }
+    }
+    let all_matches = |matches: Vec<Match>| Conjunction { matches, remarks: remarks.clone(), ..Conjunction::default() };
+    let each = |of: &dyn Fn(&str) -> Result<Match, String>| {
+        values.iter().map(|value| of(value)).collect::<Result<Vec<_>, _>>().map(all_matches)
+    };
+    let (name, argument) = sample
+        .split_once('(')
+        .map_or((sample.as_str(), ""), |(name, rest)| (name, rest.strip_suffix(')').unwrap_or(rest)));
+    let header = argument.to_ascii_lowercase();
+    let is_host = matches!(name, "hdr" | "req.hdr" | "hdr_dom" | "hdr_end") && header == "host";
+    let unknown = || format!("the test {}", test.join(" "));
+    match (name, method) {
+        ("path_beg", None) | ("path", Some("beg")) => {
+            let mut found = each(&|value| Ok(Match::of_path(PathMatch::prefix(value).map_err(|_| unknown())?)))?;
+            let open = values.iter().filter(|value| !value.ends_with('/'));
+            found.remarks.extend(open.map(|value| format!("{value} and what is below it are taken, and not {value}x")));
+            Ok(found)
+        }
+        ("path", None | Some("str")) => {
+            each(&|value| Ok(Match::of_path(PathMatch::exact(value).map_err(|_| unknown())?)))
+        }
+        ("method", None) => each(&|value| Ok(Match { methods: vec![value.to_owned()], ..Match::default() })),
+        ("hdr" | "req.hdr", None | Some("str")) if is_host => each(&|value| Ok(host(value.to_owned()))),
+        ("hdr_end", None) | ("hdr" | "req.hdr", Some("end"))
+            if is_host && values.iter().all(|value| value.starts_with('.')) =>
+        {
+            each(&|value| Ok(host(format!("*{value}"))))
+        }
+        ("hdr" | "req.hdr", Some("found")) if !is_host => Ok(all_matches(vec![with_header(&header, None)])),
+        ("hdr" | "req.hdr", None | Some("str")) => each(&|value| Ok(with_header(&header, Some(value.to_owned())))),
+        ("src", None)
+            if !values.is_empty()
+                && values.iter().all(|value| {
+                    value.parse::<ipnet::IpNet>().is_ok() || value.parse::<std::net::IpAddr>().is_ok()
+                }) =>
+        {
+            let from = values.iter().map(|value| (*value).to_owned()).collect();
+            Ok(Conjunction { matches: vec![Match::default()], from, ..Conjunction::default() })
+        }
+        (_, None) => {
+            let over =
+                counter(name, argument).and_then(|(counter, of)| Some(Over { counter, of, above: above(&values)? }));
+            let over = over.ok_or_else(unknown)?;
+            Ok(Conjunction { matches: vec![Match::default()], over: Some(over), ..Conjunction::default() })
+        }
+        _ => Err(unknown()),
+    }
+}
+
+fn host(name: String) -> Match {
+    Match { hosts: vec![name.to_ascii_lowercase()], ..Match::default() }
+}
+
+fn with_header(name: &str, value: Option<String>) -> Match {
+    Match { headers: vec![(name.to_owned(), value)], ..Match::default() }
+}
+
+/// `sc_http_req_rate(0)`, `sc0_http_req_rate`, `src_http_req_rate(table)`, `src,table_http_req_rate(table)`.
+fn counter(name: &str, argument: &str) -> Option<(String, Tracked)> {
+    if let Some(counter) = name.strip_prefix("src,table_").or_else(|| name.strip_prefix("src_")) {
+        return Some((counter.to_owned(), Tracked::Source(argument.to_owned())));
+    }
+    let rest = name.strip_prefix("sc")?;
+    let (slot, counter) = match rest.strip_prefix('_') {
+        Some(counter) => (argument.split(',').next()?, counter),
+        None => rest.split_once('_')?,
+    };
+    Some((counter.trim_start_matches("get_").to_owned(), Tracked::Slot(slot.trim().parse().ok()?)))
+}
+
+/// The number that a counter has to be above.
+fn above(values: &[&str]) -> Option<u64> {
+    match values {
+        ["gt", number] => number.parse().ok(),
+        ["ge", number] => number.parse::<u64>().ok()?.checked_sub(1),
+        _ => None,
+    }
+}

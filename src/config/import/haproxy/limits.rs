@@ -1,0 +1,249 @@
+//! Stick tables: what `track-sc` counts, and the counters over which requests are denied.
+
+use std::collections::HashMap;
+
+use super::Reader;
+use super::conditions::{self, Acls, Condition, Conjunction, Over, Tracked};
+use super::syntax::{Line, Section};
+use crate::config::import::front::{denial, key_field};
+use crate::config::import::list;
+use crate::config::import::matches::{Match, Scoped, all_of};
+
+/// What a `track-sc` says.
+struct Tracker<'l> {
+    slot: u8,
+    /// In YAML.
+    key: String,
+    /// The section of its table.
+    table: &'l str,
+    when: Condition,
+}
+
+/// What a counter counts, as a limit says it.
+struct Counted {
+    limit: u64,
+    /// With a comma in front.
+    charge: &'static str,
+    /// Which requests it counts.
+    matches: Vec<Match>,
+}
+
+/// Lines of rules that say nothing of limits, and that tollgate does anyway.
+const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
+
+impl<'l> Reader<'l, '_> {
+    /// The limits that a section's rules make.
+    pub(super) fn limits(&mut self, section: &'l Section, acls: &Acls) -> Vec<Scoped> {
+        let (mut trackers, mut limits) = (Vec::new(), Vec::new());
+        let is_rule = |line: &&Line| matches!(line.word(0), "http-request" | "tcp-request");
+        for line in section.lines.iter().filter(is_rule) {
+            let at = if line.word(0) == "tcp-request" { 2 } else { 1 };
+            let action = line.word(at);
+            let done = match action {
+                _ if action.starts_with("track-sc") => {
+                    self.tracker(section, line, at, acls).map(|one| trackers.push(one))
+                }
+                "deny" | "tarpit" | "return" | "reject" | "silent-drop" => {
+                    self.denial(section, line, acls, &trackers, &mut limits)
+                }
+                _ if action.starts_with("sc-inc-gpc") || UNNEEDED.contains(&action) => Ok(()),
+                _ => Err("is not carried over".to_owned()),
+            };
+            if let Err(why) = done {
+                self.note(line, &why);
+            }
+        }
+        limits
+    }
+
+    fn tracker(&self, section: &'l Section, line: &'l Line, at: usize, acls: &Acls) -> Result<Tracker<'l>, String> {
+        let sample = line.word(at.saturating_add(1));
+        let (name, argument) =
+            sample.split_once('(').map_or((sample, ""), |(name, rest)| (name, rest.trim_end_matches(')')));
+        let key = match name {
+            "src" if argument.is_empty() => "client_address".to_owned(),
+            "hdr" | "req.hdr" | "req.fhdr" if argument.eq_ignore_ascii_case("host") => "host".to_owned(),
+            "hdr" | "req.hdr" | "req.fhdr" if !argument.contains(',') => {
+                key_field("header", &argument.to_ascii_lowercase())
+            }
+            "url_param" | "urlp" if !argument.contains(',') => key_field("query", argument),
+            "cook" | "req.cook" => key_field("cookie", argument),
+            _ => return Err(format!("is left out with the limits that go by it: no key has a part like {sample}")),
+        };
+        let when =
+            conditions::of_line(line, acls).map_err(|what| format!("is left out: {what} is not carried over"))?;
+        if when.iter().any(|one| one.over.is_some() || !one.from.is_empty()) {
+            return Err(
+                "is left out: what it tracks depends on more than host, path, method and header fields".to_owned()
+            );
+        }
+        let slot = line.word(at).trim_start_matches("track-sc").parse().map_err(|_| "has no number")?;
+        Ok(Tracker { slot, key, table: line.option("table").unwrap_or_else(|| section.name()), when })
+    }
+
+    fn denial(
+        &mut self,
+        section: &'l Section,
+        line: &Line,
+        acls: &Acls,
+        trackers: &[Tracker<'l>],
+        limits: &mut Vec<Scoped>,
+    ) -> Result<(), String> {
+        let condition =
+            conditions::of_line(line, acls).map_err(|what| format!("is left out: {what} is not carried over"))?;
+        for one in condition {
+            one.remarks.iter().for_each(|remark| self.note(line, remark));
+            match &one.over {
+                Some(over) => limits.extend(self.limit(section, line, acls, trackers, over, &one)?),
+                None => self.access(&one)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A denial that goes by no counter.
+    fn access(&mut self, one: &Conjunction) -> Result<(), String> {
+        let section = match (one.from.as_slice(), one.except.as_slice()) {
+            _ if one.matches != [Match::default()] => None,
+            (from @ [_, ..], []) => Some(format!("access: {{ deny: {{ addresses: {} }} }}", list(from))),
+            ([], except @ [_, ..]) => Some(format!("access: {{ allow: {{ addresses: {} }} }}", list(except))),
+            _ => None,
+        };
+        let section =
+            section.ok_or("is left out: of denials without a counter, only those by `src` alone are carried over")?;
+        match self.front.sections.iter().find(|known| known.starts_with("access: ")) {
+            Some(known) if *known != section => {
+                return Err("is left out: only one list of `src` is carried over".to_owned());
+            }
+            Some(_) => {}
+            None => self.front.sections.push(section),
+        }
+        Ok(())
+    }
+
+    fn limit(
+        &mut self,
+        section: &'l Section,
+        line: &Line,
+        acls: &Acls,
+        trackers: &[Tracker<'l>],
+        over: &Over,
+        one: &Conjunction,
+    ) -> Result<Option<Scoped>, String> {
+        let tracker = trackers.iter().rfind(|tracker| match &over.of {
+            Tracked::Slot(slot) => tracker.slot == *slot,
+            Tracked::Source(table) => {
+                let table = if table.is_empty() { section.name() } else { table.as_str() };
+                tracker.key == "client_address" && tracker.table == table
+            }
+        });
+        let tracker = tracker.ok_or("is left out: nothing that is carried over tracks its counter")?;
+        if !one.from.is_empty() {
+            return Err("is left out: a limit holds for all networks but some, not for some".to_owned());
+        }
+        let name = over.counter.as_str();
+        if name == "conn_cur" && tracker.key == "client_address" && one.matches == [Match::default()] {
+            self.front.connections.push(format!("max_per_client: {}", over.above));
+            return Ok(None);
+        }
+        let counted = self.counted(section, line, acls, tracker, over)?;
+        let period = self.tables.get(tracker.table).and_then(|periods| periods.get(name));
+        let period =
+            period.ok_or_else(|| format!("is left out: the table {} stores no {name}", tracker.table))?.clone();
+        let matches = all_of(&counted.matches, &one.matches);
+        if matches != counted.matches {
+            self.note(line, "counts the requests that it may deny: HAProxy counts all that it tracks");
+        }
+        let missing = if tracker.key.starts_with('{') { ", missing_key: skip" } else { "" };
+        let limit = counted.limit;
+        let settings = format!(
+            "algorithm: sliding_window, limit: {limit}, window: {period}, key: {}{missing}{}{}",
+            tracker.key,
+            counted.charge,
+            denial(self.status(line)),
+        );
+        let limit = self.front.limit(&format!("{}.{name}", tracker.table), tracker.table, settings, self.names);
+        let exempt =
+            [one.except.as_slice(), &tracker.when.iter().flat_map(|one| one.except.clone()).collect::<Vec<_>>()]
+                .concat();
+        Ok(Some(Scoped { limit, matches, exempt }))
+    }
+
+    fn counted(
+        &self,
+        section: &Section,
+        line: &Line,
+        acls: &Acls,
+        tracker: &Tracker<'_>,
+        over: &Over,
+    ) -> Result<Counted, String> {
+        /// Denied requests are counted as well.
+        const ALL: &str = ", charge: { denied: true }";
+        let tracked: Vec<Match> = tracker.when.iter().flat_map(|one| one.matches.clone()).collect();
+        let next = over.above.saturating_add(1);
+        match over.counter.as_str() {
+            "http_req_rate" if over.above > 0 => Ok(Counted { limit: over.above, charge: ALL, matches: tracked }),
+            "http_err_rate" => {
+                let charge = ", charge: { when: response, if_status: [4xx] }";
+                self.note(line, "counts the errors of upstreams: HAProxy counts its own denials, too");
+                Ok(Counted { limit: next, charge, matches: tracked })
+            }
+            counter if counter.starts_with("gpc") && counter.ends_with("_rate") && over.above > 0 => {
+                let number = counter.trim_start_matches("gpc").trim_end_matches("_rate");
+                let action = format!("sc-inc-gpc{number}({})", tracker.slot);
+                let increment = section.lines.iter().find(|line| line.has(&action));
+                let increment = increment.ok_or_else(|| format!("is left out: no rule here counts gpc{number}"))?;
+                let when = conditions::of_line(increment, acls).ok();
+                let when = when.filter(|when| when.iter().all(|one| one.over.is_none() && one.from.is_empty()));
+                let when = when
+                    .ok_or("is left out: what it counts depends on more than host, path, method and header fields")?;
+                let when: Vec<Match> = when.into_iter().flat_map(|one| one.matches).collect();
+                let matches = all_of(&tracked, &when);
+                // a request is counted before it is looked at, or after that and only if it passes
+                let is_before = increment.mark < line.mark;
+                let (limit, charge) = if is_before { (over.above, ALL) } else { (next, "") };
+                Ok(Counted { limit, charge, matches })
+            }
+            counter => Err(format!("is left out: no limit is like {counter} > {}", over.above)),
+        }
+    }
+
+    /// The status of a denial.
+    fn status(&self, line: &Line) -> u64 {
+        let usual = match line.words.iter().find(|word| ["deny", "tarpit", "return"].contains(&word.as_str())) {
+            Some(word) if word == "deny" => 403,
+            Some(word) if word == "tarpit" => {
+                self.note(line, "denied requests are answered at once");
+                500
+            }
+            _ => {
+                self.note(line, "denied requests are answered 429");
+                429
+            }
+        };
+        let told = line.option("deny_status").or_else(|| line.option("status")).and_then(|status| status.parse().ok());
+        match told.unwrap_or(usual) {
+            status @ 400..=599 => status,
+            _ => 429,
+        }
+    }
+}
+
+/// The periods of the counters that a table stores.
+pub(super) fn periods(line: &Line) -> HashMap<String, String> {
+    let stored = line.words.iter().zip(line.words.iter().skip(1)).filter(|(word, _)| *word == "store");
+    let counters = stored.flat_map(|(_, counters)| counters.split(','));
+    let period = |counter: &str| {
+        let (name, period) = counter.split_once('(')?;
+        Some((name.to_owned(), time(period.trim_end_matches(')'))?))
+    };
+    counters.filter_map(period).collect()
+}
+
+/// A length of time; HAProxy means milliseconds where there is no unit.
+pub(super) fn time(text: &str) -> Option<String> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let has_number = unit.len() < text.len();
+    (has_number && ["", "us", "ms", "s", "m", "h", "d"].contains(&unit))
+        .then(|| if unit.is_empty() { format!("{text}ms") } else { text.to_owned() })
+}

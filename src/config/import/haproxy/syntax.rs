@@ -1,0 +1,134 @@
+//! The syntax of HAProxy's configuration: sections of lines of words.
+
+use crate::config::problem::Mark;
+
+/// The words that begin a section.
+const SECTIONS: [&str; 14] = [
+    "global",
+    "defaults",
+    "frontend",
+    "backend",
+    "listen",
+    "userlist",
+    "peers",
+    "resolvers",
+    "mailers",
+    "cache",
+    "program",
+    "http-errors",
+    "ring",
+    "fcgi-app",
+];
+
+/// A line of a section.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) mark: Mark,
+    pub(super) words: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Section {
+    /// The line that begins it.
+    pub(super) head: Line,
+    pub(super) lines: Vec<Line>,
+}
+
+impl Line {
+    pub(super) fn word(&self, at: usize) -> &str {
+        self.words.get(at).map_or("", String::as_str)
+    }
+
+    /// The word behind `name`.
+    pub(super) fn option(&self, name: &str) -> Option<&str> {
+        let at = self.words.iter().position(|word| word == name)?;
+        self.words.get(at.saturating_add(1)).map(String::as_str)
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.words.iter().any(|word| word == name)
+    }
+
+    /// The words from `from` on that are not `known`, but for what follows those with a value.
+    pub(super) fn others(&self, from: usize, known: &[&str], with_value: &[&str]) -> Vec<&str> {
+        let mut others = Vec::new();
+        let mut words = self.words.iter().skip(from).map(String::as_str);
+        while let Some(word) = words.next() {
+            if !known.contains(&word) {
+                others.push(word);
+            }
+            if with_value.contains(&word) {
+                words.next();
+            }
+        }
+        others
+    }
+
+    /// What it is called in remarks: its first word, or its first two where the first says little.
+    pub(super) fn name(&self) -> String {
+        const GENERAL: [&str; 6] =
+            ["http-request", "http-response", "tcp-request", "tcp-response", "option", "timeout"];
+        if GENERAL.contains(&self.word(0)) {
+            format!("{} {}", self.word(0), self.word(1))
+        } else {
+            self.word(0).to_owned()
+        }
+    }
+}
+
+impl Section {
+    pub(super) fn kind(&self) -> &str {
+        self.head.word(0)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.head.word(1)
+    }
+}
+
+/// Whether a text is written as HAProxy's configurations are.
+pub(in crate::config::import) fn is_written_so(text: &str) -> bool {
+    let first = text.lines().find(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
+    first.and_then(|line| line.split_whitespace().next()).is_some_and(|word| SECTIONS.contains(&word))
+}
+
+/// All sections of a file. `Err` says what is wrong and where.
+pub(super) fn parse(text: &str) -> Result<Vec<Section>, (Mark, &'static str)> {
+    let mut sections: Vec<Section> = Vec::new();
+    for (number, text) in text.lines().enumerate() {
+        let column = text.chars().take_while(|c| c.is_whitespace()).count().saturating_add(1);
+        let mark = Mark { line: number.saturating_add(1), column, ..Mark::START };
+        let line = Line { mark, words: words(text).ok_or((mark, "has no quote at its end"))? };
+        match sections.last_mut() {
+            _ if line.words.is_empty() => {}
+            _ if SECTIONS.contains(&line.word(0)) => sections.push(Section { head: line, lines: Vec::new() }),
+            Some(section) => section.lines.push(line),
+            None => return Err((mark, "stands in no section")),
+        }
+    }
+    Ok(sections)
+}
+
+/// The words of a line; nothing where a quote has no end.
+fn words(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut characters = line.chars();
+    while let Some(c) = characters.next() {
+        match (c, quote) {
+            ('\\', None | Some('"')) => word.get_or_insert_default().extend(characters.next()),
+            (c, Some(open)) if c == open => quote = None,
+            (c, Some(_)) => word.get_or_insert_default().push(c),
+            ('"' | '\'', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            ('#', None) => break,
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, None) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
+}

@@ -1,0 +1,208 @@
+//! Which requests a route of a proxy takes: what several conditions have in common, and which of two takes more.
+
+use super::{list, scalar};
+
+/// The most routes that the conditions of limits make of one.
+const MOST_CELLS: usize = 64;
+
+/// Conditions that a request has to fulfil all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Match {
+    /// One of these; any where there are none.
+    pub(super) hosts: Vec<String>,
+    pub(super) path: PathMatch,
+    /// One of these; any where there are none.
+    pub(super) methods: Vec<String>,
+    /// Names, each with its value or nothing for any.
+    pub(super) headers: Vec<(String, Option<String>)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PathMatch {
+    Exact(String),
+    /// This, without a slash at its end, and what is below it.
+    Below(String),
+}
+
+/// A limit, and the requests that it is for.
+#[derive(Clone, Debug)]
+pub(super) struct Scoped {
+    pub(super) limit: String,
+    /// It holds for each of these.
+    pub(super) matches: Vec<Match>,
+    /// Networks for which it does not hold.
+    pub(super) exempt: Vec<String>,
+}
+
+impl Default for PathMatch {
+    fn default() -> Self {
+        Self::Below(String::new())
+    }
+}
+
+impl PathMatch {
+    /// What begins with `text`. `Err` says that no route is written so.
+    pub(super) fn prefix(text: &str) -> Result<Self, &'static str> {
+        check(text).map(|()| Self::Below(text.trim_end_matches('/').to_owned()))
+    }
+
+    /// `text` alone. `Err` says that no route is written so.
+    pub(super) fn exact(text: &str) -> Result<Self, &'static str> {
+        check(text).map(|()| Self::Exact(text.to_owned()))
+    }
+
+    /// What both take.
+    fn and(&self, other: &Self) -> Option<Self> {
+        let is_below = |text: &str, above: &str| {
+            text.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        match (self, other) {
+            (Self::Exact(one), Self::Exact(another)) => (one == another).then(|| self.clone()),
+            (Self::Exact(text), Self::Below(above)) => is_below(text, above).then(|| self.clone()),
+            (Self::Below(above), Self::Exact(text)) => is_below(text, above).then(|| other.clone()),
+            (Self::Below(one), Self::Below(another)) if is_below(one, another) => Some(self.clone()),
+            (Self::Below(one), Self::Below(another)) => is_below(another, one).then(|| other.clone()),
+        }
+    }
+}
+
+impl Match {
+    pub(super) fn of_path(path: PathMatch) -> Self {
+        Self { path, ..Self::default() }
+    }
+
+    /// What both take; nothing where no request is taken by both.
+    pub(super) fn and(&self, other: &Self) -> Option<Self> {
+        let mut headers = self.headers.clone();
+        for (name, value) in &other.headers {
+            match headers.iter_mut().find(|(known, _)| known == name) {
+                None => headers.push((name.clone(), value.clone())),
+                Some((_, known)) if known.is_some() && value.is_some() && known != value => return None,
+                Some((_, known)) => *known = known.take().or_else(|| value.clone()),
+            }
+        }
+        let equal = |one: &str, another: &str| (one == another).then(|| one.to_owned());
+        Some(Self {
+            hosts: common(&self.hosts, &other.hosts, common_host)?,
+            path: self.path.and(&other.path)?,
+            methods: common(&self.methods, &other.methods, equal)?,
+            headers,
+        })
+    }
+
+    /// Whether it takes whatever `other` takes.
+    pub(super) fn contains(&self, other: &Self) -> bool {
+        other.and(self).as_ref() == Some(other)
+    }
+
+    /// In YAML.
+    pub(super) fn written(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.hosts.is_empty() {
+            parts.push(format!("hosts: {}", list(&self.hosts)));
+        }
+        parts.push(match &self.path {
+            PathMatch::Exact(path) => format!("path: {}", scalar(path)),
+            PathMatch::Below(path) => format!("path: {}", scalar(&format!("{path}/**"))),
+        });
+        if !self.methods.is_empty() {
+            parts.push(format!("methods: {}", list(&self.methods)));
+        }
+        let value = |value: &Option<String>| {
+            value.as_ref().map_or_else(
+                || "true".to_owned(),
+                |value| serde_json::Value::from(value.replace("${", "$${")).to_string(),
+            )
+        };
+        let header = |(name, of): &(String, Option<String>)| format!("{}: {}", scalar(name), value(of));
+        if !self.headers.is_empty() {
+            let headers = self.headers.iter().map(header).collect::<Vec<_>>();
+            parts.push(format!("headers: {{ {} }}", headers.join(", ")));
+        }
+        format!("{{ {} }}", parts.join(", "))
+    }
+}
+
+impl Scoped {
+    pub(super) fn holds_for(&self, matches: &Match) -> bool {
+        self.matches.iter().any(|of| of.contains(matches))
+    }
+}
+
+/// What both of two alternatives take, each of one with each of the other.
+pub(super) fn all_of(one: &[Match], another: &[Match]) -> Vec<Match> {
+    one.iter().flat_map(|one| another.iter().filter_map(|another| one.and(another))).collect()
+}
+
+/// The same with fewer: two that differ by their hosts alone, or by their methods alone, are one.
+pub(super) fn joined(all: impl IntoIterator<Item = Match>) -> Vec<Match> {
+    let mut joined: Vec<Match> = Vec::new();
+    for one in all {
+        let hosts_aside = |known: &Match| Match { hosts: known.hosts.clone(), ..one.clone() } == *known;
+        let methods_aside = |known: &Match| Match { methods: known.methods.clone(), ..one.clone() } == *known;
+        let is_same = |known: &&mut Match| {
+            let is_any = |list: fn(&Match) -> &Vec<String>| list(known).is_empty() || list(&one).is_empty();
+            (hosts_aside(known) && !is_any(|of| &of.hosts)) || (methods_aside(known) && !is_any(|of| &of.methods))
+        };
+        match joined.iter_mut().find(is_same) {
+            Some(known) => {
+                let has = |list: &[String], text: &String| list.contains(text);
+                known
+                    .hosts
+                    .extend(one.hosts.iter().filter(|host| !has(&known.hosts, host)).cloned().collect::<Vec<_>>());
+                known
+                    .methods
+                    .extend(one.methods.iter().filter(|name| !has(&known.methods, name)).cloned().collect::<Vec<_>>());
+            }
+            None => joined.push(one),
+        }
+    }
+    joined
+}
+
+/// `whole`, and the parts of it for which further limits hold; nothing where these are too many.
+pub(super) fn split(whole: &Match, limits: &[Scoped]) -> Option<Vec<Match>> {
+    let mut cells = vec![whole.clone()];
+    for condition in limits.iter().flat_map(|limit| &limit.matches) {
+        for at in 0..cells.len() {
+            let cell = cells.get(at).and_then(|cell| cell.and(condition));
+            cells.extend(cell.filter(|cell| !cells.contains(cell)));
+        }
+        if cells.len() > MOST_CELLS {
+            return None;
+        }
+    }
+    Some(cells)
+}
+
+/// What two lists have in common, of which an empty one is any.
+fn common(one: &[String], another: &[String], of: impl Fn(&str, &str) -> Option<String>) -> Option<Vec<String>> {
+    if one.is_empty() || another.is_empty() {
+        return Some([one, another].concat());
+    }
+    let mut found = Vec::new();
+    for text in one.iter().flat_map(|one| another.iter().filter_map(|another| of(one, another))) {
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+fn common_host(one: &str, another: &str) -> Option<String> {
+    let is_below = |host: &str, pattern: &str| {
+        pattern.strip_prefix('*').is_some_and(|domain| host.len() > domain.len() && host.ends_with(domain))
+    };
+    if one == another || is_below(one, another) {
+        return Some(one.to_owned());
+    }
+    is_below(another, one).then(|| another.to_owned())
+}
+
+fn check(path: &str) -> Result<(), &'static str> {
+    let is_written_so = path.starts_with('/')
+        && !path.contains(['*', '{', '}', '%', '?', ';'])
+        && !path.contains("//")
+        && !path.contains("/.");
+    if is_written_so { Ok(()) } else { Err("no path of a route is written so") }
+}

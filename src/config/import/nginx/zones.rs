@@ -1,0 +1,153 @@
+//! Zones of limits: what `limit_req_zone` and `limit_conn_zone` count by, and the limits that their uses make.
+
+use super::syntax::Directive;
+use super::{Limits, Reader};
+use crate::config::import::front::{denial, key, key_field};
+use crate::config::import::matches::{Match, Scoped};
+
+/// A zone of a limit.
+pub(super) struct Zone {
+    /// Of requests; none where it is of connections.
+    rate: Option<(u64, &'static str)>,
+    key: ZoneKey,
+}
+
+/// What a limit counts by.
+#[derive(Clone)]
+pub(super) struct ZoneKey {
+    /// In YAML.
+    parts: Vec<String>,
+    /// The networks for which it is empty, so that they are not limited.
+    exempt: Vec<String>,
+}
+
+impl Reader<'_, '_> {
+    pub(super) fn zone(&mut self, of: &Directive) {
+        let option = |name: &str| of.arguments().iter().find_map(|word| word.strip_prefix(name));
+        let Some(name) = option("zone=").and_then(|zone| zone.split(':').next()) else {
+            return self.error(of, "names no zone");
+        };
+        let rate = match (of.name(), option("rate=")) {
+            ("limit_req_zone", rate) => {
+                let per_second = rate.and_then(|rate| Some((rate.strip_suffix("r/s")?, "s")));
+                let number = per_second.or_else(|| rate.and_then(|rate| Some((rate.strip_suffix("r/m")?, "m"))));
+                let number =
+                    number.and_then(|(number, unit)| Some((number.parse().ok().filter(|rate| *rate > 0)?, unit)));
+                let Some(rate) = number else { return self.error(of, "has no rate, like rate=10r/s") };
+                Some(rate)
+            }
+            _ => None,
+        };
+        match self.key(of.argument()) {
+            Ok(key) => _ = self.zones.insert(name.to_owned(), Zone { rate, key }),
+            Err(why) => self.note(of, &format!("the limits of this zone are left out: {why}")),
+        }
+    }
+
+    /// What a key of variables counts by. `Err` says what of it cannot be carried over.
+    fn key(&self, expression: &str) -> Result<ZoneKey, String> {
+        let (mut parts, mut exempt) = (Vec::new(), Vec::new());
+        for variable in expression.split('$').skip(1) {
+            let variable = variable.trim_start_matches('{');
+            let end = variable.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(variable.len());
+            let name = variable.get(..end).unwrap_or_default();
+            let field = |prefix: &str| name.strip_prefix(prefix);
+            match name {
+                "binary_remote_addr" | "remote_addr" => parts.push("client_address".to_owned()),
+                "server_name" | "host" | "http_host" => parts.push("host".to_owned()),
+                "request_method" => parts.push("method".to_owned()),
+                _ => match (field("http_"), field("arg_"), field("cookie_"), self.variables.get(name)) {
+                    (Some(field), ..) => parts.push(key_field("header", &field.replace('_', "-"))),
+                    (_, Some(query), ..) => parts.push(key_field("query", query)),
+                    (_, _, Some(cookie), _) => parts.push(key_field("cookie", cookie)),
+                    (.., Some(map)) => {
+                        let of_map = self.mapped(map)?;
+                        parts.extend(of_map.parts);
+                        exempt.extend(of_map.exempt);
+                    }
+                    _ => return Err(format!("no key has a part like ${name}")),
+                },
+            }
+        }
+        Ok(ZoneKey { parts, exempt })
+    }
+
+    /// The key that a `map` of a `geo` makes: a key for all addresses but some, for which it is empty.
+    fn mapped(&self, map: &Directive) -> Result<ZoneKey, String> {
+        const OTHER: &str = "of `map`, only one of a `geo` is known that makes the key empty for some networks";
+        let geo = self.variables.get(map.argument().trim_start_matches('$')).filter(|geo| geo.name() == "geo");
+        let geo = geo.filter(|geo| map.name() == "map" && geo.arguments().len() == 1).ok_or(OTHER)?;
+        let default = |of: &Directive| {
+            of.block().iter().find(|entry| entry.name() == "default").map(|entry| entry.argument().to_owned())
+        };
+        let made = |value: &str| {
+            let entry = map.block().iter().find(|entry| entry.name() == value);
+            entry.map(|entry| entry.argument().to_owned()).or_else(|| default(map)).unwrap_or_default()
+        };
+        let usual = made(&default(geo).unwrap_or_default());
+        let mut exempt = Vec::new();
+        for entry in geo.block().iter().filter(|entry| entry.name() != "default") {
+            match made(entry.argument()) {
+                empty if empty.is_empty() => exempt.push(entry.name().to_owned()),
+                key if key == usual => {}
+                _ => return Err(OTHER.to_owned()),
+            }
+        }
+        // a map of a map would go round
+        if usual.is_empty() || !["$binary_remote_addr", "$remote_addr"].contains(&usual.as_str()) {
+            return Err(OTHER.to_owned());
+        }
+        Ok(ZoneKey { exempt, ..self.key(&usual)? })
+    }
+
+    /// The limit that a use of a zone makes.
+    pub(super) fn limit(&mut self, use_of: &Directive, limits: &Limits<'_>) -> Option<Scoped> {
+        let option = |name: &str| use_of.arguments().iter().find_map(|word| word.strip_prefix(name));
+        let is_of_requests = use_of.name() == "limit_req";
+        let zone_name = if is_of_requests { option("zone=").unwrap_or_default() } else { use_of.argument() };
+        let Some(zone) = self.zones.get(zone_name).filter(|zone| zone.rate.is_some() == is_of_requests) else {
+            self.note(use_of, "is left out, as its zone is");
+            return None;
+        };
+        let key = key(&zone.key.parts);
+        let number =
+            |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok()).filter(|number| *number < 1_000_000);
+        let mut settings = match zone.rate {
+            Some((rate, unit)) => {
+                let burst = number(option("burst=")).unwrap_or_default();
+                let size = burst.saturating_add(1);
+                let delay = match use_of.arguments().iter().any(|word| word == "nodelay") || burst == 0 {
+                    true => String::new(),
+                    false => {
+                        let seconds = if unit == "s" { 1_000 } else { 60_000 };
+                        let wait = burst.saturating_mul(seconds).div_ceil(rate).saturating_add(1);
+                        let from = number(option("delay=")).unwrap_or_default();
+                        format!(", delay_after: {from}, over_limit: {{ delay: {{ max_wait: {wait}ms }} }}")
+                    }
+                };
+                format!("algorithm: gcra, rate: {rate}/{unit}, burst: {size}{delay}, key: {key}")
+            }
+            None => {
+                let Some(most) = number(use_of.arguments().get(1).map(String::as_str)).filter(|most| *most > 0) else {
+                    self.error(use_of, "says no number of connections");
+                    return None;
+                };
+                format!("algorithm: concurrency, limit: {most}, key: {key}{}", denial(limits.connection_status))
+            }
+        };
+        if zone.key.parts.iter().any(|part| part.starts_with('{')) {
+            settings.push_str(", missing_key: skip");
+        }
+        if limits.dry_run && is_of_requests {
+            settings.push_str(", shadow: true");
+        }
+        let exempt = zone.key.exempt.clone();
+        let is_used_otherwise =
+            self.front.limits.iter().any(|limit| limit.table == zone_name && limit.settings != settings);
+        let limit = self.front.limit(zone_name, zone_name, settings, self.names);
+        if is_used_otherwise {
+            self.note(use_of, "counts apart from the other uses of its zone, which have another burst");
+        }
+        Some(Scoped { limit, matches: vec![Match::default()], exempt })
+    }
+}
