@@ -282,6 +282,13 @@ OVERVIEW = {
             query("min by (upstream) (tollgate_upstream_nodes_healthy{NODE})", "{{upstream}}"),
         ),
         lines(
+            "Upstreams protected",
+            "Nodes that are left alone because their requests fail, and requests refused because as many were at the upstream as there may be. Empty where no upstream has `eject` or `max_requests`.",
+            "short",
+            query("sum by (upstream) (increase(tollgate_upstream_ejections_total{NODE}[I]))", "{{upstream}} nodes ejected"),
+            query("sum by (upstream) (increase(tollgate_upstream_requests_refused_total{NODE}[I]))", "{{upstream}} requests refused"),
+        ),
+        lines(
             "Faults, and log lines left out or dropped",
             "Panics are faults of the gateway's own: each ended one request, connection or task. Lines are left out of the log where more than ten like them came within a second. Lines are dropped where the log's reader is too slow, or they cannot be written.",
             "short",
@@ -613,6 +620,13 @@ STORE = {
             "Snapshots per second, by result.",
             "ops",
             query("sum by (result) (rate(tollgate_state_snapshots_total{NODE}[I]))", "{{result}}"),
+        ),
+        lines(
+            "Webhook: messages not delivered",
+            "Messages that wait for the webhook, and those that were given up: refused, expired, without room on disk, or lost. A line that only rises is a receiver that is away.",
+            "short",
+            query("sum by (instance) (tollgate_webhook_queue_messages{NODE})", "{{instance}} waiting"),
+            query('sum by (result) (increase(tollgate_webhook_messages_total{NODE,result!="delivered"}[I]))', "{{result}}"),
         ),
     ],
 }

@@ -56,6 +56,7 @@ mod unneeded;
 mod upstreams;
 mod values;
 mod warn_at;
+mod webhook;
 mod words;
 
 pub use cluster::Cluster;
@@ -73,6 +74,7 @@ pub use state::StateFile;
 pub use store::{ClientTls, NamedFile, RedisServers, RedisStore, Secret};
 pub use suggest::nearest;
 pub use upstreams::UpstreamTls;
+pub use webhook::WebhookFiles;
 
 use customers::Customers;
 use findings::Findings;
@@ -107,6 +109,8 @@ pub struct Loaded {
     pub state: Option<StateFile>,
     /// The nodes that keep sticky limits together, if there are several.
     pub cluster: Option<Cluster>,
+    /// What the webhook is told with, if there is one.
+    pub webhook: Option<WebhookFiles>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -268,6 +272,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let levels = customers::levels(top);
     let customers = customers::read(top, &plans, &levels, store.as_ref());
     let (limit_names, limits) = limits::read(top, (&plans, &levels), Some(&upstream_names), scope);
+    let webhook = webhook::read(top, &upstream_names);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
     let cors = top.get_with("cors", access::cors);
@@ -328,7 +333,9 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
             None,
         );
     }
+    webhook::warn_if_idle(top, limits.iter().any(|limit| !limit.warn_at.is_empty()));
     let (server, cluster, client_address) = (server?, cluster?, client_address?);
+    let (webhook, webhook_files) = webhook?.unzip();
     decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
     if findings.has_errors() {
         return None;
@@ -351,6 +358,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         access: access?,
         cors: cors?,
         usage: usage?,
+        webhook,
         dialects: dialects?,
         access_log: access_log?,
         request_head: request_head?,
@@ -368,6 +376,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         jwks,
         state: state?,
         cluster,
+        webhook: webhook_files,
         warnings: Vec::new(),
     })
 }

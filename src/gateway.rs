@@ -13,6 +13,7 @@ pub mod awaited_body;
 pub mod caller;
 mod charging;
 pub mod cost_meter;
+pub mod crossings;
 mod decisions;
 mod denials;
 pub mod early;
@@ -28,12 +29,14 @@ pub mod queue;
 mod request_body;
 pub mod request_context;
 pub mod respond;
+mod subject;
 pub mod trace;
 pub mod upstream;
 
 use active_config::ActiveConfig;
 use admit::Sender;
 use awaited_body::BodySource;
+use crossings::Crossings;
 use request_context::RequestContext;
 use respond::Answer;
 
@@ -76,6 +79,8 @@ pub struct GatewayState {
     pub room: usize,
     /// What is noted of requests that do not simply pass.
     pub denial_recorder: DenialRecorder,
+    /// What is told of keys that have reached a mark.
+    pub crossings: Crossings,
 }
 
 impl Gateway {

@@ -13,6 +13,7 @@ pub mod files;
 pub mod gateway;
 pub mod http;
 pub mod lifecycle;
+pub mod outbox;
 pub mod panics;
 pub mod redis_client;
 pub mod replay;

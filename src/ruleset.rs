@@ -76,6 +76,8 @@ pub struct Ruleset {
     pub cors: Option<Cors>,
     /// The path at which customers see where they stand; absent where they do not.
     pub usage: Option<String>,
+    /// Who is told of keys that have reached a mark of `warn_at`, if anybody.
+    pub webhook: Option<Webhook>,
     /// The response headers that tell where a client stands.
     pub dialects: Dialects,
     /// The request headers in which upstreams are told of limits that mark: what clients write there is taken away.
@@ -86,6 +88,17 @@ pub struct Ruleset {
     pub request_head: HeadLimits,
     /// How a request's body may come in.
     pub request_body: BodyRules,
+}
+
+/// Who is told of what happens here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// Where its receiver is.
+    pub upstream: UpstreamId,
+    /// The target of the requests that tell it.
+    pub path: String,
+    /// How long a message is tried to be delivered.
+    pub keep: Nanos,
 }
 
 impl Ruleset {

@@ -23,6 +23,7 @@ mod socket;
 pub mod state;
 mod upgrade;
 mod upkeep;
+pub mod webhook;
 mod workers;
 
 pub use self::shutdown::{GRACE, ServerPanicked};
@@ -39,6 +40,7 @@ use self::shutdown::{ExitMode, SignalTargets};
 use self::socket::{Left, Socket};
 use self::state::{RestoredState, SnapshotWriter};
 use self::upgrade::Upgrader;
+use self::webhook::Courier;
 use self::workers::WorkerThreads;
 use crate::admin::access::Access;
 use crate::admin::reloads::Reloads;
@@ -47,6 +49,7 @@ use crate::admin::{Admin, Records};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Observer as Asked, OsPlatform};
 use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::crossings::Crossings;
 use crate::gateway::upstream::{Pool, health};
 use crate::gateway::{Gateway, GatewayState};
 use crate::ruleset::Endpoint;
@@ -104,6 +107,7 @@ pub struct Prepared {
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
     keeper: Arc<SnapshotWriter>,
+    webhook: Arc<Courier>,
     room: FdBudget,
 }
 
@@ -127,7 +131,18 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     descriptors::raise();
     take_small_pages();
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, workers, access, rules, store, state, cluster, warnings } = parts;
+    let Parts {
+        listeners: clients,
+        admin: operators,
+        workers,
+        access,
+        rules,
+        store,
+        state,
+        cluster,
+        webhook,
+        warnings,
+    } = parts;
     let access = Arc::new(Access::new(access));
     let (mut predecessor, inherited) = match Predecessor::meet().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
@@ -184,6 +199,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let room = FdBudget::within(descriptors::limit(), needs);
     let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(&active.ruleset, &active.hash, clock.wall());
+    let (crossings, crossed) = Crossings::new();
     let gateway = Gateway::new(GatewayState {
         active: Arc::new(ArcSwap::from_pointee(active)),
         store,
@@ -192,11 +208,13 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         traffic: Arc::default(),
         room: room.clients,
         denial_recorder: DenialRecorder::default(),
+        crossings,
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = SnapshotWriter::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let addresses = ListenAddresses { clients, operators };
     let keeper = Arc::new(keeper);
+    let webhook = Arc::new(Courier::new(gateway.clone(), telemetry.clone(), crossed, webhook));
     Ok(Prepared {
         sockets,
         predecessor,
@@ -208,6 +226,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         telemetry,
         snapshots,
         keeper,
+        webhook,
         room,
     })
 }
@@ -249,6 +268,7 @@ impl Prepared {
             telemetry,
             snapshots,
             keeper,
+            webhook,
             room,
         } = self;
         let Sockets { clients, admin, sample, cluster, all, left } = sockets;
@@ -282,10 +302,10 @@ impl Prepared {
             gateway.clone(),
             telemetry.clone(),
             (Arc::clone(&reloads), asked),
-            (Arc::clone(&keeper), access),
+            (Arc::clone(&keeper), access, Arc::clone(&webhook)),
             origin,
         );
-        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history);
+        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history, Arc::clone(&webhook));
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let most = room.clients.saturating_mul(2);
@@ -300,6 +320,7 @@ impl Prepared {
             left.clear();
         }
         keeper.write();
+        webhook.write_down();
         tracing::info!("stopped");
         ended.map(drop)
     }

@@ -64,6 +64,9 @@ pub struct Telemetry {
     connections_shed: IntCounterVec,
     limit_near: HotCounterVec,
     limit_warnings: HotCounterVec,
+    webhook_messages: IntCounterVec,
+    /// Messages and bytes in its queue.
+    webhook_queue: [IntGauge; 2],
     limit_utilization: HotHistogramVec,
     limit_wait: HotHistogramVec,
     limit_retry_after: HotHistogramVec,
@@ -128,6 +131,11 @@ impl Telemetry {
             connections_shed: counter(&registry, &names::CONNECTIONS_SHED)?,
             limit_near: counter(&registry, &names::LIMIT_NEAR)?,
             limit_warnings: counter(&registry, &names::LIMIT_WARNINGS)?,
+            webhook_messages: counter(&registry, &names::WEBHOOK_MESSAGES)?,
+            webhook_queue: [
+                registered(&registry, IntGauge::with_opts(opts(&names::WEBHOOK_QUEUE_MESSAGES))?)?,
+                registered(&registry, IntGauge::with_opts(opts(&names::WEBHOOK_QUEUE_BYTES))?)?,
+            ],
             limit_utilization: hot_histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
             limit_wait: hot_histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
             limit_retry_after: hot_histogram(&registry, &names::LIMIT_RETRY_AFTER, names::WAIT_SECONDS)?,
@@ -174,6 +182,9 @@ impl Telemetry {
         }
         for reason in ["all", "listener", "client", "idle", "admin"] {
             telemetry.connections_shed.with_label_values(&[reason]);
+        }
+        for result in ["delivered", "refused", "expired", "no_room", "lost"] {
+            telemetry.webhook_messages.with_label_values(&[result]);
         }
         for result in ["success", "failure"] {
             telemetry.state_snapshots.with_label_values(&[result]);
@@ -244,6 +255,18 @@ impl Telemetry {
     /// A snapshot could not be written.
     pub fn state_not_written(&self) {
         self.state_snapshots.with_label_values(&["failure"]).inc();
+    }
+
+    /// So many messages to the webhook are over.
+    pub fn webhook_ended(&self, result: &str, messages: usize) {
+        self.webhook_messages.with_label_values(&[result]).inc_by(u64::try_from(messages).unwrap_or(u64::MAX));
+    }
+
+    /// What waits for the webhook.
+    pub fn webhook_queued(&self, messages: u64, bytes: u64) {
+        let [queued, size] = &self.webhook_queue;
+        queued.set(shown(messages));
+        size.set(shown(bytes));
     }
 
     /// No process has taken over.

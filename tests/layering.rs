@@ -29,6 +29,11 @@ const LAYERS: &[Layer] = &[
         never: &["tokio::", "tracing::", "pingora::", "prometheus::", "async fn"],
     },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
+    Layer {
+        module: "outbox",
+        may_use: &["files"],
+        never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"],
+    },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
     // what is read is the environment, in builds for tests
     Layer { module: "panics", may_use: &[], never: &["tracing::", "pingora::", "prometheus::"] },
@@ -153,6 +158,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         module: "runtime",
         may_use: &[
+            "fields",
             "lifecycle",
             "stripes",
             "http",
@@ -160,6 +166,7 @@ const LAYERS: &[Layer] = &[
             "clock",
             "cluster",
             "files",
+            "outbox",
             "panics",
             "ruleset",
             "customers",

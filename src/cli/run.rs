@@ -78,7 +78,7 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 
 /// What a configuration and what it names say to a gateway.
 pub(super) fn parts(
-    Source { loaded, directory, groups, tokens, store, cluster, listeners, upstream_tls, access, text }: Source,
+    Source { loaded, directory, groups, tokens, store, cluster, listeners, upstream_tls, access, webhook, text }: Source,
     config: &Path,
 ) -> Parts {
     // In an order that does not change with that of the file: sockets know their listeners by it.
@@ -104,6 +104,7 @@ pub(super) fn parts(
         },
         store,
         cluster,
+        webhook,
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
     }
 }

@@ -16,6 +16,7 @@ use crate::http::listener::ListenerConfig;
 use crate::ruleset::Endpoint;
 use crate::runtime::descriptors::{self, FdBudget, Needs};
 use crate::runtime::reload::{AccessTerms, StoreSettings};
+use crate::runtime::webhook::Settings as WebhookSettings;
 
 mod cluster;
 pub mod directory;
@@ -24,6 +25,7 @@ mod listeners;
 mod operators;
 mod store;
 mod upstreams;
+mod webhook;
 
 use store::StoreSource;
 
@@ -48,6 +50,8 @@ pub struct Source {
     pub upstream_tls: Vec<Option<Arc<TlsConnector>>>,
     /// What operators may do.
     pub access: AccessTerms,
+    /// What a webhook is told with, if there is one.
+    pub webhook: Option<WebhookSettings>,
     /// The configuration's text, and the files that it includes.
     pub text: SourceText,
 }
@@ -108,6 +112,7 @@ impl Source {
             listeners: listeners::open(here, &loaded.server, &mut Vec::new())?.0,
             upstream_tls: upstreams::open(here, &loaded.upstream_tls, &mut Vec::new())?,
             access: AccessTerms::default(),
+            webhook: loaded.webhook.as_ref().map(|says| webhook::open(here, says, &mut Vec::new())).transpose()?,
             text,
             loaded,
         })
@@ -137,6 +142,8 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
         refuse_fixed(&name(path), server_changes(server, &loaded.server)).map_err(with_warnings)?;
     }
     let access = operators::read(path, &loaded.operators, seen).map_err(with_warnings)?;
+    let webhook = loaded.webhook.as_ref().map(|says| webhook::open(path, says, seen)).transpose();
+    let webhook = webhook.map_err(with_warnings)?;
     let store = loaded.store.as_ref().map(|says| StoreSource::read(path, says, seen)).transpose();
     let store = store.map_err(with_warnings)?;
     if kept.server.is_some() {
@@ -174,7 +181,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     loaded.warnings.extend(beyond_descriptors(&name(path), &loaded));
     kept.cluster.clone_from(&cluster);
-    Ok(Source { loaded, directory, groups, tokens, store, cluster, listeners, upstream_tls, access, text })
+    Ok(Source { loaded, directory, groups, tokens, store, cluster, listeners, upstream_tls, access, webhook, text })
 }
 
 /// Warns of more connections than a process that is started like this one has descriptors for.

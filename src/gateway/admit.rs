@@ -103,7 +103,7 @@ pub async fn admit(
         true => charge_before_body(context, met).await.map(|()| None),
         false => decide(context, met).await,
     };
-    if let (false, Some(target)) = (denials::simply_passes(&context.verdict), &context.target) {
+    if let (true, Some(target)) = (denials::are_noted(context), &context.target) {
         denials::note(context, &Facts { body: fields.as_ref(), ..head.facts(rules, target, address) }, &caller);
     }
     if let Some(turn) = turn? {
@@ -146,7 +146,7 @@ pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) 
     })?;
     let fields = met.fields.take();
     let turn = decide(context, met).await;
-    if let (false, Some(target)) = (denials::simply_passes(&context.verdict), &context.target) {
+    if let (true, Some(target)) = (denials::are_noted(context), &context.target) {
         denials::note(context, &Facts { body: fields.as_ref(), ..head.facts(rules, target, address) }, &caller);
     }
     if let Some(turn) = turn? {

@@ -1,27 +1,25 @@
-//! Notes requests that do not simply pass, for those who look at the gateway: who is denied most, and the last ones.
+//! Notes requests that do not simply pass, for those who look at the gateway: who is denied most, and the last ones; and has
+//! those told that leave a key at a mark.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::algorithm::Denial;
-use crate::charge::Charge;
 use crate::gateway::caller::Caller;
-use crate::gateway::explain::masked;
+use crate::gateway::crossings;
 use crate::gateway::request_context::RequestContext;
+use crate::gateway::subject::{bucket, subject};
+use crate::ruleset::LimitId;
 use crate::ruleset::key::{self, Facts, KeyPart, Value};
-use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::{Outcome, Verdict};
-use crate::ruleset::{LimitId, Ruleset};
-use crate::store::local::is_overflow;
-use crate::telemetry::offenders::Subject;
 use crate::telemetry::recent::Happened;
-use crate::units::{LimitKey, Nanos};
+use crate::units::Nanos;
 
-/// Longer values are cut: clients choose some of them.
-const LONGEST: usize = 100;
+/// Whether there is something to note of a request.
+pub(super) fn are_noted(context: &RequestContext) -> bool {
+    !simply_passes(&context.verdict) || crossings::may_be_told(context)
+}
 
-/// Whether a request simply passes, so that nothing is noted of it.
-pub(super) fn simply_passes(verdict: &Verdict) -> bool {
+fn simply_passes(verdict: &Verdict) -> bool {
     verdict.outcome == Outcome::Admit { wait: Nanos::ZERO } && verdict.passed_over().next().is_none()
 }
 
@@ -35,6 +33,7 @@ pub(super) fn note(context: &RequestContext, facts: &Facts<'_>, caller: &Caller)
 
 /// Notes what became of a question that has these values for the parts of a limit's key.
 pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
+    crossings::note_of(context, &value);
     let (active, gateway) = (&context.active, &context.gateway);
     let ruleset = &active.ruleset;
     let (outcome, Some(id), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };
@@ -60,39 +59,4 @@ pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &Key
         wait,
         retry_after,
     });
-}
-
-/// What a charge's bucket is counted under. The buckets that new keys share have one key under all limits.
-fn bucket(limit: &Limit, charge: &Charge) -> LimitKey {
-    match is_overflow(charge.key) {
-        true => {
-            let mut hash = DefaultHasher::new();
-            limit.name.hash(&mut hash);
-            LimitKey(hash.finish().into())
-        }
-        false => charge.key,
-    }
-}
-
-fn subject<'v>(
-    ruleset: &Ruleset,
-    limit: &Limit,
-    charge: &Charge,
-    value: impl Fn(&KeyPart) -> Option<Value<'v>>,
-) -> Subject {
-    if is_overflow(charge.key) {
-        let beyond = ("room for more keys".to_owned(), None);
-        return Subject { limit: limit.name.clone(), key: vec![beyond] };
-    }
-    let parts = limit.key.parts.iter().map(|part| {
-        (part.describe(), value(part).map(|value| cut(masked::shown(part, &value, ruleset.customers.as_ref()))))
-    });
-    Subject { limit: limit.name.clone(), key: parts.collect() }
-}
-
-fn cut(value: String) -> String {
-    match value.char_indices().nth(LONGEST) {
-        Some(_) => value.chars().take(LONGEST).chain(['.', '.', '.']).collect(),
-        None => value,
-    }
 }

@@ -62,6 +62,9 @@ pub async fn refuse(context: &mut RequestContext, route: Option<RouteId>, facts:
     }
     if let (Some(route), Admission::Passed { .. }) = (route, context.admission) {
         context.active.meters.observe_verdict(&context.active.ruleset, route, None, &context.charges, &context.verdict);
+        if denials::are_noted(context) {
+            denials::note(context, facts, &Caller::UNKNOWN);
+        }
     }
     answer
 }

@@ -300,6 +300,7 @@ mod tests {
     use crate::charge::{Enforcement, RuleRef};
     use crate::clock::SystemClock;
     use crate::gateway::active_config::{ActiveConfig, CompiledConfig};
+    use crate::gateway::crossings::Crossings;
     use crate::gateway::{Gateway, GatewayState, forward};
     use crate::http::head::RequestHead;
     use crate::http::service::Exchange as _;
@@ -337,6 +338,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             traffic: Arc::default(),
             room: 1,
             denial_recorder: DenialRecorder::default(),
+            crossings: Crossings::default(),
         };
         WorkerGateway::new(Gateway::new(shared))
     }

@@ -83,12 +83,21 @@ pub struct NodeStatus<'a> {
 
 impl Pool {
     /// How the server at one of a node's addresses is spoken to.
-    pub(super) fn server_at(&self, address: &NodeAddress, node: usize) -> Server {
+    pub fn server_at(&self, address: &NodeAddress, node: usize) -> Server {
         let tls = match (&self.upstream_tls, address, self.upstream.nodes.get(node)) {
             (Some(tls), Address::Inet(_), Some(node)) => Some(tls.terms(&node.address, self.upstream.http2)),
             _ => None,
         };
         Server { address: address.clone(), tls, http2: self.upstream.http2 }
+    }
+
+    /// The host that the gateway's own requests to one of a node's addresses name.
+    pub fn host_at(&self, address: &NodeAddress, node: usize) -> &str {
+        match (address, self.upstream.nodes.get(node)) {
+            (NodeAddress::Inet(_), Some(node)) => &node.address,
+            // a path is no host, and servers refuse it as one
+            _ => "localhost",
+        }
     }
 
     /// The pool of `upstream` in place of the one `before`: that one, if nothing changed. What is known of nodes that

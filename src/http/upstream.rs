@@ -19,7 +19,7 @@ mod http1;
 mod http2;
 
 pub(super) use connect::open;
-pub use connect::probe;
+pub use connect::{post, probe};
 pub use http1::Http1Connection;
 pub use http2::{Http2Connection, Http2Upstream};
 

@@ -101,6 +101,11 @@ impl Limit {
         !self.shadow && self.candidate_of.is_none()
     }
 
+    /// The highest mark of [`Limit::warn_at`] that a key has reached of whose quota `used` percent are in use.
+    pub fn mark_at(&self, used: u8) -> Option<u8> {
+        self.warn_at.iter().rev().copied().find(|at| *at <= used)
+    }
+
     /// Whether clients are told of this limit.
     pub const fn is_visible(&self) -> bool {
         self.acts() && !self.hidden

@@ -208,7 +208,7 @@ impl Verdict {
         told.filter_map(|standing| {
             let limit = &ruleset.limits[standing.limit.0];
             let used = (!limit.warn_at.is_empty()).then(|| standing.used_percent())?;
-            let at = limit.warn_at.iter().rev().copied().find(|at| *at <= used)?;
+            let at = limit.mark_at(used)?;
             Some(LimitWarning { limit: &limit.name, at, used })
         })
     }

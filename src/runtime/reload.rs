@@ -19,6 +19,7 @@ mod watch;
 use watch::{Pools, Watch};
 
 use super::state::{SnapshotWriter, StateFile};
+use super::webhook::{self, Courier};
 use crate::admin::access::Access;
 pub use crate::admin::access::{Token, TokenRules as AccessTerms};
 use crate::admin::reloads::{Attempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
@@ -60,6 +61,8 @@ pub struct Parts {
     pub store: Option<StoreSettings>,
     /// The nodes that keep sticky limits together, if there are several. Only who the others are can change.
     pub cluster: Option<ClusterSettings>,
+    /// What a webhook is told with, if there is one.
+    pub webhook: Option<webhook::Settings>,
     /// What is suspicious about it.
     pub warnings: Vec<String>,
 }
@@ -95,6 +98,7 @@ pub(super) struct Reloader {
     asked: Receiver<ReloadRequest>,
     keeper: Arc<SnapshotWriter>,
     access: Arc<Access>,
+    webhook: Arc<Courier>,
     /// `None` for a gateway whose configuration is no file.
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
     /// What is watched, as it was when it was last read.
@@ -112,7 +116,7 @@ impl Reloader {
         gateway: Gateway,
         telemetry: Telemetry,
         (reloads, asked): (Arc<Reloads>, Receiver<ReloadRequest>),
-        (keeper, access): (Arc<SnapshotWriter>, Arc<Access>),
+        (keeper, access, webhook): (Arc<SnapshotWriter>, Arc<Access>, Arc<Courier>),
         origin: Option<Origin>,
     ) -> Self {
         let (loader, files) = match origin {
@@ -121,7 +125,20 @@ impl Reloader {
         };
         let (in_force, retired) = (prints(&files), Vec::new());
         let has_old_series = false;
-        Self { gateway, telemetry, reloads, asked, keeper, access, loader, files, in_force, retired, has_old_series }
+        Self {
+            gateway,
+            telemetry,
+            reloads,
+            asked,
+            keeper,
+            access,
+            webhook,
+            loader,
+            files,
+            in_force,
+            retired,
+            has_old_series,
+        }
     }
 
     /// Works until dropped.
@@ -245,7 +262,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: Parts) -> ReloadOutcome {
-        let Parts { rules, warnings, state, cluster, access, .. } = parts;
+        let Parts { rules, warnings, state, cluster, access, webhook, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
         health::resolve_new(&pools, RESOLVE).await;
@@ -262,6 +279,7 @@ impl Reloader {
         let before = self.gateway.active.swap(Arc::clone(&active));
         self.keeper.follow(state);
         self.access.follow(access);
+        self.webhook.follow(webhook);
         if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
             running.follow(&settings.peers);
         }

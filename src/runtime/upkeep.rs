@@ -12,6 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::reload::Reloader;
 use super::state::SnapshotWriter;
+use super::webhook::Courier;
 use crate::gateway::Gateway;
 use crate::panics::{failpoint, restart_on_panic};
 use crate::telemetry::history::History;
@@ -29,6 +30,7 @@ pub(super) struct Upkeep {
     reloader: Mutex<Option<Reloader>>,
     keeper: Arc<SnapshotWriter>,
     history: Arc<History>,
+    webhook: Arc<Courier>,
 }
 
 impl Upkeep {
@@ -37,8 +39,9 @@ impl Upkeep {
         reloader: Reloader,
         keeper: Arc<SnapshotWriter>,
         history: Arc<History>,
+        webhook: Arc<Courier>,
     ) -> Self {
-        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history }
+        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history, webhook }
     }
 
     /// Looks at the meters, so that rates can be told.
@@ -89,6 +92,8 @@ impl BackgroundService for Upkeep {
             move || Self::sweep(gateway.clone())
         }));
         tasks.spawn(restart_on_panic(move || Arc::clone(&keeper).run()));
+        let webhook = Arc::clone(&self.webhook);
+        tasks.spawn(restart_on_panic(move || Arc::clone(&webhook).run()));
         tasks.spawn(restart_on_panic({
             let gateway = gateway.clone();
             move || Self::look(gateway.clone(), Arc::clone(&history))

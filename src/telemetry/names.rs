@@ -44,6 +44,12 @@ catalogue! {
         "Requests admitted that left a key at 80 % of its quota or above."
     LIMIT_WARNINGS: "tollgate_limit_warnings_total" ["limit", "plan", "at"]
         "Requests let pass that left a key at a mark of `warn_at` (at, in percent of the quota) or above; of shadow limits too, which warn nobody."
+    WEBHOOK_MESSAGES: "tollgate_webhook_messages_total" ["result"]
+        "Messages to the webhook that are over, by what became of them: delivered, refused (the receiver says that they are wrong), expired (not taken in time), no_room (the queue on disk was full), lost (they came faster than they could be written, or could not be)."
+    WEBHOOK_QUEUE_MESSAGES: "tollgate_webhook_queue_messages" []
+        "Messages to the webhook that are not delivered yet."
+    WEBHOOK_QUEUE_BYTES: "tollgate_webhook_queue_bytes" []
+        "Size of the files in which messages to the webhook are kept."
     LIMIT_UTILIZATION: "tollgate_limit_utilization_ratio" ["limit", "plan"]
         "Share of a key's quota in use after a request."
     LIMIT_WAIT: "tollgate_limit_wait_seconds" ["limit"]

@@ -98,4 +98,5 @@ mod usage;
 mod waiting;
 mod warnings;
 mod watched;
+mod webhook;
 mod websocket;

@@ -1,6 +1,8 @@
 //! The settings of the gateway itself: where it listens, what it holds clients to, what it tells them.
 
-use super::{ACCESS, BYPASS, CLUSTER, CORS, CUSTOMERS, Kind, LIMIT, ROUTE, STATE, STORE, Setting, Table, UPSTREAM};
+use super::{
+    ACCESS, BYPASS, CLUSTER, CORS, CUSTOMERS, Kind, LIMIT, ROUTE, STATE, STORE, Setting, Table, UPSTREAM, WEBHOOK,
+};
 use crate::units::Nanos;
 
 const CONNECTIONS_IN_ALL: Kind = Kind::Whole(1, 10_000_000);
@@ -66,6 +68,7 @@ pub(in crate::config) static FILE: Table = Table {
         Setting::optional("bypass", Kind::Section(&BYPASS), "Who is never charged, on every route."),
         Setting::optional("cors", Kind::Section(&CORS), "Which sites' scripts may read tollgate's own answers."),
         Setting::optional("usage", Kind::Section(&USAGE), "Lets customers ask where they stand."),
+        Setting::optional("webhook", Kind::Section(&WEBHOOK), "Who is told of keys at the marks of `warn_at`."),
         Setting::optional("headers", Kind::Section(&HEADERS), "The header fields that tell clients where they stand."),
         Setting::default(
             "access_log",

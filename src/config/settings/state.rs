@@ -79,6 +79,36 @@ pub(in crate::config) static STATE: Table = Table {
     ],
 };
 
+pub(in crate::config) static WEBHOOK: Table = Table {
+    name: "webhook",
+    settings: &[
+        Setting::required("upstream", Kind::Text("the name of an upstream"), "Where the receiver is."),
+        Setting::default("path", Kind::Text("a path"), "/", "What is posted to."),
+        Setting::required(
+            "secret_file",
+            FILE_NAME,
+            "The file of the secret that messages are signed with: `whsec_` and 24 to 64 bytes in base64; former ones may follow, a line each.",
+        ),
+        Setting::required(
+            "queue",
+            Kind::Text("the name of a directory, like `webhook.queue`"),
+            "Where messages are kept until they are delivered.",
+        ),
+        Setting::default(
+            "max_queue",
+            Kind::Size(64 << 10, 1 << 30),
+            "16MiB",
+            "How large the queue may be; messages that find no room are lost.",
+        ),
+        Setting::default(
+            "keep",
+            Kind::Duration(Nanos::SECOND, Nanos::MAX),
+            "24h",
+            "How long a message is tried to be delivered.",
+        ),
+    ],
+};
+
 pub(in crate::config) static CLUSTER: Table = Table {
     name: "cluster",
     settings: &[

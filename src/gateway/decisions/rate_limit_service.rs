@@ -76,7 +76,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     let mut order: Vec<usize> = (0..batch.charges.len()).collect();
     order.sort_by_key(|position| batch.charges.get(*position).map(|(round, _)| *round));
     let decided = charge(context, domain.route, &batch, &order).await;
-    if !denials::simply_passes(&context.verdict) {
+    if denials::are_noted(context) {
         denials::note_of(context, |limit, part| {
             let of = asked.iter().find(|asked| asked.charges.iter().any(|(charged, _)| *charged == limit))?;
             key::entry(part, &of.entries).ok()

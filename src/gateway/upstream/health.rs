@@ -7,7 +7,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::node::address_of;
-use super::{Instance, NodeAddress, Pool};
+use super::{Instance, Pool};
 use crate::clock::Clock;
 use crate::http::upstream::probe;
 use crate::panics::{failpoint, restart_on_panic};
@@ -132,12 +132,7 @@ async fn check_health(
     check: HealthCheck,
     clock: Arc<dyn Clock>,
 ) {
-    let written = &pool.upstream.nodes[node].address;
-    let host = match &instance.address {
-        NodeAddress::Inet(_) => written.as_str(),
-        // a path is no host, and servers refuse it as one
-        NodeAddress::Unix(_) => "localhost",
-    };
+    let host = pool.host_at(&instance.address, node);
     let mut ticks = interval(check.every.to_duration());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut good, mut bad) = (0_u32, 0_u32);

@@ -12,6 +12,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::{Address, Connection, Http1Connection, Http2Connection, Http2Upstream, Server, Upstream};
 use crate::fields::Fields;
+use crate::http::body::Framing;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::socket::{RawSocket, Socket};
 use crate::http::upstream::OutgoingRequest;
@@ -77,42 +78,60 @@ fn http2_options() -> h2::client::Builder {
 ///
 /// Errors: what keeps it from answering.
 pub async fn probe(server: &Server, host: &str, path: &str, user_agent: &str) -> io::Result<u16> {
-    let socket = connect(server).await?;
-    let mut outgoing = OutgoingRequest { target: path.as_bytes().to_vec(), fields: Fields::default() };
-    outgoing.fields.push("host", host);
-    outgoing.fields.push("user-agent", user_agent);
+    let mut fields = Fields::default();
+    fields.push("host", host);
+    fields.push("user-agent", user_agent);
     let request = RequestHead { method: "GET".to_owned(), ..RequestHead::default() };
-    let mut head = ResponseHead::default();
-    let mut asking = match server.http2 {
-        false => {
-            outgoing.fields.push("connection", "close");
-            let mut connection = Box::new(Http1Connection::new(socket));
-            connection.begin(&request, &outgoing, None);
-            Upstream::Http1(connection)
-        }
-        true => {
-            let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
-            let scheme = if server.tls.is_some() { "https" } else { "http" };
-            let mut driving = pin!(driving);
-            let mut beginning = pin!(Http2Upstream::begin(Http2Connection::new(requests), &request, &outgoing, scheme));
-            let upstream = poll_fn(|task| {
-                // its end shows in the request's own
-                let _driven = driving.as_mut().poll(task);
-                beginning.as_mut().poll(task)
-            });
-            let mut upstream = upstream.await?;
-            let answered = poll_fn(|task| {
-                let _driven = driving.as_mut().poll(task);
-                upstream.poll_head(task, &mut head)
-            });
-            return match answered.await {
-                Ok(_) => Ok(head.status),
-                Err(error) => Err(io::Error::other(error)),
-            };
-        }
+    send(server, &request, OutgoingRequest { target: path.as_bytes().to_vec(), fields }, &[]).await
+}
+
+/// Posts `content` to `server` on a connection of its own, and says with which status it answers.
+///
+/// Errors: what keeps it from answering.
+pub async fn post(server: &Server, outgoing: OutgoingRequest, content: &[u8]) -> io::Result<u16> {
+    let framing = Framing::Length(u64::try_from(content.len()).unwrap_or(u64::MAX));
+    let request = RequestHead { method: "POST".to_owned(), framing, ..RequestHead::default() };
+    send(server, &request, outgoing, content).await
+}
+
+async fn send(
+    server: &Server,
+    request: &RequestHead,
+    mut outgoing: OutgoingRequest,
+    content: &[u8],
+) -> io::Result<u16> {
+    let socket = connect(server).await?;
+    if !server.http2 {
+        outgoing.fields.push("connection", "close");
+        let mut connection = Box::new(Http1Connection::new(socket));
+        connection.begin(request, &outgoing, None);
+        return exchange(Upstream::Http1(connection), &request.method, content).await;
+    }
+    let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
+    let scheme = if server.tls.is_some() { "https" } else { "http" };
+    let exchanging = async {
+        let upstream = Http2Upstream::begin(Http2Connection::new(requests), request, &outgoing, scheme).await?;
+        exchange(Upstream::Http2(Box::new(upstream)), &request.method, content).await
     };
-    poll_fn(|task| asking.poll_finish(task)).await?;
-    match poll_fn(|task| asking.poll_head(task, &mut head, "GET")).await {
+    let (mut driving, mut exchanging) = (pin!(driving), pin!(exchanging));
+    let mut is_driven = true;
+    poll_fn(|task| {
+        // its end shows in the exchange's own
+        is_driven = is_driven && driving.as_mut().poll(task).is_pending();
+        exchanging.as_mut().poll(task)
+    })
+    .await
+}
+
+/// The status that an upstream answers `content` with.
+async fn exchange(mut upstream: Upstream, method: &str, mut content: &[u8]) -> io::Result<u16> {
+    while !content.is_empty() {
+        let sent = poll_fn(|task| upstream.poll_send(task, content, true)).await?;
+        content = content.get(sent..).unwrap_or_default();
+    }
+    poll_fn(|task| upstream.poll_finish(task)).await?;
+    let mut head = ResponseHead::default();
+    match poll_fn(|task| upstream.poll_head(task, &mut head, method)).await {
         Ok(_) => Ok(head.status),
         Err(error) => Err(io::Error::other(error)),
     }

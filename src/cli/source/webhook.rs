@@ -1,0 +1,26 @@
+//! What a webhook is told with, from the files that the configuration names.
+
+use std::path::Path;
+
+use super::store::secret;
+use super::{name, refuse};
+use crate::cli::source::directory::beside;
+use crate::config::{Problem, Problems, WebhookFiles};
+use crate::files::FileVersion;
+use crate::runtime::webhook::{Secrets, Settings};
+
+/// Reads the secrets that `says` names, beside the configuration at `path`.
+pub(super) fn open(path: &Path, says: &WebhookFiles, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
+    let text = secret(path, &says.secret, seen)?;
+    let most = u64::try_from(says.max_queue).unwrap_or(u64::MAX);
+    match Secrets::read(&text) {
+        Some(secrets) => Ok(Settings { directory: beside(path, &says.queue), most, secrets }),
+        None => {
+            let problem = Problem::error(says.secret.place.clone(), "names a file without secrets of a webhook");
+            let found = format!("{} bytes in {}", text.len(), name(&beside(path, &says.secret)));
+            let expected = "lines of `whsec_` and 24 to 64 bytes in base64: the secret, and those that it follows";
+            let hint = "`echo \"whsec_$(openssl rand -base64 32)\"` makes one";
+            Err(refuse(problem.found(found).expected(expected).hint(hint)))
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Tells the operators' webhook of keys that have reached a mark of `warn_at`: once for each mark and window.
+//!
+//! What was told is remembered for many keys, in bounded memory; what is forgotten is told again, with the same identity,
+//! by which receivers know it. Nothing here waits: what the queue has no room for is counted and lost.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quick_cache::sync::Cache;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::algorithm::AlgorithmName;
+use crate::charge::Charge;
+use crate::gateway::request_context::RequestContext;
+use crate::gateway::subject::{bucket, subject};
+use crate::ruleset::key::{KeyPart, Value};
+use crate::ruleset::limit::Limit;
+use crate::ruleset::verdict::Standing;
+use crate::ruleset::{LimitId, Ruleset};
+use crate::telemetry::offenders::Subject;
+use crate::units::{LimitKey, Nanos};
+
+/// How many keys are remembered.
+const REMEMBERED: usize = 1 << 16;
+/// How many crossings may wait until they are written down.
+const WAITING: usize = 4096;
+/// A mark of a key is not told more often than this.
+const SHORTEST: Nanos = Nanos::from_secs(60);
+
+/// A key has reached a mark.
+#[derive(Clone, PartialEq)]
+pub struct Crossing {
+    /// What it is told by once: the limit, the key, the mark and the window. Secret: keys may be.
+    pub identity: Vec<u8>,
+    /// When, by the wall clock.
+    pub at: Nanos,
+    /// The limit, and the key as it may be shown.
+    pub subject: Subject,
+    /// The plan of the request that reached it.
+    pub plan: Option<String>,
+    /// The mark, in percent.
+    pub mark: u8,
+    /// The share of the quota in use, in percent.
+    pub used: u8,
+    /// The most that can be admitted at once.
+    pub quota: u64,
+    /// What is left of it.
+    pub remaining: u64,
+    /// The time in which a spent quota is whole again.
+    pub window: Option<Nanos>,
+    /// When it is whole again if nothing else is asked for, by the wall clock.
+    pub whole_at: Nanos,
+}
+
+/// Which crossings were told, and where they are told to.
+pub struct Crossings {
+    told: OnceLock<Cache<LimitKey, Told>>,
+    waiting: Sender<Crossing>,
+    lost: AtomicUsize,
+}
+
+/// What was told of a key last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    window: u64,
+    mark: u8,
+}
+
+impl Default for Crossings {
+    /// Of a gateway without a webhook.
+    fn default() -> Self {
+        Self::new().0
+    }
+}
+
+impl Crossings {
+    /// Crossings, and where they come out.
+    pub fn new() -> (Self, Receiver<Crossing>) {
+        let (waiting, receiver) = channel(WAITING);
+        (Self { told: OnceLock::new(), waiting, lost: AtomicUsize::new(0) }, receiver)
+    }
+
+    /// How many were lost because too many were waiting, since this was asked last.
+    pub fn take_lost(&self) -> usize {
+        self.lost.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether this was not told of the key yet; it counts as told from here on.
+    fn is_new(&self, key: LimitKey, now: Told) -> bool {
+        let told = self.told.get_or_init(|| Cache::new(REMEMBERED));
+        let is_new = told.get(&key).is_none_or(|told| told.window != now.window || told.mark < now.mark);
+        if is_new {
+            told.insert(key, now);
+        }
+        is_new
+    }
+
+    fn tell(&self, crossing: Crossing) {
+        if self.waiting.try_send(crossing).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether the request has left a key at a mark, and there is a webhook to tell.
+pub(super) fn may_be_told(context: &RequestContext) -> bool {
+    let ruleset = &context.active.ruleset;
+    ruleset.webhook.is_some() && reached(context, ruleset).next().is_some()
+}
+
+/// The limits of a request that is not denied whose marks its keys have reached: each with the mark and the charge.
+fn reached<'c>(
+    context: &'c RequestContext,
+    ruleset: &'c Ruleset,
+) -> impl Iterator<Item = (&'c Limit, &'c Standing, &'c Charge, u8)> {
+    let pairs = context.verdict.standings.iter().zip(&context.charges).filter(|_| !context.verdict.is_denied());
+    pairs.filter_map(|(standing, charge)| {
+        let limit = ruleset.limits.get(standing.limit.0).filter(|limit| limit.acts())?;
+        let mark = limit.mark_at(standing.used_percent())?;
+        Some((limit, standing, charge, mark))
+    })
+}
+
+/// Tells of the keys that the request has left at a mark.
+pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
+    let (ruleset, gateway) = (&context.active.ruleset, &context.gateway);
+    if ruleset.webhook.is_none() {
+        return;
+    }
+    let at = gateway.clock.wall_at(context.charged_at);
+    for (limit, standing, charge, mark) in reached(context, ruleset) {
+        let whole_at = at.saturating_add(standing.headroom.until_full);
+        let window = window_at(limit.algorithm, (at, whole_at), standing.policy.window);
+        if !gateway.crossings.is_new(bucket(limit, charge), Told { window, mark }) {
+            continue;
+        }
+        let values = |part: &KeyPart| value(standing.limit, part);
+        gateway.crossings.tell(Crossing {
+            identity: identity(limit, values, (mark, window)),
+            at,
+            subject: subject(ruleset, limit, charge, values),
+            plan: context.plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
+            mark,
+            used: standing.used_percent(),
+            quota: standing.policy.quota,
+            remaining: standing.headroom.remaining.unwrap_or(0),
+            window: standing.policy.window,
+            whole_at,
+        });
+    }
+}
+
+/// The number of the window in which a key stands that is whole again at `whole_at`: where a quota comes back all at once that
+/// of its end, otherwise that of the time since 1970, in windows of the limit.
+fn window_at(algorithm: AlgorithmName, (at, whole_at): (Nanos, Nanos), window: Option<Nanos>) -> u64 {
+    let shortest = SHORTEST.get();
+    match algorithm {
+        // to the nearest minute: gateways do not agree on the time to the nanosecond
+        AlgorithmName::FixedWindow | AlgorithmName::QuotaReset => {
+            whole_at.get().saturating_add(shortest / 2) / shortest
+        }
+        _ => at.get() / window.map_or(shortest, |window| window.get().max(shortest)),
+    }
+}
+
+/// No two of these are the same.
+fn identity<'v>(limit: &Limit, value: impl Fn(&KeyPart) -> Option<Value<'v>>, (mark, window): (u8, u64)) -> Vec<u8> {
+    let mut identity = window.to_le_bytes().to_vec();
+    identity.push(mark);
+    let text = |value: Value<'v>| match value {
+        Value::Bytes(bytes) => bytes.into_owned(),
+        Value::Address(address) => address.to_string().into_bytes(),
+    };
+    let values = limit.key.parts.iter().map(|part| value(part).map(text));
+    for part in [Some(limit.name.as_bytes().to_vec())].into_iter().chain(values) {
+        identity.push(part.is_some().into());
+        let part = part.unwrap_or_default();
+        identity.extend_from_slice(&part.len().to_le_bytes());
+        identity.extend_from_slice(&part);
+    }
+    identity
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Nanos = Nanos::from_secs(3_600);
+
+    #[test]
+    fn a_mark_is_told_once_in_a_window_and_a_higher_one_once_more() {
+        let (crossings, _receiver) = Crossings::new();
+        let told = |key, window, mark| crossings.is_new(LimitKey(key), Told { window, mark });
+        assert_eq!([told(1, 7, 80), told(1, 7, 80), told(2, 7, 80)], [true, false, true]);
+        assert_eq!([told(1, 7, 95), told(1, 7, 80), told(1, 7, 95)], [true, false, false]);
+        assert_eq!([told(1, 8, 80), told(1, 8, 80)], [true, false]);
+    }
+
+    #[test]
+    fn windows_end_when_the_quota_comes_back_or_go_by_the_time_since_1970() {
+        let at = |seconds: u64| Nanos::from_secs(seconds);
+        let reset = |now, end| window_at(AlgorithmName::QuotaReset, (at(now), at(end)), Some(HOUR));
+        assert_eq!(reset(100, 7_200), reset(7_100, 7_200));
+        assert_eq!(reset(100, 7_200), reset(100, 7_201), "another gateway's clock");
+        assert_ne!(reset(100, 7_200), reset(7_200, 10_800));
+        let refilled = |now, window| window_at(AlgorithmName::Gcra, (at(now), at(now)), window);
+        assert_eq!(refilled(0, Some(HOUR)), refilled(3_599, Some(HOUR)));
+        assert_ne!(refilled(3_599, Some(HOUR)), refilled(3_600, Some(HOUR)));
+        assert_eq!(refilled(0, Some(Nanos::SECOND)), refilled(59, None), "never more often than once in a minute");
+    }
+}

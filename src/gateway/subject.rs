@@ -1,0 +1,51 @@
+//! Whose bucket a charge is of: what it is told apart by, and how it is shown to operators.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::charge::Charge;
+use crate::gateway::explain::masked;
+use crate::ruleset::Ruleset;
+use crate::ruleset::key::{KeyPart, Value};
+use crate::ruleset::limit::Limit;
+use crate::store::local::is_overflow;
+use crate::telemetry::offenders::Subject;
+use crate::units::LimitKey;
+
+/// Longer values are cut: clients choose some of them.
+const LONGEST: usize = 100;
+
+/// What a charge's bucket is counted under. The buckets that new keys share have one key under all limits.
+pub(super) fn bucket(limit: &Limit, charge: &Charge) -> LimitKey {
+    match is_overflow(charge.key) {
+        true => {
+            let mut hash = DefaultHasher::new();
+            limit.name.hash(&mut hash);
+            LimitKey(hash.finish().into())
+        }
+        false => charge.key,
+    }
+}
+
+/// The limit and the parts of the key, masked where they may be secret.
+pub(super) fn subject<'v>(
+    ruleset: &Ruleset,
+    limit: &Limit,
+    charge: &Charge,
+    value: impl Fn(&KeyPart) -> Option<Value<'v>>,
+) -> Subject {
+    if is_overflow(charge.key) {
+        let beyond = ("room for more keys".to_owned(), None);
+        return Subject { limit: limit.name.clone(), key: vec![beyond] };
+    }
+    let parts = limit.key.parts.iter().map(|part| {
+        (part.describe(), value(part).map(|value| cut(masked::shown(part, &value, ruleset.customers.as_ref()))))
+    });
+    Subject { limit: limit.name.clone(), key: parts.collect() }
+}
+
+fn cut(value: String) -> String {
+    match value.char_indices().nth(LONGEST) {
+        Some(_) => value.chars().take(LONGEST).chain(['.', '.', '.']).collect(),
+        None => value,
+    }
+}

@@ -1,0 +1,290 @@
+//! A queue of records on disk, for what has to reach somebody who may be away: the oldest record leaves first, and is kept
+//! until it is acknowledged.
+//!
+//! The queue is a directory of numbered files. A file holds how far it is acknowledged, then its records, each with its
+//! length and its hash. A record is on disk when [`Outbox::append`] returns. What a process that was killed left half
+//! written is found by its hash and cut off. A record that was delivered and not acknowledged before a crash is delivered
+//! again, so receivers have to know records by something in them. One process at a time has a queue.
+
+use std::collections::VecDeque;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::files;
+
+/// What a file begins with; behind it how far it is acknowledged, as a position in the file.
+const MARK: &[u8; 8] = b"tgoutbx1";
+/// Where the records of a file begin.
+const BEGIN: u64 = 16;
+/// In front of a record are its length and a hash of 128 bits.
+const LENGTH: usize = 4;
+const HEAD: usize = LENGTH + 16;
+/// From this length on a file is followed by another one.
+const FILE_BYTES: u64 = 1 << 20;
+/// The longest record, in bytes.
+pub const MAX_RECORD: usize = 1 << 20;
+const SUFFIX: &str = ".records";
+const LOCK: &str = "lock";
+
+/// A queue of records on disk.
+#[derive(Debug)]
+pub struct Outbox {
+    directory: PathBuf,
+    /// The most bytes of all files.
+    most: u64,
+    /// From the oldest on; records are appended to the last.
+    files: VecDeque<RecordFile>,
+    /// Locked as long as this process has the queue.
+    _lock: File,
+}
+
+/// One file of records.
+#[derive(Debug)]
+struct RecordFile {
+    number: u64,
+    file: File,
+    /// Where the first record begins that is not acknowledged.
+    acknowledged: u64,
+    /// Where the last whole record ends.
+    end: u64,
+    /// The records between the two.
+    records: u64,
+}
+
+/// Why a queue cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error("another process has it")]
+    Taken,
+    /// The system does not let it be read or written, or it holds something else.
+    #[error("{0}")]
+    Failed(#[from] io::Error),
+}
+
+// === impl Outbox ===
+
+impl Outbox {
+    /// Opens the queue in `directory`, which is made if it is missing; its files have at most `most` bytes together. The
+    /// number beside it is of the bytes that were cut off, since they are no whole records.
+    pub fn open(directory: &Path, most: u64) -> Result<(Self, u64), OpenError> {
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let lock = private().create(true).truncate(false).open(directory.join(LOCK))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Taken),
+            Err(error) => return Err(OpenError::Failed(error.into())),
+        }
+        let mut numbers = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
+            let number = number.and_then(|number| number.parse::<u64>().ok());
+            numbers.extend(number);
+        }
+        numbers.sort_unstable();
+        let mut outbox = Self { directory: directory.to_owned(), most, files: VecDeque::new(), _lock: lock };
+        let mut cut: u64 = 0;
+        for number in numbers {
+            let (file, lost) = RecordFile::open(number, &outbox.path_of(number))?;
+            outbox.files.push_back(file);
+            cut = cut.saturating_add(lost);
+        }
+        outbox.drop_acknowledged()?;
+        Ok((outbox, cut))
+    }
+
+    /// How many records are not acknowledged.
+    pub fn len(&self) -> u64 {
+        self.files.iter().map(|file| file.records).sum()
+    }
+
+    /// Whether every record is acknowledged.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many bytes its files have.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.end).sum()
+    }
+
+    /// Puts records behind the last one, in their order, and returns how many there was room for: the first that finds none is
+    /// left out, and all behind it. They are on disk then.
+    ///
+    /// Errors: one of them cannot be written; those before it may be in the queue.
+    pub fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r [u8]>) -> io::Result<usize> {
+        let mut taken: usize = 0;
+        for record in records {
+            let head = head_of(record)?;
+            let begins_file = self.files.back().is_none_or(|file| file.end >= FILE_BYTES);
+            let needed = length_of([&head, record]).saturating_add(if begins_file { BEGIN } else { 0 });
+            if self.bytes().saturating_add(needed) > self.most {
+                break;
+            }
+            if begins_file {
+                self.begin_file()?;
+            }
+            if let Some(file) = self.files.back_mut() {
+                file.put(&[&head, record].concat())?;
+            }
+            taken = taken.saturating_add(1);
+        }
+        self.files.back().map_or(Ok(()), |file| file.file.sync_data())?;
+        Ok(taken)
+    }
+
+    /// The oldest records that are not acknowledged: `most` at most.
+    ///
+    /// Errors: they cannot be read any more.
+    pub fn batch(&self, most: usize) -> io::Result<Vec<Vec<u8>>> {
+        let mut batch = Vec::new();
+        for file in &self.files {
+            let mut at = file.acknowledged;
+            while at < file.end && batch.len() < most {
+                let (record, next) = file.record(at)?;
+                batch.push(record);
+                at = next;
+            }
+        }
+        Ok(batch)
+    }
+
+    /// The `count` oldest records are not needed any more.
+    pub fn acknowledge(&mut self, count: usize) -> io::Result<()> {
+        let mut left = count;
+        for file in &mut self.files {
+            while left > 0 && file.acknowledged < file.end {
+                file.acknowledged = file.behind(file.acknowledged)?;
+                file.records = file.records.saturating_sub(1);
+                left = left.saturating_sub(1);
+            }
+            file.file.write_all_at(&file.acknowledged.to_le_bytes(), MARK.len() as u64)?;
+            if left == 0 {
+                break;
+            }
+        }
+        self.drop_acknowledged()
+    }
+
+    /// Removes the files that nobody needs any more.
+    fn drop_acknowledged(&mut self) -> io::Result<()> {
+        while let Some(file) = self.files.front().filter(|file| file.records == 0) {
+            fs::remove_file(self.path_of(file.number))?;
+            self.files.pop_front();
+        }
+        Ok(())
+    }
+
+    fn begin_file(&mut self) -> io::Result<()> {
+        self.files.back().map_or(Ok(()), |file| file.file.sync_data())?;
+        let number = self.files.back().map_or(1, |file| file.number.saturating_add(1));
+        let file = private().create_new(true).open(self.path_of(number))?;
+        file.write_all_at(&[*MARK, BEGIN.to_le_bytes()].concat(), 0)?;
+        File::open(&self.directory)?.sync_all()?;
+        self.files.push_back(RecordFile { number, file, acknowledged: BEGIN, end: BEGIN, records: 0 });
+        Ok(())
+    }
+
+    fn path_of(&self, number: u64) -> PathBuf {
+        self.directory.join(format!("{number:020}{SUFFIX}"))
+    }
+}
+
+// === impl RecordFile ===
+
+impl RecordFile {
+    /// Opens a file that there is, and cuts off what is no whole record; the number is of those bytes.
+    fn open(number: u64, path: &Path) -> io::Result<(Self, u64)> {
+        let file = private().open(path)?;
+        let length = file.metadata()?.len();
+        let mut begin = [0; BEGIN as usize];
+        if length < BEGIN {
+            // killed while it was made
+            file.write_all_at(&[*MARK, BEGIN.to_le_bytes()].concat(), 0)?;
+            file.set_len(BEGIN)?;
+        }
+        file.read_exact_at(&mut begin, 0)?;
+        let (mark, acknowledged) = begin.split_at(MARK.len());
+        if mark != MARK {
+            return Err(io::Error::other(format!("{} is no file of tollgate's", path.display())));
+        }
+        let acknowledged = u64::from_le_bytes(acknowledged.try_into().unwrap_or_default());
+        let mut opened = Self { number, file, acknowledged: BEGIN, end: BEGIN, records: 0 };
+        while let Ok((_, next)) = opened.record(opened.end) {
+            opened.end = next;
+            opened.records = opened.records.saturating_add(1);
+            if next == acknowledged {
+                (opened.acknowledged, opened.records) = (next, 0);
+            }
+        }
+        let cut = length.max(BEGIN).saturating_sub(opened.end);
+        if cut > 0 {
+            opened.file.set_len(opened.end)?;
+        }
+        Ok((opened, cut))
+    }
+
+    /// Writes a record with its head.
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.file.write_all_at(bytes, self.end) {
+            // what is left of it would be in the way of those to come
+            drop(self.file.set_len(self.end));
+            return Err(error);
+        }
+        self.end = self.end.saturating_add(length_of([bytes]));
+        self.records = self.records.saturating_add(1);
+        Ok(())
+    }
+
+    /// The record at a position, and where it ends.
+    fn record(&self, at: u64) -> io::Result<(Vec<u8>, u64)> {
+        let mut head = [0; HEAD];
+        self.file.read_exact_at(&mut head, at)?;
+        let (length, expected) = head.split_at(LENGTH);
+        let length = u32::from_le_bytes(length.try_into().unwrap_or_default());
+        let expected = u128::from_le_bytes(expected.try_into().unwrap_or_default());
+        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD);
+        let mut record = vec![0; length.ok_or(io::ErrorKind::InvalidData)?];
+        self.file.read_exact_at(&mut record, at.saturating_add(length_of([&head])))?;
+        match files::hash(&record) == expected {
+            true => Ok((record, self.behind(at)?)),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Where the record ends that begins at a position.
+    fn behind(&self, at: u64) -> io::Result<u64> {
+        let mut length = [0; LENGTH];
+        self.file.read_exact_at(&mut length, at)?;
+        Ok(at.saturating_add(length_of([&[0; HEAD]])).saturating_add(u32::from_le_bytes(length).into()))
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+/// What stands in front of a record.
+fn head_of(record: &[u8]) -> io::Result<[u8; HEAD]> {
+    let length = u32::try_from(record.len()).ok().filter(|_| record.len() <= MAX_RECORD);
+    let length = length.ok_or_else(|| io::Error::other("a record is longer than 1 MiB"))?;
+    let mut head = [0; HEAD];
+    let (of_length, of_hash) = head.split_at_mut(LENGTH);
+    of_length.copy_from_slice(&length.to_le_bytes());
+    of_hash.copy_from_slice(&files::hash(record).to_le_bytes());
+    Ok(head)
+}
+
+fn length_of<const N: usize>(parts: [&[u8]; N]) -> u64 {
+    parts.iter().map(|part| part.len() as u64).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+use std::path::PathBuf;
+
+use super::*;
+
+/// A directory that goes away with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("tollgate-outbox-{:032x}", rand::random::<u128>()));
+        Self(path)
+    }
+
+    fn open(&self) -> Outbox {
+        self.open_with(1 << 20).0
+    }
+
+    fn open_with(&self, most: u64) -> (Outbox, u64) {
+        Outbox::open(&self.0, most).unwrap()
+    }
+
+    /// The files of records, the oldest first.
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some()).collect();
+        files.sort();
+        files
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn append(outbox: &mut Outbox, records: &[&str]) -> usize {
+    outbox.append(records.iter().map(|record| record.as_bytes())).unwrap()
+}
+
+fn texts(outbox: &Outbox, most: usize) -> Vec<String> {
+    outbox.batch(most).unwrap().into_iter().map(|record| String::from_utf8(record).unwrap()).collect()
+}
+
+#[test]
+fn records_leave_in_their_order_and_stay_until_they_are_acknowledged() {
+    let folder = Folder::new();
+    let mut outbox = folder.open();
+    assert!(outbox.is_empty());
+    assert_eq!(append(&mut outbox, &["a", "", "c"]), 3);
+    assert_eq!(
+        (texts(&outbox, 2), texts(&outbox, 9)),
+        (vec!["a".into(), String::new()], vec!["a".into(), "".into(), "c".into()])
+    );
+    outbox.acknowledge(2).unwrap();
+    assert_eq!(append(&mut outbox, &["d"]), 1);
+    assert_eq!((outbox.len(), texts(&outbox, 9)), (2, vec!["c".to_owned(), "d".to_owned()]));
+    drop(outbox);
+    let mut outbox = folder.open();
+    assert_eq!((outbox.len(), texts(&outbox, 9)), (2, vec!["c".to_owned(), "d".to_owned()]));
+    outbox.acknowledge(5).unwrap();
+    assert!(outbox.is_empty() && folder.files().is_empty());
+    assert_eq!((append(&mut outbox, &["e"]), texts(&outbox, 9)), (1, vec!["e".to_owned()]));
+}
+
+#[test]
+fn two_processes_do_not_have_the_same_queue() {
+    let folder = Folder::new();
+    let outbox = folder.open();
+    assert!(matches!(Outbox::open(&folder.0, 1 << 20), Err(OpenError::Taken)));
+    drop(outbox);
+    folder.open();
+}
+
+#[test]
+fn a_full_queue_takes_what_there_is_room_for_and_more_once_files_are_over() {
+    let folder = Folder::new();
+    let (record, most) = ("x".repeat(100_000), 2_500_000);
+    let (mut outbox, _) = folder.open_with(most);
+    let records = vec![record.as_str(); 30];
+    let taken = append(&mut outbox, &records);
+    assert_eq!((taken, append(&mut outbox, &records)), (24, 0));
+    assert!(outbox.bytes() <= most && folder.files().len() == 3, "{}", outbox.bytes());
+    assert_eq!(outbox.bytes(), folder.files().iter().map(|file| fs::metadata(file).unwrap().len()).sum::<u64>());
+    outbox.acknowledge(12).unwrap();
+    assert_eq!((outbox.len(), folder.files().len()), (12, 2));
+    drop(outbox);
+    let (mut outbox, cut) = folder.open_with(most);
+    assert_eq!((outbox.len(), cut, texts(&outbox, 99).len()), (12, 0, 12));
+    assert_eq!(append(&mut outbox, &records), 11, "a file of eleven is gone");
+    let (_, longest) = (outbox.acknowledge(23).unwrap(), "x".repeat(MAX_RECORD + 1));
+    assert!(outbox.append([longest.as_bytes()]).is_err() && outbox.is_empty());
+}
+
+/// Whatever a kill leaves of the last records, those before are there, and the queue goes on.
+#[test]
+fn what_is_left_half_written_is_cut_off_at_every_length() {
+    let folder = Folder::new();
+    let mut outbox = folder.open();
+    append(&mut outbox, &["first", "second"]);
+    drop(outbox);
+    let [file] = folder.files().try_into().unwrap();
+    let whole = fs::read(&file).unwrap();
+    let ends = [BEGIN as usize, BEGIN as usize + HEAD + 5, BEGIN as usize + 2 * HEAD + 11];
+    assert_eq!(whole.len(), ends[2]);
+    for length in 0..whole.len() {
+        fs::write(&file, &whole[..length]).unwrap();
+        let (mut outbox, cut) = folder.open_with(1 << 20);
+        let kept = ends[1..].iter().filter(|end| **end <= length).count();
+        let expected: Vec<String> = ["first", "second"].iter().take(kept).map(|text| (*text).to_owned()).collect();
+        assert_eq!(texts(&outbox, 9), expected, "{length} bytes");
+        assert_eq!(cut, length.saturating_sub(ends[kept]) as u64, "{length} bytes");
+        append(&mut outbox, &["next"]);
+        assert_eq!(texts(&outbox, 9).last().unwrap(), "next");
+        outbox.acknowledge(9).unwrap();
+    }
+}
+
+#[test]
+fn a_record_that_changed_on_disk_is_not_believed_nor_is_what_a_file_says_beyond_its_records() {
+    let folder = Folder::new();
+    let mut outbox = folder.open();
+    append(&mut outbox, &["first", "second"]);
+    drop(outbox);
+    let [file] = folder.files().try_into().unwrap();
+    let whole = fs::read(&file).unwrap();
+    let mut changed = whole.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    fs::write(&file, &changed).unwrap();
+    assert_eq!(texts(&folder.open(), 9), ["first"]);
+    // acknowledged up to somewhere within a record: all are delivered, rather twice than never
+    let mut elsewhere = whole;
+    elsewhere[MARK.len()] += 3;
+    fs::write(&file, &elsewhere).unwrap();
+    assert_eq!(texts(&folder.open(), 9), ["first", "second"]);
+    fs::write(&file, b"something else that somebody keeps here").unwrap();
+    assert!(matches!(Outbox::open(&folder.0, 1 << 20), Err(OpenError::Failed(_))));
+    assert!(fs::read(&file).unwrap().starts_with(b"something else"), "what is not the queue's is left alone");
+}

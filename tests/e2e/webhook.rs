@@ -1,0 +1,188 @@
+//! Operators are told of keys at the marks of `warn_at`, by a receiver that may be away.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::hmac::{HMAC_SHA256, Key, verify};
+use serde_json::Value;
+
+use crate::support::origin::Seen;
+use crate::support::{Gateway, Origin, Refusing, free_port, wait_until};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const OTHER: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
+
+fn config(origin: &Origin, receiver: SocketAddr, webhook: &str) -> String {
+    format!(
+        "upstreams: {{ origin: {{ nodes: [{}] }}, hooks: {{ nodes: [\"{receiver}\"] }} }}
+limits:
+  guard: {{ key: {{ header: x-account }}, algorithm: gcra, rate: 1/50h, burst: 20, warn_at: [80, 95] }}
+  watched: {{ key: all, algorithm: gcra, rate: 1/h, burst: 1, shadow: true, warn_at: [50] }}
+routes: [{{ name: all, upstream: origin, limits: [guard, watched] }}]
+webhook: {{ upstream: hooks, path: /told, secret_file: secret, queue: queue, {webhook} }}\n",
+        origin.node(),
+    )
+}
+
+fn start(origin: &Origin, receiver: SocketAddr, webhook: &str) -> Gateway {
+    Gateway::start_with(&config(origin, receiver, webhook), &[("secret", SECRET)], &[])
+}
+
+fn nowhere() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, free_port()).into()
+}
+
+/// Sends requests of this key until the last of its quota is used.
+fn use_up(gateway: &Gateway, key: &str) {
+    let mut client = gateway.client();
+    for _ in 0..20 {
+        assert_eq!(client.exchange("GET", "/", &[("x-account", key)]).status, 200);
+    }
+}
+
+fn field<'s>(seen: &'s Seen, name: &str) -> &'s str {
+    seen.head.all(name)[0]
+}
+
+fn body(seen: &Seen) -> Value {
+    serde_json::from_slice(&seen.body).unwrap()
+}
+
+/// What a message tells, whose signature is good.
+fn told(seen: &Seen, secret: &str) -> (String, u64) {
+    let content = format!(
+        "{}.{}.{}",
+        field(seen, "webhook-id"),
+        field(seen, "webhook-timestamp"),
+        String::from_utf8_lossy(&seen.body)
+    );
+    let key = Key::new(HMAC_SHA256, &STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap());
+    let mut signatures =
+        field(seen, "webhook-signature").split(' ').map(|signature| signature.strip_prefix("v1,").unwrap());
+    let good = |signature: &str| verify(&key, content.as_bytes(), &STANDARD.decode(signature).unwrap()).is_ok();
+    assert!(signatures.any(good), "{seen:?}");
+    let data = &body(seen)["data"];
+    (data["key"]["header x-account"].as_str().unwrap().to_owned(), data["at_percent"].as_u64().unwrap())
+}
+
+fn queued(gateway: &Gateway) -> f64 {
+    gateway.metrics().value("tollgate_webhook_queue_messages", &[]).unwrap()
+}
+
+fn ended(gateway: &Gateway, result: &str, count: f64) {
+    gateway.wait_for_metric("tollgate_webhook_messages_total", &[("result", result)], count);
+}
+
+#[test]
+fn each_mark_of_a_key_is_told_once_with_a_signature() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    let gateway = start(&origin, receiver.address, "");
+    for key in ["acme", "globex", "acme"] {
+        let mut client = gateway.client();
+        for _ in 0..10 {
+            client.exchange("GET", "/", &[("x-account", key)]);
+        }
+    }
+    use_up(&gateway, "initech");
+    ended(&gateway, "delivered", 4.0);
+    let seen = receiver.seen();
+    let messages: Vec<_> = seen.iter().map(|seen| told(seen, SECRET)).collect();
+    let expected = ["acme", "initech"].map(|key| [80, 95].map(|mark| (key.to_owned(), mark)));
+    assert_eq!(messages, expected.as_flattened());
+    let first = body(&seen[0]);
+    let data = &first["data"];
+    assert_eq!((first["type"].as_str(), data["limit"].as_str()), (Some("limit.warning"), Some("guard")));
+    assert_eq!(
+        [&data["used_percent"], &data["quota"], &data["remaining"]].map(Value::as_u64),
+        [Some(80), Some(20), Some(4)]
+    );
+    assert_eq!((seen[0].target(), field(&seen[0], "content-type")), ("/told", "application/json"));
+    let ids: BTreeSet<_> = seen.iter().map(|seen| field(seen, "webhook-id")).collect();
+    assert_eq!(ids.len(), 4);
+
+    gateway.folder.write("secret", format!("{OTHER}\n{SECRET}\n"));
+    assert_eq!(gateway.reload().status, 200);
+    use_up(&gateway, "umbrella");
+    ended(&gateway, "delivered", 6.0);
+    for secret in [SECRET, OTHER] {
+        assert_eq!(told(&receiver.seen()[5], secret), ("umbrella".to_owned(), 95));
+    }
+    assert_eq!(queued(&gateway), 0.0);
+}
+
+#[test]
+fn messages_outlive_the_gateway_and_the_receivers_absence_and_keep_their_identifiers() {
+    let (origin, receiver) = (Origin::start(), nowhere());
+    let mut gateway = start(&origin, receiver, "");
+    use_up(&gateway, "acme");
+    wait_until("both messages on disk", || queued(&gateway) == 2.0);
+    gateway.restart("KILL");
+    wait_until("both messages to be found", || queued(&gateway) == 2.0);
+    // the counts are gone, and the same is told once more
+    use_up(&gateway, "acme");
+    wait_until("four messages on disk", || queued(&gateway) == 4.0);
+    let receiver = Origin::at(receiver);
+    ended(&gateway, "delivered", 4.0);
+    let seen = receiver.seen();
+    let messages: Vec<_> = seen.iter().map(|seen| (told(seen, SECRET).1, field(seen, "webhook-id"))).collect();
+    assert_eq!(messages.iter().map(|(mark, _)| *mark).collect::<Vec<_>>(), [80, 95, 80, 95]);
+    assert_eq!(messages[..2], messages[2..], "a receiver knows them again");
+
+    drop(receiver);
+    gateway.end("TERM");
+    gateway.start_again();
+    assert_eq!(queued(&gateway), 0.0, "what is delivered stays so");
+}
+
+#[test]
+fn a_receiver_that_fails_is_asked_again_until_a_message_is_too_old() {
+    let origin = Origin::start();
+    let answers = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&answers);
+    let receiver = Origin::with(move |exchange| {
+        exchange.body()?;
+        match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => exchange.reply("503 Service Unavailable", "", b""),
+            _ => exchange.reply("204 No Content", "", b""),
+        }
+    });
+    let gateway = start(&origin, receiver.address, "");
+    use_up(&gateway, "acme");
+    ended(&gateway, "delivered", 2.0);
+    let seen = receiver.seen();
+    let tries: Vec<_> = seen.iter().map(|seen| (field(seen, "webhook-id"), told(seen, SECRET).1)).collect();
+    assert_eq!((tries.len(), tries[0]), (3, tries[1]));
+
+    let refusing = Refusing::new();
+    let address = refusing.node().trim_matches('"').parse().unwrap();
+    gateway.rewrite(&config(&origin, address, "keep: 1s"));
+    assert_eq!(gateway.reload().status, 200);
+    use_up(&gateway, "globex");
+    ended(&gateway, "expired", 2.0);
+    assert_eq!(queued(&gateway), 0.0);
+}
+
+#[test]
+fn a_full_queue_loses_what_comes_and_no_request_waits() {
+    let (origin, receiver) = (Origin::start(), nowhere());
+    let gateway = start(&origin, receiver, "max_queue: 64KiB");
+    let keys = 150;
+    for key in 0..keys {
+        use_up(&gateway, &format!("customer-{key}"));
+    }
+    let result = |result| gateway.metrics().value("tollgate_webhook_messages_total", &[("result", result)]).unwrap();
+    wait_until("all to be written or lost", || queued(&gateway) + result("no_room") == f64::from(2 * keys));
+    let kept = queued(&gateway);
+    assert!(kept > 50.0 && result("no_room") > 50.0, "{kept}");
+    assert!(gateway.metrics().value("tollgate_webhook_queue_bytes", &[]).unwrap() <= 65_536.0);
+    let receiver = Origin::at(receiver);
+    ended(&gateway, "delivered", kept);
+    assert_eq!(told(&receiver.seen()[0], SECRET), ("customer-0".to_owned(), 80));
+    // and there is room again
+    use_up(&gateway, "later");
+    ended(&gateway, "delivered", kept + 2.0);
+}
