@@ -23,13 +23,14 @@ use keys::Verb;
 use reloads::Reloads;
 use snapshots::Snapshots;
 
+use crate::customers::source::SourceStatus;
 use crate::gateway::Gateway;
 use crate::gateway::explain::{Explanation, Question};
 use crate::lifecycle::Phase;
 use crate::store::shared::SharedStatus;
 use crate::telemetry::history::History;
 use crate::telemetry::offenders::Top;
-use crate::telemetry::{StoreUsage, TableUsage, Telemetry};
+use crate::telemetry::{SourceUsage, StoreUsage, TableUsage, Telemetry};
 use crate::units::Nanos;
 
 /// Answers on the admin listener.
@@ -246,6 +247,10 @@ impl Admin {
         for pool in &active.pools {
             self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
         }
+        self.telemetry.set_sources(active.sources().iter().map(|source| {
+            let SourceStatus { entries, fresh_at, .. } = source.status();
+            SourceUsage { source: source.name(), entries, fresh_at }
+        }));
         match self.telemetry.render() {
             Ok(text) => (StatusCode::OK, EXPOSITION, text),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("cannot render the metrics: {error}\n")),

@@ -62,7 +62,7 @@ mod words;
 pub use cluster::Cluster;
 pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
-pub use identify::JwksFile;
+pub use identify::{Jwks, JwksAddress, JwksSource, PublishedJwks};
 pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};
 pub use operators::Operators;
 pub use overrides::ConfiguredOverrides;
@@ -104,7 +104,7 @@ pub struct Loaded {
     /// What reads the rows of both.
     pub overrides: ConfiguredOverrides,
     /// The file of the keys that tokens are verified with, if there are tokens.
-    pub jwks: Option<JwksFile>,
+    pub jwks: Option<Jwks>,
     /// Where states are kept over restarts, if anywhere.
     pub state: Option<StateFile>,
     /// The nodes that keep sticky limits together, if there are several.
@@ -166,7 +166,7 @@ pub struct CustomerFiles {
     /// The file that lists groups of customers, if there is one.
     pub groups: Option<NamedFile>,
     /// The file of the keys that tokens are verified with, if there are tokens.
-    pub jwks: Option<JwksFile>,
+    pub jwks: Option<Jwks>,
 }
 
 /// The files about customers that a configuration names, whatever is wrong elsewhere in it: to look into them all the

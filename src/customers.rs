@@ -10,6 +10,7 @@ use crate::units::Nanos;
 
 pub mod directory;
 pub mod jwt;
+pub mod source;
 
 pub use directory::{Directory, Unavailable};
 pub use jwt::{TokenFault, Tokens};

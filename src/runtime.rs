@@ -46,11 +46,12 @@ use crate::admin::access::Access;
 use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Records};
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::cluster::{Cluster, Observer as Asked, OsPlatform};
+use crate::customers::source::Refresher;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::crossings::Crossings;
-use crate::gateway::upstream::{Pool, health};
+use crate::gateway::upstream::Pool;
 use crate::gateway::{Gateway, GatewayState};
 use crate::ruleset::Endpoint;
 use crate::ruleset::key::KeyHasher;
@@ -158,7 +159,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     telemetry.watch_panics();
     // Before the process that hands over stops, and before anybody is told that this one is ready.
     let pools = rules.pools(None);
-    resolve(&pools);
+    meet_others(&pools, &rules.sources(), &telemetry);
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = match &mut predecessor {
         Some(predecessor) => {
@@ -239,16 +240,17 @@ fn take_small_pages() {
     }
 }
 
-/// Finds addresses for the nodes that are written as host names; those that are not resolved in time have to wait for the
-/// watch of their pool.
-fn resolve(pools: &[Arc<Pool>]) {
+/// Finds addresses for the nodes that are written as host names, and asks the sources of customers and keys. What is not
+/// there in time has to wait for the background.
+fn meet_others(pools: &[Arc<Pool>], sources: &[Arc<Refresher>], telemetry: &Telemetry) {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
-            runtime.block_on(health::resolve_new(pools, reload::RESOLVE));
+            runtime.block_on(reload::meet_others(pools, sources, telemetry, &clock));
             // Nobody waits for what the system is still looking up.
             runtime.shutdown_background();
         }
-        Err(error) => tracing::warn!(%error, "cannot resolve host names before the start"),
+        Err(error) => tracing::warn!(%error, "cannot ask anybody before the start"),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod names;
 pub mod offenders;
 pub mod recent;
 mod series;
+mod sources;
 mod store;
 mod striped;
 
@@ -30,10 +31,12 @@ use configured::Configured;
 use names::Name;
 use offenders::{Offender, Offenders};
 use recent::Recent;
+use sources::SourceMetrics;
 use store::StoreMetrics;
 use striped::{HotCounterVec, HotGaugeVec, HotHistogramVec};
 
 pub use cluster::ClusterUsage;
+pub use sources::SourceUsage;
 pub use store::StoreUsage;
 
 use crate::ruleset::Ruleset;
@@ -75,6 +78,7 @@ pub struct Telemetry {
     limit_keys_max: IntGaugeVec,
     limit_keys_evicted: IntCounterVec,
     store: StoreMetrics,
+    sources: SourceMetrics,
     cluster_members: IntGauge,
     cluster: ClusterMetrics,
     upstream_healthy: IntGaugeVec,
@@ -144,6 +148,7 @@ impl Telemetry {
             limit_keys_max: gauge(&registry, &names::LIMIT_KEYS_MAX)?,
             limit_keys_evicted: counter(&registry, &names::LIMIT_KEYS_EVICTED)?,
             store: StoreMetrics::new(&registry)?,
+            sources: SourceMetrics::new(&registry)?,
             cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
             cluster: ClusterMetrics::new(&registry)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
@@ -342,6 +347,16 @@ impl Telemetry {
     pub fn set_store_usage(&self, usage: &StoreUsage) {
         self.store.set(usage);
         self.cluster_members.set(shown(usage.nodes));
+    }
+
+    /// A source of customers or keys was asked.
+    pub fn source_asked(&self, source: &str, succeeded: bool) {
+        self.sources.asked(source, succeeded);
+    }
+
+    /// How the sources stand, in place of those before; to be called before [`Telemetry::render`].
+    pub fn set_sources(&self, sources: impl Iterator<Item = SourceUsage>) {
+        self.sources.set(sources);
     }
 
     /// Who was denied most, in place of whoever it was before; to be called before [`Telemetry::render`].

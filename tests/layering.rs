@@ -81,7 +81,8 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "customers",
-        may_use: &["units", "clock", "algorithm", "ruleset", "redis_client"],
+        // of the engine: requests of the gateway's own, to those who publish keys
+        may_use: &["fields", "units", "clock", "tls", "algorithm", "ruleset", "redis_client", "http"],
         never: &["pingora::", "prometheus::"],
     },
     Layer {

@@ -24,6 +24,7 @@ mod include;
 mod listeners;
 mod operators;
 mod store;
+mod tokens;
 mod upstreams;
 mod webhook;
 
@@ -95,6 +96,7 @@ pub struct SourceState {
     cluster: Option<ClusterSettings>,
     directory: Option<directory::OpenDirectory>,
     groups: Option<directory::OpenGroups>,
+    keys: Option<tokens::OpenKeys>,
 }
 
 impl Source {
@@ -160,8 +162,10 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     let groups = directory::open_groups(path, loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, seen);
     let groups = groups.map_err(with_warnings)?;
     // before the directory, of which rows come into force as they are read
-    let tokens =
-        loaded.jwks.as_ref().map(|jwks| directory::open_tokens(path, jwks, &loaded.ruleset.plans, &groups, seen));
+    let tokens = loaded
+        .jwks
+        .as_ref()
+        .map(|jwks| tokens::open(path, jwks, (&loaded.ruleset.plans, &groups), &mut kept.keys, seen));
     let tokens = tokens.transpose();
     let tokens = tokens.map_err(|problems| {
         let named = loaded.directory.as_ref().and_then(DirectorySource::file);
@@ -212,7 +216,7 @@ fn with_files(problems: Problems, path: &Path, text: &SourceText, seen: &mut Vec
         // whose members are right then cannot be told
         Err(others) => return together(problems, others, &file),
     };
-    let problems = match named.jwks.map(|jwks| directory::open_tokens(path, &jwks, &named.plans, &groups, seen)) {
+    let problems = match named.jwks.map(|jwks| tokens::open(path, &jwks, (&named.plans, &groups), &mut None, seen)) {
         Some(Err(others)) => together(problems, others, &file),
         Some(Ok(_)) | None => problems,
     };

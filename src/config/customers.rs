@@ -1,6 +1,6 @@
 //! `customers:`.
 
-use crate::config::identify::{self, Identify, JwksFile};
+use crate::config::identify::{self, Identify, Jwks};
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
@@ -62,7 +62,7 @@ pub(super) struct Customers {
     /// The file that lists groups, if there is one.
     pub(super) groups: Option<NamedFile>,
     /// Absent where no tokens are.
-    pub(super) jwks: Option<JwksFile>,
+    pub(super) jwks: Option<Jwks>,
 }
 
 /// Whether `customers:` is there, and whether callers may have tokens.

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use http::Uri;
 use jsonwebtoken::Algorithm;
 
 use crate::config::key::{cookie_name, named};
 use crate::config::names::Names;
-use crate::config::problem::Problem;
-use crate::config::read::{Field, each_once, every};
-use crate::config::settings::{IDENTIFY, JWT};
-use crate::config::store::{NamedFile, named_file};
+use crate::config::problem::{Place, Problem};
+use crate::config::read::{Field, Section, each_once, every};
+use crate::config::settings::{IDENTIFY, JWKS, JWT, STORE_TLS};
+use crate::config::store::{ClientTls, NamedFile, client_tls, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
 use crate::units::Nanos;
 
@@ -36,19 +37,59 @@ const ALGORITHMS: [(&str, Algorithm); 12] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 
-/// The file of the keys that tokens are verified with.
+/// The keys that tokens are verified with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JwksFile {
-    /// The file.
-    pub file: NamedFile,
+pub struct Jwks {
+    /// Where they are.
+    pub source: JwksSource,
     /// What the tokens are held to.
     pub rules: Arc<JwtRules>,
+}
+
+/// Where the keys are that tokens are verified with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JwksSource {
+    /// In a file.
+    File(NamedFile),
+    /// Where their issuer publishes them.
+    Published(Box<PublishedJwks>),
+}
+
+/// Keys that their issuer publishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublishedJwks {
+    /// Where.
+    pub at: JwksAddress,
+    /// What TLS takes.
+    pub tls: ClientTls,
+    /// How long a set is used before it is fetched again.
+    pub refresh: Nanos,
+    /// The least time between two attempts.
+    pub min_interval: Nanos,
+    /// Where it is written.
+    pub place: Place,
+}
+
+/// Where an issuer publishes its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JwksAddress {
+    /// At this URL.
+    Url(Uri),
+    /// Where the configuration of this OpenID issuer says.
+    Issuer(String),
+}
+
+impl PublishedJwks {
+    /// How long a set is used where the configuration says nothing.
+    const DEFAULT_REFRESH: Nanos = Nanos::from_secs(3_600);
+    /// The least time between two attempts where it says nothing.
+    const DEFAULT_MIN_INTERVAL: Nanos = Nanos::from_secs(10);
 }
 
 /// What `identify` says.
 pub(super) struct Identify {
     pub(super) sources: Vec<CredentialSource>,
-    pub(super) jwks: Option<JwksFile>,
+    pub(super) jwks: Option<Jwks>,
 }
 
 /// Whether any of the credentials is a token.
@@ -93,7 +134,7 @@ fn told_apart(source: &CredentialSource) -> (&'static str, String) {
     }
 }
 
-type Source = (CredentialSource, Option<JwksFile>);
+type Source = (CredentialSource, Option<Jwks>);
 
 fn source(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     // somebody may take this for the place where credentials are listed
@@ -129,10 +170,9 @@ fn only_true(field: &Field<'_>, source: CredentialSource) -> Option<CredentialSo
 }
 
 fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
-    const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
     const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
     let section = field.section(&JWT)?;
-    let file = section.required("jwks_file", FILE).and_then(|field| named_file(&field, FILE));
+    let source = jwks_source(&section);
     let claim = section.get_or("claim", DEFAULT_CLAIM.to_owned(), |field| field.parsed(CLAIM, named));
     let plan_claim = section.get_with("plan_claim", |field| field.parsed(CLAIM, named));
     let plan = section.get_with("plan", |field| plans.resolve(field).map(PlanId));
@@ -157,6 +197,13 @@ fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     let leeway = section.get_or("leeway", DEFAULT_LEEWAY, Field::duration);
     let require_exp = section.get_or("require_exp", true, Field::flag);
     let header = section.get_with("header", token_header);
+    let (source, mut issuers) = (source?, issuers?);
+    if let JwksSource::Published(published) = &source
+        && let JwksAddress::Issuer(issuer) = &published.at
+        && issuers.is_empty()
+    {
+        issuers.push(issuer.clone());
+    }
     let rules = Arc::new(JwtRules {
         header: header?,
         claim: claim?,
@@ -164,12 +211,57 @@ fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
         plan: plan?,
         group_claims: group_claims?,
         algorithms: algorithms?,
-        issuers: issuers?,
+        issuers,
         audiences: audiences?,
         leeway: leeway?,
         require_exp: require_exp?,
     });
-    Some((CredentialSource::Jwt(Arc::clone(&rules)), Some(JwksFile { file: file?, rules })))
+    Some((CredentialSource::Jwt(Arc::clone(&rules)), Some(Jwks { source, rules })))
+}
+
+/// Where the keys are, as the settings of `jwt` say.
+fn jwks_source(section: &Section<'_>) -> Option<JwksSource> {
+    const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
+    const KEYS: &str = "`jwks_file`, the name of a file, or `jwks: {url: ...}` or `jwks: {issuer: ...}`";
+    match (section.get("jwks_file"), section.get("jwks")) {
+        (Some(file), None) => named_file(&file, FILE).map(JwksSource::File),
+        (None, Some(published)) => published_jwks(&published).map(Box::new).map(JwksSource::Published),
+        (None, None) if ["jwks_file", "jwks"].iter().any(|key| section.is_misspelt(key)) => None,
+        (None, None) => section.field.fail(
+            Problem::error(section.field.key_place(), "does not say which keys tokens are verified with")
+                .expected(KEYS),
+        ),
+        (Some(_), Some(second)) => {
+            section.field.fail(Problem::error(second.key_place(), "names keys a second time").expected(KEYS))
+        }
+    }
+}
+
+fn published_jwks(field: &Field<'_>) -> Option<PublishedJwks> {
+    let section = field.section(&JWKS)?;
+    let url = section.get_with("url", |field| field.url("a URL, like `https://issuer.example.com/jwks.json`"));
+    let issuer = section.get_with("issuer", |field| {
+        field.url("the URL of an OpenID issuer, like `https://issuer.example.com`")?;
+        field.parsed("the URL of an OpenID issuer", named)
+    });
+    let tls = section.get_or("tls", ClientTls::default(), |field| client_tls(&field.section(&STORE_TLS)?, field));
+    let refresh = section.get_or("refresh", PublishedJwks::DEFAULT_REFRESH, Field::duration);
+    let min_interval = section.get_or("min_interval", PublishedJwks::DEFAULT_MIN_INTERVAL, Field::duration);
+    let at = match (url?, issuer?) {
+        (Some(url), None) => JwksAddress::Url(url),
+        (None, Some(issuer)) => JwksAddress::Issuer(issuer),
+        (None, None) if ["url", "issuer"].iter().any(|key| section.is_misspelt(key)) => return None,
+        _ => {
+            let problem = Problem::error(field.key_place(), "does not name one place");
+            return field.fail(problem.expected("`url` or `issuer`"));
+        }
+    };
+    let (refresh, min_interval) = (refresh?, min_interval?);
+    if min_interval > refresh {
+        let problem = Problem::error(field.key_place(), "is fetched again before that may be");
+        return field.fail(problem.expected("`refresh` at least as long as `min_interval`"));
+    }
+    Some(PublishedJwks { at, tls: tls?, refresh, min_interval, place: field.key_place() })
 }
 
 fn token_header(field: &Field<'_>) -> Option<http::HeaderName> {

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::net::IpAddr;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, Uri};
 
 use crate::algorithm::AlgorithmName;
 use crate::config::problem::{Place, Problem};
@@ -96,6 +97,27 @@ impl<'a> Field<'a> {
     pub(super) fn algorithm(&self) -> Option<AlgorithmName> {
         let words: Vec<(&str, AlgorithmName)> = AlgorithmName::ALL.iter().map(|name| (name.as_str(), *name)).collect();
         self.choice(&words)
+    }
+
+    /// The URL of something that is asked for over HTTP. A warning where everybody on the way could answer.
+    pub(super) fn url(&self, expected: &str) -> Option<Uri> {
+        let url: Uri = self.parsed(expected, |text| {
+            let url: Uri = text.parse().map_err(|_| invalid("is no URL"))?;
+            match (url.scheme_str(), url.host()) {
+                (Some("http" | "https"), Some(host)) if !host.is_empty() => {}
+                _ => return Err(invalid("is no URL that begins with `https://` or `http://`")),
+            }
+            match url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+                true => Err(invalid("holds a user name or a password")),
+                false => Ok(url),
+            }
+        })?;
+        let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+        let is_near = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        if url.scheme_str() == Some("http") && !is_near {
+            self.warn("is asked for without TLS: everybody on the way can answer in its place", "use `https://`");
+        }
+        Some(url)
     }
 
     /// The name of a header field, in lower case.

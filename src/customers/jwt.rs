@@ -1,17 +1,20 @@
 //! Customers who show a signed token (RFC 7519): whether it is genuine and still good, and what it says of them.
 //!
-//! No I/O and no clock: keys and the time come in. Which tokens were found genuine is remembered, as looking at a
-//! signature takes far longer than looking at a clock.
+//! Keys and the time come in: from a file, or from where the issuer publishes them ([`remote`]). Which tokens were found
+//! genuine is remembered as long as the keys stay the same, as looking at a signature takes far longer than looking at a
+//! clock.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::{ArcSwapOption, Guard};
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{DecodingKey, Validation};
 use serde_json::{Map, Value};
 
+use crate::clock::Clock;
 use crate::customers::Customer;
 use crate::customers::directory::{GroupNames, GroupTable, is_name};
 use crate::ruleset::groups::{Groups, MOST_LEVELS};
@@ -19,10 +22,12 @@ use crate::ruleset::{JwtRules, PlanId, key};
 use crate::units::Nanos;
 
 pub mod keys;
+pub mod remote;
 mod signature;
 mod verified;
 
 use keys::{Key, Keys};
+use remote::KeySet;
 use verified::VerifiedTokens;
 
 /// The longest token that is looked at, in bytes.
@@ -33,8 +38,19 @@ pub struct Tokens {
     rules: Arc<JwtRules>,
     /// Their names.
     plans: Vec<String>,
-    keys: Vec<Trusted>,
     groups: Arc<GroupTable>,
+    keys: KeySet,
+    /// Keys the hashes by which tokens are remembered.
+    seed: [u8; 16],
+    /// What the keys were made into last.
+    verifier: ArcSwapOption<Verifier>,
+}
+
+/// Keys, and the tokens that they verified.
+struct Verifier {
+    /// What it is made of.
+    from: Arc<Keys>,
+    keys: Vec<Trusted>,
     known: VerifiedTokens,
 }
 
@@ -97,6 +113,16 @@ pub enum TokenFault {
     /// It names no plan that there is.
     #[error("the token names no plan that is known here")]
     WithoutPlan,
+    /// Nobody can tell at the moment: the keys that the issuer publishes cannot be fetched, or not in time.
+    #[error("the keys of the token's issuer cannot be fetched at the moment")]
+    WithoutKeys,
+}
+
+/// Why no claims are taken from a token.
+enum NotGenuine {
+    /// It names a key that is not known.
+    UnknownKey,
+    Fault(TokenFault),
 }
 
 // === impl Tokens ===
@@ -105,23 +131,37 @@ impl Tokens {
     /// What `rules` make of tokens that one of `keys` signed. `plans` are the names of the plans, `groups` those that
     /// customers may belong to, `seed` keys the hashes by which tokens are remembered.
     ///
-    /// `None` if the rules accept no algorithm that any of the keys is good for.
+    /// `None` if the rules accept no algorithm that any of the keys is good for, of those that are there.
     pub fn new(
         rules: Arc<JwtRules>,
-        keys: Keys,
+        keys: KeySet,
         plans: &[String],
         groups: Arc<GroupTable>,
         seed: &[u8; 16],
     ) -> Option<Self> {
         signature::install();
-        let keys: Vec<Trusted> = keys.0.into_iter().filter_map(|key| Trusted::new(key, &rules)).collect();
-        (!keys.is_empty()).then(|| Self {
-            rules,
-            plans: plans.to_vec(),
-            keys,
-            groups,
-            known: VerifiedTokens::new(seed),
-        })
+        let verifier = ArcSwapOption::empty();
+        let tokens = Self { rules, plans: plans.to_vec(), groups, keys, seed: *seed, verifier };
+        let is_of_use = tokens.verifier().as_ref().is_none_or(|verifier| !verifier.keys.is_empty());
+        is_of_use.then_some(tokens)
+    }
+
+    /// The keys that tokens are verified with.
+    pub fn keys(&self) -> &KeySet {
+        &self.keys
+    }
+
+    /// The keys as they are now; nothing before they were fetched.
+    fn verifier(&self) -> Guard<Option<Arc<Verifier>>> {
+        let (keys, made) = (self.keys.keys.load(), self.verifier.load());
+        if made.as_ref().map(|made| &made.from).map(Arc::as_ptr) == keys.as_ref().map(Arc::as_ptr) {
+            return made;
+        }
+        self.verifier.store(keys.as_ref().map(|keys| {
+            let trusted = keys.0.iter().filter_map(|key| Trusted::new(key, &self.rules)).collect();
+            Arc::new(Verifier { from: Arc::clone(keys), keys: trusted, known: VerifiedTokens::new(&self.seed) })
+        }));
+        self.verifier.load()
     }
 
     /// The same as [`Tokens::verify`], where no signature has to be verified for it.
@@ -129,49 +169,43 @@ impl Tokens {
         if token.len() > MAX_TOKEN {
             return Some(Err(TokenFault::Unverified));
         }
-        let known = self.known.get(self.known.hash(token))?;
+        let known = self.verifier().as_ref()?.known.find(token)?;
         Some(known.times.check(now, &self.rules).map(|()| known))
     }
 
-    /// Whose token this is, if it is good at `now`.
-    pub fn verify(&self, token: &[u8], now: Nanos) -> Result<Arc<Token>, TokenFault> {
-        if let Some(remembered) = self.remembered(token, now) {
-            return remembered;
+    /// Whose token this is, if it is good now. Where it names a key that is not known, the keys are fetched anew, and the
+    /// token waits for them for a tenth of a second at most.
+    pub async fn find(&self, token: &[u8], clock: &Arc<dyn Clock>) -> Result<Arc<Token>, TokenFault> {
+        match self.check(token, clock.wall()) {
+            Err(NotGenuine::UnknownKey) => {}
+            checked => return checked.map_err(TokenFault::from),
         }
-        let claims = self.genuine(token)?;
+        let are_current = self.keys.renewed(clock).await;
+        match self.check(token, clock.wall()) {
+            // the key may be a new one
+            Err(NotGenuine::UnknownKey) if !are_current => Err(TokenFault::WithoutKeys),
+            checked => checked.map_err(TokenFault::from),
+        }
+    }
+
+    /// Whose token this is, if it is good at `now`, going by the keys that are there.
+    pub fn verify(&self, token: &[u8], now: Nanos) -> Result<Arc<Token>, TokenFault> {
+        self.check(token, now).map_err(TokenFault::from)
+    }
+
+    fn check(&self, token: &[u8], now: Nanos) -> Result<Arc<Token>, NotGenuine> {
+        if let Some(remembered) = self.remembered(token, now) {
+            return Ok(remembered?);
+        }
+        let verifier = self.verifier();
+        let verifier = verifier.as_ref().ok_or(NotGenuine::UnknownKey)?;
+        let claims = verifier.genuine(token)?;
         let times = Times::of(&claims)?;
         times.check(now, &self.rules)?;
         let customer = Arc::new(self.customer(&claims)?);
         let (named, token) = (token, Arc::new(Token { customer, claims, times }));
-        self.known.put(self.known.hash(named), &token);
+        verifier.known.put(named, &token);
         Ok(token)
-    }
-
-    /// The claims of a token that a trusted key signed. A token that names its key is held to that key.
-    fn genuine(&self, token: &[u8]) -> Result<Claims, TokenFault> {
-        let header = jsonwebtoken::decode_header(token).map_err(|_| TokenFault::Unverified)?;
-        // what is marked as critical has to be understood (RFC 7515, section 4.1.11), and nothing is
-        if header.crit.is_some() {
-            return Err(TokenFault::Unverified);
-        }
-        let named = |key: &&Trusted| header.kid.is_none() || key.id == header.kid;
-        let fits = |key: &&Trusted| key.validation.algorithms.contains(&header.alg);
-        let mut fault = TokenFault::Unverified;
-        for key in self.keys.iter().filter(named).filter(fits) {
-            match jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &key.validation) {
-                Ok(data) => return Ok(Claims(data.claims)),
-                Err(error) => {
-                    fault = match error.kind() {
-                        ErrorKind::InvalidIssuer => TokenFault::WrongIssuer,
-                        ErrorKind::InvalidAudience => TokenFault::WrongAudience,
-                        ErrorKind::MissingRequiredClaim(claim) if claim == "iss" => TokenFault::WrongIssuer,
-                        ErrorKind::MissingRequiredClaim(_) => TokenFault::WrongAudience,
-                        _ => continue,
-                    };
-                }
-            }
-        }
-        Err(fault)
     }
 
     fn customer(&self, claims: &Claims) -> Result<Customer, TokenFault> {
@@ -208,15 +242,64 @@ impl Tokens {
 impl fmt::Debug for Tokens {
     /// Keys may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tokens({} keys)", self.keys.len())
+        write!(f, "Tokens({} keys)", self.keys.keys.load().as_ref().map_or(0, |keys| keys.0.len()))
+    }
+}
+
+impl From<TokenFault> for NotGenuine {
+    fn from(fault: TokenFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<NotGenuine> for TokenFault {
+    fn from(not: NotGenuine) -> Self {
+        match not {
+            NotGenuine::UnknownKey => Self::Unverified,
+            NotGenuine::Fault(fault) => fault,
+        }
+    }
+}
+
+// === impl Verifier ===
+
+impl Verifier {
+    /// The claims of a token that a trusted key signed. A token that names its key is held to that key.
+    fn genuine(&self, token: &[u8]) -> Result<Claims, NotGenuine> {
+        let header = jsonwebtoken::decode_header(token).map_err(|_| TokenFault::Unverified)?;
+        // what is marked as critical has to be understood (RFC 7515, section 4.1.11), and nothing is
+        if header.crit.is_some() {
+            return Err(TokenFault::Unverified.into());
+        }
+        if header.kid.is_some() && !self.from.0.iter().any(|key| key.id == header.kid) {
+            return Err(NotGenuine::UnknownKey);
+        }
+        let named = |key: &&Trusted| header.kid.is_none() || key.id == header.kid;
+        let fits = |key: &&Trusted| key.validation.algorithms.contains(&header.alg);
+        let mut fault = TokenFault::Unverified;
+        for key in self.keys.iter().filter(named).filter(fits) {
+            match jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &key.validation) {
+                Ok(data) => return Ok(Claims(data.claims)),
+                Err(error) => {
+                    fault = match error.kind() {
+                        ErrorKind::InvalidIssuer => TokenFault::WrongIssuer,
+                        ErrorKind::InvalidAudience => TokenFault::WrongAudience,
+                        ErrorKind::MissingRequiredClaim(claim) if claim == "iss" => TokenFault::WrongIssuer,
+                        ErrorKind::MissingRequiredClaim(_) => TokenFault::WrongAudience,
+                        _ => continue,
+                    };
+                }
+            }
+        }
+        Err(fault.into())
     }
 }
 
 impl Trusted {
-    fn new(Key { id, algorithms, key }: Key, rules: &JwtRules) -> Option<Self> {
+    fn new(Key { id, algorithms, key }: &Key, rules: &JwtRules) -> Option<Self> {
         let accepted =
-            |algorithm: &jsonwebtoken::Algorithm| rules.algorithms.is_empty() || rules.algorithms.contains(algorithm);
-        let algorithms: Vec<_> = algorithms.into_iter().filter(accepted).collect();
+            |algorithm: &&jsonwebtoken::Algorithm| rules.algorithms.is_empty() || rules.algorithms.contains(algorithm);
+        let algorithms: Vec<_> = algorithms.iter().filter(accepted).copied().collect();
         let mut validation = Validation::new(*algorithms.first()?);
         validation.algorithms = algorithms;
         // the library would read the machine's clock
@@ -232,7 +315,7 @@ impl Trusted {
             validation.set_issuer(&rules.issuers);
             validation.required_spec_claims.insert("iss".to_owned());
         }
-        Some(Self { id, key, validation })
+        Some(Self { id: id.clone(), key: key.clone(), validation })
     }
 }
 

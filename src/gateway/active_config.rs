@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::customers::directory::GroupTable;
+use crate::customers::source::Refresher;
 use crate::customers::{Directory, Tokens};
 use crate::gateway::decisions::request_limits::RequestLimits;
 use crate::gateway::identify::CredentialLookup;
@@ -69,6 +70,11 @@ pub struct CompiledConfig {
 }
 
 impl CompiledConfig {
+    /// What is fetched in the background for callers to be known.
+    pub fn sources(&self) -> Vec<Arc<Refresher>> {
+        sources(self.tokens.as_ref())
+    }
+
     /// The pools of its upstreams, in place of those `before`: pools that did not change stay, and what is known of nodes
     /// is kept.
     pub fn pools(&self, before: Option<&ActiveConfig>) -> Vec<Arc<Pool>> {
@@ -137,10 +143,19 @@ impl ActiveConfig {
         }
     }
 
+    /// What is fetched in the background for callers to be known.
+    pub fn sources(&self) -> Vec<Arc<Refresher>> {
+        sources(self.tokens.as_ref())
+    }
+
     /// What callers are known by, at the time that `clock` tells.
     pub fn lookup<'a>(&'a self, clock: &'a Arc<dyn Clock>) -> CredentialLookup<'a> {
         CredentialLookup { directory: &self.directory, tokens: self.tokens.as_ref(), clock }
     }
+}
+
+fn sources(tokens: Option<&Tokens>) -> Vec<Arc<Refresher>> {
+    tokens.and_then(|tokens| tokens.keys().refresher()).cloned().into_iter().collect()
 }
 
 /// The limits of a ruleset as a store has to know them, none of which starts afresh.

@@ -390,7 +390,7 @@ fn kept_out(ruleset: &Ruleset, facts: &Facts<'_>, caller: Option<&Caller>) -> An
         None => false,
     };
     let whose = match caller.map(|caller| &caller.identity) {
-        Some(Identity::Directory(_) | Identity::Jwt(_)) => "the customer, or its address, is not let in",
+        Some(Identity::Directory(_) | Identity::Jwt { .. }) => "the customer, or its address, is not let in",
         Some(Identity::Anonymous) | None => "the address is not let in",
     };
     let list = if everywhere { "`access`" } else { "the `access` of the route" };

@@ -44,7 +44,10 @@ pub async fn identify(
             let found = directory.find(&key, clock).await.map_err(|Unavailable| Answer::DirectoryAway);
             found.and_then(|customer| in_force(customer, clock.wall()))
         }
-        Some((_, Credential::Token(token))) => from_token(tokens, &token, clock.wall()),
+        Some((_, Credential::Token(token))) => match tokens {
+            None => Err(Answer::CredentialUnknown),
+            Some(tokens) => from_verified(tokens.find(&token, clock).await, directory),
+        },
     };
     accept(rules, found)
 }
@@ -65,7 +68,7 @@ pub fn known(
         }
         Ok(Some((_, Credential::Token(token)))) => match tokens {
             None => Err(Answer::CredentialUnknown),
-            Some(tokens) => from_verified(tokens.remembered(&token, wall)?),
+            Some(tokens) => from_verified(tokens.remembered(&token, wall)?, directory),
         },
     };
     Some(accept(rules, found))
@@ -86,7 +89,10 @@ pub fn identify_recorded(
             Directory::File(file) => in_force(file.find(&key), now),
             Directory::Redis(_) => Err(Answer::DirectoryAway),
         },
-        Some((_, Credential::Token(token))) => from_token(tokens, &token, now),
+        Some((_, Credential::Token(token))) => match tokens {
+            None => Err(Answer::CredentialUnknown),
+            Some(tokens) => from_verified(tokens.verify(&token, now), directory),
+        },
     };
     accept(rules, found)
 }
@@ -118,15 +124,16 @@ fn in_force(customer: Option<Arc<Customer>>, now: Nanos) -> Result<Identity, Ans
     }
 }
 
-fn from_token(tokens: Option<&Tokens>, token: &[u8], now: Nanos) -> Result<Identity, Answer> {
-    let tokens = tokens.ok_or(Answer::CredentialUnknown)?;
-    from_verified(tokens.verify(token, now))
-}
-
-fn from_verified(token: Result<Arc<Token>, TokenFault>) -> Result<Identity, Answer> {
-    match token.map_err(Answer::TokenRefused)? {
-        token if token.customer.suspended => Err(Answer::Suspended),
-        token => Ok(Identity::Jwt(token)),
+/// The customer that a token names. Where the directory lists it, what that says goes before what the token says.
+fn from_verified(token: Result<Arc<Token>, TokenFault>, directory: &Directory) -> Result<Identity, Answer> {
+    let token = token.map_err(|fault| match fault {
+        TokenFault::WithoutKeys => Answer::DirectoryAway,
+        fault => Answer::TokenRefused(fault),
+    })?;
+    let listed = directory.named(&token.customer.name);
+    match token.customer.suspended || listed.as_ref().is_some_and(|listed| listed.suspended) {
+        true => Err(Answer::Suspended),
+        false => Ok(Identity::of_token(token, listed)),
     }
 }
 

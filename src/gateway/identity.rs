@@ -14,16 +14,32 @@ pub enum Identity {
     /// Somebody whom the directory knows.
     Directory(Arc<Customer>),
     /// Somebody with a token.
-    Jwt(Arc<Token>),
+    Jwt {
+        /// The token.
+        token: Arc<Token>,
+        /// What the directory has for the name in the token. It goes before what the token says.
+        listed: Option<Arc<Customer>>,
+    },
 }
 
 impl Identity {
+    /// Somebody with a token, whom the directory has as `listed` if it lists them. Groups of the token stay where the
+    /// directory names none.
+    pub fn of_token(token: Arc<Token>, listed: Option<Arc<Customer>>) -> Self {
+        let groups = &token.customer.groups;
+        let listed = listed.map(|listed| match (&listed.groups, groups) {
+            (None, Some(_)) => Arc::new(Customer { groups: groups.clone(), ..(*listed).clone() }),
+            _ => listed,
+        });
+        Self::Jwt { token, listed }
+    }
+
     /// The customer.
     pub fn customer(&self) -> Option<&Arc<Customer>> {
         match self {
             Self::Anonymous => None,
             Self::Directory(customer) => Some(customer),
-            Self::Jwt(token) => Some(&token.customer),
+            Self::Jwt { token, listed } => listed.as_ref().or(Some(&token.customer)),
         }
     }
 
@@ -31,7 +47,7 @@ impl Identity {
     pub fn claims(&self) -> Option<&dyn Claims> {
         match self {
             Self::Anonymous | Self::Directory(_) => None,
-            Self::Jwt(token) => Some(&token.claims),
+            Self::Jwt { token, .. } => Some(&token.claims),
         }
     }
 }

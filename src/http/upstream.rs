@@ -15,11 +15,13 @@ use crate::tls::TlsClient;
 use crate::units::Nanos;
 
 mod connect;
+mod fetch;
 mod http1;
 mod http2;
 
 pub(super) use connect::open;
 pub use connect::{post, probe};
+pub use fetch::{FetchError, Fetched, OwnRequest, fetch};
 pub use http1::Http1Connection;
 pub use http2::{Http2Connection, Http2Upstream};
 

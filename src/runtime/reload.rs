@@ -16,19 +16,21 @@ use tokio::time::sleep;
 
 mod watch;
 
-use watch::{Pools, Watch};
+use watch::{ActiveTasks, Watch};
 
 use super::state::{SnapshotWriter, StateFile};
 use super::webhook::{self, Courier};
 use crate::admin::access::Access;
 pub use crate::admin::access::{Token, TokenRules as AccessTerms};
 use crate::admin::reloads::{Attempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
+use crate::clock::Clock;
 use crate::cluster::settings::Settings as ClusterSettings;
+use crate::customers::source::{self, Refresher};
 use crate::files::{FileVersion, Print};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 pub use crate::gateway::active_config::CompiledConfig;
-use crate::gateway::upstream::health;
+use crate::gateway::upstream::{Pool, health};
 use crate::panics::{Panicked, catch_panic, failpoint};
 use crate::ruleset::Endpoint;
 use crate::ruleset::Ruleset;
@@ -39,8 +41,9 @@ use crate::units::Nanos;
 
 /// How often what was in force before is asked whether a request still holds it.
 const TIDY: Duration = Duration::from_secs(1);
-/// How long the host names of new upstream nodes may take to be resolved before requests are sent there.
-pub(super) const RESOLVE: Nanos = Nanos::from_secs(5);
+/// How long host names of new upstream nodes may take to be resolved, and new sources of customers and keys to be read,
+/// before the configuration that names them is in force.
+const MEETING: Nanos = Nanos::from_secs(5);
 
 /// What a configuration says, read whole.
 #[derive(Debug)]
@@ -149,8 +152,8 @@ impl Reloader {
     }
 
     async fn work(&mut self) {
-        let mut pools = Pools::default();
-        pools.follow(&self.gateway);
+        let mut tasks = ActiveTasks::default();
+        tasks.follow(&self.gateway);
         let mut watch = Watch::default();
         let mut next_look = Box::pin(sleep(watch.pause()));
         let mut next_tidy = Box::pin(sleep(TIDY));
@@ -181,7 +184,7 @@ impl Reloader {
                     // Who went away does not want to know.
                     drop(answer.send(attempt.clone()));
                 }
-                pools.follow(&self.gateway);
+                tasks.follow(&self.gateway);
             }
             watch.restart();
             next_look.set(sleep(watch.pause()));
@@ -265,7 +268,7 @@ impl Reloader {
         let Parts { rules, warnings, state, cluster, access, webhook, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
-        health::resolve_new(&pools, RESOLVE).await;
+        meet_others(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
         let build = move || {
             let before = gateway.active.load();
             ActiveConfig::new((rules, pools), Some(&before), &gateway.store, gateway.hasher.clone(), &telemetry)
@@ -345,6 +348,20 @@ impl Reloader {
             tracing::error!(%error, "cannot drop what is not in force any more");
         }
     }
+}
+
+/// Finds addresses for nodes and asks sources that nobody asked before.
+pub(super) async fn meet_others(
+    pools: &[Arc<Pool>],
+    sources: &[Arc<Refresher>],
+    telemetry: &Telemetry,
+    clock: &Arc<dyn Clock>,
+) {
+    for refresher in sources {
+        let (telemetry, name) = (telemetry.clone(), refresher.name());
+        refresher.observe(Box::new(move |succeeded| telemetry.source_asked(name, succeeded)));
+    }
+    tokio::join!(health::resolve_new(pools, MEETING), source::begin(sources, MEETING, clock));
 }
 
 fn prints(files: &[FileVersion]) -> Vec<(PathBuf, Print)> {

@@ -122,6 +122,12 @@ catalogue! {
         "Times that a node of an upstream was left alone because its requests failed."
     UPSTREAM_REFUSED: "tollgate_upstream_requests_refused_total" ["upstream"]
         "Requests answered 503 because there were as many at the upstream as there may be."
+    SOURCE_REFRESHES: "tollgate_source_refreshes_total" ["source", "result"]
+        "Times that a source of customers or keys was asked in the background (jwks: the keys of tokens), by result (success, failure)."
+    SOURCE_ENTRIES: "tollgate_source_entries" ["source"]
+        "What is served from a source: keys."
+    SOURCE_LAST_SUCCESS_TIMESTAMP: "tollgate_source_last_success_timestamp_seconds" ["source"]
+        "When a source was last read; 0 if it never was."
     CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]
         "Configurations read, by result."
     CONFIG_LAST_RELOAD_SUCCESSFUL: "tollgate_config_last_reload_successful" []

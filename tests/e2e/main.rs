@@ -60,6 +60,7 @@ mod priorities;
 mod process;
 mod protection;
 mod proxy_protocol;
+mod published_keys;
 mod raw_bytes;
 mod redis_customers;
 mod redis_store;

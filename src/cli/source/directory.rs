@@ -1,15 +1,12 @@
-//! Customers, their groups and the keys that verify their tokens, from the sources that the configuration names.
+//! Customers and their groups, from the sources that the configuration names.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{decode, name, problem, refuse};
-use crate::config::{
-    ConfiguredOverrides, DirectorySource, JwksFile, Mark, NamedFile, Place, Problem, Problems, RedisHash,
-};
+use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, Problem, Problems, RedisHash};
+use crate::customers::Directory;
 use crate::customers::directory::{Fault, Faults, FileDirectory, Format, GroupTable, Hash, RedisDirectory};
-use crate::customers::jwt::keys::{KeyFault, Keys};
-use crate::customers::{Directory, Tokens};
 use crate::files::{self, FileVersion, Print};
 use crate::redis_client::Servers;
 use crate::ruleset::overrides::InvalidOverride;
@@ -246,33 +243,4 @@ pub(super) fn open_groups(
     let groups = Arc::new(groups);
     *kept = Some(OpenGroups { from, overrides: overrides.clone(), groups: Arc::clone(&groups) });
     Ok(groups)
-}
-
-/// The largest set of keys that is read.
-const MAX_KEY_SET: usize = 1 << 20;
-
-/// Reads the keys that the configuration at `path` names; `plans` are the names of its plans, `groups` those that
-/// customers may belong to.
-pub(super) fn open_tokens(
-    path: &Path,
-    jwks: &JwksFile,
-    plans: &[String],
-    groups: &Arc<GroupTable>,
-    seen: &mut Vec<FileVersion>,
-) -> Result<Tokens, Problems> {
-    let file = beside(path, &jwks.file);
-    let (bytes, _) = bytes(&jwks.file, &file, MAX_KEY_SET, seen)?;
-    let keys = Keys::parse(&decode(bytes, &file)?).map_err(|faults| {
-        let errors = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
-        Problems { errors, warnings: Vec::new(), more: 0 }
-    })?;
-    Tokens::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()).ok_or_else(|| {
-        let message = "names a file that holds no key for any of the `algorithms`";
-        refuse(Problem::error(jwks.file.place.clone(), message).found(name(&file)))
-    })
-}
-
-fn explain_key(file: &Path, KeyFault { position, path, message }: KeyFault) -> Problem {
-    let mark = position.map(|(line, column)| Mark { text: 0, line, column });
-    Problem::error(Place { file: name(file).into(), mark, path }, message)
 }

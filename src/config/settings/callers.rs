@@ -1,6 +1,6 @@
 //! The settings about callers: who they are, who is let in, and what browsers may read.
 
-use super::{Kind, Setting, Table};
+use super::{Kind, STORE_TLS, Setting, Table};
 use crate::units::Nanos;
 
 const ADDRESSES: Kind = Kind::List(&Kind::Text("an address or a network, like `10.0.0.0/8`"));
@@ -49,11 +49,12 @@ pub(in crate::config) static IDENTIFY: Table = Table {
 pub(in crate::config) static JWT: Table = Table {
     name: "jwt",
     settings: &[
-        Setting::required(
+        Setting::optional(
             "jwks_file",
             Kind::Text("the name of a file"),
             "The JSON Web Key Set that tokens are verified with.",
         ),
+        Setting::optional("jwks", Kind::Section(&JWKS), "The same, fetched from where the issuer publishes it."),
         Setting::default("claim", CLAIM, "sub", "The claim that names the customer."),
         Setting::optional("plan_claim", CLAIM, "The claim that names the plan."),
         Setting::optional("plan", Kind::Text("the name of a plan"), "The plan of tokens that name none."),
@@ -83,6 +84,35 @@ pub(in crate::config) static JWT: Table = Table {
             "header",
             Kind::Text("the name of a header field"),
             "Where tokens are, if not in `Authorization: Bearer`.",
+        ),
+    ],
+};
+
+pub(in crate::config) static JWKS: Table = Table {
+    name: "jwks",
+    settings: &[
+        Setting::optional("url", Kind::Text("a URL, like `https://issuer.example.com/jwks.json`"), "Where the set is."),
+        Setting::optional(
+            "issuer",
+            Kind::Text("a URL, like `https://issuer.example.com`"),
+            "The OpenID issuer whose configuration says where the set is; tokens must have it as their `iss`.",
+        ),
+        Setting::optional(
+            "tls",
+            Kind::Section(&STORE_TLS),
+            "What TLS takes, where that is not what the system believes.",
+        ),
+        Setting::default(
+            "refresh",
+            Kind::Duration(Nanos::SECOND, Nanos::from_secs(7 * 86_400)),
+            "1h",
+            "How long a set is used before it is fetched again; less where the answer has a shorter `max-age`.",
+        ),
+        Setting::default(
+            "min_interval",
+            Kind::Duration(Nanos::SECOND, Nanos::from_secs(3_600)),
+            "10s",
+            "The least time between two attempts, whatever asks for them: a token with an unknown key, or a short `max-age`.",
         ),
     ],
 };

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 45] = [
+const FILES: [(&Table, &str); 46] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -32,6 +32,7 @@ const FILES: [(&Table, &str); 45] = [
     (&DENIED, "routes: [{ name: r, upstream: a, denied: { @ } }]"),
     (&CUSTOMERS, "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { file: c }, @ }"),
     (&JWT, "plans: [p]\ncustomers: { identify: [{ jwt: { jwks_file: j, plan: p, @ } }] }"),
+    (&JWKS, "plans: [p]\ncustomers: { identify: [{ jwt: { jwks: { url: \"https://h/j\", @ }, plan: p } }] }"),
     (
         &DIRECTORY,
         "plans: [p]\nstore: { redis: \"redis://h:1\" }\ncustomers: { identify: [{ header: k }], directory: { redis: h, @ } }",

@@ -128,10 +128,8 @@ impl<'d> DirectoryBuilder<'d> {
             return Err(self.faults);
         }
         let entry = |row: CredentialRow| Some(Entry { hash: row.hash, customer: row.customer? });
-        Ok(CredentialIndex {
-            entries: self.credentials.into_iter().filter_map(entry).collect(),
-            has_hashed: self.has_hashed,
-        })
+        let entries = self.credentials.into_iter().filter_map(entry).collect();
+        Ok(CredentialIndex::new(entries, self.has_hashed, self.hashes))
     }
 }
 

@@ -92,11 +92,9 @@ impl FileDirectory {
         if index.has_hashed { known.or_else(|| find(WrittenCredential::hashed(credential))) } else { known }
     }
 
-    /// The customer of this name. Looks through all credentials.
+    /// The customer of this name, with the terms of one of its credentials.
     pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
-        let index = self.index.load();
-        let mut customers = index.entries.iter().map(|entry| &entry.customer);
-        customers.find(|customer| *customer.name == *name).cloned()
+        self.index.load().named(name, &self.hashes).cloned()
     }
 
     /// Every customer by name, with the terms of one of its credentials.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::credential::KeyedHash;
+use super::credential::{Hashes, KeyedHash};
 use crate::customers::Customer;
 
 /// The customers of a file by the hashes of their credentials.
@@ -13,6 +13,8 @@ pub(super) struct CredentialIndex {
     pub(super) entries: Box<[Entry]>,
     /// Whether the file gives any credential by its SHA-256.
     pub(super) has_hashed: bool,
+    /// Where in `entries` each customer has one, sorted by half of the keyed hash of its name.
+    names: Box<[(u64, u32)]>,
 }
 
 /// A credential and its customer.
@@ -33,6 +35,27 @@ pub struct Changes {
 }
 
 impl CredentialIndex {
+    /// The credentials in `entries`, in the order of their hashes; `hashes` makes those of names.
+    pub(super) fn new(entries: Box<[Entry]>, has_hashed: bool, hashes: &Hashes) -> Self {
+        let of_name = |entry: &Entry| hashes.name(entry.customer.name.as_bytes())[0];
+        let mut names: Vec<(u64, u32)> = entries.iter().map(of_name).zip(0..).collect();
+        names.sort_unstable();
+        names.dedup_by(|(hash, at), (known, first)| {
+            let customer = |at: u32| entries.get(at as usize).map(|entry| &entry.customer.name);
+            hash == known && customer(*at) == customer(*first)
+        });
+        Self { entries, has_hashed, names: names.into() }
+    }
+
+    /// The customer of this name, with the terms of one of its credentials.
+    pub(super) fn named(&self, name: &str, hashes: &Hashes) -> Option<&Arc<Customer>> {
+        let hash = hashes.name(name.as_bytes())[0];
+        let start = self.names.partition_point(|(known, _)| *known < hash);
+        let alike = self.names.get(start..)?.iter().take_while(|(known, _)| *known == hash);
+        let mut customers = alike.filter_map(|(_, at)| Some(&self.entries.get(*at as usize)?.customer));
+        customers.find(|customer| *customer.name == *name)
+    }
+
     /// The customer of the credential with this hash.
     pub(super) fn find(&self, hash: KeyedHash) -> Option<&Arc<Customer>> {
         let around = self.entries.get(self.around(hash))?;

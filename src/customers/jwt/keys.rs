@@ -11,6 +11,9 @@ const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=4_096;
 /// The most keys: a token that does not name its key is tried with all that fit.
 const MOST_KEYS: usize = 100;
 
+/// The largest set that is read, in bytes.
+pub const MAX_KEY_SET: usize = 1 << 20;
+
 const RSA: [Algorithm; 6] =
     [Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
 /// Each with the shortest secret that is good for it, in bytes (RFC 7518, section 3.2).

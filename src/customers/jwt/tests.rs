@@ -32,8 +32,14 @@ fn key_set() -> String {
 }
 
 fn tokens(rules: JwtRules) -> Tokens {
-    Tokens::new(Arc::new(rules), Keys::parse(&key_set()).unwrap(), &PLANS.map(str::to_owned), Arc::default(), &[7; 16])
-        .unwrap()
+    Tokens::new(
+        Arc::new(rules),
+        Keys::parse(&key_set()).unwrap().into(),
+        &PLANS.map(str::to_owned),
+        Arc::default(),
+        &[7; 16],
+    )
+    .unwrap()
 }
 
 fn sign_with(header: &Header, claims: &Value) -> String {
@@ -171,7 +177,7 @@ fn a_token_is_held_to_the_key_and_the_algorithms_that_it_may_use() {
     assert_eq!(verify_at(&ours, &sign_with(&critical, &claims), NOW), Err(TokenFault::Unverified));
     let keys = Keys::parse(&key_set()).unwrap();
     let elsewhere = JwtRules { algorithms: vec![Algorithm::RS256], ..rules() };
-    assert!(Tokens::new(Arc::new(elsewhere), keys, &[], Arc::default(), &[7; 16]).is_none());
+    assert!(Tokens::new(Arc::new(elsewhere), keys.into(), &[], Arc::default(), &[7; 16]).is_none());
 }
 
 #[test]

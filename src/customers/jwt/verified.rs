@@ -21,28 +21,30 @@ pub(super) struct VerifiedTokens {
 type TokenSlot = Mutex<Option<(Hash, Arc<Token>)>>;
 
 /// 128 bits.
-pub(super) type Hash = (u64, u64);
+type Hash = (u64, u64);
 
 impl VerifiedTokens {
     pub(super) fn new(seed: &[u8; 16]) -> Self {
         Self { hasher: SipHasher13::new_with_key(seed), places: (0..PLACES).map(|_| Mutex::default()).collect() }
     }
 
-    pub(super) fn hash(&self, token: &[u8]) -> Hash {
+    fn hash(&self, token: &[u8]) -> Hash {
         let hash = self.hasher.hash(token);
         (hash.h1, hash.h2)
     }
 
-    /// The token with this hash, if it is remembered.
-    pub(super) fn get(&self, hash: Hash) -> Option<Arc<Token>> {
+    /// What is remembered of a token.
+    pub(super) fn find(&self, token: &[u8]) -> Option<Arc<Token>> {
+        let hash = self.hash(token);
         match &*self.place(hash)?.lock() {
             Some((known, token)) if *known == hash => Some(Arc::clone(token)),
             _ => None,
         }
     }
 
-    /// Remembers a token.
-    pub(super) fn put(&self, hash: Hash, token: &Arc<Token>) {
+    /// Remembers what a token that is written as `written` says.
+    pub(super) fn put(&self, written: &[u8], token: &Arc<Token>) {
+        let hash = self.hash(written);
         if let Some(place) = self.place(hash) {
             *place.lock() = Some((hash, Arc::clone(token)));
         }

@@ -22,7 +22,7 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// Connects to `server`, and agrees on TLS where that is spoken.
-async fn connect(server: &Server) -> io::Result<Socket> {
+pub(super) async fn connect(server: &Server) -> io::Result<Socket> {
     let raw = match &server.address {
         Address::Inet(address) => {
             let socket =

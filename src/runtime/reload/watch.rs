@@ -1,5 +1,7 @@
-//! What is watched between reloads: files, looked at again and again, and the nodes of upstreams.
+//! What is watched between reloads: files, looked at again and again, the nodes of upstreams, and sources of customers and
+//! keys.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +10,8 @@ use tokio::task::JoinHandle;
 
 use crate::files::FileVersion;
 use crate::gateway::Gateway;
-use crate::gateway::upstream::{Pool, health};
+use crate::gateway::upstream::health;
+use crate::panics::restart_on_panic;
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -72,40 +75,50 @@ impl Watch {
     }
 }
 
-/// The background work for the pools in force.
+/// The background work for what is in force: watching the nodes of pools, asking sources of customers and keys.
 #[derive(Default)]
-pub(super) struct Pools(HashMap<usize, Watched>);
+pub(super) struct ActiveTasks(HashMap<usize, ActiveTask>);
 
-/// A pool whose nodes are watched until this is dropped.
-struct Watched {
-    /// Keeps the pool, and with it its address as a name for it.
-    _pool: Arc<Pool>,
+/// Background work that ends when this is dropped.
+struct ActiveTask {
+    /// Keeps what the work is for, and with it its address as a name for it.
+    _subject: Arc<dyn Any + Send + Sync>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Watched {
+impl Drop for ActiveTask {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Pools {
-    /// Watches the pools in force, and no others.
+impl ActiveTasks {
+    /// Works for what is in force, and for nothing else.
     pub(super) fn follow(&mut self, gateway: &Gateway) {
         let active = gateway.active.load_full();
         let mut before = std::mem::take(&mut self.0);
-        self.0 = active
-            .pools
-            .iter()
-            .map(|pool| {
-                let name = Arc::as_ptr(pool).addr();
-                let watched = before.remove(&name).unwrap_or_else(|| Watched {
-                    _pool: Arc::clone(pool),
-                    task: tokio::spawn(health::watch(Arc::clone(pool), Arc::clone(&gateway.clock))),
-                });
-                (name, watched)
-            })
-            .collect();
+        for pool in &active.pools {
+            self.keep(&mut before, pool, || health::watch(Arc::clone(pool), Arc::clone(&gateway.clock)));
+        }
+        for source in active.sources() {
+            self.keep(&mut before, &source, || {
+                let (source, clock) = (Arc::clone(&source), Arc::clone(&gateway.clock));
+                restart_on_panic(move || Arc::clone(&source).run(Arc::clone(&clock)))
+            });
+        }
+    }
+
+    /// Goes on with the work for `subject`, or begins it.
+    fn keep<T: Send + Sync + 'static, W: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        before: &mut HashMap<usize, ActiveTask>,
+        subject: &Arc<T>,
+        begin: impl FnOnce() -> W,
+    ) {
+        let name = Arc::as_ptr(subject).addr();
+        let begun = || ActiveTask { _subject: Arc::<T>::clone(subject), task: tokio::spawn(begin()) };
+        let task = before.remove(&name).unwrap_or_else(begun);
+        self.0.insert(name, task);
     }
 }
 

@@ -1,0 +1,88 @@
+//! The keys that verify tokens, from the file or the issuer that the configuration names.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use http::uri::Scheme;
+
+use super::directory::{beside, bytes};
+use super::store::client;
+use super::{decode, name, refuse};
+use crate::config::{Jwks, JwksAddress, JwksSource, Mark, NamedFile, Place, Problem, Problems, PublishedJwks};
+use crate::customers::Tokens;
+use crate::customers::directory::GroupTable;
+use crate::customers::jwt::keys::{KeyFault, Keys, MAX_KEY_SET};
+use crate::customers::jwt::remote::{KeyEndpoint, KeySet, Published};
+use crate::files::FileVersion;
+use crate::units::Nanos;
+
+/// Keys that are fetched, and what says how.
+#[derive(Debug)]
+pub(super) struct OpenKeys {
+    /// Where from, a hash of the files that TLS takes, and how often.
+    from: (JwksAddress, u128, Nanos, Nanos),
+    keys: KeySet,
+}
+
+/// Opens the keys that the configuration at `path` names; `plans` are the names of its plans, `groups` those that
+/// customers may belong to. Keys that were fetched are `kept` if they are still fetched in the same way.
+pub(super) fn open(
+    path: &Path,
+    jwks: &Jwks,
+    (plans, groups): (&[String], &Arc<GroupTable>),
+    kept: &mut Option<OpenKeys>,
+    seen: &mut Vec<FileVersion>,
+) -> Result<Tokens, Problems> {
+    let keys = match &jwks.source {
+        JwksSource::File(named) => keys_in(path, named, seen)?.into(),
+        JwksSource::Published(published) => published_keys(path, published, kept, seen)?,
+    };
+    Tokens::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()).ok_or_else(|| {
+        let message = "holds no key for any of the `algorithms`";
+        refuse(match &jwks.source {
+            JwksSource::File(named) => Problem::error(named.place.clone(), format!("names a file that {message}"))
+                .found(name(&beside(path, named))),
+            JwksSource::Published(published) => {
+                Problem::error(published.place.clone(), format!("names a set of keys that {message}"))
+            }
+        })
+    })
+}
+
+fn keys_in(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<Keys, Problems> {
+    let file = beside(path, named);
+    let (bytes, _) = bytes(named, &file, MAX_KEY_SET, seen)?;
+    Keys::parse(&decode(bytes, &file)?).map_err(|faults| {
+        let errors = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
+        Problems { errors, warnings: Vec::new(), more: 0 }
+    })
+}
+
+fn published_keys(
+    path: &Path,
+    published: &PublishedJwks,
+    kept: &mut Option<OpenKeys>,
+    seen: &mut Vec<FileVersion>,
+) -> Result<KeySet, Problems> {
+    let PublishedJwks { at, tls, refresh, min_interval, place } = published;
+    let (address, has_tls) = match at {
+        JwksAddress::Url(url) => (Published::At(url.clone()), url.scheme() == Some(&Scheme::HTTPS)),
+        JwksAddress::Issuer(issuer) => (Published::By(issuer.clone()), issuer.starts_with("https:")),
+    };
+    let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
+    let client = has_tls.then(|| client(path, tls, &place, seen)).transpose()?;
+    let (tls, files) = client.map(|(client, files)| (Arc::new(client), files)).unzip();
+    let from = (at.clone(), files.unwrap_or_default(), *refresh, *min_interval);
+    if let Some(open) = kept.as_ref().filter(|open| open.from == from) {
+        return Ok(open.keys.clone());
+    }
+    let keys =
+        KeySet::published(KeyEndpoint { published: address, tls, refresh: *refresh, min_interval: *min_interval });
+    *kept = Some(OpenKeys { from, keys: keys.clone() });
+    Ok(keys)
+}
+
+fn explain_key(file: &Path, KeyFault { position, path, message }: KeyFault) -> Problem {
+    let mark = position.map(|(line, column)| Mark { text: 0, line, column });
+    Problem::error(Place { file: name(file).into(), mark, path }, message)
+}

@@ -1,0 +1,209 @@
+//! Sets of keys that are fetched from where their issuer publishes them, by their URL or by OpenID Connect Discovery.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use async_trait::async_trait;
+use http::Uri;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use super::keys::{KeyFault, Keys, MAX_KEY_SET};
+use crate::clock::Clock;
+use crate::customers::source::{Pace, Refreshed, Refresher, Source};
+use crate::fields::Fields;
+use crate::http::upstream::{OwnRequest, fetch};
+use crate::tls::TlsClient;
+use crate::units::Nanos;
+
+/// How long a request waits for keys that it needs and nobody has yet.
+const PATIENCE: Nanos = Nanos::new(100_000_000);
+/// How long fetching a set may take, its discovery included.
+const DEADLINE: Nanos = Nanos::from_secs(10);
+/// Where an issuer says where its keys are (OpenID Connect Discovery 1.0, section 4).
+const DISCOVERY: &str = "/.well-known/openid-configuration";
+
+/// Where a set of keys is published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// At this URL.
+    At(Uri),
+    /// Where the configuration of this OpenID issuer says.
+    By(String),
+}
+
+/// How a set of keys is fetched. No `Debug`: certificates of clients are in it.
+#[derive(Clone)]
+pub struct KeyEndpoint {
+    /// Where it is.
+    pub published: Published,
+    /// What `https` takes.
+    pub tls: Option<Arc<TlsClient>>,
+    /// How long a set is used before it is fetched again, if the answer does not say less.
+    pub refresh: Nanos,
+    /// The least time between two attempts.
+    pub min_interval: Nanos,
+}
+
+/// The keys that tokens are verified with, as they are now. Clones are the same set.
+#[derive(Clone, Debug)]
+pub struct KeySet {
+    /// Absent before they were fetched.
+    pub(super) keys: Arc<ArcSwapOption<Keys>>,
+    /// Absent where they do not change.
+    refresher: Option<Arc<Refresher>>,
+}
+
+impl From<Keys> for KeySet {
+    fn from(keys: Keys) -> Self {
+        Self { keys: Arc::new(ArcSwapOption::from_pointee(keys)), refresher: None }
+    }
+}
+
+impl KeySet {
+    /// Keys that are fetched from `endpoint`, once their refresher runs.
+    pub fn published(endpoint: KeyEndpoint) -> Self {
+        let (keys, hint) = (Arc::<ArcSwapOption<Keys>>::default(), Arc::new(Notify::new()));
+        let source = PublishedKeys { endpoint, keys: Arc::clone(&keys), text: Mutex::default() };
+        Self { keys, refresher: Some(Arc::new(Refresher::new(source, hint))) }
+    }
+
+    /// What fetches them, if anything does.
+    pub fn refresher(&self) -> Option<&Arc<Refresher>> {
+        self.refresher.as_ref()
+    }
+
+    /// Has the keys fetched where one is missing, and waits for a tenth of a second at most. Whether the keys are those that
+    /// the issuer publishes now.
+    pub(super) async fn renewed(&self, clock: &Arc<dyn Clock>) -> bool {
+        match &self.refresher {
+            Some(refresher) => refresher.renewed(PATIENCE, clock).await,
+            None => true,
+        }
+    }
+}
+
+struct PublishedKeys {
+    endpoint: KeyEndpoint,
+    keys: Arc<ArcSwapOption<Keys>>,
+    /// What the keys in force were read from.
+    text: Mutex<String>,
+}
+
+#[async_trait]
+impl Source for PublishedKeys {
+    fn name(&self) -> &'static str {
+        "jwks"
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { min_interval: self.endpoint.min_interval, deadline: DEADLINE }
+    }
+
+    async fn refresh(&self, _clock: &Arc<dyn Clock>) -> Result<Refreshed, String> {
+        let url = match &self.endpoint.published {
+            Published::At(url) => url.clone(),
+            Published::By(issuer) => self.discover(issuer).await?,
+        };
+        let (text, fields) = self.get(&url).await?;
+        let keys = Keys::parse(&text).map_err(|faults| format!("the set at {} {}", shown(&url), described(&faults)))?;
+        let entries = keys.0.len();
+        let mut in_force = self.text.lock();
+        if *in_force != text {
+            *in_force = text;
+            self.keys.store(Some(Arc::new(keys)));
+        }
+        let KeyEndpoint { refresh, min_interval, .. } = self.endpoint;
+        let next = max_age(&fields).unwrap_or(refresh).max(min_interval).min(refresh);
+        Ok(Refreshed { entries, next })
+    }
+}
+
+impl PublishedKeys {
+    /// Where the keys of `issuer` are, as its configuration says.
+    async fn discover(&self, issuer: &str) -> Result<Uri, String> {
+        let url: Uri = format!("{}{DISCOVERY}", issuer.trim_end_matches('/')).parse().map_err(|_| "is no URL")?;
+        let (text, _) = self.get(&url).await?;
+        let says = |what: &str| format!("the configuration of the issuer at {} {what}", shown(&url));
+        let document: Value = serde_json::from_str(&text).map_err(|_| says("is no JSON"))?;
+        // section 4.3: whoever can write there for another issuer would hand out keys for this one
+        if document.get("issuer").and_then(Value::as_str) != Some(issuer) {
+            return Err(says("names another issuer"));
+        }
+        let keys = document.get("jwks_uri").and_then(Value::as_str).and_then(|keys| keys.parse::<Uri>().ok());
+        let keys = keys.filter(|keys| keys.host().is_some()).ok_or_else(|| says("names no `jwks_uri`"))?;
+        match url.scheme_str() == Some("https") && keys.scheme_str() != Some("https") {
+            true => Err(says("names a `jwks_uri` without TLS")),
+            false => Ok(keys),
+        }
+    }
+
+    async fn get(&self, url: &Uri) -> Result<(String, Fields), String> {
+        let request = OwnRequest {
+            method: "GET",
+            url,
+            tls: self.endpoint.tls.as_ref(),
+            fields: &[("accept", "application/json")],
+            body: b"",
+            max_answer: MAX_KEY_SET,
+        };
+        let answer = fetch(request).await.map_err(|error| format!("{}: {error}", shown(url)))?;
+        if answer.status != 200 {
+            return Err(format!("{} answers with status {}", shown(url), answer.status));
+        }
+        let text = String::from_utf8(answer.body).map_err(|_| format!("what {} answers is no text", shown(url)))?;
+        Ok((text, answer.fields))
+    }
+}
+
+/// A URL without its query, which may hold a secret.
+fn shown(url: &Uri) -> String {
+    let (scheme, authority) =
+        (url.scheme_str().unwrap_or_default(), url.authority().map_or("", |named| named.as_str()));
+    format!("{scheme}://{authority}{}", url.path())
+}
+
+/// The first thing that is wrong.
+fn described(faults: &[KeyFault]) -> String {
+    match faults.first() {
+        Some(KeyFault { path, message, .. }) if path.is_empty() => message.clone(),
+        Some(KeyFault { path, message, .. }) => format!("is wrong: {path} {message}"),
+        None => "is wrong".to_owned(),
+    }
+}
+
+/// How long the answer with these fields is fresh, as it says (RFC 9111, section 5.2.2.1).
+fn max_age(fields: &Fields) -> Option<Nanos> {
+    let mut ages = fields.elements("cache-control").filter_map(|element| {
+        let (name, seconds) = str::from_utf8(element).ok()?.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("max-age").then(|| seconds.trim().trim_matches('"').parse().ok())?
+    });
+    ages.next().map(Nanos::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_read_wherever_it_stands() {
+        let age = |value: &str| {
+            let mut fields = Fields::default();
+            fields.push("cache-control", value);
+            max_age(&fields)
+        };
+        for value in ["max-age=15", "public, max-age=15, must-revalidate", "Max-Age=\"15\", s-maxage=7"] {
+            assert_eq!(age(value), Some(Nanos::from_secs(15)), "{value}");
+        }
+        for value in ["no-store", "max-age", "max-age=soon", "max-age=-1", "s-maxage=7"] {
+            assert_eq!(age(value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn the_query_of_a_url_is_not_shown() {
+        let url = "https://keys.example.com:8443/set?token=secret".parse().unwrap();
+        assert_eq!(shown(&url), "https://keys.example.com:8443/set");
+    }
+}

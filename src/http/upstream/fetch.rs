@@ -1,0 +1,137 @@
+//! Requests of the gateway's own, to servers that are no upstreams: each on a connection of its own, answered in memory.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+
+use ::http::Uri;
+use ::http::uri::Scheme;
+use tokio::net::lookup_host;
+
+use super::connect::connect;
+use super::{Address, Http1Connection, OutgoingRequest, Server, TlsTerms, UpstreamError};
+use crate::fields::Fields;
+use crate::http::body::Framing;
+use crate::http::head::{RequestHead, ResponseHead};
+use crate::http::socket::Socket;
+use crate::tls::TlsClient;
+
+/// What the gateway calls itself.
+const USER_AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
+
+/// A request of the gateway's own. No `Debug`: its fields and its body may hold secrets.
+#[derive(Clone, Copy)]
+pub struct OwnRequest<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// Where it goes: an absolute URL of the scheme `http` or `https`.
+    pub url: &'a Uri,
+    /// What `https` takes.
+    pub tls: Option<&'a Arc<TlsClient>>,
+    /// Fields beside those that every request has.
+    pub fields: &'a [(&'a str, &'a str)],
+    /// Its content.
+    pub body: &'a [u8],
+    /// How long the content of the answer may be, in bytes.
+    pub max_answer: usize,
+}
+
+/// The answer to a request of the gateway's own.
+#[derive(Debug)]
+pub struct Fetched {
+    /// The status.
+    pub status: u16,
+    /// The fields.
+    pub fields: Fields,
+    /// The content, whole.
+    pub body: Vec<u8>,
+}
+
+/// Why there is no answer. Holds nothing of it.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The URL names no server that can be spoken to.
+    #[error("is no URL that can be fetched")]
+    BadUrl,
+    /// The connection failed, or there was none.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The answer is no response of HTTP.
+    #[error("{0}")]
+    Unreadable(UpstreamError),
+    /// The answer is longer than it may be.
+    #[error("the answer is longer than {} KiB", .0 >> 10)]
+    TooLong(usize),
+}
+
+impl From<UpstreamError> for FetchError {
+    fn from(error: UpstreamError) -> Self {
+        match error {
+            UpstreamError::Io(error) => Self::Io(error),
+            unreadable @ UpstreamError::Unreadable(_) => Self::Unreadable(unreadable),
+        }
+    }
+}
+
+/// Sends `request` and reads the answer. Redirects are not followed. May take for ever.
+pub async fn fetch(request: OwnRequest<'_>) -> Result<Fetched, FetchError> {
+    let authority = request.url.authority().ok_or(FetchError::BadUrl)?;
+    let mut connection = Http1Connection::new(open(&request).await?);
+    let target = request.url.path_and_query().map_or("/", |target| target.as_str());
+    let mut outgoing = OutgoingRequest { target: target.as_bytes().to_vec(), fields: Fields::default() };
+    let standard = [("host", authority.as_str()), ("user-agent", USER_AGENT), ("connection", "close")];
+    standard.iter().chain(request.fields).for_each(|(name, value)| outgoing.fields.push(name, value));
+    let framing = match u64::try_from(request.body.len()) {
+        Ok(0) => Framing::Empty,
+        length => Framing::Length(length.unwrap_or(u64::MAX)),
+    };
+    let head = RequestHead { method: request.method.to_owned(), framing, ..RequestHead::default() };
+    connection.begin(&head, &outgoing, None);
+    let mut rest = request.body;
+    while !rest.is_empty() {
+        let sent = poll_fn(|task| connection.poll_send(task, rest, true)).await?;
+        rest = rest.get(sent..).unwrap_or_default();
+    }
+    poll_fn(|task| connection.poll_finish(task)).await?;
+    let mut head = ResponseHead::default();
+    loop {
+        poll_fn(|task| connection.poll_head(task, &mut head, request.method)).await?;
+        // what comes before the response itself says nothing here
+        if head.status >= 200 {
+            break;
+        }
+    }
+    let mut body = Vec::new();
+    while poll_fn(|task| connection.poll_body(task)).await? {
+        let part = connection.content();
+        let length = part.len();
+        if body.len().saturating_add(length) > request.max_answer {
+            return Err(FetchError::TooLong(request.max_answer));
+        }
+        body.extend_from_slice(part);
+        connection.consume(length);
+    }
+    Ok(Fetched { status: head.status, fields: head.fields, body })
+}
+
+/// Connects to the server of the request, at the first of its addresses that can be connected to.
+async fn open(request: &OwnRequest<'_>) -> Result<Socket, FetchError> {
+    let (url, secured) = (request.url, request.url.scheme() == Some(&Scheme::HTTPS));
+    let host = url.host().ok_or(FetchError::BadUrl)?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let port = url.port_u16().unwrap_or(if secured { 443 } else { 80 });
+    let tls = match (secured, request.tls) {
+        (false, _) => None,
+        (true, Some(config)) => Some(TlsTerms { config: Arc::clone(config), name: host.into(), identity: 0 }),
+        (true, None) => return Err(FetchError::BadUrl),
+    };
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+    for address in lookup_host((host, port)).await? {
+        let server = Server { address: Address::Inet(address), tls: tls.clone(), http2: false };
+        match connect(&server).await {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed.into())
+}

@@ -1,0 +1,264 @@
+//! Keys that are fetched from where an issuer publishes them, and customers with tokens whom the directory lists.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+
+use crate::support::gateway::proxied;
+use crate::support::tls::Authority;
+use crate::support::tokens::{Issuer, key_set, seconds_from_now};
+use crate::support::{Exchange, Gateway, Origin, Response, Silent, now, together, wait_until};
+
+/// Somebody who publishes keys, and can be told to answer otherwise.
+struct Publisher {
+    origin: Origin,
+    says: Arc<Mutex<Says>>,
+}
+
+#[derive(Clone)]
+enum Says {
+    /// Keys of these issuers.
+    Keys(String),
+    /// Something else, with this status.
+    Other(&'static str, Vec<u8>),
+    /// Nothing, with the connection open.
+    Nothing,
+}
+
+impl Publisher {
+    fn start(issuers: &[Issuer]) -> Self {
+        Self::start_with(issuers, "")
+    }
+
+    /// `fields` go with every answer.
+    fn start_with(issuers: &[Issuer], fields: &'static str) -> Self {
+        let says = Arc::new(Mutex::new(Says::Keys(key_set(issuers))));
+        let said = Arc::clone(&says);
+        let origin = Origin::with(move |exchange: &mut Exchange<'_>| {
+            let says = said.lock().unwrap().clone();
+            match says {
+                Says::Keys(keys) => exchange.reply("200 OK", fields, keys.as_bytes()),
+                Says::Other(status, body) => exchange.reply(status, "", &body),
+                Says::Nothing => exchange.wait_for_end(),
+            }
+        });
+        Self { origin, says }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/keys", self.origin.address)
+    }
+
+    fn say(&self, says: Says) {
+        *self.says.lock().unwrap() = says;
+    }
+
+    fn publish(&self, issuers: &[Issuer]) {
+        self.say(Says::Keys(key_set(issuers)));
+    }
+}
+
+const CUSTOMERS: &str = "credential,customer,plan,overrides,suspended\n\
+    k1,listed,pro,,\nk2,special,pro,\"{per-customer: {burst: 77}}\",\nk3,gone,pro,,true\n";
+
+/// Callers under a limit whose plans differ in size, 10 and 20; tokens are verified with the keys that `jwks` names.
+fn config(origin: &Origin, jwks: &str) -> String {
+    format!(
+        "{}customers: {{ identify: [{{ jwt: {{ jwks: {{ {jwks} }}, plan: free }} }}], directory: {{ file: customers.csv }} }}
+plans: [free, pro]
+limits:
+  per-customer: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 10, plans: {{ pro: {{ burst: 20 }} }} }}
+routes: [{{ name: all, upstream: origin, limits: [per-customer] }}]
+",
+        origin.upstream()
+    )
+}
+
+fn gateway(origin: &Origin, jwks: &str, files: &[(&str, &str)]) -> Gateway {
+    Gateway::start_with(&config(origin, jwks), &[files, &[("customers.csv", CUSTOMERS)]].concat(), &[])
+}
+
+fn bearer(gateway: &Gateway, token: &str) -> Response {
+    gateway.get("/", &[("authorization", &format!("Bearer {token}"))])
+}
+
+#[track_caller]
+fn status(gateway: &Gateway, token: &str) -> u16 {
+    bearer(gateway, token).status
+}
+
+fn named(id: &'static str) -> Issuer {
+    Issuer { id: Some(id), ..Issuer::ed25519() }
+}
+
+fn attempts(gateway: &Gateway, result: &str) -> f64 {
+    let labels = [("source", "jwks"), ("result", result)];
+    gateway.metrics().value("tollgate_source_refreshes_total", &labels).unwrap_or_default()
+}
+
+#[test]
+fn keys_are_there_with_the_first_request_and_change_with_the_issuers() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[named("old")]));
+    let gateway = gateway(&origin, &format!("url: \"{}\", min_interval: 1s", publisher.url()), &[]);
+    let (old, new) = (named("old").token("acme"), Issuer::p256().token("acme"));
+    assert_eq!(status(&gateway, &old), 200);
+    assert_eq!(publisher.origin.only().head.field("user-agent").unwrap().split('/').next(), Some("tollgate"));
+    // a key that nobody had before has the set fetched anew, and one that is gone is not believed any more
+    publisher.publish(&[Issuer::p256()]);
+    wait_until("the new key", || status(&gateway, &new) == 200);
+    assert_eq!((status(&gateway, &old), publisher.origin.count()), (401, 2));
+    assert_eq!(gateway.metrics().value("tollgate_source_entries", &[("source", "jwks")]), Some(1.0));
+    // another configuration goes on with the keys that there are
+    gateway.rewrite(&config(&origin, &format!("url: \"{}\", min_interval: 1s", publisher.url())).replace("1/h", "2/h"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!((status(&gateway, &new), publisher.origin.count()), (200, 2));
+}
+
+#[test]
+fn a_set_is_fetched_again_when_its_answer_says_so() {
+    let origin = Origin::start();
+    let publisher = Publisher::start_with(&[Issuer::p256()], "cache-control: public, max-age=1\r\n");
+    let gateway = gateway(&origin, &format!("url: \"{}\", min_interval: 1s", publisher.url()), &[]);
+    let token = Issuer::p256().token("acme");
+    assert_eq!(status(&gateway, &token), 200);
+    // nobody asks for a key that is not known
+    publisher.publish(&[named("other")]);
+    wait_until("the old key to be forgotten", || status(&gateway, &token) == 401);
+}
+
+#[test]
+fn the_last_good_set_stays_whatever_the_issuer_answers() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let gateway = gateway(&origin, &format!("url: \"{}\", refresh: 1s, min_interval: 1s", publisher.url()), &[]);
+    let (token, unknown) = (Issuer::p256().token("acme"), named("unknown").token("acme"));
+    assert_eq!(status(&gateway, &token), 200);
+    let huge = [b"{\"keys\": [\"".as_slice(), &vec![b'x'; 2 << 20], b"\"]}"].concat();
+    let answers = [
+        Says::Other("500 Internal Server Error", b"canary-5ba1".to_vec()),
+        Says::Other("302 Found", Vec::new()),
+        Says::Other("200 OK", b"{\"keys\": canary-5ba1".to_vec()),
+        Says::Other("200 OK", vec![0xff, 0xfe]),
+        Says::Other("200 OK", b"{\"keys\": []}".to_vec()),
+        Says::Other("200 OK", huge),
+    ];
+    for answer in answers {
+        let failed = attempts(&gateway, "failure");
+        publisher.say(answer);
+        wait_until("a failure", || attempts(&gateway, "failure") > failed);
+        assert_eq!(status(&gateway, &token), 200);
+        // the key may be there by now, and nobody can tell
+        let response = bearer(&gateway, &unknown);
+        assert_eq!((response.status, response.number("retry-after")), (503, Some(1)), "{response:?}");
+        publisher.publish(&[Issuer::p256()]);
+        let succeeded = attempts(&gateway, "success");
+        wait_until("a success", || attempts(&gateway, "success") > succeeded);
+        assert_eq!(status(&gateway, &unknown), 401);
+    }
+    let said = gateway.process.stderr();
+    assert!(said.contains("answers with status 500") && said.contains("longer than 1024 KiB"), "{said}");
+    assert!(!said.contains("canary"), "{said}");
+}
+
+#[test]
+fn an_issuer_that_says_nothing_holds_nobody_up() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let gateway = gateway(&origin, &format!("url: \"{}\", min_interval: 1s", publisher.url()), &[]);
+    let (token, unknown) = (Issuer::p256().token("acme"), named("unknown").token("acme"));
+    publisher.say(Says::Nothing);
+    wait_until("the set to be fetched anew", || {
+        assert!([401, 503].contains(&status(&gateway, &unknown)));
+        publisher.origin.count() == 2
+    });
+    // it has not answered yet, and would take ten seconds
+    let began = now();
+    assert!(together(20, |_| status(&gateway, &unknown)).iter().all(|status| *status == 503));
+    assert_eq!(status(&gateway, &token), 200);
+    assert!(attempts(&gateway, "failure") > 0.0 || now() - began < std::time::Duration::from_secs(10));
+    assert_eq!(publisher.origin.count(), 2);
+}
+
+#[test]
+fn tokens_with_made_up_keys_fetch_the_set_at_a_bounded_rate() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let gateway = gateway(&origin, &format!("url: \"{}\", min_interval: 1h, refresh: 1h", publisher.url()), &[]);
+    let made_up: Vec<String> = ["a", "b", "c", "d"].map(|id| named(id).token("acme")).into();
+    let told = together(40, |number| status(&gateway, &made_up[number % 4]));
+    assert!(told.iter().all(|status| *status == 401), "{told:?}");
+    assert_eq!(publisher.origin.count(), 1);
+}
+
+#[test]
+fn a_gateway_starts_without_the_issuer_and_takes_tokens_once_it_is_there() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    publisher.say(Says::Other("503 Service Unavailable", Vec::new()));
+    let gateway = gateway(&origin, &format!("url: \"{}\", min_interval: 1s", publisher.url()), &[]);
+    let token = Issuer::p256().token("acme");
+    let response = bearer(&gateway, &token);
+    assert_eq!((response.status, response.number("retry-after")), (503, Some(1)), "{response:?}");
+    let last = || gateway.metrics().value("tollgate_source_last_success_timestamp_seconds", &[("source", "jwks")]);
+    assert_eq!(last(), Some(0.0));
+    publisher.publish(&[Issuer::p256()]);
+    wait_until("the keys", || status(&gateway, &token) == 200);
+    assert!(last() > Some(0.0));
+    // an address where nobody listens, and one where nobody answers
+    let silent = Silent::new();
+    gateway.rewrite(&config(&origin, &format!("url: \"http://{}/\"", silent.node().trim_matches('"'))));
+    assert_eq!((gateway.reload().status, status(&gateway, &token)), (200, 503));
+}
+
+#[test]
+fn an_issuer_is_found_by_discovery_over_tls_and_only_believed_about_itself() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let publishing = Origin::with(|exchange: &mut Exchange<'_>| {
+        let issuer = format!("https://{}", exchange.head.field("host").unwrap());
+        let answer = match exchange.path() {
+            "/.well-known/openid-configuration" => json!({ "issuer": issuer, "jwks_uri": format!("{issuer}/keys") }),
+            "/other/.well-known/openid-configuration" => {
+                json!({ "issuer": issuer, "jwks_uri": format!("{issuer}/keys") })
+            }
+            _ => return exchange.reply("200 OK", "", key_set(&[Issuer::p256()]).as_bytes()),
+        };
+        exchange.reply("200 OK", "", answer.to_string().as_bytes())
+    });
+    let signed = authority.sign(&["localhost"]);
+    let files = [("cert.pem", signed.certificate.as_str()), ("key.pem", signed.key.as_str())];
+    let tls = Gateway::start_listening(
+        "tls: { certificates: [{ cert: cert.pem, key: key.pem }] }",
+        &proxied(&publishing, ""),
+        &files,
+    );
+    let issuer = format!("https://localhost:{}", tls.address.port());
+    let (ca, strange) = (authority.pem(), Authority::new().pem());
+    let files = [("ca.pem", ca.as_str()), ("strange.pem", strange.as_str())];
+    let gateway = gateway(&origin, &format!("issuer: \"{issuer}\", tls: {{ ca: ca.pem }}"), &files);
+    let claims = |issuer: &str| json!({ "sub": "acme", "iss": issuer, "exp": seconds_from_now(3_600) });
+    assert_eq!(status(&gateway, &Issuer::p256().sign(&claims(&issuer))), 200);
+    assert_eq!(status(&gateway, &Issuer::p256().sign(&claims("https://other.example.com"))), 401);
+    let refused = [
+        (format!("issuer: \"{issuer}\", tls: {{ ca: strange.pem }}"), "certificate"),
+        (format!("issuer: \"{issuer}/other\", tls: {{ ca: ca.pem }}"), "names another issuer"),
+    ];
+    for (jwks, why) in refused {
+        gateway.rewrite(&config(&origin, &jwks));
+        assert_eq!(gateway.reload().status, 200);
+        assert_eq!(status(&gateway, &Issuer::p256().sign(&claims(&issuer))), 503);
+        wait_until(why, || gateway.process.stderr().contains(why));
+    }
+}
+
+#[test]
+fn what_the_directory_says_of_a_customer_goes_before_its_token() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let gateway = gateway(&origin, &format!("url: \"{}\"", publisher.url()), &[]);
+    let ask = |customer: &str| {
+        let response = bearer(&gateway, &Issuer::p256().token(customer));
+        (response.status, response.number("x-ratelimit-limit"))
+    };
+    assert_eq!(ask("stranger"), (200, Some(10)));
+    assert_eq!(ask("listed"), (200, Some(20)));
+    assert_eq!(ask("special"), (200, Some(77)));
+    assert_eq!(ask("gone").0, 403);
+    gateway.folder.write("customers.csv", CUSTOMERS.replace("k1,listed,pro,,", "k1,listed,free,,true"));
+    wait_until("the suspension", || ask("listed").0 == 403);
+    assert_eq!(ask("special"), (200, Some(77)));
+}
