@@ -88,6 +88,7 @@ mod shedding;
 mod slow_clients;
 mod slow_crowd;
 mod state;
+mod streams;
 mod tls;
 mod tokens;
 mod truncated;

@@ -41,6 +41,20 @@ fn a_body_over_the_cap_is_refused_and_its_rest_reaches_no_upstream() {
     assert!(received(&origin) <= before + 64 * KIB, "{}", received(&origin) - before);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_over_the_cap_ends_its_stream_of_http2_and_no_other() {
+    let origin = Origin::start();
+    let gateway = Gateway::start_listening("http2: true", &one_route(&origin, "max_request_body: 64KiB"), &[]);
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut post = async |length| client.post("http://test/echo", &[], pattern(length).into()).await.unwrap();
+    assert_eq!(post(64 * KIB).await.body.len(), 64 * KIB);
+    let before = received(&origin);
+    let refused = post(64 * KIB + 1).await;
+    assert_eq!(refused.status, 413, "{refused:?}");
+    assert!(received(&origin) <= before + 64 * KIB, "{}", received(&origin) - before);
+    assert_eq!(post(1).await.status, 200);
+}
+
 #[test]
 fn requests_over_the_cap_of_an_upstream_are_answered_503() {
     let (release, held) = mpsc::channel::<()>();
