@@ -346,6 +346,14 @@ THROTTLING = {
     ],
     "Denials": [
         lines(
+            "Banned",
+            "Keys that were banned, and requests denied because their key is. Empty where no limit has `ban`.",
+            "short",
+            query("sum by (limit, plan) (increase(tollgate_limit_bans_total{LIMIT}[I]))", "{{limit}} {{plan}} bans"),
+            query('sum by (limit, plan) (increase(tollgate_limit_requests_total{PAIR,outcome="banned"}[I]))', "{{limit}} {{plan}} requests denied"),
+            width=24,
+        ),
+        lines(
             "Denied by limit",
             "Requests denied per second.",
             "reqps",

@@ -14,6 +14,7 @@ use crate::ruleset::{
 };
 
 mod access;
+mod ban;
 mod candidate;
 mod cluster;
 mod cost;

@@ -10,6 +10,7 @@ pub mod active_config;
 pub mod admit;
 mod attempts;
 pub mod awaited_body;
+pub mod bans;
 pub mod caller;
 mod charging;
 pub mod cost_meter;
@@ -36,6 +37,7 @@ pub mod upstream;
 use active_config::ActiveConfig;
 use admit::Sender;
 use awaited_body::BodySource;
+use bans::Bans;
 use crossings::Crossings;
 use request_context::RequestContext;
 use respond::Answer;
@@ -79,6 +81,8 @@ pub struct GatewayState {
     pub room: usize,
     /// What is noted of requests that do not simply pass.
     pub denial_recorder: DenialRecorder,
+    /// The keys that limits have banned.
+    pub bans: Bans,
     /// What is told of keys that have reached a mark.
     pub crossings: Crossings,
 }

@@ -9,6 +9,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use crate::units::{Nanos, Prefixes};
 
 pub mod access;
+pub mod ban;
 pub mod changes;
 pub mod charges;
 pub mod cors;

@@ -50,6 +50,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::cluster::{Cluster, Observer as Asked, OsPlatform};
 use crate::customers::source::Refresher;
 use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::bans::Bans;
 use crate::gateway::crossings::Crossings;
 use crate::gateway::upstream::Pool;
 use crate::gateway::{Gateway, GatewayState};
@@ -209,6 +210,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         traffic: Arc::default(),
         room: room.clients,
         denial_recorder: DenialRecorder::default(),
+        bans: Bans::default(),
         crossings,
     });
     let snapshots = Arc::new(Snapshots::new(recovery));

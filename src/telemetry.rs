@@ -67,6 +67,7 @@ pub struct Telemetry {
     connections_shed: IntCounterVec,
     limit_near: HotCounterVec,
     limit_warnings: HotCounterVec,
+    limit_bans: HotCounterVec,
     webhook_messages: IntCounterVec,
     /// Messages and bytes in its queue.
     webhook_queue: [IntGauge; 2],
@@ -135,6 +136,7 @@ impl Telemetry {
             connections_shed: counter(&registry, &names::CONNECTIONS_SHED)?,
             limit_near: counter(&registry, &names::LIMIT_NEAR)?,
             limit_warnings: counter(&registry, &names::LIMIT_WARNINGS)?,
+            limit_bans: counter(&registry, &names::LIMIT_BANS)?,
             webhook_messages: counter(&registry, &names::WEBHOOK_MESSAGES)?,
             webhook_queue: [
                 registered(&registry, IntGauge::with_opts(opts(&names::WEBHOOK_QUEUE_MESSAGES))?)?,
@@ -307,6 +309,7 @@ impl Telemetry {
         series::retain(&self.limit_tokens, keep);
         series::retain(&self.limit_near, keep);
         series::retain(&self.limit_warnings, keep);
+        series::retain(&self.limit_bans, keep);
         series::retain(&self.limit_utilization, keep);
         series::retain(&self.limit_wait, keep);
         series::retain(&self.limit_retry_after, keep);

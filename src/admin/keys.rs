@@ -4,7 +4,8 @@ use http::StatusCode;
 
 use super::{PlainResponse, failure, pretty_json};
 use crate::gateway::Gateway;
-use crate::gateway::keys::{BadKey, ChargeQuestion, KeyQuestion};
+use crate::gateway::explain::KeyAccount;
+use crate::gateway::keys::{BadKey, ChargeQuestion, KeyAnswer, KeyQuestion};
 use crate::store::{Amendment, Unamended};
 
 /// What is to be done with a key.
@@ -13,6 +14,7 @@ pub(super) enum Verb {
     Peek,
     Reset,
     Grant,
+    Unban,
 }
 
 impl Verb {
@@ -22,6 +24,7 @@ impl Verb {
             "peek" => Some(Self::Peek),
             "reset" => Some(Self::Reset),
             "grant" => Some(Self::Grant),
+            "unban" => Some(Self::Unban),
             _ => None,
         }
     }
@@ -65,24 +68,36 @@ async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<PlainRespons
     let question = KeyQuestion::from_json(body)?;
     let amendment = match verb {
         Verb::Peek => return Ok(pretty_json(&question.peek(gateway).await?)),
+        Verb::Unban => {
+            return Ok(match question.unban(gateway).await? {
+                Some(answer) => {
+                    tell(&answer, "is banned no more");
+                    pretty_json(&answer)
+                }
+                None => failure(StatusCode::NOT_FOUND, "this gateway has not banned the key"),
+            });
+        }
         Verb::Reset => Amendment::Afresh,
         Verb::Grant => question.grant()?,
     };
     Ok(match question.amend(gateway, amendment).await? {
         Ok(answer) => {
-            // who asked is not known, that somebody did is
-            let key: Vec<String> = answer
-                .key
-                .iter()
-                .map(|part| format!("{}={}", part.part, part.value.as_deref().unwrap_or("")))
-                .collect();
-            let change = match amendment {
-                Amendment::Afresh => "starts afresh".to_owned(),
-                Amendment::Grant(tokens) => format!("is given back up to {tokens} tokens"),
-            };
-            tracing::info!(limit = answer.limit, key = key.join(", "), "by the admin port, a key {change}");
+            tell(
+                &answer,
+                &match amendment {
+                    Amendment::Afresh => "starts afresh".to_owned(),
+                    Amendment::Grant(tokens) => format!("is given back up to {tokens} tokens"),
+                },
+            );
             pretty_json(&answer)
         }
         Err(unamended) => not_done(&unamended),
     })
+}
+
+/// Who asked is not known, that somebody did is.
+fn tell(answer: &KeyAnswer, change: &str) {
+    let part = |part: &KeyAccount| format!("{}={}", part.part, part.value.as_deref().unwrap_or(""));
+    let key: Vec<String> = answer.key.iter().map(part).collect();
+    tracing::info!(limit = answer.limit, key = key.join(", "), "by the admin port, a key {change}");
 }

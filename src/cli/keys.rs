@@ -29,6 +29,8 @@ enum Command {
     /// The algorithm of the limit says what can be given back: never more than was charged, and nothing that time has made
     /// good already.
     Grant(GrantArgs),
+    /// Lift the ban of a key, at the gateway that is asked
+    Unban(ResetArgs),
 }
 
 #[derive(Args, Clone)]
@@ -113,6 +115,7 @@ pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), KeysError> {
     let (verb, key, token, tokens) = match &args.command {
         Command::Peek(PeekArgs { key }) => ("peek", key, None, None),
         Command::Reset(ResetArgs { key, token }) => ("reset", key, Some(token.read()?), None),
+        Command::Unban(ResetArgs { key, token }) => ("unban", key, Some(token.read()?), None),
         Command::Grant(GrantArgs { key, tokens, token }) => ("grant", key, Some(token.read()?), Some(*tokens)),
     };
     let question = json!(KeyQuestionJson { tokens, ..key.question() });
@@ -161,6 +164,9 @@ fn text(answer: &Value) -> String {
     ];
     if answer["before"].is_object() {
         lines.push(format!("  before: {}", standing(&answer["before"])));
+    }
+    if let Some(left) = answer["banned_for_seconds"].as_f64() {
+        lines.push(format!("  banned: every request is denied for {left:.3} s"));
     }
     lines.push(format!("  now: {} (known from: {})", standing(&answer["standing"]), of(&answer["decided"])));
     lines.join("\n") + "\n"

@@ -13,7 +13,8 @@ use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
-use crate::config::{cost, key, over_limit, priority, scalar, sharing, suspicious, warn_at, words};
+use crate::config::{ban, cost, key, over_limit, priority, scalar, sharing, suspicious, warn_at, words};
+use crate::ruleset::ban::BanRule;
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
@@ -184,6 +185,9 @@ impl<'a> LimitReader<'_, 'a> {
         if let Some(field) = section.get("warn_at") {
             warn_at::check(&field, &terms.rules)?;
         }
+        if let Some(field) = section.get("ban") {
+            ban::check(&field, &section, others.shadow == Some(true))?;
+        }
         if let Some(field) = section.get("priority") {
             priority::check(&field, &section, (others.shadow == Some(true), mode), &terms.rules)?;
         }
@@ -245,6 +249,7 @@ impl<'a> LimitReader<'_, 'a> {
             over_limit,
             max_wait,
             warn_at: section.get_or("warn_at", Vec::new(), warn_at::read),
+            ban: section.get_with("ban", ban::read),
             priority: section.get_or("priority", Vec::new(), |field| priority::read(field, self.plans)),
             max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, Field::whole),
             on_change: section.get_or("on_change", OnChange::default(), |field| {
@@ -367,6 +372,7 @@ struct Others<'a> {
     over_limit: Option<OverLimit>,
     max_wait: Option<Field<'a>>,
     warn_at: Option<Vec<u8>>,
+    ban: Option<Option<BanRule>>,
     priority: Option<Vec<u8>>,
     max_keys: Option<u64>,
     on_change: Option<OnChange>,
@@ -387,6 +393,7 @@ impl Others<'_> {
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             warn_at: self.warn_at?,
+            ban: self.ban?,
             priority: self.priority?,
             max_keys: self.max_keys?,
             on_change: self.on_change?,

@@ -17,7 +17,7 @@ use crate::gateway::identify::Identity;
 use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
-use crate::gateway::{attempts, charging, denials, early, own_usage, trace};
+use crate::gateway::{attempts, bans, charging, denials, early, own_usage, trace};
 use crate::http::body::Framing;
 use crate::http::head::{RequestHead, Version};
 use crate::http::listener::{Peer, Secured};
@@ -300,6 +300,9 @@ async fn charge(
 ) -> Result<Nanos, Answer> {
     let active = Rc::clone(&context.active);
     let now = context.gateway.clock.now();
+    if charging::deny_banned(context, &mut charges, now) {
+        return Ok(now);
+    }
     let receipt = charging::charge_all(context, &mut charges, now).await;
     (context.charged_at, context.cost_meter) = (now, cost_meter);
     context.verdict = Verdict::new(&active.ruleset, &charges, &receipt.charged);
@@ -327,6 +330,7 @@ pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: 
         context.chosen = None;
     }
     active.meters.observe_verdict(&active.ruleset, route, context.plan, &context.charges, &context.verdict);
+    bans::note_denials(context, now);
     match context.verdict.outcome {
         Outcome::Deny(_) => Err(Answer::Limited),
         Outcome::Admit { wait: Nanos::ZERO } => {

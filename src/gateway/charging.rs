@@ -5,6 +5,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use crate::charge::{AllCharged, Charge, Charged, DecisionSource};
+use crate::gateway::bans;
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
 use crate::gateway::{WorkerConfig, WorkerGateway};
@@ -24,7 +25,17 @@ pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Char
     Box::pin(charge_the_rest(context, charges, now)).await
 }
 
-/// The same where some of them are charged already.
+/// Denies a request one of whose keys is banned; whether it is one. Nothing is charged.
+pub(super) fn deny_banned(context: &mut RequestContext, charges: &mut Vec<Charge>, now: Nanos) -> bool {
+    let Some(banned) = bans::in_force(context, charges, now) else { return false };
+    give_back(context);
+    context.verdict = Verdict::of_banned(&context.active.ruleset, charges, banned, now);
+    context.charges = std::mem::take(charges);
+    context.charged_at = now;
+    true
+}
+
+/// [`charge_all`] where some of them are charged already.
 async fn charge_the_rest(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
     let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
     let mut early = Early::take(context, now);

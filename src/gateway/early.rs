@@ -11,12 +11,12 @@ use std::rc::Rc;
 
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::caller::Caller;
-use crate::gateway::charging::{charge_candidate, give_back, observe};
+use crate::gateway::charging::{charge_candidate, deny_banned, give_back, observe};
 use crate::gateway::cost_meter::CostMeter;
-use crate::gateway::denials;
 use crate::gateway::identify::{self, Identity};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
+use crate::gateway::{bans, denials};
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Verdict};
@@ -82,18 +82,21 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
         return Ok(());
     }
     let now = context.gateway.clock.now();
-    let receipt = context.gateway.store.charge(&active.binding, &mut charges, now).await;
-    context.charged_at = now;
-    context.verdict = Verdict::new(ruleset, &charges, &receipt.charged);
-    context.cost_meter = CostMeter::new(ruleset, &charges, facts);
-    context.charges = charges;
-    observe(context, id, &receipt)?;
+    if !deny_banned(context, &mut charges, now) {
+        let receipt = context.gateway.store.charge(&active.binding, &mut charges, now).await;
+        context.charged_at = now;
+        context.verdict = Verdict::new(ruleset, &charges, &receipt.charged);
+        context.cost_meter = CostMeter::new(ruleset, &charges, facts);
+        context.charges = charges;
+        observe(context, id, &receipt)?;
+    }
     let Outcome::Deny(_) = context.verdict.outcome else {
         context.admission = Admission::Passed { at: now };
         return Ok(());
     };
     charge_candidate(context, now).await;
     active.meters.observe_verdict(ruleset, id, None, &context.charges, &context.verdict);
+    bans::note_denials(context, now);
     denials::note(context, facts, &Caller::UNKNOWN);
     Err(Answer::Limited)
 }

@@ -13,6 +13,7 @@ use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, LimitStandin
 use crate::ruleset::key::KeyHasher;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::store::{Amendment, Unamended};
+use crate::units::Nanos;
 
 mod charge_question;
 mod parts;
@@ -113,6 +114,9 @@ pub struct KeyAnswer {
     pub window_seconds: Option<f64>,
     /// Where it stands; what is said of a request is said of one for a single token.
     pub standing: LimitStanding,
+    /// How long this gateway denies the key altogether; absent where it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub banned_for_seconds: Option<f64>,
     /// Where that is known from.
     pub decided: &'static str,
     /// Where it stood before it was changed; absent where it was only asked about.
@@ -185,12 +189,25 @@ impl KeyQuestion {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
         let before = found.answer(gateway, &active).await.standing;
+        if amendment == Amendment::Afresh {
+            gateway.bans.lift(&found.charge, gateway.clock.now());
+        }
         let done = gateway.store.amend(&active.binding, &found.charge, amendment, gateway.clock.now()).await;
         if let Err(unamended) = done {
             return Ok(Err(unamended));
         }
         let after = found.answer(gateway, &active).await;
         Ok(Ok(KeyAnswer { before: Some(before), ..after }))
+    }
+
+    /// Lifts the ban of the key at `gateway`, and tells where it stands then; `None` if it was not banned there.
+    pub async fn unban(&self, gateway: &Gateway) -> Result<Option<KeyAnswer>, BadKey> {
+        let active = gateway.active.load_full();
+        let found = self.find(gateway, &active).await?;
+        match gateway.bans.lift(&found.charge, gateway.clock.now()) {
+            true => Ok(Some(found.answer(gateway, &active).await)),
+            false => Ok(None),
+        }
     }
 
     async fn find(&self, gateway: &Gateway, active: &ActiveConfig) -> Result<Found, BadKey> {
@@ -240,8 +257,9 @@ impl Found {
             plan: self.plan.clone(),
             terms: rule.describe(),
             quota: policy.quota,
-            window_seconds: policy.window.map(crate::units::Nanos::as_secs_f64),
+            window_seconds: policy.window.map(Nanos::as_secs_f64),
             standing: LimitStanding::of_all(&receipt.charged, rule, now),
+            banned_for_seconds: gateway.bans.left(&active.ruleset, &self.charge, now).map(Nanos::as_secs_f64),
             decided: receipt.source.as_str(),
             before: None,
         }

@@ -300,6 +300,7 @@ mod tests {
     use crate::charge::{Enforcement, RuleRef};
     use crate::clock::SystemClock;
     use crate::gateway::active_config::{ActiveConfig, CompiledConfig};
+    use crate::gateway::bans::Bans;
     use crate::gateway::crossings::Crossings;
     use crate::gateway::{Gateway, GatewayState, forward};
     use crate::http::head::RequestHead;
@@ -338,6 +339,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             traffic: Arc::default(),
             room: 1,
             denial_recorder: DenialRecorder::default(),
+            bans: Bans::default(),
             crossings: Crossings::default(),
         };
         WorkerGateway::new(Gateway::new(shared))

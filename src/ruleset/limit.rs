@@ -2,6 +2,7 @@
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Enforcement, Mode, RuleRef};
+use crate::ruleset::ban::BanRule;
 use crate::ruleset::cost::{
     ChargeRule, CostRule, End, Exchange, RealCost, ReportedCost, Reserve, ResponseCost, Weight, When, runs,
 };
@@ -38,6 +39,8 @@ pub struct Limit {
     pub over_limit: OverLimit,
     /// From which shares of the quota on clients are warned: percents, rising.
     pub warn_at: Vec<u8>,
+    /// When a key that is denied again and again is banned, if ever.
+    pub ban: Option<BanRule>,
     /// The percent of the room that requests of each plan may use, indexed by [`PlanId`]; empty where all may use all of it.
     pub priority: Vec<u8>,
     /// How many keys are remembered at most.

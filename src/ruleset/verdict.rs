@@ -24,6 +24,8 @@ pub struct Verdict {
     /// The position in `standings` of the limit that clients are told about where there is room for one only: on a
     /// denial the one that denies for longest, otherwise the one with the least left.
     pub tightest: Option<usize>,
+    /// Whether the limit at `tightest` has banned the key, so that nothing was asked.
+    pub banned: bool,
 }
 
 /// Admitted or denied.
@@ -88,7 +90,8 @@ pub struct LimitWarning<'r> {
 impl Verdict {
     /// A request that no limit applies to.
     pub fn unlimited() -> Self {
-        Self { outcome: Outcome::Admit { wait: Nanos::ZERO }, standings: Standings::new(), tightest: None }
+        let outcome = Outcome::Admit { wait: Nanos::ZERO };
+        Self { outcome, standings: Standings::new(), tightest: None, banned: false }
     }
 
     /// Combines the decisions on `charges`.
@@ -101,6 +104,7 @@ impl Verdict {
     /// The same in the place of another verdict: it is large, and moving it costs as much as making it.
     pub fn set(&mut self, ruleset: &Ruleset, charges: &[Charge], charged: &[Charged]) {
         self.standings.clear();
+        self.banned = false;
         let (mut longest_wait, mut severest, mut least) = (Nanos::ZERO, None, None);
         for (position, (charge, charged)) in charges.iter().zip(charged).enumerate() {
             let limit = &ruleset.limits[charge.limit];
@@ -133,6 +137,27 @@ impl Verdict {
             Some((position, denial)) => (Outcome::Deny(denial), Some(position)),
             None => (Outcome::Admit { wait: longest_wait }, least.map(|(position, _)| position)),
         };
+    }
+
+    /// A request whose key at `position` of its charges is banned for `left`. Nothing was charged, and clients are told of no other
+    /// limit.
+    pub fn of_banned(ruleset: &Ruleset, charges: &[Charge], (position, left): (usize, Nanos), now: Nanos) -> Self {
+        let charged = charges.iter().enumerate().map(|(at, charge)| match at == position {
+            true => {
+                let headroom = Headroom { remaining: Some(0), until_more: left, until_full: left, measured_rate: None };
+                Charged { decision: Decision::later(left), headroom }
+            }
+            false => {
+                let rule = ruleset.limits[charge.limit].rule(&charge.rule);
+                Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) }
+            }
+        });
+        let charged: Vec<Charged> = charged.collect();
+        let mut verdict = Self::new(ruleset, charges, &charged);
+        let others = verdict.standings.iter_mut().enumerate().filter(|(at, _)| *at != position);
+        others.for_each(|(_, standing)| standing.visible = false);
+        verdict.banned = true;
+        verdict
     }
 
     /// Turns an admission into a denial by the limit at `position` of the standings.
@@ -216,7 +241,8 @@ impl Verdict {
     /// The decisions of a limit and of its candidate, where the two can be compared: by position of the candidate's
     /// standing. Where another limit denies the request it would be denied under either.
     pub fn compared(&self, ruleset: &Ruleset) -> impl Iterator<Item = (usize, Decision)> {
-        let candidates = self.standings.iter().enumerate().filter_map(|(position, standing)| {
+        let asked = self.standings.iter().enumerate().filter(|_| !self.banned);
+        let candidates = asked.filter_map(|(position, standing)| {
             let live = ruleset.limits[standing.limit.0].candidate_of?;
             self.violated().all(|violated| violated == live).then_some((position, live))
         });
@@ -250,7 +276,9 @@ impl Verdict {
     /// The outcome in a word, the limit that is named for it, and the time that the request waits.
     pub fn summary(&self, ruleset: &Ruleset, bypassed: bool) -> (&'static str, Option<LimitId>, Nanos) {
         let tightest = self.tightest.and_then(|position| self.standings.get(position)).map(|standing| standing.limit);
-        let Outcome::Admit { wait } = self.outcome else { return ("denied", tightest, Nanos::ZERO) };
+        let Outcome::Admit { wait } = self.outcome else {
+            return (if self.banned { "banned" } else { "denied" }, tightest, Nanos::ZERO);
+        };
         let mut mark = None;
         for id in self.passed_over() {
             let limit = &ruleset.limits[id.0];

@@ -41,6 +41,7 @@ impl Ruleset {
         let cost = limit.cost.describe().map(|words| line("cost", words));
         let charged = limit.charge.describe().map(|words| line("charged", words));
         let warns = limit.warns().map(|words| line("warns", words));
+        let bans = limit.ban.filter(|_| limit.enforces()).map(|ban| line("bans", ban.describe()));
         let share = (limit.enabled < Share::WHOLE)
             .then(|| line("applies to", format!("{} of the keys, always the same ones", percent(limit.enabled))));
         let shadow =
@@ -48,7 +49,7 @@ impl Ruleset {
         let hidden = (limit.hidden && limit.acts()).then(|| line("hidden", "no answer names it".to_owned()));
         let shared = sharing(limit.mode).map(|words| line("shared", words));
         let priority = limit.priority(&self.plans).map(|words| line("priority", words));
-        [over, warns, priority, cost, charged, share, shadow, hidden, shared].into_iter().flatten().collect()
+        [over, bans, warns, priority, cost, charged, share, shadow, hidden, shared].into_iter().flatten().collect()
     }
 
     /// What becomes of requests over `limit`, where that is not the usual denial.

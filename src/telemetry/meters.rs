@@ -61,6 +61,8 @@ struct Label {
     without_store: Option<OnStoreDown>,
     /// Whether costs are settled as a matter of course.
     settles: bool,
+    /// Whether it bans keys.
+    bans: bool,
     /// Its marks.
     warn_at: Vec<u8>,
     /// The limit that this one is tried out beside; a candidate makes nothing of requests.
@@ -79,6 +81,7 @@ struct LimitMeters {
     tokens_refunded: LazyMetric<HotCounter>,
     tokens_debited: LazyMetric<HotCounter>,
     near: HotCounter,
+    bans: LazyMetric<HotCounter>,
     /// By mark.
     warnings: Box<[(u8, HotCounter)]>,
     utilization: HotHistogram,
@@ -222,7 +225,7 @@ impl Meters {
             let outcomes =
                 place.and_then(|place| self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan));
             if let Some(outcomes) = outcomes {
-                outcomes.count(verdict.outcome, standing.decision, charge, reported);
+                outcomes.count(verdict, standing.decision, charge, reported);
             }
             if let Some(limit) = self.limit(standing.limit, plan) {
                 limit.count(verdict.outcome, standing, charge, reported);
@@ -271,6 +274,13 @@ impl Meters {
             if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
                 limit.tokens_debited.get().inc_by(charge.cost);
             }
+        }
+    }
+
+    /// A key was banned by `limit`, by a request under `plan`.
+    pub fn banned(&self, limit: LimitId, plan: Option<PlanId>) {
+        if let Some(limit) = self.limit(limit, plan) {
+            limit.bans.get().inc();
         }
     }
 
@@ -343,6 +353,7 @@ impl Label {
             delays: matches!(limit.over_limit, OverLimit::Delay { .. }),
             without_store: limit.mode.on_store_down(),
             settles: limit.cost.is_in_response(),
+            bans: limit.ban.is_some() && limit.enforces(),
             warn_at: limit.warn_at.clone(),
             candidate_of: limit.candidate_of,
         }
@@ -372,6 +383,7 @@ impl LimitMeters {
                 .expected(limit.settles),
             tokens_debited: LazyMetric::new(&telemetry.limit_tokens, &[name, plan, "debited"]).expected(limit.settles),
             near: telemetry.limit_near.with_label_values(&[name, plan]),
+            bans: LazyMetric::new(&telemetry.limit_bans, &[name, plan]).expected(limit.bans),
             warnings: limit.warn_at.iter().map(warning).collect(),
             utilization: telemetry.limit_utilization.with_label_values(&[name, plan]),
             wait: LazyMetric::new(&telemetry.limit_wait, &[name]).expected(limit.delays),

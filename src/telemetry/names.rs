@@ -33,7 +33,7 @@ catalogue! {
     CONNECTIONS_SHED: "tollgate_connections_shed_total" ["reason"]
         "Connections closed to keep within bounds: one too many, as soon as it came, by what had as many as it may have (all, listener, client); one without a request, so that another has its place (idle); one of the admin port (admin)."
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
-        "Requests by what a limit made of them; on a denial only the limit that is reported counts. bypassed: exempt from it. error_admitted, error_denied: what it would say could not be known. shadow_denied: a shadow limit would have denied it, and let it pass."
+        "Requests by what a limit made of them; on a denial only the limit that is reported counts. bypassed: exempt from it. banned: denied because the key is banned. error_admitted, error_denied: what it would say could not be known. shadow_denied: a shadow limit would have denied it, and let it pass."
     LIMIT_CANDIDATE_REQUESTS: "tollgate_limit_candidate_requests_total" ["limit", "plan", "live", "candidate"]
         "Requests by what a limit said of them and what its candidate, which never acts, would have said; without those that another limit denied."
     LIMIT_TOKENS: "tollgate_limit_tokens_total" ["limit", "plan", "outcome"]
@@ -44,6 +44,8 @@ catalogue! {
         "Requests admitted that left a key at 80 % of its quota or above."
     LIMIT_WARNINGS: "tollgate_limit_warnings_total" ["limit", "plan", "at"]
         "Requests let pass that left a key at a mark of `warn_at` (at, in percent of the quota) or above; of shadow limits too, which warn nobody."
+    LIMIT_BANS: "tollgate_limit_bans_total" ["limit", "plan"]
+        "Bans: keys that a limit denied so often that it denies them altogether for a while."
     WEBHOOK_MESSAGES: "tollgate_webhook_messages_total" ["result"]
         "Messages to the webhook that are over, by what became of them: delivered, refused (the receiver says that they are wrong), expired (not taken in time), no_room (the queue on disk was full), lost (they came faster than they could be written, or could not be)."
     WEBHOOK_QUEUE_MESSAGES: "tollgate_webhook_queue_messages" []

@@ -33,6 +33,7 @@ const VALUES: &[(&str, &[&str])] = &[
             "admitted",
             "delayed",
             "denied",
+            "banned",
             "shadow_denied",
             "diverted",
             "marked",

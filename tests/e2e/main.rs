@@ -11,6 +11,7 @@ mod access;
 mod admin_api;
 mod answers;
 mod balance;
+mod bans;
 mod bodies;
 mod bursts;
 mod canaries;

@@ -12,6 +12,7 @@ use tollgate::clock::{Clock, ManualClock};
 use tollgate::gateway::active_config::{ActiveConfig, CompiledConfig};
 use tollgate::gateway::admit::{self, Sender};
 use tollgate::gateway::awaited_body::BodySource;
+use tollgate::gateway::bans::Bans;
 use tollgate::gateway::crossings::Crossings;
 use tollgate::gateway::request_context::RequestContext;
 use tollgate::gateway::{Gateway, GatewayState, WorkerGateway};
@@ -109,6 +110,7 @@ impl Stage {
             traffic: Arc::default(),
             room: usize::MAX,
             denial_recorder: DenialRecorder::default(),
+            bans: Bans::default(),
             crossings: Crossings::default(),
         }));
         Self { gateway, clock, running: BTreeMap::new(), count: 0, log, _logging: logging }

@@ -50,6 +50,18 @@ pub(in crate::config) static NAMED_PART: Table = Table {
     ],
 };
 
+pub(in crate::config) static BAN: Table = Table {
+    name: "ban",
+    settings: &[
+        Setting::required(
+            "after",
+            Kind::Text("a number of denials in a length of time, like `20 denials in 1m`"),
+            "How often the limit denies a key before it is banned; counted from the first denial on, and anew after the time.",
+        ),
+        Setting::required("for", Kind::POSITIVE, "How long all requests of the key are denied then."),
+    ],
+};
+
 /// What every limit may have, whatever its algorithm.
 pub(in crate::config) static LIMIT: Table = Table {
     name: "limit",
@@ -123,6 +135,7 @@ pub(in crate::config) static LIMIT: Table = Table {
             Kind::List(&Kind::Whole(1, 99)),
             "From which shares of the quota on, in percent, clients are warned: up to four, rising.",
         ),
+        Setting::optional("ban", Kind::Section(&BAN), "Denies a key altogether that is denied again and again."),
         Setting::optional(
             "priority",
             Kind::Named("plan", &Kind::Whole(1, 100)),

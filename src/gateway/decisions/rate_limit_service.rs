@@ -190,6 +190,10 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
     let mut charged: Vec<Charged> = Vec::new();
     let now = gateway.clock.now();
     context.charged_at = now;
+    let mut all = order.iter().filter_map(|position| Some(batch.charges.get(*position)?.1.clone())).collect();
+    if charging::deny_banned(context, &mut all, now) {
+        return admit::conclude(context, route, now).await.map(drop);
+    }
     while let Some((round, _)) = open.peek().copied() {
         let mut some = Vec::new();
         while let Some((_, charge)) = open.next_if(|(of, _)| of == round) {

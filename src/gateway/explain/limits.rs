@@ -46,6 +46,9 @@ pub struct LimitAccount {
     pub leaves: Option<u64>,
     /// The gateway that decides about the key, where several divide keys among themselves; only told by one that runs.
     pub owner: Option<String>,
+    /// How long the gateway that runs denies the key altogether; absent where it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub banned_for_seconds: Option<f64>,
     /// Where the key stands; only told by a gateway that runs.
     pub standing: Option<LimitStanding>,
 }
@@ -79,7 +82,7 @@ pub struct LimitStanding {
 /// What would become of the request now.
 #[derive(Clone, Debug, Serialize)]
 pub struct Now {
-    /// `bypassed`, `unlimited`, `admitted`, `delayed` or `denied`.
+    /// `bypassed`, `unlimited`, `admitted`, `delayed`, `denied` or `banned`.
     pub outcome: &'static str,
     /// How long it would wait.
     pub wait_seconds: Option<f64>,
@@ -122,6 +125,7 @@ pub(super) fn met(
             warns: limit.warns().filter(|_| limit.candidate_of.is_none()),
             leaves: charge.as_ref().ok().map(|charge| charge.floor).filter(|floor| *floor > 0),
             owner: None,
+            banned_for_seconds: None,
             standing: None,
         };
         (account, charge.ok())
@@ -234,6 +238,7 @@ impl ResolvedRequest {
         for ((position, charge), charged) in charges.iter().zip(&receipt.charged) {
             let account = &mut explanation.limits[*position];
             account.owner = gateway.store.owner(&active.binding, charge).map(|owner| owner.to_string());
+            account.banned_for_seconds = gateway.bans.left(&active.ruleset, charge, now).map(Nanos::as_secs_f64);
             account.standing = Some(LimitStanding::of(charged));
         }
         let is_refused = |((_, charge), asked): (&(usize, Charge), &Charge)| {
@@ -245,7 +250,12 @@ impl ResolvedRequest {
             return *explanation.answered(&Answer::StoreAway);
         }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
-        let verdict = Verdict::new(&active.ruleset, &charges, &receipt.charged);
+        let bans = charges.iter().map(|charge| gateway.bans.left(&active.ruleset, charge, now));
+        let longest = bans.enumerate().filter_map(|(at, left)| Some((at, left?))).max_by_key(|(_, left)| *left);
+        let verdict = match longest {
+            Some(banned) => Verdict::of_banned(&active.ruleset, &charges, banned, now),
+            None => Verdict::new(&active.ruleset, &charges, &receipt.charged),
+        };
         let now = Now::of(&active.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source);
         // a caller who is refused is denied all the same where a limit is asked before
         match (&explanation.answer, verdict.outcome) {
@@ -285,6 +295,7 @@ impl Now {
         let (outcome, wait_seconds, retry_after_seconds) = match verdict.standings.is_empty() {
             true if bypassed => ("bypassed", None, None),
             true => ("unlimited", None, None),
+            false if verdict.banned => ("banned", None, words(decision).2),
             false => words(decision),
         };
         let name = |position: usize| ruleset.limits[verdict.standings[position].limit.0].name.clone();

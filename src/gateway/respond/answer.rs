@@ -239,6 +239,9 @@ impl Answer {
             Self::DirectoryAway => "Credentials cannot be looked up at the moment; retry in a second.".to_owned(),
             Self::StoreAway => "A limit cannot be checked at the moment; retry in a second.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
+                Some(Outcome::Deny(Denial::Later { retry_after })) if context.is_some_and(|it| it.verdict.banned) => {
+                    format!("Too many requests were denied: all are for now. {}", retry_in(retry_after))
+                }
                 Some(Outcome::Deny(Denial::Later { retry_after })) => retry_in(retry_after),
                 Some(Outcome::Deny(Denial::Busy)) => {
                     "Too many requests are being worked on; retry when one of them has ended.".to_owned()

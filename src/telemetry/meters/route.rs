@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use crate::algorithm::Decision;
 use crate::charge::{Charge, OnStoreDown, Taken};
 use crate::ruleset::PlanId;
-use crate::ruleset::verdict::Outcome;
+use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Label;
 use crate::telemetry::meters::grid::{Grid, LazyMetric};
@@ -45,6 +45,8 @@ pub(super) struct Outcomes {
     delayed: LazyMetric<HotCounter>,
     /// What is over the limit: denied, or what is done instead.
     over: HotCounter,
+    /// What is denied because the key is banned.
+    banned: LazyMetric<HotCounter>,
     /// What is exempt from it.
     pub(super) bypassed: LazyMetric<HotCounter>,
     error_admitted: LazyMetric<HotCounter>,
@@ -154,6 +156,7 @@ impl Outcomes {
             admitted: outcome("admitted"),
             delayed: late("delayed").expected(limit.delays),
             over: outcome(limit.over),
+            banned: late("banned").expected(limit.bans),
             bypassed: late("bypassed"),
             error_admitted: late("error_admitted").expected(limit.without_store == Some(OnStoreDown::Allow)),
             error_denied: late("error_denied").expected(limit.without_store == Some(OnStoreDown::Deny)),
@@ -165,19 +168,21 @@ impl Outcomes {
         RequestTotals {
             admitted: self.admitted.get(),
             delayed: late(&self.delayed),
-            over: self.over.get(),
+            over: self.over.get().saturating_add(late(&self.banned)),
             bypassed: late(&self.bypassed),
             unknown: late(&self.error_admitted).saturating_add(late(&self.error_denied)),
             ..RequestTotals::default()
         }
     }
 
-    pub(super) fn count(&self, outcome: Outcome, decision: Decision, charge: &Charge, reported: bool) {
-        match (outcome, decision) {
+    /// Counts what a verdict says by this limit; `reported` of a denial: by no other.
+    pub(super) fn count(&self, verdict: &Verdict, decision: Decision, charge: &Charge, reported: bool) {
+        match (verdict.outcome, decision) {
             (Outcome::Admit { .. }, _) if charge.taken == Taken::FailedOpen => self.error_admitted.get().inc(),
             (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
             (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.get().inc(),
             (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),
+            (Outcome::Deny(_), _) if reported && verdict.banned => self.banned.get().inc(),
             (Outcome::Deny(_), _) if reported => self.over.inc(),
             (Outcome::Deny(_), _) => {}
         }

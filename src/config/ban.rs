@@ -1,0 +1,50 @@
+//! `ban` of a limit: after how many denials a key is denied altogether, and for how long.
+
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+use crate::config::scalar::{self, InvalidValue};
+use crate::config::settings::BAN;
+use crate::ruleset::ban::BanRule;
+use crate::units::Nanos;
+
+const AFTER: &str = "a number of denials in a length of time, like `20 denials in 1m`";
+
+/// Reads it.
+pub(super) fn read(field: &Field<'_>) -> Option<BanRule> {
+    let section = field.section(&BAN)?;
+    let after = section.required("after", AFTER).and_then(|field| field.parsed(AFTER, after));
+    let lasts = section.required("for", "a length of time, like `1h`").and_then(|field| field.duration());
+    let (after, within) = after?;
+    Some(BanRule { after, within, lasts: lasts? })
+}
+
+fn after(text: &str) -> Result<(u32, Nanos), InvalidValue> {
+    let invalid = |message: &str| InvalidValue { message: message.to_owned(), hint: None };
+    let mut words = text.split_whitespace();
+    let (Some(number), Some("denials" | "denial"), Some("in"), Some(time), None) =
+        (words.next(), words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(invalid("is not written as denials in a time"));
+    };
+    let number = u32::try_from(scalar::whole(number)?).ok().filter(|number| (1..=1_000_000).contains(number));
+    let within = scalar::duration(time)?;
+    match (number, within) {
+        (None, _) => Err(invalid("is not from 1 to 1000000 denials")),
+        (_, Nanos::ZERO) => Err(invalid("has no time in which to count")),
+        (Some(number), within) => Ok((number, within)),
+    }
+}
+
+/// Refuses, at `field`, a ban of a limit that denies nobody.
+pub(super) fn check(field: &Field<'_>, limit: &Section<'_>, shadow: bool) -> Option<()> {
+    let over = limit.get("over_limit").and_then(|over| over.mapping_if());
+    let passes = over.is_some_and(|over| ["divert", "mark"].iter().any(|name| over.has(name)));
+    match shadow || passes {
+        false => Some(()),
+        true => {
+            let message = "counts denials, and the limit denies nobody";
+            let hint = if shadow { "leave out `shadow`" } else { "leave out what `over_limit` says" };
+            field.fail(Problem::error(field.key_place(), message).hint(hint.to_owned()))
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The keys that limits have banned, and the denials of those that they may ban.
+//!
+//! Each gateway bans by the denials that it gave itself, in bounded memory: what there is no room for is forgotten. Reloads keep it, as
+//! keys are known by the names of their limits; the end of the process forgets it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use quick_cache::unsync::Cache;
+
+use crate::charge::Charge;
+use crate::gateway::request_context::RequestContext;
+use crate::ruleset::Ruleset;
+use crate::ruleset::ban::{BanRule, BanState};
+use crate::store::local::is_overflow;
+use crate::units::{LimitKey, Nanos};
+
+/// How many parts there are with a lock each, and how many keys each remembers.
+const SHARDS: usize = 16;
+const REMEMBERED: usize = 4096;
+
+/// What is known of the keys of all limits.
+pub struct Bans {
+    shards: [Mutex<Cache<LimitKey, BanState>>; SHARDS],
+    /// Whether anything ever was denied here: until then no request asks.
+    has_any: AtomicBool,
+}
+
+impl Default for Bans {
+    fn default() -> Self {
+        Self { shards: [(); SHARDS].map(|()| Mutex::new(Cache::new(REMEMBERED))), has_any: AtomicBool::new(false) }
+    }
+}
+
+impl Bans {
+    /// For how long the key of `charge` is banned; `None` if it is not.
+    pub fn left(&self, ruleset: &Ruleset, charge: &Charge, now: Nanos) -> Option<Nanos> {
+        if !self.has_any.load(Ordering::Relaxed) {
+            return None;
+        }
+        rule(ruleset, charge).and_then(|_| self.shard(charge.key)?.lock().get(&charge.key)?.left(now))
+    }
+
+    /// The key of `charge` is banned no more, and its denials are forgotten; whether it was banned.
+    pub fn lift(&self, charge: &Charge, now: Nanos) -> bool {
+        let removed = self.shard(charge.key).and_then(|shard| shard.lock().remove(&charge.key));
+        removed.is_some_and(|(_, state)| state.left(now).is_some())
+    }
+
+    /// The key was denied; whether that has banned it.
+    fn denied(&self, key: LimitKey, rule: &BanRule, now: Nanos) -> bool {
+        let Some(shard) = self.shard(key) else { return false };
+        self.has_any.store(true, Ordering::Relaxed);
+        let mut shard = shard.lock();
+        let before = shard.get(&key).copied();
+        let after = rule.denied(before, now);
+        shard.insert(key, after);
+        after.left(now).is_some() && before.is_none_or(|before| before.left(now).is_none())
+    }
+
+    fn shard(&self, key: LimitKey) -> Option<&Mutex<Cache<LimitKey, BanState>>> {
+        self.shards.get(usize::try_from(key.fingerprint()).unwrap_or(0) % SHARDS)
+    }
+}
+
+/// The rule that bans the key of `charge`. The buckets that new keys share are never banned: they are nobody's.
+fn rule<'r>(ruleset: &'r Ruleset, charge: &Charge) -> Option<&'r BanRule> {
+    let limit = ruleset.limits.get(charge.limit).filter(|limit| limit.enforces())?;
+    limit.ban.as_ref().filter(|_| !is_overflow(charge.key))
+}
+
+/// The charge of a key that is banned for longest, by position, and for how long.
+pub(super) fn in_force(context: &RequestContext, charges: &[Charge], now: Nanos) -> Option<(usize, Nanos)> {
+    let (bans, ruleset) = (&context.gateway.bans, &context.active.ruleset);
+    let banned = charges.iter().enumerate();
+    banned
+        .filter_map(|(position, charge)| Some((position, bans.left(ruleset, charge, now)?)))
+        .max_by_key(|(_, left)| *left)
+}
+
+/// Notes the denials of a request that is denied.
+pub(super) fn note_denials(context: &RequestContext, now: Nanos) {
+    let verdict = &context.verdict;
+    if verdict.banned || !verdict.is_denied() {
+        return;
+    }
+    let (active, bans) = (&context.active, &context.gateway.bans);
+    for (standing, charge) in verdict.standings.iter().zip(&context.charges) {
+        let denied = standing.enforces && !standing.decision.is_admitted();
+        if let Some(rule) = rule(&active.ruleset, charge).filter(|_| denied)
+            && bans.denied(charge.key, rule, now)
+        {
+            active.meters.banned(standing.limit, context.plan);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_and_what_is_forgotten_is_not_banned() {
+        let (bans, rule) = (Bans::default(), BanRule { after: 1, within: Nanos::SECOND, lasts: Nanos::SECOND });
+        let keys = 4 * SHARDS * REMEMBERED;
+        for key in 0..keys {
+            assert!(bans.denied(LimitKey(key as u128), &rule, Nanos::ZERO));
+        }
+        let remembered: usize = bans.shards.iter().map(|shard| shard.lock().len()).sum();
+        assert!(remembered > 0 && remembered <= SHARDS * REMEMBERED, "{remembered}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Keys that limits have banned: every request of theirs is denied for a while.
+
+use serde_json::{Value, json};
+
+use crate::admin_api;
+use crate::support::{Gateway, Origin, Response};
+
+const TOKEN: &str = "a-token-that-is-long-enough";
+
+fn config(origin: &Origin, ban: &str) -> String {
+    format!(
+        "{}plans: [free]
+customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}
+limits:
+  early: {{ key: {{ header: x-tenant }}, algorithm: fixed_window, limit: 2, window: 1s, ban: {{ {ban} }}, missing_key: skip }}
+  late: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 4 }}
+routes: [{{ name: all, upstream: origin, limits: [early, late] }}]
+access_log: full\n",
+        origin.upstream()
+    )
+}
+
+fn start(origin: &Origin, ban: &str) -> Gateway {
+    let config = config(origin, ban);
+    let files = [("customers.csv", "credential,customer,plan\nkey,acme,free\n"), ("token", TOKEN)];
+    let gateway = Gateway::start_with(&config, &files, &[]);
+    let admin = format!("admin: {{ address: \"{}\" }}", gateway.admin);
+    let with_token = format!("admin: {{ address: \"{}\", token_file: token }}", gateway.admin);
+    gateway.folder.write("tollgate.yaml", gateway.whole(&config).replace(&admin, &with_token));
+    assert_eq!(gateway.reload().status, 200);
+    gateway
+}
+
+fn ask(gateway: &Gateway, tenant: &str) -> Response {
+    gateway.get("/", &[("x-api-key", "key"), ("x-tenant", tenant)])
+}
+
+/// Sends requests until one is answered as a banned one.
+fn until_banned(gateway: &Gateway, tenant: &str) -> Response {
+    let mut answers = std::iter::repeat_with(|| ask(gateway, tenant)).take(100);
+    answers.find(is_banned).expect("a hundred requests are over the limit often enough")
+}
+
+fn is_banned(response: &Response) -> bool {
+    response.status == 429 && response.text().contains("Too many requests were denied")
+}
+
+fn post(gateway: &Gateway, verb: &str, limit: &str) -> Response {
+    let question = json!({ "limit": limit, "key": { "header x-tenant": "a" } });
+    let token = format!("Bearer {TOKEN}");
+    admin_api::post(gateway, &format!("/v1/keys/{verb}"), &[admin_api::HOST, ("authorization", &token)], &question)
+}
+
+fn counted(gateway: &Gateway, outcome: &str) -> f64 {
+    let labels = [("route", "all"), ("limit", "early"), ("plan", "free"), ("outcome", outcome)];
+    gateway.metrics().value("tollgate_limit_requests_total", &labels).unwrap_or_default()
+}
+
+fn banned_for(told: &Value) -> f64 {
+    told["banned_for_seconds"].as_f64().unwrap_or_default()
+}
+
+#[test]
+fn a_key_that_is_denied_again_and_again_is_denied_altogether_and_nothing_is_charged() {
+    let origin = Origin::start();
+    let gateway = start(&origin, "after: 3 denials in 1h, for: 10h");
+    let bans = |count: f64| {
+        gateway.wait_for_metric("tollgate_limit_bans_total", &[("limit", "early"), ("plan", "free")], count)
+    };
+    bans(0.0);
+    let banned = until_banned(&gateway, "a");
+    let after: u64 = banned.field("retry-after").unwrap().parse().unwrap();
+    assert!((35_900..=36_000).contains(&after), "{after}");
+    assert_eq!(banned.json()["violated-policies"], json!(["early"]));
+    assert!(!banned.field("ratelimit").unwrap().contains("late"), "nobody asked that limit: {banned:?}");
+    assert_eq!(counted(&gateway, "denied"), 3.0);
+    bans(1.0);
+
+    let passed = origin.count();
+    for _ in 0..20 {
+        assert!(is_banned(&ask(&gateway, "a")));
+    }
+    assert_eq!(origin.count(), passed);
+    assert!(counted(&gateway, "banned") >= 20.0);
+    assert_eq!((counted(&gateway, "denied"), ask(&gateway, "b").status), (3.0, 200), "others are not banned");
+    let line = gateway.process.wait_for_access("\"decision\":\"banned\"");
+    assert_eq!((&line["limit"], &line["status"]), (&json!("early"), &json!(429)));
+
+    // the early limit needs no credential to deny
+    let guess = gateway.get("/", &[("x-api-key", "guess"), ("x-tenant", "a")]);
+    assert!(is_banned(&guess), "{guess:?}");
+    bans(1.0);
+}
+
+#[test]
+fn operators_see_bans_and_lift_them_and_a_reload_keeps_them() {
+    let origin = Origin::start();
+    let gateway = start(&origin, "after: 1 denial in 1m, for: 1h");
+    until_banned(&gateway, "a");
+    let peeked = post(&gateway, "peek", "early").json();
+    assert!((3_500.0..=3_600.0).contains(&banned_for(&peeked)), "{peeked}");
+    let question =
+        json!({ "method": "GET", "url": "http://test/", "headers": { "x-api-key": "key", "x-tenant": "a" } });
+    let explained = admin_api::post(&gateway, "/v1/explain", &[admin_api::HOST], &question).json();
+    assert_eq!(explained["now"]["outcome"], "banned", "{explained}");
+    assert!(banned_for(&explained["limits"][0]) > 3_500.0, "{explained}");
+
+    gateway.folder.write(
+        "tollgate.yaml",
+        std::fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap().replace("burst: 4", "burst: 40"),
+    );
+    assert_eq!(gateway.reload().status, 200);
+    assert!(is_banned(&ask(&gateway, "a")), "a reload keeps it");
+
+    assert_eq!(post(&gateway, "unban", "early").status, 200);
+    assert_eq!(post(&gateway, "unban", "early").status, 404, "once");
+    assert_eq!(banned_for(&post(&gateway, "peek", "early").json()), 0.0);
+    assert!(!is_banned(&ask(&gateway, "a")));
+    until_banned(&gateway, "a");
+    assert_eq!(post(&gateway, "reset", "early").status, 200);
+    assert_eq!(ask(&gateway, "a").status, 200, "a key that starts afresh is not banned either");
+}
+
+#[test]
+fn a_ban_ends() {
+    let origin = Origin::start();
+    let gateway = start(&origin, "after: 1 denial in 1m, for: 1500ms");
+    let banned = until_banned(&gateway, "a");
+    assert_eq!(banned.field("retry-after"), Some("2"));
+    crate::support::wait_until("the end of the ban", || ask(&gateway, "a").status == 200);
+}
