@@ -200,3 +200,42 @@ impl Writer {
 fn broken(broken: FrameError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, broken)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::duplex;
+    use tokio::task::yield_now;
+
+    use super::super::session::Outgoing;
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Item {
+        #[serde(skip)]
+        _kept: Arc<()>,
+    }
+
+    #[tokio::test]
+    async fn an_item_is_kept_until_it_is_written() {
+        let hello = |to| Hello { version: VERSION, nonce: [1; 32], process: 1, from: to, to };
+        let address = SocketAddr::from(([10, 0, 0, 1], 7946));
+        let secret = Secret::of(b"one secret of a cluster");
+        let transcript = Transcript::new(&secret, &hello(address), &hello(address));
+        let (here, mut there) = duplex(1);
+        let (reader, writer) = tokio::io::split(here);
+        let connection = Connection::new(Stream::new(reader, writer), &transcript, Role::Owner, hello(address));
+        let (queue, kept) = (Outgoing::default(), Arc::new(()));
+        let sending = queue.clone();
+        tokio::spawn(async move { sending.send_all(connection.writer, None).await });
+        queue.push([Item { _kept: Arc::clone(&kept) }]);
+        yield_now().await;
+        assert_eq!(Arc::strong_count(&kept), 2);
+        tokio::spawn(async move { there.read_to_end(&mut Vec::new()).await });
+        for _ in 0..1000 {
+            yield_now().await;
+        }
+        assert_eq!(Arc::strong_count(&kept), 1);
+    }
+}

@@ -134,10 +134,10 @@ pub struct Members {
     was_told: bool,
     started: Nanos,
     last_tick: Nanos,
-    /// The hash of the ring under which this node has pushed all states of other owners.
-    drained: Option<RingHash>,
-    /// How often states of other owners have arrived.
-    set_undrained: u64,
+    /// Whether this node has pushed all states that other members own since the ring changed and states arrived.
+    is_drained: bool,
+    /// How often the ring has changed or states of other owners have arrived.
+    undrained_count: u64,
     ring: Arc<Ring>,
 }
 
@@ -156,8 +156,8 @@ impl Members {
             was_told: false,
             started: now,
             last_tick: now,
-            drained: None,
-            set_undrained: 0,
+            is_drained: false,
+            undrained_count: 0,
             ring: Arc::new(Ring::new([own])),
         }
     }
@@ -262,29 +262,29 @@ impl Members {
         self.update(now);
     }
 
-    /// Notes that this node has pushed all states of other owners under the ring of this hash, unless more have arrived since
-    /// [`Members::undrained_count`] was `before`.
+    /// Notes that this node has pushed all states of other owners under the ring of this hash, unless that is another ring by
+    /// now, or [`Members::undrained_count`] is not `before` any more.
     pub fn set_drained(&mut self, ring: RingHash, before: u64, now: Nanos) {
-        if self.set_undrained == before {
-            self.drained = Some(ring);
+        if self.undrained_count == before && self.ring.hash() == ring {
+            self.is_drained = true;
             self.update(now);
         }
     }
 
-    /// Notes that states of other owners have arrived.
+    /// Notes that this node may keep states of other owners: some have arrived, or the owners are others.
     pub const fn set_undrained(&mut self) {
-        self.drained = None;
-        self.set_undrained = self.set_undrained.wrapping_add(1);
+        self.is_drained = false;
+        self.undrained_count = self.undrained_count.wrapping_add(1);
     }
 
-    /// How often states of other owners have arrived.
+    /// How often [`Members::set_undrained`] was noted.
     pub const fn undrained_count(&self) -> u64 {
-        self.set_undrained
+        self.undrained_count
     }
 
     /// Whether this node keeps no state that another member owns.
-    pub fn is_drained(&self) -> bool {
-        self.drained == Some(self.ring.hash())
+    pub const fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     /// Whether this node is not about to end, or has handed over all its states.
@@ -318,7 +318,7 @@ impl Members {
         if self.standing != MemberState::Leaving && !self.peers.is_empty() {
             self.standing = MemberState::Away;
             self.incarnation = self.incarnation.wrapping_add(1);
-            self.drained = None;
+            self.set_undrained();
             self.started = now;
         }
         for peer in self.peers.values_mut() {
@@ -386,11 +386,13 @@ impl Members {
             })
     }
 
-    /// Replaces the ring if the members have changed.
+    /// Replaces the ring if the members have changed. States may have come under the ring before: that this node was drained
+    /// under an earlier ring of the same members says nothing.
     fn rebuild_ring(&mut self) {
         let ring = self.ring_of(Peer::counts);
         if ring.hash() != self.ring.hash() {
             self.ring = Arc::new(ring);
+            self.set_undrained();
         }
     }
 

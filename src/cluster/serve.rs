@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use serde::Serialize;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
@@ -152,7 +153,7 @@ impl PeerServer {
         let arrived = Arrived::new(self, other.process, other.from);
         let session = Arc::clone(&self.service).open_session(other.process);
         let gone = arrived.gone.notified();
-        let answers = Outgoing::default();
+        let answers = Outgoing::<Reply>::default();
         let sending = answers.clone();
         tokio::spawn(async move { sending.send_all(writer, None).await });
         let reading = async {
@@ -165,14 +166,14 @@ impl PeerServer {
                     let Some((number, ask)) = item else { return };
                     self.membership.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
                     match self.answer(ask, (&other, ring), &*session, now) {
-                        Answered::Now(answer) => ready.push((number, answer)),
+                        Answered::Now(answer) => ready.push(Reply { number, answer, _in_flight: in_flight.clone() }),
                         Answered::Never => {}
                         Answered::Later(later) => {
                             let (server, session, answers) = (Arc::clone(self), Arc::clone(&session), answers.clone());
-                            let in_flight = in_flight.clone();
+                            let _in_flight = in_flight.clone();
                             tokio::spawn(async move {
-                                let _in_flight = in_flight;
-                                answers.push([(number, server.answer_later(later, other.from, &*session).await)]);
+                                let answer = server.answer_later(later, other.from, &*session).await;
+                                answers.push([Reply { number, answer, _in_flight }]);
                             });
                         }
                     }
@@ -300,6 +301,16 @@ impl PeerServer {
         let until = |process| announced.get(&process).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
         self.service.release_stale_slots(&until, now);
     }
+}
+
+/// An answer that waits to be written. Its request is in flight until then: a gateway that ended before would take a state
+/// that it gives away along.
+#[derive(Serialize)]
+struct Reply {
+    number: u64,
+    answer: Answer,
+    #[serde(skip)]
+    _in_flight: InFlight,
 }
 
 enum Answered {

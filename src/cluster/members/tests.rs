@@ -273,6 +273,28 @@ fn a_node_that_leaves_is_no_member_in_anybodys_eyes() {
     net.all_see(vec![0, 2]);
 }
 
+/// The members are then those of whom it kept no state before it joined.
+#[test]
+fn a_node_that_leaves_as_soon_as_it_has_joined_gives_away_what_it_has_got_since() {
+    let mut net = Net::new(3);
+    (0..2).for_each(|number| net.start(number));
+    net.beats(8);
+    net.start(2);
+    net.beats(1);
+    assert_eq!(net.sees(2), [0, 1]);
+    assert!(net.nodes[2].members.is_drained());
+    net.nodes[2].gives_away = false;
+    net.beats(12);
+    net.all_see(vec![0, 1, 2]);
+    let now = net.now;
+    net.nodes[2].members.leave(now);
+    assert_eq!(net.sees(2), [0, 1]);
+    assert!(!net.nodes[2].members.is_ready_to_end());
+    net.nodes[2].gives_away = true;
+    net.beats(1);
+    assert!(net.nodes[2].members.is_ready_to_end());
+}
+
 #[test]
 fn one_that_is_not_listed_any_more_is_no_member_and_known_while_it_answers() {
     let mut net = Net::running(3);
