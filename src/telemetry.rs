@@ -357,6 +357,11 @@ impl Telemetry {
         self.sources.asked(source, succeeded);
     }
 
+    /// The service that customers are looked up in was asked, with this result, and took this long.
+    pub fn service_asked(&self, result: &str, took: Nanos) {
+        self.sources.service_asked(result, took);
+    }
+
     /// How the sources stand, in place of those before; to be called before [`Telemetry::render`].
     pub fn set_sources(&self, sources: impl Iterator<Item = SourceUsage>) {
         self.sources.set(sources);

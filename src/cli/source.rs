@@ -22,6 +22,7 @@ mod cluster;
 pub mod directory;
 mod include;
 mod listeners;
+mod lookup;
 mod operators;
 mod store;
 mod tokens;
@@ -175,7 +176,10 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     let servers = store.as_ref().map(|(store, _)| &store.settings.servers);
     let directory = match &loaded.directory {
         None => Arc::default(),
-        Some(named) => directory::open(path, named, servers, (&loaded.overrides, &groups), &mut kept.directory, seen)
+        Some(named) => lookup::server(path, named, servers, seen)
+            .and_then(|server| {
+                directory::open(path, named, server, (&loaded.overrides, &groups), &mut kept.directory, seen)
+            })
             .map_err(with_warnings)?,
     };
     kept.store = store.map(|(store, credentials)| {

@@ -1,17 +1,19 @@
 //! `customers:`.
 
+use http::Uri;
+
 use crate::config::identify::{self, Identify, Jwks};
 use crate::config::names::Names;
-use crate::config::problem::Problem;
+use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, GROUPS};
-use crate::config::store::{NamedFile, RedisStore, named_file};
+use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, GROUPS, STORE_TLS};
+use crate::config::store::{ClientTls, NamedFile, RedisStore, client_tls, named_file};
 use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 use crate::ruleset::{CustomerRules, PlanId, UnknownCredential};
 use crate::units::Nanos;
 
-const A_DIRECTORY: &str = "`{file: customers.csv}` or `{redis: \"tollgate:customers\"}`";
+const A_DIRECTORY: &str = "`{file: customers.csv}`, `{redis: \"tollgate:customers\"}` or `{http: {url: ...}}`";
 
 /// Where it is written who the customers are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub enum DirectorySource {
     File(NamedFile),
     /// In a hash of a Redis server.
     Redis(RedisHash),
+    /// In a service that is asked over HTTP.
+    Http(Box<HttpLookup>),
 }
 
 impl DirectorySource {
@@ -27,7 +31,7 @@ impl DirectorySource {
     pub fn file(&self) -> Option<&NamedFile> {
         match self {
             Self::File(file) => Some(file),
-            Self::Redis(_) => None,
+            Self::Redis(_) | Self::Http(_) => None,
         }
     }
 }
@@ -37,6 +41,32 @@ impl DirectorySource {
 pub struct RedisHash {
     /// The key of the hash.
     pub key: String,
+    /// How its answers are remembered.
+    pub remembered: Remembered,
+}
+
+/// A service that is asked over HTTP, and how its answers are remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpLookup {
+    /// Where it is.
+    pub url: Uri,
+    /// Whether it is Unkey, and not asked in the plain way.
+    pub is_unkey: bool,
+    /// The file of the token that it is shown.
+    pub token_file: Option<NamedFile>,
+    /// What TLS takes.
+    pub tls: ClientTls,
+    /// How long a request waits for an answer.
+    pub timeout: Nanos,
+    /// How its answers are remembered.
+    pub remembered: Remembered,
+    /// Where it is written.
+    pub place: Place,
+}
+
+/// How answers of a server are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remembered {
     /// How long an answer is good for.
     pub ttl: Nanos,
     /// How long it is good for where it says that nobody has the credential.
@@ -45,7 +75,12 @@ pub struct RedisHash {
     pub max_cached: usize,
 }
 
-impl RedisHash {
+impl HttpLookup {
+    /// How long a request waits where the configuration says nothing.
+    const DEFAULT_TIMEOUT: Nanos = Nanos::new(250_000_000);
+}
+
+impl Remembered {
     /// How long an answer is good for where the configuration says nothing.
     pub const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
     /// The same of an answer that nobody has the credential.
@@ -156,15 +191,16 @@ fn groups(field: &Field<'_>) -> Option<Option<NamedFile>> {
 fn directory(field: &Field<'_>) -> Option<DirectorySource> {
     const OPTIONS: [&str; 3] = ["ttl", "negative_ttl", "max_cached"];
     let section = field.section(&DIRECTORY)?;
-    match (section.get("file"), section.get("redis")) {
-        (Some(file), None) => {
+    match (section.get("file"), section.get("redis"), section.get("http")) {
+        (Some(file), None, None) => {
             for option in OPTIONS.iter().filter_map(|option| section.get(option)) {
-                field.findings().add(Problem::error(option.key_place(), "goes with `redis` only"));
+                field.findings().add(Problem::error(option.key_place(), "goes with `redis` and `http` only"));
             }
             named_file(&file, "the name of a CSV or YAML file").map(DirectorySource::File)
         }
-        (None, Some(hash)) => redis(&hash, &section).map(DirectorySource::Redis),
-        (None, None) if ["file", "redis"].iter().any(|key| section.is_misspelt(key)) => None,
+        (None, Some(hash), None) => redis(&hash, &section).map(DirectorySource::Redis),
+        (None, None, Some(service)) => http(&service, &section).map(Box::new).map(DirectorySource::Http),
+        (None, None, None) if ["file", "redis", "http"].iter().any(|key| section.is_misspelt(key)) => None,
         _ => field.fail(Problem::error(field.place(), "does not name one directory").expected(A_DIRECTORY)),
     }
 }
@@ -174,10 +210,35 @@ fn redis(hash: &Field<'_>, section: &Section<'_>) -> Option<RedisHash> {
         true => Err(InvalidValue { message: "is empty".to_owned(), hint: None }),
         false => Ok(text.to_owned()),
     });
-    let ttl = section.get_or("ttl", RedisHash::DEFAULT_TTL, Field::duration);
-    let negative_ttl = section.get_or("negative_ttl", RedisHash::DEFAULT_NEGATIVE_TTL, Field::duration);
-    let max_cached = section.get_or("max_cached", RedisHash::DEFAULT_MAX_CACHED, Field::whole);
-    Some(RedisHash { key: key?, ttl: ttl?, negative_ttl: negative_ttl?, max_cached: max_cached? })
+    let remembered = remembered(section);
+    Some(RedisHash { key: key?, remembered: remembered? })
+}
+
+fn http(field: &Field<'_>, directory: &Section<'_>) -> Option<HttpLookup> {
+    const A_URL: &str = "a URL, like `https://accounts.example.com/verify`";
+    let remembered = remembered(directory);
+    let section = field.section(&DIRECTORY_HTTP)?;
+    let url = section.required("url", A_URL).and_then(|field| field.url(A_URL));
+    let is_unkey = section.get_or("contract", false, |field| field.choice(&[("plain", false), ("unkey", true)]));
+    let token_file = section.get_with("token_file", |field| named_file(field, "the name of a file"));
+    let tls = section.get_or("tls", ClientTls::default(), |field| client_tls(&field.section(&STORE_TLS)?, field));
+    let timeout = section.get_or("timeout", HttpLookup::DEFAULT_TIMEOUT, Field::duration);
+    Some(HttpLookup {
+        url: url?,
+        is_unkey: is_unkey?,
+        token_file: token_file?,
+        tls: tls?,
+        timeout: timeout?,
+        remembered: remembered?,
+        place: field.key_place(),
+    })
+}
+
+fn remembered(section: &Section<'_>) -> Option<Remembered> {
+    let ttl = section.get_or("ttl", Remembered::DEFAULT_TTL, Field::duration);
+    let negative_ttl = section.get_or("negative_ttl", Remembered::DEFAULT_NEGATIVE_TTL, Field::duration);
+    let max_cached = section.get_or("max_cached", Remembered::DEFAULT_MAX_CACHED, Field::whole);
+    Some(Remembered { ttl: ttl?, negative_ttl: negative_ttl?, max_cached: max_cached? })
 }
 
 fn anonymous(field: &Field<'_>, plans: &Names) -> Option<PlanId> {

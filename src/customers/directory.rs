@@ -1,4 +1,4 @@
-//! The directory: credential to customer, from a file or from a Redis hash.
+//! The directory: credential to customer, from a file, or from a server that is asked.
 //!
 //! Credentials are kept as keyed 128-bit hashes, so that no dump of the memory or of a state shows one.
 
@@ -17,16 +17,16 @@ mod group_file;
 mod groups;
 mod index;
 mod intern;
-mod redis;
+mod lookup;
 mod row;
 mod yaml;
 
-pub use self::redis::{CallResult, Hash, Observer, RedisDirectory};
 pub use fault::{Fault, Faults};
 pub use file::{FileDirectory, Format};
 pub(super) use groups::GroupNames;
 pub use groups::GroupTable;
 pub use index::Changes;
+pub use lookup::{CallResult, Contract, HttpService, LookupDirectory, LookupTerms, Observer, Server};
 pub(super) use row::is_name;
 
 /// Who the customers are.
@@ -37,8 +37,8 @@ pub enum Directory {
     Nobody,
     /// They stand in a file, which was read.
     File(Arc<FileDirectory>),
-    /// They stand in a Redis hash, which is asked.
-    Redis(RedisDirectory),
+    /// They stand in a Redis hash, or a service over HTTP knows them. It is asked.
+    Asked(LookupDirectory),
 }
 
 /// Nobody can tell at the moment whose a credential is.
@@ -52,7 +52,7 @@ impl Directory {
         match self {
             Self::Nobody => Some(0),
             Self::File(file) => Some(file.credentials()),
-            Self::Redis(_) => None,
+            Self::Asked(_) => None,
         }
     }
 
@@ -60,7 +60,7 @@ impl Directory {
     pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
         match self {
             Self::File(file) => file.named(name),
-            Self::Nobody | Self::Redis(_) => None,
+            Self::Nobody | Self::Asked(_) => None,
         }
     }
 
@@ -69,7 +69,7 @@ impl Directory {
         match self {
             Self::Nobody => Some(Ok(None)),
             Self::File(file) => Some(Ok(file.find(credential))),
-            Self::Redis(redis) => redis.remembered(credential, now),
+            Self::Asked(server) => server.remembered(credential, now),
         }
     }
 
@@ -78,7 +78,7 @@ impl Directory {
         match self {
             Self::Nobody => Ok(None),
             Self::File(file) => Ok(file.find(credential)),
-            Self::Redis(redis) => redis.find(credential, clock).await,
+            Self::Asked(server) => server.find(credential, clock).await,
         }
     }
 }

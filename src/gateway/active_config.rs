@@ -109,10 +109,11 @@ impl ActiveConfig {
             };
         }
         let binding = store.bind(&specs);
-        if let Directory::Redis(asked) = &*directory {
-            let telemetry = telemetry.clone();
-            asked.observe(Box::new(move |result, took| {
-                telemetry.store_called(names::OP_CUSTOMER, result.as_str(), took);
+        if let Directory::Asked(asked) = &*directory {
+            let (telemetry, is_http) = (telemetry.clone(), asked.is_http());
+            asked.observe(Box::new(move |result, took| match is_http {
+                true => telemetry.service_asked(result.as_str(), took),
+                false => telemetry.store_called(names::OP_CUSTOMER, result.as_str(), took),
             }));
         }
         let hashers = ruleset.hashers(hasher);

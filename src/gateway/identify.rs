@@ -87,7 +87,7 @@ pub fn identify_recorded(
         Some((_, Credential::Key(key))) => match directory {
             Directory::Nobody => in_force(None, now),
             Directory::File(file) => in_force(file.find(&key), now),
-            Directory::Redis(_) => Err(Answer::DirectoryAway),
+            Directory::Asked(_) => Err(Answer::DirectoryAway),
         },
         Some((_, Credential::Token(token))) => match tokens {
             None => Err(Answer::CredentialUnknown),

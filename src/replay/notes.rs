@@ -89,9 +89,10 @@ fn untold(side: &Side) -> Vec<String> {
             requests(untold.customers),
         ));
     }
-    if matches!(*rules.directory, Directory::Redis(_)) {
+    if matches!(*rules.directory, Directory::Asked(_)) {
         notes.push(
-            "customers stand in Redis, which is not asked: plans are those of the lines, or of --plan".to_owned(),
+            "customers stand in Redis or a service, which is not asked: plans are those of the lines, or of --plan"
+                .to_owned(),
         );
     }
     if untold.addresses > 0 {

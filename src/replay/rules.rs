@@ -70,7 +70,7 @@ impl Callers {
     pub(super) fn new(rules: &ReplayRules) -> Self {
         let by_name = match &*rules.directory {
             Directory::File(file) => file.customers().into_iter().collect(),
-            Directory::Nobody | Directory::Redis(_) => HashMap::new(),
+            Directory::Nobody | Directory::Asked(_) => HashMap::new(),
         };
         let plans = rules.ruleset.plans.iter().enumerate();
         Self { by_name, plans: plans.map(|(plan, name)| (name.clone(), PlanId(plan))).collect() }

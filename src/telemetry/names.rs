@@ -124,6 +124,10 @@ catalogue! {
         "Times that a node of an upstream was left alone because its requests failed."
     UPSTREAM_REFUSED: "tollgate_upstream_requests_refused_total" ["upstream"]
         "Requests answered 503 because there were as many at the upstream as there may be."
+    CUSTOMER_LOOKUPS: "tollgate_customer_lookups_total" ["result"]
+        "Calls to the service that customers are looked up in over HTTP, by what came of them (found, missing, invalid, error, timeout)."
+    CUSTOMER_LOOKUP_DURATION: "tollgate_customer_lookup_duration_seconds" []
+        "Time that calls to that service took."
     SOURCE_REFRESHES: "tollgate_source_refreshes_total" ["source", "result"]
         "Times that a source of customers or keys was asked in the background (jwks: the keys of tokens), by result (success, failure)."
     SOURCE_ENTRIES: "tollgate_source_entries" ["source"]

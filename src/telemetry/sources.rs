@@ -1,8 +1,8 @@
-//! The metrics of what is fetched in the background: customers and the keys of their tokens.
+//! The metrics of what stands elsewhere: keys that are fetched in the background, and customers that are asked for.
 
-use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{GaugeVec, Histogram, IntCounterVec, IntGaugeVec, Registry};
 
-use super::{counter, gauge, names};
+use super::{counter, gauge, histogram_opts, names, registered};
 use crate::units::Nanos;
 
 /// What is counted of sources.
@@ -11,6 +11,8 @@ pub(super) struct SourceMetrics {
     refreshes: IntCounterVec,
     entries: IntGaugeVec,
     last_success: GaugeVec,
+    lookups: IntCounterVec,
+    lookup_duration: Histogram,
 }
 
 /// How a source stands, as shown at a scrape.
@@ -30,6 +32,11 @@ impl SourceMetrics {
             refreshes: counter(registry, &names::SOURCE_REFRESHES)?,
             entries: gauge(registry, &names::SOURCE_ENTRIES)?,
             last_success: gauge(registry, &names::SOURCE_LAST_SUCCESS_TIMESTAMP)?,
+            lookups: counter(registry, &names::CUSTOMER_LOOKUPS)?,
+            lookup_duration: registered(
+                registry,
+                Histogram::with_opts(histogram_opts(&names::CUSTOMER_LOOKUP_DURATION, names::STORE_SECONDS))?,
+            )?,
         })
     }
 
@@ -38,6 +45,12 @@ impl SourceMetrics {
         let [success, failure] =
             ["success", "failure"].map(|result| self.refreshes.with_label_values(&[source, result]));
         if succeeded { success.inc() } else { failure.inc() }
+    }
+
+    /// The service that knows customers was asked, with this result, and took this long.
+    pub(super) fn service_asked(&self, result: &str, took: Nanos) {
+        self.lookups.with_label_values(&[result]).inc();
+        self.lookup_duration.observe(took.as_secs_f64());
     }
 
     /// The sources there are, in place of those before.

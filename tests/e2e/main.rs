@@ -49,6 +49,7 @@ mod guessing;
 mod health_checks;
 mod http2;
 mod http2_abuse;
+mod http_customers;
 mod imported;
 mod kept_connections;
 mod logs;

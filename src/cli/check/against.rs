@@ -219,9 +219,9 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     let (old, new) = match (&*before.directory, &*after.directory) {
         (Directory::File(old), Directory::File(new)) => (old, new),
         (Directory::Nobody, Directory::Nobody) => return None,
-        (Directory::Redis(_), Directory::Redis(_)) => {
+        (Directory::Asked(_), Directory::Asked(_)) => {
             let same = before.loaded.directory == after.loaded.directory;
-            let words = "another hash is asked, or in another way; whose credentials there are is not known here";
+            let words = "another server is asked, or in another way; whose credentials there are is not known here";
             return (!same).then(|| ConfigPart { heading: heading(words), lines: Vec::new() });
         }
         _ => {

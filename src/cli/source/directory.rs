@@ -3,13 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use http::Uri;
+
 use super::{decode, name, problem, refuse};
-use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, Problem, Problems, RedisHash};
+use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, Problem, Problems, Remembered};
 use crate::customers::Directory;
-use crate::customers::directory::{Fault, Faults, FileDirectory, Format, GroupTable, Hash, RedisDirectory};
+use crate::customers::directory::{
+    Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupTerms, Server,
+};
 use crate::files::{self, FileVersion, Print};
-use crate::redis_client::Servers;
 use crate::ruleset::overrides::InvalidOverride;
+use crate::units::Nanos;
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
 /// while it is read, for what is kept by hand.
@@ -29,23 +33,39 @@ pub(super) struct OpenDirectory {
     directory: Arc<Directory>,
 }
 
+/// A server that is asked for customers, and how.
+pub(super) struct AskedServer {
+    pub(super) identity: ServerIdentity,
+    pub(super) server: Server,
+    pub(super) terms: LookupTerms,
+}
+
+/// What a server that is asked is told apart by.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum ServerIdentity {
+    /// A hash of the store, which cannot change.
+    Redis(String, Remembered),
+    /// A service: its URL, a hash of the rest that the configuration and its files say of it, how long a request waits.
+    Http(Uri, u128, Nanos, Remembered),
+}
+
 #[derive(Debug, PartialEq)]
 enum Origin {
     File {
         path: PathBuf,
         print: Print,
     },
-    /// The store cannot change.
-    Redis(RedisHash),
+    /// A server that is asked.
+    Server(ServerIdentity),
 }
 
-/// Opens the directory that the configuration at `path` names, where `servers` keep what is
-/// shared; `overrides` reads its rows, whose customers may belong to `groups`. The one that was `kept` goes
+/// Opens the directory that the configuration at `path` names, where `server` is
+/// the one that is asked; `overrides` reads its rows, whose customers may belong to `groups`. The one that was `kept` goes
 /// on if it is made of the same, and takes up what changed if that are only rows and groups.
 pub(super) fn open(
     path: &Path,
     source: &DirectorySource,
-    servers: Option<&Servers>,
+    server: Option<AskedServer>,
     (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
     kept: &mut Option<OpenDirectory>,
     seen: &mut Vec<FileVersion>,
@@ -73,21 +93,23 @@ pub(super) fn open(
             let rows = load(&decode(bytes, &file)?, &name(&file), (overrides, groups))?;
             (Origin::File { path: file, print }, Directory::File(Arc::new(rows)))
         }
-        DirectorySource::Redis(hash) => {
-            let from = Origin::Redis(hash.clone());
+        DirectorySource::Redis(_) | DirectorySource::Http(_) => {
+            let asked = server.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
+            let from = Origin::Server(asked.identity.clone());
             if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
                 && *before == from
                 && same == overrides
-                && let Directory::Redis(asked) = &**directory
+                && let Directory::Asked(known_by) = &**directory
             {
                 if !Arc::ptr_eq(known, groups) {
-                    asked.update(Arc::clone(groups));
+                    known_by.update(Arc::clone(groups));
                     *known = Arc::clone(groups);
                 }
                 return Ok(Arc::clone(directory));
             }
-            let servers = servers.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
-            (from, Directory::Redis(open_redis(hash, servers, (overrides, groups))))
+            let reader = Arc::new(overrides.clone());
+            let opened = LookupDirectory::new((asked.server, asked.terms), &rand::random(), reader, Arc::clone(groups));
+            (from, Directory::Asked(opened))
         }
     };
     let directory = Arc::new(directory);
@@ -144,16 +166,6 @@ pub(super) fn format(file: &str) -> Format {
         Some("yaml" | "yml") => Format::Yaml,
         _ => Format::Csv,
     }
-}
-
-fn open_redis(
-    hash: &RedisHash,
-    servers: &Servers,
-    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
-) -> RedisDirectory {
-    let RedisHash { key, ttl, negative_ttl, max_cached } = hash.clone();
-    let hash = Hash { servers: servers.clone(), key, ttl, negative_ttl, max_cached };
-    RedisDirectory::new(hash, &rand::random(), Arc::new(overrides.clone()), Arc::clone(groups))
 }
 
 pub(super) fn explain_all(file: &str, Faults { faults, more }: Faults) -> Problems {

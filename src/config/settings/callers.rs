@@ -122,7 +122,8 @@ pub(in crate::config) static DIRECTORY: Table = Table {
     settings: &[
         Setting::optional("file", Kind::Text("the name of a CSV or YAML file"), "The file that lists the customers."),
         Setting::optional("redis", Kind::Text("the key of a Redis hash"), "The hash in the `store` that holds them."),
-        Setting::default("ttl", Kind::POSITIVE, "60s", "How long an answer of Redis is good for."),
+        Setting::optional("http", Kind::Section(&DIRECTORY_HTTP), "The service that is asked for them."),
+        Setting::default("ttl", Kind::POSITIVE, "60s", "How long an answer of Redis or the service is good for."),
         Setting::default(
             "negative_ttl",
             Kind::POSITIVE,
@@ -130,6 +131,35 @@ pub(in crate::config) static DIRECTORY: Table = Table {
             "The same where it says that nobody has the credential.",
         ),
         Setting::default("max_cached", Kind::Whole(1, 100_000_000), "1000000", "How many answers are remembered."),
+    ],
+};
+
+pub(in crate::config) static DIRECTORY_HTTP: Table = Table {
+    name: "directory_http",
+    settings: &[
+        Setting::required("url", Kind::Text("a URL, like `https://accounts.example.com/verify`"), "Where it is."),
+        Setting::default(
+            "contract",
+            Kind::Choice(&["plain", "unkey"]),
+            "plain",
+            "What it is asked and answers; `unkey` is Unkey's `/v2/keys.verifyKey`.",
+        ),
+        Setting::optional(
+            "token_file",
+            Kind::Text("the name of a file"),
+            "The file of the token that it is shown as `Authorization: Bearer`.",
+        ),
+        Setting::optional(
+            "tls",
+            Kind::Section(&STORE_TLS),
+            "What TLS takes, where that is not what the system believes.",
+        ),
+        Setting::default(
+            "timeout",
+            Kind::Duration(Nanos::new(1_000_000), Nanos::from_secs(10)),
+            "250ms",
+            "How long a request waits for an answer.",
+        ),
     ],
 };
 

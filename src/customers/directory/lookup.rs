@@ -1,8 +1,8 @@
-//! A directory in a Redis hash: asked for a credential when it is presented, and remembered for a while.
+//! A directory that is asked for a credential when it is presented, in a Redis hash or over HTTP, and whose answers are
+//! remembered for a while.
 //!
-//! The field is `sha256:` and the credential's SHA-256 in hexadecimal digits, so Redis never sees a credential; the
-//! value is JSON. Requests that present the same credential at once share one call, which goes on when they do not wait
-//! any more. Where Redis is unavailable or slow, the last answer stays good.
+//! Requests that present the same credential at once share one call, which goes on when they do not wait any more. Where
+//! the server is unavailable or slow, the last answer stays good.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
-use redis::{FromRedisValue, RedisError};
+use redis::FromRedisValue;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -22,19 +22,34 @@ use super::groups::GroupTable;
 use super::intern::Interner;
 use crate::clock::Clock;
 use crate::customers::Customer;
-use crate::redis_client::{Pool, Servers};
+use crate::redis_client::Pool;
 use crate::ruleset::overrides::OverridesReader;
 use crate::units::Nanos;
 
+mod http;
 mod value;
 
-/// A Redis hash, and how its answers are remembered.
-#[derive(Clone, Debug)]
-pub struct Hash {
-    /// Who has it.
-    pub servers: Servers,
-    /// The key of the hash.
-    pub key: String,
+pub use http::{Contract, HttpService};
+
+/// Who is asked.
+pub enum Server {
+    /// Redis, for a field of the hash with this key. The field is `sha256:` and the credential's SHA-256 in hexadecimal
+    /// digits, so Redis never sees a credential; the value is JSON.
+    Redis {
+        /// The way to it.
+        pool: Pool,
+        /// The key of the hash.
+        key: String,
+    },
+    /// A service over HTTP.
+    Http(HttpService),
+}
+
+/// How answers are waited for and remembered.
+#[derive(Clone, Copy, Debug)]
+pub struct LookupTerms {
+    /// How long a request waits for an answer.
+    pub patience: Nanos,
     /// How long an answer is good for.
     pub ttl: Nanos,
     /// How long it is good for where it says that nobody has the credential.
@@ -43,7 +58,7 @@ pub struct Hash {
     pub max_cached: usize,
 }
 
-/// What came of asking Redis for one credential.
+/// What came of asking for one credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallResult {
     /// A customer.
@@ -52,7 +67,7 @@ pub enum CallResult {
     Missing,
     /// Something that is no customer.
     Invalid,
-    /// Redis could not be reached, or refused.
+    /// The server could not be reached, or refused.
     Failed,
     /// No answer in time.
     TimedOut,
@@ -74,21 +89,19 @@ impl CallResult {
 /// Is told of every call and how long it took.
 pub type Observer = Box<dyn Fn(CallResult, Nanos) + Send + Sync>;
 
-/// Customers that are asked for in Redis.
-pub struct RedisDirectory(Arc<RedisLookup>);
+/// Customers that are asked for when they come.
+pub struct LookupDirectory(Arc<Lookup>);
 
-struct RedisLookup {
-    pool: Pool,
-    key: String,
-    ttl: Nanos,
-    negative_ttl: Nanos,
+struct Lookup {
+    server: Server,
+    terms: LookupTerms,
     hashes: Hashes,
     cache: Cache<KeyedHash, Cached>,
     flights: Mutex<HashMap<KeyedHash, Flight>>,
     interner: Mutex<Interner>,
     groups: ArcSwap<GroupTable>,
     observer: OnceLock<Observer>,
-    /// Until when Redis is not asked, because it just failed.
+    /// Until when the server is not asked, because it just failed.
     rest_until: AtomicU64,
     is_away: AtomicBool,
 }
@@ -109,29 +122,30 @@ struct Flight {
     landed: watch::Receiver<Option<LookupResult>>,
 }
 
-/// How long a request waits for a call.
-const PATIENCE: Nanos = Nanos::new(100_000_000);
-/// How long a call may take, so that a slow answer is known at least to the next request.
-const CALL_TIME: Nanos = Nanos::SECOND;
-/// After a call that failed, how long the last answer is taken for good, and how long Redis is left alone.
+/// How long a call may take beyond what a request waits for it, so that a slow answer is known at least to the next request.
+const CALL_TIME: Nanos = Nanos::new(900_000_000);
+/// After a call that failed, how long the last answer is taken for good, and how long the server is left alone.
 const STALE_TIME: Nanos = Nanos::SECOND;
 const REST: Nanos = Nanos::new(100_000_000);
 /// The most calls at a time.
 const MOST_FLIGHTS: usize = 10_000;
 
-// === impl RedisDirectory ===
+// === impl LookupDirectory ===
 
-impl RedisDirectory {
+impl LookupDirectory {
     /// Connects when it is first asked. `seed` keys the hashes of credentials, `reader` understands plans, time zones
     /// and overrides, `groups` are those that customers may belong to.
-    pub fn new(hash: Hash, seed: &[u8; 16], reader: Arc<dyn OverridesReader>, groups: Arc<GroupTable>) -> Self {
-        Self(Arc::new(RedisLookup {
-            pool: Pool::new(hash.servers),
-            key: hash.key,
-            ttl: hash.ttl,
-            negative_ttl: hash.negative_ttl,
+    pub fn new(
+        (server, terms): (Server, LookupTerms),
+        seed: &[u8; 16],
+        reader: Arc<dyn OverridesReader>,
+        groups: Arc<GroupTable>,
+    ) -> Self {
+        Self(Arc::new(Lookup {
+            server,
+            terms,
             hashes: Hashes::new(seed),
-            cache: Cache::new(hash.max_cached),
+            cache: Cache::new(terms.max_cached),
             flights: Mutex::default(),
             interner: Mutex::new(Interner::new(reader)),
             groups: ArcSwap::new(groups),
@@ -141,11 +155,16 @@ impl RedisDirectory {
         }))
     }
 
-    /// Goes on with other groups: whom Redis is asked about from here on belongs to these.
+    /// Goes on with other groups: whoever is asked for from here on belongs to these.
     pub fn update(&self, groups: Arc<GroupTable>) {
         let mut interner = self.0.interner.lock();
         self.0.groups.store(groups);
         interner.forget_groups();
+    }
+
+    /// Whether a service over HTTP is asked.
+    pub fn is_http(&self) -> bool {
+        matches!(self.0.server, Server::Http(_))
     }
 
     /// Tells `observer` of every call from here on; the first observer stays.
@@ -160,7 +179,7 @@ impl RedisDirectory {
         (now < cached.good_until).then_some(cached.answer)
     }
 
-    /// Whose credential this is; `None` if it is nobody's. Waits for Redis for a tenth of a second at most.
+    /// Whose credential this is; `None` if it is nobody's. Waits for the server for as long as its terms say.
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> LookupResult {
         let shared = &self.0;
         let now = clock.now();
@@ -169,24 +188,24 @@ impl RedisDirectory {
         if let Some(cached) = cached.as_ref().filter(|cached| now < cached.good_until) {
             return cached.answer.clone();
         }
-        let answer = match RedisLookup::flight(shared, hash, credential, clock, now) {
-            Some(flight) => flight.wait(now).await,
+        let answer = match Lookup::flight(shared, hash, credential, clock, now) {
+            Some(flight) => flight.wait(shared.terms.patience, now).await,
             None => Err(Unavailable),
         };
         answer.or_else(|unavailable| cached.map_or(Err(unavailable), |cached| cached.answer))
     }
 }
 
-impl fmt::Debug for RedisDirectory {
+impl fmt::Debug for LookupDirectory {
     /// The seed is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RedisDirectory({} answers remembered)", self.0.cache.len())
+        write!(f, "LookupDirectory({} answers remembered)", self.0.cache.len())
     }
 }
 
 impl Flight {
-    async fn wait(mut self, now: Nanos) -> LookupResult {
-        let left = PATIENCE.saturating_sub(now.saturating_sub(self.began));
+    async fn wait(mut self, patience: Nanos, now: Nanos) -> LookupResult {
+        let left = patience.saturating_sub(now.saturating_sub(self.began));
         match timeout(left.to_duration(), self.landed.wait_for(Option::is_some)).await {
             Ok(Ok(landed)) => landed.clone().unwrap_or(Err(Unavailable)),
             Ok(Err(_)) | Err(_) => Err(Unavailable),
@@ -194,9 +213,9 @@ impl Flight {
     }
 }
 
-// === impl RedisLookup ===
+// === impl Lookup ===
 
-impl RedisLookup {
+impl Lookup {
     /// The call for a credential, begun if there is none; `None` where none may be begun now.
     fn flight(
         self: &Arc<Self>,
@@ -217,35 +236,39 @@ impl RedisLookup {
         flights.insert(hash, flight.clone());
         drop(flights);
         let place = CallPermit { shared: Arc::clone(self), hash };
-        let (field, clock) = (field_of(credential), Arc::clone(clock));
+        let (credential, clock) = (credential.to_vec(), Arc::clone(clock));
         tokio::spawn(async move {
-            let answer = place.shared.ask(hash, &field, &*clock).await;
+            let answer = place.shared.ask(hash, &credential, &*clock).await;
             drop(place);
             land.send_replace(Some(answer));
         });
         Some(flight)
     }
 
-    /// Asks Redis and remembers the answer.
-    async fn ask(&self, hash: KeyedHash, field: &str, clock: &dyn Clock) -> LookupResult {
-        let began = clock.now();
-        let asked = timeout(CALL_TIME.to_duration(), self.get(field)).await;
+    /// Asks the server and remembers the answer.
+    async fn ask(&self, hash: KeyedHash, credential: &[u8], clock: &dyn Clock) -> LookupResult {
+        let (began, field) = (clock.now(), field_of(credential));
+        let longest = self.terms.patience.saturating_add(CALL_TIME);
+        let asked = timeout(longest.to_duration(), self.get(credential, &field)).await;
         let now = clock.now();
         let (result, answer) = match asked {
             Ok(Ok(None)) => (CallResult::Missing, Ok(None)),
             Ok(Ok(Some(value))) => match self.read(&value) {
                 Ok(customer) => (CallResult::Found, Ok(Some(Arc::new(customer)))),
                 Err(reason) => {
-                    tracing::warn!(field = shortened(field), reason, "a customer in Redis cannot be understood");
+                    let (field, server) = (shortened(&field), self.name());
+                    tracing::warn!(field, reason, server, "a customer of the directory cannot be understood");
                     (CallResult::Invalid, Err(Unavailable))
                 }
             },
             Ok(Err(error)) => {
-                self.went_away(&error.to_string(), now);
+                self.went_away(&error, now);
                 (CallResult::Failed, Err(Unavailable))
             }
             Err(_) => {
-                self.pool.give_up();
+                if let Server::Redis { pool, .. } = &self.server {
+                    pool.give_up();
+                }
                 self.went_away("no answer in time", now);
                 (CallResult::TimedOut, Err(Unavailable))
             }
@@ -254,7 +277,7 @@ impl RedisLookup {
             observer(result, now.saturating_sub(began));
         }
         if !matches!(result, CallResult::Failed | CallResult::TimedOut) && self.is_away.swap(false, Ordering::Relaxed) {
-            tracing::info!("Redis answers about customers again");
+            tracing::info!("{} answers about customers again", self.name());
         }
         self.remember(hash, result, answer.clone(), now);
         answer
@@ -265,16 +288,29 @@ impl RedisLookup {
         value::read(value, &mut interner, &self.groups.load())
     }
 
-    /// The value of `field`. May take for ever.
-    async fn get(&self, field: &str) -> Result<Option<Vec<u8>>, RedisError> {
-        let value = self.pool.run(&self.key, redis::cmd("HGET").arg(&self.key).arg(field)).await?;
-        Ok(Option::from_redis_value(value)?)
+    /// What the server says of a credential, which `field` stands for. May take for ever.
+    async fn get(&self, credential: &[u8], field: &str) -> Result<Option<Vec<u8>>, String> {
+        match &self.server {
+            Server::Redis { pool, key } => {
+                let value = pool.run(key, redis::cmd("HGET").arg(key).arg(field)).await;
+                let value = value.map_err(|error| error.to_string())?;
+                Option::from_redis_value(value).map_err(|error| error.to_string())
+            }
+            Server::Http(service) => service.ask(credential, field).await,
+        }
+    }
+
+    const fn name(&self) -> &'static str {
+        match self.server {
+            Server::Redis { .. } => "Redis",
+            Server::Http(_) => "the look-up service",
+        }
     }
 
     fn remember(&self, hash: KeyedHash, result: CallResult, answer: LookupResult, now: Nanos) {
         let (answer, time) = match result {
-            CallResult::Found => (answer, self.ttl),
-            CallResult::Missing => (answer, self.negative_ttl),
+            CallResult::Found => (answer, self.terms.ttl),
+            CallResult::Missing => (answer, self.terms.negative_ttl),
             CallResult::Invalid | CallResult::Failed | CallResult::TimedOut => {
                 let before = self.cache.get(&hash).map(|cached| cached.answer);
                 match (before, result) {
@@ -290,14 +326,15 @@ impl RedisLookup {
     fn went_away(&self, error: &str, now: Nanos) {
         self.rest_until.store(now.saturating_add(REST).get(), Ordering::Relaxed);
         if !self.is_away.swap(true, Ordering::Relaxed) {
-            tracing::warn!(error, "Redis does not answer about customers; those asked for before stay known");
+            let server = self.name();
+            tracing::warn!(error, "{server} does not answer about customers; those asked for before stay known");
         }
     }
 }
 
 /// A call's place among those on their way, free again when this is dropped.
 struct CallPermit {
-    shared: Arc<RedisLookup>,
+    shared: Arc<Lookup>,
     hash: KeyedHash,
 }
 

@@ -1,0 +1,62 @@
+//! The server that is asked for customers, as the configuration and the files that it names say.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use http::uri::Scheme;
+
+use super::directory::{AskedServer, ServerIdentity};
+use super::store::{client, secret};
+use crate::config::{DirectorySource, HttpLookup, Place, Problems, RedisHash, Remembered};
+use crate::customers::directory::{Contract, HttpService, LookupTerms, Server};
+use crate::files::{self, FileVersion};
+use crate::redis_client::{Pool, Servers};
+use crate::units::Nanos;
+
+/// How long a request waits for Redis.
+const REDIS_PATIENCE: Nanos = Nanos::new(100_000_000);
+
+/// The server that `source` names in the configuration at `path`, where `servers` keep what is shared; `None` where it
+/// names none, or no store keeps its hash.
+pub(super) fn server(
+    path: &Path,
+    source: &DirectorySource,
+    servers: Option<&Servers>,
+    seen: &mut Vec<FileVersion>,
+) -> Result<Option<AskedServer>, Problems> {
+    match source {
+        DirectorySource::File(_) => Ok(None),
+        DirectorySource::Redis(hash) => Ok(servers.map(|servers| redis(hash, servers))),
+        DirectorySource::Http(service) => http(path, service, seen).map(Some),
+    }
+}
+
+fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers) -> AskedServer {
+    AskedServer {
+        identity: ServerIdentity::Redis(key.clone(), *remembered),
+        server: Server::Redis { pool: Pool::new(servers.clone()), key: key.clone() },
+        terms: terms(REDIS_PATIENCE, *remembered),
+    }
+}
+
+fn http(path: &Path, says: &HttpLookup, seen: &mut Vec<FileVersion>) -> Result<AskedServer, Problems> {
+    let HttpLookup { url, is_unkey, token_file, tls, timeout, remembered, place } = says;
+    let token = token_file.as_ref().map(|named| secret(path, named, seen)).transpose()?;
+    let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
+    let client = (url.scheme() == Some(&Scheme::HTTPS)).then(|| client(path, tls, &place, seen)).transpose()?;
+    let (tls, tls_files) = client.map(|(client, files)| (Arc::new(client), files)).unzip();
+    let parts = [
+        tls_files.unwrap_or_default().to_le_bytes(),
+        files::hash(format!("{is_unkey} {token:?}").as_bytes()).to_le_bytes(),
+    ];
+    let contract = if *is_unkey { Contract::Unkey } else { Contract::Plain };
+    Ok(AskedServer {
+        identity: ServerIdentity::Http(url.clone(), files::hash(&parts.concat()), *timeout, *remembered),
+        server: Server::Http(HttpService { url: url.clone(), tls, token, contract }),
+        terms: terms(*timeout, *remembered),
+    })
+}
+
+const fn terms(patience: Nanos, Remembered { ttl, negative_ttl, max_cached }: Remembered) -> LookupTerms {
+    LookupTerms { patience, ttl, negative_ttl, max_cached }
+}

@@ -1,0 +1,180 @@
+//! Customers who are looked up in a service over HTTP: asked, remembered, and known while it is unavailable.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::support::{Exchange, Gateway, Origin, Response, now, together, wait_until};
+
+/// The SHA-256 of `key-1`.
+const FIELD: &str = "sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44";
+
+/// A service that answers everybody the same, and notes what it is asked.
+struct Service {
+    origin: Origin,
+    says: Arc<Mutex<Option<(&'static str, String)>>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+/// The field `authorization` and the body of a request.
+type Asked = (Option<String>, Value);
+
+impl Service {
+    fn start(status: &'static str, body: &Value) -> Self {
+        let (says, asked) = (Arc::new(Mutex::new(Some((status, body.to_string())))), Arc::new(Mutex::default()));
+        let (said, noted): (_, Arc<Mutex<Vec<Asked>>>) = (Arc::clone(&says), Arc::clone(&asked));
+        let origin = Origin::with(move |exchange: &mut Exchange<'_>| {
+            assert_eq!((exchange.method(), exchange.path()), ("POST", "/verify"));
+            let token = exchange.head.field("authorization").map(str::to_owned);
+            let question = serde_json::from_slice(&exchange.body()?).unwrap();
+            noted.lock().unwrap().push((token, question));
+            let says = said.lock().unwrap().clone();
+            match says {
+                Some((status, body)) => exchange.reply(status, "", body.as_bytes()),
+                None => exchange.wait_for_end(),
+            }
+        });
+        Self { origin, says, asked }
+    }
+
+    fn say(&self, status: &'static str, body: &Value) {
+        *self.says.lock().unwrap() = Some((status, body.to_string()));
+    }
+
+    /// Has it accept requests and answer none.
+    fn hang(&self) {
+        *self.says.lock().unwrap() = None;
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+/// A gateway whose customers `service` knows. `http` goes with its URL, `options` with `http`.
+fn gateway(origin: &Origin, service: &Service, http: &str, options: &str) -> Gateway {
+    let config = format!(
+        "{}customers:
+  identify: [{{ header: x-api-key }}]
+  directory: {{ http: {{ url: \"http://{}/verify\", token_file: token{http} }}{options} }}
+plans: [free, pro]
+limits: {{ guard: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 1000, plans: {{ pro: {{ burst: 2000 }} }} }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream(),
+        service.origin.address
+    );
+    Gateway::start_with(&config, &[("token", "canary-7c2e\n")], &[])
+}
+
+#[track_caller]
+fn ask(gateway: &Gateway, key: &str) -> Response {
+    gateway.get("/", &[("x-api-key", key)])
+}
+
+/// The status, and the quota that tells the plans apart.
+fn told(response: &Response) -> (u16, Option<u64>) {
+    (response.status, response.number("x-ratelimit-limit"))
+}
+
+#[test]
+fn a_customer_is_asked_for_once_by_a_hash_and_remembered() {
+    let origin = Origin::start();
+    let service = Service::start("200 OK", &json!({ "customer": "acme", "plan": "pro" }));
+    let gateway = gateway(&origin, &service, ", timeout: 10s", "");
+    // those who ask at the same time share one call
+    assert!(together(20, |_| told(&ask(&gateway, "key-1"))).iter().all(|told| *told == (200, Some(2000))));
+    let token = Some("Bearer canary-7c2e".to_owned());
+    assert_eq!(service.asked(), [(token, json!({ "credential": FIELD }))]);
+    gateway.wait_for_metric("tollgate_customer_lookups_total", &[("result", "found")], 1.0);
+    // nobody's credentials are remembered too
+    service.say("404 Not Found", &json!({ "error": "nobody" }));
+    assert_eq!((ask(&gateway, "key-2").status, ask(&gateway, "key-2").status), (401, 401));
+    assert_eq!(service.asked().len(), 2);
+    // another token is shown from then on
+    gateway.folder.write("token", "canary-another");
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(ask(&gateway, "key-3").status, 401);
+    assert_eq!(service.asked().pop().unwrap().0.as_deref(), Some("Bearer canary-another"));
+    let said = gateway.process.stderr() + &gateway.admin_get("/metrics").text();
+    assert!(!said.contains("canary") && !said.contains("key-1"), "{said}");
+}
+
+#[test]
+fn a_changed_plan_and_a_suspension_are_taken_up_when_the_answer_is_old() {
+    let origin = Origin::start();
+    let service = Service::start("200 OK", &json!({ "customer": "acme", "plan": "free" }));
+    let gateway = gateway(&origin, &service, ", timeout: 10s", ", ttl: 100ms");
+    assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(1000)));
+    service.say("200 OK", &json!({ "customer": "acme", "plan": "pro" }));
+    wait_until("the other plan", || told(&ask(&gateway, "key-1")) == (200, Some(2000)));
+    service.say("200 OK", &json!({ "customer": "acme", "plan": "pro", "suspended": true }));
+    wait_until("the suspension", || ask(&gateway, "key-1").status == 403);
+}
+
+#[test]
+fn an_answer_stays_good_whatever_the_service_says_afterwards() {
+    let origin = Origin::start();
+    let service = Service::start("200 OK", &json!({ "customer": "acme", "plan": "free" }));
+    let gateway = gateway(&origin, &service, "", ", ttl: 1ms, negative_ttl: 1ms");
+    wait_until("an answer in time", || ask(&gateway, "key-1").status == 200);
+    let bad = [
+        ("500 Internal Server Error", json!("canary")),
+        ("200 OK", json!({ "customer": "acme", "plan": "gold" })),
+        ("200 OK", json!({ "customer": "x".repeat(100_000), "plan": "free" })),
+        ("302 Found", json!({})),
+    ];
+    for (status, body) in bad {
+        let before = service.asked().len();
+        service.say(status, &body);
+        wait_until("a call", || {
+            assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(1000)));
+            service.asked().len() > before
+        });
+        let response = ask(&gateway, "stranger");
+        assert_eq!((response.status, response.number("retry-after")), (503, Some(1)), "{response:?}");
+    }
+    service.say("200 OK", &json!({ "customer": "acme", "plan": "pro" }));
+    wait_until("the other plan", || told(&ask(&gateway, "key-1")) == (200, Some(2000)));
+    let said = gateway.process.stderr();
+    assert!(said.contains("answers with status 500") && !said.contains("canary"), "{said}");
+}
+
+#[test]
+fn a_service_that_hangs_or_dies_holds_nobody_up() {
+    let origin = Origin::start();
+    let service = Service::start("200 OK", &json!({ "customer": "acme", "plan": "free" }));
+    let gateway = gateway(&origin, &service, ", timeout: 200ms", ", ttl: 1ms");
+    wait_until("an answer in time", || ask(&gateway, "key-1").status == 200);
+    service.hang();
+    // a stranger is told to come back, and those who ask together wait once
+    let began = now();
+    assert!(together(10, |_| ask(&gateway, "stranger").status).iter().all(|status| *status == 503));
+    let waited = now() - began;
+    gateway.wait_for_metric("tollgate_customer_lookups_total", &[("result", "timeout")], 1.0);
+    // a while after a failure it is not asked at all
+    let began = now();
+    let told = ask(&gateway, "another").status;
+    assert!(told == 503 && (now() - began < waited * 10), "{told}");
+    drop(service);
+    for _ in 0..20 {
+        assert_eq!(ask(&gateway, "key-1").status, 200);
+    }
+}
+
+#[test]
+fn unkey_is_asked_for_the_key_without_spending_its_credits() {
+    let origin = Origin::start();
+    let answer = |code: &str, plan: &str| {
+        let identity = json!({ "id": "id_1", "externalId": "acme", "meta": { "plan": plan } });
+        json!({ "meta": { "requestId": "req_1" }, "data": { "valid": code == "VALID", "code": code, "keyId": "key_1", "identity": identity } })
+    };
+    let service = Service::start("200 OK", &answer("VALID", "pro"));
+    let gateway = gateway(&origin, &service, ", contract: unkey, timeout: 10s", ", ttl: 50ms, negative_ttl: 50ms");
+    assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(2000)));
+    assert_eq!(service.asked()[0].1, json!({ "key": "key-1", "credits": { "cost": 0 } }));
+    for (code, status) in [("DISABLED", 403), ("NOT_FOUND", 401), ("USAGE_EXCEEDED", 200), ("FORBIDDEN", 401)] {
+        service.say("200 OK", &answer(code, "free"));
+        wait_until(code, || ask(&gateway, "key-1").status == status);
+    }
+}
