@@ -39,6 +39,7 @@ mod parameters;
 mod prices;
 mod priority;
 mod problem;
+mod quota_unit;
 mod read;
 mod routes;
 pub mod scalar;

@@ -13,7 +13,7 @@ use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
-use crate::config::{ban, cost, key, over_limit, priority, scalar, sharing, suspicious, warn_at, words};
+use crate::config::{ban, cost, key, over_limit, priority, quota_unit, scalar, sharing, suspicious, warn_at, words};
 use crate::ruleset::ban::BanRule;
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
@@ -235,6 +235,7 @@ impl<'a> LimitReader<'_, 'a> {
             }),
             shadow: section.get_or("shadow", false, Field::flag),
             hidden: section.get_or("headers", false, |field| field.choice(&[("shown", false), ("hidden", true)])),
+            quota_unit: section.get_with("quota_unit", quota_unit::read),
             key,
             cost: cost::read(section, self.prices),
             mode: sharing::read(section, self.scope),
@@ -364,6 +365,7 @@ impl<'a> LimitReader<'_, 'a> {
 struct Others<'a> {
     key: Option<Key>,
     shadow: Option<bool>,
+    quota_unit: Option<Option<String>>,
     hidden: Option<bool>,
     enabled: Option<Share>,
     cost: Option<(CostRule, ChargeRule)>,
@@ -381,6 +383,7 @@ struct Others<'a> {
 impl Others<'_> {
     fn limit(self, name: &str, algorithm: AlgorithmName, level: Option<String>, terms: AllTerms) -> Option<Limit> {
         let (cost, charge) = self.cost?;
+        let quota_unit = self.quota_unit?.or_else(|| quota_unit::of(algorithm, &cost).map(str::to_owned));
         Some(Limit {
             name: name.to_owned(),
             algorithm,
@@ -400,6 +403,7 @@ impl Others<'_> {
             cost,
             charge,
             shadow: self.shadow?,
+            quota_unit: quota_unit.filter(|unit| unit != quota_unit::REQUESTS),
             hidden: self.hidden?,
             enabled: self.enabled?,
             candidate_of: None,

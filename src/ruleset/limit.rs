@@ -53,6 +53,8 @@ pub struct Limit {
     pub charge: ChargeRule,
     /// Whether the limit only watches: it counts and reports, and never acts.
     pub shadow: bool,
+    /// What its quota counts, where that is not requests: the unit of the IETF draft's `qu`.
+    pub quota_unit: Option<String>,
     /// Whether no answer names it, though it acts.
     pub hidden: bool,
     /// The share of the keys that the limit applies to; the same keys every time.

@@ -29,6 +29,33 @@ fn entry(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i64)>)
 }
 
 #[test]
+fn policies_say_what_they_count_where_that_is_not_requests() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        "{}limits:
+  requests: {{ key: all, algorithm: fixed_window, limit: 90, window: 10s }}
+  slots: {{ key: all, algorithm: concurrency, limit: 5 }}
+  bytes: {{ key: all, algorithm: gcra, rate: 1000/s, burst: 9000, cost: {{ request_bytes: 1B }} }}
+  kibibytes: {{ key: all, algorithm: gcra, rate: 10/s, burst: 80, cost: {{ request_bytes: 1KiB }} }}
+  tokens: {{ key: all, algorithm: gcra, rate: 10/s, burst: 70, cost: 2, quota_unit: tokens }}
+  said: {{ key: all, algorithm: concurrency, limit: 6, quota_unit: requests }}
+routes: [{{ name: all, upstream: origin, limits: [requests, slots, bytes, kibibytes, tokens, said] }}]\n",
+        origin.upstream()
+    ));
+    let expected = [
+        "\"requests\";q=90;w=10",
+        "\"slots\";q=5;qu=\"concurrent-requests\"",
+        "\"bytes\";q=9000;qu=\"content-bytes\";w=9",
+        "\"kibibytes\";q=80;w=8",
+        "\"tokens\";q=70;qu=\"tokens\";w=7",
+        "\"said\";q=6",
+    ];
+    let answered = gateway.client().post("/echo", &[], b"a body");
+    assert_eq!(answered.field("ratelimit-policy"), Some(&*expected.join(", ")));
+    assert!(Parser::parse_list(expected.join(", ").as_bytes()).is_ok());
+}
+
+#[test]
 fn a_client_that_obeys_retry_after_is_admitted() {
     let origin = Origin::start();
     let gateway = Gateway::start(&limited(&origin, "{ algorithm: gcra, rate: 10/25s, burst: 1, key: all }"));

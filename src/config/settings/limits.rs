@@ -135,6 +135,11 @@ pub(in crate::config) static LIMIT: Table = Table {
             Kind::List(&Kind::Whole(1, 99)),
             "From which shares of the quota on, in percent, clients are warned: up to four, rising.",
         ),
+        Setting::optional(
+            "quota_unit",
+            Kind::Text("a word, like `tokens`"),
+            "What the quota counts, for clients: `qu` of `RateLimit-Policy`. Left out, it follows from `algorithm` and `cost` where the draft has a word for it.",
+        ),
         Setting::optional("ban", Kind::Section(&BAN), "Denies a key altogether that is denied again and again."),
         Setting::optional(
             "priority",

@@ -11,7 +11,7 @@ use sfv::{BareItem, ListEntry, Parser};
 use crate::algorithm::{Decision, Denial};
 use crate::fields::Fields;
 use crate::ruleset::verdict::{LimitWarning, Standing, Verdict};
-use crate::ruleset::{Dialects, Reset, Ruleset};
+use crate::ruleset::{Dialects, Limit, Reset, Ruleset};
 use crate::units::Nanos;
 
 const POLICY: &str = "ratelimit-policy";
@@ -104,19 +104,20 @@ impl<'v> LimitFields<'v> {
         }
     }
 
-    fn write_list(&self, value: &mut Vec<u8>, write_parameters: fn(&mut Vec<u8>, &Standing)) {
+    fn write_list(&self, value: &mut Vec<u8>, write_parameters: fn(&mut Vec<u8>, &Limit, &Standing)) {
         let visible = self.verdict.standings.iter().filter(|standing| standing.visible);
         for (position, standing) in visible.enumerate() {
             if position > 0 {
                 value.extend_from_slice(b", ");
             }
-            write_string(value, &self.ruleset.limits[standing.limit.0].name);
-            write_parameters(value, standing);
+            let limit = &self.ruleset.limits[standing.limit.0];
+            write_string(value, &limit.name);
+            write_parameters(value, limit, standing);
         }
     }
 }
 
-/// A string of a structured field (RFC 9651, section 4.1.6). The name of a limit holds nothing that has to be escaped.
+/// A string of a structured field (RFC 9651, section 4.1.6). Names of limits and units hold nothing that has to be escaped.
 fn write_string(value: &mut Vec<u8>, text: &str) {
     value.push(b'"');
     value.extend_from_slice(text.as_bytes());
@@ -140,16 +141,20 @@ fn write_warnings<'r>(value: &mut Vec<u8>, warnings: impl Iterator<Item = LimitW
     }
 }
 
-/// `;q=20;w=2`
-fn write_policy(value: &mut Vec<u8>, standing: &Standing) {
+/// `;q=20;w=2`; what is counted only where it is not requests: `;q=20;qu="content-bytes";w=2`
+fn write_policy(value: &mut Vec<u8>, limit: &Limit, standing: &Standing) {
     write_parameter(value, b";q=", standing.policy.quota);
+    if let Some(unit) = &limit.quota_unit {
+        value.extend_from_slice(b";qu=");
+        write_string(value, unit);
+    }
     if let Some(window) = window(standing) {
         write_parameter(value, b";w=", window);
     }
 }
 
 /// `;r=3;t=1`: t is the time until more than r can be had.
-fn write_standing(value: &mut Vec<u8>, standing: &Standing) {
+fn write_standing(value: &mut Vec<u8>, _: &Limit, standing: &Standing) {
     let until_more = match standing.decision {
         Decision::Deny(Denial::Later { retry_after }) => retry_after.max(standing.headroom.until_more),
         _ => standing.headroom.until_more,

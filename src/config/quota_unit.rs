@@ -1,0 +1,30 @@
+//! `quota_unit` of a limit: what its quota counts, as clients are told.
+
+use crate::algorithm::AlgorithmName;
+use crate::config::read::Field;
+use crate::config::scalar::InvalidValue;
+use crate::ruleset::cost::CostRule;
+
+/// The unit of a quota that names none.
+pub(super) const REQUESTS: &str = "requests";
+const LONGEST: usize = 40;
+
+/// Reads it.
+pub(super) fn read(field: &Field<'_>) -> Option<String> {
+    let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
+    field.parsed("a word of small letters, digits, `-` and `_`, like `tokens`", |text| {
+        match !text.is_empty() && text.len() <= LONGEST && text.bytes().all(is_good) {
+            true => Ok(text.to_owned()),
+            false => Err(InvalidValue { message: "is not one word".to_owned(), hint: None }),
+        }
+    })
+}
+
+/// The IETF draft's word for what a limit counts; `None` for requests, and where it has none.
+pub(super) const fn of(algorithm: AlgorithmName, cost: &CostRule) -> Option<&'static str> {
+    match cost {
+        _ if algorithm.holds() => Some("concurrent-requests"),
+        CostRule::RequestBytes(1) | CostRule::ResponseBytes(1) => Some("content-bytes"),
+        _ => None,
+    }
+}
