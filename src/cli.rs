@@ -63,7 +63,7 @@ enum Command {
     Health(health::HealthArgs),
     /// Write the configuration of another proxy or rate limit service as one of tollgate's
     ///
-    /// Of nginx (what `nginx -T` prints) and HAProxy, the routes, upstreams and limits are read. Of files of
+    /// Of nginx (what `nginx -T` prints), HAProxy, Envoy, Kong and Traefik, the routes, upstreams and limits are read. Of files of
     /// envoyproxy/ratelimit (one for each domain) and of Limitador comes a configuration that serves as Envoy's rate
     /// limit service. What is printed passes the check. What is not carried over as it was is told on standard error,
     /// with its place, and stands in the configuration as a comment.

@@ -12,7 +12,7 @@ use crate::config::{self, Problems};
 /// What `tollgate import` takes.
 #[derive(Args, Clone, Debug)]
 pub struct ImportArgs {
-    /// The files: of envoyproxy/ratelimit, each with a domain, or of Limitador; or one of nginx or HAProxy
+    /// The files: of envoyproxy/ratelimit, each with a domain, or of Limitador; or one of nginx, HAProxy, Envoy, Kong or Traefik
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 }

@@ -5,18 +5,22 @@
 
 use std::collections::HashSet;
 
-use crate::config::document;
 use crate::config::findings::Findings;
 use crate::config::problem::{Problem, Problems, Warning};
-use crate::config::read::{Field, ReadContext};
+use crate::config::read::Field;
 use crate::config::values::check_name;
 
+mod envoy;
+mod formats;
 mod front;
 mod haproxy;
+mod kong;
 mod limitador;
 mod matches;
 mod nginx;
 mod ratelimit;
+mod traefik;
+mod yaml;
 
 /// The longest window, in seconds: a hundred years.
 const LONGEST_WINDOW: u64 = 100 * 365 * 86_400;
@@ -28,6 +32,12 @@ pub struct Import {
     front: Option<front::Front>,
     names: Names,
     notes: Vec<Warning>,
+}
+
+/// What one file holds.
+enum Content {
+    Front(front::Front),
+    Domains(Vec<Domain>),
 }
 
 /// A domain, with the limits that its descriptors lead to.
@@ -74,52 +84,34 @@ impl Import {
     /// Reads a configuration of envoyproxy/ratelimit, of Limitador or of a proxy; `file` is what findings call it.
     pub fn add(&mut self, text: &str, file: &str) -> Result<(), Problems> {
         let findings = Findings::new(file);
-        type Read = fn(&str, &Findings, &mut Names) -> Option<front::Front>;
-        let proxy: Option<Read> = match text {
-            text if haproxy::is_written_so(text) => Some(haproxy::read),
-            text if nginx::is_written_so(text) => Some(nginx::read),
-            _ => None,
+        let read = match text {
+            text if haproxy::is_written_so(text) => haproxy::read(text, &findings, &mut self.names).map(Content::Front),
+            text if nginx::is_written_so(text) => nginx::read(text, &findings, &mut self.names).map(Content::Front),
+            text => formats::read(text, &findings, &mut self.names),
         };
-        if self.front.is_some() || (proxy.is_some() && !self.domains.is_empty()) {
-            let message = "has to be imported alone: a proxy's configuration is one file";
-            findings.add(Problem::error(findings.place(crate::config::Mark::START, ""), message));
-            return findings.finish(None::<()>).map(|_| ());
+        let read = read.filter(|read| self.is_new(read, &findings));
+        let (read, notes) = findings.finish(read)?;
+        match read {
+            Content::Front(front) => self.front = Some(front),
+            Content::Domains(domains) => self.domains.extend(domains),
         }
-        if let Some(read) = proxy {
-            let read = read(text, &findings, &mut self.names);
-            let (front, notes) = findings.finish(read)?;
-            (self.front, self.notes) = (Some(front), notes);
-            return Ok(());
-        }
-        // `${NAME}` is text there
-        let verbatim = |name: &str| Some(format!("${{{name}}}"));
-        let read = document::parse(text, 0, &findings).and_then(|root| {
-            let context = ReadContext { findings: &findings, environment: &verbatim };
-            let top = Field::root(&context, &root);
-            if top.is_list() {
-                return limitador::read(&top, &mut self.names);
-            }
-            if top.mapping_if().is_some_and(|section| section.has("domain") || section.has("descriptors")) {
-                return ratelimit::read(&top, &mut self.names).map(|domain| vec![domain]);
-            }
-            let problem = top.error("is no configuration that can be read here");
-            top.fail(problem.expected(
-                "a mapping with `domain` and `descriptors` (envoyproxy/ratelimit), or a list of limits with `namespace` (Limitador), nginx's \
-                 `server` blocks, or HAProxy's sections",
-            ))
-        });
-        let read = read.filter(|domains| self.are_new(domains, &findings));
-        let (domains, notes) = findings.finish(read)?;
-        self.domains.extend(domains);
         self.notes.extend(notes);
         Ok(())
     }
 
-    fn are_new(&self, domains: &[Domain], findings: &Findings) -> bool {
+    fn is_new(&self, read: &Content, findings: &Findings) -> bool {
+        let place = findings.place(crate::config::Mark::START, "");
+        let domains = match read {
+            Content::Domains(domains) if self.front.is_none() => domains,
+            Content::Front(_) if self.front.is_none() && self.domains.is_empty() => return true,
+            Content::Domains(_) | Content::Front(_) => {
+                findings.add(Problem::error(place, "has to be imported alone: a proxy's configuration is one file"));
+                return false;
+            }
+        };
         let known = domains.iter().find(|domain| self.domains.iter().any(|known| known.name == domain.name));
         if let Some(domain) = known {
             let message = format!("holds the domain `{}`, which another file holds already", domain.name);
-            let place = findings.place(crate::config::Mark::START, "");
             findings.add(Problem::error(place, message).hint("write both into one file, with one list of descriptors"));
         }
         known.is_none()

@@ -73,6 +73,80 @@ backend writes
     server w ORIGIN
 ";
 
+const TRAEFIK: &str = "
+http:
+  routers:
+    ready: { rule: Path(`/ready-for-requests`), service: api }
+    all: { rule: PathPrefix(`/`), middlewares: [per-address], service: api }
+    v1:
+      rule: Host(`a.test`) && PathPrefix(`/v1/`)
+      middlewares: [per-address, per-key, inside]
+      service: api
+    login: { rule: (Path(`/login`) || Path(`/v1/login`)) && Method(`GET`), middlewares: [both], service: api }
+  middlewares:
+    per-address: { rateLimit: { average: 1, period: 24h, burst: 4 } }
+    per-key: { rateLimit: { average: 1, period: 24h, burst: 2, sourceCriterion: { requestHeaderName: X-Api-Key } } }
+    by-host: { rateLimit: { average: 1, period: 24h, sourceCriterion: { requestHost: true } } }
+    inside: { stripPrefix: { prefixes: [/v1] } }
+    both: { chain: { middlewares: [per-address, by-host] } }
+  services:
+    api: { loadBalancer: { servers: [{ url: \"http://ORIGIN\" }] } }
+";
+
+const ENVOY: &str = "
+static_resources:
+  listeners:
+    - address: { socket_address: { address: 127.0.0.1, port_value: OWN } }
+      filter_chains:
+        - filters:
+            - name: envoy.filters.network.http_connection_manager
+              typed_config:
+                '@type': type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+                stat_prefix: own
+                http_filters:
+                  - name: envoy.filters.http.local_ratelimit
+                    typed_config:
+                      '@type': LOCAL
+                      stat_prefix: all
+                      token_bucket: { max_tokens: 6, tokens_per_fill: 1, fill_interval: 86400s }
+                      filter_enabled: &always { default_value: { numerator: 100 } }
+                      filter_enforced: *always
+                  - name: envoy.filters.http.router
+                    typed_config: { '@type': type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }
+                route_config:
+                  virtual_hosts:
+                    - name: a
+                      domains: [a.test]
+                      routes:
+                        - match: { path: /login }
+                          route: { cluster: api }
+                          typed_per_filter_config:
+                            envoy.filters.http.local_ratelimit:
+                              '@type': LOCAL
+                              stat_prefix: logins
+                              token_bucket: { max_tokens: 2, fill_interval: 86400s }
+                              filter_enabled: *always
+                              filter_enforced: *always
+                              status: { code: 503 }
+                        - { match: { prefix: /v1/ }, route: { cluster: api, prefix_rewrite: /internal/ } }
+                        - match: { prefix: /watched/, headers: [{ name: x-api-key, string_match: { exact: one } }] }
+                          route: { cluster: api }
+                          typed_per_filter_config:
+                            envoy.filters.http.local_ratelimit:
+                              '@type': LOCAL
+                              stat_prefix: watched
+                              token_bucket: { max_tokens: 1, fill_interval: 86400s }
+                              filter_enabled: *always
+                        - { match: { prefix: / }, route: { cluster: api } }
+                    - { name: b, domains: ['*.b.test'], routes: [{ match: { prefix: /only/ }, route: { cluster: api } }] }
+  clusters:
+    - name: api
+      connect_timeout: 5s
+      load_assignment:
+        cluster_name: api
+        endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: ORIGIN } } } }] }]
+";
+
 /// The address of the listener where a configuration names none.
 const PLACEHOLDER: &str = "0.0.0.0:8080";
 
@@ -182,10 +256,7 @@ fn nginx_and_what_is_imported_of_it_decide_alike() {
 
 #[test]
 fn haproxy_and_what_is_imported_of_it_decide_alike() {
-    let origin = Origin::with(|exchange| {
-        let target = exchange.head.word(1).to_owned();
-        exchange.reply("200 OK", "", target.as_bytes())
-    });
+    let origin = echo();
     let config =
         |own: SocketAddr| HAPROXY.replace("OWN", &own.to_string()).replace("ORIGIN", &origin.address.to_string());
     let start = |folder: &Folder, own| {
@@ -215,4 +286,77 @@ fn haproxy_and_what_is_imported_of_it_decide_alike() {
     assert_eq!(ours, theirs, "{written}");
     let statuses = |status| theirs.iter().filter(|outcome| outcome.0 == status).count();
     assert!(statuses(429) > 5 && statuses(503) > 2 && statuses(403) > 1 && statuses(200) > 20, "{theirs:?}");
+}
+
+/// An upstream that answers with the target that it was asked for.
+fn echo() -> Origin {
+    Origin::with(|exchange| {
+        let target = exchange.head.word(1).to_owned();
+        exchange.reply("200 OK", "", target.as_bytes())
+    })
+}
+
+/// A program from the wheels of `scripts/install-needs.sh`.
+fn fetched(program: &str) -> String {
+    format!("{}/target/python/{program}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn traefik_and_what_is_imported_of_it_decide_alike() {
+    let origin = echo();
+    let config = |_| TRAEFIK.replace("ORIGIN", &origin.address.to_string());
+    let start = |folder: &Folder, own: SocketAddr| {
+        folder.write("dynamic.yaml", config(own));
+        let address = format!("--entryPoints.web.address={own}");
+        run(folder, &[&fetched("traefik"), &address, "--providers.file.filename=dynamic.yaml"])
+    };
+    let traffic = |own| {
+        wait_until("routes", || ask(own, (1, "a.test", "/ready-for-requests", None)).0 == 200);
+        let mut all = Vec::new();
+        let mut go = |times: usize, request| (0..times).for_each(|_| all.push(ask(own, request)));
+        go(6, (1, "a.test", "/", None));
+        go(3, (1, "a.test", "/v1/orders?a=b", Some("one")));
+        go(2, (2, "a.test", "/v1/orders", Some("one")));
+        go(3, (2, "a.test", "/v1/orders", Some("two")));
+        go(4, (3, "a.test", "/v1/orders", None));
+        go(2, (3, "c.test", "/v1/orders", None));
+        go(2, (4, "a.test", "/login", None));
+        go(1, (5, "a.test", "/login", None));
+        go(2, (5, "c.test", "/v1/login", None));
+        all
+    };
+    let ([theirs, ours], written) = both("dynamic.yaml", config, start, traffic);
+    assert_eq!(ours, theirs, "{written}");
+    let statuses = |status| theirs.iter().filter(|outcome| outcome.0 == status).count();
+    assert!(statuses(429) > 5 && statuses(200) > 10, "{theirs:?}");
+}
+
+#[test]
+fn envoy_and_what_is_imported_of_it_decide_alike() {
+    const LOCAL: &str = "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit";
+    let origin = echo();
+    let config = |own: SocketAddr| {
+        let ports = [("OWN", own), ("ORIGIN", origin.address)].map(|(name, of)| (name, of.port().to_string()));
+        ports.iter().fold(ENVOY.replace("LOCAL", LOCAL), |text, (name, port)| text.replace(name, port))
+    };
+    let start = |folder: &Folder, own| {
+        folder.write("envoy.yaml", config(own));
+        let options = ["-c", "envoy.yaml", "--concurrency", "2", "--disable-hot-restart", "--log-level", "error"];
+        run(folder, &[&[fetched("envoy/_bin/envoy").as_str()], &options[..]].concat())
+    };
+    let traffic = |own| {
+        let mut all = Vec::new();
+        let mut go = |times: usize, request| (0..times).for_each(|_| all.push(ask(own, request)));
+        go(4, (1, "a.test", "/login", None));
+        go(3, (1, "a.test", "/watched/x", Some("one")));
+        go(2, (1, "a.test", "/v1/orders?a=b", None));
+        go(2, (2, "x.b.test", "/only/this", None));
+        go(4, (3, "a.test", "/", None));
+        go(1, (3, "a.test", "/watched/x", Some("two")));
+        all
+    };
+    let ([theirs, ours], written) = both("envoy.yaml", config, start, traffic);
+    assert_eq!(ours, theirs, "{written}");
+    let statuses = |status| theirs.iter().filter(|outcome| outcome.0 == status).count();
+    assert!(statuses(429) > 2 && statuses(503) == 2 && statuses(200) > 8, "{theirs:?}");
 }

@@ -163,6 +163,17 @@ pub(super) fn denial(status: u64) -> String {
     if status == 429 { String::new() } else { format!(", over_limit: {{ deny: {{ status: {status} }} }}") }
 }
 
+/// Whether a URL of http or https is secure, its authority, and its path.
+pub(super) fn url(url: &str) -> Option<(bool, &str, Option<&str>)> {
+    let secure = url.strip_prefix("https://");
+    let rest = secure.or_else(|| url.strip_prefix("http://"))?;
+    let (authority, path) = match rest.find('/') {
+        Some(at) => (rest.get(..at)?, rest.get(at..)),
+        None => (rest, None),
+    };
+    Some((secure.is_some(), authority, path))
+}
+
 /// A name for an upstream that has none.
 pub(super) fn upstream_name(text: &str) -> String {
     text.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-")

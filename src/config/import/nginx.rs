@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use self::syntax::Directive;
 use self::zones::Zone;
-use super::front::{Front, Route, Upstream, node, upstream_name};
+use super::front::{Front, Route, Upstream, node, upstream_name, url};
 use super::matches::{Match, PathMatch, Scoped};
 use super::{Names, scalar};
 use crate::config::findings::Findings;
@@ -312,27 +312,21 @@ impl<'d> Reader<'d, '_> {
 
     /// The upstream of a `proxy_pass`, and the path that it asks for in place of the location's.
     fn target(&mut self, to: &Directive) -> Option<(String, Option<String>)> {
-        let url = to.argument();
-        let secure = url.strip_prefix("https://");
-        let Some(rest) = secure
-            .or_else(|| url.strip_prefix("http://"))
-            .filter(|rest| !rest.contains('$') && !rest.starts_with("unix:"))
-        else {
+        let told = url(to.argument())
+            .filter(|(_, authority, _)| !to.argument().contains('$') && !authority.starts_with("unix:"));
+        let Some((is_secure, authority, path)) = told else {
             self.note(to, "is left out: only URLs without variables are carried over");
             return None;
         };
-        let (authority, path) = match rest.find('/') {
-            Some(at) => (rest.get(..at)?, rest.get(at..).map(str::to_owned)),
-            None => (rest, None),
-        };
-        let tls = if secure.is_some() { ", tls: {}" } else { "" };
-        if secure.is_some() {
+        let path = path.map(str::to_owned);
+        let tls = if is_secure { ", tls: {}" } else { "" };
+        if is_secure {
             self.note(to, "certificates of upstreams are checked here");
         }
         let known = self.front.upstreams.iter_mut().find(|upstream| upstream.name == authority);
         let Some(known) = known else {
             let name = upstream_name(authority);
-            let port = if secure.is_some() { 443 } else { 80 };
+            let port = if is_secure { 443 } else { 80 };
             let node = (node(authority, port), 1);
             if !self.front.upstreams.iter().any(|upstream| upstream.name == name) {
                 self.front.upstreams.push(Upstream { name: name.clone(), nodes: vec![node], more: tls.to_owned() });

@@ -1,0 +1,337 @@
+//! Envoy's static configuration: routes of HTTP listeners, clusters, and local rate limits.
+
+use super::front::{Front, Route, Upstream, upstream_name};
+use super::matches::{Match, PathMatch, Scoped};
+use super::yaml::{flag, list, name_others, note, number, section, text, texts};
+use super::{Names, scalar};
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+
+const LOCAL: &str = "envoy.filters.http.local_ratelimit";
+/// What is asked of the service whose files `tollgate import` reads.
+const GLOBAL: &str = "envoy.filters.http.ratelimit";
+/// Filters that refuse requests: without them more of them pass.
+const GUARDS: [&str; 4] = [
+    "envoy.filters.http.ext_authz",
+    "envoy.filters.http.jwt_authn",
+    "envoy.filters.http.rbac",
+    "envoy.filters.http.basic_auth",
+];
+
+/// Whether a file is written as Envoy's are.
+pub(super) fn is_written_so(top: &Section<'_>) -> bool {
+    top.has("static_resources")
+}
+
+struct Reader<'a, 'n> {
+    clusters: Vec<Section<'a>>,
+    front: Front,
+    names: &'n mut Names,
+}
+
+pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Front> {
+    let file = top.mapping("a mapping")?;
+    name_others(&file, &["static_resources", "admin", "node"]);
+    let resources = section(&file, "static_resources")?;
+    name_others(&resources, &["listeners", "clusters"]);
+    let clusters = list(&resources, "clusters").iter().filter_map(|cluster| cluster.mapping("a mapping")).collect();
+    let mut reader = Reader { clusters, front: Front::default(), names };
+    for listener in list(&resources, "listeners") {
+        reader.listener(&listener);
+    }
+    if reader.front.routes.is_empty() {
+        return top.fail(Problem::error(top.place(), "holds no route to a cluster: there is nothing to limit"));
+    }
+    Some(reader.front)
+}
+
+/// The address of an `address: { socket_address: ... }`.
+fn address(of: &Section<'_>) -> Option<String> {
+    let socket = section(&section(of, "address")?, "socket_address")?;
+    let (host, port) = (text(&socket, "address")?, number(&socket, "port_value")?);
+    Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+}
+
+impl Reader<'_, '_> {
+    fn listener(&mut self, field: &Field<'_>) -> Option<()> {
+        let listener = field.mapping("a mapping")?;
+        name_others(&listener, &["name", "address", "filter_chains"]);
+        let Some(own) = address(&listener) else {
+            note(field, "is left out: it has no socket_address");
+            return None;
+        };
+        let before = self.front.routes.len();
+        for chain in list(&listener, "filter_chains") {
+            let chain = chain.mapping("a mapping")?;
+            name_others(&chain, &["filters", "name"]);
+            for filter in list(&chain, "filters") {
+                let of = filter.mapping("a mapping")?;
+                let manager = section(&of, "typed_config")
+                    .filter(|_| text(&of, "name").is_some_and(|name| name.ends_with("http_connection_manager")));
+                match manager {
+                    Some(manager) => _ = self.manager(&filter, &manager),
+                    None => note(&filter, "is left out: only HTTP is carried over"),
+                }
+            }
+        }
+        if self.front.routes.len() > before {
+            if before > 0 {
+                note(field, "has routes that other listeners take, too: tell them apart by hosts");
+            }
+            self.front.listeners.push((own, String::new()));
+        }
+        Some(())
+    }
+
+    fn manager(&mut self, field: &Field<'_>, manager: &Section<'_>) -> Option<()> {
+        const READ: [&str; 9] = [
+            "@type",
+            "stat_prefix",
+            "codec_type",
+            "route_config",
+            "http_filters",
+            "access_log",
+            "use_remote_address",
+            "generate_request_id",
+            "server_name",
+        ];
+        name_others(manager, &READ);
+        let mut limit = None;
+        for filter in list(manager, "http_filters") {
+            let of = filter.mapping("a mapping")?;
+            match text(&of, "name").unwrap_or_default().as_str() {
+                "envoy.filters.http.router" => {}
+                LOCAL => limit = self.limit(&filter, &section(&of, "typed_config")?),
+                GLOBAL => {
+                    note(&filter, "is not carried over: import the files of its service, or ask tollgate in its place")
+                }
+                name if GUARDS.contains(&name) => {
+                    note(&filter, &format!("{name} is not carried over: requests that it refuses pass here"))
+                }
+                name => note(&filter, &format!("{name} is not carried over")),
+            }
+        }
+        let Some(routes) = section(manager, "route_config") else {
+            note(field, "is left out: its routes are not in this file");
+            return None;
+        };
+        name_others(&routes, &["name", "virtual_hosts"]);
+        for host in list(&routes, "virtual_hosts") {
+            let of = host.mapping("a mapping")?;
+            name_others(&of, &["name", "domains", "routes", "typed_per_filter_config"]);
+            let limit = self.own_limit(&of).unwrap_or_else(|| limit.clone());
+            let domains = texts(&of, "domains");
+            let is_any = domains.iter().any(|domain| domain == "*");
+            let mut hosts: Vec<String> = domains.iter().map(|domain| without_port(domain)).collect();
+            if is_any {
+                hosts.clear();
+            }
+            hosts.sort();
+            hosts.dedup();
+            if hosts.iter().any(|host| host.ends_with('*') || (host.starts_with('*') && !host.starts_with("*."))) {
+                note(&host, "is left out: of hosts with `*`, only those that begin with `*.` are carried over");
+                continue;
+            }
+            let mut taken: Vec<Match> = Vec::new();
+            for route in list(&of, "routes") {
+                self.route(&route, &text(&of, "name").unwrap_or_default(), &hosts, limit.clone(), &mut taken);
+            }
+        }
+        Some(())
+    }
+
+    /// The limit that a virtual host or a route says in place of the one around it.
+    fn own_limit(&mut self, of: &Section<'_>) -> Option<Option<String>> {
+        let filters = section(of, "typed_per_filter_config")?;
+        name_others(&filters, &[LOCAL]);
+        let field = filters.get(LOCAL)?;
+        Some(self.limit(&field, &field.mapping("a mapping")?))
+    }
+
+    fn route(
+        &mut self,
+        field: &Field<'_>,
+        host: &str,
+        hosts: &[String],
+        limit: Option<String>,
+        taken: &mut Vec<Match>,
+    ) -> Option<()> {
+        let route = field.mapping("a mapping")?;
+        name_others(&route, &["name", "match", "route", "typed_per_filter_config", "metadata"]);
+        let limit = self.own_limit(&route).unwrap_or(limit);
+        let (Some(condition), Some(action)) = (section(&route, "match"), section(&route, "route")) else {
+            note(field, "is left out: it leads to no cluster");
+            return None;
+        };
+        let Some(matches) = matches(&condition, hosts) else {
+            note(field, "is left out: of `match`, only prefixes, exact paths and exact headers are carried over");
+            return None;
+        };
+        if let Some(prefix) = text(&condition, "prefix").filter(|prefix| !prefix.ends_with('/')) {
+            note(field, &format!("{prefix} and what is below it are taken, and not {prefix}x"));
+        }
+        if taken.iter().any(|taken| taken.contains(&matches)) {
+            note(field, "is never reached: a route before it takes all that it would");
+            return None;
+        }
+        if taken.iter().any(|taken| taken.and(&matches).is_some_and(|both| both != *taken)) {
+            note(field, "takes some of the requests of a route before it: here the more specific route takes them");
+        }
+        taken.push(matches.clone());
+        name_others(
+            &action,
+            &["cluster", "weighted_clusters", "prefix_rewrite", "timeout", "host_rewrite_literal", "auto_host_rewrite"],
+        );
+        for name in ["timeout", "host_rewrite_literal", "auto_host_rewrite"] {
+            if let Some(field) = action.get(name) {
+                note(
+                    &field,
+                    "is not carried over: it is the client's host that upstreams see, and the upstream that has `timeouts`",
+                );
+            }
+        }
+        let mut upstreams = Vec::new();
+        match section(&action, "weighted_clusters") {
+            None => upstreams.push((self.cluster(field, &text(&action, "cluster").unwrap_or_default())?, 1)),
+            Some(weighted) => {
+                for share in list(&weighted, "clusters") {
+                    let of = share.mapping("a mapping")?;
+                    let weight = number(&of, "weight").unwrap_or(0);
+                    let upstream = self.cluster(&share, &text(&of, "name").unwrap_or_default())?;
+                    upstreams.extend((weight > 0).then_some((upstream, weight)));
+                }
+            }
+        }
+        let prefix = text(&action, "prefix_rewrite");
+        let strip = prefix.as_ref().and(text(&condition, "prefix")).unwrap_or_default();
+        let rewrite =
+            (strip.trim_end_matches('/').to_owned(), prefix.unwrap_or_default().trim_end_matches('/').to_owned());
+        let name = text(&route, "name").unwrap_or_else(|| host.to_owned());
+        let scoped = limit.map(|limit| Scoped { limit, matches: vec![Match::default()], exempt: Vec::new() });
+        let made = Route { name, matches, upstreams, rewrite, ..Route::default() };
+        if let Err(why) = self.front.add(&made, scoped.as_slice(), self.names) {
+            note(field, why);
+        }
+        Some(())
+    }
+
+    /// The upstream of a cluster.
+    fn cluster(&mut self, from: &Field<'_>, name: &str) -> Option<String> {
+        let Some(cluster) = self.clusters.iter().find(|cluster| text(cluster, "name").as_deref() == Some(name)) else {
+            note(from, &format!("is left out: there is no cluster {name}"));
+            return None;
+        };
+        let upstream = upstream_name(name);
+        if self.front.upstreams.iter().any(|known| known.name == upstream) {
+            return Some(upstream);
+        }
+        name_others(
+            cluster,
+            &[
+                "name",
+                "type",
+                "connect_timeout",
+                "load_assignment",
+                "lb_policy",
+                "transport_socket",
+                "dns_lookup_family",
+            ],
+        );
+        let mut nodes = Vec::new();
+        let assignment = section(cluster, "load_assignment");
+        for group in assignment.iter().flat_map(|of| list(of, "endpoints")).filter_map(|of| of.mapping("a mapping")) {
+            for node in list(&group, "lb_endpoints").iter().filter_map(|of| of.mapping("a mapping")) {
+                let weight = number(&node, "load_balancing_weight").unwrap_or(1);
+                nodes.extend(section(&node, "endpoint").and_then(|of| address(&of)).map(|address| (address, weight)));
+            }
+        }
+        if nodes.is_empty() {
+            note(from, &format!("is left out: the cluster {name} has no addresses in this file"));
+            return None;
+        }
+        let mut more = if cluster.has("transport_socket") { ", tls: {}".to_owned() } else { String::new() };
+        match text(cluster, "lb_policy").as_deref() {
+            Some("LEAST_REQUEST") => more.push_str(", balance: least_requests"),
+            Some("RANDOM") => more.push_str(", balance: random"),
+            Some("RING_HASH" | "MAGLEV") => more.push_str(", balance: consistent_hash, hash_on: client_address"),
+            _ => {}
+        }
+        if let Some(time) = text(cluster, "connect_timeout") {
+            more.push_str(&format!(", timeouts: {{ connect: {} }}", scalar(&time)));
+        }
+        self.front.upstreams.push(Upstream { name: upstream.clone(), nodes, more });
+        Some(upstream)
+    }
+
+    /// The limit of a local rate limit; nothing where it limits nothing.
+    fn limit(&mut self, field: &Field<'_>, config: &Section<'_>) -> Option<String> {
+        name_others(config, &["@type", "stat_prefix", "token_bucket", "filter_enabled", "filter_enforced", "status"]);
+        let bucket = section(config, "token_bucket")?;
+        let most = number(&bucket, "max_tokens")?;
+        let fill = number(&bucket, "tokens_per_fill").unwrap_or(1);
+        let every = text(&bucket, "fill_interval").unwrap_or_default();
+        let percent = |name: &str| section(config, name).and_then(|of| fraction(&of)).unwrap_or(0.0);
+        let (enabled, enforced) = (percent("filter_enabled"), percent("filter_enforced"));
+        if enabled == 0.0 {
+            note(field, "is left out: its filter_enabled is 0 %");
+            return None;
+        }
+        if enabled < 100.0 || (enforced > 0.0 && enforced < 100.0) {
+            note(field, "holds for all requests: `enabled_percent` goes by keys");
+        }
+        let shadow = if enforced == 0.0 { ", shadow: true" } else { "" };
+        let status = section(config, "status").and_then(|status| text(&status, "code"));
+        let status = status.and_then(|code| code.parse().ok()).filter(|code| (400..600).contains(code)).unwrap_or(429);
+        let name = text(config, "stat_prefix").unwrap_or_else(|| "local".to_owned());
+        let settings = format!(
+            "algorithm: token_bucket, rate: {fill}/{every}, burst: {most}, key: all{shadow}{}",
+            super::front::denial(status)
+        );
+        // each filter has a bucket of its own
+        let mark = field.mark();
+        Some(self.front.limit(&name, &format!("{}:{}", mark.line, mark.column), settings, self.names))
+    }
+}
+
+/// The percent of a `default_value: { numerator, denominator }`.
+fn fraction(of: &Section<'_>) -> Option<f64> {
+    let value = section(of, "default_value")?;
+    let whole = match text(&value, "denominator").as_deref() {
+        Some("TEN_THOUSAND") => 10_000,
+        Some("MILLION") => 1_000_000,
+        _ => 100_u32,
+    };
+    let part = u32::try_from(number(&value, "numerator")?).ok()?;
+    Some(100.0 * f64::from(part) / f64::from(whole))
+}
+
+/// What a route matches; nothing where no route of tollgate matches so.
+fn matches(condition: &Section<'_>, hosts: &[String]) -> Option<Match> {
+    const READ: [&str; 4] = ["prefix", "path", "path_separated_prefix", "headers"];
+    if condition.fields().any(|(name, _)| !READ.contains(&name)) {
+        return None;
+    }
+    let prefix = text(condition, "prefix").or_else(|| text(condition, "path_separated_prefix"));
+    let path = match (prefix, text(condition, "path")) {
+        (Some(prefix), _) => PathMatch::prefix(&prefix).ok()?,
+        (None, path) => PathMatch::exact(&path?).ok()?,
+    };
+    let (mut headers, mut methods) = (Vec::new(), Vec::new());
+    for header in list(condition, "headers") {
+        let of = header.mapping("a mapping")?;
+        let name = text(&of, "name")?;
+        let exact = text(&of, "exact_match").or_else(|| text(&section(&of, "string_match")?, "exact"));
+        match (name.as_str(), exact, flag(&of, "present_match", false)) {
+            (":method", Some(method), _) => methods.push(method),
+            (name, None, true) => headers.push((name.to_ascii_lowercase(), None)),
+            (name, Some(value), _) if !name.starts_with(':') => headers.push((name.to_ascii_lowercase(), Some(value))),
+            _ => return None,
+        }
+    }
+    Some(Match { hosts: hosts.to_vec(), path, methods, headers })
+}
+
+/// A domain of a virtual host without the port behind it.
+fn without_port(domain: &str) -> String {
+    domain.split(':').next().unwrap_or(domain).to_ascii_lowercase()
+}

@@ -1,0 +1,37 @@
+//! Which of the configurations in YAML a file is.
+
+use super::{Content, Names, envoy, front, kong, limitador, ratelimit, traefik};
+use crate::config::document;
+use crate::config::findings::Findings;
+use crate::config::read::{Field, ReadContext, Section};
+
+const EXPECTED: &str = "a mapping with `domain` and `descriptors` (envoyproxy/ratelimit), a list of limits with `namespace` (Limitador), \
+                        a configuration of Envoy (`static_resources`), Kong (`_format_version`) or Traefik (`http`), nginx's `server` \
+                        blocks, or HAProxy's sections";
+
+/// Whether a file is a proxy's, and its reader.
+type Proxy = (fn(&Section<'_>) -> bool, fn(&Field<'_>, &mut Names) -> Option<front::Front>);
+
+const PROXIES: [Proxy; 3] =
+    [(envoy::is_written_so, envoy::read), (kong::is_written_so, kong::read), (traefik::is_written_so, traefik::read)];
+
+pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<Content> {
+    // `${NAME}` is text there
+    let verbatim = |name: &str| Some(format!("${{{name}}}"));
+    let root = document::parse(text, 0, findings)?;
+    let context = ReadContext { findings, environment: &verbatim };
+    let top = Field::root(&context, &root);
+    if top.is_list() {
+        return limitador::read(&top, names).map(Content::Domains);
+    }
+    let Some(section) = top.mapping_if() else {
+        return top.fail(top.error("is no configuration that can be read here").expected(EXPECTED));
+    };
+    if let Some((_, read)) = PROXIES.iter().find(|(is_written_so, _)| is_written_so(&section)) {
+        return read(&top, names).map(Content::Front);
+    }
+    if section.has("domain") || section.has("descriptors") {
+        return ratelimit::read(&top, names).map(|domain| Content::Domains(vec![domain]));
+    }
+    top.fail(top.error("is no configuration that can be read here").expected(EXPECTED))
+}

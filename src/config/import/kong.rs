@@ -1,0 +1,402 @@
+//! Kong's declarative configuration: services, their routes, upstreams, and the plugins of each.
+
+use super::front::{Front, Route, Upstream, denial, key_field, node, upstream_name, url};
+use super::matches::{Match, PathMatch, Scoped};
+use super::yaml::{flag, list, name_others, note, number, section, text, texts};
+use super::{Names, scalar};
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+
+/// Plugins that refuse requests: without them more of them pass.
+const GUARDS: [&str; 10] = [
+    "acl",
+    "basic-auth",
+    "bot-detection",
+    "hmac-auth",
+    "jwt",
+    "ldap-auth",
+    "mtls-auth",
+    "oauth2",
+    "openid-connect",
+    "request-validator",
+];
+
+const WINDOWS: [(&str, &str); 4] = [("second", "1s"), ("minute", "1m"), ("hour", "1h"), ("day", "1d")];
+
+/// Whether a file is written as Kong's are.
+pub(super) fn is_written_so(top: &Section<'_>) -> bool {
+    top.has("_format_version")
+}
+
+/// A plugin and what it is for.
+#[derive(Clone)]
+struct Plugin<'a> {
+    name: String,
+    field: Field<'a>,
+    /// What its counts belong to: one plugin has them once.
+    scope: String,
+}
+
+/// What the plugins of a route make of it.
+#[derive(Default)]
+struct Effects {
+    limits: Vec<Scoped>,
+    more: Vec<String>,
+}
+
+struct Reader<'n> {
+    front: Front,
+    names: &'n mut Names,
+    /// Whether callers show a key, and how many routes ask for none.
+    asks_for_keys: bool,
+    without_keys: usize,
+}
+
+pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Front> {
+    let file = top.mapping("a mapping")?;
+    name_others(&file, &["_format_version", "_transform", "services", "routes", "upstreams", "plugins", "consumers"]);
+    let mut reader = Reader { front: Front::default(), names, asks_for_keys: false, without_keys: 0 };
+    let mut plugins = plugins_of(&file, "");
+    for service in list(&file, "services") {
+        plugins.extend(
+            of_service(&service).map(|of| plugins_of(&of, &format!("service {}", label(&of)))).unwrap_or_default(),
+        );
+    }
+    for service in list(&file, "services") {
+        reader.service(&file, &service, &plugins);
+    }
+    for field in ["consumers"].iter().filter_map(|name| file.get(name)) {
+        note(
+            &field,
+            "is not carried over: list them in the file of `customers.directory`, with the limits of each as its plan",
+        );
+    }
+    if reader.asks_for_keys && reader.without_keys > 0 {
+        note(top, "asks for keys on some routes only: here all do, until `customers.anonymous` says otherwise");
+    }
+    if reader.front.routes.is_empty() {
+        return top.fail(Problem::error(top.place(), "holds no service with routes: there is nothing to limit"));
+    }
+    note(top, "names no addresses to listen at: those of kong.conf belong in `listeners`");
+    reader.front.listeners.push(("0.0.0.0:8080".to_owned(), String::new()));
+    Some(reader.front)
+}
+
+fn of_service<'a>(service: &Field<'a>) -> Option<Section<'a>> {
+    service.mapping("a mapping")
+}
+
+/// The name of a service or a route.
+fn label(of: &Section<'_>) -> String {
+    text(of, "name").or_else(|| text(of, "id")).unwrap_or_default()
+}
+
+/// The plugins that stand in a section: of what it is, or of what they say themselves.
+fn plugins_of<'a>(of: &Section<'a>, scope: &str) -> Vec<Plugin<'a>> {
+    let mut found = Vec::new();
+    for field in list(of, "plugins") {
+        let Some(plugin) = field.mapping("a mapping") else { continue };
+        name_others(&plugin, &["name", "id", "enabled", "config", "service", "route", "consumer", "protocols", "tags"]);
+        let name = text(&plugin, "name").unwrap_or_default();
+        let reference = |of: &str| {
+            let of = plugin.get(of).filter(|field| !field.is_nothing())?;
+            of.mapping_if().map(|of| label(&of)).or_else(|| Some(of.word("a name")?.text.into_owned()))
+        };
+        if reference("consumer").is_some() {
+            note(&field, "is left out: what holds for one consumer is a plan of its own here");
+            continue;
+        }
+        let own = |kind: &str| reference(kind).map(|name| format!("{kind} {name}"));
+        let scope = own("route").or_else(|| own("service")).unwrap_or_else(|| scope.to_owned());
+        if flag(&plugin, "enabled", true) {
+            found.push(Plugin { name, field, scope });
+        }
+    }
+    found
+}
+
+impl Reader<'_> {
+    fn service(&mut self, file: &Section<'_>, field: &Field<'_>, plugins: &[Plugin<'_>]) -> Option<()> {
+        let service = field.mapping("a mapping")?;
+        name_others(
+            &service,
+            &[
+                "name",
+                "id",
+                "tags",
+                "enabled",
+                "url",
+                "protocol",
+                "host",
+                "port",
+                "path",
+                "routes",
+                "plugins",
+                "connect_timeout",
+                "read_timeout",
+            ],
+        );
+        let name = label(&service);
+        let address = text(&service, "url").unwrap_or_else(|| {
+            let part = |of: &str, default: &str| text(&service, of).unwrap_or_else(|| default.to_owned());
+            let port = text(&service, "port").map(|port| format!(":{port}")).unwrap_or_default();
+            format!("{}://{}{port}{}", part("protocol", "http"), part("host", ""), part("path", ""))
+        });
+        let Some((is_secure, authority, path)) = url(&address).filter(|(_, authority, _)| !authority.is_empty()) else {
+            note(field, "is left out: only services of http and https are carried over");
+            return None;
+        };
+        let upstream = self.upstream(file, &service, is_secure, authority)?;
+        let is_own = |route: &Field<'_>| {
+            let of = route.mapping_if().and_then(|route| route.get("service"));
+            let of = of.and_then(|of| {
+                of.mapping_if().map(|of| label(&of)).or_else(|| Some(of.word("a name")?.text.into_owned()))
+            });
+            of.as_deref() == Some(name.as_str())
+        };
+        let routes: Vec<Field<'_>> =
+            list(&service, "routes").into_iter().chain(list(file, "routes").into_iter().filter(is_own)).collect();
+        if routes.is_empty() {
+            note(field, "is left out: it has no routes");
+        }
+        for route in &routes {
+            self.route(route, &name, &upstream, path.unwrap_or_default(), plugins);
+        }
+        Some(())
+    }
+
+    fn upstream(
+        &mut self,
+        file: &Section<'_>,
+        service: &Section<'_>,
+        is_secure: bool,
+        authority: &str,
+    ) -> Option<String> {
+        let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+        let upstreams = list(file, "upstreams");
+        let known = upstreams.iter().filter_map(|of| of.mapping("a mapping")).find(|of| label(of) == host);
+        let name = upstream_name(if known.is_some() { host } else { authority });
+        if self.front.upstreams.iter().any(|known| known.name == name) {
+            return Some(name);
+        }
+        let mut more = if is_secure { ", tls: {}".to_owned() } else { String::new() };
+        let mut nodes = vec![(node(authority, if is_secure { 443 } else { 80 }), 1)];
+        if let Some(known) = known {
+            name_others(&known, &["name", "id", "tags", "targets", "algorithm", "slots"]);
+            nodes = list(&known, "targets")
+                .iter()
+                .filter_map(|target| target.mapping("a mapping"))
+                .map(|of| (node(&text(&of, "target").unwrap_or_default(), 8000), number(&of, "weight").unwrap_or(100)))
+                .filter(|(_, weight)| *weight > 0)
+                .collect();
+            match text(&known, "algorithm").as_deref() {
+                Some("least-connections" | "latency") => more.push_str(", balance: least_requests"),
+                Some("consistent-hashing") => more.push_str(", balance: consistent_hash, hash_on: client_address"),
+                _ => {}
+            }
+        }
+        let time = |of: &str, name: &str| number(service, of).map(|time| format!("{name}: {time}ms"));
+        let times: Vec<String> =
+            [time("connect_timeout", "connect"), time("read_timeout", "first_byte")].into_iter().flatten().collect();
+        if !times.is_empty() {
+            more.push_str(&format!(", timeouts: {{ {} }}", times.join(", ")));
+        }
+        self.front.upstreams.push(Upstream { name: name.clone(), nodes, more });
+        Some(name)
+    }
+
+    fn route(
+        &mut self,
+        field: &Field<'_>,
+        service: &str,
+        upstream: &str,
+        base: &str,
+        plugins: &[Plugin<'_>],
+    ) -> Option<()> {
+        let route = field.mapping("a mapping")?;
+        name_others(
+            &route,
+            &[
+                "name",
+                "id",
+                "tags",
+                "service",
+                "paths",
+                "hosts",
+                "methods",
+                "headers",
+                "strip_path",
+                "preserve_host",
+                "plugins",
+                "protocols",
+            ],
+        );
+        if !flag(&route, "preserve_host", false) {
+            note(field, "upstreams see the host that the client asks for");
+        }
+        let name = label(&route);
+        let scopes = [format!("route {name}"), format!("service {service}"), String::new()];
+        let own = plugins_of(&route, &format!("route {name}"));
+        let all: Vec<&Plugin<'_>> = own.iter().chain(plugins).collect();
+        // of each plugin, the one that is nearest to the route
+        let mut chosen: Vec<&Plugin<'_>> = Vec::new();
+        for plugin in scopes.iter().flat_map(|scope| all.iter().filter(move |plugin| plugin.scope == *scope)) {
+            if !chosen.iter().any(|other| other.name == plugin.name) {
+                chosen.push(plugin);
+            }
+        }
+        let effects = self.effects(&chosen);
+        let mut paths = texts(&route, "paths");
+        if paths.is_empty() {
+            paths.push("/".to_owned());
+        }
+        for path in paths {
+            let matched = match PathMatch::prefix(&path) {
+                Ok(matched) if !path.starts_with('~') => matched,
+                _ => {
+                    note(field, &format!("the path {path} is left out: only beginnings of paths are carried over"));
+                    continue;
+                }
+            };
+            if !path.ends_with('/') {
+                note(field, &format!("{path} and what is below it are taken, and not {path}x"));
+            }
+            let headers = section(&route, "headers");
+            let headers = headers.iter().flat_map(Section::fields).map(|(name, field)| {
+                let value = field.items_if().and_then(|items| items.first().cloned()).unwrap_or(field);
+                (name.to_ascii_lowercase(), value.word("a value").map(|word| word.text.into_owned()))
+            });
+            let headers = headers.collect();
+            let matches =
+                Match { hosts: texts(&route, "hosts"), path: matched, methods: texts(&route, "methods"), headers };
+            let strip = if flag(&route, "strip_path", true) { path.trim_end_matches('/') } else { "" };
+            let rewrite = (strip.to_owned(), base.trim_end_matches('/').to_owned());
+            let upstreams = vec![(upstream.to_owned(), 1)];
+            let label = if name.is_empty() { service.to_owned() } else { name.clone() };
+            let made =
+                Route { name: label, matches, upstreams, rewrite, more: effects.more.clone(), ..Route::default() };
+            if let Err(why) = self.front.add(&made, &effects.limits, self.names) {
+                note(field, why);
+            }
+        }
+        Some(())
+    }
+
+    fn effects(&mut self, plugins: &[&Plugin<'_>]) -> Effects {
+        let mut effects = Effects::default();
+        let keys = plugins.iter().find(|plugin| plugin.name == "key-auth");
+        self.without_keys = self.without_keys.saturating_add(usize::from(keys.is_none()));
+        if let Some(keys) = keys {
+            self.keys(keys);
+        }
+        for plugin in plugins {
+            let config = plugin.field.mapping_if().and_then(|plugin| section(&plugin, "config"));
+            match (plugin.name.as_str(), &config) {
+                ("key-auth", _) => {}
+                ("rate-limiting", Some(config)) => {
+                    if let Some(settings) = rate_limiting(&plugin.field, config, keys.is_some()) {
+                        let label = format!("rate-limiting.{}", plugin.scope.rsplit(' ').next().unwrap_or_default());
+                        let name = label.trim_end_matches('.');
+                        let limit = self.front.limit(name, &plugin.scope, settings, self.names);
+                        effects.limits.push(Scoped { limit, matches: vec![Match::default()], exempt: Vec::new() });
+                    }
+                }
+                ("request-size-limiting", config) => {
+                    let config = config.as_ref();
+                    let size = config.and_then(|config| number(config, "allowed_payload_size")).unwrap_or(128);
+                    let unit = match config.and_then(|config| text(config, "size_unit")).as_deref() {
+                        Some("bytes") => "B",
+                        Some("kilobytes") => "KiB",
+                        _ => "MiB",
+                    };
+                    effects.more.push(format!("max_request_body: {size}{unit}"));
+                }
+                ("ip-restriction", Some(config)) => {
+                    name_others(config, &["allow", "deny"]);
+                    let part = |name: &str| match texts(config, name) {
+                        networks if networks.is_empty() => None,
+                        networks => Some(format!("{name}: {{ addresses: {} }}", super::list(&networks))),
+                    };
+                    let parts: Vec<String> = [part("allow"), part("deny")].into_iter().flatten().collect();
+                    effects.more.push(format!("access: {{ {} }}", parts.join(", ")));
+                }
+                (name, _) if GUARDS.contains(&name) => {
+                    note(&plugin.field, &format!("{name} is not carried over: requests that it refuses pass here"));
+                }
+                (name, _) => note(&plugin.field, &format!("{name} is not carried over")),
+            }
+        }
+        effects
+    }
+
+    /// Callers are known by keys from now on.
+    fn keys(&mut self, plugin: &Plugin<'_>) {
+        if std::mem::replace(&mut self.asks_for_keys, true) {
+            return;
+        }
+        let config = plugin.field.mapping_if().and_then(|plugin| section(&plugin, "config"));
+        let names = config.as_ref().map(|config| texts(config, "key_names")).unwrap_or_default();
+        let names = if names.is_empty() { vec!["apikey".to_owned()] } else { names };
+        let places = names.iter().flat_map(|name| [key_field("header", name), key_field("query", name)]);
+        let places = places.collect::<Vec<_>>().join(", ");
+        self.front
+            .sections
+            .push(format!("customers: {{ identify: [{places}], directory: {{ file: customers.csv }} }}"));
+        note(
+            &plugin.field,
+            "key-auth asks for keys: write customers.csv with a line `credential,customer` for each of them",
+        );
+    }
+}
+
+/// The settings of a `rate-limiting`: windows in which requests are counted from the beginning of each on.
+fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool) -> Option<String> {
+    const READ: [&str; 13] = [
+        "second",
+        "minute",
+        "hour",
+        "day",
+        "limit_by",
+        "header_name",
+        "error_code",
+        "hide_client_headers",
+        "policy",
+        "fault_tolerant",
+        "error_message",
+        "sync_rate",
+        "redis",
+    ];
+    name_others(config, &READ);
+    let windows =
+        WINDOWS.iter().filter_map(|(name, window)| Some(format!("limit: {}, window: {window}", number(config, name)?)));
+    let windows: Vec<String> = windows.collect();
+    let windows = match windows.as_slice() {
+        [] => {
+            note(field, "is left out: of its windows, only `second`, `minute`, `hour` and `day` are carried over");
+            return None;
+        }
+        [one] => one.clone(),
+        several => {
+            format!("windows: [{}]", several.iter().map(|one| format!("{{ {one} }}")).collect::<Vec<_>>().join(", "))
+        }
+    };
+    let key = match text(config, "limit_by").as_deref().unwrap_or("consumer") {
+        "consumer" | "credential" if has_keys => "customer".to_owned(),
+        "consumer" | "credential" | "ip" => "client_address".to_owned(),
+        "service" => "all".to_owned(),
+        "header" => {
+            note(field, "requests without the field share one count: Kong counts them by address");
+            key_field("header", &text(config, "header_name").unwrap_or_default().to_ascii_lowercase())
+        }
+        other => {
+            note(field, &format!("is left out: no key is like limit_by {}", scalar(other)));
+            return None;
+        }
+    };
+    if text(config, "policy").is_some_and(|policy| policy != "local") {
+        note(field, "counts in this gateway: `mode: shared` counts in the `store` for all of them");
+    }
+    let hidden = if flag(config, "hide_client_headers", false) { ", headers: hidden" } else { "" };
+    let status = number(config, "error_code").filter(|status| (400..600).contains(status)).unwrap_or(429);
+    Some(format!("algorithm: fixed_window, {windows}, key: {key}{hidden}{}", denial(status)))
+}

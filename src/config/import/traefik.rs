@@ -1,0 +1,317 @@
+//! Traefik's dynamic configuration: routers, their middlewares, and services.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+
+use super::front::{Front, Route, Upstream, key_field, node, upstream_name, url};
+use super::matches::{Match, Scoped};
+use super::yaml::{flag, list, name_others, note, number, section, text, texts};
+use super::{Names, scalar};
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+use crate::units::Nanos;
+
+mod rule;
+
+/// Middlewares that refuse requests: without them more of them pass.
+const GUARDS: [&str; 4] = ["basicAuth", "digestAuth", "forwardAuth", "plugin"];
+
+/// Whether a file is written as Traefik's are.
+pub(super) fn is_written_so(top: &Section<'_>) -> bool {
+    let http = top.get("http").and_then(|http| http.mapping_if());
+    http.is_some_and(|http| ["routers", "services", "middlewares"].iter().any(|name| http.has(name)))
+}
+
+/// What requests go through before they reach a service.
+#[derive(Default)]
+struct Chain {
+    limits: Vec<Scoped>,
+    rewrite: (String, String),
+    more: Vec<String>,
+}
+
+struct Reader<'a, 'n> {
+    middlewares: HashMap<&'a str, Field<'a>>,
+    services: HashMap<&'a str, Field<'a>>,
+    /// What routers led to.
+    used: RefCell<HashSet<String>>,
+    /// What each router matches, and its priority.
+    taken: Vec<(String, Match, u64)>,
+    front: Front,
+    names: &'n mut Names,
+}
+
+pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Front> {
+    let file = top.mapping("a mapping")?;
+    let http = section(&file, "http")?;
+    name_others(&file, &["http", "entryPoints"]);
+    name_others(&http, &["routers", "services", "middlewares"]);
+    let (routers, services, middlewares) =
+        (section(&http, "routers"), section(&http, "services"), section(&http, "middlewares"));
+    let mut reader = Reader {
+        middlewares: middlewares.iter().flat_map(Section::fields).collect(),
+        services: services.iter().flat_map(Section::fields).collect(),
+        used: RefCell::default(),
+        taken: Vec::new(),
+        front: Front::default(),
+        names,
+    };
+    for (name, router) in routers.iter().flat_map(Section::fields) {
+        reader.router(name, &router);
+    }
+    for (name, field) in reader.middlewares.iter().chain(&reader.services) {
+        if !reader.used.borrow().contains(*name) {
+            note(field, "is left out: no router leads to it");
+        }
+    }
+    for (_, point) in section(&file, "entryPoints").iter().flat_map(Section::fields) {
+        let address = point.mapping("a mapping").and_then(|point| text(&point, "address"));
+        reader.front.listeners.extend(address.map(|address| (node(&address, 80), String::new())));
+    }
+    if reader.front.listeners.is_empty() {
+        note(top, "names no entry points: those of Traefik's static configuration belong in `listeners`");
+        reader.front.listeners.push(("0.0.0.0:8080".to_owned(), String::new()));
+    }
+    if reader.front.routes.is_empty() {
+        return top
+            .fail(Problem::error(top.place(), "holds no router that leads to servers: there is nothing to limit"));
+    }
+    Some(reader.front)
+}
+
+/// A name without the provider behind it.
+fn bare(name: &str) -> &str {
+    name.strip_suffix("@file").unwrap_or(name)
+}
+
+impl Reader<'_, '_> {
+    fn router(&mut self, name: &str, field: &Field<'_>) -> Option<()> {
+        let router = field.mapping("a mapping")?;
+        name_others(&router, &["rule", "service", "middlewares", "entryPoints", "priority"]);
+        let (rule, service) = (text(&router, "rule").unwrap_or_default(), text(&router, "service").unwrap_or_default());
+        let (matches, remarks) = match rule::read(&rule) {
+            Ok(read) => read,
+            Err(what) => {
+                note(field, &format!("is left out: {what} is not carried over"));
+                return None;
+            }
+        };
+        let upstreams = self.service(field, bare(&service))?;
+        remarks.iter().for_each(|remark| note(field, remark));
+        let mut chain = Chain::default();
+        for middleware in texts(&router, "middlewares") {
+            self.middleware(field, name, bare(&middleware), &mut chain, 0);
+        }
+        let length = u64::try_from(rule.len()).unwrap_or(u64::MAX);
+        let priority = number(&router, "priority").filter(|priority| *priority > 0).unwrap_or(length);
+        for matches in matches {
+            let is_other_first = |(_, other, of_other): &&(String, Match, u64)| {
+                let both = matches.and(other);
+                both.is_some_and(|both| {
+                    (both != matches || *of_other > priority) && (both != *other || *of_other < priority)
+                })
+            };
+            if let Some((other, ..)) = self.taken.iter().find(is_other_first) {
+                note(
+                    field,
+                    &format!(
+                        "takes some requests of {other}: here the more specific one takes them, whatever their priorities"
+                    ),
+                );
+            }
+            self.taken.push((name.to_owned(), matches.clone(), priority));
+            let Chain { rewrite, more, .. } = &chain;
+            let (rewrite, more) = (rewrite.clone(), more.clone());
+            let route = Route {
+                name: name.to_owned(),
+                matches,
+                upstreams: upstreams.clone(),
+                rewrite,
+                more,
+                ..Route::default()
+            };
+            if let Err(why) = self.front.add(&route, &chain.limits, self.names) {
+                note(field, why);
+            }
+        }
+        Some(())
+    }
+
+    fn middleware(&mut self, from: &Field<'_>, router: &str, name: &str, chain: &mut Chain, depth: usize) {
+        /// A chain may be in itself.
+        const DEEPEST: usize = 8;
+        let of = self.middlewares.get(name).filter(|_| depth < DEEPEST).cloned();
+        let Some(of) = of.and_then(|field| field.mapping("a mapping")) else {
+            return note(from, &format!("goes on without {name}, which is not in this file"));
+        };
+        self.used.borrow_mut().insert(name.to_owned());
+        for (kind, field) in of.fields() {
+            let Some(section) = field.mapping("a mapping") else { return };
+            match kind {
+                "rateLimit" | "inFlightReq" => {
+                    let settings = if kind == "rateLimit" { rate(&field, &section) } else { in_flight(&section) };
+                    let Some(settings) = settings else { continue };
+                    // each router has counts of its own
+                    let label = format!("{name}.{router}");
+                    let limit = self.front.limit(&label, &label, settings, self.names);
+                    chain.limits.push(Scoped { limit, matches: vec![Match::default()], exempt: Vec::new() });
+                }
+                "chain" => {
+                    for inner in texts(&section, "middlewares") {
+                        self.middleware(&field, router, bare(&inner), chain, depth.saturating_add(1));
+                    }
+                }
+                "stripPrefix" => match texts(&section, "prefixes").as_slice() {
+                    [prefix] => chain.rewrite.0 = prefix.trim_end_matches('/').to_owned(),
+                    _ => note(&field, "is not carried over: it has several prefixes"),
+                },
+                "addPrefix" => chain.rewrite.1 = text(&section, "prefix").unwrap_or_default(),
+                "ipAllowList" | "ipWhiteList" => {
+                    let networks = super::list(&texts(&section, "sourceRange"));
+                    chain.more.push(format!("access: {{ allow: {{ addresses: {networks} }} }}"));
+                }
+                "buffering" => {
+                    name_others(&section, &["maxRequestBodyBytes"]);
+                    let most = number(&section, "maxRequestBodyBytes").filter(|most| *most > 0);
+                    chain.more.extend(most.map(|most| format!("max_request_body: {most}B")));
+                }
+                _ if GUARDS.contains(&kind) => note(&field, "is not carried over: requests that it refuses pass here"),
+                _ => note(&field, "is not carried over"),
+            }
+        }
+    }
+
+    /// The upstreams of a service with their shares; nothing where it is left out.
+    fn service(&mut self, from: &Field<'_>, name: &str) -> Option<Vec<(String, u64)>> {
+        let field = self.services.get(name).cloned();
+        let Some(service) = field.as_ref().and_then(Field::mapping_if) else {
+            note(from, &format!("is left out: its service {name} is not in this file"));
+            return None;
+        };
+        self.used.borrow_mut().insert(name.to_owned());
+        if let Some(weighted) = section(&service, "weighted") {
+            name_others(&weighted, &["services"]);
+            let mut shares = Vec::new();
+            for share in list(&weighted, "services") {
+                let share_of = share.mapping("a mapping")?;
+                let target = text(&share_of, "name").unwrap_or_default();
+                let weight = number(&share_of, "weight").unwrap_or(1);
+                match self.service(&share, bare(&target))?.as_slice() {
+                    [(upstream, _)] if weight > 0 => shares.push((upstream.clone(), weight)),
+                    [_] => {}
+                    _ => note(&share, "is left out: it is shared among others itself"),
+                }
+            }
+            return (!shares.is_empty()).then_some(shares);
+        }
+        let Some(balancer) = section(&service, "loadBalancer") else {
+            note(
+                from,
+                &format!(
+                    "is left out: of services, only `loadBalancer` and `weighted` are carried over, and {name} is neither"
+                ),
+            );
+            return None;
+        };
+        let upstream = upstream_name(name);
+        if !self.front.upstreams.iter().any(|known| known.name == upstream) {
+            let made = upstream_of(upstream.clone(), &balancer)?;
+            self.front.upstreams.push(made);
+        }
+        Some(vec![(upstream, 1)])
+    }
+}
+
+fn upstream_of(name: String, balancer: &Section<'_>) -> Option<Upstream> {
+    name_others(balancer, &["servers", "healthCheck", "passHostHeader"]);
+    if let Some(field) = balancer.get("passHostHeader").filter(|_| !flag(balancer, "passHostHeader", true)) {
+        note(&field, "upstreams see the host that the client asks for");
+    }
+    let (mut nodes, mut more) = (Vec::new(), String::new());
+    for server in list(balancer, "servers") {
+        let of = server.mapping("a mapping")?;
+        let address = text(&of, "url").unwrap_or_default();
+        let Some((is_secure, authority, path)) = url(&address) else {
+            note(&server, "is left out: it is no http or https URL");
+            continue;
+        };
+        if !matches!(path, None | Some("/")) {
+            note(&server, "the path of its URL is not carried over");
+        }
+        if is_secure && more.is_empty() {
+            more.push_str(", tls: {}");
+        }
+        nodes.push((node(authority, if is_secure { 443 } else { 80 }), number(&of, "weight").unwrap_or(1)));
+    }
+    if let Some(check) = section(balancer, "healthCheck") {
+        name_others(&check, &["path", "interval", "timeout"]);
+        let time = |of: &str, name: &str| {
+            text(&check, of).map(|time| format!(", {name}: {}", scalar(&time))).unwrap_or_default()
+        };
+        let path = scalar(&text(&check, "path").unwrap_or_else(|| "/".to_owned()));
+        more.push_str(&format!(
+            ", health_check: {{ path: {path}{}{} }}",
+            time("interval", "every"),
+            time("timeout", "timeout")
+        ));
+    }
+    Some(Upstream { name, nodes, more }).filter(|upstream| !upstream.nodes.is_empty())
+}
+
+/// The settings of a `rateLimit`: a token bucket, of which requests wait for at most half of the time between two tokens.
+fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
+    const SECOND: u64 = 1_000_000_000;
+    name_others(section, &["average", "burst", "period", "sourceCriterion"]);
+    let average = number(section, "average").unwrap_or(0);
+    let period = text(section, "period").unwrap_or_else(|| "1s".to_owned());
+    let parsed = if period.bytes().all(|byte| byte.is_ascii_digit()) { format!("{period}s") } else { period };
+    let Ok(nanos) = crate::config::scalar::duration(&parsed) else {
+        note(field, &format!("is left out: its period {parsed} has several units"));
+        return None;
+    };
+    if average == 0 {
+        note(field, "is left out: an average of 0 limits nothing");
+        return None;
+    }
+    let burst = number(section, "burst").unwrap_or(1).max(1);
+    let per_second = average.saturating_mul(SECOND).checked_div(nanos.get()).unwrap_or(0);
+    let wait = SECOND.checked_div(per_second.saturating_mul(2)).unwrap_or(SECOND / 2);
+    let (size, after) = (burst.saturating_add(1), burst.saturating_sub(1));
+    let wait = Nanos::new(wait).exactly();
+    // 100/s, not 100/1s
+    let unit = parsed.strip_prefix('1').filter(|unit| unit.starts_with(char::is_alphabetic)).unwrap_or(&parsed);
+    let key = source(section, "client_address");
+    Some(format!(
+        "algorithm: gcra, rate: {average}/{unit}, burst: {size}, delay_after: {after}, over_limit: {{ delay: {{ max_wait: {wait} }} }}, key: {key}"
+    ))
+}
+
+fn in_flight(section: &Section<'_>) -> Option<String> {
+    name_others(section, &["amount", "sourceCriterion"]);
+    let amount = number(section, "amount").filter(|amount| *amount > 0)?;
+    Some(format!("algorithm: concurrency, limit: {amount}, key: {}", source(section, "host")))
+}
+
+/// What a limit counts by, in YAML.
+fn source(of: &Section<'_>, default: &str) -> String {
+    let Some(criterion) = section(of, "sourceCriterion") else { return default.to_owned() };
+    name_others(&criterion, &["ipStrategy", "requestHeaderName", "requestHost"]);
+    if let Some(strategy) = section(&criterion, "ipStrategy") {
+        for (name, field) in strategy.fields() {
+            note(
+                &field,
+                if name == "depth" {
+                    "is not carried over: `client_address: { hops: ... }` is like it"
+                } else {
+                    "is not carried over"
+                },
+            );
+        }
+        return "client_address".to_owned();
+    }
+    match text(&criterion, "requestHeaderName") {
+        Some(header) => key_field("header", &header.to_ascii_lowercase()),
+        None if flag(&criterion, "requestHost", false) => "host".to_owned(),
+        None => default.to_owned(),
+    }
+}
