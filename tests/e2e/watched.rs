@@ -163,12 +163,15 @@ fn assert_tidy(gateway: &Gateway) {
 }
 
 /// Metrics that a gateway has only where something special is configured.
-const SPECIAL: [&str; 8] = [
+const SPECIAL: [&str; 11] = [
+    "tollgate_customer_lookups_",
     "tollgate_decisions_",
+    "tollgate_limit_bans_",
     "tollgate_limit_cost_invalid_",
     "tollgate_limit_candidate_",
     "tollgate_limit_top_denied_",
     "tollgate_peer_",
+    "tollgate_source_",
     "tollgate_cluster_",
     "tollgate_upstream_ejections_",
     "tollgate_upstream_requests_refused_",

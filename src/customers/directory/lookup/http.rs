@@ -102,8 +102,11 @@ struct UnkeyIdentity {
 /// the `meta` of the key, or in that of the identity.
 fn of_unkey(body: &[u8]) -> Result<Option<Vec<u8>>, String> {
     let UnkeyAnswer { data } = serde_json::from_slice(body).map_err(|_| "what it answers is not understood")?;
-    if matches!(data.code.as_str(), "NOT_FOUND" | "FORBIDDEN") {
-        return Ok(None);
+    // what Unkey would deny by its own limits is a customer's all the same; a code that is not known lets nobody in
+    match data.code.as_str() {
+        "VALID" | "DISABLED" | "INSUFFICIENT_PERMISSIONS" | "USAGE_EXCEEDED" | "RATE_LIMITED" => {}
+        "EXPIRED" if data.expires.is_some() => {}
+        _ => return Ok(None),
     }
     let (name, of_identity) = match data.identity {
         Some(UnkeyIdentity { external_id, meta }) => (Some(external_id), meta),
@@ -145,9 +148,14 @@ mod tests {
         let alone =
             customer(json!({ "valid": false, "code": "DISABLED", "keyId": "key_1", "meta": { "plan": "free" } }));
         assert_eq!(alone, Some(json!({ "customer": "key_1", "plan": "free", "suspended": true })));
-        for code in ["NOT_FOUND", "FORBIDDEN"] {
-            assert_eq!(customer(json!({ "valid": false, "code": code })), None);
+        for code in ["NOT_FOUND", "FORBIDDEN", "EXPIRED", "A_NEW_ONE"] {
+            assert_eq!(customer(json!({ "valid": false, "code": code, "keyId": "key_1" })), None);
         }
+        for code in ["RATE_LIMITED", "USAGE_EXCEEDED", "INSUFFICIENT_PERMISSIONS"] {
+            assert!(customer(json!({ "valid": false, "code": code, "keyId": "key_1" })).is_some());
+        }
+        let expired = customer(json!({ "valid": false, "code": "EXPIRED", "keyId": "key_1", "expires": 0 })).unwrap();
+        assert_eq!(expired["valid_until"], "1970-01-01T00:00:00Z");
         assert!(of_unkey(b"{\"data\": {\"valid\": true}}").is_err());
     }
 }
