@@ -182,6 +182,10 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
             })
             .map_err(with_warnings)?,
     };
+    if tokens.is_some() {
+        // tokens name their customers
+        directory.index_names();
+    }
     kept.store = store.map(|(store, credentials)| {
         store.settings.servers.renew(credentials);
         store

@@ -56,6 +56,13 @@ impl Directory {
         }
     }
 
+    /// Prepares [`Directory::named`] for requests, from here on.
+    pub fn index_names(&self) {
+        if let Self::File(file) = self {
+            file.index_names();
+        }
+    }
+
     /// The customer of this name; `None` where there is none, or customers are not known by name.
     pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
         match self {

@@ -129,7 +129,7 @@ impl<'d> DirectoryBuilder<'d> {
         }
         let entry = |row: CredentialRow| Some(Entry { hash: row.hash, customer: row.customer? });
         let entries = self.credentials.into_iter().filter_map(entry).collect();
-        Ok(CredentialIndex::new(entries, self.has_hashed, self.hashes))
+        Ok(CredentialIndex::new(entries, self.has_hashed))
     }
 }
 

@@ -78,6 +78,9 @@ impl FileDirectory {
         interner.forget_groups();
         let index = index?;
         let changes = before.changes_to(&index);
+        if before.has_names() {
+            index.index_names(&self.hashes);
+        }
         self.index.store(Arc::new(index));
         drop(before);
         interner.forget_unused();
@@ -92,7 +95,15 @@ impl FileDirectory {
         if index.has_hashed { known.or_else(|| find(WrittenCredential::hashed(credential))) } else { known }
     }
 
-    /// The customer of this name, with the terms of one of its credentials.
+    /// Prepares [`FileDirectory::named`] for requests, from here on.
+    pub fn index_names(&self) {
+        // locked, so that no update takes up an index from before
+        let _interner = self.interner.lock();
+        self.index.load().index_names(&self.hashes);
+    }
+
+    /// The customer of this name, with the terms of one of its credentials. Takes long in a large directory without
+    /// [`FileDirectory::index_names`].
     pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
         self.index.load().named(name, &self.hashes).cloned()
     }

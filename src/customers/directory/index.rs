@@ -1,7 +1,7 @@
 //! The credentials of a file directory in the order of their hashes.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::credential::{Hashes, KeyedHash};
 use crate::customers::Customer;
@@ -13,8 +13,9 @@ pub(super) struct CredentialIndex {
     pub(super) entries: Box<[Entry]>,
     /// Whether the file gives any credential by its SHA-256.
     pub(super) has_hashed: bool,
-    /// Where in `entries` each customer has one, sorted by half of the keyed hash of its name.
-    names: Box<[(u64, u32)]>,
+    /// Where in `entries` each customer has one, sorted by half of the keyed hash of its name; once customers are looked for
+    /// by name.
+    names: OnceLock<Box<[(u64, u32)]>>,
 }
 
 /// A credential and its customer.
@@ -35,25 +36,41 @@ pub struct Changes {
 }
 
 impl CredentialIndex {
-    /// The credentials in `entries`, in the order of their hashes; `hashes` makes those of names.
-    pub(super) fn new(entries: Box<[Entry]>, has_hashed: bool, hashes: &Hashes) -> Self {
-        let of_name = |entry: &Entry| hashes.name(entry.customer.name.as_bytes())[0];
-        let mut names: Vec<(u64, u32)> = entries.iter().map(of_name).zip(0..).collect();
-        names.sort_unstable();
-        names.dedup_by(|(hash, at), (known, first)| {
-            let customer = |at: u32| entries.get(at as usize).map(|entry| &entry.customer.name);
-            hash == known && customer(*at) == customer(*first)
-        });
-        Self { entries, has_hashed, names: names.into() }
+    /// The credentials in `entries`, in the order of their hashes.
+    pub(super) const fn new(entries: Box<[Entry]>, has_hashed: bool) -> Self {
+        Self { entries, has_hashed, names: OnceLock::new() }
     }
 
-    /// The customer of this name, with the terms of one of its credentials.
+    /// Sorts the customers by their names, so that [`CredentialIndex::named`] finds them fast: 16 bytes for each.
+    pub(super) fn index_names(&self, hashes: &Hashes) {
+        self.names.get_or_init(|| {
+            let of_name = |entry: &Entry| hashes.name(entry.customer.name.as_bytes())[0];
+            let mut names: Vec<(u64, u32)> = self.entries.iter().map(of_name).zip(0..).collect();
+            names.sort_unstable();
+            names.dedup_by(|(hash, at), (known, first)| {
+                let customer = |at: u32| self.entries.get(at as usize).map(|entry| &entry.customer.name);
+                hash == known && customer(*at) == customer(*first)
+            });
+            names.into()
+        });
+    }
+
+    /// Whether customers are found fast by their names.
+    pub(super) fn has_names(&self) -> bool {
+        self.names.get().is_some()
+    }
+
+    /// The customer of this name, with the terms of one of its credentials. Looks through all credentials unless their names
+    /// are sorted.
     pub(super) fn named(&self, name: &str, hashes: &Hashes) -> Option<&Arc<Customer>> {
+        let is_named = |customer: &&Arc<Customer>| *customer.name == *name;
+        let Some(names) = self.names.get() else {
+            return self.entries.iter().map(|entry| &entry.customer).find(is_named);
+        };
         let hash = hashes.name(name.as_bytes())[0];
-        let start = self.names.partition_point(|(known, _)| *known < hash);
-        let alike = self.names.get(start..)?.iter().take_while(|(known, _)| *known == hash);
-        let mut customers = alike.filter_map(|(_, at)| Some(&self.entries.get(*at as usize)?.customer));
-        customers.find(|customer| *customer.name == *name)
+        let start = names.partition_point(|(known, _)| *known < hash);
+        let alike = names.get(start..)?.iter().take_while(|(known, _)| *known == hash);
+        alike.filter_map(|(_, at)| Some(&self.entries.get(*at as usize)?.customer)).find(is_named)
     }
 
     /// The customer of the credential with this hash.

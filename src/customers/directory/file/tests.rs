@@ -92,6 +92,29 @@ fn customers_are_found_by_any_of_their_credentials() {
     assert_eq!(directory.credentials(), 3);
 }
 
+/// With and without an index of the names, which an update keeps.
+#[test]
+fn customers_are_found_by_their_names() {
+    let text = |from: usize| {
+        let rows = |number| format!("a-{number},customer-{number},free\nb-{number},customer-{number},free\n");
+        format!("credential,customer,plan\n{}", (from..from + 1000).map(rows).collect::<String>())
+    };
+    let directory = read(&text(0)).unwrap();
+    let has_those_from = |from: usize| {
+        let is_found = |number: usize| {
+            let name = format!("customer-{number}");
+            directory.named(&name).is_some_and(|customer| *customer.name == *name)
+        };
+        assert!((0..2000).all(|number| is_found(number) == (from..from + 1000).contains(&number)));
+    };
+    has_those_from(0);
+    directory.index_names();
+    has_those_from(0);
+    directory.update(&text(500), &GroupTable::default()).unwrap();
+    assert!(directory.index.load().has_names());
+    has_those_from(500);
+}
+
 #[test]
 fn a_credential_is_found_by_its_hash_and_its_hash_opens_nothing() {
     let hash = crate::customers::directory::credential::field_of(b"key-1");
