@@ -1,7 +1,7 @@
-//! Tells the operators' webhook of keys that have reached a mark of `warn_at`: once for each mark and window.
+//! Notifies the operators' webhook of keys that have reached a mark of `warn_at`: once for each mark and window.
 //!
-//! What was told is remembered for many keys, in bounded memory; what is forgotten is told again, with the same identity,
-//! by which receivers know it. Nothing here waits: what the queue has no room for is counted and lost.
+//! The last notification of each of many keys is remembered, in bounded memory; one that is forgotten is sent again, with the
+//! same identity, by which receivers know it. Nothing here waits: what the queue has no room for is counted and lost.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,13 +24,13 @@ use crate::units::{LimitKey, Nanos};
 const REMEMBERED: usize = 1 << 16;
 /// How many crossings may wait until they are written down.
 const WAITING: usize = 4096;
-/// A mark of a key is not told more often than this.
+/// There is no second notification of a key at a mark within this time.
 const SHORTEST: Nanos = Nanos::from_secs(60);
 
 /// A key has reached a mark.
 #[derive(Clone, PartialEq)]
 pub struct Crossing {
-    /// What it is told by once: the limit, the key, the mark and the window. Secret: keys may be.
+    /// The limit, the key, the mark and the window, of which there is one notification. Secret: keys may be.
     pub identity: Vec<u8>,
     /// When, by the wall clock.
     pub at: Nanos,
@@ -52,16 +52,16 @@ pub struct Crossing {
     pub whole_at: Nanos,
 }
 
-/// Which crossings were told, and where they are told to.
+/// The last notification of each key, and the queue of those to come.
 pub struct Crossings {
-    told: OnceLock<Cache<LimitKey, Told>>,
+    notified: OnceLock<Cache<LimitKey, Notified>>,
     waiting: Sender<Crossing>,
     lost: AtomicUsize,
 }
 
-/// What was told of a key last.
+/// The last notification of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told {
+struct Notified {
     window: u64,
     mark: u8,
 }
@@ -77,7 +77,7 @@ impl Crossings {
     /// Crossings, and where they come out.
     pub fn new() -> (Self, Receiver<Crossing>) {
         let (waiting, receiver) = channel(WAITING);
-        (Self { told: OnceLock::new(), waiting, lost: AtomicUsize::new(0) }, receiver)
+        (Self { notified: OnceLock::new(), waiting, lost: AtomicUsize::new(0) }, receiver)
     }
 
     /// How many were lost because too many were waiting, since this was asked last.
@@ -85,25 +85,25 @@ impl Crossings {
         self.lost.swap(0, Ordering::Relaxed)
     }
 
-    /// Whether this was not told of the key yet; it counts as told from here on.
-    fn is_new(&self, key: LimitKey, now: Told) -> bool {
-        let told = self.told.get_or_init(|| Cache::new(REMEMBERED));
-        let is_new = told.get(&key).is_none_or(|told| told.window != now.window || told.mark < now.mark);
+    /// Whether there was no such notification of the key yet; there is one from here on.
+    fn is_new(&self, key: LimitKey, now: Notified) -> bool {
+        let notified = self.notified.get_or_init(|| Cache::new(REMEMBERED));
+        let is_new = notified.get(&key).is_none_or(|last| last.window != now.window || last.mark < now.mark);
         if is_new {
-            told.insert(key, now);
+            notified.insert(key, now);
         }
         is_new
     }
 
-    fn tell(&self, crossing: Crossing) {
+    fn notify(&self, crossing: Crossing) {
         if self.waiting.try_send(crossing).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Whether the request has left a key at a mark, and there is a webhook to tell.
-pub(super) fn may_be_told(context: &RequestContext) -> bool {
+/// Whether the request has left a key at a mark, and there is a webhook to notify.
+pub(super) fn may_notify(context: &RequestContext) -> bool {
     let ruleset = &context.active.ruleset;
     ruleset.webhook.is_some() && reached(context, ruleset).next().is_some()
 }
@@ -121,7 +121,7 @@ fn reached<'c>(
     })
 }
 
-/// Tells of the keys that the request has left at a mark.
+/// Notifies the webhook of the keys that the request has left at a mark.
 pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
     let (ruleset, gateway) = (&context.active.ruleset, &context.gateway);
     if ruleset.webhook.is_none() {
@@ -131,11 +131,11 @@ pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &Key
     for (limit, standing, charge, mark) in reached(context, ruleset) {
         let whole_at = at.saturating_add(standing.headroom.until_full);
         let window = window_at(limit.algorithm, (at, whole_at), standing.policy.window);
-        if !gateway.crossings.is_new(bucket(limit, charge), Told { window, mark }) {
+        if !gateway.crossings.is_new(bucket(limit, charge), Notified { window, mark }) {
             continue;
         }
         let values = |part: &KeyPart| value(standing.limit, part);
-        gateway.crossings.tell(Crossing {
+        gateway.crossings.notify(Crossing {
             identity: identity(limit, values, (mark, window)),
             at,
             subject: subject(ruleset, limit, charge, values),
@@ -188,12 +188,12 @@ mod tests {
     const HOUR: Nanos = Nanos::from_secs(3_600);
 
     #[test]
-    fn a_mark_is_told_once_in_a_window_and_a_higher_one_once_more() {
+    fn there_is_one_notification_of_a_mark_in_a_window_and_one_more_of_a_higher_mark() {
         let (crossings, _receiver) = Crossings::new();
-        let told = |key, window, mark| crossings.is_new(LimitKey(key), Told { window, mark });
-        assert_eq!([told(1, 7, 80), told(1, 7, 80), told(2, 7, 80)], [true, false, true]);
-        assert_eq!([told(1, 7, 95), told(1, 7, 80), told(1, 7, 95)], [true, false, false]);
-        assert_eq!([told(1, 8, 80), told(1, 8, 80)], [true, false]);
+        let is_new = |key, window, mark| crossings.is_new(LimitKey(key), Notified { window, mark });
+        assert_eq!([is_new(1, 7, 80), is_new(1, 7, 80), is_new(2, 7, 80)], [true, false, true]);
+        assert_eq!([is_new(1, 7, 95), is_new(1, 7, 80), is_new(1, 7, 95)], [true, false, false]);
+        assert_eq!([is_new(1, 8, 80), is_new(1, 8, 80)], [true, false]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::units::Nanos;
 
 /// Whether there is something to note of a request.
 pub(super) fn are_noted(context: &RequestContext) -> bool {
-    !simply_passes(&context.verdict) || crossings::may_be_told(context)
+    !simply_passes(&context.verdict) || crossings::may_notify(context)
 }
 
 fn simply_passes(verdict: &Verdict) -> bool {
