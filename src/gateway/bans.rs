@@ -41,6 +41,12 @@ impl Bans {
         rule(ruleset, charge).and_then(|_| self.shard(charge.key)?.lock().get(&charge.key)?.left(now))
     }
 
+    /// The charge of the key that is banned for longest, by position, and for how long; `None` if none is.
+    pub fn longest(&self, ruleset: &Ruleset, charges: &[Charge], now: Nanos) -> Option<(usize, Nanos)> {
+        let left = charges.iter().map(|charge| self.left(ruleset, charge, now)).enumerate();
+        left.filter_map(|(position, left)| Some((position, left?))).max_by_key(|(_, left)| *left)
+    }
+
     /// The key of `charge` is banned no more, and its denials are forgotten; whether it was banned.
     pub fn lift(&self, charge: &Charge, now: Nanos) -> bool {
         let removed = self.shard(charge.key).and_then(|shard| shard.lock().remove(&charge.key));
@@ -67,15 +73,6 @@ impl Bans {
 fn rule<'r>(ruleset: &'r Ruleset, charge: &Charge) -> Option<&'r BanRule> {
     let limit = ruleset.limits.get(charge.limit).filter(|limit| limit.enforces())?;
     limit.ban.as_ref().filter(|_| !is_overflow(charge.key))
-}
-
-/// The charge of a key that is banned for longest, by position, and for how long.
-pub(super) fn in_force(context: &RequestContext, charges: &[Charge], now: Nanos) -> Option<(usize, Nanos)> {
-    let (bans, ruleset) = (&context.gateway.bans, &context.active.ruleset);
-    let banned = charges.iter().enumerate();
-    banned
-        .filter_map(|(position, charge)| Some((position, bans.left(ruleset, charge, now)?)))
-        .max_by_key(|(_, left)| *left)
 }
 
 /// Notes the denials of a request that is denied.

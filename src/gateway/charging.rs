@@ -5,7 +5,6 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use crate::charge::{AllCharged, Charge, Charged, DecisionSource};
-use crate::gateway::bans;
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
 use crate::gateway::{WorkerConfig, WorkerGateway};
@@ -27,7 +26,7 @@ pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Char
 
 /// Denies a request one of whose keys is banned; whether it is one. Nothing is charged.
 pub(super) fn deny_banned(context: &mut RequestContext, charges: &mut Vec<Charge>, now: Nanos) -> bool {
-    let Some(banned) = bans::in_force(context, charges, now) else { return false };
+    let Some(banned) = context.gateway.bans.longest(&context.active.ruleset, charges, now) else { return false };
     give_back(context);
     context.verdict = Verdict::of_banned(&context.active.ruleset, charges, banned, now);
     context.charges = std::mem::take(charges);

@@ -250,9 +250,7 @@ impl ResolvedRequest {
             return *explanation.answered(&Answer::StoreAway);
         }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
-        let bans = charges.iter().map(|charge| gateway.bans.left(&active.ruleset, charge, now));
-        let longest = bans.enumerate().filter_map(|(at, left)| Some((at, left?))).max_by_key(|(_, left)| *left);
-        let verdict = match longest {
+        let verdict = match gateway.bans.longest(&active.ruleset, &charges, now) {
             Some(banned) => Verdict::of_banned(&active.ruleset, &charges, banned, now),
             None => Verdict::new(&active.ruleset, &charges, &receipt.charged),
         };
