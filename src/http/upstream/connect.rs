@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::{Address, Connection, Http1Connection, Http2Connection, Http2Upstream, Server, Upstream};
+use super::{Address, Connection, Http1Connection, Http2Connection, Http2Upstream, Server, Upstream, UpstreamError};
 use crate::fields::Fields;
 use crate::http::body::Framing;
 use crate::http::head::{RequestHead, ResponseHead};
@@ -105,13 +105,13 @@ async fn send(
         outgoing.fields.push("connection", "close");
         let mut connection = Box::new(Http1Connection::new(socket));
         connection.begin(request, &outgoing, None);
-        return exchange(Upstream::Http1(connection), &request.method, content).await;
+        return status(&mut Upstream::Http1(connection), &request.method, content).await;
     }
     let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
     let scheme = if server.tls.is_some() { "https" } else { "http" };
     let exchanging = async {
         let upstream = Http2Upstream::begin(Http2Connection::new(requests), request, &outgoing, scheme).await?;
-        exchange(Upstream::Http2(Box::new(upstream)), &request.method, content).await
+        status(&mut Upstream::Http2(Box::new(upstream)), &request.method, content).await
     };
     let (mut driving, mut exchanging) = (pin!(driving), pin!(exchanging));
     let mut is_driven = true;
@@ -124,17 +124,25 @@ async fn send(
 }
 
 /// The status that an upstream answers `content` with.
-async fn exchange(mut upstream: Upstream, method: &str, mut content: &[u8]) -> io::Result<u16> {
+async fn status(upstream: &mut Upstream, method: &str, content: &[u8]) -> io::Result<u16> {
+    exchange(upstream, method, content).await.map(|head| head.status).map_err(io::Error::other)
+}
+
+/// Sends the whole `content` of a request that has begun. The first head that an upstream answers with, which may be an
+/// interim one.
+pub(super) async fn exchange(
+    upstream: &mut Upstream,
+    method: &str,
+    mut content: &[u8],
+) -> Result<ResponseHead, UpstreamError> {
     while !content.is_empty() {
         let sent = poll_fn(|task| upstream.poll_send(task, content, true)).await?;
         content = content.get(sent..).unwrap_or_default();
     }
     poll_fn(|task| upstream.poll_finish(task)).await?;
     let mut head = ResponseHead::default();
-    match poll_fn(|task| upstream.poll_head(task, &mut head, method)).await {
-        Ok(_) => Ok(head.status),
-        Err(error) => Err(io::Error::other(error)),
-    }
+    poll_fn(|task| upstream.poll_head(task, &mut head, method)).await?;
+    Ok(head)
 }
 
 fn named(error: io::Error, what: &str, server: &Server) -> io::Error {

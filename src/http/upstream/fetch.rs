@@ -8,11 +8,11 @@ use ::http::Uri;
 use ::http::uri::Scheme;
 use tokio::net::lookup_host;
 
-use super::connect::connect;
-use super::{Address, Http1Connection, OutgoingRequest, Server, TlsTerms, UpstreamError};
+use super::connect::{connect, exchange};
+use super::{Address, Http1Connection, OutgoingRequest, Server, TlsTerms, Upstream, UpstreamError};
 use crate::fields::Fields;
 use crate::http::body::Framing;
-use crate::http::head::{RequestHead, ResponseHead};
+use crate::http::head::RequestHead;
 use crate::http::socket::Socket;
 use crate::tls::TlsClient;
 
@@ -76,7 +76,7 @@ impl From<UpstreamError> for FetchError {
 /// Sends `request` and reads the answer. Redirects are not followed. May take for ever.
 pub async fn fetch(request: OwnRequest<'_>) -> Result<Fetched, FetchError> {
     let authority = request.url.authority().ok_or(FetchError::BadUrl)?;
-    let mut connection = Http1Connection::new(open(&request).await?);
+    let connection = Box::new(Http1Connection::new(open(&request).await?));
     let target = request.url.path_and_query().map_or("/", |target| target.as_str());
     let mut outgoing = OutgoingRequest { target: target.as_bytes().to_vec(), fields: Fields::default() };
     let standard = [("host", authority.as_str()), ("user-agent", USER_AGENT), ("connection", "close")];
@@ -86,30 +86,21 @@ pub async fn fetch(request: OwnRequest<'_>) -> Result<Fetched, FetchError> {
         length => Framing::Length(length.unwrap_or(u64::MAX)),
     };
     let head = RequestHead { method: request.method.to_owned(), framing, ..RequestHead::default() };
-    connection.begin(&head, &outgoing, None);
-    let mut rest = request.body;
-    while !rest.is_empty() {
-        let sent = poll_fn(|task| connection.poll_send(task, rest, true)).await?;
-        rest = rest.get(sent..).unwrap_or_default();
-    }
-    poll_fn(|task| connection.poll_finish(task)).await?;
-    let mut head = ResponseHead::default();
-    loop {
-        poll_fn(|task| connection.poll_head(task, &mut head, request.method)).await?;
-        // what comes before the response itself says nothing here
-        if head.status >= 200 {
-            break;
-        }
+    let mut upstream = Upstream::begin_http1(connection, &head, &outgoing, None);
+    let mut head = exchange(&mut upstream, request.method, request.body).await?;
+    // what comes before the response itself says nothing here
+    while head.status < 200 {
+        poll_fn(|task| upstream.poll_head(task, &mut head, request.method)).await?;
     }
     let mut body = Vec::new();
-    while poll_fn(|task| connection.poll_body(task)).await? {
-        let part = connection.content();
+    while poll_fn(|task| upstream.poll_body(task)).await? {
+        let part = upstream.content();
         let length = part.len();
         if body.len().saturating_add(length) > request.max_answer {
             return Err(FetchError::TooLong(request.max_answer));
         }
         body.extend_from_slice(part);
-        connection.consume(length);
+        upstream.consume(length);
     }
     Ok(Fetched { status: head.status, fields: head.fields, body })
 }
