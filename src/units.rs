@@ -69,6 +69,12 @@ impl Nanos {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// Twice as long, as many times; saturating. For pauses between attempts.
+    #[must_use]
+    pub fn doubled(self, times: u32) -> Self {
+        Self(self.0.saturating_mul(1_u64.checked_shl(times).unwrap_or(u64::MAX)))
+    }
+
     /// The same moment on a clock that is ahead by `by`, saturating.
     #[must_use]
     pub const fn shifted(self, by: ClockOffset) -> Self {

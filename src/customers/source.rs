@@ -234,8 +234,7 @@ impl fmt::Debug for Refresher {
 /// How long to wait after an attempt that failed as `failures` before it had. `spread` makes it up to a half longer, so that
 /// gateways that failed together do not come back together.
 fn pause_after(failures: u32, spread: u8) -> Nanos {
-    let pause = FIRST_PAUSE.get().saturating_mul(1_u64.checked_shl(failures).unwrap_or(u64::MAX));
-    let pause = pause.min(LONGEST_PAUSE.get());
+    let pause = FIRST_PAUSE.doubled(failures).min(LONGEST_PAUSE).get();
     Nanos::new(pause.saturating_add(pause.saturating_mul(spread.into()) >> 9))
 }
 

@@ -333,8 +333,7 @@ const fn is_refusal(status: u16) -> bool {
 /// How long to wait after so many failed attempts: twice as long each time, of which up to a half is left out at random
 /// (`chance`, 0 to 255).
 fn pause(attempts: u32, chance: u8) -> Nanos {
-    let longest =
-        FIRST_PAUSE.get().saturating_mul(1_u64.checked_shl(attempts).unwrap_or(u64::MAX)).min(LONGEST_PAUSE.get());
+    let longest = FIRST_PAUSE.doubled(attempts).min(LONGEST_PAUSE).get();
     Nanos::new(longest.saturating_sub(longest / 512 * u64::from(chance)))
 }
 
