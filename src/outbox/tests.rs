@@ -19,6 +19,14 @@ impl Folder {
         Outbox::open(&self.0, most).unwrap()
     }
 
+    /// The one file of a queue of "first" and "second", and its content.
+    fn two_records(&self) -> (PathBuf, Vec<u8>) {
+        append(&mut self.open(), &["first", "second"]);
+        let [file] = self.files().try_into().unwrap();
+        let whole = fs::read(&file).unwrap();
+        (file, whole)
+    }
+
     /// The files of records, the oldest first.
     fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
@@ -96,11 +104,7 @@ fn a_full_queue_takes_what_there_is_room_for_and_more_once_files_are_over() {
 #[test]
 fn what_is_left_half_written_is_cut_off_at_every_length() {
     let folder = Folder::new();
-    let mut outbox = folder.open();
-    append(&mut outbox, &["first", "second"]);
-    drop(outbox);
-    let [file] = folder.files().try_into().unwrap();
-    let whole = fs::read(&file).unwrap();
+    let (file, whole) = folder.two_records();
     let ends = [BEGIN as usize, BEGIN as usize + HEAD + 5, BEGIN as usize + 2 * HEAD + 11];
     assert_eq!(whole.len(), ends[2]);
     for length in 0..whole.len() {
@@ -119,11 +123,7 @@ fn what_is_left_half_written_is_cut_off_at_every_length() {
 #[test]
 fn a_record_that_changed_on_disk_is_not_believed_nor_is_what_a_file_says_beyond_its_records() {
     let folder = Folder::new();
-    let mut outbox = folder.open();
-    append(&mut outbox, &["first", "second"]);
-    drop(outbox);
-    let [file] = folder.files().try_into().unwrap();
-    let whole = fs::read(&file).unwrap();
+    let (file, whole) = folder.two_records();
     let mut changed = whole.clone();
     *changed.last_mut().unwrap() ^= 1;
     fs::write(&file, &changed).unwrap();
