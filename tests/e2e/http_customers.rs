@@ -58,7 +58,7 @@ fn gateway(origin: &Origin, service: &Service, http: &str, options: &str) -> Gat
   identify: [{{ header: x-api-key }}]
   directory: {{ http: {{ url: \"http://{}/verify\", token_file: token{http} }}{options} }}
 plans: [free, pro]
-limits: {{ guard: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 1000, plans: {{ pro: {{ burst: 2000 }} }} }} }}
+limits: {{ guard: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 10000, plans: {{ pro: {{ burst: 20000 }} }} }} }}
 routes: [{{ name: all, upstream: origin, limits: [guard] }}]
 ",
         origin.upstream(),
@@ -83,7 +83,7 @@ fn a_customer_is_asked_for_once_by_a_hash_and_remembered() {
     let service = Service::start("200 OK", &json!({ "customer": "acme", "plan": "pro" }));
     let gateway = gateway(&origin, &service, ", timeout: 10s", "");
     // those who ask at the same time share one call
-    assert!(together(20, |_| told(&ask(&gateway, "key-1"))).iter().all(|told| *told == (200, Some(2000))));
+    assert!(together(20, |_| told(&ask(&gateway, "key-1"))).iter().all(|told| *told == (200, Some(20_000))));
     let token = Some("Bearer canary-7c2e".to_owned());
     assert_eq!(service.asked(), [(token, json!({ "credential": FIELD }))]);
     gateway.wait_for_metric("tollgate_customer_lookups_total", &[("result", "found")], 1.0);
@@ -105,9 +105,9 @@ fn a_changed_plan_and_a_suspension_are_taken_up_when_the_answer_is_old() {
     let origin = Origin::start();
     let service = Service::start("200 OK", &json!({ "customer": "acme", "plan": "free" }));
     let gateway = gateway(&origin, &service, ", timeout: 10s", ", ttl: 100ms");
-    assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(1000)));
+    assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(10_000)));
     service.say("200 OK", &json!({ "customer": "acme", "plan": "pro" }));
-    wait_until("the other plan", || told(&ask(&gateway, "key-1")) == (200, Some(2000)));
+    wait_until("the other plan", || told(&ask(&gateway, "key-1")) == (200, Some(20_000)));
     service.say("200 OK", &json!({ "customer": "acme", "plan": "pro", "suspended": true }));
     wait_until("the suspension", || ask(&gateway, "key-1").status == 403);
 }
@@ -128,14 +128,14 @@ fn an_answer_stays_good_whatever_the_service_says_afterwards() {
         let before = service.asked().len();
         service.say(status, &body);
         wait_until("a call", || {
-            assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(1000)));
+            assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(10_000)));
             service.asked().len() > before
         });
         let response = ask(&gateway, "stranger");
         assert_eq!((response.status, response.number("retry-after")), (503, Some(1)), "{response:?}");
     }
     service.say("200 OK", &json!({ "customer": "acme", "plan": "pro" }));
-    wait_until("the other plan", || told(&ask(&gateway, "key-1")) == (200, Some(2000)));
+    wait_until("the other plan", || told(&ask(&gateway, "key-1")) == (200, Some(20_000)));
     let said = gateway.process.stderr();
     assert!(said.contains("answers with status 500") && !said.contains("canary"), "{said}");
 }
@@ -171,7 +171,7 @@ fn unkey_is_asked_for_the_key_without_spending_its_credits() {
     };
     let service = Service::start("200 OK", &answer("VALID", "pro"));
     let gateway = gateway(&origin, &service, ", contract: unkey, timeout: 10s", ", ttl: 50ms, negative_ttl: 50ms");
-    assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(2000)));
+    assert_eq!(told(&ask(&gateway, "key-1")), (200, Some(20_000)));
     assert_eq!(service.asked()[0].1, json!({ "key": "key-1", "credits": { "cost": 0 } }));
     for (code, status) in [("DISABLED", 403), ("NOT_FOUND", 401), ("USAGE_EXCEEDED", 200), ("FORBIDDEN", 401)] {
         service.say("200 OK", &answer(code, "free"));

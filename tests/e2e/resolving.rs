@@ -172,7 +172,8 @@ fn a_gateway_that_is_ready_has_resolved_its_host_names() {
 fn a_gateway_whose_host_name_cannot_be_resolved_starts_all_the_same() {
     let (folder, hosts) = (Folder::new(), Hosts::new(&[]));
     let (origins, port) = origins(&[2]);
-    let others = format!("one.test:{}", free_port());
+    // an address: nss_wrapper crashes now and then when two threads look for names at once
+    let others = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let config = format!(
         "upstreams: {{ origin: {{ nodes: [\"many.test:{port}\"] }}, other: {{ nodes: [\"{others}\"] }} }}\n{ALL}"
     );
@@ -180,7 +181,7 @@ fn a_gateway_whose_host_name_cannot_be_resolved_starts_all_the_same() {
     wait_until("the gateway to be ready", || is_ready(admin));
     assert_eq!(Client::connect(address).get("/").status, 503);
     wait_until("a warning", || process.stderr().contains("cannot resolve"));
-    assert!(process.stderr().contains("many.test") && !process.stderr().contains("one.test"), "{}", process.stderr());
+    assert!(process.stderr().contains("many.test"), "{}", process.stderr());
     hosts.set(&[2]);
     wait_until("the upstream", || Client::connect(address).get("/").status == 200);
     assert!(origins[0].count() > 0);

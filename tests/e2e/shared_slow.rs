@@ -37,6 +37,32 @@ fn a_late_call_counts_once_however_many_requests_wait_for_it() {
 }
 
 #[test]
+fn what_a_late_answer_did_not_know_of_is_not_charged_again() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let way = Distance::to(redis.port);
+    let limit = "algorithm: fixed_window, limit: 100, window: 1d, cost: { header: x-cost, max: 2 }";
+    let gateway = gateway(&origin, way.port, "timeout: 1s", limit);
+    let ask = |key: &str, cost: &str| {
+        let response = gateway.get("/", &[("x-key", key), ("x-cost", cost)]);
+        assert_eq!(response.status, 200, "{response:?}");
+        response.number("x-ratelimit-remaining").unwrap()
+    };
+    together(8, |_| ask("warm", "1"));
+    way.set(Duration::from_millis(200));
+    let charge_others_meanwhile = || {
+        // Redis has found nothing of the key; the gateway hears so after it has charged others
+        wait_until("the call to arrive", || redis.tell(&["KEYS", "*"]).matches(":fixed_window:").count() > 1);
+        way.set(Duration::ZERO);
+        together(8, |_| ask("a", "2"));
+    };
+    together(2, |number| match number {
+        0 => drop(ask("a", "1")),
+        _ => charge_others_meanwhile(),
+    });
+    assert_eq!((0..10).map(|_| ask("a", "1")).min(), Some(100 - 1 - 16 - 10));
+}
+
+#[test]
 fn what_is_counted_apart_is_told_at_once_however_many_keys_there_are() {
     const KEYS: usize = 1_000;
     const EACH_WAY: Duration = Duration::from_millis(20);

@@ -12,6 +12,7 @@ use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Cloc
 use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{ChargePart, slot_name};
 use crate::store::shared::link::CallError;
+use crate::store::shared::memory::Known;
 use crate::store::shared::{CallEvent, SharedNode};
 use crate::units::Nanos;
 
@@ -89,10 +90,11 @@ impl SharedNode {
         slot: u64,
     ) -> Result<ChargeOutcome, Down> {
         let slot = slot_name(self.id, slot);
-        let hints = self.hints(parts);
+        let known = self.known(parts);
+        let hints = hints(parts, &known);
         let buckets = buckets(parts, &slot, &hints);
         let answer = self.call(op, Call::Charge, &buckets).await?;
-        self.read_repair(parts, &answer);
+        self.read_repair(parts, &known, &answer);
         let (charged, seen) = answer.charged(&buckets);
         self.learn(parts, seen, Some(&charged), answer.now);
         Ok(ChargeOutcome { each: vec![charged], granted: answer.granted, at: answer.now })
@@ -105,10 +107,11 @@ impl SharedNode {
         want: u64,
         answers: usize,
     ) -> Result<ChargeOutcome, Down> {
-        let hints = self.hints(parts);
+        let known = self.known(parts);
+        let hints = hints(parts, &known);
         let buckets = buckets(parts, "", &hints);
         let answer = self.call(CHARGE, Call::Partial(want), &buckets).await?;
-        self.read_repair(parts, &answer);
+        self.read_repair(parts, &known, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
         self.learn(parts, all.into_seen(), each.last(), answer.now);
@@ -199,14 +202,14 @@ impl SharedNode {
         }
     }
 
-    /// Charges Redis again with what it has forgotten: keys of which it found nothing, and this node knows that they are
-    /// in use.
-    fn read_repair(self: &Arc<Self>, parts: &[ChargePart], answer: &ChargeReply) {
-        for (part, was_fresh) in parts.iter().zip(answer.was_fresh()) {
+    /// Charges Redis again with what it has forgotten: keys of which it found nothing, and that were in use by what this
+    /// node had `known` before it asked. What it has heard since may be of later charges.
+    fn read_repair(self: &Arc<Self>, parts: &[ChargePart], known: &[Option<Known>], answer: &ChargeReply) {
+        for ((part, known), was_fresh) in parts.iter().zip(known).zip(answer.was_fresh()) {
             if !was_fresh || !part.enforcement.consumes || part.rule().holds() {
                 continue;
             }
-            let forgotten = self.memory.used(part, answer.now);
+            let forgotten = known.as_ref().map_or(0, |known| known.used(part, answer.now));
             if forgotten > 0 {
                 let (node, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
                 self.later(async move {
@@ -218,8 +221,8 @@ impl SharedNode {
     }
 
     /// What this node remembers of keys that Redis may have forgotten.
-    fn hints(&self, parts: &[ChargePart]) -> SmallVec<[Option<String>; 2]> {
-        parts.iter().map(|part| part.rule().hint(&self.memory.state(part)?)).collect()
+    fn known(&self, parts: &[ChargePart]) -> SmallVec<[Option<Known>; 2]> {
+        parts.iter().map(|part| self.memory.known(part)).collect()
     }
 
     /// Tells of a failure, unless that was told a moment ago.
@@ -246,6 +249,10 @@ pub(super) struct Counts {
     pub(super) overshoot: AtomicU64,
     /// Until when failures are not told of.
     quiet_until: AtomicU64,
+}
+
+fn hints(parts: &[ChargePart], known: &[Option<Known>]) -> SmallVec<[Option<String>; 2]> {
+    parts.iter().zip(known).map(|(part, known)| part.rule().hint(known.as_ref()?.state()?)).collect()
 }
 
 fn buckets<'a>(parts: &'a [ChargePart], slot: &'a str, hints: &'a [Option<String>]) -> SmallVec<[Bucket<'a>; 2]> {

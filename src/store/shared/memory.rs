@@ -20,8 +20,9 @@ const MOST_KEYS: usize = 200_000;
 /// The last states seen. All times are on Redis's clock.
 pub(super) struct Memory(Cache<LimitKey, Known>);
 
+/// What is remembered of one key.
 #[derive(Clone)]
-struct Known {
+pub(super) struct Known {
     /// The parameters under which it was seen: under others it says nothing.
     form: Arc<SharedRule>,
     /// When it was seen.
@@ -102,19 +103,16 @@ impl Memory {
 
     /// The last state of the key of `part`; `None` where it is fresh or not known.
     pub(super) fn state(&self, part: &ChargePart) -> Option<State> {
-        match self.known(part)?.kept {
-            Kept::State(state) => state,
-            Kept::Log(..) => None,
-        }
+        self.known(part)?.state().cloned()
     }
 
-    /// How many tokens of the key of `part` were used at `now`, as far as is known. Where some pass only after a wait, a
-    /// fresh key has fewer left than its quota. Of a log, those that have left its window since are among them.
+    /// How many tokens of the key of `part` were used at `now`, as far as is known.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         self.known(part).map_or(0, |known| known.used(part, now))
     }
 
-    fn known(&self, part: &ChargePart) -> Option<Known> {
+    /// What is known of the key of `part` under its parameters.
+    pub(super) fn known(&self, part: &ChargePart) -> Option<Known> {
         self.0.get(&part.key).filter(|known| known.form.parameters() == part.form.parameters())
     }
 }
@@ -131,7 +129,17 @@ impl Known {
         }
     }
 
-    fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
+    /// The last state; `None` where the key was fresh, or has a log.
+    pub(super) const fn state(&self) -> Option<&State> {
+        match &self.kept {
+            Kept::State(state) => state.as_ref(),
+            Kept::Log(..) => None,
+        }
+    }
+
+    /// How many tokens of the key of `part` were used at `now`. Where some pass only after a wait, a fresh key has fewer left
+    /// than its quota. Of a log, those that have left its window since are among them.
+    pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         match &self.kept {
             Kept::Log(counted, told) => match told.again(part.rule(), part.cost, now).headroom.until_full {
                 Nanos::ZERO => 0,
