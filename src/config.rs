@@ -41,6 +41,7 @@ mod priority;
 mod problem;
 mod quota_unit;
 mod read;
+mod request_overrides;
 mod routes;
 pub mod scalar;
 mod section_values;
@@ -189,6 +190,7 @@ pub fn load_customer_files<'t>(
     let scope = FileScope::Gateway {
         customers: true,
         tokens: outline.tokens,
+        proxies: true,
         store: true,
         nodes: true,
         domains: top.has("domains"),
@@ -196,7 +198,7 @@ pub fn load_customer_files<'t>(
     let plans = limits::read_plans(&top, scope);
     let levels = customers::levels(&top);
     let Customers { directory, groups, jwks, .. } =
-        customers::read(&top, &plans, &levels, store::read(&top).as_ref())??;
+        customers::read(&top, &plans, &levels, (store::read(&top).as_ref(), true))??;
     if findings.has_errors() {
         return None;
     }
@@ -257,12 +259,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let operators = operators::read(top);
     let connections = top.get_or("connections", ConnectionBounds::default(), listeners::bounds);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
+    let has_proxies = client_address.as_ref().is_none_or(|rules| !rules.trusted_proxies.is_empty());
     let needs = decisions::Needs::of(server.as_ref());
     let (upstream_names, upstreams) = upstreams::read(top, needs.upstreams);
     let outline = customers::outline(top);
     let scope = FileScope::Gateway {
         customers: outline.customers,
         tokens: outline.tokens,
+        proxies: has_proxies,
         store: top.has("store"),
         nodes: store::has_nodes(top),
         domains: top.has("domains"),
@@ -272,7 +276,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let state = state::read(top);
     let cluster = cluster::read(top);
     let levels = customers::levels(top);
-    let customers = customers::read(top, &plans, &levels, store.as_ref());
+    let customers = customers::read(top, &plans, &levels, (store.as_ref(), has_proxies));
     let (limit_names, limits) = limits::read(top, (&plans, &levels), Some(&upstream_names), scope);
     let webhook = webhook::read(top, &upstream_names);
     let access = top.get_or("access", Access::default(), access::access);

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 
+use http::HeaderName;
+
 use crate::units::{Nanos, Prefixes};
 
 pub mod access;
@@ -28,6 +30,7 @@ pub mod overrides;
 pub mod path;
 pub mod prices;
 pub mod request_field;
+pub mod request_overrides;
 pub mod serves;
 pub mod tokens;
 pub mod upstream;
@@ -82,7 +85,7 @@ pub struct Ruleset {
     /// The response headers that tell where a client stands.
     pub dialects: Dialects,
     /// The request headers in which upstreams are told of limits that mark: what clients write there is taken away.
-    pub marks: Vec<http::HeaderName>,
+    pub marks: Vec<HeaderName>,
     /// What is written about each request.
     pub access_log: AccessLog,
     /// How large a request's head may be.
@@ -144,7 +147,7 @@ pub enum AddressHeader {
     /// `Forwarded`, the same as RFC 7239 has it.
     Forwarded,
     /// A field that holds one address.
-    Single(http::HeaderName),
+    Single(HeaderName),
 }
 
 impl AddressHeader {
@@ -185,6 +188,17 @@ pub struct CustomerRules {
     pub anonymous: Option<PlanId>,
     /// What becomes of a credential that nobody knows.
     pub unknown: UnknownCredential,
+    /// Where a trusted proxy says which plan a caller has, if it does.
+    pub plan_from: Option<PlanHeader>,
+}
+
+/// A header field in which a trusted proxy says which plan a caller has. It goes before what the directory says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanHeader {
+    /// The field.
+    pub name: HeaderName,
+    /// The plans that it may give, by their names in [`Ruleset::plans`].
+    pub plans: Vec<PlanId>,
 }
 
 impl CustomerRules {
@@ -283,7 +297,7 @@ pub struct HeadLimits {
 }
 
 /// Whether requests lose fields of this name when they come in: to servers of the CGI kind it is another one, with hyphens.
-pub fn is_dropped(field: &http::HeaderName) -> bool {
+pub fn is_dropped(field: &HeaderName) -> bool {
     field.as_str().contains('_')
 }
 

@@ -2,6 +2,7 @@
 //!
 //! All arithmetic here is checked or saturating; a quantity that cannot be right cannot be built.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -214,6 +215,12 @@ impl Rate {
             period = NonZeroU64::new(period.get().checked_div(u64::try_from(divisor).ok()?)?)?;
         }
         (tokens.get() <= Self::MAX_TOKENS).then_some(Self { tokens, period })
+    }
+
+    /// Whether this rate is slower or faster than `other`.
+    pub fn compare(self, other: Self) -> Ordering {
+        let product = |one: NonZeroU64, two: NonZeroU64| u128::from(one.get()).saturating_mul(u128::from(two.get()));
+        product(self.tokens, other.period).cmp(&product(other.tokens, self.period))
     }
 
     /// Tokens per [`Rate::period`].

@@ -119,6 +119,7 @@ impl Request {
             client: self.client,
             address: self.client,
             certificate: None,
+            from_trusted_proxy: false,
             streams_body: false,
             body: None,
         }

@@ -252,6 +252,17 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
     }
 }
 
+/// Refuses, at `field`, a rule that could never admit a request that takes `largest_cost`.
+pub(super) fn check_room(field: &Field<'_>, rule: &Rule, largest_cost: Cost) -> Option<()> {
+    match rule.largest_cost().filter(|most| *most < largest_cost) {
+        None => Some(()),
+        Some(most) => {
+            let message = format!("admits at most {most} at once, and a request takes up to {largest_cost}");
+            field.fail(Problem::error(field.key_place(), message).hint("raise it"))
+        }
+    }
+}
+
 /// The most that a request is known to take when it comes.
 pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
     let taken = match (&charge.when, &charge.reserve) {

@@ -5,12 +5,12 @@ use http::Uri;
 use crate::config::identify::{self, Identify, Jwks};
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, Section};
+use crate::config::read::{Field, Section, every};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, GROUPS, STORE_TLS};
+use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, GROUPS, PLAN_FROM, STORE_TLS};
 use crate::config::store::{ClientTls, NamedFile, RedisStore, client_tls, named_file};
 use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
-use crate::ruleset::{CustomerRules, PlanId, UnknownCredential};
+use crate::ruleset::{CustomerRules, PlanHeader, PlanId, UnknownCredential};
 use crate::units::Nanos;
 
 const A_DIRECTORY: &str = "`{file: customers.csv}`, `{redis: \"tollgate:customers\"}` or `{http: {url: ...}}`";
@@ -147,7 +147,7 @@ pub(super) fn read(
     top: &Section<'_>,
     plans: &Names,
     levels: &Names,
-    store: Option<&Option<RedisStore>>,
+    (store, has_proxies): (Option<&Option<RedisStore>>, bool),
 ) -> Option<Option<Customers>> {
     top.get_with("customers", |field| {
         if let Some(redis) =
@@ -159,11 +159,11 @@ pub(super) fn read(
                     .expected("`store: {redis: \"redis://127.0.0.1:6379/0\"}` at the top of the file"),
             );
         }
-        customers(field, plans, levels)
+        customers(field, (plans, levels), has_proxies)
     })
 }
 
-fn customers(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Customers> {
+fn customers(field: &Field<'_>, (plans, levels): (&Names, &Names), has_proxies: bool) -> Option<Customers> {
     let section = field.section(&CUSTOMERS)?;
     let identify = section.required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`");
     let directory = match identify.as_ref().is_none_or(identify::needs_directory) {
@@ -176,9 +176,24 @@ fn customers(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Custome
     let unknown = section.get_or("unknown", UnknownCredential::Deny, |field| {
         field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)])
     });
+    let plan_from = section.get_with("plan_from", |field| plan_from(field, plans, has_proxies));
     let Identify { sources, jwks } = sources?;
-    let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown? };
+    let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown?, plan_from: plan_from? };
     Some(Customers { rules, directory: directory?, groups: groups?.flatten(), jwks })
+}
+
+fn plan_from(field: &Field<'_>, plans: &Names, has_proxies: bool) -> Option<PlanHeader> {
+    let section = field.section(&PLAN_FROM)?;
+    let header = section.required("header", "the name of a header field");
+    let given = section.get_or("plans", (0..plans.len()).map(PlanId).collect(), |field| {
+        let named = field.nonempty_list("names of plans")?;
+        every(named.iter().map(|field| plans.resolve(field).map(PlanId)))
+    });
+    let header = header?;
+    if !has_proxies {
+        header.warn("is believed of no request: `client_address` has no `trusted_proxies`", None);
+    }
+    Some(PlanHeader { name: header.request_header_name()?, plans: given? })
 }
 
 fn groups(field: &Field<'_>) -> Option<Option<NamedFile>> {

@@ -22,6 +22,9 @@ const DEFAULT_CLAIM: &str = "sub";
 /// How far the clock of an issuer may be off, by default.
 const DEFAULT_LEEWAY: Nanos = Nanos::from_secs(30);
 
+/// What names a claim.
+pub(super) const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
+
 const ALGORITHMS: [(&str, Algorithm); 12] = [
     ("HS256", Algorithm::HS256),
     ("HS384", Algorithm::HS384),
@@ -170,7 +173,6 @@ fn only_true(field: &Field<'_>, source: CredentialSource) -> Option<CredentialSo
 }
 
 fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
-    const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
     let section = field.section(&JWT)?;
     let source = jwks_source(&section);
     let claim = section.get_or("claim", DEFAULT_CLAIM.to_owned(), |field| field.parsed(CLAIM, named));

@@ -13,13 +13,16 @@ use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
-use crate::config::{ban, cost, key, over_limit, priority, quota_unit, scalar, sharing, suspicious, warn_at, words};
+use crate::config::{
+    ban, cost, key, over_limit, priority, quota_unit, request_overrides, scalar, sharing, suspicious, warn_at, words,
+};
 use crate::ruleset::ban::BanRule;
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::request_field::FieldPath;
+use crate::ruleset::request_overrides::RequestOverrides;
 use crate::ruleset::{LimitId, graphql, request_field};
 use crate::units::Cost;
 
@@ -196,6 +199,12 @@ impl<'a> LimitReader<'_, 'a> {
             suspicious::of_told_costs(&section, (cost, charge), &terms);
         }
         suspicious::of_nobody(&section, &terms, others.enabled);
+        let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
+        let request_overrides = section.get_or("request_overrides", RequestOverrides::default(), |field| {
+            let overrides = request_overrides::read(field, algorithm, self.scope)?;
+            request_overrides::check(field, &section, (&overrides, &terms.rules), (mode, largest_cost))?;
+            Some(overrides)
+        })?;
         let spec = self.spec((algorithm, mode), &base, &named, others.over_limit.as_ref()?);
         match (spec.max_wait, terms.rules.iter().any(Rule::reserves)) {
             (Some(_), false) => self.warn_of_idle_delay(),
@@ -208,8 +217,8 @@ impl<'a> LimitReader<'_, 'a> {
         let candidate =
             section.get_with("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), scope));
         let level = others.key.as_ref().and_then(|key| self.level(key));
-        let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let limit = others.limit(self.name, algorithm, level, terms);
+        let limit = limit.map(|limit| Limit { request_overrides, ..limit });
         Some(CheckedLimit { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
     }
 
@@ -393,6 +402,7 @@ impl Others<'_> {
             rules: terms.rules,
             plans: terms.plans,
             without_plan: terms.without_plan,
+            request_overrides: RequestOverrides::default(),
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             warn_at: self.warn_at?,

@@ -15,7 +15,7 @@ use crate::config::read::{Field, ReadContext};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::spec::LimitSpec;
 use crate::config::terms::PlanParameters;
-use crate::config::{document, environment, sharing, suggest, warn_at, words};
+use crate::config::{cost, document, environment, sharing, suggest, warn_at, words};
 use crate::ruleset::overrides::{InvalidOverride, Override, Overrides, OverridesReader};
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::Cost;
@@ -130,10 +130,7 @@ impl ConfiguredOverrides {
         if *warns {
             warn_at::check(field, [&rule])?;
         }
-        if let Some(most) = rule.largest_cost().filter(|most| most < largest_cost) {
-            let message = format!("admits at most {most} at once, and a request takes up to {largest_cost}");
-            return field.fail(Problem::error(field.key_place(), message).hint("raise it"));
-        }
+        cost::check_room(field, &rule, *largest_cost)?;
         Some(Override::Rule(Arc::new(in_zone(limit, &overlay, zone).unwrap_or(rule))))
     }
 

@@ -279,7 +279,7 @@ fn split_windows(limits: &Section<'_>, defaults: &[Entry], groups: &mut Groups) 
 /// One limit for each window of the limit `name`, which is called `name/window`: so a window that stays keeps its counts.
 fn windows_of(name: &str, limit: &Section<'_>, whole: &[Entry]) -> Vec<Entry> {
     const EXPECTED: &str = "a list of windows, like `{limit: 10, window: 1s}`";
-    for field in ["window", "candidate"].into_iter().filter_map(|key| limit.get(key)) {
+    for field in ["window", "candidate", "request_overrides"].into_iter().filter_map(|key| limit.get(key)) {
         field.findings().add(Problem::error(field.key_place(), "cannot stand beside `windows`"));
     }
     let parameters = AlgorithmName::ALL.iter().flat_map(|algorithm| algorithm.parameters());

@@ -24,6 +24,8 @@ pub(super) enum FileScope {
         customers: bool,
         /// Whether any of them have tokens.
         tokens: bool,
+        /// Whether there are trusted proxies.
+        proxies: bool,
         /// Whether there is a place for what nodes share.
         store: bool,
         /// Whether it is said how many nodes there are.

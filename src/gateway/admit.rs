@@ -125,12 +125,14 @@ pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) 
         return Err(Answer::Internal);
     };
     let (identity, read) = (body.identity.take(), body.decide().map_err(Answer::Malformed));
-    // one that is never charged waits for no body
-    let caller = Caller { identity: identity.unwrap_or(Identity::Anonymous), bypassed: false };
     let head = head_of(request, Sender::of(&peer));
     let address = head.address(rules);
+    let facts = head.facts(rules, &target, address);
+    let (identity, told_plan) = (identity.unwrap_or(Identity::Anonymous), ruleset.told_plan(&facts));
+    // one that is never charged waits for no body
+    let caller = Caller { identity, told_plan, bypassed: false };
     let met = read.and_then(|fields| {
-        let facts = Facts { body: Some(&fields), ..head.facts(rules, &target, address) };
+        let facts = Facts { body: Some(&fields), ..facts };
         let route = ruleset.matcher.route(id);
         let mut resolved = caller.resolved(ruleset, route);
         resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
@@ -192,7 +194,7 @@ async fn resolve_charges(
         false => early::identify(context, Some(id), facts).await,
     };
     let met = identity.and_then(|identity| {
-        let caller = Caller::new(route, facts, identity);
+        let caller = Caller::new(&active.ruleset, route, facts, identity);
         caller.is_let_in(ruleset, route, facts)?;
         let met = resolve(context, active, route, facts, (&caller, body))?;
         Ok((caller, met))

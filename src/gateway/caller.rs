@@ -4,22 +4,24 @@
 use crate::charge::Charge;
 use crate::gateway::identify::{self, CredentialLookup, Identity};
 use crate::gateway::respond::Answer;
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::matcher::Route;
+use crate::ruleset::{PlanId, Ruleset};
 
 /// Who is calling.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// By which credential.
     pub identity: Identity,
+    /// The plan that a trusted proxy says it has.
+    pub told_plan: Option<PlanId>,
     /// Whether the request is never charged.
     pub bypassed: bool,
 }
 
 impl Caller {
     /// Nobody knows yet who is calling.
-    pub const UNKNOWN: Self = Self { identity: Identity::Anonymous, bypassed: false };
+    pub const UNKNOWN: Self = Self { identity: Identity::Anonymous, told_plan: None, bypassed: false };
 
     /// The caller of a request that takes `route` and is let in. `Err` is what it is answered instead: it is kept out,
     /// or its credential is not good.
@@ -64,13 +66,13 @@ impl Caller {
             Some(rules) if !route.bypass.covers_preflight(facts) => identify::identify(rules, facts, lookup).await?,
             _ => Identity::Anonymous,
         };
-        Ok(Self::new(route, facts, identity))
+        Ok(Self::new(ruleset, route, facts, identity))
     }
 
     /// Who makes a request for `route` with this `identity`.
-    pub fn new(route: &Route, facts: &Facts<'_>, identity: Identity) -> Self {
+    pub fn new(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>, identity: Identity) -> Self {
         let bypassed = route.bypass.covers(facts, identity.customer().map(|customer| &*customer.name));
-        Self { identity, bypassed }
+        Self { identity, told_plan: ruleset.told_plan(facts), bypassed }
     }
 
     /// What a request for `route` is charged before its caller is identified. `Err` is what it is answered instead where it
@@ -96,7 +98,8 @@ impl Caller {
 
     /// What is known of the caller's request on `route`, as long as no node is chosen.
     pub fn resolved<'a>(&'a self, ruleset: &'a Ruleset, route: &'a Route) -> Resolved<'a> {
-        ruleset.resolve(route, self.identity.customer().map(|customer| customer.known()), self.identity.claims())
+        let known = self.identity.customer().map(|customer| customer.known());
+        ruleset.resolve(route, (known, self.told_plan), self.identity.claims())
     }
 
     /// What the request is charged. `Err` is what it is answered instead where it lacks a part of a key.

@@ -74,6 +74,7 @@ impl<'a> Head<'a> {
             client: address.map(|address| rules.prefixes.network(address)),
             address,
             certificate: self.certificate,
+            from_trusted_proxy: rules.is_trusted(self.peer),
             streams_body: self.streams_body,
             body: None,
         }

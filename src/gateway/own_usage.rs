@@ -89,13 +89,14 @@ async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity
     if ruleset.access.denies(facts.address, Some(&customer.name)) {
         return Err(Answer::AccessDenied);
     }
-    let plan = ruleset.plans.get(customer.plan.0).map(String::as_str);
+    let plan_id = ruleset.told_plan(facts).unwrap_or(customer.plan);
+    let plan = ruleset.plans.get(plan_id.0).map(String::as_str);
     let resolved = Resolved {
         route: "",
         path_pattern: "",
         upstream_node: None,
         caller: Caller::Customer(&customer.name),
-        plan: plan.map(|name| (customer.plan, name)),
+        plan: plan.map(|name| (plan_id, name)),
         own: customer.own.as_deref(),
         groups: customer.groups.as_deref(),
         claims: identity.claims(),

@@ -212,7 +212,7 @@ impl Replayer {
             if !is_preflight && ruleset.keeps_out(route, facts.address, name) {
                 break 'refused Answer::AccessDenied.cause();
             }
-            let mut resolved = ruleset.resolve(route, who.known(), who.claims());
+            let mut resolved = ruleset.resolve(route, (who.known(), None), who.claims());
             resolved.upstream_node = record.node.as_deref();
             if let ReplayCaller::Planned(plan) = who {
                 resolved.plan = ruleset.plans.get(plan.0).map(|name| (plan, name.as_str()));
@@ -291,6 +291,7 @@ impl CanonicalTarget<'_> {
             client: self.client,
             address: self.address,
             certificate: None,
+            from_trusted_proxy: false,
             streams_body: false,
             body: Some(&RequestFields::Unreadable),
         }

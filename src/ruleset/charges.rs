@@ -105,16 +105,26 @@ impl Ruleset {
         self.access.is_open() && route.access.is_open()
     }
 
+    /// The plan that a trusted proxy says the caller of a request has. One that it may not give, or that is there twice, is as
+    /// if nothing were said.
+    pub fn told_plan(&self, facts: &Facts<'_>) -> Option<PlanId> {
+        let told = self.customers.as_ref()?.plan_from.as_ref().filter(|_| facts.from_trusted_proxy)?;
+        let mut lines = facts.headers.get_all(told.name.as_str());
+        let (line, None) = (lines.next()?, lines.next()) else { return None };
+        told.plans.iter().copied().find(|plan| self.plans.get(plan.0).is_some_and(|name| name.as_bytes() == line))
+    }
+
     /// The facts about a request of `route` by which limits count. `known` is the caller; `None` is a caller without a
-    /// credential, which has the plan of such callers. The upstream node is not known here.
+    /// credential, which has the plan of such callers; `told` is the plan that a trusted proxy says. The upstream node is not
+    /// known here.
     pub fn resolve<'a>(
         &'a self,
         route: &'a Route,
-        known: Option<KnownCaller<'a>>,
+        (known, told): (Option<KnownCaller<'a>>, Option<PlanId>),
         claims: Option<&'a dyn Claims>,
     ) -> Resolved<'a> {
         let anonymous_plan = self.customers.as_ref().and_then(|rules| rules.anonymous);
-        let plan = known.map(|known| known.plan).or(anonymous_plan);
+        let plan = told.or(known.map(|known| known.plan)).or(anonymous_plan);
         Resolved {
             route: &route.name,
             path_pattern: &route.path_pattern,
@@ -131,7 +141,7 @@ impl Ruleset {
     /// parameters are those of every plan.
     pub fn resolve_nobody<'a>(&'a self, route: &'a Route) -> Resolved<'a> {
         let plan = self.plans.first().map(|name| (PlanId(0), name.as_str()));
-        Resolved { plan, ..self.resolve(route, None, None) }
+        Resolved { plan, ..self.resolve(route, (None, None), None) }
     }
 
     /// The buckets that requests like this one are charged to, whatever route they take; `resolved` names the caller.
@@ -258,7 +268,12 @@ impl Ruleset {
         hashers: &LimitHashers,
     ) -> Result<Charge, Uncharged<'_>> {
         let limit = &self.limits[id.0];
-        let rule = self.rule_of(id, resolved)?;
+        let mut rule = self.rule_of(id, resolved)?;
+        if let (RuleRef::Listed(position), false) = (&rule, limit.request_overrides.is_empty()) {
+            let listed = (*position, &limit.rules[*position]);
+            let own = limit.request_overrides.rule(listed, facts, resolved.claims);
+            rule = own.map_or(rule, RuleRef::Own);
+        }
         if facts.body.is_none() && limit.goes_by_body() {
             return Err(Uncharged::AwaitsBody);
         }

@@ -421,6 +421,7 @@ mod tests {
                 client: None,
                 address: None,
                 certificate: None,
+                from_trusted_proxy: false,
                 streams_body: false,
                 body: None,
             };

@@ -166,6 +166,8 @@ pub struct Facts<'a> {
     pub address: Option<IpAddr>,
     /// The common name in the certificate that the client showed, if it showed one.
     pub certificate: Option<&'a str>,
+    /// Whether a trusted proxy sent it, whose header fields are believed where clients' are not.
+    pub from_trusted_proxy: bool,
     /// Whether a body follows, whatever its length: over HTTP/2 no field has to tell.
     pub streams_body: bool,
     /// What the body says; `None` as long as it is not read. No limit that goes by it applies then.

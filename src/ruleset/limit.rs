@@ -10,6 +10,7 @@ use crate::ruleset::denied::Denied;
 use crate::ruleset::key::{Facts, Key, KeyPart};
 use crate::ruleset::prices::rounded_up;
 use crate::ruleset::request_field::{FieldPath, RequestFields};
+use crate::ruleset::request_overrides::RequestOverrides;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -33,6 +34,8 @@ pub struct Limit {
     pub plans: Vec<PlanTerms>,
     /// The terms of a request without a plan; `None` only where every request has one.
     pub without_plan: Option<PlanTerms>,
+    /// The parameters that requests may bring along, in place of those of their plan.
+    pub request_overrides: RequestOverrides,
     /// How the limit treats a request that lacks a part of the key.
     pub missing_key: MissingKey,
     /// How the limit treats a request that is over it.
@@ -172,6 +175,7 @@ impl Limit {
         let is_same = all.all(|terms| Some(terms) == first);
         is_same
             && self.priority.is_empty()
+            && !self.request_overrides.need_token()
             && !self.charge.identified
             && !self.goes_by_body()
             && self.key.parts.iter().all(is_known)

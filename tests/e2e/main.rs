@@ -72,6 +72,7 @@ mod reload_files;
 mod reload_load;
 mod replayed;
 mod request_fields;
+mod request_overrides;
 mod resolving;
 mod response_framings;
 mod restarts;

@@ -169,6 +169,7 @@ impl Charger {
             client: None,
             address: None,
             certificate: None,
+            from_trusted_proxy: false,
             streams_body: false,
             body: None,
         };

@@ -52,6 +52,7 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut Fields, tuple: &Tuple) -> 
         client,
         address: client,
         certificate: None,
+        from_trusted_proxy: false,
         streams_body: false,
         body: None,
     };
@@ -106,6 +107,7 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
         client: None,
         address: None,
         certificate: None,
+        from_trusted_proxy: false,
         streams_body: false,
         body: None,
     };

@@ -29,6 +29,27 @@ pub(in crate::config) static CUSTOMERS: Table = Table {
             "deny",
             "What becomes of a credential that is nobody's.",
         ),
+        Setting::optional(
+            "plan_from",
+            Kind::Section(&PLAN_FROM),
+            "Where a trusted proxy says which plan a caller has.",
+        ),
+    ],
+};
+
+pub(in crate::config) static PLAN_FROM: Table = Table {
+    name: "plan_from",
+    settings: &[
+        Setting::required(
+            "header",
+            Kind::Text("the name of a header field"),
+            "The field, which one of `client_address.trusted_proxies` writes; it goes before what the directory or a token says.",
+        ),
+        Setting::optional(
+            "plans",
+            Kind::List(&Kind::Text("the name of a plan")),
+            "The plans that it may give; left out, all. Another name counts as if nothing were said.",
+        ),
     ],
 };
 

@@ -62,6 +62,27 @@ pub(in crate::config) static BAN: Table = Table {
     ],
 };
 
+pub(in crate::config) static REQUEST_OVERRIDE: Table = Table {
+    name: "request_override",
+    settings: &[
+        Setting::optional(
+            "jwt_claim",
+            Kind::Text("the name of a claim, like `rate`"),
+            "A claim of the caller's token says it.",
+        ),
+        Setting::optional(
+            "header",
+            Kind::Text("the name of a header field"),
+            "A header field says it that one of `client_address.trusted_proxies` wrote.",
+        ),
+        Setting::optional("min", A_NUMBER, "The least that is believed; left out, 1, or any rate."),
+        Setting::required("max", A_NUMBER, "The most that is believed."),
+    ],
+};
+
+const REQUEST_OVERRIDES: Kind = Kind::Named("parameter", &Kind::Section(&REQUEST_OVERRIDE));
+const A_NUMBER: Kind = Kind::OneOf(&[MOST, Kind::Text("a rate, like `100/s`")]);
+
 /// What every limit may have, whatever its algorithm.
 pub(in crate::config) static LIMIT: Table = Table {
     name: "limit",
@@ -110,6 +131,11 @@ pub(in crate::config) static LIMIT: Table = Table {
             "plans",
             Kind::Named("plan", &Kind::OneOf(&[Kind::Choice(&["unlimited"]), Kind::Parameters(&[])])),
             "Parameters of a plan, in place of the limit's own; `unlimited` puts no limit on it.",
+        ),
+        Setting::optional(
+            "request_overrides",
+            REQUEST_OVERRIDES,
+            "Parameters that requests bring along, in place of their plan's: a rate, or a whole number like `burst`.",
         ),
         Setting::default(
             "cost",
@@ -176,13 +202,18 @@ pub(in crate::config) static LIMIT: Table = Table {
 };
 
 /// What a window may have beside parameters.
-pub(in crate::config) const WINDOW: [Setting; 2] = [
+pub(in crate::config) const WINDOW: [Setting; 3] = [
     Setting::optional(
         "plans",
         Kind::Named("plan", &Kind::OneOf(&[Kind::Choice(&["unlimited"]), Kind::Parameters(&[])])),
         "Parameters of a plan in this window.",
     ),
     Setting::optional("warn_at", Kind::List(&Kind::Whole(1, 99)), "The `warn_at` of this window."),
+    Setting::optional(
+        "request_overrides",
+        REQUEST_OVERRIDES,
+        "The `request_overrides` of this window, which cannot stand beside `windows`.",
+    ),
 ];
 
 const CANDIDATE: [Setting; 3] = [

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 47] = [
+const FILES: [(&Table, &str); 49] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -45,6 +45,10 @@ const FILES: [(&Table, &str); 47] = [
         &ANONYMOUS,
         "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { file: c }, anonymous: { plan: p, @ } }",
     ),
+    (
+        &PLAN_FROM,
+        "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { file: c }, plan_from: { header: h, @ } }",
+    ),
     (&CLIENT_ADDRESS, "client_address: { @ }"),
     (&CLIENT_ADDRESS, "client_address: { trusted_proxies: [10.0.0.5], @ }"),
     (&CORS, "cors: { origins: [\"https://a.example\"], @ }"),
@@ -81,6 +85,10 @@ const FILES: [(&Table, &str); 47] = [
     (
         &RESERVE,
         "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, charge: { when: response, reserve: { request_field: a, max: 9, @ } } } }",
+    ),
+    (
+        &REQUEST_OVERRIDE,
+        "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, request_overrides: { burst: { jwt_claim: c, max: 9, @ } } } }",
     ),
     (&GRAPHQL, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, cost: { graphql: { max: 9, @ } } } }"),
     (&EJECT, "upstreams: { a: { nodes: [\"n:1\"], eject: { @ } } }"),

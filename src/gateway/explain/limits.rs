@@ -144,6 +144,9 @@ fn charged(limit: &Limit, is_early: bool) -> Option<String> {
 fn terms_of(ruleset: &Ruleset, limit: &Limit, charge: &Charge, resolved: &Resolved<'_>) -> String {
     let owner = TermsOwner::of(limit, resolved);
     match (&charge.rule, plan_of(owner, ruleset)) {
+        (RuleRef::Own(_), _) if owner.own.is_none_or(|own| own.of(LimitId(charge.limit)).is_none()) => {
+            "the parameters that the request brings along".to_owned()
+        }
         (RuleRef::Own(_), _) => format!("the {}'s own parameters", owner.kind()),
         (RuleRef::Listed(_), Some(plan)) if limit.rules.len() > 1 => {
             let whose = owner.group.map_or_else(String::new, |group| format!(" of the {}", group.level));

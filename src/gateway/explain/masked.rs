@@ -68,6 +68,7 @@ mod tests {
         let rules = CustomerRules {
             identify: vec![CredentialSource::Query("who".to_owned())],
             anonymous: None,
+            plan_from: None,
             unknown: crate::ruleset::UnknownCredential::Deny,
         };
         let header = |name: &'static str| KeyPart::Header(http::HeaderName::from_static(name), Repeated::Deny);

@@ -1,0 +1,189 @@
+//! Parameters that a request brings along for itself: in a claim of its caller's token, or in a header field that a trusted
+//! proxy wrote. A limit believes them within the bounds that its configuration sets.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::HeaderName;
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+
+use crate::algorithm::{Rule, Value};
+use crate::ruleset::key::{Claims, Facts};
+use crate::units::{Nanos, Rate};
+
+/// The most different parameters of one limit that requests may bring along, since each takes memory for good. Requests that
+/// bring more go by their plan's.
+pub const MOST_RULES: usize = 10_000;
+
+/// What a limit takes from requests.
+#[derive(Clone, Debug, Default)]
+pub struct RequestOverrides {
+    parameters: Vec<RequestParameter>,
+    /// What was made of them before; `None` where they change nothing or do not go together.
+    known: Arc<RwLock<HashMap<Brought, Option<Arc<Rule>>>>>,
+}
+
+/// One parameter that requests may bring along.
+#[derive(Clone, Debug)]
+pub struct RequestParameter {
+    /// Its name among the algorithm's.
+    pub name: &'static str,
+    /// Where it stands.
+    pub source: ParameterSource,
+    /// What is believed of it.
+    pub bounds: Bounds,
+}
+
+/// Where a request has a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParameterSource {
+    /// In this claim of its token.
+    JwtClaim(String),
+    /// In this header field, if a trusted proxy sent the request.
+    Header(HeaderName),
+}
+
+/// What is believed of a parameter: what is below or above counts as the bound.
+#[derive(Clone, Debug)]
+pub enum Bounds {
+    /// A whole number.
+    Whole {
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// A rate.
+    Rate {
+        /// The slowest, if there is one.
+        min: Option<Rate>,
+        /// The fastest.
+        max: Rate,
+        /// The time that a number without one counts for.
+        per: Nanos,
+        /// Reads what is written like `100/s`.
+        read: fn(&str) -> Option<Rate>,
+    },
+}
+
+/// The position of the parameters that a request has without them, and for each that it may bring along two numbers that tell
+/// its value; zeros where it brings none.
+type Brought = SmallVec<[u64; 5]>;
+
+impl RequestOverrides {
+    /// Takes these.
+    pub fn new(parameters: Vec<RequestParameter>) -> Self {
+        Self { parameters, known: Arc::default() }
+    }
+
+    /// Whether requests bring nothing along.
+    pub const fn is_empty(&self) -> bool {
+        self.parameters.is_empty()
+    }
+
+    /// Whether some of them are known only when the caller's token is.
+    pub fn need_token(&self) -> bool {
+        self.parameters.iter().any(|parameter| matches!(parameter.source, ParameterSource::JwtClaim(_)))
+    }
+
+    /// The parameters of a request, where it has others than the `rule` at `position` among its limit's.
+    pub fn rule(
+        &self,
+        (position, rule): (usize, &Rule),
+        facts: &Facts<'_>,
+        claims: Option<&dyn Claims>,
+    ) -> Option<Arc<Rule>> {
+        let values: SmallVec<[Option<Value>; 2]> =
+            self.parameters.iter().map(|parameter| parameter.value(facts, claims)).collect();
+        if values.iter().all(Option::is_none) {
+            return None;
+        }
+        let position = u64::try_from(position).unwrap_or(u64::MAX);
+        let brought: Brought = std::iter::once(position).chain(values.iter().flat_map(numbers)).collect();
+        if let Some(known) = self.known.read().get(&brought) {
+            return known.clone();
+        }
+        let own = self.applied(rule, &values).filter(|own| own != rule).map(Arc::new);
+        let mut known = self.known.write();
+        if known.len() >= MOST_RULES {
+            return None;
+        }
+        known.entry(brought).or_insert(own).clone()
+    }
+
+    /// The rules that come of the least and of the most that `rule` may be changed to. Errors: the parameter whose bounds
+    /// make no rule.
+    pub fn extremes(&self, rule: &Rule) -> Result<Vec<Rule>, &'static str> {
+        let mut extremes = Vec::new();
+        for parameter in &self.parameters {
+            for value in parameter.bounds.ends() {
+                let values: Vec<Option<Value>> =
+                    self.parameters.iter().map(|other| (other.name == parameter.name).then(|| value.clone())).collect();
+                extremes.push(self.applied(rule, &values).ok_or(parameter.name)?);
+            }
+        }
+        Ok(extremes)
+    }
+
+    fn applied(&self, rule: &Rule, values: &[Option<Value>]) -> Option<Rule> {
+        let mut arguments = rule.arguments();
+        for (parameter, value) in self.parameters.iter().zip(values) {
+            value.iter().for_each(|value| arguments.set(parameter.name, value.clone()));
+        }
+        rule.name().build(&arguments).ok().map(Rule::canonical)
+    }
+}
+
+impl RequestParameter {
+    /// What a request says of it, within the bounds; `None` where it says nothing that can be read, or says it twice.
+    fn value(&self, facts: &Facts<'_>, claims: Option<&dyn Claims>) -> Option<Value> {
+        match &self.source {
+            ParameterSource::JwtClaim(claim) => self.bounds.read(&claims?.text(claim)?),
+            ParameterSource::Header(name) => {
+                let mut lines = facts.headers.get_all(name.as_str()).filter(|_| facts.from_trusted_proxy);
+                let (line, other) = (lines.next()?, lines.next());
+                if other.is_some() { None } else { self.bounds.read(str::from_utf8(line).ok()?) }
+            }
+        }
+    }
+}
+
+impl Bounds {
+    fn read(&self, text: &str) -> Option<Value> {
+        let text = text.trim();
+        match self {
+            Self::Whole { min, max } => Some(Value::Whole(whole(text)?.clamp(*min, *max))),
+            Self::Rate { min, max, per, read } => {
+                let said = match whole(text) {
+                    Some(tokens) => Rate::new(tokens.clamp(1, Rate::MAX_TOKENS), *per)?,
+                    None => read(text)?,
+                };
+                let slowest = min.filter(|min| said.compare(*min) == Ordering::Less).unwrap_or(said);
+                Some(Value::Rate(if slowest.compare(*max) == Ordering::Greater { *max } else { slowest }))
+            }
+        }
+    }
+
+    fn ends(&self) -> Vec<Value> {
+        match self {
+            Self::Whole { min, max } => vec![Value::Whole(*min), Value::Whole(*max)],
+            Self::Rate { min, max, .. } => min.iter().chain([max]).copied().map(Value::Rate).collect(),
+        }
+    }
+}
+
+/// A whole number in decimal digits; one that is too large for its type counts as the largest.
+fn whole(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+fn numbers(value: &Option<Value>) -> [u64; 2] {
+    match value {
+        Some(Value::Whole(number)) => [*number, 1],
+        Some(Value::Rate(rate)) => [rate.tokens(), rate.period().get()],
+        _ => [0, 0],
+    }
+}

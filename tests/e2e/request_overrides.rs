@@ -1,0 +1,141 @@
+//! Parameters and plans that requests bring along: in claims of tokens, and in fields that a trusted proxy writes.
+
+use serde_json::{Value, json};
+
+use crate::support::redis::Redis;
+use crate::support::tokens::{Issuer, key_set, seconds_from_now};
+use crate::support::{Client, Gateway, Origin, Response};
+
+/// Customers with tokens under a limit of 1000/h and a burst of 10, which takes other numbers from requests.
+fn config(origin: &Origin, limit: &str) -> String {
+    format!(
+        "{}client_address: {{ trusted_proxies: [127.0.0.1] }}
+customers:
+  identify: [{{ jwt: {{ jwks_file: keys.jwks, plan: free }} }}, {{ header: x-api-key }}]
+  directory: {{ file: customers.csv }}
+  plan_from: {{ header: x-plan, plans: [free, pro] }}
+plans: [free, pro, internal]
+limits:
+  guard:
+    key: customer
+    algorithm: gcra
+    rate: 1000/h
+    burst: 10
+    plans: {{ pro: {{ burst: 50 }}, internal: unlimited }}
+    request_overrides:
+      rate: {{ jwt_claim: limits.rate, min: 10/h, max: 5000/h }}
+      burst: {{ header: x-burst, min: 5, max: 100 }}
+{limit}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+usage: {{}}
+",
+        origin.upstream()
+    )
+}
+
+const CUSTOMERS: &str =
+    "credential,customer,plan,overrides\nfree-key,acme,free,\nown-key,globex,free,\"{guard: {burst: 7}}\"\n";
+
+fn start(config: &str) -> Gateway {
+    let keys = key_set(&[Issuer::p256()]);
+    Gateway::start_with(config, &[("keys.jwks", &keys), ("customers.csv", CUSTOMERS)], &[])
+}
+
+/// What `RateLimit-Policy` says: the quota and its window.
+fn policy(response: &Response) -> &str {
+    assert_eq!(response.status, 200, "{response:?}");
+    response.field("ratelimit-policy").unwrap()
+}
+
+/// A request of a customer named for what its token says of `limits`.
+fn with_claim(gateway: &Gateway, rate: &Value) -> Response {
+    let claims = json!({ "sub": rate.to_string(), "exp": seconds_from_now(600), "limits": { "rate": rate } });
+    gateway.get("/", &[("authorization", &format!("Bearer {}", Issuer::p256().sign(&claims)))])
+}
+
+#[test]
+fn a_claim_says_the_rate_within_the_bounds() {
+    let origin = Origin::start();
+    let gateway = start(&config(&origin, ""));
+    for (rate, window) in [
+        (json!("2000/h"), "18"),
+        (json!("0.5/s"), "20"),
+        (json!(500), "72"),
+        (json!("500"), "72"),
+        // out of bounds
+        (json!("100/s"), "8"),
+        (json!(u64::MAX), "8"),
+        (json!("9".repeat(40)), "8"),
+        (json!(0), "3600"),
+        (json!("1/d"), "3600"),
+        // nothing that can be read
+        (json!(-5), "36"),
+        (json!(1.5), "36"),
+        (json!("0/s"), "36"),
+        (json!("many"), "36"),
+        (json!(true), "36"),
+        (json!(null), "36"),
+        (json!([2000]), "36"),
+        (json!({ "rate": 2000 }), "36"),
+    ] {
+        assert_eq!(policy(&with_claim(&gateway, &rate)), format!("\"guard\";q=10;w={window}"), "{rate}");
+    }
+}
+
+#[test]
+fn a_field_is_believed_of_trusted_proxies_alone() {
+    let origin = Origin::start();
+    let trusting = start(&config(&origin, ""));
+    let ask = |gateway: &Gateway, key: &str, fields: &[(&str, &str)]| {
+        let fields: Vec<_> = [("x-api-key", key)].into_iter().chain(fields.iter().copied()).collect();
+        policy(&gateway.get("/", &fields)).to_owned()
+    };
+    assert_eq!(ask(&trusting, "free-key", &[("x-burst", "60")]), "\"guard\";q=60;w=216");
+    assert_eq!(ask(&trusting, "free-key", &[("x-burst", "1000")]), "\"guard\";q=100;w=360");
+    assert_eq!(ask(&trusting, "free-key", &[("x-burst", "60"), ("x-burst", "60")]), "\"guard\";q=10;w=36");
+    assert_eq!(ask(&trusting, "free-key", &[("x-burst", "6e1")]), "\"guard\";q=10;w=36");
+    // what the directory has for a customer goes before it, and so does its plan's `unlimited`
+    assert_eq!(ask(&trusting, "own-key", &[("x-burst", "60")]), "\"guard\";q=7;w=26");
+    assert_eq!(ask(&trusting, "free-key", &[("x-plan", "pro")]), "\"guard\";q=50;w=180");
+    assert_eq!(ask(&trusting, "free-key", &[("x-plan", "pro"), ("x-burst", "60")]), "\"guard\";q=60;w=216");
+    // a plan that it may not give, and one that there is not
+    assert_eq!(ask(&trusting, "free-key", &[("x-plan", "internal")]), "\"guard\";q=10;w=36");
+    assert_eq!(ask(&trusting, "free-key", &[("x-plan", "gold")]), "\"guard\";q=10;w=36");
+    let usage = trusting.get("/.tollgate/usage", &[("x-api-key", "free-key"), ("x-plan", "pro"), ("x-burst", "60")]);
+    assert_eq!((usage.json()["plan"].as_str(), usage.json()["limits"][0]["quota"].as_u64()), (Some("pro"), Some(60)));
+    let strict = start(&config(&origin, "").replace("[127.0.0.1]", "[10.0.0.5]"));
+    assert_eq!(ask(&strict, "free-key", &[("x-burst", "60"), ("x-plan", "pro")]), "\"guard\";q=10;w=36");
+}
+
+#[test]
+fn tokens_are_counted_across_changes_of_the_numbers() {
+    let origin = Origin::start();
+    let redis = Redis::start();
+    let shared = format!("store: {{ redis: \"{}\", timeout: 1s }}\n", redis.url());
+    for config in [config(&origin, ""), config(&origin, "    mode: shared") + &shared] {
+        let gateway = start(&config);
+        let passed = |burst: &str, count: usize| {
+            let ask = |_| gateway.get("/", &[("x-api-key", "free-key"), ("x-burst", burst)]).status;
+            (0..count).map(ask).filter(|status| *status == 200).count()
+        };
+        assert_eq!(passed("20", 30), 20);
+        // a spent bucket stays spent whatever its size
+        assert_eq!(passed("100", 3), 0);
+        assert_eq!(passed("5", 3), 0);
+    }
+}
+
+#[test]
+fn explain_says_whose_the_parameters_are() {
+    let origin = Origin::start();
+    let gateway = start(&config(&origin, ""));
+    let explained = |key: &str| {
+        let headers = json!({ "host": "localhost", "x-api-key": key, "x-burst": "60" });
+        let question = json!({ "method": "GET", "url": "/", "headers": headers, "client": "127.0.0.1" });
+        let mut admin = Client::connect(gateway.admin);
+        let answer = admin.post("/explain", &[("connection", "close")], question.to_string().as_bytes()).json();
+        answer["limits"][0]["why"].as_str().map(str::to_owned)
+    };
+    assert_eq!(explained("free-key").unwrap(), "the parameters that the request brings along");
+    assert_eq!(explained("own-key").unwrap(), "the customer's own parameters");
+}
