@@ -283,10 +283,11 @@ OVERVIEW = {
         ),
         lines(
             "Upstreams protected",
-            "Nodes that are left alone because their requests fail, and requests refused because as many were at the upstream as there may be. Empty where no upstream has `eject` or `max_requests`.",
+            "Nodes that are left alone because their requests fail, and requests that were refused, or wait, because as many are at the upstream as there may be. Empty where no upstream has `eject` or `max_requests`.",
             "short",
             query("sum by (upstream) (increase(tollgate_upstream_ejections_total{NODE}[I]))", "{{upstream}} nodes ejected"),
             query("sum by (upstream) (increase(tollgate_upstream_requests_refused_total{NODE}[I]))", "{{upstream}} requests refused"),
+            query("sum by (upstream) (tollgate_upstream_requests_pending{NODE})", "{{upstream}} requests pending"),
         ),
         lines(
             "Faults, and log lines left out or dropped",

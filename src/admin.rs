@@ -245,7 +245,8 @@ impl Admin {
         let top = if most > 0 { self.gateway.denial_recorder.offenders.of_last_minute(now) } else { Top::default() };
         self.telemetry.set_top_denied(top.offenders.iter().take(most));
         for pool in &active.pools {
-            self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
+            let pending = pool.room.as_ref().map(|room| room.waiting());
+            self.telemetry.set_upstream(&pool.upstream.name, pool.healthy(), pending);
         }
         self.telemetry.set_sources(active.sources().iter().map(|source| {
             let SourceStatus { entries, fresh_at, .. } = source.status();

@@ -201,7 +201,10 @@ impl Exchange for RequestContext {
             return Err(Box::pin(decisions::decide(self, request, body)).await);
         }
         let peer = Arc::clone(&self.peer);
-        let admitted = admit::admit(self, request, Sender::of(&peer), BodySource::Coming(request.framing)).await;
+        let mut admitted = admit::admit(self, request, Sender::of(&peer), BodySource::Coming(request.framing)).await;
+        if admitted.is_ok() && self.awaited_body.is_none() {
+            admitted = attempts::enter_upstream(self).await;
+        }
         admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 
@@ -216,7 +219,10 @@ impl Exchange for RequestContext {
 
     async fn decide_by_body(&mut self, request: &RequestHead) -> Result<(), Response> {
         failpoint("decide_by_body");
-        let admitted = admit::admit_by_body(self, request).await;
+        let mut admitted = admit::admit_by_body(self, request).await;
+        if admitted.is_ok() {
+            admitted = attempts::enter_upstream(self).await;
+        }
         admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 

@@ -83,6 +83,7 @@ pub struct Telemetry {
     cluster_members: IntGauge,
     cluster: ClusterMetrics,
     upstream_healthy: IntGaugeVec,
+    upstream_pending: IntGaugeVec,
     upstream_ejections: IntCounterVec,
     upstream_refused: IntCounterVec,
     /// Reloads that came into force or were refused.
@@ -154,6 +155,7 @@ impl Telemetry {
             cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
             cluster: ClusterMetrics::new(&registry)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
+            upstream_pending: gauge(&registry, &names::UPSTREAM_PENDING)?,
             upstream_ejections: counter(&registry, &names::UPSTREAM_EJECTIONS)?,
             upstream_refused: counter(&registry, &names::UPSTREAM_REFUSED)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
@@ -318,6 +320,7 @@ impl Telemetry {
         series::retain(&self.limit_keys_max, keep);
         series::retain(&self.limit_keys_evicted, keep);
         series::retain(&self.upstream_healthy, keep);
+        series::retain(&self.upstream_pending, keep);
         series::retain(&self.upstream_ejections, keep);
         series::retain(&self.upstream_refused, keep);
     }
@@ -390,9 +393,13 @@ impl Telemetry {
         self.cluster_members.set(i64::try_from(usage.members).unwrap_or(i64::MAX));
     }
 
-    /// How many nodes of an upstream are healthy, to be called before [`Telemetry::render`].
-    pub fn set_upstream_health(&self, upstream: &str, healthy: usize) {
+    /// How many nodes of an upstream are healthy, and how many requests wait for room there if it has not any number, to be
+    /// called before [`Telemetry::render`].
+    pub fn set_upstream(&self, upstream: &str, healthy: usize, pending: Option<u64>) {
         self.upstream_healthy.with_label_values(&[upstream]).set(i64::try_from(healthy).unwrap_or(i64::MAX));
+        if let Some(pending) = pending {
+            self.upstream_pending.with_label_values(&[upstream]).set(shown(pending));
+        }
     }
 }
 

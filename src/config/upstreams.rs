@@ -87,6 +87,11 @@ fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
     let retries = section.get_or("retries", Retries::default(), retries);
     let slow_start = section.get_or("slow_start", Nanos::ZERO, Field::duration);
     let max_requests = section.get_with("max_requests", Field::whole);
+    let max_pending = section.get_or("max_pending", 0, Field::whole);
+    if let Some(field) = section.get("max_pending").filter(|_| max_requests == Some(None)) {
+        let problem = Problem::error(field.key_place(), "waits for room, and there is room for any number");
+        return field.fail(problem.expected("`max_requests` beside it"));
+    }
     let ejection = section.get_with("eject", ejection);
     let (nodes, tls) = (nodes?, tls?);
     if let Some(field) = section.get("tls").filter(|_| nodes.iter().any(|node| node.address.starts_with(UNIX))) {
@@ -102,6 +107,7 @@ fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
         retries: retries?,
         slow_start: slow_start?,
         max_requests: max_requests?,
+        max_pending: max_pending?,
         ejection: ejection?,
     };
     Some((upstream, tls))
@@ -217,12 +223,20 @@ fn ejection(field: &Field<'_>) -> Option<Ejection> {
 fn timeouts(field: &Field<'_>) -> Option<Timeouts> {
     let section = field.section(&TIMEOUTS)?;
     let defaults = Timeouts::default();
+    let pending = section.get_or("pending", defaults.pending, Field::duration);
     let connect = section.get_or("connect", defaults.connect, Field::duration);
     let first_byte = section.get_or("first_byte", defaults.first_byte, Field::duration);
     let idle = section.get_or("idle", defaults.idle, Field::duration);
     let total = section.get_with("total", Field::duration);
     let keep_alive = section.get_or("keep_alive", defaults.keep_alive, Field::duration);
-    Some(Timeouts { connect: connect?, first_byte: first_byte?, idle: idle?, total: total?, keep_alive: keep_alive? })
+    Some(Timeouts {
+        pending: pending?,
+        connect: connect?,
+        first_byte: first_byte?,
+        idle: idle?,
+        total: total?,
+        keep_alive: keep_alive?,
+    })
 }
 
 /// `on` says what every retry is for; there is one kind.

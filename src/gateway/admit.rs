@@ -227,7 +227,7 @@ fn resolve(
         Some(upstream) => {
             let hash = balance_hashes.iter().find(|(of, _)| *of == upstream).map(|(_, hash)| *hash);
             let pool = &active.pools[upstream.0];
-            Some(attempts::choose(active, pool, (&[], hash), context.gateway.clock.now())?)
+            Some(attempts::choose(pool, (&[], hash), context.gateway.clock.now())?)
         }
         None => None,
     };

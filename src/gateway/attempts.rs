@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::gateway::active_config::ActiveConfig;
-use crate::gateway::request_context::RequestContext;
+use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
-use crate::gateway::upstream::{Chosen, Instance, NoChoice, Pool};
-use crate::http::service::{ConnectError, Failure};
+use crate::gateway::upstream::{Chosen, Instance, Pool, Room};
+use crate::http::service::{ConnectError, Exchange, Failure};
 use crate::http::upstream::Destination;
 use crate::units::{LimitKey, Nanos};
 
@@ -24,7 +23,7 @@ pub(super) fn destination(context: &mut RequestContext) -> Result<Destination, A
     let hash = hash.map(|(_, hash)| *hash);
     let chosen = match charged {
         Some(chosen) => chosen,
-        None => choose(&context.active, pool, (&context.tried, hash), now)?,
+        None => choose(pool, (&context.tried, hash), now)?,
     };
     let server = pool.server_at(&chosen.instance.address, chosen.node);
     let keep_alive = pool.upstream.timeouts.keep_alive;
@@ -36,27 +35,49 @@ pub(super) fn destination(context: &mut RequestContext) -> Result<Destination, A
 
 /// An instance for a request, rather none of those that were tried.
 pub(super) fn choose(
-    active: &ActiveConfig,
     pool: &Pool,
     (tried, hash): (&[Arc<Instance>], Option<LimitKey>),
     now: Nanos,
 ) -> Result<Chosen, Answer> {
-    let chosen = match pool.choose(tried, hash, now) {
-        Err(NoChoice::Unhealthy) if !tried.is_empty() => pool.choose(&[], hash, now),
-        chosen => chosen,
-    };
-    let upstream = &pool.upstream.name;
-    chosen.map_err(|why| match why {
-        NoChoice::Unhealthy => {
-            tracing::warn!(upstream, "no healthy upstream node");
-            Answer::NoNode
-        }
-        NoChoice::Full => {
-            tracing::warn!(upstream, "as many requests at the upstream as there may be: `max_requests`");
-            active.meters.upstream_full(upstream);
-            Answer::UpstreamFull
-        }
+    let chosen = pool.choose(tried, hash, now);
+    let again = || if tried.is_empty() { None } else { pool.choose(&[], hash, now) };
+    chosen.or_else(again).ok_or_else(|| {
+        tracing::warn!(upstream = pool.upstream.name, "no healthy upstream node");
+        Answer::NoNode
     })
+}
+
+/// Takes a place at the upstream for a request that its limits admit, where there may be only so many there. It waits for one
+/// where it may; a request that gets none is not charged.
+pub(super) async fn enter_upstream(context: &mut RequestContext) -> Result<(), Answer> {
+    let Some(room) = pool(context).and_then(|pool| pool.room.clone()) else { return Ok(()) };
+    context.room_place = room.enter();
+    match context.room_place {
+        Some(_) => Ok(()),
+        // seldom
+        None => Box::pin(wait_for_room(context, &room)).await,
+    }
+}
+
+async fn wait_for_room(context: &mut RequestContext, room: &Arc<Room>) -> Result<(), Answer> {
+    let Some(upstream) = pool(context).map(|pool| pool.upstream.clone()) else { return Ok(()) };
+    let (now, due) = (context.gateway.clock.now(), context.timing().due);
+    let patience = upstream.timeouts.pending.min(due.map_or(Nanos::MAX, |due| due.saturating_sub(now)));
+    let passed = matches!(context.admission, Admission::Passed { .. });
+    if passed {
+        // what it took comes back if it goes no further
+        context.admission = Admission::Waiting;
+    }
+    context.room_place = room.wait(upstream.max_pending, patience).await;
+    if context.room_place.is_none() {
+        tracing::warn!(upstream = upstream.name, "as many requests at the upstream as there may be: `max_requests`");
+        context.active.meters.upstream_full(&upstream.name);
+        return Err(Answer::UpstreamFull);
+    }
+    if passed {
+        context.admission = Admission::Passed { at: context.gateway.clock.now() };
+    }
+    Ok(())
 }
 
 /// The request to the chosen node was answered well or not, or not at all.

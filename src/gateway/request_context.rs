@@ -10,7 +10,7 @@ use crate::charge::Charge;
 use crate::gateway::awaited_body::AwaitedBody;
 use crate::gateway::cost_meter::{Corrections, CostMeter};
 use crate::gateway::facts::Target;
-use crate::gateway::upstream::{Chosen, Instance};
+use crate::gateway::upstream::{Chosen, Instance, RoomPlace};
 use crate::gateway::{WorkerConfig, WorkerGateway};
 use crate::http::head::Version;
 use crate::http::listener::Peer;
@@ -86,6 +86,8 @@ pub struct RequestContext {
     pub balance_hashes: Vec<(UpstreamId, LimitKey)>,
     /// The node it is at.
     pub chosen: Option<Chosen>,
+    /// Its place among those that may be at the upstream, where that is bounded.
+    pub room_place: Option<RoomPlace>,
     /// The instances whose connections failed.
     pub tried: Vec<Arc<Instance>>,
     /// When the node was chosen.
@@ -148,6 +150,7 @@ impl RequestContext {
             shared_out: None,
             balance_hashes: Vec::new(),
             chosen: None,
+            room_place: None,
             tried: Vec::new(),
             chosen_at: Nanos::ZERO,
             upstream_answered: false,

@@ -1,7 +1,6 @@
 //! The nodes of an upstream: which one a request goes to, and what is known of each.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -14,9 +13,11 @@ mod balance;
 pub mod health;
 mod node;
 mod outlier;
+mod room;
 mod tls;
 
 pub use node::{Instance, NodeAddress};
+pub use room::{Room, RoomPlace};
 pub use tls::TlsConnector;
 
 use balance::Candidate;
@@ -35,17 +36,8 @@ pub struct Pool {
     nodes: Vec<Arc<NodeState>>,
     /// Held by the one request at a time that is given its turn in round robin.
     turns: Mutex<()>,
-    /// The requests at its nodes, where there may be only so many.
-    running: Arc<AtomicU64>,
-}
-
-/// Why no instance is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoChoice {
-    /// None is healthy.
-    Unhealthy,
-    /// There are as many requests at the nodes as there may be.
-    Full,
+    /// The places for requests, where there may be only so many at its nodes.
+    pub room: Option<Arc<Room>>,
 }
 
 /// An instance of a node, chosen for a request; counts as in flight there until it is dropped.
@@ -55,16 +47,11 @@ pub struct Chosen {
     pub node: usize,
     /// Where to connect to.
     pub instance: Arc<Instance>,
-    /// Where it counts as one of the upstream's requests.
-    running: Option<Arc<AtomicU64>>,
 }
 
 impl Drop for Chosen {
     fn drop(&mut self) {
         self.instance.end();
-        if let Some(running) = &self.running {
-            running.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 
@@ -126,27 +113,24 @@ impl Pool {
             None => Arc::new(NodeState::new(&node.address)),
         });
         let nodes = nodes.collect();
-        let running = before.map(|before| Arc::clone(&before.running)).unwrap_or_default();
-        Self { upstream, upstream_tls, nodes, turns: Mutex::new(()), running }
+        let room = upstream.max_requests.map(|max| match before.and_then(|before| before.room.clone()) {
+            Some(room) => {
+                room.resize(max);
+                room
+            }
+            None => Room::new(max),
+        });
+        Self { upstream, upstream_tls, nodes, turns: Mutex::new(()), room }
     }
 
-    /// Chooses an instance for a request, other than those in `tried`; `hash` is of the part that `consistent_hash` goes
-    /// by.
+    /// Chooses a healthy instance for a request, other than those in `tried`; `hash` is of the part that `consistent_hash`
+    /// goes by. `None` where there is none.
     ///
     /// One that is ejected, or whose connection failed a moment ago, is used only if there is no other.
-    pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Result<Chosen, NoChoice> {
-        let (node, instance) = self.choose_healthy(tried, hash, now).ok_or(NoChoice::Unhealthy)?;
-        let running = match self.upstream.max_requests {
-            None => None,
-            Some(max) => {
-                let one_more = |running: u64| running.checked_add(1).filter(|running| *running <= max);
-                let counted = self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-                counted.map_err(|_| NoChoice::Full)?;
-                Some(Arc::clone(&self.running))
-            }
-        };
+    pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Option<Chosen> {
+        let (node, instance) = self.choose_healthy(tried, hash, now)?;
         instance.begin();
-        Ok(Chosen { node, instance, running })
+        Some(Chosen { node, instance })
     }
 
     fn choose_healthy(
@@ -261,6 +245,7 @@ mod tests {
             retries: Retries::default(),
             slow_start: Nanos::from_secs(10),
             max_requests: None,
+            max_pending: 0,
             ejection: None,
         };
         Pool::new(upstream, None, None)
@@ -288,7 +273,7 @@ mod tests {
         assert_eq!(chosen, [1, 2, 1, 2]);
         set_health(&pool, 1, false);
         set_health(&pool, 2, false);
-        assert_eq!(pool.choose(&[], None, NOW).unwrap_err(), NoChoice::Unhealthy);
+        assert_eq!(pool.choose(&[], None, NOW).map(|chosen| chosen.node), None);
     }
 
     #[test]
@@ -298,7 +283,7 @@ mod tests {
         assert!((0..6).all(|_| pool.choose(&[], None, NOW).unwrap().node != 1));
         instance(&pool, 0).eject(NOW);
         instance(&pool, 2).eject(NOW);
-        assert!(pool.choose(&[], None, NOW).is_ok());
+        assert!(pool.choose(&[], None, NOW).is_some());
         assert_eq!(pool.choose(&[instance(&pool, 0), instance(&pool, 2)], None, NOW).unwrap().node, 1);
     }
 
@@ -316,7 +301,7 @@ mod tests {
     #[test]
     fn requests_in_flight_are_counted_until_they_end() {
         let pool = pool(Balance::LeastRequests);
-        let held: Vec<Chosen> = (0..3).filter_map(|_| pool.choose(&[], None, NOW).ok()).collect();
+        let held: Vec<Chosen> = (0..3).filter_map(|_| pool.choose(&[], None, NOW)).collect();
         let mut nodes: Vec<usize> = held.iter().map(|chosen| chosen.node).collect();
         nodes.sort_unstable();
         assert_eq!(nodes, [0, 1, 2]);

@@ -28,6 +28,8 @@ pub struct Upstream {
     pub slow_start: Nanos,
     /// How many requests may be at its nodes at the same time; `None` for any number.
     pub max_requests: Option<u64>,
+    /// How many may wait until there are fewer.
+    pub max_pending: u64,
     /// When a node is left alone because its requests fail; `None` only for a moment after a failed connection.
     pub ejection: Option<Ejection>,
 }
@@ -108,6 +110,8 @@ pub struct HealthCheck {
 /// How long an upstream may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
+    /// Until there are fewer requests at its nodes than there may be.
+    pub pending: Nanos,
     /// To accept a connection.
     pub connect: Nanos,
     /// From the request having been sent to the head of the response being complete.
@@ -123,6 +127,7 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
+            pending: Nanos::from_secs(1),
             connect: Nanos::from_secs(1),
             first_byte: Nanos::from_secs(30),
             idle: Nanos::from_secs(60),

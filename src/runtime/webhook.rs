@@ -293,9 +293,12 @@ impl Courier {
         let active = self.gateway.active.load_full();
         let webhook = active.ruleset.webhook.as_ref().ok_or("there is no webhook any more")?;
         let pool = active.pools.get(webhook.upstream.0).ok_or("there is no such upstream")?;
+        let upstream = &pool.upstream.name;
         let chosen = pool.choose(&[], None, self.gateway.clock.now());
-        let chosen =
-            chosen.map_err(|why| format!("no node of the upstream {} can be asked: {why:?}", pool.upstream.name))?;
+        let chosen = chosen.ok_or_else(|| format!("no node of the upstream {upstream} is healthy"))?;
+        let place =
+            pool.room.as_ref().map(|room| room.enter().ok_or_else(|| format!("the upstream {upstream} is full")));
+        let _place = place.transpose()?;
         let server = pool.server_at(&chosen.instance.address, chosen.node);
         let seconds = self.gateway.clock.wall().get() / Nanos::SECOND.get();
         let mut fields = Fields::default();

@@ -124,6 +124,8 @@ catalogue! {
         "Times that a node of an upstream was left alone because its requests failed."
     UPSTREAM_REFUSED: "tollgate_upstream_requests_refused_total" ["upstream"]
         "Requests answered 503 because there were as many at the upstream as there may be."
+    UPSTREAM_PENDING: "tollgate_upstream_requests_pending" ["upstream"]
+        "Requests that wait for room at an upstream that has as many as there may be."
     CUSTOMER_LOOKUPS: "tollgate_customer_lookups_total" ["result"]
         "Calls to the service that customers are looked up in over HTTP, by what came of them (found, missing, invalid, error, timeout)."
     CUSTOMER_LOOKUP_DURATION: "tollgate_customer_lookup_duration_seconds" []

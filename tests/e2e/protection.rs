@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use crate::support::gateway::ALL;
+use crate::support::gateway::{ALL, ALL_GUARDED};
 use crate::support::http2::Http2;
 use crate::support::origin::upstream;
 use crate::support::wire::chunk;
@@ -80,6 +80,62 @@ fn requests_over_the_cap_of_an_upstream_are_answered_503() {
     let statuses = together(20, |_| gateway.get("/", &[]).status);
     assert!(statuses.iter().all(|status| matches!(status, 200 | 503)), "{statuses:?}");
     wait_until("all have given their places back", || gateway.get("/", &[]).status == 200);
+}
+
+#[test]
+fn requests_wait_in_turn_for_room_at_an_upstream() {
+    let (release, held) = mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let origin = Origin::with(move |exchange| {
+        let _end = held.lock().unwrap().recv();
+        exchange.reply("200 OK", "", b"")
+    });
+    let upstream = origin.upstream_with("max_requests: 1, max_pending: 2, timeouts: { pending: 10s }");
+    let limit = "limits: { guard: { key: all, algorithm: fixed_window, limit: 10, window: 1d } }\n";
+    let gateway = Gateway::start(&format!("{upstream}{limit}{}", ALL_GUARDED));
+    let waiting = |count: f64| {
+        gateway.wait_for_metric("tollgate_upstream_requests_pending", &[("upstream", "origin")], count);
+    };
+    let mut clients: Vec<_> = (0..3).map(|_| gateway.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.ask("GET", &format!("/{number}"), &[]);
+        match number {
+            0 => origin.wait_for_count(1),
+            number => waiting(f64::from(u32::try_from(number).unwrap())),
+        }
+    }
+    // one too many, which costs nothing; one that goes away makes room for another, and is not charged
+    assert_eq!(gateway.get("/", &[]).status, 503);
+    drop(clients.pop());
+    waiting(1.0);
+    let mut last = gateway.client();
+    last.ask("GET", "/last", &[]);
+    waiting(2.0);
+    for number in 0..3 {
+        release.send(()).unwrap();
+        let client = if number < 2 { &mut clients[number] } else { &mut last };
+        let response = client.receive();
+        assert_eq!((response.status, response.number("x-ratelimit-remaining")), (200, Some([9, 8, 7][number])));
+    }
+    assert_eq!(origin.seen().iter().map(|seen| seen.target().to_owned()).collect::<Vec<_>>(), ["/0", "/1", "/last"]);
+    drop(release);
+    assert_eq!(gateway.get("/", &[]).number("x-ratelimit-remaining"), Some(6));
+}
+
+#[test]
+fn a_request_waits_for_room_as_long_as_it_may() {
+    let origin = Origin::start();
+    let upstream = origin.upstream_with("max_requests: 1, max_pending: 5, timeouts: { pending: 100ms }");
+    let gateway = Gateway::start(&format!("{upstream}{ALL}"));
+    let mut first = gateway.client();
+    first.ask("GET", "/stall", &[]);
+    origin.wait_for_count(1);
+    assert!(together(3, |_| gateway.get("/", &[]).status).iter().all(|status| *status == 503));
+    gateway.wait_for_metric("tollgate_upstream_requests_refused_total", &[("upstream", "origin")], 3.0);
+    // a reload makes more room
+    gateway.rewrite(&format!("{}{ALL}", upstream.replace("max_requests: 1", "max_requests: 2")));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(together(5, |_| gateway.get("/", &[]).status), [200; 5]);
 }
 
 #[test]

@@ -174,7 +174,7 @@ const SPECIAL: [&str; 11] = [
     "tollgate_source_",
     "tollgate_cluster_",
     "tollgate_upstream_ejections_",
-    "tollgate_upstream_requests_refused_",
+    "tollgate_upstream_requests_",
 ];
 
 fn assert_knows_the_catalogue(prometheus: &Prometheus) {

@@ -43,6 +43,12 @@ pub(in crate::config) static UPSTREAM: Table = Table {
             "How many requests may be at its nodes at the same time, each on a connection of its own in HTTP/1.1; further ones are \
              answered 503.",
         ),
+        Setting::default(
+            "max_pending",
+            Kind::Whole(0, u64::MAX),
+            "0",
+            "How many requests wait, in turn, for room where there are `max_requests` already, each for `timeouts.pending`.",
+        ),
         Setting::optional("eject", Kind::Section(&EJECT), "Leaves nodes alone whose requests fail."),
     ],
 };
@@ -111,6 +117,12 @@ pub(in crate::config) static EJECT: Table = Table {
 pub(in crate::config) static TIMEOUTS: Table = Table {
     name: "timeouts",
     settings: &[
+        Setting::default(
+            "pending",
+            Kind::POSITIVE,
+            "1s",
+            "To wait for room, where `max_pending` lets requests wait; then 503.",
+        ),
         Setting::default("connect", Kind::POSITIVE, "1s", "To connect, TLS included."),
         Setting::default(
             "first_byte",
