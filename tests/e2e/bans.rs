@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::admin_api;
+use crate::support::cluster::Nodes;
 use crate::support::{Gateway, Origin, Response};
 
 const TOKEN: &str = "a-token-that-is-long-enough";
@@ -128,4 +129,21 @@ fn a_ban_ends() {
     let banned = until_banned(&gateway, "a");
     assert_eq!(banned.field("retry-after"), Some("2"));
     crate::support::wait_until("the end of the ban", || ask(&gateway, "a").status == 200);
+}
+
+#[test]
+fn each_gateway_of_a_cluster_bans_by_its_own_denials() {
+    let (origin, nodes) = (Origin::start(), Nodes::new(2));
+    let limit = "algorithm: gcra, rate: 1/h, burst: 1, ban: { after: 3 denials in 1h, for: 10h }";
+    let gateways = nodes.start_all(&origin, limit);
+    let ask = |gateway: &Gateway| gateway.get("/", &[("x-key", "a")]);
+    assert_eq!(ask(&gateways[0]).status, 200);
+    for gateway in &gateways {
+        for _ in 0..3 {
+            let denied = ask(gateway);
+            assert!(denied.status == 429 && !is_banned(&denied), "{denied:?}");
+        }
+        assert!(is_banned(&ask(gateway)));
+    }
+    assert_eq!(origin.count(), 1);
 }

@@ -261,6 +261,28 @@ async fn an_imported_configuration_denies_bans_watches_and_lets_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_banned_that_is_denied_again_and_again() {
+    let rules = "limits:
+  per-user: { algorithm: fixed_window, limit: 1, window: 1m, key: { descriptor: user }, ban: { after: 2 denials in 1h, for: 10h } }
+domains: { edge: { descriptors: [{ key: user, limits: [per-user] }] } }
+";
+    let gateway = start("rate_limit_service", rules);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let mut ask = async |user: &str| {
+        let answer = envoy.ask(&of_domain("edge", vec![descriptor(user)])).await;
+        (answer.overall_code, answer.statuses[0].duration_until_reset.as_ref().map_or(0, |reset| reset.seconds))
+    };
+    assert_eq!(ask("user=a").await.0, OK);
+    for _ in 0..2 {
+        let (code, reset) = ask("user=a").await;
+        assert!(code == OVER && reset <= 60, "{reset}");
+    }
+    let (code, reset) = ask("user=a").await;
+    assert!(code == OVER && reset > 35_000, "{reset}");
+    assert_eq!(ask("user=b").await.0, OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn plans_and_limits_may_come_with_a_descriptor() {
     let gateway = start("rate_limit_service", DOMAINS);
     let mut envoy = Envoy::connect(&gateway).await;

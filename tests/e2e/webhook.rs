@@ -10,7 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use ring::hmac::{HMAC_SHA256, Key, verify};
 use serde_json::Value;
 
+use crate::support::gateway::proxied;
 use crate::support::origin::Seen;
+use crate::support::tls::Authority;
 use crate::support::{Gateway, Origin, Refusing, free_port, wait_until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -112,6 +114,29 @@ fn each_mark_of_a_key_is_told_once_with_a_signature() {
         assert_eq!(told(&receiver.seen()[5], secret), ("umbrella".to_owned(), 95));
     }
     assert_eq!(queued(&gateway), 0.0);
+}
+
+#[test]
+fn a_receiver_with_tls_is_told_once_its_certificate_is_good() {
+    let (origin, receiver, authority) = (Origin::start(), Origin::start(), Authority::new());
+    let signed = authority.sign(&["localhost"]);
+    let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key)];
+    let tls = "tls: { certificates: [{ cert: a.pem, key: a.key }] }";
+    let secured = Gateway::start_listening(tls, &proxied(&receiver, ""), &files);
+    let node = format!("hooks: {{ nodes: [\"localhost:{}\"]", secured.address.port());
+    let in_the_clear = format!("hooks: {{ nodes: [\"{}\"]", receiver.address);
+    let config = config(&origin, receiver.address, "");
+    let trusting = |ca: &str| config.replace(&in_the_clear, &format!("{node}, tls: {{ ca: {ca} }}"));
+    let (good, other) = (authority.pem(), Authority::new().pem());
+    let files = [("secret", SECRET), ("good.pem", &good), ("other.pem", &other)];
+    let gateway = Gateway::start_with(&trusting("other.pem"), &files, &[]);
+    use_up(&gateway, "acme");
+    wait_until("an attempt that fails", || gateway.process.stderr().contains("does not take a message"));
+    assert_eq!(receiver.count(), 0);
+    gateway.rewrite(&trusting("good.pem"));
+    assert_eq!(gateway.reload().status, 200);
+    ended(&gateway, "delivered", 2.0);
+    assert_eq!(receiver.seen().iter().map(|seen| told(seen, SECRET).1).collect::<Vec<_>>(), [80, 95]);
 }
 
 #[test]
