@@ -96,6 +96,7 @@ struct Counts {
     asked_under_other_ring: AtomicU64,
     stood_in: AtomicU64,
     alone: AtomicU64,
+    unfetched: AtomicU64,
     /// Since when others see other members: zero if they do not, the end of time once that is logged.
     differs: AtomicU64,
     /// DNS lookups that failed or whose answer was not believed.

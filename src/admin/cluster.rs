@@ -9,8 +9,20 @@ use crate::units::Nanos;
 
 /// For `/status`, at `now`.
 pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
-    let Report { own, standing, ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, lost } =
-        cluster.report();
+    let Report {
+        own,
+        standing,
+        ring,
+        members,
+        peers,
+        asked_under_other_ring,
+        stood_in,
+        alone,
+        unfetched,
+        moved,
+        not_found,
+        lost,
+    } = cluster.report();
     let MigrationCounts { pushed, given, received, merged, unknown } = moved;
     let peers = peers.iter().map(|peer| {
         let PeerReport { address, state, is_reachable, ring: seen, heard, lost } = peer;
@@ -39,6 +51,7 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         "questions_under_another_ring": asked_under_other_ring,
         "decided_standing_in": stood_in,
         "decided_alone": alone,
+        "decided_unfetched": unfetched,
         "states": {"pushed": pushed, "given": given, "received": received, "merged": merged, "unknown": unknown},
         "discoveries_failed": not_found,
         "lost_corrections": lost,
@@ -47,13 +60,14 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
 
 /// For the metrics.
 pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
-    let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, lost, .. } =
-        cluster.report();
+    let Report {
+        ring, members, peers, asked_under_other_ring, stood_in, alone, unfetched, moved, not_found, lost, ..
+    } = cluster.report();
     let MigrationCounts { pushed, given, received, merged, unknown } = moved;
     ClusterUsage {
         ring: ring.to_string(),
         members: members.len(),
-        decisions: [("stand_in", stood_in), ("alone", alone)],
+        decisions: [("stand_in", stood_in), ("alone", alone), ("unfetched", unfetched)],
         states: [
             ("pushed", pushed),
             ("given", given),

@@ -27,6 +27,8 @@ pub struct Report {
     pub stood_in: u64,
     /// Charges decided here because no gateway could be reached.
     pub alone: u64,
+    /// States that a request needed and that could not be fetched from earlier owners in time.
+    pub unfetched: u64,
     /// States that were sent and received.
     pub moved: MigrationCounts,
     /// DNS lookups that failed or whose answer was not believed.
@@ -94,6 +96,7 @@ impl Cluster {
             asked_under_other_ring: node.counts.asked_under_other_ring.load(Ordering::Relaxed),
             stood_in: node.counts.stood_in.load(Ordering::Relaxed),
             alone: node.counts.alone.load(Ordering::Relaxed),
+            unfetched: node.counts.unfetched.load(Ordering::Relaxed),
             moved: node.migration.counts.read(),
             not_found: node.counts.not_found.load(Ordering::Relaxed),
             lost: node.corrections.lost.load(Ordering::Relaxed),

@@ -39,7 +39,7 @@ impl StateMigrator for Node {
     async fn gather(&self, wanted: Vec<ChargeRequest>) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         let Some(node) = self.this.upgrade() else { return fetches };
-        let mut gathering = JoinSet::new();
+        let (mut gathering, count) = (JoinSet::new(), wanted.len());
         for (limit, key) in wanted {
             let node = Arc::clone(&node);
             gathering.spawn(async move {
@@ -57,7 +57,10 @@ impl StateMigrator for Node {
             }
         };
         // the gateway that sent this request waits as well
-        drop(timeout(self.context.timeout.to_duration() / 2, fetching).await);
+        if timeout(self.context.timeout.to_duration() / 2, fetching).await.is_err() {
+            let unfetched = u64::try_from(count.saturating_sub(fetches.len())).unwrap_or(u64::MAX);
+            self.counts.unfetched.fetch_add(unfetched, Ordering::Relaxed);
+        }
         fetches
     }
 

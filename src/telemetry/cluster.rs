@@ -32,7 +32,7 @@ pub struct ClusterUsage {
     /// The other gateways, and whether they can be asked.
     pub peers: Vec<(SocketAddr, bool)>,
     /// Charges so far that others than the owners decided, by cause.
-    pub decisions: [(&'static str, u64); 2],
+    pub decisions: [(&'static str, u64); 3],
     /// States so far that went to other gateways or came from them, by what became of them.
     pub states: [(&'static str, u64); 5],
     /// Looks so far for the nodes' name that found nobody, or what is not believed.

@@ -109,7 +109,7 @@ catalogue! {
     PEER_REQUEST_DURATION: "tollgate_peer_request_duration_seconds" ["peer"]
         "Time that questions about charges to another gateway of the cluster took."
     CLUSTER_DECISIONS: "tollgate_cluster_decisions_total" ["cause"]
-        "Charges that others than the owners of their keys decided, by cause: stand_in (here for an owner that could not be asked), alone (here because nobody could be asked)."
+        "Charges that others than the owners of their keys decided, by cause: stand_in (here for an owner that could not be asked), alone (here because nobody could be asked), unfetched (here without the state of an earlier owner, which did not give it in time)."
     CLUSTER_OTHER_RING: "tollgate_cluster_questions_under_another_ring_total" []
         "Questions from gateways that saw other members of the cluster; they were answered."
     CLUSTER_STATES: "tollgate_cluster_states_total" ["event"]

@@ -249,7 +249,7 @@ impl History {
     }
 
     fn happen(&mut self, event: Event) {
-        let unanswered = self.setup.unanswered.load(Ordering::Relaxed);
+        let before = self.late();
         match event {
             Event::Start(number) => self.start(number),
             Event::Leave(number) => self.leave(number),
@@ -258,9 +258,10 @@ impl History {
                 self.start(number);
             }
             Event::Stall(number, time) => {
-                self.more += 1;
                 self.world.stall(number, time);
                 self.pass(time);
+                // each of the others may take it for lost once, at another time
+                self.more += (self.late() - before).clamp(1, GATEWAYS - 1);
             }
             Event::Die { number, silent } => {
                 self.more += 1;
@@ -283,10 +284,15 @@ impl History {
                 self.pass(time);
                 self.world.network.slow(None);
                 self.pass(ms(2 * more));
-                // each time that an owner does not answer another one stands in
-                self.more += self.setup.unanswered.load(Ordering::Relaxed) - unanswered;
+                self.more += self.late() - before;
             }
         }
+    }
+
+    /// How often an owner did not answer in time, so that another one stood in, or an earlier owner did not give a state.
+    fn late(&self) -> usize {
+        let unfetched: u64 = self.world.reports().iter().map(|report| report.unfetched).sum();
+        self.setup.unanswered.load(Ordering::Relaxed) + usize::try_from(unfetched).unwrap()
     }
 
     fn leave(&mut self, number: usize) {
