@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub mod check;
+pub mod completions;
 pub mod demo;
 pub mod explain;
 pub mod health;
@@ -80,6 +81,12 @@ enum Command {
     Top(top::TopArgs),
     /// Say where a key of a running gateway stands, or give tokens back to it
     Keys(keys::KeysArgs),
+    /// Print a script with which a shell completes these commands
+    ///
+    /// For bash: tollgate completions bash > /etc/bash_completion.d/tollgate
+    Completions(completions::CompletionsArgs),
+    /// Write the manual pages of these commands into a folder, like /usr/local/share/man/man1
+    Man(completions::ManArgs),
 }
 
 /// How what a command has to say is printed.
@@ -110,6 +117,8 @@ pub fn main() -> ExitCode {
         Command::Simulate(args) => success(simulate::execute(&args, std::io::stdin().lock(), &mut out)),
         Command::Top(args) => success(top::execute(&args, &mut out)),
         Command::Keys(args) => success(keys::execute(&args, &mut out)),
+        Command::Completions(args) => success(completions::complete(&args, Cli::command(), &mut out)),
+        Command::Man(args) => success(completions::write_pages(&args, Cli::command())),
         Command::Replay(args) => replay::execute(&args, std::io::stdin(), &mut out, &mut err).map_err(Into::into),
     };
     match done {

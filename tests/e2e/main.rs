@@ -21,6 +21,7 @@ mod cluster_cost;
 mod cluster_moves;
 mod cluster_port;
 mod cluster_slots;
+mod completions;
 mod concurrency;
 mod connections;
 mod cookbook;

@@ -1,0 +1,54 @@
+//! What shells and `man` know of the commands.
+
+use std::process::Command;
+
+use crate::support::Folder;
+
+const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
+
+/// What a program prints that succeeds.
+fn printed(command: &mut Command) -> String {
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+#[test]
+fn bash_completes_commands_and_options() {
+    let complete = |words: &str, at: usize, last: &str| {
+        let script = format!(
+            "source <('{TOLLGATE}' completions bash); COMP_WORDS=({words}); COMP_CWORD={at}; \
+             _tollgate tollgate '{last}' ''; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        printed(Command::new("bash").args(["--norc", "-c", &script]))
+    };
+    assert_eq!(complete("tollgate sim", 1, "sim"), "simulate\n");
+    assert_eq!(complete("tollgate run --conf", 2, "--conf"), "--config\n");
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let script = printed(Command::new(TOLLGATE).args(["completions", shell]));
+        assert!(script.contains("simulate") && script.contains("upstream"), "{shell}");
+    }
+}
+
+#[test]
+fn each_command_has_a_manual_page() {
+    let folder = Folder::new();
+    let pages = folder.path().join("share/man1");
+    assert_eq!(printed(Command::new(TOLLGATE).arg("man").arg(&pages)), "");
+    let help = printed(Command::new(TOLLGATE).arg("--help"));
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let commands =
+        commands.lines().take_while(|line| !line.is_empty()).map(|line| line.split_whitespace().next().unwrap());
+    let commands: Vec<&str> = commands.filter(|command| *command != "help").collect();
+    assert!(commands.contains(&"run") && commands.len() > 10, "{commands:?}");
+    for command in commands {
+        let page = std::fs::read_to_string(pages.join(format!("tollgate-{command}.1"))).unwrap();
+        assert!(page.contains(&format!(".TH tollgate-{command} 1")), "{command}: {page}");
+    }
+    // where no folder can be made, it is said which
+    let done = Command::new(TOLLGATE).args(["man", "/dev/null/man1"]).output().unwrap();
+    assert!(
+        !done.status.success()
+            && String::from_utf8_lossy(&done.stderr).starts_with("/dev/null/man1 cannot be written: ")
+    );
+}
