@@ -49,7 +49,7 @@ const UNNEEDED: [&str; 24] = [
 ];
 
 /// What is read where it stands.
-const READ: [&str; 14] = [
+const READ: [&str; 15] = [
     "mode",
     "acl",
     "bind",
@@ -61,6 +61,7 @@ const READ: [&str; 14] = [
     "stick-table",
     "option httpchk",
     "timeout connect",
+    "timeout queue",
     "timeout server",
     "maxconn",
     "http-check send",

@@ -35,7 +35,7 @@ const UNNEEDED: [&str; 14] = [
 ];
 
 /// What is read where it stands.
-const READ: [&str; 17] = [
+const READ: [&str; 18] = [
     "server",
     "upstream",
     "location",
@@ -53,6 +53,7 @@ const READ: [&str; 17] = [
     "limit_conn",
     "limit_conn_zone",
     "limit_conn_status",
+    "client_max_body_size",
 ];
 
 /// What a level says of limits, or takes from the one around it.
@@ -65,6 +66,8 @@ struct Limits<'d> {
     dry_run: bool,
     /// Whether upstreams see the host that clients ask for.
     keeps_host: bool,
+    /// How large the body of a request may be, if that is said and bounded.
+    max_body: Option<String>,
 }
 
 struct Reader<'d, 'f> {
@@ -109,6 +112,7 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         connection_status: 503,
         dry_run: false,
         keeps_host: false,
+        max_body: None,
     };
     let limits = reader.level(&http, &limits);
     let servers: Vec<&Directive> = http.iter().copied().filter(|one| one.name() == "server").collect();
@@ -159,6 +163,11 @@ impl<'d> Reader<'d, '_> {
         for one in of.block() {
             match one.name() {
                 "server" => {
+                    let is_spare = |word: &String| ["backup", "down"].contains(&word.as_str());
+                    if one.arguments().iter().any(is_spare) {
+                        self.note(one, "is left out: it gets no requests while others are up");
+                        continue;
+                    }
                     let weight = one.arguments().iter().find_map(|word| word.strip_prefix("weight="));
                     let others = one.arguments().iter().skip(1).any(|word| !word.starts_with("weight="));
                     if others {
@@ -207,7 +216,31 @@ impl<'d> Reader<'d, '_> {
             request_status: status("limit_req_status", outer.request_status),
             connection_status: status("limit_conn_status", outer.connection_status),
             dry_run: last("limit_req_dry_run").map_or(outer.dry_run, |word| word == "on"),
+            max_body: match last("client_max_body_size") {
+                None => outer.max_body.clone(),
+                Some(text) => self.size(text, &all("client_max_body_size")),
+            },
             keeps_host: if sets_headers.is_empty() { outer.keeps_host } else { sets_headers.iter().any(is_kept) },
+        }
+    }
+
+    /// A size as tollgate writes it; nothing for 0, which bounds nothing.
+    fn size(&self, text: &str, said: &[&Directive]) -> Option<String> {
+        let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
+        let unit = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+            "" => "B",
+            "k" => "KiB",
+            "m" => "MiB",
+            "g" => "GiB",
+            _ => "",
+        };
+        match (digits.parse::<u64>(), unit) {
+            (Ok(0), _) => None,
+            (Ok(number), "B" | "KiB" | "MiB" | "GiB") => Some(format!("{number}{unit}")),
+            _ => {
+                said.iter().for_each(|one| self.error(one, "is no size"));
+                None
+            }
         }
     }
 
@@ -296,12 +329,13 @@ impl<'d> Reader<'d, '_> {
         let uses = limits.requests.iter().chain(&limits.connections);
         let used: Vec<Scoped> = uses.filter_map(|use_of| self.limit(use_of, &limits)).collect();
         let label = if bare.is_empty() { "root" } else { bare.trim_start_matches('/') };
-        let denied = format!("denied: {{ status: {} }}", limits.request_status);
+        let denied = (!used.is_empty()).then(|| format!("denied: {{ status: {} }}", limits.request_status));
+        let max_body = limits.max_body.as_ref().map(|size| format!("max_request_body: {size}"));
         let route = Route {
             name: format!("{}.{label}", hosts.first().map_or("all", String::as_str)),
             matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path_match) },
             upstreams: vec![(upstream, 1)],
-            more: if used.is_empty() { Vec::new() } else { vec![denied] },
+            more: denied.into_iter().chain(max_body).collect(),
             rewrite,
             ..Route::default()
         };

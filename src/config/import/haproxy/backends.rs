@@ -28,7 +28,7 @@ impl<'l> Reader<'l, '_> {
     fn upstream(&self, name: String, section: &Section, lines: &[&Line]) -> Option<Upstream> {
         let last = |name: &str| lines.iter().rfind(|line| line.name() == name);
         let shared = last("default-server").map(|line| line.words.get(1..).unwrap_or_default()).unwrap_or_default();
-        let (mut nodes, mut more, mut checks) = (Vec::new(), String::new(), None);
+        let (mut nodes, mut room, mut more, mut checks) = (Vec::new(), Vec::new(), String::new(), None);
         for line in section.lines.iter().filter(|line| line.word(0) == "server") {
             let words = line.words.iter().chain(shared).cloned().collect();
             let server = Line { mark: line.mark, words };
@@ -42,6 +42,8 @@ impl<'l> Reader<'l, '_> {
                 self.note(line, &format!("is carried over without {}", others.join(", ")));
             }
             let address = server.word(2).trim_start_matches("ipv4@");
+            let path = address.strip_prefix("unix@").or_else(|| address.starts_with('/').then_some(address));
+            let address = path.map_or_else(|| address.to_owned(), |path| format!("unix:{path}"));
             if !address.contains(':') {
                 self.note(line, "has no port: 80 is taken");
             }
@@ -53,7 +55,8 @@ impl<'l> Reader<'l, '_> {
                 more = format!(", tls: {{{}}}", ca.unwrap_or_default());
             }
             checks = checks.or_else(|| server.has("check").then_some(server.words.clone()));
-            nodes.push((node(address.trim_start_matches("unix@"), 80), weight));
+            room.push(server.option("maxconn").and_then(|most| most.parse::<u64>().ok()).filter(|most| *most > 0));
+            nodes.push((node(&address, 80), weight));
         }
         if nodes.is_empty() {
             self.note(&section.head, "is left out: it has no servers");
@@ -71,8 +74,21 @@ impl<'l> Reader<'l, '_> {
                 _ => self.note(line, "is not carried over: requests go to each server in turn"),
             }
         }
-        let times = [("timeout connect", "connect"), ("timeout server", "first_byte")];
-        let times = times.iter().filter_map(|(line, name)| Some(format!("{name}: {}", time(last(line)?.word(2))?)));
+        let is_bounded = room.iter().any(Option::is_some);
+        let room: Option<u64> = room.into_iter().sum();
+        match room {
+            Some(most) => {
+                self.note(&section.head, "what each server may have at once (maxconn) bounds all of them together");
+                more.push_str(&format!(", max_requests: {most}, max_pending: {ANY_NUMBER}"));
+            }
+            None if is_bounded => self.note(&section.head, "maxconn is carried over only where all servers have it"),
+            None => {}
+        }
+        let said = |line: &str| time(last(line)?.word(2));
+        let pending = room.and_then(|_| said("timeout queue").or_else(|| said("timeout connect")));
+        let times =
+            [("pending", pending), ("connect", said("timeout connect")), ("first_byte", said("timeout server"))];
+        let times = times.into_iter().filter_map(|(name, time)| Some(format!("{name}: {}", time?)));
         let times: Vec<String> = times.collect();
         if !times.is_empty() {
             more.push_str(&format!(", timeouts: {{ {} }}", times.join(", ")));
@@ -113,8 +129,11 @@ impl<'l> Reader<'l, '_> {
     }
 }
 
+/// More requests than ever wait for a server.
+const ANY_NUMBER: u64 = 1_000_000;
+
 /// What is carried over of a server, and what makes no difference.
-const SERVER: [&str; 13] = [
+const SERVER: [&str; 14] = [
     "weight",
     "check",
     "inter",
@@ -128,6 +147,7 @@ const SERVER: [&str; 13] = [
     "resolve-prefer",
     "sni",
     "check-ssl",
+    "maxconn",
 ];
 
 const SERVER_WITH_VALUE: [&str; 26] = [
