@@ -35,12 +35,16 @@ fn the_readme_shows_the_sample_configuration_as_it_is() {
     assert!(readme.contains(&fs::read_to_string("config/tollgate.yaml").unwrap()));
 }
 
+/// What stands in a page between lines of this kind and their ends.
+fn blocks(page: &Path, kind: &str) -> Vec<String> {
+    let (text, begins) = (fs::read_to_string(page).unwrap(), format!("```{kind}\n"));
+    text.split(&begins).skip(1).map(|block| block.split_once("\n```").unwrap().0.to_owned()).collect()
+}
+
 /// The commands of a page's console blocks, each with what it shows them to print.
 fn sessions(page: &str) -> Vec<(String, String)> {
-    let text = fs::read_to_string(page).unwrap();
     let mut sessions = Vec::<(String, String)>::new();
-    for block in text.split("```console\n").skip(1) {
-        let (block, _) = block.split_once("\n```").unwrap();
+    for block in blocks(Path::new(page), "console") {
         for line in block.lines() {
             match (line.strip_prefix("$ "), sessions.last_mut()) {
                 (Some(command), _) => sessions.push((command.to_owned(), String::new())),
@@ -271,6 +275,31 @@ fn the_schema_takes_every_good_configuration_and_no_unknown_name() {
         assert!(refused(&schema, &value, &schema).is_some(), "{}", file.display());
     }
     assert!(whole > 10);
+}
+
+/// Snippets that are of other programs have none of tollgate's names at their top.
+#[test]
+fn every_snippet_of_the_documentation_is_what_the_schema_takes() {
+    let schema: Value = serde_json::from_str(&printed("tollgate schema", Path::new("."))).unwrap();
+    let needed = serde_json::json!({
+        "listeners": [{ "address": "127.0.0.1:8080" }],
+        "upstreams": { "orders": { "nodes": ["127.0.0.1:9000"] } },
+        "routes": [{ "name": "all", "upstream": "orders" }],
+    });
+    let mut held = 0;
+    for page in files("docs", "md").into_iter().chain([PathBuf::from("README.md")]) {
+        for block in blocks(&page, "yaml") {
+            let yaml: serde_yaml::Value = serde_yaml::from_str(&block).unwrap();
+            let mut whole = needed.as_object().unwrap().clone();
+            let Value::Object(snippet) = serde_json::to_value(yaml).unwrap() else { panic!("{block}") };
+            if snippet.keys().any(|name| schema["properties"].get(name).is_some()) {
+                held += 1;
+                whole.extend(snippet);
+                assert_eq!(refused(&schema, &Value::Object(whole), &schema), None, "{}: {block}", page.display());
+            }
+        }
+    }
+    assert!(held > 15, "{held} snippets");
 }
 
 /// `UPDATE_GOLDEN=1` writes the page anew.
