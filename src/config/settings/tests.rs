@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 49] = [
+const FILES: [(&Table, &str); 50] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -22,6 +22,7 @@ const FILES: [(&Table, &str); 49] = [
     (&REQUEST_HEAD, "request_head: { @ }"),
     (&REQUEST_BODY, "request_body: { @ }"),
     (&UPSTREAM, "upstreams: { a: { nodes: [\"n:1\"], @ } }"),
+    (&UPSTREAM, "upstreams: { a: { nodes: [\"n:1\"], max_requests: 9, @ } }"),
     (&NODE, "upstreams: { a: { nodes: [{ address: \"n:1\", @ }] } }"),
     (&HEALTH_CHECK, "upstreams: { a: { nodes: [\"n:1\"], health_check: { path: /, @ } } }"),
     (&TIMEOUTS, "upstreams: { a: { nodes: [\"n:1\"], timeouts: { @ } } }"),

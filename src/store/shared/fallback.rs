@@ -5,6 +5,7 @@
 //! the usage that the node knew, so that an outage is no new burst.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -54,6 +55,20 @@ pub(in crate::store) struct Tables<'a> {
 
 /// The most keys whose admissions are kept for later: about 30 MB.
 const MOST_OWED: usize = 100_000;
+
+/// A request that has the bucket of a key, until it is noted what it took: when this is dropped.
+struct Noted<'a> {
+    fallback: &'a Fallback,
+    key: LimitKey,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        if let Some(ledger) = self.fallback.owed.lock().get_mut(&self.key) {
+            ledger.asking = ledger.asking.saturating_sub(1);
+        }
+    }
+}
 
 impl Fallback {
     /// Nothing is owed.
@@ -122,6 +137,7 @@ impl Fallback {
         }
         for (one, charged) in degraded.iter_mut().zip(&mut all) {
             let Taken::Fallback { key, times, .. } = one.charge.taken else { continue };
+            let _noted = Noted { fallback: self, key: one.part.key };
             let enforcement = one.part.enforcement;
             let admitted = passes && charged.decision.is_admitted();
             if enforcement.consumes && (admitted || enforcement.counts_denied) {
@@ -149,18 +165,22 @@ impl Fallback {
         key
     }
 
-    /// Which bucket the key has here, and whether it is a new one. Keys beyond the bound share their generations.
+    /// Which bucket the key has here, and whether it is a new one. Keys beyond the bound share their generations. The key stays
+    /// until it is noted ([`Noted`]) what the caller took.
     fn generation(&self, one: &DegradedCharge<'_>, theirs: Nanos) -> (u64, bool) {
         let mut owed = self.owed.lock();
-        if let Some(known) = owed.get(&one.part.key) {
-            return (known.generation, false);
-        }
-        if owed.len() >= MOST_OWED {
-            return (0, false);
-        }
-        let generation = self.generations.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        owed.insert(one.part.key, OutageLedger::new(one.part, generation, one.used, theirs));
-        (generation, true)
+        let (is_full, mut is_first) = (owed.len() >= MOST_OWED, false);
+        let ledger = match owed.entry(one.part.key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if is_full => return (0, false),
+            Entry::Vacant(new) => {
+                is_first = true;
+                let generation = self.generations.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+                new.insert(OutageLedger::new(one.part, generation, one.used, theirs))
+            }
+        };
+        ledger.asking = ledger.asking.saturating_add(1);
+        (ledger.generation, is_first)
     }
 
     /// Charges, whatever the limit says, a request that was charged before Redis became unavailable.
@@ -172,6 +192,7 @@ impl Fallback {
         (now, theirs): (Nanos, Nanos),
     ) {
         let times = share(degraded.on_down, nodes);
+        let _noted = Noted { fallback: self, key: degraded.part.key };
         if degraded.goes_by() == By::Nothing {
             self.generation(degraded, theirs);
         } else {
@@ -206,13 +227,12 @@ impl Fallback {
     /// The tokens of `key` that have to be reconciled.
     pub(super) fn due(&self, key: LimitKey, theirs: Nanos) -> Option<Due> {
         let mut owed = self.owed.lock();
-        match owed.get(&key)?.due(theirs) {
-            None => {
-                owed.remove(&key);
-                None
-            }
-            due => due,
+        let ledger = owed.get(&key)?;
+        let due = ledger.due(theirs);
+        if due.is_none() && ledger.asking == 0 {
+            owed.remove(&key);
         }
+        due
     }
 
     /// Some of the keys that have to be reconciled.
@@ -223,7 +243,7 @@ impl Fallback {
     /// Notes that `due` was reconciled; tokens that were admitted since are still owed.
     pub(super) fn reconciled(&self, due: &Due) {
         let mut owed = self.owed.lock();
-        if owed.get_mut(&due.part.key).is_some_and(|owed| !owed.settle(due)) {
+        if owed.get_mut(&due.part.key).is_some_and(|owed| !owed.settle(due) && owed.asking == 0) {
             owed.remove(&due.part.key);
         }
     }
@@ -287,5 +307,27 @@ pub(super) const fn share(on_down: OnStoreDown, nodes: u64) -> u64 {
     match on_down {
         OnStoreDown::Divide if nodes > 1 => nodes,
         _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::charge::RuleRef;
+
+    #[test]
+    fn a_key_stays_the_same_while_a_request_has_its_bucket() {
+        let (fallback, part) = (Fallback::new(), ledger::tests::part());
+        let mut charge = Charge::new(0, RuleRef::Listed(0), part.key, 1, Enforcement::USUAL);
+        let one = DegradedCharge { charge: &mut charge, part: &part, on_down: OnStoreDown::Divide, used: 0 };
+        assert_eq!(fallback.generation(&one, Nanos::SECOND), (1, true));
+        // another request looks for what is owed before this one has noted what it took
+        assert!(fallback.due(part.key, Nanos::SECOND).is_none());
+        assert_eq!(fallback.generation(&one, Nanos::SECOND), (1, false));
+        for _ in 0..2 {
+            drop(Noted { fallback: &fallback, key: part.key });
+        }
+        assert!(fallback.owes() && fallback.due(part.key, Nanos::SECOND).is_none());
+        assert!(!fallback.owes(), "nothing was taken");
     }
 }

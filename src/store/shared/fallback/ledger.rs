@@ -18,6 +18,8 @@ pub(super) struct OutageLedger {
     nodes: u64,
     /// All tokens that are not reconciled.
     pub(super) sum: Cost,
+    /// Requests that have its bucket and have not noted yet what they took from it.
+    pub(super) asking: usize,
 }
 
 /// The tokens of one key that have to be reconciled.
@@ -35,7 +37,7 @@ impl OutageLedger {
     /// Of a key of which so much was `used` when Redis was last heard of.
     pub(super) fn new(part: &ChargePart, generation: u64, used: Cost, theirs: Nanos) -> Self {
         let state = part.rule().debit(None, used, theirs);
-        Self { part: part.clone(), generation, alone: state.clone(), shared: state, nodes: 1, sum: 0 }
+        Self { part: part.clone(), generation, alone: state.clone(), shared: state, nodes: 1, sum: 0, asking: 0 }
     }
 
     /// Notes that `cost` was taken as a share of one of `nodes`.
@@ -82,7 +84,7 @@ impl OutageLedger {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use super::*;
@@ -91,14 +93,13 @@ mod tests {
     use crate::store::redis::SharedRule;
     use crate::units::{LimitKey, Rate};
 
-    /// A bucket of 60 that fills in 600 ms, from which so much was used, and of which one of three nodes admits its third for
-    /// so many milliseconds.
-    fn due_after(used: Cost, ms: u64) -> Cost {
+    /// A token of a bucket of 60 that fills in 600 ms.
+    pub(in crate::store::shared::fallback) fn part() -> ChargePart {
         let mut arguments = Arguments::default();
         arguments.set("rate", Value::Rate(Rate::new(100, Nanos::SECOND).unwrap()));
         arguments.set("burst", Value::Whole(60));
         let rule = AlgorithmName::Gcra.build(&arguments).unwrap();
-        let part = ChargePart {
+        ChargePart {
             limit: "guard".into(),
             form: Arc::new(SharedRule::new(rule, Nanos::SECOND).unwrap()),
             key: LimitKey(1),
@@ -107,9 +108,14 @@ mod tests {
             enforcement: Enforcement::USUAL,
             most_ahead: 0,
             gives_back: false,
-        };
+        }
+    }
+
+    /// What is due of that bucket, from which so much was used, and of which one of three nodes admits its third for so many
+    /// milliseconds.
+    fn due_after(used: Cost, ms: u64) -> Cost {
         let at = |ms: u64| Nanos::new((1_000_000 + ms) * 1_000_000);
-        let mut owed = OutageLedger::new(&part, 1, used, at(0));
+        let mut owed = OutageLedger::new(&part(), 1, used, at(0));
         for third in 1..=ms / 30 {
             owed.add(1, 3, at(third * 30));
         }
