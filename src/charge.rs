@@ -44,6 +44,11 @@ impl Charge {
     pub const fn new(limit: usize, rule: RuleRef, key: LimitKey, cost: Cost, enforcement: Enforcement) -> Self {
         Self { limit, rule, key, tag: key, cost, floor: 0, enforcement, taken: Taken::AsUsual, slot: None }
     }
+
+    /// How many tokens an admitted request takes when it comes.
+    pub const fn taken_cost(&self) -> Cost {
+        if self.enforcement.consumes { self.cost } else { 0 }
+    }
 }
 
 /// Where a charge was taken.

@@ -57,6 +57,7 @@ mod suspicious;
 mod terms;
 mod unneeded;
 mod upstreams;
+mod usage_events;
 mod values;
 mod warn_at;
 mod webhook;
@@ -77,6 +78,7 @@ pub use state::StateFile;
 pub use store::{ClientTls, NamedFile, RedisServers, RedisStore, Secret};
 pub use suggest::nearest;
 pub use upstreams::UpstreamTls;
+pub use usage_events::UsageFiles;
 pub use webhook::WebhookFiles;
 
 use customers::Customers;
@@ -114,6 +116,8 @@ pub struct Loaded {
     pub cluster: Option<Cluster>,
     /// What the webhook is told with, if there is one.
     pub webhook: Option<WebhookFiles>,
+    /// What usage events are sent with, if they are.
+    pub usage_events: Option<UsageFiles>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -279,6 +283,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let customers = customers::read(top, &plans, &levels, (store.as_ref(), has_proxies));
     let (limit_names, limits) = limits::read(top, (&plans, &levels), Some(&upstream_names), scope);
     let webhook = webhook::read(top, &upstream_names);
+    let usage_events = usage_events::Around {
+        upstreams: &upstream_names,
+        plans: &plans,
+        limits: &limit_names,
+        read_limits: &limits,
+        customers: outline.customers,
+    };
+    let usage_events = usage_events::read(top, &usage_events);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
     let cors = top.get_with("cors", access::cors);
@@ -342,6 +354,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     webhook::warn_if_idle(top, limits.iter().any(|limit| !limit.warn_at.is_empty()));
     let (server, cluster, client_address) = (server?, cluster?, client_address?);
     let (webhook, webhook_files) = webhook?.unzip();
+    let (usage_events, usage_files) = usage_events?.unzip();
     decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
     if findings.has_errors() {
         return None;
@@ -365,6 +378,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         cors: cors?,
         usage: usage?,
         webhook,
+        usage_events,
         dialects: dialects?,
         access_log: access_log?,
         request_head: request_head?,
@@ -383,6 +397,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         state: state?,
         cluster,
         webhook: webhook_files,
+        usage_events: usage_files,
         warnings: Vec::new(),
     })
 }

@@ -33,6 +33,7 @@ pub mod respond;
 mod subject;
 pub mod trace;
 pub mod upstream;
+pub mod usage_sums;
 
 use active_config::ActiveConfig;
 use admit::Sender;
@@ -41,6 +42,7 @@ use bans::Bans;
 use crossings::Crossings;
 use request_context::RequestContext;
 use respond::Answer;
+use usage_sums::UsageSums;
 
 use crate::clock::Clock;
 use crate::fields::Fields;
@@ -85,6 +87,8 @@ pub struct GatewayState {
     pub bans: Bans,
     /// What is told of keys that have reached a mark.
     pub crossings: Crossings,
+    /// What customers have used, until events tell it.
+    pub usage_sums: UsageSums,
 }
 
 impl Gateway {

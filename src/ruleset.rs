@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::sync::Arc;
 
 use http::HeaderName;
 
@@ -82,6 +83,8 @@ pub struct Ruleset {
     pub usage: Option<String>,
     /// Who is told of keys that have reached a mark of `warn_at`, if anybody.
     pub webhook: Option<Webhook>,
+    /// Who is sent what customers use, if anybody.
+    pub usage_events: Option<UsageEvents>,
     /// The response headers that tell where a client stands.
     pub dialects: Dialects,
     /// The request headers in which upstreams are told of limits that mark: what clients write there is taken away.
@@ -103,6 +106,19 @@ pub struct Webhook {
     pub path: String,
     /// How long a message is tried to be delivered.
     pub keep: Nanos,
+}
+
+/// Who is sent what customers use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageEvents {
+    /// Where the receiver is.
+    pub upstream: UpstreamId,
+    /// The target of the requests that tell it.
+    pub path: String,
+    /// The names of the limits whose usage is told, by [`LimitId`].
+    pub limits: Vec<Option<Arc<str>>>,
+    /// The names of the plans, by [`PlanId`].
+    pub plans: Vec<Arc<str>>,
 }
 
 impl Ruleset {

@@ -12,6 +12,7 @@ use rustix::thread::disable_transparent_huge_pages;
 mod accept_gate;
 mod bounded;
 mod cluster;
+pub mod courier;
 pub mod descriptors;
 mod handover;
 mod inherit;
@@ -23,6 +24,7 @@ mod socket;
 pub mod state;
 mod upgrade;
 mod upkeep;
+pub mod usage_events;
 pub mod webhook;
 mod workers;
 
@@ -31,6 +33,7 @@ pub use self::shutdown::{GRACE, ServerPanicked};
 use self::accept_gate::{AcceptGate, ListenAddresses};
 use self::bounded::{Bounded, PATIENCE};
 use self::cluster::ClusterListener;
+use self::courier::Courier;
 use self::descriptors::{FdBudget, MOST_ADMIN, Needs};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
@@ -40,7 +43,8 @@ use self::shutdown::{ExitMode, SignalTargets};
 use self::socket::{Left, Socket};
 use self::state::{RestoredState, SnapshotWriter};
 use self::upgrade::Upgrader;
-use self::webhook::Courier;
+use self::usage_events::Events;
+use self::webhook::Messages;
 use self::workers::WorkerThreads;
 use crate::admin::access::Access;
 use crate::admin::reloads::Reloads;
@@ -53,6 +57,7 @@ use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::bans::Bans;
 use crate::gateway::crossings::Crossings;
 use crate::gateway::upstream::Pool;
+use crate::gateway::usage_sums::UsageSums;
 use crate::gateway::{Gateway, GatewayState};
 use crate::ruleset::Endpoint;
 use crate::ruleset::key::KeyHasher;
@@ -109,7 +114,8 @@ pub struct Prepared {
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
     keeper: Arc<SnapshotWriter>,
-    webhook: Arc<Courier>,
+    webhook: Arc<Courier<Messages>>,
+    usage_events: Arc<Courier<Events>>,
     room: FdBudget,
 }
 
@@ -143,6 +149,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         state,
         cluster,
         webhook,
+        usage_events,
         warnings,
     } = parts;
     let access = Arc::new(Access::new(access));
@@ -212,12 +219,15 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         denial_recorder: DenialRecorder::default(),
         bans: Bans::default(),
         crossings,
+        usage_sums: UsageSums::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = SnapshotWriter::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let addresses = ListenAddresses { clients, operators };
     let keeper = Arc::new(keeper);
-    let webhook = Arc::new(Courier::new(gateway.clone(), telemetry.clone(), crossed, webhook));
+    let webhook = Courier::new(gateway.clone(), telemetry.clone(), Messages::new(crossed), webhook);
+    let events = Events::new(gateway.clock.wall());
+    let usage_events = Courier::new(gateway.clone(), telemetry.clone(), events, usage_events);
     Ok(Prepared {
         sockets,
         predecessor,
@@ -229,7 +239,8 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         telemetry,
         snapshots,
         keeper,
-        webhook,
+        webhook: Arc::new(webhook),
+        usage_events: Arc::new(usage_events),
         room,
     })
 }
@@ -273,6 +284,7 @@ impl Prepared {
             snapshots,
             keeper,
             webhook,
+            usage_events,
             room,
         } = self;
         let Sockets { clients, admin, sample, cluster, all, left } = sockets;
@@ -306,10 +318,12 @@ impl Prepared {
             gateway.clone(),
             telemetry.clone(),
             (Arc::clone(&reloads), asked),
-            (Arc::clone(&keeper), access, Arc::clone(&webhook)),
+            (Arc::clone(&keeper), access),
+            (Arc::clone(&webhook), Arc::clone(&usage_events)),
             origin,
         );
-        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history, Arc::clone(&webhook));
+        let couriers = (Arc::clone(&webhook), Arc::clone(&usage_events));
+        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history, couriers);
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let most = room.clients.saturating_mul(2);
@@ -325,6 +339,7 @@ impl Prepared {
         }
         keeper.write();
         webhook.write_down();
+        usage_events.write_down();
         tracing::info!("stopped");
         ended.map(drop)
     }

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod configured;
+pub mod deliveries;
 pub mod history;
 pub mod logging;
 pub mod meters;
@@ -28,6 +29,7 @@ use prometheus::{
 
 use cluster::ClusterMetrics;
 use configured::Configured;
+use deliveries::QueueMetrics;
 use names::Name;
 use offenders::{Offender, Offenders};
 use recent::Recent;
@@ -68,9 +70,10 @@ pub struct Telemetry {
     limit_near: HotCounterVec,
     limit_warnings: HotCounterVec,
     limit_bans: HotCounterVec,
-    webhook_messages: IntCounterVec,
-    /// Messages and bytes in its queue.
-    webhook_queue: [IntGauge; 2],
+    /// What is counted of messages to the webhook.
+    pub webhook: QueueMetrics,
+    /// What is counted of usage events.
+    pub usage_events: QueueMetrics,
     limit_utilization: HotHistogramVec,
     limit_wait: HotHistogramVec,
     limit_retry_after: HotHistogramVec,
@@ -124,6 +127,7 @@ impl Telemetry {
     /// Errors: a name that is registered twice or that Prometheus does not accept, which a test excludes.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
+        let [webhook, usage_events] = QueueMetrics::both(&registry)?;
         let telemetry = Self {
             http_requests: counter(&registry, &names::HTTP_REQUESTS)?,
             http_duration: hot_histogram(&registry, &names::HTTP_REQUEST_DURATION, names::REQUEST_SECONDS)?,
@@ -138,11 +142,8 @@ impl Telemetry {
             limit_near: counter(&registry, &names::LIMIT_NEAR)?,
             limit_warnings: counter(&registry, &names::LIMIT_WARNINGS)?,
             limit_bans: counter(&registry, &names::LIMIT_BANS)?,
-            webhook_messages: counter(&registry, &names::WEBHOOK_MESSAGES)?,
-            webhook_queue: [
-                registered(&registry, IntGauge::with_opts(opts(&names::WEBHOOK_QUEUE_MESSAGES))?)?,
-                registered(&registry, IntGauge::with_opts(opts(&names::WEBHOOK_QUEUE_BYTES))?)?,
-            ],
+            webhook,
+            usage_events,
             limit_utilization: hot_histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
             limit_wait: hot_histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
             limit_retry_after: hot_histogram(&registry, &names::LIMIT_RETRY_AFTER, names::WAIT_SECONDS)?,
@@ -191,9 +192,6 @@ impl Telemetry {
         }
         for reason in ["all", "listener", "client", "idle", "admin"] {
             telemetry.connections_shed.with_label_values(&[reason]);
-        }
-        for result in ["delivered", "refused", "expired", "no_room", "lost"] {
-            telemetry.webhook_messages.with_label_values(&[result]);
         }
         for result in ["success", "failure"] {
             telemetry.state_snapshots.with_label_values(&[result]);
@@ -264,18 +262,6 @@ impl Telemetry {
     /// A snapshot could not be written.
     pub fn state_not_written(&self) {
         self.state_snapshots.with_label_values(&["failure"]).inc();
-    }
-
-    /// So many messages to the webhook are over.
-    pub fn webhook_ended(&self, result: &str, messages: usize) {
-        self.webhook_messages.with_label_values(&[result]).inc_by(u64::try_from(messages).unwrap_or(u64::MAX));
-    }
-
-    /// What waits for the webhook.
-    pub fn webhook_queued(&self, messages: u64, bytes: u64) {
-        let [queued, size] = &self.webhook_queue;
-        queued.set(shown(messages));
-        size.set(shown(bytes));
     }
 
     /// No process has taken over.

@@ -119,6 +119,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         module: "gateway",
         may_use: &[
+            "stripes",
             "fields",
             "http",
             "units",

@@ -78,7 +78,20 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 
 /// What a configuration and what it names say to a gateway.
 pub(super) fn parts(
-    Source { loaded, directory, groups, tokens, store, cluster, listeners, upstream_tls, access, webhook, text }: Source,
+    Source {
+        loaded,
+        directory,
+        groups,
+        tokens,
+        store,
+        cluster,
+        listeners,
+        upstream_tls,
+        access,
+        webhook,
+        usage_events,
+        text,
+    }: Source,
     config: &Path,
 ) -> Parts {
     // In an order that does not change with that of the file: sockets know their listeners by it.
@@ -105,6 +118,7 @@ pub(super) fn parts(
         store,
         cluster,
         webhook,
+        usage_events,
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
     }
 }

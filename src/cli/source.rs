@@ -16,6 +16,7 @@ use crate::http::listener::ListenerConfig;
 use crate::ruleset::Endpoint;
 use crate::runtime::descriptors::{self, FdBudget, Needs};
 use crate::runtime::reload::{AccessTerms, StoreSettings};
+use crate::runtime::usage_events::Settings as UsageSettings;
 use crate::runtime::webhook::Settings as WebhookSettings;
 
 mod cluster;
@@ -27,6 +28,7 @@ mod operators;
 mod store;
 mod tokens;
 mod upstreams;
+mod usage_events;
 mod webhook;
 
 use store::StoreSource;
@@ -54,6 +56,8 @@ pub struct Source {
     pub access: AccessTerms,
     /// What a webhook is told with, if there is one.
     pub webhook: Option<WebhookSettings>,
+    /// What usage events are sent with, if they are.
+    pub usage_events: Option<UsageSettings>,
     /// The configuration's text, and the files that it includes.
     pub text: SourceText,
 }
@@ -116,6 +120,7 @@ impl Source {
             upstream_tls: upstreams::open(here, &loaded.upstream_tls, &mut Vec::new())?,
             access: AccessTerms::default(),
             webhook: loaded.webhook.as_ref().map(|says| webhook::open(here, says, &mut Vec::new())).transpose()?,
+            usage_events: usage_events(here, &loaded, &mut Vec::new())?,
             text,
             loaded,
         })
@@ -147,6 +152,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     let access = operators::read(path, &loaded.operators, seen).map_err(with_warnings)?;
     let webhook = loaded.webhook.as_ref().map(|says| webhook::open(path, says, seen)).transpose();
     let webhook = webhook.map_err(with_warnings)?;
+    let usage_events = usage_events(path, &loaded, seen).map_err(with_warnings)?;
     let store = loaded.store.as_ref().map(|says| StoreSource::read(path, says, seen)).transpose();
     let store = store.map_err(with_warnings)?;
     if kept.server.is_some() {
@@ -193,7 +199,24 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     loaded.warnings.extend(beyond_descriptors(&name(path), &loaded));
     kept.cluster.clone_from(&cluster);
-    Ok(Source { loaded, directory, groups, tokens, store, cluster, listeners, upstream_tls, access, webhook, text })
+    Ok(Source {
+        loaded,
+        directory,
+        groups,
+        tokens,
+        store,
+        cluster,
+        listeners,
+        upstream_tls,
+        access,
+        webhook,
+        usage_events,
+        text,
+    })
+}
+
+fn usage_events(path: &Path, loaded: &Loaded, seen: &mut Vec<FileVersion>) -> Result<Option<UsageSettings>, Problems> {
+    loaded.usage_events.as_ref().map(|says| usage_events::open(path, says, seen)).transpose()
 }
 
 /// Warns of more connections than a process that is started like this one has descriptors for.

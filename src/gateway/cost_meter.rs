@@ -154,6 +154,21 @@ impl CostMeter {
         corrections
     }
 
+    /// What the request turned out to cost that was charged `charge`, at `position`; `None` where that was known before.
+    pub fn cost(
+        &self,
+        ruleset: &Ruleset,
+        (position, charge): (usize, &Charge),
+        own_status: Option<u16>,
+    ) -> Option<Cost> {
+        let noted = self.costs.iter().find(|noted| noted.position == position)?;
+        let exchange = self.exchange(own_status);
+        Some(match &noted.body {
+            Some(body) => runs(exchange.request_bytes, body.bytes_per_token).max(charge.cost),
+            None => noted.real_cost(&ruleset.limits[noted.limit.0], &exchange).beside(charge.taken_cost()),
+        })
+    }
+
     /// How the request went; `own_status` is that of tollgate's own answer.
     fn exchange(&self, own_status: Option<u16>) -> Exchange {
         let end = match (&self.answer, own_status) {
@@ -234,12 +249,8 @@ impl Corrections {
     /// Sets a charge, made at `charged_at`, against what the request really cost. The charges of limits that let it
     /// pass although it was over them took nothing, and owe nothing.
     pub fn add(&mut self, charge: &Charge, standing: &Standing, charged_at: Nanos, real: RealCost) {
-        let taken = if charge.enforcement.consumes { charge.cost } else { 0 };
-        let real = match real {
-            RealCost::Known(real) => real,
-            RealCost::AtLeast(real) => real.max(taken),
-            RealCost::AsTaken | RealCost::Unreadable => return,
-        };
+        let taken = charge.taken_cost();
+        let real = real.beside(taken);
         if !standing.decision.is_admitted() {
             return;
         }

@@ -11,7 +11,7 @@ use crate::gateway::awaited_body::AwaitedBody;
 use crate::gateway::cost_meter::{Corrections, CostMeter};
 use crate::gateway::facts::Target;
 use crate::gateway::upstream::{Chosen, Instance, RoomPlace};
-use crate::gateway::{WorkerConfig, WorkerGateway};
+use crate::gateway::{WorkerConfig, WorkerGateway, usage_sums};
 use crate::http::head::Version;
 use crate::http::listener::Peer;
 use crate::ruleset::cors::AllowedOrigin;
@@ -217,6 +217,7 @@ impl RequestContext {
                 let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
                 self.gateway.store.complete(&self.active.binding, &held, end, now);
                 self.settle(now);
+                usage_sums::note(self);
             }
         }
     }
@@ -305,6 +306,7 @@ mod tests {
     use crate::gateway::active_config::{ActiveConfig, CompiledConfig};
     use crate::gateway::bans::Bans;
     use crate::gateway::crossings::Crossings;
+    use crate::gateway::usage_sums::UsageSums;
     use crate::gateway::{Gateway, GatewayState, forward};
     use crate::http::head::RequestHead;
     use crate::http::service::Exchange as _;
@@ -344,6 +346,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             denial_recorder: DenialRecorder::default(),
             bans: Bans::default(),
             crossings: Crossings::default(),
+            usage_sums: UsageSums::default(),
         };
         WorkerGateway::new(Gateway::new(shared))
     }

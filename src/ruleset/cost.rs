@@ -204,6 +204,17 @@ pub fn runs(bytes: u64, length: u64) -> Cost {
     bytes.div_ceil(length.max(1)).max(1)
 }
 
+impl RealCost {
+    /// The cost of a request that had so many tokens `taken` when it came.
+    pub fn beside(self, taken: Cost) -> Cost {
+        match self {
+            Self::Known(real) => real,
+            Self::AtLeast(real) => real.max(taken),
+            Self::AsTaken | Self::Unreadable => taken,
+        }
+    }
+}
+
 // === impl CostRule ===
 
 impl CostRule {

@@ -18,8 +18,10 @@ mod watch;
 
 use watch::{ActiveTasks, Watch};
 
+use super::courier::Courier;
 use super::state::{SnapshotWriter, StateFile};
-use super::webhook::{self, Courier};
+use super::usage_events::{self, Events};
+use super::webhook::{self, Messages};
 use crate::admin::access::Access;
 pub use crate::admin::access::{Token, TokenRules as AccessTerms};
 use crate::admin::reloads::{Attempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
@@ -66,6 +68,8 @@ pub struct Parts {
     pub cluster: Option<ClusterSettings>,
     /// What a webhook is told with, if there is one.
     pub webhook: Option<webhook::Settings>,
+    /// What usage events are sent with, if they are.
+    pub usage_events: Option<usage_events::Settings>,
     /// What is suspicious about it.
     pub warnings: Vec<String>,
 }
@@ -101,7 +105,8 @@ pub(super) struct Reloader {
     asked: Receiver<ReloadRequest>,
     keeper: Arc<SnapshotWriter>,
     access: Arc<Access>,
-    webhook: Arc<Courier>,
+    webhook: Arc<Courier<Messages>>,
+    usage_events: Arc<Courier<Events>>,
     /// `None` for a gateway whose configuration is no file.
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
     /// What is watched, as it was when it was last read.
@@ -119,7 +124,8 @@ impl Reloader {
         gateway: Gateway,
         telemetry: Telemetry,
         (reloads, asked): (Arc<Reloads>, Receiver<ReloadRequest>),
-        (keeper, access, webhook): (Arc<SnapshotWriter>, Arc<Access>, Arc<Courier>),
+        (keeper, access): (Arc<SnapshotWriter>, Arc<Access>),
+        (webhook, usage_events): (Arc<Courier<Messages>>, Arc<Courier<Events>>),
         origin: Option<Origin>,
     ) -> Self {
         let (loader, files) = match origin {
@@ -136,6 +142,7 @@ impl Reloader {
             keeper,
             access,
             webhook,
+            usage_events,
             loader,
             files,
             in_force,
@@ -265,7 +272,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: Parts) -> ReloadOutcome {
-        let Parts { rules, warnings, state, cluster, access, webhook, .. } = parts;
+        let Parts { rules, warnings, state, cluster, access, webhook, usage_events, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
         meet_others(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
@@ -283,6 +290,7 @@ impl Reloader {
         self.keeper.follow(state);
         self.access.follow(access);
         self.webhook.follow(webhook);
+        self.usage_events.follow(usage_events);
         if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
             running.follow(&settings.peers);
         }

@@ -10,9 +10,11 @@ use pingora::services::background::BackgroundService;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::courier::Courier;
 use super::reload::Reloader;
 use super::state::SnapshotWriter;
-use super::webhook::Courier;
+use super::usage_events::Events;
+use super::webhook::Messages;
 use crate::gateway::Gateway;
 use crate::panics::{failpoint, restart_on_panic};
 use crate::telemetry::history::History;
@@ -30,7 +32,8 @@ pub(super) struct Upkeep {
     reloader: Mutex<Option<Reloader>>,
     keeper: Arc<SnapshotWriter>,
     history: Arc<History>,
-    webhook: Arc<Courier>,
+    webhook: Arc<Courier<Messages>>,
+    usage_events: Arc<Courier<Events>>,
 }
 
 impl Upkeep {
@@ -39,9 +42,9 @@ impl Upkeep {
         reloader: Reloader,
         keeper: Arc<SnapshotWriter>,
         history: Arc<History>,
-        webhook: Arc<Courier>,
+        (webhook, usage_events): (Arc<Courier<Messages>>, Arc<Courier<Events>>),
     ) -> Self {
-        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history, webhook }
+        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history, webhook, usage_events }
     }
 
     /// Looks at the meters, so that rates can be told.
@@ -94,6 +97,8 @@ impl BackgroundService for Upkeep {
         tasks.spawn(restart_on_panic(move || Arc::clone(&keeper).run()));
         let webhook = Arc::clone(&self.webhook);
         tasks.spawn(restart_on_panic(move || Arc::clone(&webhook).run()));
+        let usage_events = Arc::clone(&self.usage_events);
+        tasks.spawn(restart_on_panic(move || Arc::clone(&usage_events).run()));
         tasks.spawn(restart_on_panic({
             let gateway = gateway.clone();
             move || Self::look(gateway.clone(), Arc::clone(&history))

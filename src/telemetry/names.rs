@@ -52,6 +52,14 @@ catalogue! {
         "Messages to the webhook that are not delivered yet."
     WEBHOOK_QUEUE_BYTES: "tollgate_webhook_queue_bytes" []
         "Size of the files in which messages to the webhook are kept."
+    USAGE_EVENTS: "tollgate_usage_events_total" ["result"]
+        "Usage events that are over, by what became of them: delivered, refused (the receiver says that they are wrong), lost (sums for which there was no room in memory)."
+    USAGE_QUEUE_EVENTS: "tollgate_usage_queue_events" []
+        "Usage events that are not delivered yet."
+    USAGE_QUEUE_BYTES: "tollgate_usage_queue_bytes" []
+        "Size of the files in which usage events are kept."
+    DELIVERY_ATTEMPTS: "tollgate_delivery_attempts_total" ["to", "result"]
+        "Requests that were to deliver something (to: webhook, usage_events), by whether the receiver took it: taken, failed."
     LIMIT_UTILIZATION: "tollgate_limit_utilization_ratio" ["limit", "plan"]
         "Share of a key's quota in use after a request."
     LIMIT_WAIT: "tollgate_limit_wait_seconds" ["limit"]

@@ -7,6 +7,7 @@ use super::{name, refuse};
 use crate::cli::source::directory::beside;
 use crate::config::{Problem, Problems, WebhookFiles};
 use crate::files::FileVersion;
+use crate::runtime::courier::QueueSettings;
 use crate::runtime::webhook::{Secrets, Settings};
 
 /// Reads the secrets that `says` names, beside the configuration at `path`.
@@ -14,7 +15,7 @@ pub(super) fn open(path: &Path, says: &WebhookFiles, seen: &mut Vec<FileVersion>
     let text = secret(path, &says.secret, seen)?;
     let most = u64::try_from(says.max_queue).unwrap_or(u64::MAX);
     match Secrets::read(&text) {
-        Some(secrets) => Ok(Settings { directory: beside(path, &says.queue), most, secrets }),
+        Some(secrets) => Ok(Settings { queue: QueueSettings { directory: beside(path, &says.queue), most }, secrets }),
         None => {
             let problem = Problem::error(says.secret.place.clone(), "names a file without secrets of a webhook");
             let found = format!("{} bytes in {}", text.len(), name(&beside(path, &says.secret)));

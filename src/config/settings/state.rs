@@ -109,6 +109,42 @@ pub(in crate::config) static WEBHOOK: Table = Table {
     ],
 };
 
+pub(in crate::config) static USAGE_EVENTS: Table = Table {
+    name: "usage_events",
+    settings: &[
+        Setting::required("upstream", Kind::Text("the name of an upstream"), "Where the receiver is."),
+        Setting::default("path", Kind::Text("a path"), "/", "What is posted to."),
+        Setting::optional(
+            "token_file",
+            FILE_NAME,
+            "The file of the token that is shown to the receiver: `authorization: Bearer TOKEN`.",
+        ),
+        Setting::default("source", Kind::Text("a URI"), "tollgate", "The `source` of the events."),
+        Setting::default(
+            "every",
+            Kind::Duration(Nanos::SECOND, Nanos::from_secs(24 * 3_600)),
+            "1m",
+            "The length of the intervals that are summed; they end at whole multiples of it since 1970, UTC.",
+        ),
+        Setting::optional(
+            "limits",
+            Kind::List(&Kind::Text("the name of a limit")),
+            "The limits whose usage is told. Without it all but those that count requests that run.",
+        ),
+        Setting::required(
+            "queue",
+            Kind::Text("the name of a directory, like `usage.queue`"),
+            "Where events are kept until they are delivered.",
+        ),
+        Setting::default(
+            "max_queue",
+            Kind::Size(64 << 10, 1 << 30),
+            "64MiB",
+            "How large the queue may be. While it is full, intervals get longer.",
+        ),
+    ],
+};
+
 pub(in crate::config) static CLUSTER: Table = Table {
     name: "cluster",
     settings: &[

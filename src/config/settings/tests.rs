@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 50] = [
+const FILES: [(&Table, &str); 51] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -56,6 +56,10 @@ const FILES: [(&Table, &str); 50] = [
     (&STORE, "store: { redis: \"redis://h:1\", @ }"),
     (&STATE, "state: { file: f, @ }"),
     (&WEBHOOK, "webhook: { upstream: a, secret_file: s, queue: q, @ }"),
+    (
+        &USAGE_EVENTS,
+        "customers: { identify: [{ bearer: true }], directory: { file: f } }\nplans: [p]\nusage_events: { upstream: a, queue: q, @ }",
+    ),
     (&CLUSTER, "cluster: { self: \"10.0.0.1:1\", peers: [\"10.0.0.1:1\"], secret_file: s, @ }"),
     (&CLUSTER_PEER, "cluster: { self: \"10.0.0.1:1\", peers: [{ address: \"10.0.0.1:1\", @ }], secret_file: s }"),
     (&CLUSTER_NAME, "cluster: { self: \"10.0.0.1:1\", peers: { dns: n, @ }, secret_file: s }"),

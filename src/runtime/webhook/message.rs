@@ -2,12 +2,12 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use jiff::Timestamp;
 use ring::hmac::{HMAC_SHA256, Key, sign};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::gateway::crossings::Crossing;
+use crate::runtime::courier::rfc3339;
 use crate::units::Nanos;
 
 /// What a secret begins with.
@@ -67,7 +67,7 @@ impl Message {
             subject.key.iter().map(|(part, value)| (part.clone(), value.clone().into())).collect();
         let body = json!({
             "type": "limit.warning",
-            "timestamp": written(*at),
+            "timestamp": rfc3339(*at),
             "data": {
                 "limit": subject.limit,
                 "key": key,
@@ -77,7 +77,7 @@ impl Message {
                 "quota": quota,
                 "remaining": remaining,
                 "window_seconds": window.map(Nanos::as_secs_f64),
-                "whole_at": written(*whole_at),
+                "whole_at": rfc3339(*whole_at),
             },
         });
         Self { id: secrets.id(identity), at: *at, body: body.to_string() }
@@ -93,12 +93,6 @@ impl Message {
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
     }
-}
-
-/// A time in the form of RFC 3339; null where it is later than can be said.
-fn written(time: Nanos) -> Option<String> {
-    let time = Timestamp::from_nanosecond(time.get().into()).ok()?;
-    Some(format!("{time:.3}"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,108 @@
+//! `usage_events:`: who is sent what customers use, and how often.
+
+use std::sync::Arc;
+
+use crate::config::limits::CheckedLimit;
+use crate::config::names::Names;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, each_once};
+use crate::config::scalar::InvalidValue;
+use crate::config::settings::USAGE_EVENTS;
+use crate::config::store::{NamedFile, named_file};
+use crate::ruleset::limit::Limit;
+use crate::ruleset::{LimitId, UpstreamId, UsageEvents};
+use crate::units::Nanos;
+
+/// What a gateway needs to send them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageFiles {
+    /// The token that the receiver asks for, if it does.
+    pub token: Option<NamedFile>,
+    /// Where events say that they come from.
+    pub source: String,
+    /// The length of the intervals that are summed.
+    pub every: Nanos,
+    /// The directory of the queue.
+    pub queue: NamedFile,
+    /// The most bytes of the queue.
+    pub max_queue: usize,
+}
+
+const DEFAULT_SOURCE: &str = "tollgate";
+const DEFAULT_EVERY: Nanos = Nanos::from_secs(60);
+const DEFAULT_MAX_QUEUE: usize = 64 << 20;
+const A_FILE: &str = "the name of a file, like `billing.token`";
+const A_DIRECTORY: &str = "the name of a directory, like `usage.queue`";
+const A_SOURCE: &str = "a URI or a part of one, like `https://api.example.com/eu`";
+
+/// What the rest of the file says that events go by.
+pub(super) struct Around<'a> {
+    pub(super) upstreams: &'a Names,
+    pub(super) plans: &'a Names,
+    pub(super) limits: &'a Names,
+    pub(super) read_limits: &'a [Option<CheckedLimit>],
+    /// Whether the file names customers.
+    pub(super) customers: bool,
+}
+
+/// Reads `usage_events:`; the inner `None` if it is absent.
+pub(super) fn read(top: &Section<'_>, around: &Around<'_>) -> Option<Option<(UsageEvents, UsageFiles)>> {
+    top.get_with("usage_events", |field| {
+        let section = field.section(&USAGE_EVENTS)?;
+        if !around.customers {
+            let problem = Problem::error(field.key_place(), "tells what customers use, and the file names none");
+            return field.fail(problem.expected("`customers:`, so that callers are known"));
+        }
+        let upstream = section.required("upstream", "the name of an upstream");
+        let upstream = upstream.and_then(|field| around.upstreams.resolve(&field)).map(UpstreamId);
+        let path = section.get_or("path", "/".to_owned(), |field| field.plain_path("a path, like `/api/v1/events`"));
+        let token = section.get_with("token_file", |field| named_file(field, A_FILE));
+        let source = section.get_or("source", DEFAULT_SOURCE.to_owned(), |field| field.parsed(A_SOURCE, source));
+        let every = section.get_or("every", DEFAULT_EVERY, Field::duration);
+        let limits = section.get_with("limits", |field| summed(field, around));
+        let queue = section.required("queue", A_DIRECTORY).and_then(|field| named_file(&field, A_DIRECTORY));
+        let max_queue = section.get_or("max_queue", DEFAULT_MAX_QUEUE, Field::size);
+        let limits = limits?.unwrap_or_else(|| all(around));
+        let name = |(position, name): (usize, &str)| limits.contains(&LimitId(position)).then(|| Arc::from(name));
+        let events = UsageEvents {
+            upstream: upstream?,
+            path: path?,
+            limits: around.limits.all().enumerate().map(name).collect(),
+            plans: around.plans.all().map(Arc::from).collect(),
+        };
+        let (token, source, every) = (token?, source?, every?);
+        Some((events, UsageFiles { token, source, every, queue: queue?, max_queue: max_queue? }))
+    })
+}
+
+fn limit<'a>(around: &'a Around<'_>, id: LimitId) -> Option<&'a Limit> {
+    around.read_limits.get(id.0)?.as_ref()?.limit.as_ref()
+}
+
+/// The limits whose usage is summed.
+fn summed(field: &Field<'_>, around: &Around<'_>) -> Option<Vec<LimitId>> {
+    let items = field.nonempty_list("a list of names of limits")?;
+    let read = |item: &Field<'_>| {
+        let id = around.limits.resolve(item).map(LimitId)?;
+        match limit(around, id).is_some_and(|limit| limit.algorithm.holds()) {
+            true => item.fail(item.error("counts the requests that run, which use nothing up")),
+            false => Some(id),
+        }
+    };
+    each_once(&items, read, LimitId::clone)
+}
+
+/// All limits under which something is used up.
+fn all(around: &Around<'_>) -> Vec<LimitId> {
+    let ids = (0..around.read_limits.len()).map(LimitId);
+    ids.filter(|id| limit(around, *id).is_some_and(|limit| !limit.algorithm.holds())).collect()
+}
+
+/// What RFC 3986 lets stand in a URI.
+fn source(text: &str) -> Result<String, InvalidValue> {
+    let stands = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
+    match !text.is_empty() && text.bytes().all(stands) {
+        true => Ok(text.to_owned()),
+        false => Err(InvalidValue { message: "is no URI".to_owned(), hint: None }),
+    }
+}

@@ -1,0 +1,237 @@
+//! Sums what customers use, for usage events: tokens and requests of each customer, limit and plan.
+//!
+//! A request adds when it has ended, with what it really cost, to sums that only its worker writes. The task that makes events
+//! of them takes the sums of all workers every few seconds.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+
+use crate::charge::Charge;
+use crate::gateway::request_context::RequestContext;
+use crate::ruleset::verdict::Standing;
+use crate::stripes::Striped;
+use crate::units::Cost;
+
+/// So many customers of one worker are waited for no longer, and so many there may be until they are taken.
+const MANY: usize = 1 << 13;
+const MOST: usize = 1 << 15;
+
+/// What a customer has used under one limit and plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageSum {
+    /// The name of the limit.
+    pub limit: Arc<str>,
+    /// The name of the plan, if the customer had one.
+    pub plan: Option<Arc<str>>,
+    /// What its requests cost, in tokens.
+    pub tokens: u64,
+    /// How many requests have ended.
+    pub requests: u64,
+}
+
+/// Sums by the names of customers.
+#[derive(Debug, Default)]
+pub struct CustomerSums(HashMap<Arc<str>, SmallVec<[UsageSum; 2]>>);
+
+/// The sums of all workers.
+#[derive(Default)]
+pub struct UsageSums {
+    stripes: Striped<Mutex<CustomerSums>>,
+    /// Rings when a worker has many.
+    many: Notify,
+    lost: AtomicUsize,
+}
+
+// === impl CustomerSums ===
+
+impl CustomerSums {
+    /// What one customer has used.
+    pub fn of(customer: Arc<str>, sum: UsageSum) -> Self {
+        Self(HashMap::from([(customer, smallvec::smallvec![sum])]))
+    }
+
+    /// How many customers there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each customer with its sums, in any order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &UsageSum)> {
+        self.0.iter().flat_map(|(customer, sums)| sums.iter().map(move |sum| (customer, sum)))
+    }
+
+    /// Adds what `customer` has used. Whether there was room for it: there are `most` customers at most.
+    fn add(&mut self, customer: &Arc<str>, used: &Used<'_>, most: usize) -> bool {
+        if let Some(sums) = self.0.get_mut(customer) {
+            used.add_to(sums);
+            return true;
+        }
+        let has_room = self.0.len() < most;
+        if has_room {
+            used.add_to(self.0.entry(Arc::clone(customer)).or_default());
+        }
+        has_room
+    }
+
+    /// Adds `others`; how many of their sums found no room: there are `most` customers at most.
+    pub fn merge(&mut self, others: Self, most: usize) -> usize {
+        let mut lost: usize = 0;
+        for (customer, sums) in others.0 {
+            for sum in &sums {
+                let has_room = self.add(&customer, &Used::from(sum), most);
+                lost = lost.saturating_add(usize::from(!has_room));
+            }
+        }
+        lost
+    }
+}
+
+/// What is added to a sum.
+struct Used<'a> {
+    limit: &'a Arc<str>,
+    plan: Option<&'a Arc<str>>,
+    tokens: u64,
+    requests: u64,
+}
+
+impl<'a> From<&'a UsageSum> for Used<'a> {
+    fn from(UsageSum { limit, plan, tokens, requests }: &'a UsageSum) -> Self {
+        Self { limit, plan: plan.as_ref(), tokens: *tokens, requests: *requests }
+    }
+}
+
+impl Used<'_> {
+    /// Copies names only for a new sum: other workers count the copies of them, too.
+    fn add_to(&self, sums: &mut SmallVec<[UsageSum; 2]>) {
+        let is_same = |sum: &&mut UsageSum| sum.limit == *self.limit && sum.plan.as_ref() == self.plan;
+        match sums.iter_mut().find(is_same) {
+            Some(sum) => {
+                sum.tokens = sum.tokens.saturating_add(self.tokens);
+                sum.requests = sum.requests.saturating_add(self.requests);
+            }
+            None => sums.push(UsageSum {
+                limit: Arc::clone(self.limit),
+                plan: self.plan.cloned(),
+                tokens: self.tokens,
+                requests: self.requests,
+            }),
+        }
+    }
+}
+
+// === impl UsageSums ===
+
+impl UsageSums {
+    /// The sums of each worker since they were taken last.
+    pub fn take(&self) -> Vec<CustomerSums> {
+        self.stripes.iter().map(|stripe| mem::take(&mut *stripe.lock())).collect()
+    }
+
+    /// How many sums were lost because a worker had too many customers, since this was asked last.
+    pub fn take_lost(&self) -> usize {
+        self.lost.swap(0, Ordering::Relaxed)
+    }
+
+    /// Waits until the sums of a worker should be taken.
+    pub async fn has_many(&self) {
+        self.many.notified().await;
+    }
+
+    fn add<'a>(&self, customer: &Arc<str>, all_used: impl Iterator<Item = Used<'a>>) {
+        let Some(stripe) = self.stripes.mine() else { return };
+        let mut sums = stripe.lock();
+        for used in all_used {
+            if !sums.add(customer, &used, MOST) {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if sums.len() >= MANY {
+            self.many.notify_one();
+        }
+    }
+}
+
+/// Adds what the customer of a request that has passed and ended has used.
+pub(super) fn note(context: &RequestContext) {
+    let (Some(events), Some(customer)) = (&context.active.ruleset.usage_events, &context.customer) else { return };
+    if context.charges.is_empty() {
+        return;
+    }
+    let plan = context.plan.and_then(|plan| events.plans.get(plan.0));
+    let charges = context.charges.iter().zip(&context.verdict.standings).enumerate();
+    let used = charges.filter_map(|(position, (charge, standing))| {
+        let limit = events.limits.get(charge.limit)?.as_ref()?;
+        Some(Used { limit, plan, tokens: cost(context, position, (charge, standing))?, requests: 1 })
+    });
+    context.gateway.usage_sums.add(customer, used);
+}
+
+/// What the request cost under the limit at `position` of its charges; `None` where that limit has denied it after all.
+fn cost(context: &RequestContext, position: usize, (charge, standing): (&Charge, &Standing)) -> Option<Cost> {
+    let own_status = context.answered.and(context.status);
+    let meter = context.cost_meter.as_ref();
+    let later = meter.and_then(|meter| meter.cost(&context.active.ruleset, (position, charge), own_status));
+    // limits that watch, mark or divert let it pass, whether it was over them or not
+    let has_passed = standing.decision.is_admitted() || !standing.enforces;
+    later.or_else(|| has_passed.then(|| charge.taken_cost()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(limit: &str, plan: Option<&str>, tokens: u64) -> UsageSum {
+        UsageSum { limit: limit.into(), plan: plan.map(Arc::from), tokens, requests: 1 }
+    }
+
+    fn sums(all: &[(&str, UsageSum)]) -> CustomerSums {
+        let mut sums = CustomerSums::default();
+        for (customer, used) in all {
+            assert!(sums.add(&(*customer).into(), &used.into(), MOST));
+        }
+        sums
+    }
+
+    #[test]
+    fn sums_of_a_customer_are_kept_apart_by_limit_and_plan() {
+        let free = used("a", Some("free"), 2);
+        let mut sums = sums(&[("acme", free.clone()), ("acme", used("a", None, 3)), ("acme", free.clone())]);
+        assert_eq!(sums.merge(self::sums(&[("acme", used("b", None, 7)), ("acme", free)]), 1), 0);
+        let mut told: Vec<_> = sums.iter().map(|(_, sum)| (&*sum.limit, sum.tokens, sum.requests)).collect();
+        told.sort_unstable();
+        assert_eq!((sums.len(), told), (1, vec![("a", 3, 1), ("a", 6, 3), ("b", 7, 1)]));
+    }
+
+    #[test]
+    fn sums_of_customers_beyond_the_bound_are_counted_as_lost() {
+        let mut sums = sums(&[("acme", used("a", None, 1))]);
+        let others = self::sums(&[("acme", used("a", None, 1)), ("b", used("a", None, 1)), ("c", used("a", None, 1))]);
+        assert_eq!((sums.merge(others, 2), sums.len()), (1, 2));
+        assert_eq!(sums.iter().map(|(_, sum)| sum.tokens).sum::<u64>(), 3);
+    }
+
+    #[test]
+    fn a_worker_with_many_customers_asks_to_have_them_taken_and_loses_those_beyond_the_bound() {
+        let all = UsageSums::default();
+        let one = used("a", None, 1);
+        for customer in 0..=MOST {
+            all.add(&customer.to_string().into(), [Used::from(&one)].into_iter());
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(all.has_many());
+        assert_eq!((all.take_lost(), all.take_lost()), (1, 0));
+        assert_eq!(all.take().iter().map(CustomerSums::len).sum::<usize>(), MOST);
+        assert!(all.take().iter().all(CustomerSums::is_empty));
+    }
+}

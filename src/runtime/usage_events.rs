@@ -1,0 +1,268 @@
+//! Usage events: what customers use is summed per customer, limit and interval, written to a queue on disk as `CloudEvents`,
+//! and posted from there in batches until the receiver takes them.
+//!
+//! Sums are saved every few seconds and when the process ends. While another process has the queue, or it is full, they go on
+//! in memory and in the saved file.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+mod journal;
+mod ledger;
+
+use journal::Journal;
+use ledger::Ledger;
+
+use super::courier::{Courier, Letter, Mail, QueueSettings};
+use crate::ruleset::{Ruleset, UpstreamId};
+use crate::telemetry::Telemetry;
+use crate::telemetry::deliveries::QueueMetrics;
+use crate::units::Nanos;
+
+/// How often sums are saved: a process that is killed loses what it has summed since.
+const SAVE_EVERY: Nanos = Nanos::from_secs(2);
+/// How often it is looked for what other processes have left.
+const ADOPT_EVERY: Nanos = Nanos::from_secs(60);
+
+/// What usage events are sent with, and where they are kept until they are delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where events are kept.
+    pub queue: QueueSettings,
+    /// What the receiver is shown.
+    pub token: Option<Token>,
+    /// Where events say that they come from.
+    pub source: String,
+    /// The length of the intervals that are summed.
+    pub every: Nanos,
+}
+
+/// What the receiver is shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// The token itself.
+    pub const fn new(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// Events of what customers use.
+pub(super) struct Events(Mutex<State>);
+
+struct State {
+    ledger: Ledger,
+    /// Open while there are settings.
+    journal: Option<Journal>,
+    /// When it is looked next for what other processes have left.
+    adopts_at: Nanos,
+    /// What went wrong last, so that it is told once.
+    trouble: Option<String>,
+}
+
+impl Events {
+    /// Of a process that starts now, by the wall clock.
+    pub(super) fn new(now: Nanos) -> Self {
+        let ledger = Ledger::new(rand::random(), now);
+        Self(Mutex::new(State { ledger, journal: None, adopts_at: Nanos::ZERO, trouble: None }))
+    }
+}
+
+impl Mail for Events {
+    type Settings = Settings;
+
+    const NAME: &'static str = "usage events";
+    const BATCH: usize = 100;
+
+    fn queue(settings: &Settings) -> &QueueSettings {
+        &settings.queue
+    }
+
+    fn metrics(telemetry: &Telemetry) -> &QueueMetrics {
+        &telemetry.usage_events
+    }
+
+    fn receiver(ruleset: &Ruleset) -> Option<(UpstreamId, &str)> {
+        ruleset.usage_events.as_ref().map(|events| (events.upstream, events.path.as_str()))
+    }
+
+    async fn write(courier: &Arc<Courier<Self>>, settings: &Settings) {
+        loop {
+            let settings = settings.clone();
+            let due = courier.blocking(move |courier| write(courier, &settings, false)).await;
+            let left = due.saturating_sub(courier.gateway.clock.wall());
+            // an interval that is over goes on while there is no room in the queue
+            let pause = if left == Nanos::ZERO { SAVE_EVERY } else { left.min(SAVE_EVERY) };
+            tokio::select! {
+                () = sleep(pause.to_duration()) => {}
+                () = courier.gateway.usage_sums.has_many() => {}
+            }
+        }
+    }
+
+    fn write_down(courier: &Courier<Self>, settings: &Settings) {
+        write(courier, settings, true);
+    }
+
+    fn letter(settings: &Settings, records: &[Vec<u8>], _now: Nanos) -> Option<Letter> {
+        let mut fields = vec![
+            ("user-agent", "tollgate-usage".to_owned()),
+            ("content-type", "application/cloudevents-batch+json".to_owned()),
+        ];
+        fields.extend(settings.token.iter().map(|Token(token)| ("authorization", format!("Bearer {token}"))));
+        Some(Letter { fields, body: [b"[".as_slice(), &records.join(&b","[..]), b"]"].concat() })
+    }
+
+    /// Nothing is given up because a token is wrong or a path: somebody has to see to that.
+    fn is_refusal(status: u16) -> bool {
+        matches!(status, 400 | 409 | 413 | 422)
+    }
+
+    fn is_expired(_record: &[u8], _ruleset: &Ruleset, _now: Nanos) -> bool {
+        false
+    }
+
+    fn describe(records: &[Vec<u8>]) -> String {
+        match records {
+            [only] => String::from_utf8_lossy(only).into_owned(),
+            several => format!("{} events", several.len()),
+        }
+    }
+}
+
+/// Takes what workers have summed, ends the interval if it is over or `is_last`, saves the sums and puts events into the queue.
+/// When the next interval is over.
+fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos {
+    let Events(state) = &courier.mail;
+    let (mut state, now) = (state.lock(), courier.gateway.clock.wall());
+    state.open_journal(settings);
+    let sums = &courier.gateway.usage_sums;
+    let mut lost = sums.take_lost();
+    for taken in sums.take() {
+        if !state.ledger.has_room_for(&taken) {
+            state.ledger.end_interval(&settings.source, settings.every, now);
+            state.save_and_queue(courier, settings, now);
+        }
+        lost = lost.saturating_add(state.ledger.add(taken));
+    }
+    if lost > 0 {
+        tracing::error!(sums = lost, "there are more customers than there is room for: sums of usage are lost");
+        courier.metrics().ended("lost", lost);
+    }
+    if is_last || now >= state.ledger.due(settings.every) {
+        state.ledger.end_interval(&settings.source, settings.every, now);
+    }
+    state.save_and_queue(courier, settings, now);
+    if courier.is_open() && now >= state.adopts_at {
+        state.adopts_at = now.saturating_add(ADOPT_EVERY);
+        state.adopt(courier);
+    }
+    if is_last {
+        // and what the queue had no room for
+        state.ledger.end_interval(&settings.source, settings.every, now);
+        state.save_and_queue(courier, settings, now);
+        state.save(settings, now);
+        (state.journal, state.adopts_at) = (None, Nanos::ZERO);
+    }
+    state.ledger.due(settings.every)
+}
+
+impl State {
+    fn open_journal(&mut self, settings: &Settings) {
+        if self.journal.is_none() {
+            let opened = Journal::open(&settings.queue.directory, self.ledger.instance());
+            self.journal = self.told("cannot make a file for sums of usage", opened);
+        }
+    }
+
+    /// Saves everything before any of it is in the queue: what comes a second time after a crash is the same then.
+    fn save_and_queue(&mut self, courier: &Courier<Events>, settings: &Settings, now: Nanos) {
+        self.save(settings, now);
+        let waiting = self.ledger.ended();
+        if waiting.is_empty() || !courier.is_open() {
+            return;
+        }
+        let queued = match courier.append(waiting) {
+            Ok(queued) if queued < waiting.len() => {
+                self.ledger.queued(queued);
+                Err(std::io::Error::other("it is full: intervals get longer"))
+            }
+            Ok(queued) => {
+                self.ledger.queued(queued);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        self.told("cannot write usage events to the queue", queued);
+    }
+
+    fn save(&mut self, settings: &Settings, now: Nanos) {
+        if !self.ledger.is_changed {
+            return;
+        }
+        let events = self.ledger.events(&settings.source, now);
+        let saved = self.journal.as_ref().map(|journal| journal.save(&events));
+        if saved.is_some_and(|saved| self.told("cannot save sums of usage", saved).is_some()) {
+            self.ledger.is_changed = false;
+        }
+    }
+
+    fn adopt(&mut self, courier: &Courier<Events>) {
+        let Some(journal) = &self.journal else { return };
+        let adopted = journal.adopt(|events| courier.append(events));
+        match self.told("cannot read what another process has summed", adopted) {
+            None | Some(0) => {}
+            Some(events) => tracing::info!(events, "took over what another process had summed"),
+        }
+    }
+
+    /// What came of `done`; a failure is told in the log when it is another one than before.
+    fn told<T>(&mut self, failed: &str, done: std::io::Result<T>) -> Option<T> {
+        match done {
+            Ok(done) => {
+                self.trouble = self.trouble.take().filter(|trouble| !trouble.starts_with(failed));
+                Some(done)
+            }
+            Err(error) => {
+                let trouble = format!("{failed}: {error}");
+                if self.trouble.as_ref() != Some(&trouble) {
+                    tracing::error!("{trouble}; it is tried again");
+                    self.trouble = Some(trouble);
+                }
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_a_list_of_events_with_the_token_beside_it() {
+        let queue = QueueSettings { directory: "q".into(), most: 1 };
+        let settings =
+            Settings { queue, token: Some(Token("t".to_owned())), source: String::new(), every: Nanos::SECOND };
+        let letter = Events::letter(&settings, &[b"{\"a\":1}".to_vec(), b"{}".to_vec()], Nanos::ZERO).unwrap();
+        assert_eq!(letter.body, b"[{\"a\":1},{}]");
+        assert!(letter.fields.contains(&("authorization", "Bearer t".to_owned())));
+        assert!(!format!("{settings:?}").contains("\"t\""));
+    }
+
+    #[test]
+    fn only_answers_about_the_events_themselves_are_refusals() {
+        assert_eq!([400, 409, 413, 422].map(Events::is_refusal), [true; 4]);
+        assert_eq!([401, 403, 404, 408, 429, 500, 503].map(Events::is_refusal), [false; 7]);
+    }
+}
