@@ -637,6 +637,14 @@ STORE = {
             query("sum by (instance) (tollgate_webhook_queue_messages{NODE})", "{{instance}} waiting"),
             query('sum by (result) (increase(tollgate_webhook_messages_total{NODE,result!="delivered"}[I]))', "{{result}}"),
         ),
+        lines(
+            "Usage events not delivered",
+            "Events that wait for billing, those that it will not be told (refused, lost), and requests that it did not take. A line that only rises is a receiver that is away.",
+            "short",
+            query("sum by (instance) (tollgate_usage_queue_events{NODE})", "{{instance}} waiting"),
+            query('sum by (result) (increase(tollgate_usage_events_total{NODE,result!="delivered"}[I]))', "{{result}}"),
+            query('sum by (to) (increase(tollgate_delivery_attempts_total{NODE,result="failure"}[I]))', "attempts for {{to}}"),
+        ),
     ],
 }
 

@@ -85,7 +85,10 @@ fn summed(field: &Field<'_>, around: &Around<'_>) -> Option<Vec<LimitId>> {
     let read = |item: &Field<'_>| {
         let id = around.limits.resolve(item).map(LimitId)?;
         match limit(around, id).is_some_and(|limit| limit.algorithm.holds()) {
-            true => item.fail(item.error("counts the requests that run, which use nothing up")),
+            true => {
+                let problem = item.error("counts the requests that run, which use nothing up");
+                item.fail(problem.expected("a limit under which requests use something up"))
+            }
             false => Some(id),
         }
     };

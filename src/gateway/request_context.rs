@@ -11,7 +11,7 @@ use crate::gateway::awaited_body::AwaitedBody;
 use crate::gateway::cost_meter::{Corrections, CostMeter};
 use crate::gateway::facts::Target;
 use crate::gateway::upstream::{Chosen, Instance, RoomPlace};
-use crate::gateway::{WorkerConfig, WorkerGateway, usage_sums};
+use crate::gateway::{WorkerConfig, WorkerGateway};
 use crate::http::head::Version;
 use crate::http::listener::Peer;
 use crate::ruleset::cors::AllowedOrigin;
@@ -20,7 +20,7 @@ use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Standing, Verdict};
 use crate::ruleset::{AccessLog, LimitId, PlanId, Serves};
 use crate::telemetry::logging::ACCESS;
-use crate::units::{LimitKey, Nanos};
+use crate::units::{Cost, LimitKey, Nanos};
 
 /// The status that counts where the client went away before an answer.
 const CLIENT_GONE: u16 = 499;
@@ -217,7 +217,7 @@ impl RequestContext {
                 let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
                 self.gateway.store.complete(&self.active.binding, &held, end, now);
                 self.settle(now);
-                usage_sums::note(self);
+                self.note_usage();
             }
         }
     }
@@ -239,6 +239,26 @@ impl RequestContext {
             store.refund(&active.binding, &back, now);
             active.meters.refunded(self.plan, back.iter().map(|(charge, _)| charge));
         }
+    }
+
+    /// Adds what the customer of a request that passed has used.
+    fn note_usage(&self) {
+        let (Some(events), Some(customer)) = (&self.active.ruleset.usage_events, &self.customer) else { return };
+        let charges = self.charges.iter().zip(&self.verdict.standings).enumerate();
+        let costs = charges.filter_map(|(position, (charge, standing))| {
+            Some((standing.limit, self.cost(position, charge, standing)?))
+        });
+        self.gateway.usage_sums.add(events, (customer, self.plan), costs);
+    }
+
+    /// What the request cost under the limit at `position` of its charges; `None` where that limit has denied it after all.
+    fn cost(&self, position: usize, charge: &Charge, standing: &Standing) -> Option<Cost> {
+        let meter = self.cost_meter.as_ref();
+        let own_status = self.answered.and(self.status);
+        let later = meter.and_then(|meter| meter.cost(&self.active.ruleset, (position, charge), own_status));
+        // limits that watch, mark or divert let it pass, whether it was over them or not
+        let has_passed = standing.decision.is_admitted() || !standing.enforces;
+        later.or_else(|| has_passed.then(|| charge.taken_cost()))
     }
 
     fn write_access_log(&self, status: u16, duration: Nanos) {

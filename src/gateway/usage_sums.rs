@@ -12,9 +12,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use crate::charge::Charge;
-use crate::gateway::request_context::RequestContext;
-use crate::ruleset::verdict::Standing;
+use crate::ruleset::{LimitId, PlanId, UsageEvents};
 use crate::stripes::Striped;
 use crate::units::Cost;
 
@@ -148,11 +146,19 @@ impl UsageSums {
         self.many.notified().await;
     }
 
-    fn add<'a>(&self, customer: &Arc<str>, all_used: impl Iterator<Item = Used<'a>>) {
+    /// Adds what a request of `customer` under `plan` has cost under each limit.
+    pub(super) fn add(
+        &self,
+        events: &UsageEvents,
+        (customer, plan): (&Arc<str>, Option<PlanId>),
+        costs: impl Iterator<Item = (LimitId, Cost)>,
+    ) {
         let Some(stripe) = self.stripes.mine() else { return };
+        let plan = plan.and_then(|plan| events.plans.get(plan.0));
         let mut sums = stripe.lock();
-        for used in all_used {
-            if !sums.add(customer, &used, MOST) {
+        for (limit, tokens) in costs {
+            let Some(Some(limit)) = events.limits.get(limit.0) else { continue };
+            if !sums.add(customer, &Used { limit, plan, tokens, requests: 1 }, MOST) {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -162,34 +168,10 @@ impl UsageSums {
     }
 }
 
-/// Adds what the customer of a request that has passed and ended has used.
-pub(super) fn note(context: &RequestContext) {
-    let (Some(events), Some(customer)) = (&context.active.ruleset.usage_events, &context.customer) else { return };
-    if context.charges.is_empty() {
-        return;
-    }
-    let plan = context.plan.and_then(|plan| events.plans.get(plan.0));
-    let charges = context.charges.iter().zip(&context.verdict.standings).enumerate();
-    let used = charges.filter_map(|(position, (charge, standing))| {
-        let limit = events.limits.get(charge.limit)?.as_ref()?;
-        Some(Used { limit, plan, tokens: cost(context, position, (charge, standing))?, requests: 1 })
-    });
-    context.gateway.usage_sums.add(customer, used);
-}
-
-/// What the request cost under the limit at `position` of its charges; `None` where that limit has denied it after all.
-fn cost(context: &RequestContext, position: usize, (charge, standing): (&Charge, &Standing)) -> Option<Cost> {
-    let own_status = context.answered.and(context.status);
-    let meter = context.cost_meter.as_ref();
-    let later = meter.and_then(|meter| meter.cost(&context.active.ruleset, (position, charge), own_status));
-    // limits that watch, mark or divert let it pass, whether it was over them or not
-    let has_passed = standing.decision.is_admitted() || !standing.enforces;
-    later.or_else(|| has_passed.then(|| charge.taken_cost()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ruleset::UpstreamId;
 
     fn used(limit: &str, plan: Option<&str>, tokens: u64) -> UsageSum {
         UsageSum { limit: limit.into(), plan: plan.map(Arc::from), tokens, requests: 1 }
@@ -224,14 +206,19 @@ mod tests {
     #[test]
     fn a_worker_with_many_customers_asks_to_have_them_taken_and_loses_those_beyond_the_bound() {
         let all = UsageSums::default();
-        let one = used("a", None, 1);
+        let limits = vec![None, Some("a".into())];
+        let events = UsageEvents { upstream: UpstreamId(0), path: String::new(), limits, plans: vec!["free".into()] };
         for customer in 0..=MOST {
-            all.add(&customer.to_string().into(), [Used::from(&one)].into_iter());
+            let costs = [(LimitId(0), 7), (LimitId(1), 2), (LimitId(2), 7)];
+            all.add(&events, (&customer.to_string().into(), Some(PlanId(0))), costs.into_iter());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(all.has_many());
         assert_eq!((all.take_lost(), all.take_lost()), (1, 0));
-        assert_eq!(all.take().iter().map(CustomerSums::len).sum::<usize>(), MOST);
+        let taken = all.take();
+        let free = used("a", Some("free"), 2);
+        assert!(taken.iter().flat_map(CustomerSums::iter).all(|(_, sum)| *sum == free));
+        assert_eq!(taken.iter().map(CustomerSums::len).sum::<usize>(), MOST);
         assert!(all.take().iter().all(CustomerSums::is_empty));
     }
 }

@@ -50,7 +50,7 @@ impl QueueMetrics {
             bytes: gauge(bytes)?,
         };
         results.iter().for_each(|result| metrics.ended(result, 0));
-        ["taken", "failed"].iter().for_each(|result| drop(attempts.with_label_values(&[to, result])));
+        ["success", "failure"].iter().for_each(|result| drop(attempts.with_label_values(&[to, result])));
         Ok(metrics)
     }
 
@@ -61,7 +61,7 @@ impl QueueMetrics {
 
     /// The receiver was posted records, and took them or not.
     pub fn attempted(&self, is_taken: bool) {
-        self.attempts.with_label_values(&[self.to, if is_taken { "taken" } else { "failed" }]).inc();
+        self.attempts.with_label_values(&[self.to, if is_taken { "success" } else { "failure" }]).inc();
     }
 
     /// What waits for the receiver.

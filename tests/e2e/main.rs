@@ -101,6 +101,7 @@ mod uploads;
 mod upstream_tls;
 mod upstreams;
 mod usage;
+mod usage_events;
 mod waiting;
 mod warnings;
 mod watched;
