@@ -355,6 +355,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let (server, cluster, client_address) = (server?, cluster?, client_address?);
     let (webhook, webhook_files) = webhook?.unzip();
     let (usage_events, usage_files) = usage_events?.unzip();
+    usage_events::check_queue(top, webhook_files.as_ref(), usage_files.as_ref());
     decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
     if findings.has_errors() {
         return None;

@@ -9,6 +9,7 @@ use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::USAGE_EVENTS;
 use crate::config::store::{NamedFile, named_file};
+use crate::config::webhook::WebhookFiles;
 use crate::ruleset::limit::Limit;
 use crate::ruleset::{LimitId, UpstreamId, UsageEvents};
 use crate::units::Nanos;
@@ -73,6 +74,15 @@ pub(super) fn read(top: &Section<'_>, around: &Around<'_>) -> Option<Option<(Usa
         let (token, source, every) = (token?, source?, every?);
         Some((events, UsageFiles { token, source, every, queue: queue?, max_queue: max_queue? }))
     })
+}
+
+/// Refuses one queue for usage events and for the webhook.
+pub(super) fn check_queue(top: &Section<'_>, webhook: Option<&WebhookFiles>, usage: Option<&UsageFiles>) {
+    let (Some(webhook), Some(usage)) = (webhook, usage) else { return };
+    if webhook.queue.path == usage.queue.path {
+        let problem = Problem::error(usage.queue.place.clone(), "is the queue of the webhook, too");
+        top.field.fail::<()>(problem.found(format!("`{}`", usage.queue.path)).expected("a directory for each"));
+    }
 }
 
 fn limit<'a>(around: &'a Around<'_>, id: LimitId) -> Option<&'a Limit> {

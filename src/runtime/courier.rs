@@ -63,7 +63,8 @@ pub(super) trait Mail: Send + Sync + Sized + 'static {
     /// Writes records to the queue of `courier` as they come up. Does not end.
     fn write(courier: &Arc<Courier<Self>>, settings: &Self::Settings) -> impl Future<Output = ()> + Send;
 
-    /// Writes down what has come up and is not in the queue: the queue is closed after this. Waits for the disk.
+    /// Writes down what has come up and is not in the queue: the queue is closed after this, or the process ends. Waits for
+    /// the disk.
     fn write_down(courier: &Courier<Self>, settings: &Self::Settings);
 
     /// The request that delivers `records` at that time, by the wall clock; `None` where one of them is no record.
@@ -133,7 +134,8 @@ impl<M: Mail> Courier<M> {
                 // the sender is in this value
                 _ = settings.changed() => {}
             }
-            if let Some(before) = now {
+            // what comes up while another process has the queue is for the next one
+            if let Some(before) = now.filter(|_| self.is_open()) {
                 self.blocking(move |courier| M::write_down(courier, &before)).await;
             }
             self.close();

@@ -179,6 +179,10 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
 
 impl State {
     fn open_journal(&mut self, settings: &Settings) {
+        if let Some(before) = self.journal.take_if(|journal| !journal.is_in(&settings.queue.directory)) {
+            self.told("cannot remove sums of usage", before.save(&[]));
+            self.ledger.is_changed = true;
+        }
         if self.journal.is_none() {
             let opened = Journal::open(&settings.queue.directory, self.ledger.instance());
             self.journal = self.told("cannot make a file for sums of usage", opened);

@@ -179,11 +179,12 @@ pub(super) fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>
 /// The same, of a token as a header field can hold it.
 pub(super) fn token(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<String, Problems> {
     let text = secret(path, named, seen)?.trim().to_owned();
-    if text.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(text);
     }
     let problem = Problem::error(named.place.clone(), "names a file that holds no token");
-    let found = format!("blanks or other characters in {}", name(&beside(path, named)));
+    let what = if text.is_empty() { "nothing" } else { "blanks or other characters" };
+    let found = format!("{what} in {}", name(&beside(path, named)));
     Err(refuse(problem.found(found).expected("one line of letters, digits and signs, as a header field can hold them")))
 }
 

@@ -41,6 +41,11 @@ impl Journal {
         Ok(Self { directory: directory.to_owned(), name, _lock: lock })
     }
 
+    /// Whether it is in `directory`.
+    pub(super) fn is_in(&self, directory: &Path) -> bool {
+        self.directory == directory
+    }
+
     /// Saves `events` in the place of those before.
     pub(super) fn save(&self, events: &[Vec<u8>]) -> io::Result<()> {
         let path = self.path_of(&self.name, SUMS);
