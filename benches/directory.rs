@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use tollgate::config;
-use tollgate::customers::directory::{FileDirectory, Format, GroupTable};
+use tollgate::customers::directory::{CustomerTable, Format, GroupTable};
 use tollgate::files;
 
 #[global_allocator]
@@ -94,7 +94,7 @@ fn memory() -> (u64, u64) {
 }
 
 /// What a lookup takes, in nanoseconds: the median of rounds, so that it does not matter whether the machine is busy.
-fn usual(directory: &FileDirectory, rows: usize) -> f64 {
+fn usual(directory: &CustomerTable, rows: usize) -> f64 {
     let of_round = |round| {
         let keys = keys(round, rows);
         let began = now();
@@ -107,7 +107,7 @@ fn usual(directory: &FileDirectory, rows: usize) -> f64 {
 }
 
 /// The longest of the lookups until `done`, and that which one in ten thousand exceeds, in microseconds.
-fn longest(directory: &FileDirectory, rows: usize, done: impl Fn(usize) -> bool) -> (f64, f64) {
+fn longest(directory: &CustomerTable, rows: usize, done: impl Fn(usize) -> bool) -> (f64, f64) {
     let mut times = Vec::with_capacity(8_000_000);
     for round in 0.. {
         for key in keys(round, rows) {
@@ -137,7 +137,7 @@ fn main() {
 
     let (before, _) = memory();
     let load =
-        || FileDirectory::load(&read(), Format::Csv, &[7; 16], Arc::new(overrides), &groups).expect("a directory");
+        || CustomerTable::load(&read(), Format::Csv, &[7; 16], Arc::new(overrides), &groups).expect("a directory");
     let (directory, seconds, processor) = timed(load);
     let (after, highest) = memory();
     println!("{rows} rows ({size} MB of CSV) load in {seconds:.2} s ({processor:.2} s of processor time)");

@@ -127,6 +127,10 @@ impl Admin {
             "/readyz" if self.phase() == Phase::Starting => {
                 (StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n".to_owned())
             }
+            "/readyz" if !active.directory.is_ready() => {
+                let waits = "waiting for customers: PostgreSQL was not read yet, and there is no snapshot\n";
+                (StatusCode::SERVICE_UNAVAILABLE, TEXT, waits.to_owned())
+            }
             "/readyz" => match self.gateway.store.cluster().and_then(|cluster| cluster.waits_for()) {
                 Some((members, wanted)) => {
                     let waits = format!("waiting for the cluster: {members} members of at least {wanted}\n");

@@ -81,8 +81,9 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "customers",
-        // of the engine: requests of the gateway's own, to those who publish keys
-        may_use: &["fields", "units", "clock", "tls", "algorithm", "ruleset", "redis_client", "http"],
+        // of the engine: requests of the gateway's own, to those who publish keys; files: the rows of a database outlive
+        // the process
+        may_use: &["fields", "units", "clock", "files", "tls", "algorithm", "ruleset", "redis_client", "http"],
         never: &["pingora::", "prometheus::"],
     },
     Layer {

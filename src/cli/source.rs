@@ -198,6 +198,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     loaded.warnings.extend(beyond_descriptors(&name(path), &loaded));
+    loaded.warnings.extend(directory::warnings(loaded.directory.as_ref(), &directory));
     kept.cluster.clone_from(&cluster);
     Ok(Source {
         loaded,

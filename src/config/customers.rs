@@ -7,13 +7,16 @@ use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, every};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, GROUPS, PLAN_FROM, STORE_TLS};
+use crate::config::settings::{
+    ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, DIRECTORY_POSTGRES, GROUPS, PLAN_FROM, STORE_TLS,
+};
 use crate::config::store::{ClientTls, NamedFile, RedisStore, client_tls, named_file};
 use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 use crate::ruleset::{CustomerRules, PlanHeader, PlanId, UnknownCredential};
 use crate::units::Nanos;
 
-const A_DIRECTORY: &str = "`{file: customers.csv}`, `{redis: \"tollgate:customers\"}` or `{http: {url: ...}}`";
+const A_DIRECTORY: &str =
+    "`{file: customers.csv}`, `{postgres: {url_file: ...}}`, `{redis: \"tollgate:customers\"}` or `{http: {url: ...}}`";
 
 /// Where it is written who the customers are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub enum DirectorySource {
     Redis(RedisHash),
     /// In a service that is asked over HTTP.
     Http(Box<HttpLookup>),
+    /// In a PostgreSQL database.
+    Postgres(Box<PostgresQuery>),
 }
 
 impl DirectorySource {
@@ -31,7 +36,7 @@ impl DirectorySource {
     pub fn file(&self) -> Option<&NamedFile> {
         match self {
             Self::File(file) => Some(file),
-            Self::Redis(_) | Self::Http(_) => None,
+            Self::Redis(_) | Self::Http(_) | Self::Postgres(_) => None,
         }
     }
 }
@@ -64,6 +69,29 @@ pub struct HttpLookup {
     pub place: Place,
 }
 
+/// A query to a PostgreSQL database, and when it is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresQuery {
+    /// The file that holds the URL of the database.
+    pub url_file: NamedFile,
+    /// Gives the rows.
+    pub query: String,
+    /// The file that keeps the rows while the process does not run.
+    pub snapshot_file: NamedFile,
+    /// How often changes are looked for.
+    pub interval: Nanos,
+    /// How often all rows are read.
+    pub full_every: Nanos,
+    /// Where the database notifies of changes, if it does.
+    pub channel: Option<String>,
+    /// How long the database may be silent when it is asked.
+    pub timeout: Nanos,
+    /// What TLS takes, where that is said.
+    pub tls: Option<ClientTls>,
+    /// Where it is written.
+    pub place: Place,
+}
+
 /// How answers of a server are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remembered {
@@ -78,6 +106,15 @@ pub struct Remembered {
 impl HttpLookup {
     /// How long a request waits where the configuration says nothing.
     const DEFAULT_TIMEOUT: Nanos = Nanos::new(250_000_000);
+}
+
+impl PostgresQuery {
+    /// How often changes are looked for where the configuration says nothing.
+    const DEFAULT_INTERVAL: Nanos = Nanos::from_secs(5);
+    /// How often all rows are read where it says nothing.
+    const DEFAULT_FULL_EVERY: Nanos = Nanos::from_secs(600);
+    /// How long the database may be silent where it says nothing.
+    const DEFAULT_TIMEOUT: Nanos = Nanos::from_secs(10);
 }
 
 impl Remembered {
@@ -206,18 +243,59 @@ fn groups(field: &Field<'_>) -> Option<Option<NamedFile>> {
 fn directory(field: &Field<'_>) -> Option<DirectorySource> {
     const OPTIONS: [&str; 3] = ["ttl", "negative_ttl", "max_cached"];
     let section = field.section(&DIRECTORY)?;
-    match (section.get("file"), section.get("redis"), section.get("http")) {
-        (Some(file), None, None) => {
-            for option in OPTIONS.iter().filter_map(|option| section.get(option)) {
-                field.findings().add(Problem::error(option.key_place(), "goes with `redis` and `http` only"));
-            }
+    const KINDS: [&str; 4] = ["file", "redis", "http", "postgres"];
+    let without_options = || {
+        for option in OPTIONS.iter().filter_map(|option| section.get(option)) {
+            field.findings().add(Problem::error(option.key_place(), "goes with `redis` and `http` only"));
+        }
+    };
+    match KINDS.map(|kind| section.get(kind)) {
+        [Some(file), None, None, None] => {
+            without_options();
             named_file(&file, "the name of a CSV or YAML file").map(DirectorySource::File)
         }
-        (None, Some(hash), None) => redis(&hash, &section).map(DirectorySource::Redis),
-        (None, None, Some(service)) => http(&service, &section).map(Box::new).map(DirectorySource::Http),
-        (None, None, None) if ["file", "redis", "http"].iter().any(|key| section.is_misspelt(key)) => None,
+        [None, Some(hash), None, None] => redis(&hash, &section).map(DirectorySource::Redis),
+        [None, None, Some(service), None] => http(&service, &section).map(Box::new).map(DirectorySource::Http),
+        [None, None, None, Some(database)] => {
+            without_options();
+            postgres(&database).map(Box::new).map(DirectorySource::Postgres)
+        }
+        [None, None, None, None] if KINDS.iter().any(|key| section.is_misspelt(key)) => None,
         _ => field.fail(Problem::error(field.place(), "does not name one directory").expected(A_DIRECTORY)),
     }
+}
+
+fn postgres(field: &Field<'_>) -> Option<PostgresQuery> {
+    const A_QUERY: &str = "a query, like `SELECT credential, customer, plan, updated_at FROM api_keys`";
+    const A_SNAPSHOT: &str = "the name of a file, like `customers.snapshot`";
+    let section = field.section(&DIRECTORY_POSTGRES)?;
+    let text = |field: &Field<'_>, expected: &str| {
+        field.parsed(expected, |text| match text.trim().is_empty() {
+            true => Err(InvalidValue { message: "is empty".to_owned(), hint: None }),
+            false => Ok(text.to_owned()),
+        })
+    };
+    let file =
+        |key: &str, expected: &str| section.required(key, expected).and_then(|field| named_file(&field, expected));
+    let url_file = file("url_file", "the name of a file that holds `postgres://user:password@host/database`");
+    let query = section.required("query", A_QUERY).and_then(|field| text(&field, A_QUERY));
+    let snapshot_file = file("snapshot_file", A_SNAPSHOT);
+    let interval = section.get_or("interval", PostgresQuery::DEFAULT_INTERVAL, Field::duration);
+    let full_every = section.get_or("full_every", PostgresQuery::DEFAULT_FULL_EVERY, Field::duration);
+    let channel = section.get_with("channel", |field| text(field, "the name of a channel"));
+    let timeout = section.get_or("timeout", PostgresQuery::DEFAULT_TIMEOUT, Field::duration);
+    let tls = section.get_with("tls", |field| client_tls(&field.section(&STORE_TLS)?, field));
+    Some(PostgresQuery {
+        url_file: url_file?,
+        query: query?,
+        snapshot_file: snapshot_file?,
+        interval: interval?,
+        full_every: full_every?,
+        channel: channel?,
+        timeout: timeout?,
+        tls: tls?,
+        place: field.key_place(),
+    })
 }
 
 fn redis(hash: &Field<'_>, section: &Section<'_>) -> Option<RedisHash> {

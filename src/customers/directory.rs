@@ -1,4 +1,4 @@
-//! The directory: credential to customer, from a file, or from a server that is asked.
+//! The directory: credential to customer, from a file or a database that is read, or from a server that is asked.
 //!
 //! Credentials are kept as keyed 128-bit hashes, so that no dump of the memory or of a state shows one.
 
@@ -6,28 +6,31 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::customers::Customer;
+use crate::customers::source::Refresher;
 use crate::units::Nanos;
 
 mod builder;
 mod credential;
 mod csv;
 mod fault;
-mod file;
 mod group_file;
 mod groups;
 mod index;
 mod intern;
 mod lookup;
+mod postgres;
 mod row;
+mod table;
 mod yaml;
 
 pub use fault::{Fault, Faults};
-pub use file::{FileDirectory, Format};
 pub(super) use groups::GroupNames;
 pub use groups::GroupTable;
 pub use index::Changes;
 pub use lookup::{CallResult, Contract, HttpService, LookupDirectory, LookupTerms, Observer, Server};
+pub use postgres::{DatabaseUrl, MAX_URL, PostgresDirectory, PostgresTerms};
 pub(super) use row::is_name;
+pub use table::{CustomerTable, Format};
 
 /// Who the customers are.
 #[derive(Debug, Default)]
@@ -36,9 +39,11 @@ pub enum Directory {
     #[default]
     Nobody,
     /// They stand in a file, which was read.
-    File(Arc<FileDirectory>),
+    File(Arc<CustomerTable>),
     /// They stand in a Redis hash, or a service over HTTP knows them. It is asked.
     Asked(LookupDirectory),
+    /// They stand in a PostgreSQL database, which is read in the background.
+    Postgres(PostgresDirectory),
 }
 
 /// Nobody can tell at the moment whose a credential is.
@@ -47,45 +52,77 @@ pub enum Directory {
 pub struct Unavailable;
 
 impl Directory {
-    /// How many credentials there are; `None` where only the server knows.
+    /// The customers, where they are listed and were read.
+    pub fn table(&self) -> Option<&CustomerTable> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Postgres(database) => database.table(),
+            Self::Nobody | Self::Asked(_) => None,
+        }
+    }
+
+    /// Whether it is known who the customers are, as far as that can be known before they come.
+    pub fn is_ready(&self) -> bool {
+        !matches!(self, Self::Postgres(database) if database.table().is_none())
+    }
+
+    /// What reads it in the background, if anything does.
+    pub const fn refresher(&self) -> Option<&Arc<Refresher>> {
+        match self {
+            Self::Postgres(database) => Some(database.refresher()),
+            Self::Nobody | Self::File(_) | Self::Asked(_) => None,
+        }
+    }
+
+    /// How many credentials there are; `None` where that is not known.
     pub fn credentials(&self) -> Option<usize> {
         match self {
             Self::Nobody => Some(0),
-            Self::File(file) => Some(file.credentials()),
-            Self::Asked(_) => None,
+            listed => listed.table().map(CustomerTable::credentials),
         }
     }
 
     /// Prepares [`Directory::named`] for requests, from here on.
     pub fn index_names(&self) {
-        if let Self::File(file) = self {
-            file.index_names();
+        match self {
+            Self::File(file) => file.index_names(),
+            Self::Postgres(database) => database.index_names(),
+            Self::Nobody | Self::Asked(_) => {}
         }
     }
 
     /// The customer of this name; `None` where there is none, or customers are not known by name.
-    pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
-        match self {
-            Self::File(file) => file.named(name),
-            Self::Nobody | Self::Asked(_) => None,
+    ///
+    /// Errors: nobody can tell before the customers were read.
+    pub fn named(&self, name: &str) -> Result<Option<Arc<Customer>>, Unavailable> {
+        match self.is_ready() {
+            true => Ok(self.table().and_then(|table| table.named(name))),
+            false => Err(Unavailable),
         }
     }
 
     /// The same as [`Directory::find`], where that is known without asking anybody.
     pub fn remembered(&self, credential: &[u8], now: Nanos) -> Option<Result<Option<Arc<Customer>>, Unavailable>> {
         match self {
-            Self::Nobody => Some(Ok(None)),
-            Self::File(file) => Some(Ok(file.find(credential))),
             Self::Asked(server) => server.remembered(credential, now),
+            Self::Nobody | Self::File(_) | Self::Postgres(_) => Some(self.listed(credential)),
         }
     }
 
     /// Whose credential this is; `None` if it is nobody's.
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> Result<Option<Arc<Customer>>, Unavailable> {
         match self {
-            Self::Nobody => Ok(None),
-            Self::File(file) => Ok(file.find(credential)),
             Self::Asked(server) => server.find(credential, clock).await,
+            Self::Nobody | Self::File(_) | Self::Postgres(_) => self.listed(credential),
+        }
+    }
+
+    /// The same where nobody is to be asked.
+    pub fn listed(&self, credential: &[u8]) -> Result<Option<Arc<Customer>>, Unavailable> {
+        match (self, self.table()) {
+            (_, Some(table)) => Ok(table.find(credential)),
+            (Self::Nobody, None) => Ok(None),
+            (_, None) => Err(Unavailable),
         }
     }
 }

@@ -102,6 +102,11 @@ impl Refresher {
         }
     }
 
+    /// What the source said earlier is served, `entries` things, read when the wall clock said `fresh_at`.
+    pub(super) fn resume(&self, entries: usize, fresh_at: Nanos) {
+        self.status.send_modify(|status| (status.entries, status.fresh_at) = (entries, Some(fresh_at)));
+    }
+
     /// The word for logs and metrics.
     pub fn name(&self) -> &'static str {
         self.source.name()

@@ -72,7 +72,7 @@ pub struct CompiledConfig {
 impl CompiledConfig {
     /// What is fetched in the background for callers to be known.
     pub fn sources(&self) -> Vec<Arc<Refresher>> {
-        sources(self.tokens.as_ref())
+        sources(self.tokens.as_ref(), &self.directory)
     }
 
     /// The pools of its upstreams, in place of those `before`: pools that did not change stay, and what is known of nodes
@@ -146,7 +146,7 @@ impl ActiveConfig {
 
     /// What is fetched in the background for callers to be known.
     pub fn sources(&self) -> Vec<Arc<Refresher>> {
-        sources(self.tokens.as_ref())
+        sources(self.tokens.as_ref(), &self.directory)
     }
 
     /// What callers are known by, at the time that `clock` tells.
@@ -155,8 +155,9 @@ impl ActiveConfig {
     }
 }
 
-fn sources(tokens: Option<&Tokens>) -> Vec<Arc<Refresher>> {
-    tokens.and_then(|tokens| tokens.keys().refresher()).cloned().into_iter().collect()
+fn sources(tokens: Option<&Tokens>, directory: &Directory) -> Vec<Arc<Refresher>> {
+    let keys = tokens.and_then(|tokens| tokens.keys().refresher());
+    keys.into_iter().chain(directory.refresher()).cloned().collect()
 }
 
 /// The limits of a ruleset as a store has to know them, none of which starts afresh.

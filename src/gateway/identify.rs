@@ -84,11 +84,10 @@ pub fn identify_recorded(
 ) -> Result<Identity, Answer> {
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
-        Some((_, Credential::Key(key))) => match directory {
-            Directory::Nobody => in_force(None, now),
-            Directory::File(file) => in_force(file.find(&key), now),
-            Directory::Asked(_) => Err(Answer::DirectoryAway),
-        },
+        Some((_, Credential::Key(key))) => {
+            let found = directory.listed(&key).map_err(|Unavailable| Answer::DirectoryAway);
+            found.and_then(|customer| in_force(customer, now))
+        }
         Some((_, Credential::Token(token))) => match tokens {
             None => Err(Answer::CredentialUnknown),
             Some(tokens) => from_verified(tokens.verify(&token, now), directory),
@@ -130,7 +129,7 @@ fn from_verified(token: Result<Arc<Token>, TokenFault>, directory: &Directory) -
         TokenFault::WithoutKeys => Answer::DirectoryAway,
         fault => Answer::TokenRefused(fault),
     })?;
-    let listed = directory.named(&token.customer.name);
+    let listed = directory.named(&token.customer.name).map_err(|Unavailable| Answer::DirectoryAway)?;
     match token.customer.suspended || listed.as_ref().is_some_and(|listed| listed.suspended) {
         true => Err(Answer::Suspended),
         false => Ok(Identity::of_token(token, listed)),

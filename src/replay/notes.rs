@@ -89,11 +89,14 @@ fn untold(side: &Side) -> Vec<String> {
             requests(untold.customers),
         ));
     }
-    if matches!(*rules.directory, Directory::Asked(_)) {
-        notes.push(
-            "customers stand in Redis or a service, which is not asked: plans are those of the lines, or of --plan"
-                .to_owned(),
-        );
+    if let Some(server) = match *rules.directory {
+        Directory::Asked(_) => Some("Redis or a service, which"),
+        Directory::Postgres(_) if rules.directory.table().is_none() => {
+            Some("PostgreSQL, of which there is no snapshot and which")
+        }
+        Directory::Nobody | Directory::File(_) | Directory::Postgres(_) => None,
+    } {
+        notes.push(format!("customers stand in {server} is not asked: plans are those of the lines, or of --plan"));
     }
     if untold.addresses > 0 {
         notes.push(format!("{} {} tell no address", untold.addresses, requests(untold.addresses)));

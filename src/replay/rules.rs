@@ -68,10 +68,7 @@ pub(super) struct Callers {
 
 impl Callers {
     pub(super) fn new(rules: &ReplayRules) -> Self {
-        let by_name = match &*rules.directory {
-            Directory::File(file) => file.customers().into_iter().collect(),
-            Directory::Nobody | Directory::Asked(_) => HashMap::new(),
-        };
+        let by_name = rules.directory.table().map(|table| table.customers().into_iter().collect()).unwrap_or_default();
         let plans = rules.ruleset.plans.iter().enumerate();
         Self { by_name, plans: plans.map(|(plan, name)| (name.clone(), PlanId(plan))).collect() }
     }

@@ -276,6 +276,10 @@ impl Reloader {
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
         meet_others(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
+        if !rules.directory.is_ready() && gateway.active.load().directory.is_ready() {
+            let error = "customers.directory: PostgreSQL could not be read, and there is no snapshot of its customers";
+            return ReloadOutcome::Refused { errors: vec![error.to_owned()] };
+        }
         let build = move || {
             let before = gateway.active.load();
             ActiveConfig::new((rules, pools), Some(&before), &gateway.store, gateway.hasher.clone(), &telemetry)

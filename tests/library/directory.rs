@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate::charge::{Charge, Mode, RuleRef};
 use tollgate::config::{self, Loaded};
 use tollgate::customers::Customer;
-use tollgate::customers::directory::{FileDirectory, Format, GroupTable};
+use tollgate::customers::directory::{CustomerTable, Format, GroupTable};
 use tollgate::fields::Fields;
 use tollgate::ruleset::LimitId;
 use tollgate::ruleset::key::{Caller, Facts, KeyHasher, LimitHashers, Resolved};
@@ -45,8 +45,8 @@ fn loaded() -> Loaded {
     config::load(CONFIG, "tollgate.yaml", &|_| None).unwrap()
 }
 
-fn read(rows: &str) -> FileDirectory {
-    FileDirectory::load(
+fn read(rows: &str) -> CustomerTable {
+    CustomerTable::load(
         &format!("{HEADER}{rows}"),
         Format::Csv,
         &[7; 16],
@@ -56,7 +56,7 @@ fn read(rows: &str) -> FileDirectory {
     .unwrap()
 }
 
-fn find(directory: &FileDirectory, key: &str) -> Arc<Customer> {
+fn find(directory: &CustomerTable, key: &str) -> Arc<Customer> {
     directory.find(key.as_bytes()).unwrap()
 }
 
@@ -116,7 +116,7 @@ fn days_are_those_of_the_customers_time_zone() {
 fn an_override_that_makes_no_limit_is_told_with_its_place() {
     let text = format!("{HEADER}k1,a,free,\"{{calls: {{rate: 5, brust: 1}}}}\",,,\n");
     let faults =
-        FileDirectory::load(&text, Format::Csv, &[7; 16], Arc::new(loaded().overrides), &GroupTable::default())
+        CustomerTable::load(&text, Format::Csv, &[7; 16], Arc::new(loaded().overrides), &GroupTable::default())
             .unwrap_err()
             .faults;
     let said: Vec<String> = faults.iter().map(|(line, fault)| format!("{line}: {fault}")).collect();

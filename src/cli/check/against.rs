@@ -216,18 +216,18 @@ fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<Config
 /// What changes about those whom the directories know.
 fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     let heading = |words: &str| format!("customers.directory: {words}");
-    let (old, new) = match (&*before.directory, &*after.directory) {
-        (Directory::File(old), Directory::File(new)) => (old, new),
-        (Directory::Nobody, Directory::Nobody) => return None,
-        (Directory::Asked(_), Directory::Asked(_)) => {
+    let elsewhere = "is kept elsewhere; customers of the same name keep what is used";
+    let tables = (before.directory.table(), after.directory.table());
+    let (old, new) = match (&*before.directory, &*after.directory, tables) {
+        (Directory::Nobody, Directory::Nobody, _) => return None,
+        (Directory::File(_), Directory::File(_), (Some(old), Some(new)))
+        | (Directory::Postgres(_), Directory::Postgres(_), (Some(old), Some(new))) => (old, new),
+        (Directory::Asked(_), Directory::Asked(_), _) | (Directory::Postgres(_), Directory::Postgres(_), _) => {
             let same = before.loaded.directory == after.loaded.directory;
             let words = "another server is asked, or in another way; whose credentials there are is not known here";
             return (!same).then(|| ConfigPart { heading: heading(words), lines: Vec::new() });
         }
-        _ => {
-            let words = "is kept elsewhere; customers of the same name keep what is used";
-            return Some(ConfigPart { heading: heading(words), lines: Vec::new() });
-        }
+        _ => return Some(ConfigPart { heading: heading(elsewhere), lines: Vec::new() }),
     };
     let (was, is) = (old.customers(), new.customers());
     let mut lines = Vec::new();

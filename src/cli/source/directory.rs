@@ -6,14 +6,18 @@ use std::sync::Arc;
 use http::Uri;
 
 use super::{decode, name, problem, refuse};
-use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, Problem, Problems, Remembered};
+use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, PostgresQuery, Problem, Problems, Remembered};
 use crate::customers::Directory;
 use crate::customers::directory::{
-    Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupTerms, Server,
+    CustomerTable, Fault, Faults, Format, GroupTable, LookupDirectory, LookupTerms, Server,
 };
 use crate::files::{self, FileVersion, Print};
 use crate::ruleset::overrides::InvalidOverride;
 use crate::units::Nanos;
+
+mod postgres;
+
+pub(super) use postgres::warnings;
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
 /// while it is read, for what is kept by hand.
@@ -57,6 +61,8 @@ enum Origin {
     },
     /// A server that is asked.
     Server(ServerIdentity),
+    /// A database that is read, and a hash of the files of TLS, where that is spoken.
+    Postgres(Box<PostgresQuery>, Option<u128>),
 }
 
 /// Opens the directory that the configuration at `path` names, where `server` is
@@ -93,6 +99,7 @@ pub(super) fn open(
             let rows = load(&decode(bytes, &file)?, &name(&file), (overrides, groups))?;
             (Origin::File { path: file, print }, Directory::File(Arc::new(rows)))
         }
+        DirectorySource::Postgres(query) => return postgres::open(path, query, (overrides, groups), kept, seen),
         DirectorySource::Redis(_) | DirectorySource::Http(_) => {
             let asked = server.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
             let from = Origin::Server(asked.identity.clone());
@@ -112,10 +119,20 @@ pub(super) fn open(
             (from, Directory::Asked(opened))
         }
     };
+    Ok(keep(kept, from, (overrides, groups), directory))
+}
+
+/// Keeps a directory for the next reading.
+fn keep(
+    kept: &mut Option<OpenDirectory>,
+    from: Origin,
+    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
+    directory: Directory,
+) -> Arc<Directory> {
     let directory = Arc::new(directory);
     let (overrides, groups) = (overrides.clone(), Arc::clone(groups));
     *kept = Some(OpenDirectory { from, overrides, groups, directory: Arc::clone(&directory) });
-    Ok(directory)
+    directory
 }
 
 /// Reads the file `named` by the configuration at `path`.
@@ -124,7 +141,7 @@ pub(super) fn open_file(
     named: &NamedFile,
     (overrides, groups): (&ConfiguredOverrides, &GroupTable),
     seen: &mut Vec<FileVersion>,
-) -> Result<FileDirectory, Problems> {
+) -> Result<CustomerTable, Problems> {
     let file = beside(path, named);
     let (bytes, _) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
     load(&decode(bytes, &file)?, &name(&file), (overrides, groups))
@@ -151,8 +168,8 @@ pub fn load(
     text: &str,
     file: &str,
     (overrides, groups): (&ConfiguredOverrides, &GroupTable),
-) -> Result<FileDirectory, Problems> {
-    FileDirectory::load(text, format(file), &rand::random(), Arc::new(overrides.clone()), groups)
+) -> Result<CustomerTable, Problems> {
+    CustomerTable::load(text, format(file), &rand::random(), Arc::new(overrides.clone()), groups)
         .map_err(|faults| explain_all(file, faults))
 }
 

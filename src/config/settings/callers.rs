@@ -144,6 +144,11 @@ pub(in crate::config) static DIRECTORY: Table = Table {
         Setting::optional("file", Kind::Text("the name of a CSV or YAML file"), "The file that lists the customers."),
         Setting::optional("redis", Kind::Text("the key of a Redis hash"), "The hash in the `store` that holds them."),
         Setting::optional("http", Kind::Section(&DIRECTORY_HTTP), "The service that is asked for them."),
+        Setting::optional(
+            "postgres",
+            Kind::Section(&DIRECTORY_POSTGRES),
+            "The PostgreSQL database that is read in the background.",
+        ),
         Setting::default("ttl", Kind::POSITIVE, "60s", "How long an answer of Redis or the service is good for."),
         Setting::default(
             "negative_ttl",
@@ -180,6 +185,55 @@ pub(in crate::config) static DIRECTORY_HTTP: Table = Table {
             Kind::Duration(Nanos::new(1_000_000), Nanos::from_secs(10)),
             "250ms",
             "How long a request waits for an answer.",
+        ),
+    ],
+};
+
+pub(in crate::config) static DIRECTORY_POSTGRES: Table = Table {
+    name: "directory_postgres",
+    settings: &[
+        Setting::required(
+            "url_file",
+            Kind::Text("the name of a file that holds `postgres://user:password@host/database`"),
+            "The file of the URL, which may name several servers; read again before each look at the database.",
+        ),
+        Setting::required(
+            "query",
+            Kind::Text("a query, like `SELECT credential, customer, plan, updated_at FROM api_keys`"),
+            "Gives the columns of a directory file, and `updated_at` where changes are to be looked for.",
+        ),
+        Setting::required(
+            "snapshot_file",
+            Kind::Text("the name of a file, like `customers.snapshot`"),
+            "Keeps the rows, with hashes of credentials, for a start without the database.",
+        ),
+        Setting::default(
+            "interval",
+            Kind::Duration(Nanos::new(100_000_000), Nanos::from_secs(3_600)),
+            "5s",
+            "How often changes are looked for, where the query gives `updated_at`.",
+        ),
+        Setting::default(
+            "full_every",
+            Kind::Duration(Nanos::new(100_000_000), Nanos::from_secs(7 * 86_400)),
+            "10m",
+            "How often all rows are read, which finds those that are gone.",
+        ),
+        Setting::optional(
+            "channel",
+            Kind::Text("the name of a channel"),
+            "Where the database notifies of changes (`NOTIFY`), which are then looked for at once.",
+        ),
+        Setting::default(
+            "timeout",
+            Kind::Duration(Nanos::new(100_000_000), Nanos::from_secs(600)),
+            "10s",
+            "How long the database may be silent when it is asked.",
+        ),
+        Setting::optional(
+            "tls",
+            Kind::Section(&STORE_TLS),
+            "What TLS takes, where that is not what the system believes; has TLS spoken to every server.",
         ),
     ],
 };

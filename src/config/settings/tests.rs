@@ -43,6 +43,10 @@ const FILES: [(&Table, &str); 51] = [
         "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { http: { url: \"https://h/v\", @ } } }",
     ),
     (
+        &DIRECTORY_POSTGRES,
+        "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { postgres: { url_file: u, query: q, snapshot_file: s, @ } } }",
+    ),
+    (
         &ANONYMOUS,
         "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { file: c }, anonymous: { plan: p, @ } }",
     ),

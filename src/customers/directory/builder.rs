@@ -1,5 +1,6 @@
 //! Builds the rows of a directory, and collects every fault of its file.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::credential::{Hashes, KeyedHash, WrittenCredential};
@@ -7,7 +8,7 @@ use super::fault::{Fault, Faults};
 use super::groups::GroupTable;
 use super::index::{CredentialIndex, Entry};
 use super::intern::{CustomerTerms, Interner};
-use super::row::{Content, Row, Rows};
+use super::row::{Content, Row, RowSet, Rows};
 use crate::customers::Customer;
 use crate::ruleset::PlanId;
 
@@ -107,22 +108,7 @@ impl<'d> DirectoryBuilder<'d> {
 
     /// The rows of the directory, or everything that is wrong with the file.
     pub(super) fn finish(mut self) -> Result<CredentialIndex, Faults> {
-        self.credentials.sort_unstable_by_key(|row| (row.hash, row.line));
-        for rows in self.credentials.chunk_by(|a, b| a.hash == b.hash) {
-            if let [first, others @ ..] = rows {
-                let fault = Fault::RepeatedCredential(first.line.into());
-                others.iter().for_each(|other| self.faults.add(other.line.into(), fault.clone()));
-            }
-        }
-        self.customers.sort_unstable_by_key(|row| (row.name, row.line));
-        for rows in self.customers.chunk_by(|a, b| a.name == b.name) {
-            let [first, others @ ..] = rows else { continue };
-            for other in others {
-                if let Some(what) = disagreement(&first.terms, &other.terms) {
-                    self.faults.add(other.line.into(), Fault::Disagrees { what, line: first.line.into() });
-                }
-            }
-        }
+        self.find_conflicts();
         if !self.faults.is_empty() {
             self.faults.sort();
             return Err(self.faults);
@@ -130,6 +116,71 @@ impl<'d> DirectoryBuilder<'d> {
         let entry = |row: CredentialRow| Some(Entry { hash: row.hash, customer: row.customer? });
         let entries = self.credentials.into_iter().filter_map(entry).collect();
         Ok(CredentialIndex::new(entries, self.has_hashed))
+    }
+
+    /// The directory with these `rows`, and what is wrong with them. Credentials of rows that are wrong stay as they were.
+    ///
+    /// Errors: what is wrong with the first line.
+    pub(super) fn finish_with_faults(mut self, rows: RowSet) -> Result<(CredentialIndex, Faults), Faults> {
+        if self.faults.faults.iter().any(|(line, _)| *line == 1) {
+            return Err(self.faults);
+        }
+        if rows == RowSet::Log {
+            self.drop_replaced();
+        }
+        let conflicting = self.find_conflicts();
+        self.faults.sort();
+        let entry = |rows: &[CredentialRow]| {
+            let (first, others) = rows.split_first()?;
+            let read = first.customer.as_ref().filter(|_| others.is_empty() && !conflicting.contains(&first.line));
+            let customer = read.or_else(|| self.before.find(first.hash)).map(Arc::clone)?;
+            Some(Entry { hash: first.hash, customer })
+        };
+        let entries: Vec<Entry> = self.credentials.chunk_by(|a, b| a.hash == b.hash).filter_map(entry).collect();
+        let index = match rows {
+            RowSet::All | RowSet::Log => CredentialIndex::new(entries.into(), self.has_hashed),
+            RowSet::Changed => self.before.with(entries, self.has_hashed),
+        };
+        Ok((index, self.faults))
+    }
+
+    /// Drops the rows that a later one of the same credential takes the place of.
+    fn drop_replaced(&mut self) {
+        self.credentials.sort_unstable_by_key(|row| (row.hash, row.line));
+        let mut replaced = HashSet::new();
+        for rows in self.credentials.chunk_by(|a, b| a.hash == b.hash) {
+            let (_, older) = rows.split_last().unzip();
+            replaced.extend(older.into_iter().flatten().map(|row| row.line));
+        }
+        if !replaced.is_empty() {
+            self.credentials.retain(|row| !replaced.contains(&row.line));
+            self.customers.retain(|row| !replaced.contains(&row.line));
+            self.faults.faults.retain(|(line, _)| !replaced.contains(&bounded(*line)));
+        }
+    }
+
+    /// Sorts the rows, and finds those that contradict each other: the lines of the rows of customers who disagree with
+    /// themselves.
+    fn find_conflicts(&mut self) -> HashSet<u32> {
+        self.credentials.sort_unstable_by_key(|row| (row.hash, row.line));
+        for rows in self.credentials.chunk_by(|a, b| a.hash == b.hash) {
+            if let [first, others @ ..] = rows {
+                let fault = Fault::RepeatedCredential(first.line.into());
+                others.iter().for_each(|other| self.faults.add(other.line.into(), fault.clone()));
+            }
+        }
+        let mut conflicting = HashSet::new();
+        self.customers.sort_unstable_by_key(|row| (row.name, row.line));
+        for rows in self.customers.chunk_by(|a, b| a.name == b.name) {
+            let [first, others @ ..] = rows else { continue };
+            for other in others {
+                if let Some(what) = disagreement(&first.terms, &other.terms) {
+                    self.faults.add(other.line.into(), Fault::Disagrees { what, line: first.line.into() });
+                    conflicting.extend(rows.iter().map(|row| row.line));
+                }
+            }
+        }
+        conflicting
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::fault::{Fault, Faults};
-use super::file::Format;
 use super::groups::{GroupTable, Listed};
 use super::intern::Interner;
 use super::row::{Content, Row, Rows, is_name, text};
+use super::table::Format;
 use crate::ruleset::groups::{Group, Groups, MOST_LEVELS};
 use crate::ruleset::overrides::OverridesReader;
 

@@ -1,5 +1,6 @@
 //! The credentials of a file directory in the order of their hashes.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -19,6 +20,7 @@ pub(super) struct CredentialIndex {
 }
 
 /// A credential and its customer.
+#[derive(Clone)]
 pub(super) struct Entry {
     pub(super) hash: KeyedHash,
     pub(super) customer: Arc<Customer>,
@@ -97,6 +99,20 @@ impl CredentialIndex {
             end = end.saturating_add(step);
         }
         first.min(self.entries.len())..end.min(self.entries.len())
+    }
+
+    /// This index with `changed` entries, which are sorted, in place of those of the same credentials or beside them.
+    /// `has_hashed` says whether any of these is given by its SHA-256.
+    pub(super) fn with(&self, changed: Vec<Entry>, has_hashed: bool) -> Self {
+        let mut entries = Vec::with_capacity(self.entries.len().saturating_add(changed.len()));
+        let mut before = self.entries.iter().peekable();
+        for entry in changed {
+            entries.extend(iter::from_fn(|| before.next_if(|old| old.hash < entry.hash)).cloned());
+            before.next_if(|old| old.hash == entry.hash);
+            entries.push(entry);
+        }
+        entries.extend(before.cloned());
+        Self::new(entries.into(), self.has_hashed || has_hashed)
     }
 
     /// How `after` differs from this index.

@@ -56,6 +56,17 @@ impl Content {
     }
 }
 
+/// What rows are, of which those that are wrong are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowSet {
+    /// All there are.
+    All,
+    /// The same, written down one after the other: a row takes the place of those of its credential before it.
+    Log,
+    /// Those that changed.
+    Changed,
+}
+
 /// What stands in a row; empty where nothing does.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row<'t> {

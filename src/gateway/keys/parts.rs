@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{BadKey, Found, KeyContext, asking};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
-use crate::customers::{Customer, Directory};
+use crate::customers::Customer;
 use crate::gateway::explain::{KeyAccount, masked};
 use crate::gateway::facts;
 use crate::ruleset::groups::Group;
@@ -35,7 +35,7 @@ pub(super) fn find(
         let (Some((_, text)), None) = (of_part.next(), of_part.next()) else {
             return Err(wrong(format!("{:?} has to be named, once", part.describe())));
         };
-        let customer = (*part == KeyPart::Customer).then(|| context.directory.named(text)).flatten();
+        let customer = (*part == KeyPart::Customer).then(|| context.directory.named(text).ok()?).flatten();
         let value = match &customer {
             Some(customer) => Value::Bytes(Cow::Owned(customer.name.as_bytes().to_vec())),
             None => value(part, text, ruleset).map_err(|problem| BadKey::Value {
@@ -134,8 +134,8 @@ fn rule(
         (None, [_]) => PlanTerms::Rule(0),
         (None, _) if ruleset.customers.is_none() => limit.terms(None),
         (None, _) => {
-            let whose = match (who, context.directory) {
-                (Some(KeyOwner::Stranger(name)), Directory::File(_)) => {
+            let whose = match (who, context.directory.table()) {
+                (Some(KeyOwner::Stranger(name)), Some(_)) => {
                     format!("no customer in the directory is called {name:?}")
                 }
                 _ => "nobody can tell from the key".to_owned(),

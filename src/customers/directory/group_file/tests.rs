@@ -2,7 +2,7 @@ use jiff::tz::TimeZone;
 
 use super::*;
 use crate::customers::Customer;
-use crate::customers::directory::FileDirectory;
+use crate::customers::directory::CustomerTable;
 use crate::ruleset::overrides::{InvalidOverride, Override, Overrides};
 use crate::ruleset::{LimitId, PlanId};
 
@@ -58,13 +58,13 @@ fn table() -> GroupTable {
     .unwrap()
 }
 
-fn customers(table: &GroupTable, rows: &str) -> Result<FileDirectory, Vec<(u64, Fault)>> {
+fn customers(table: &GroupTable, rows: &str) -> Result<CustomerTable, Vec<(u64, Fault)>> {
     let text = format!("credential,customer,plan,organisation,team,project\n{rows}");
-    let read = FileDirectory::load(&text, Format::Csv, &[7; 16], Arc::new(Words), table);
+    let read = CustomerTable::load(&text, Format::Csv, &[7; 16], Arc::new(Words), table);
     read.map_err(|faults| faults.faults)
 }
 
-fn find(directory: &FileDirectory, key: &str) -> Arc<Customer> {
+fn find(directory: &CustomerTable, key: &str) -> Arc<Customer> {
     directory.find(key.as_bytes()).unwrap()
 }
 
@@ -109,7 +109,7 @@ fn groups_that_no_file_lists_are_those_that_customers_name() {
     let directory = customers(&table, "k1,a,free,acme,search,\nk2,b,pro,globex,search,\n").unwrap();
     assert_eq!(groups(&find(&directory, "k2")), ["organisation globex", "team search"]);
     let text = "credential,customer,plan,organisation\nk1,a,,acme\n";
-    let read = FileDirectory::load(text, Format::Csv, &[7; 16], Arc::new(Words), &table);
+    let read = CustomerTable::load(text, Format::Csv, &[7; 16], Arc::new(Words), &table);
     assert_eq!(read.unwrap_err().faults, [(2, Fault::EmptyField("plan"))], "no group has a plan either");
 }
 
@@ -160,12 +160,12 @@ fn yaml_says_the_same_as_csv() {
                 - { level: team, group: search, groups: { organisation: acme }, suspended: true }\n";
     let table = GroupTable::read(text, Format::Yaml, &levels(), Arc::new(Words)).unwrap();
     let members = "- { credential: k1, customer: a, groups: { team: search } }\n";
-    let directory = FileDirectory::load(members, Format::Yaml, &[7; 16], Arc::new(Words), &table).unwrap();
+    let directory = CustomerTable::load(members, Format::Yaml, &[7; 16], Arc::new(Words), &table).unwrap();
     let member = find(&directory, "k1");
     assert_eq!((member.plan, member.suspended), (PlanId(1), true));
     assert_eq!(groups(&member), ["organisation acme", "team search"]);
     let wrong = "- { credential: k1, customer: a, plan: free, groups: { squad: search } }\n";
-    let read = FileDirectory::load(wrong, Format::Yaml, &[7; 16], Arc::new(Words), &table);
+    let read = CustomerTable::load(wrong, Format::Yaml, &[7; 16], Arc::new(Words), &table);
     assert_eq!(read.unwrap_err().faults, [(1, Fault::UnknownLevel)]);
 }
 
@@ -174,7 +174,7 @@ fn an_update_takes_up_other_groups_and_keeps_whom_they_do_not_concern() {
     let rows = "credential,customer,plan,organisation\nk1,a,,acme\nk2,b,free,\nk3,c,,globex\n";
     let groups =
         |acme: &str| read(&format!("level,group,plan\norganisation,acme,{acme}\norganisation,globex,free\n")).unwrap();
-    let directory = FileDirectory::load(rows, Format::Csv, &[7; 16], Arc::new(Words), &groups("free")).unwrap();
+    let directory = CustomerTable::load(rows, Format::Csv, &[7; 16], Arc::new(Words), &groups("free")).unwrap();
     let before = ["k1", "k2", "k3"].map(|key| find(&directory, key));
     let changes = directory.update(rows, &groups("pro")).unwrap();
     assert_eq!((changes.added, changes.changed, changes.removed), (0, 1, 0));

@@ -52,15 +52,15 @@ fn gcra() -> Rule {
     AlgorithmName::Gcra.build(&arguments).unwrap()
 }
 
-fn load(text: &str, format: Format) -> Result<FileDirectory, Vec<(u64, Fault)>> {
-    FileDirectory::load(text, format, &SEED, Arc::new(Words), &GroupTable::default()).map_err(|faults| faults.faults)
+fn load(text: &str, format: Format) -> Result<CustomerTable, Vec<(u64, Fault)>> {
+    CustomerTable::load(text, format, &SEED, Arc::new(Words), &GroupTable::default()).map_err(|faults| faults.faults)
 }
 
-fn read(text: &str) -> Result<FileDirectory, Vec<(u64, Fault)>> {
+fn read(text: &str) -> Result<CustomerTable, Vec<(u64, Fault)>> {
     load(text, Format::Csv)
 }
 
-fn rows(rows: &str) -> FileDirectory {
+fn rows(rows: &str) -> CustomerTable {
     read(&format!("{HEADER}{rows}")).unwrap()
 }
 
@@ -338,7 +338,7 @@ fn faults_without_end_are_counted() {
             (0..3_000).map(|row| format!("k{row},a{row},{plan}\n").replace("{}", &row.to_string())).collect();
         let text = format!("credential,customer,plan\n{rows}");
         let faults =
-            FileDirectory::load(&text, Format::Csv, &SEED, Arc::new(Words), &GroupTable::default()).err().unwrap();
+            CustomerTable::load(&text, Format::Csv, &SEED, Arc::new(Words), &GroupTable::default()).err().unwrap();
         assert_eq!((faults.faults.len(), faults.more), (1_000, 2_000));
     }
 }

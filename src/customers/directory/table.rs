@@ -1,5 +1,5 @@
-//! A directory that is read from a file. An update reads the whole file into a new index and swaps it in, so that requests
-//! never wait for it.
+//! The customers of a file or a database, in memory. An update makes a new index and swaps it in, so that requests never
+//! wait for it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::fault::Faults;
 use super::groups::GroupTable;
 use super::index::{Changes, CredentialIndex};
 use super::intern::Interner;
-use super::row::Rows;
+use super::row::{RowSet, Rows};
 use super::{csv, yaml};
 use crate::customers::Customer;
 use crate::ruleset::overrides::OverridesReader;
@@ -40,8 +40,8 @@ impl Format {
     }
 }
 
-/// The customers of a file, found by credential.
-pub struct FileDirectory {
+/// The customers of a directory that is listed, found by credential.
+pub struct CustomerTable {
     format: Format,
     hashes: Hashes,
     index: ArcSwap<CredentialIndex>,
@@ -49,7 +49,7 @@ pub struct FileDirectory {
     interner: Mutex<Interner>,
 }
 
-impl FileDirectory {
+impl CustomerTable {
     /// Reads a directory. A customer may have several credentials, each in a row of its own.
     ///
     /// `seed` keys the hashes of credentials, `reader` understands plans, time zones and overrides, `groups` are those that
@@ -61,22 +61,44 @@ impl FileDirectory {
         reader: Arc<dyn OverridesReader>,
         groups: &GroupTable,
     ) -> Result<Self, Faults> {
+        let table = Self::new(format, seed, reader);
+        table.update(text, groups)?;
+        Ok(table)
+    }
+
+    /// Without customers, whose rows will be written in this format.
+    pub(super) fn new(format: Format, seed: &[u8; 16], reader: Arc<dyn OverridesReader>) -> Self {
         let (hashes, interner) = (Hashes::new(seed), Mutex::new(Interner::new(reader)));
-        let directory = Self { format, hashes, index: ArcSwap::default(), interner };
-        directory.update(text, groups)?;
-        Ok(directory)
+        Self { format, hashes, index: ArcSwap::default(), interner }
     }
 
     /// Reads the new `text` of the file, whose customers belong to `groups`. If anything is wrong with the text, nothing
     /// changes. Until the new index is complete, requests use the old one.
     pub fn update(&self, text: &str, groups: &GroupTable) -> Result<Changes, Faults> {
+        self.replace(text, groups, |builder| builder.finish().map(|index| (index, ()))).map(|(changes, ())| changes)
+    }
+
+    /// Takes up the rows in `text`, whose customers belong to `groups`. Where a row is wrong, what is known of its credential
+    /// stays. What is wrong with them comes back with the changes.
+    ///
+    /// Errors: what is wrong with the first line. Nothing changes then.
+    pub(super) fn merge(&self, text: &str, rows: RowSet, groups: &GroupTable) -> Result<(Changes, Faults), Faults> {
+        self.replace(text, groups, |builder| builder.finish_with_faults(rows))
+    }
+
+    fn replace<T>(
+        &self,
+        text: &str,
+        groups: &GroupTable,
+        finish: impl FnOnce(DirectoryBuilder<'_>) -> Result<(CredentialIndex, T), Faults>,
+    ) -> Result<(Changes, T), Faults> {
         let mut interner = self.interner.lock();
         let before = self.index.load_full();
         let mut builder = DirectoryBuilder::new(&self.hashes, &before, &mut interner, groups);
         self.format.read(text, &mut builder);
-        let index = builder.finish();
+        let finished = finish(builder);
         interner.forget_groups();
-        let index = index?;
+        let (index, more) = finished?;
         let changes = before.changes_to(&index);
         if before.has_names() {
             index.index_names(&self.hashes);
@@ -84,7 +106,7 @@ impl FileDirectory {
         self.index.store(Arc::new(index));
         drop(before);
         interner.forget_unused();
-        Ok(changes)
+        Ok((changes, more))
     }
 
     /// The customer of a credential.
@@ -95,7 +117,7 @@ impl FileDirectory {
         if index.has_hashed { known.or_else(|| find(WrittenCredential::hashed(credential))) } else { known }
     }
 
-    /// Prepares [`FileDirectory::named`] for requests, from here on.
+    /// Prepares [`CustomerTable::named`] for requests, from here on.
     pub fn index_names(&self) {
         // locked, so that no update takes up an index from before
         let _interner = self.interner.lock();
@@ -103,7 +125,7 @@ impl FileDirectory {
     }
 
     /// The customer of this name, with the terms of one of its credentials. Takes long in a large directory without
-    /// [`FileDirectory::index_names`].
+    /// [`CustomerTable::index_names`].
     pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
         self.index.load().named(name, &self.hashes).cloned()
     }
@@ -121,10 +143,10 @@ impl FileDirectory {
     }
 }
 
-impl fmt::Debug for FileDirectory {
+impl fmt::Debug for CustomerTable {
     /// The seed is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FileDirectory({} credentials)", self.credentials())
+        write!(f, "CustomerTable({} credentials)", self.credentials())
     }
 }
 

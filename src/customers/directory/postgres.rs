@@ -1,0 +1,307 @@
+//! Customers from a query to PostgreSQL, which is asked in the background, and served from memory.
+//!
+//! All rows are read after connecting and every now and then; those that changed are read in between, where the query says
+//! when rows changed. A notification has that done at once. Rows that are wrong are left out and told of.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::spawn_blocking;
+
+use super::fault::{Fault, Faults};
+use super::groups::GroupTable;
+use super::index::Changes;
+use super::row::{RowSet, is_name};
+use super::table::{CustomerTable, Format};
+use crate::clock::Clock;
+use crate::customers::source::{Pace, Refreshed, Refresher, Source};
+use crate::files;
+use crate::ruleset::overrides::OverridesReader;
+use crate::tls::TlsClient;
+use crate::units::Nanos;
+
+mod session;
+mod snapshot;
+mod statement;
+mod tls;
+mod url;
+
+use session::{Copied, Session, Wanted};
+use snapshot::{Kept, Snapshot};
+pub use url::DatabaseUrl;
+
+/// The longest URL that is read, in bytes.
+pub const MAX_URL: usize = 4 << 10;
+/// The least time between two looks at the database.
+const MIN_INTERVAL: Nanos = Nanos::new(100_000_000);
+/// How long reading all rows may take.
+const DEADLINE: Nanos = Nanos::from_secs(600);
+/// How many rows that are wrong are told of one by one.
+const MOST_TOLD: usize = 10;
+
+/// Where customers are, and how they are read. No `Debug`: certificates of clients are in it.
+pub struct PostgresTerms {
+    /// The file that holds the URL, which is read before each look at the database.
+    pub url_file: PathBuf,
+    /// Gives the rows.
+    pub query: String,
+    /// Keeps the rows while the process does not run.
+    pub snapshot_file: PathBuf,
+    /// How often changes are looked for.
+    pub interval: Nanos,
+    /// How often all rows are read.
+    pub full_every: Nanos,
+    /// Where the database notifies of changes, if it does.
+    pub channel: Option<String>,
+    /// How long the database may be silent when it is asked.
+    pub timeout: Nanos,
+    /// What TLS takes; absent where no server needed it when the URL was read.
+    pub tls: Option<Arc<TlsClient>>,
+    /// Whether the configuration asks for TLS.
+    pub asks_for_tls: bool,
+}
+
+/// The customers of a database.
+pub struct PostgresDirectory {
+    rows: Arc<KnownRows>,
+    wanted: Arc<Wanted>,
+    refresher: Arc<Refresher>,
+}
+
+/// The rows as they are known.
+struct KnownRows {
+    table: CustomerTable,
+    groups: ArcSwap<GroupTable>,
+    /// Locked while rows are taken up and written down.
+    snapshot: Mutex<Snapshot>,
+    /// How many rows are left out because they are wrong.
+    refused: AtomicUsize,
+    /// A hash of what was told of them last.
+    told: Mutex<u128>,
+}
+
+// === impl PostgresDirectory ===
+
+impl PostgresDirectory {
+    /// Begins with the snapshot, if there is one. `seed` keys the hashes of credentials, `reader` understands plans, time
+    /// zones and overrides, `groups` are those that customers may belong to.
+    pub fn open(
+        terms: PostgresTerms,
+        seed: &[u8; 16],
+        reader: Arc<dyn OverridesReader>,
+        groups: Arc<GroupTable>,
+    ) -> Self {
+        let rows = Arc::new(KnownRows {
+            table: CustomerTable::new(Format::Csv, seed, reader),
+            groups: ArcSwap::new(groups),
+            snapshot: Mutex::new(Snapshot::new(terms.snapshot_file.clone())),
+            refused: AtomicUsize::new(0),
+            told: Mutex::default(),
+        });
+        let restored = rows.restore();
+        let wanted = Arc::<Wanted>::default();
+        let hint = Arc::clone(&wanted.hint);
+        let source =
+            Database { terms, rows: Arc::clone(&rows), wanted: Arc::clone(&wanted), session: AsyncMutex::default() };
+        let refresher = Refresher::new(source, hint);
+        if let Some(at) = restored {
+            refresher.resume(rows.table.credentials(), at);
+        }
+        Self { rows, wanted, refresher: Arc::new(refresher) }
+    }
+
+    /// The customers; `None` before they were ever read.
+    pub fn table(&self) -> Option<&CustomerTable> {
+        self.refresher.status().fresh_at.map(|_| &self.rows.table)
+    }
+
+    /// What reads the rows.
+    pub const fn refresher(&self) -> &Arc<Refresher> {
+        &self.refresher
+    }
+
+    /// Prepares [`CustomerTable::named`] for requests, from here on.
+    pub(super) fn index_names(&self) {
+        self.rows.table.index_names();
+    }
+
+    /// How many rows are left out because they are wrong.
+    pub fn refused(&self) -> usize {
+        self.rows.refused.load(Ordering::Relaxed)
+    }
+
+    /// Goes on with other groups.
+    pub fn update(&self, groups: Arc<GroupTable>) {
+        self.rows.groups.store(groups);
+        if self.rows.restore().is_none() {
+            self.wanted.full.store(true, Ordering::Relaxed);
+            self.wanted.hint.notify_one();
+        }
+    }
+}
+
+impl fmt::Debug for PostgresDirectory {
+    /// The seed is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PostgresDirectory({:?})", self.rows.table)
+    }
+}
+
+// === impl KnownRows ===
+
+impl KnownRows {
+    /// Takes up the rows of the snapshot. When it was written; `None` where there is none that can be used.
+    fn restore(&self) -> Option<Nanos> {
+        let snapshot = self.snapshot.lock();
+        let restored = snapshot.read().and_then(|kept| {
+            let Some(Kept { text, at }) = kept else { return Ok(None) };
+            self.merge(&text, RowSet::Log).map(|_| Some(at))
+        });
+        restored.unwrap_or_else(|reason| {
+            let file = snapshot.path();
+            tracing::error!(file, reason, "the snapshot of customers cannot be used");
+            None
+        })
+    }
+
+    /// Takes up rows of the database, and writes them down.
+    fn take(&self, copied: &Copied, header: usize, rows: RowSet) -> Result<Changes, String> {
+        let mut snapshot = self.snapshot.lock();
+        let changes = self.merge(&copied.text, rows)?;
+        match rows {
+            RowSet::Changed => snapshot.add(copied.text.get(header..).unwrap_or_default()),
+            RowSet::All | RowSet::Log => snapshot.replace(&copied.text),
+        }
+        Ok(changes)
+    }
+
+    fn merge(&self, text: &str, rows: RowSet) -> Result<Changes, String> {
+        let (changes, faults) = self
+            .table
+            .merge(text, rows, &self.groups.load())
+            .map_err(|Faults { faults, .. }| faults.first().map(|(_, fault)| fault.to_string()).unwrap_or_default())?;
+        let lines: BTreeSet<u64> = faults.faults.iter().map(|(line, _)| *line).collect();
+        let count = lines.len().saturating_add(faults.more);
+        match rows {
+            RowSet::All | RowSet::Log => self.refused.store(count, Ordering::Relaxed),
+            RowSet::Changed => drop(self.refused.fetch_add(count, Ordering::Relaxed)),
+        }
+        self.tell(text, &faults, count);
+        Ok(changes)
+    }
+
+    /// Names the customers of rows that are wrong, once.
+    fn tell(&self, text: &str, faults: &Faults, count: usize) {
+        let told = faults.faults.iter().take(MOST_TOLD);
+        let told: Vec<_> = told.map(|(line, fault)| (customer_on(text, *line), described(fault))).collect();
+        let hash = files::hash(format!("{count} {told:?}").as_bytes());
+        if count == 0 || std::mem::replace(&mut *self.told.lock(), hash) == hash {
+            return;
+        }
+        for (customer, reason) in told {
+            tracing::warn!(
+                customer,
+                reason,
+                "a row of the directory is left out; what was known of its credential stays"
+            );
+        }
+        tracing::warn!(rows = count, "rows of the directory are left out");
+    }
+}
+
+/// The name of the customer on a line, which is not the first one.
+fn customer_on(text: &str, line: u64) -> String {
+    let position = usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1);
+    let [header, row] = [0, position].map(|position| {
+        let line = text.lines().nth(position).unwrap_or_default();
+        let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(line.as_bytes());
+        reader.records().next().and_then(Result::ok).unwrap_or_default()
+    });
+    let column = header.iter().position(|name| name == "customer");
+    let name = column.and_then(|column| row.get(column)).unwrap_or_default().trim();
+    if is_name(name) { name.to_owned() } else { format!("(in row {position})") }
+}
+
+/// What is wrong with a row, where lines mean nothing.
+fn described(fault: &Fault) -> String {
+    match fault {
+        Fault::RepeatedCredential(_) => "the credential stands in another row, too".to_owned(),
+        Fault::Disagrees { what, .. } => format!("the customer has another {what} in another row"),
+        fault => fault.to_string(),
+    }
+}
+
+// === the source ===
+
+/// The database as a source.
+struct Database {
+    terms: PostgresTerms,
+    rows: Arc<KnownRows>,
+    wanted: Arc<Wanted>,
+    session: AsyncMutex<Option<Session>>,
+}
+
+#[async_trait]
+impl Source for Database {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { min_interval: MIN_INTERVAL, deadline: DEADLINE }
+    }
+
+    async fn refresh(&self, clock: &Arc<dyn Clock>) -> Result<Refreshed, String> {
+        let url = self.url()?;
+        let mut kept = self.session.lock().await;
+        let mut session = match kept.take().filter(|session| session.is_good(&url)) {
+            Some(session) => session,
+            None => {
+                let levels = self.rows.groups.load_full();
+                Session::open(&self.terms, &url, levels.levels(), &self.wanted).await?
+            }
+        };
+        let began = clock.now();
+        let wants_all = self.wanted.full.swap(false, Ordering::Relaxed) || session.full_due <= began;
+        let changed = if wants_all { None } else { session.read_changed(self.terms.timeout).await? };
+        match changed {
+            Some(changed) if changed.count == 0 => {}
+            Some(changed) => self.take(changed, &session, RowSet::Changed).await?,
+            None => {
+                let all = session.read_all(self.terms.timeout).await?;
+                self.take(all, &session, RowSet::All).await?;
+                session.full_due = began.saturating_add(self.terms.full_every);
+            }
+        }
+        let until_full = session.full_due.saturating_sub(clock.now());
+        let next = if session.has_changes() { self.terms.interval.min(until_full) } else { until_full };
+        *kept = Some(session);
+        Ok(Refreshed { entries: self.rows.table.credentials(), next })
+    }
+}
+
+impl Database {
+    /// What the file of the URL holds now.
+    fn url(&self) -> Result<String, String> {
+        let (bytes, _) = files::read(&self.terms.url_file, MAX_URL);
+        let bytes = bytes.map_err(|unreadable| format!("the file of the URL {unreadable}"))?;
+        String::from_utf8(bytes).map_err(|_| "the file of the URL is not in UTF-8".to_owned())
+    }
+
+    async fn take(&self, copied: Copied, session: &Session, rows: RowSet) -> Result<(), String> {
+        let (known, header) = (Arc::clone(&self.rows), session.header().len());
+        let taken = spawn_blocking(move || known.take(&copied, header, rows)).await;
+        let Changes { added, changed, removed } = taken.map_err(|_| "its rows cannot be read")??;
+        if added.saturating_add(changed).saturating_add(removed) > 0 {
+            tracing::info!(added, changed, removed, "directory of customers updated");
+        }
+        Ok(())
+    }
+}

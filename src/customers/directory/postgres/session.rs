@@ -1,0 +1,227 @@
+//! A connection to a database, and what is known as long as it stands.
+
+use std::collections::HashSet;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::StreamExt;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::{AsyncMessage, Client, Config, Error};
+
+use super::PostgresTerms;
+use super::statement::{Column, Statements, bare, quoted};
+use super::tls::DatabaseTls;
+use super::url::DatabaseUrl;
+use crate::files;
+use crate::units::Nanos;
+
+/// The most that a query may give, in bytes of CSV.
+pub(super) const MAX_ROWS: usize = 1 << 30;
+/// The content of a notification after which all rows are read.
+const FULL: &str = "full";
+/// Has the server stop working on what nobody waits for any more. Servers before 14 do not know it.
+const WATCH_CLIENT: &str = "SET client_connection_check_interval = '2s'";
+const READ_ONLY: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY";
+
+/// What there may be to do before it is due.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Notified where there may be something new.
+    pub(super) hint: Arc<Notify>,
+    /// Whether all rows are to be read.
+    pub(super) full: AtomicBool,
+}
+
+/// A connection. Ends when this is dropped.
+pub(super) struct Session {
+    client: Client,
+    _driver: Driver,
+    statements: Statements,
+    /// A hash of the URL that it was opened with.
+    url: u128,
+    /// When the newest row known was changed, in microseconds since 1970.
+    newest: Option<i64>,
+    /// The rows that the last look at changes gave, by their hashes.
+    seen: HashSet<u128>,
+    /// When all rows are due again.
+    pub(super) full_due: Nanos,
+}
+
+/// The task that reads what the server says; it ends when this is dropped.
+struct Driver(JoinHandle<()>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Rows as CSV.
+pub(super) struct Copied {
+    /// With the line of the names of columns.
+    pub(super) text: String,
+    /// How many there are.
+    pub(super) count: usize,
+}
+
+impl Session {
+    /// Connects to the first server of the URL that answers. `levels` are those of groups.
+    pub(super) async fn open(
+        terms: &PostgresTerms,
+        url: &str,
+        levels: &[Arc<str>],
+        wanted: &Arc<Wanted>,
+    ) -> Result<Self, String> {
+        let parsed = DatabaseUrl::parse(url).map_err(|bad| format!("the file of the URL {bad}"))?;
+        let mut failures = Vec::new();
+        for config in parsed.servers(terms.asks_for_tls, terms.timeout.to_duration()) {
+            match timeout(terms.timeout.to_duration(), Self::open_one(terms, &config, levels, wanted)).await {
+                Ok(Ok((client, driver, statements))) => {
+                    return Ok(Self {
+                        client,
+                        _driver: driver,
+                        statements,
+                        url: files::hash(url.as_bytes()),
+                        newest: None,
+                        seen: HashSet::new(),
+                        full_due: Nanos::ZERO,
+                    });
+                }
+                Ok(Err(failure)) => failures.push(failure),
+                Err(_) => failures.push(format!("no answer within {}", terms.timeout)),
+            }
+        }
+        Err(failures.join("; "))
+    }
+
+    async fn open_one(
+        terms: &PostgresTerms,
+        config: &Config,
+        levels: &[Arc<str>],
+        wanted: &Arc<Wanted>,
+    ) -> Result<(Client, Driver, Statements), String> {
+        let tls = DatabaseTls::new(terms.tls.as_deref());
+        let (client, mut connection) = config.connect(tls).await.map_err(|error| described(&error))?;
+        let told = Arc::clone(wanted);
+        let driver = Driver(tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|task| connection.poll_message(task)).await {
+                if let AsyncMessage::Notification(notification) = message {
+                    told.full.fetch_or(notification.payload() == FULL, Ordering::Relaxed);
+                    told.hint.notify_one();
+                }
+            }
+            // the connection is lost, and another one may be had
+            told.hint.notify_one();
+        }));
+        client.batch_execute(READ_ONLY).await.map_err(|error| described(&error))?;
+        drop(client.batch_execute(WATCH_CLIENT).await);
+        if let Some(channel) = &terms.channel
+            && let Err(error) = client.batch_execute(&format!("LISTEN {}", quoted(channel))).await
+        {
+            let reason = described(&error);
+            tracing::warn!(reason, "PostgreSQL will not notify of changes; they are found when they are looked for");
+        }
+        let prepared = client.prepare(bare(&terms.query)).await.map_err(|error| described(&error))?;
+        let columns: Vec<Column<'_>> =
+            prepared.columns().iter().map(|column| (column.name(), column.type_())).collect();
+        let statements = Statements::new(&terms.query, &columns, levels)?;
+        Ok((client, driver, statements))
+    }
+
+    /// Whether it stands, and was opened with this URL.
+    pub(super) fn is_good(&self, url: &str) -> bool {
+        !self.client.is_closed() && self.url == files::hash(url.as_bytes())
+    }
+
+    /// Whether changes can be asked for.
+    pub(super) const fn has_changes(&self) -> bool {
+        self.statements.has_changes()
+    }
+
+    /// The line with the names of columns.
+    pub(super) fn header(&self) -> &str {
+        &self.statements.header
+    }
+
+    /// Reads all rows. The server may be silent for `patience`.
+    pub(super) async fn read_all(&mut self, patience: Nanos) -> Result<Copied, String> {
+        let (statement, text) = (self.statements.copy_all(), self.statements.header.clone());
+        let mut copied = Copied { text, count: 0 };
+        self.newest = None;
+        self.seen = HashSet::new();
+        self.copy(&statement, patience, |row| copied.add(row)).await?;
+        Ok(copied)
+    }
+
+    /// Reads the rows that changed since the last look; `None` where changes cannot be asked for.
+    pub(super) async fn read_changed(&mut self, patience: Nanos) -> Result<Option<Copied>, String> {
+        let Some(statement) = self.newest.and_then(|newest| self.statements.copy_changed(newest)) else {
+            return Ok(None);
+        };
+        let mut copied = Copied { text: self.statements.header.clone(), count: 0 };
+        let before = std::mem::take(&mut self.seen);
+        let mut seen = HashSet::new();
+        self.copy(&statement, patience, |row| {
+            let hash = files::hash(row.as_bytes());
+            seen.insert(hash);
+            if before.contains(&hash) { Ok(()) } else { copied.add(row) }
+        })
+        .await?;
+        self.seen = seen;
+        Ok(Some(copied))
+    }
+
+    async fn copy(
+        &mut self,
+        statement: &str,
+        patience: Nanos,
+        mut take: impl FnMut(&str) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let patience_ended = |_| format!("no answer within {patience}");
+        let rows = timeout(patience.to_duration(), self.client.copy_out(statement)).await.map_err(patience_ended)?;
+        let mut rows = pin!(rows.map_err(|error| described(&error))?);
+        while let Some(row) = timeout(patience.to_duration(), rows.next()).await.map_err(patience_ended)? {
+            let row = row.map_err(|error| described(&error))?;
+            let row = str::from_utf8(&row).map_err(|_| "what it answers is no text")?;
+            // one message holds one row, which no line break is in
+            let (changed, row) =
+                row.split_once(',').filter(|(_, row)| row.ends_with('\n')).ok_or("it gives no rows")?;
+            self.newest = self.newest.max(changed.parse().ok());
+            take(row)?;
+        }
+        Ok(())
+    }
+}
+
+impl Copied {
+    fn add(&mut self, row: &str) -> Result<(), String> {
+        if self.text.len().saturating_add(row.len()) > MAX_ROWS {
+            return Err(format!("the query gives more than {} MiB", MAX_ROWS >> 20));
+        }
+        self.text.push_str(row);
+        self.count = self.count.saturating_add(1);
+        Ok(())
+    }
+}
+
+/// An error in words without anything that rows hold. What is wrong with the query, with the database or with the user is
+/// told as the server says it.
+fn described(error: &Error) -> String {
+    match error.as_db_error() {
+        Some(told) => {
+            let code = told.code().code();
+            match code.get(..2) {
+                Some("42" | "28" | "3D") => format!("{} ({code})", told.message()),
+                _ => format!("the server refuses with SQLSTATE {code}"),
+            }
+        }
+        None => match std::error::Error::source(error) {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        },
+    }
+}
