@@ -29,6 +29,8 @@ imports() { # imports PYTHON MODULE
 }
 if [ "$for_what" != run ]; then
     need redis-server redis-server # tests of what is kept in Redis
+    # tests of customers in PostgreSQL; Debian keeps its programs where the path does not lead
+    [ -n "$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || need initdb postgresql
     need chromium chromium             # the test of the page on the admin port
     need curl curl                 # a client of others for HTTP/2 and TLS; customers of the gateways that are watched
     need h2load nghttp2-client
@@ -75,7 +77,7 @@ install_missing() {
     $as_root apt-get update -q
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -q --no-install-recommends $missing
-    for service in redis-server prometheus nginx haproxy caddy; do
+    for service in redis-server postgresql prometheus nginx haproxy caddy; do
         case "$missing" in
             *" $service"*) $as_root systemctl disable "$service" >/dev/null 2>&1 || true ;;
         esac

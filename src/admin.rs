@@ -252,10 +252,11 @@ impl Admin {
             let pending = pool.room.as_ref().map(|room| room.waiting());
             self.telemetry.set_upstream(&pool.upstream.name, pool.healthy(), pending);
         }
-        self.telemetry.set_sources(active.sources().iter().map(|source| {
+        let usage = active.sources().into_iter().map(|source| {
             let SourceStatus { entries, fresh_at, .. } = source.status();
             SourceUsage { source: source.name(), entries, fresh_at }
-        }));
+        });
+        self.telemetry.set_sources(usage, active.directory.refused_rows());
         match self.telemetry.render() {
             Ok(text) => (StatusCode::OK, EXPOSITION, text),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("cannot render the metrics: {error}\n")),

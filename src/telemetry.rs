@@ -351,9 +351,10 @@ impl Telemetry {
         self.sources.service_asked(result, took);
     }
 
-    /// How the sources stand, in place of those before; to be called before [`Telemetry::render`].
-    pub fn set_sources(&self, sources: impl Iterator<Item = SourceUsage>) {
-        self.sources.set(sources);
+    /// How the sources stand, in place of those before, and how many rows of customers are left out; to be called before
+    /// [`Telemetry::render`].
+    pub fn set_sources(&self, sources: impl Iterator<Item = SourceUsage>, refused_rows: usize) {
+        self.sources.set(sources, refused_rows);
     }
 
     /// Who was denied most, in place of whoever it was before; to be called before [`Telemetry::render`].

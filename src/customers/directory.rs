@@ -82,6 +82,14 @@ impl Directory {
         }
     }
 
+    /// How many rows of the database are left out because they are wrong.
+    pub fn refused_rows(&self) -> usize {
+        match self {
+            Self::Postgres(database) => database.refused(),
+            Self::Nobody | Self::File(_) | Self::Asked(_) => 0,
+        }
+    }
+
     /// Prepares [`Directory::named`] for requests, from here on.
     pub fn index_names(&self) {
         match self {

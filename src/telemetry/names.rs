@@ -139,11 +139,13 @@ catalogue! {
     CUSTOMER_LOOKUP_DURATION: "tollgate_customer_lookup_duration_seconds" []
         "Time that calls to that service took."
     SOURCE_REFRESHES: "tollgate_source_refreshes_total" ["source", "result"]
-        "Times that a source of customers or keys was asked in the background (jwks: the keys of tokens), by result (success, failure)."
+        "Times that a source of customers or keys was asked in the background (jwks: the keys of tokens, postgres: the customers of a database), by result (success, failure)."
     SOURCE_ENTRIES: "tollgate_source_entries" ["source"]
-        "What is served from a source: keys."
+        "What is served from a source: keys, or credentials of customers."
     SOURCE_LAST_SUCCESS_TIMESTAMP: "tollgate_source_last_success_timestamp_seconds" ["source"]
-        "When a source was last read; 0 if it never was."
+        "When a source was last read, or the snapshot that is served in its place was written; 0 if it never was."
+    DIRECTORY_REFUSED_ROWS: "tollgate_directory_refused_rows" []
+        "Rows of customers in PostgreSQL that are left out because they are wrong."
     CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]
         "Configurations read, by result."
     CONFIG_LAST_RELOAD_SUCCESSFUL: "tollgate_config_last_reload_successful" []

@@ -1,8 +1,8 @@
 //! The metrics of what stands elsewhere: keys that are fetched in the background, and customers that are asked for.
 
-use prometheus::{GaugeVec, Histogram, IntCounterVec, IntGaugeVec, Registry};
+use prometheus::{GaugeVec, Histogram, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::{counter, gauge, histogram_opts, names, registered};
+use super::{counter, gauge, histogram_opts, names, opts, registered};
 use crate::units::Nanos;
 
 /// What is counted of sources.
@@ -11,6 +11,7 @@ pub(super) struct SourceMetrics {
     refreshes: IntCounterVec,
     entries: IntGaugeVec,
     last_success: GaugeVec,
+    refused_rows: IntGauge,
     lookups: IntCounterVec,
     lookup_duration: Histogram,
 }
@@ -32,6 +33,7 @@ impl SourceMetrics {
             refreshes: counter(registry, &names::SOURCE_REFRESHES)?,
             entries: gauge(registry, &names::SOURCE_ENTRIES)?,
             last_success: gauge(registry, &names::SOURCE_LAST_SUCCESS_TIMESTAMP)?,
+            refused_rows: registered(registry, IntGauge::with_opts(opts(&names::DIRECTORY_REFUSED_ROWS))?)?,
             lookups: counter(registry, &names::CUSTOMER_LOOKUPS)?,
             lookup_duration: registered(
                 registry,
@@ -53,8 +55,9 @@ impl SourceMetrics {
         self.lookup_duration.observe(took.as_secs_f64());
     }
 
-    /// The sources there are, in place of those before.
-    pub(super) fn set(&self, sources: impl Iterator<Item = SourceUsage>) {
+    /// The sources there are, in place of those before, and how many rows of customers are left out.
+    pub(super) fn set(&self, sources: impl Iterator<Item = SourceUsage>, refused_rows: usize) {
+        self.refused_rows.set(i64::try_from(refused_rows).unwrap_or(i64::MAX));
         self.entries.reset();
         self.last_success.reset();
         for SourceUsage { source, entries, fresh_at } in sources {

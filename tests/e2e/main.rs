@@ -59,6 +59,7 @@ mod operators;
 mod page;
 mod panics;
 mod passing;
+mod postgres_customers;
 mod priorities;
 mod process;
 mod protection;

@@ -13,6 +13,7 @@ pub mod http2;
 pub mod metrics;
 pub mod origin;
 mod ports;
+pub mod postgres;
 pub mod process;
 pub mod prometheus;
 pub mod redis;

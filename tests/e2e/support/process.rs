@@ -145,8 +145,17 @@ impl Process {
 
     /// The memory it has, in bytes.
     pub fn memory(&self) -> u64 {
+        self.memory_called("VmRSS:")
+    }
+
+    /// The most memory that it has had, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        self.memory_called("VmHWM:")
+    }
+
+    fn memory_called(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 

@@ -52,11 +52,29 @@ pub(super) struct Session {
 }
 
 /// The task that reads what the server says; it ends when this is dropped.
-struct Driver(JoinHandle<()>);
+struct Driver {
+    task: JoinHandle<()>,
+    is_wanted: Arc<AtomicBool>,
+}
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.0.abort();
+        self.is_wanted.store(false, Ordering::Relaxed);
+        self.task.abort();
+    }
+}
+
+/// Has the database asked again when a connection is lost that is wanted, be it with the runtime that it was opened on.
+struct HintAtEnd {
+    wanted: Arc<Wanted>,
+    is_wanted: Arc<AtomicBool>,
+}
+
+impl Drop for HintAtEnd {
+    fn drop(&mut self) {
+        if self.is_wanted.load(Ordering::Relaxed) {
+            self.wanted.hint.notify_one();
+        }
     }
 }
 
@@ -106,17 +124,17 @@ impl Session {
     ) -> Result<(Client, Driver, Statements), String> {
         let tls = DatabaseTls::new(terms.tls.as_deref());
         let (client, mut connection) = config.connect(tls).await.map_err(|error| described(&error))?;
-        let told = Arc::clone(wanted);
-        let driver = Driver(tokio::spawn(async move {
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let ended = HintAtEnd { wanted: Arc::clone(wanted), is_wanted: Arc::clone(&is_wanted) };
+        let task = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|task| connection.poll_message(task)).await {
                 if let AsyncMessage::Notification(notification) = message {
-                    told.full.fetch_or(notification.payload() == FULL, Ordering::Relaxed);
-                    told.hint.notify_one();
+                    ended.wanted.full.fetch_or(notification.payload() == FULL, Ordering::Relaxed);
+                    ended.wanted.hint.notify_one();
                 }
             }
-            // the connection is lost, and another one may be had
-            told.hint.notify_one();
-        }));
+        });
+        let driver = Driver { task, is_wanted };
         client.batch_execute(READ_ONLY).await.map_err(|error| described(&error))?;
         drop(client.batch_execute(WATCH_CLIENT).await);
         if let Some(channel) = &terms.channel

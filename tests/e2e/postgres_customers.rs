@@ -1,0 +1,297 @@
+//! Customers who stand in a PostgreSQL database: a real one, which is changed, killed, stopped and replaced.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support::postgres::Postgres;
+use crate::support::{Gateway, Origin, Process, Response, now, wait_until};
+
+const QUERY: &str = "SELECT credential, customer, plan, overrides, valid_until, suspended, updated_at FROM api_keys";
+
+const SCHEMA: &str = "CREATE TABLE api_keys (id serial, credential text PRIMARY KEY, customer text NOT NULL, plan text,
+        overrides jsonb, valid_until timestamptz, suspended boolean NOT NULL DEFAULT false,
+        updated_at timestamptz NOT NULL DEFAULT now());
+    GRANT SELECT ON api_keys TO gate;
+    INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-1', 'acme', 'free'), ('key-canary-2', 'globex', 'pro');";
+
+/// A server with two customers.
+fn database() -> Postgres {
+    let database = Postgres::start("pass-canary-1");
+    database.say(SCHEMA);
+    database
+}
+
+/// A configuration whose customers `query` gives; `options` go with it.
+fn config(origin: &Origin, query: &str, options: &str) -> String {
+    format!(
+        "{}customers:
+  identify: [{{ header: x-api-key }}]
+  directory:
+    postgres: {{ url_file: url, query: {query:?}, snapshot_file: customers.snapshot{options} }}
+plans: [free, pro]
+limits: {{ guard: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 10000, plans: {{ pro: {{ burst: 20000 }} }} }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream()
+    )
+}
+
+fn gateway(origin: &Origin, url: &str, options: &str) -> Gateway {
+    Gateway::start_with(&config(origin, QUERY, options), &[("url", url)], &[])
+}
+
+#[track_caller]
+fn ask(gateway: &Gateway, key: &str) -> Response {
+    gateway.get("/", &[("x-api-key", key)])
+}
+
+#[track_caller]
+fn status(gateway: &Gateway, key: &str) -> u16 {
+    ask(gateway, key).status
+}
+
+/// The quota that tells the plans apart.
+#[track_caller]
+fn quota(gateway: &Gateway, key: &str) -> Option<u64> {
+    ask(gateway, key).number("x-ratelimit-limit")
+}
+
+fn attempts(gateway: &Gateway, result: &str) -> f64 {
+    let labels = [("source", "postgres"), ("result", result)];
+    gateway.metrics().value("tollgate_source_refreshes_total", &labels).unwrap_or_default()
+}
+
+/// No part of what tollgate says or keeps holds a password or a credential.
+#[track_caller]
+fn assert_no_canary(gateway: &Gateway) {
+    let snapshot = std::fs::read_to_string(gateway.folder.path().join("customers.snapshot")).unwrap_or_default();
+    let said = [gateway.process.stderr(), gateway.process.stdout(), snapshot];
+    let shown = ["/metrics", "/status"].map(|target| gateway.admin_get(target).text());
+    for text in said.iter().chain(&shown) {
+        assert!(!text.contains("canary"), "{text}");
+    }
+}
+
+#[test]
+fn a_notification_has_a_changed_plan_in_force_at_once() {
+    let (origin, database) = (Origin::start(), database());
+    let gateway = gateway(&origin, &database.url(), ", channel: customers, interval: 1h, full_every: 1h");
+    assert_eq!((quota(&gateway, "key-canary-1"), quota(&gateway, "key-canary-2")), (Some(10_000), Some(20_000)));
+    assert_eq!(status(&gateway, "key-3"), 401);
+    wait_until("the connection that stays", || {
+        database.say("SELECT count(*) FROM pg_stat_activity WHERE usename = 'gate'") == "1"
+    });
+    database.say("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'; NOTIFY customers");
+    let began = now();
+    wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
+    // an hour would have passed without the notification; how fast it is, measure by what else takes time here
+    assert!(now() - began < crate::support::PATIENCE / 2);
+    // rows that are gone need a look at all of them
+    database.say("DELETE FROM api_keys WHERE customer = 'globex'; NOTIFY customers, 'full'");
+    wait_until("the row to be gone", || status(&gateway, "key-canary-2") == 401);
+    assert_eq!(gateway.metrics().value("tollgate_source_entries", &[("source", "postgres")]), Some(1.0));
+    assert_no_canary(&gateway);
+}
+
+#[test]
+fn changes_are_found_within_an_interval_and_deletions_by_a_look_at_all_rows() {
+    let (origin, database) = (Origin::start(), database());
+    let gateway = gateway(&origin, &database.url(), ", interval: 200ms, full_every: 3s");
+    database.say("INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-3', 'initech', 'pro')");
+    wait_until("the new customer", || quota(&gateway, "key-canary-3") == Some(20_000));
+    database.say("UPDATE api_keys SET suspended = true, updated_at = now() WHERE customer = 'acme'");
+    wait_until("the suspension", || status(&gateway, "key-canary-1") == 403);
+    database.say(
+        "UPDATE api_keys SET valid_until = now() - interval '1 day', updated_at = now() WHERE customer = 'globex'",
+    );
+    wait_until("the end", || status(&gateway, "key-canary-2") == 401);
+    database.say(
+        "UPDATE api_keys SET overrides = '{\"guard\": \"unlimited\"}', updated_at = now() WHERE customer = 'initech'",
+    );
+    wait_until("the overrides", || quota(&gateway, "key-canary-3").is_none());
+    // a transaction that began before others and ends after them
+    database.say("INSERT INTO api_keys (credential, customer, plan, updated_at) VALUES ('key-4', 'late', 'free', now() - interval '30 s')");
+    wait_until("the late row", || status(&gateway, "key-4") == 200);
+    database.say("DELETE FROM api_keys WHERE customer = 'late'");
+    wait_until("the row to be gone", || status(&gateway, "key-4") == 401);
+}
+
+#[test]
+fn customers_stay_known_while_the_database_is_dead_and_change_when_it_is_back() {
+    let (origin, mut database) = (Origin::start(), database());
+    let gateway = gateway(&origin, &database.url(), ", interval: 200ms");
+    database.kill();
+    wait_until("a failure", || attempts(&gateway, "failure") > 0.0);
+    for _ in 0..20 {
+        assert_eq!((status(&gateway, "key-canary-1"), status(&gateway, "key-3")), (200, 401));
+    }
+    assert_eq!(gateway.admin_get("/readyz").status, 200);
+    database.run();
+    database.say("UPDATE api_keys SET plan = 'pro' WHERE customer = 'acme'");
+    // the row does not say that it changed, and all of them are read after connecting
+    wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
+    assert_no_canary(&gateway);
+}
+
+#[test]
+fn a_database_that_hangs_holds_nobody_up_and_another_takes_its_place() {
+    let (origin, first) = (Origin::start(), database());
+    let second = database();
+    second.say("UPDATE api_keys SET plan = 'pro'");
+    let both = format!("postgres://gate:pass-canary-1@127.0.0.1:{},127.0.0.1:{}/postgres", first.port, second.port);
+    let gateway = gateway(&origin, &both, ", interval: 200ms, timeout: 500ms");
+    assert_eq!(quota(&gateway, "key-canary-1"), Some(10_000));
+    let began = now();
+    (0..20).for_each(|_| assert_eq!(status(&gateway, "key-canary-1"), 200));
+    let usual = now() - began;
+    first.signal("STOP");
+    let began = now();
+    for _ in 0..20 {
+        assert_eq!((status(&gateway, "key-canary-1"), status(&gateway, "key-3")), (200, 401));
+    }
+    assert!(now() - began < usual * 40, "requests wait for nobody");
+    wait_until("the second server", || quota(&gateway, "key-canary-1") == Some(20_000));
+    assert_no_canary(&gateway);
+}
+
+#[test]
+fn a_changed_password_is_taken_from_the_file() {
+    let (origin, database) = (Origin::start(), database());
+    let gateway = gateway(&origin, &database.url(), ", interval: 200ms");
+    database.say("ALTER ROLE gate PASSWORD 'pass-canary-2'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'gate'");
+    wait_until("the old password to be refused", || {
+        gateway.process.stderr().contains("password authentication failed")
+    });
+    assert_eq!(status(&gateway, "key-canary-1"), 200);
+    gateway.folder.write("url", database.url().replace("pass-canary-1", "pass-canary-2"));
+    database.say("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'");
+    wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
+    assert_no_canary(&gateway);
+}
+
+#[test]
+fn a_start_without_the_database_goes_on_with_the_snapshot() {
+    let (origin, mut database) = (Origin::start(), database());
+    let mut gateway = gateway(&origin, &database.url(), ", interval: 200ms, timeout: 500ms");
+    let snapshot = gateway.folder.path().join("customers.snapshot");
+    assert_eq!(std::fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777, 0o600);
+    // a change that no look at all rows has written down
+    database.say("UPDATE api_keys SET suspended = true, updated_at = now() WHERE customer = 'globex'");
+    wait_until("the suspension", || status(&gateway, "key-canary-2") == 403);
+    wait_until("it to be written down", || std::fs::read_to_string(&snapshot).unwrap().lines().count() > 3);
+    database.kill();
+    gateway.end("KILL");
+    // a row that was being written when the machine stopped
+    let whole = std::fs::read_to_string(&snapshot).unwrap();
+    std::fs::write(&snapshot, whole + "sha256:0123").unwrap();
+    gateway.start_again();
+    assert_eq!([1, 2, 3].map(|key| status(&gateway, &format!("key-canary-{key}"))), [200, 403, 401]);
+    // a changed configuration reads the same rows
+    gateway
+        .rewrite(&config(&origin, QUERY, ", interval: 200ms, timeout: 500ms").replace("burst: 10000", "burst: 10001"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(quota(&gateway, "key-canary-1"), Some(10_001));
+    // and one under which they are not understood is refused
+    let unknown = config(&origin, QUERY, ", interval: 200ms").replace("free", "gratis");
+    gateway.rewrite(&unknown);
+    let refused = gateway.reload();
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert!(refused.text().contains("more rows that are wrong"), "{refused:?}");
+    assert_eq!(quota(&gateway, "key-canary-1"), Some(10_001));
+    assert_no_canary(&gateway);
+    // the snapshot is a directory file, too
+    database.run();
+    wait_until("the database", || attempts(&gateway, "success") > 0.0);
+}
+
+#[test]
+fn a_first_start_without_the_database_is_not_ready_until_it_is_there() {
+    let (origin, mut database) = (Origin::start(), database());
+    let running = gateway(&origin, &database.url(), ", interval: 200ms, timeout: 500ms");
+    let folder = &running.folder;
+    database.kill();
+    std::fs::remove_file(folder.path().join("customers.snapshot")).unwrap();
+    let mut checked = Process::tollgate(&["check", "tollgate.yaml"], folder.path(), &[]);
+    assert!(checked.wait().success());
+    let said = checked.stdout() + &checked.stderr();
+    assert!(said.contains("no snapshot of customers yet") && !said.contains("canary"), "{said}");
+    let mut running = running;
+    running.end("TERM");
+    running.process = Process::tollgate(&["run", "--config", "tollgate.yaml"], running.folder.path(), &[]);
+    wait_until("the admin port", || std::net::TcpStream::connect(running.admin).is_ok());
+    wait_until("it to say what it waits for", || running.admin_get("/readyz").text().contains("waiting for customers"));
+    let response = ask(&running, "key-canary-1");
+    assert_eq!((response.status, response.number("retry-after")), (503, Some(1)), "{response:?}");
+    database.run();
+    wait_until("it to be ready", || running.admin_get("/readyz").status == 200);
+    assert_eq!(status(&running, "key-canary-1"), 200);
+    assert_no_canary(&running);
+}
+
+/// What a million customers cost beside the same ones in a file. `cargo nextest run --release --test e2e million_rows
+/// --run-ignored only --no-capture` prints it.
+#[test]
+#[ignore = "measures, for minutes"]
+fn a_million_rows_beside_a_file() {
+    const ROWS: &str = "SELECT 'sk_live_' || md5(n::text) AS credential, 'customer-' || n AS customer,
+        CASE WHEN n % 10 = 0 THEN 'pro' ELSE 'free' END AS plan FROM generate_series(1, 1000000) AS n";
+    let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
+    database.say(&format!(
+        "CREATE TABLE rows AS SELECT *, now() - interval '1 day' AS updated_at FROM ({ROWS}) AS made;
+        CREATE UNIQUE INDEX ON rows (credential); CREATE INDEX ON rows (updated_at); GRANT SELECT ON rows TO gate"
+    ));
+    let csv = database.say(&format!("COPY ({ROWS}) TO STDOUT (FORMAT csv, HEADER)"));
+    let of_database = config(&origin, "SELECT * FROM rows", ", channel: c, interval: 1h, full_every: 1h");
+    let start = of_database.find("    postgres:").unwrap();
+    let end = of_database.find("plans:").unwrap();
+    let of_file = format!("{}    file: customers.csv\n{}", &of_database[..start], &of_database[end..]);
+    let known = |gateway: &Gateway| gateway.admin_get("/status").json()["credentials"] == 1_000_000;
+    let measured = |mut gateway: Gateway, name: &str| {
+        gateway.end("TERM");
+        let began = now();
+        gateway.start_again();
+        wait_until("all rows", || known(&gateway));
+        let (took, memory, most) = (now() - began, gateway.process.memory() >> 20, gateway.process.peak_memory() >> 20);
+        eprintln!("{name}: {took:.2?} until all are known, {memory} MiB resident, {most} MiB at most");
+        gateway
+    };
+    drop(measured(Gateway::start_with(&of_file, &[("customers.csv", &csv)], &[]), "file"));
+    let first = Gateway::start_with(&of_database, &[("url", &database.url())], &[]);
+    wait_until("all rows", || known(&first));
+    let gateway = measured(first, "snapshot");
+    wait_until("the database", || attempts(&gateway, "success") > 0.0);
+    let resident = [gateway.process.memory() >> 20, gateway.process.peak_memory() >> 20];
+    eprintln!("after all rows were read again: {} MiB resident, {} MiB at most", resident[0], resident[1]);
+    let began = now();
+    database.say("UPDATE rows SET plan = 'pro', updated_at = now() WHERE customer = 'customer-1'; NOTIFY c");
+    let key = database.say("SELECT credential FROM rows WHERE customer = 'customer-1'");
+    wait_until("the other plan", || quota(&gateway, &key) == Some(20_000));
+    eprintln!("a changed row is in force after {:.2?}", now() - began);
+}
+
+#[test]
+fn rows_that_are_wrong_are_left_out_and_named() {
+    let (origin, database) = (Origin::start(), database());
+    let gateway = gateway(&origin, &database.url(), ", interval: 200ms, full_every: 1s");
+    database.say(
+        "UPDATE api_keys SET plan = 'canary1234567890', updated_at = now() WHERE customer = 'acme';
+        INSERT INTO api_keys (credential, customer, plan) VALUES ('sha256:key-canary', 'badhash', 'free'),
+            ('key-canary-5', 'split', 'free'), ('key-canary-6', 'split', 'pro'), ('key-7', 'initech', 'pro')",
+    );
+    wait_until("the row that is right", || status(&gateway, "key-7") == 200);
+    // what was known of a credential stays, and nobody is let in by chance
+    assert_eq!(quota(&gateway, "key-canary-1"), Some(10_000));
+    assert_eq!((status(&gateway, "key-canary-5"), status(&gateway, "key-canary-6")), (401, 401));
+    gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 3.0);
+    let log = gateway.process.stderr();
+    for named in ["\"acme\"", "\"badhash\"", "\"split\"", "another plan in another row"] {
+        assert!(log.contains(named), "{named}: {log}");
+    }
+    database.say("DELETE FROM api_keys WHERE customer IN ('split', 'badhash'); UPDATE api_keys SET plan = 'pro' WHERE customer = 'acme'");
+    gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 0.0);
+    assert_eq!(quota(&gateway, "key-canary-1"), Some(20_000));
+    // a query that gives something else changes nothing
+    database.say("ALTER TABLE api_keys RENAME COLUMN plan TO tariff");
+    wait_until("the fault", || gateway.process.stderr().contains("column \\\"plan\\\" does not exist"));
+    assert_eq!(quota(&gateway, "key-canary-1"), Some(20_000));
+    assert_no_canary(&gateway);
+}

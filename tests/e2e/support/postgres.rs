@@ -1,0 +1,134 @@
+//! A PostgreSQL server of a test's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::process::signal;
+use super::{free_port, wait_until};
+
+/// Who the server runs as where tests run as root, which it refuses to run as.
+const USER: &str = "nobody";
+
+/// A running server that keeps nothing for good.
+#[derive(Debug)]
+pub struct Postgres {
+    server: Option<Child>,
+    pub port: u16,
+    /// Its files, outside the folders of tests, which others may not be allowed to enter.
+    data: PathBuf,
+    password: String,
+}
+
+impl Postgres {
+    /// Starts one whose user `gate` has this password.
+    pub fn start(password: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("tollgate-postgres-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let data = std::env::temp_dir().join(name);
+        fs::create_dir_all(&data).unwrap();
+        if is_root() {
+            let owned = Command::new("chown").arg(USER).arg(&data).status().unwrap();
+            assert!(owned.success());
+        }
+        let initialised = as_user(&program("initdb"))
+            .args(["--pgdata", &data.display().to_string(), "--username", "admin", "--auth-local", "trust"])
+            .args(["--auth-host", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync"])
+            .current_dir(&data)
+            .output()
+            .unwrap();
+        assert!(initialised.status.success(), "{}", String::from_utf8_lossy(&initialised.stderr));
+        let mut postgres = Self { server: None, port: free_port(), data, password: password.to_owned() };
+        postgres.run();
+        postgres.say(&format!("CREATE ROLE gate LOGIN PASSWORD '{password}'"));
+        postgres
+    }
+
+    /// Starts the server on its files, after its end.
+    pub fn run(&mut self) {
+        let (port, data) = (self.port.to_string(), self.data.display().to_string());
+        let spawned = as_user(&program("postgres"))
+            .args(["-D", &data, "-p", &port, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"])
+            .args(["-c", &format!("unix_socket_directories={data}")])
+            .current_dir(&self.data)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        self.server = Some(spawned.unwrap());
+        wait_until("PostgreSQL to answer", || self.try_say("SELECT 1").is_ok());
+    }
+
+    /// What leads to it, as the user of gateways.
+    pub fn url(&self) -> String {
+        format!("postgres://gate:{}@127.0.0.1:{}/postgres", self.password, self.port)
+    }
+
+    /// Has it run statements, as its administrator; what they give.
+    #[track_caller]
+    pub fn say(&self, statements: &str) -> String {
+        self.try_say(statements).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    fn try_say(&self, statements: &str) -> Result<String, String> {
+        let output = Command::new(program("psql"))
+            .args(["-h", &self.data.display().to_string(), "-p", &self.port.to_string(), "-U", "admin"])
+            .args(["-v", "ON_ERROR_STOP=1", "-qAt", "-d", "postgres", "-c", statements])
+            .output()
+            .unwrap();
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout).unwrap().trim_end().to_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// Sends a signal by its name to the server and all that works for it.
+    pub fn signal(&self, name: &str) {
+        let Some(server) = &self.server else { return };
+        let listed = Command::new("ps").args(["-o", "pid=", "--ppid", &server.id().to_string()]).output().unwrap();
+        let workers = String::from_utf8(listed.stdout).unwrap();
+        // a worker may have ended meanwhile
+        for worker in workers.split_whitespace() {
+            drop(Command::new("kill").args([&format!("-{name}"), worker]).stderr(Stdio::null()).status());
+        }
+        signal(server.id(), name);
+    }
+
+    /// Ends it at once, as a crash does.
+    pub fn kill(&mut self) {
+        // what a process holds back is let go with the process
+        self.signal("CONT");
+        self.signal("QUIT");
+        if let Some(mut server) = self.server.take() {
+            drop(server.wait());
+        }
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.kill();
+        drop(fs::remove_dir_all(&self.data));
+    }
+}
+
+/// Where Debian's packages have a program, or the path of users does.
+fn program(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let found = versions.map(|version| version.path().join("bin").join(name)).filter(|path| path.exists()).max();
+    found.unwrap_or_else(|| PathBuf::from(name))
+}
+
+fn as_user(program: &Path) -> Command {
+    if !is_root() {
+        return Command::new(program);
+    }
+    // dies with the test, whatever becomes of that
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", USER, "--clear-groups", "--pdeathsig", "QUIT", "--"]).arg(program);
+    command
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
