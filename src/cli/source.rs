@@ -13,6 +13,7 @@ use crate::customers::{Directory, Tokens};
 use crate::files::{self, FileVersion, Unreadable};
 use crate::gateway::upstream::TlsConnector;
 use crate::http::listener::ListenerConfig;
+use crate::redis_client::Servers;
 use crate::ruleset::Endpoint;
 use crate::runtime::descriptors::{self, FdBudget, Needs};
 use crate::runtime::reload::{AccessTerms, StoreSettings};
@@ -25,12 +26,14 @@ mod include;
 mod listeners;
 mod lookup;
 mod operators;
+mod postgres;
 mod store;
 mod tokens;
 mod upstreams;
 mod usage_events;
 mod webhook;
 
+use directory::OtherSource;
 use store::StoreSource;
 
 /// A configuration with everything it names.
@@ -182,9 +185,9 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     let servers = store.as_ref().map(|(store, _)| &store.settings.servers);
     let directory = match &loaded.directory {
         None => Arc::default(),
-        Some(named) => lookup::server(path, named, servers, seen)
-            .and_then(|server| {
-                directory::open(path, named, server, (&loaded.overrides, &groups), &mut kept.directory, seen)
+        Some(named) => other_source(path, named, servers, seen)
+            .and_then(|other| {
+                directory::open(path, named, other, (&loaded.overrides, &groups), &mut kept.directory, seen)
             })
             .map_err(with_warnings)?,
     };
@@ -198,7 +201,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     loaded.warnings.extend(beyond_descriptors(&name(path), &loaded));
-    loaded.warnings.extend(directory::warnings(loaded.directory.as_ref(), &directory));
+    loaded.warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));
     kept.cluster.clone_from(&cluster);
     Ok(Source {
         loaded,
@@ -218,6 +221,19 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
 
 fn usage_events(path: &Path, loaded: &Loaded, seen: &mut Vec<FileVersion>) -> Result<Option<UsageSettings>, Problems> {
     loaded.usage_events.as_ref().map(|says| usage_events::open(path, says, seen)).transpose()
+}
+
+/// Who knows the customers, where `source` names no file.
+fn other_source(
+    path: &Path,
+    source: &DirectorySource,
+    servers: Option<&Servers>,
+    seen: &mut Vec<FileVersion>,
+) -> Result<Option<OtherSource>, Problems> {
+    match postgres::database(path, source, seen)? {
+        Some(database) => Ok(Some(OtherSource::Database(Box::new(database)))),
+        None => Ok(lookup::server(path, source, servers, seen)?.map(OtherSource::Asked)),
+    }
 }
 
 /// Warns of more connections than a process that is started like this one has descriptors for.

@@ -88,7 +88,7 @@ fn a_notification_has_a_changed_plan_in_force_at_once() {
     // rows that are gone need a look at all of them
     database.say("DELETE FROM api_keys WHERE customer = 'globex'; NOTIFY customers, 'full'");
     wait_until("the row to be gone", || status(&gateway, "key-canary-2") == 401);
-    assert_eq!(gateway.metrics().value("tollgate_source_entries", &[("source", "postgres")]), Some(1.0));
+    gateway.wait_for_metric("tollgate_source_entries", &[("source", "postgres")], 1.0);
     assert_no_canary(&gateway);
 }
 
@@ -157,7 +157,8 @@ fn a_database_that_hangs_holds_nobody_up_and_another_takes_its_place() {
 fn a_changed_password_is_taken_from_the_file() {
     let (origin, database) = (Origin::start(), database());
     let gateway = gateway(&origin, &database.url(), ", interval: 200ms");
-    database.say("ALTER ROLE gate PASSWORD 'pass-canary-2'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'gate'");
+    database.say("ALTER ROLE gate PASSWORD 'pass-canary-2'");
+    database.say("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'gate'");
     wait_until("the old password to be refused", || {
         gateway.process.stderr().contains("password authentication failed")
     });

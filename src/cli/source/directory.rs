@@ -9,15 +9,12 @@ use super::{decode, name, problem, refuse};
 use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, PostgresQuery, Problem, Problems, Remembered};
 use crate::customers::Directory;
 use crate::customers::directory::{
-    CustomerTable, Fault, Faults, Format, GroupTable, LookupDirectory, LookupTerms, Server,
+    CustomerTable, Fault, Faults, Format, GroupTable, LookupDirectory, LookupTerms, PostgresDirectory, PostgresTerms,
+    Server,
 };
 use crate::files::{self, FileVersion, Print};
 use crate::ruleset::overrides::InvalidOverride;
 use crate::units::Nanos;
-
-mod postgres;
-
-pub(super) use postgres::warnings;
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
 /// while it is read, for what is kept by hand.
@@ -42,6 +39,20 @@ pub(super) struct AskedServer {
     pub(super) identity: ServerIdentity,
     pub(super) server: Server,
     pub(super) terms: LookupTerms,
+}
+
+/// A database that is read, and how.
+pub(super) struct ReadDatabase {
+    pub(super) query: PostgresQuery,
+    /// A hash of the files of TLS, where that is spoken.
+    pub(super) tls_files: Option<u128>,
+    pub(super) terms: PostgresTerms,
+}
+
+/// Who knows the customers, where that is no file.
+pub(super) enum OtherSource {
+    Asked(AskedServer),
+    Database(Box<ReadDatabase>),
 }
 
 /// What a server that is asked is told apart by.
@@ -71,7 +82,7 @@ enum Origin {
 pub(super) fn open(
     path: &Path,
     source: &DirectorySource,
-    server: Option<AskedServer>,
+    server: Option<OtherSource>,
     (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
     kept: &mut Option<OpenDirectory>,
     seen: &mut Vec<FileVersion>,
@@ -99,8 +110,12 @@ pub(super) fn open(
             let rows = load(&decode(bytes, &file)?, &name(&file), (overrides, groups))?;
             (Origin::File { path: file, print }, Directory::File(Arc::new(rows)))
         }
-        DirectorySource::Postgres(query) => return postgres::open(path, query, (overrides, groups), kept, seen),
-        DirectorySource::Redis(_) | DirectorySource::Http(_) => {
+        DirectorySource::Redis(_) | DirectorySource::Http(_) | DirectorySource::Postgres(_) => {
+            let server = match server {
+                Some(OtherSource::Database(database)) => return open_database(*database, (overrides, groups), kept),
+                Some(OtherSource::Asked(asked)) => Some(asked),
+                None => None,
+            };
             let asked = server.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
             let from = Origin::Server(asked.identity.clone());
             if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
@@ -120,6 +135,39 @@ pub(super) fn open(
         }
     };
     Ok(keep(kept, from, (overrides, groups), directory))
+}
+
+/// Opens the directory of a database, which begins with its snapshot.
+fn open_database(
+    ReadDatabase { query, tls_files, terms }: ReadDatabase,
+    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
+    kept: &mut Option<OpenDirectory>,
+) -> Result<Arc<Directory>, Problems> {
+    let place = query.place.clone();
+    let from = Origin::Postgres(Box::new(query), tls_files);
+    if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
+        && *before == from
+        && same == overrides
+        && let Directory::Postgres(database) = &**directory
+    {
+        if !Arc::ptr_eq(known, groups) {
+            database.update(Arc::clone(groups));
+            *known = Arc::clone(groups);
+        }
+        return Ok(Arc::clone(directory));
+    }
+    let database = PostgresDirectory::open(terms, &rand::random(), Arc::new(overrides.clone()), Arc::clone(groups));
+    if let Some(OpenDirectory { directory, .. }) = kept
+        && let Directory::Postgres(before) = &**directory
+        && before.refused() < database.refused()
+    {
+        let problem = Problem::error(place, "gives more rows that are wrong than before, as the snapshot tells");
+        let found = format!("{} rows, and {} under the configuration in force", database.refused(), before.refused());
+        return Err(refuse(problem.found(found).hint(
+            "their customers would be unknown: is a plan, a limit or a group missing here? The log names them",
+        )));
+    }
+    Ok(keep(kept, from, (overrides, groups), Directory::Postgres(database)))
 }
 
 /// Keeps a directory for the next reading.

@@ -361,3 +361,46 @@ fn yaml_says_the_same_as_csv_and_faults_name_their_line() {
     let secret = yaml("- { credential: k1 }\n").unwrap_err();
     assert_eq!(secret, [(1, Fault::MalformedYaml("credential: ..., customer: ..., plan: ..."))]);
 }
+
+/// The names of customers by their keys, where rows may be wrong.
+fn merged(directory: &CustomerTable, rows: &str, set: RowSet) -> (Changes, Vec<(u64, Fault)>) {
+    let text = format!("credential,customer,plan\n{rows}");
+    let (changes, faults) = directory.merge(&text, set, &GroupTable::default()).unwrap();
+    (changes, faults.faults)
+}
+
+fn plan_of(directory: &CustomerTable, key: &str) -> Option<usize> {
+    directory.find(key.as_bytes()).map(|customer| customer.plan.0)
+}
+
+#[test]
+fn a_wrong_row_is_left_out_and_its_credential_stays_as_it_was() {
+    let directory = read("credential,customer,plan\nk1,a,free\nk2,b,free\nk3,c,free\n").unwrap();
+    let rows = "k1,a,gold\nk4,d,gold\nk2,b,pro\nk3,c,free\nk5,c,pro\nk6,e,free\nk6,f,free\n";
+    let (changes, faults) = merged(&directory, rows, RowSet::All);
+    assert_eq!(changes, Changes { changed: 1, ..Changes::default() });
+    assert_eq!(faults.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 3, 6, 8]);
+    let plans = ["k1", "k2", "k3", "k4", "k5", "k6"].map(|key| plan_of(&directory, key));
+    assert_eq!(plans, [Some(0), Some(1), Some(0), None, None, None]);
+    // rows that are gone are gone, and what is no list of rows changes nothing
+    assert_eq!(merged(&directory, "k2,b,pro\n", RowSet::All).0, Changes { removed: 2, ..Changes::default() });
+    assert!(directory.merge("k1,a,free\n", RowSet::All, &GroupTable::default()).is_err());
+    assert_eq!(directory.credentials(), 1);
+}
+
+#[test]
+fn changed_rows_take_the_place_of_those_before_and_leave_the_others() {
+    let directory = read("credential,customer,plan\nk1,a,free\nk2,b,free\n").unwrap();
+    let (changes, faults) = merged(&directory, "k2,b,pro\nk3,c,pro\n", RowSet::Changed);
+    assert_eq!((changes, faults), (Changes { added: 1, changed: 1, removed: 0 }, Vec::new()));
+    assert_eq!(["k1", "k2", "k3"].map(|key| plan_of(&directory, key)), [Some(0), Some(1), Some(1)]);
+}
+
+#[test]
+fn a_later_row_of_a_log_counts() {
+    let directory = read("credential,customer,plan\n").unwrap();
+    let (_, faults) =
+        merged(&directory, "k1,a,free\nk2,a,free\nk3,b,gold\nk1,a,pro\nk2,a,pro\nk3,b,free\n", RowSet::Log);
+    assert_eq!(faults, []);
+    assert_eq!(["k1", "k2", "k3"].map(|key| plan_of(&directory, key)), [Some(1), Some(1), Some(0)]);
+}

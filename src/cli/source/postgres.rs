@@ -1,0 +1,72 @@
+//! Customers from a database, as the configuration and the files that it names say.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::directory::{ReadDatabase, beside, bytes};
+use super::store::client;
+use super::{decode, name, refuse};
+use crate::config::{ClientTls, DirectorySource, Place, PostgresQuery, Problem, Problems, Warning};
+use crate::customers::Directory;
+use crate::customers::directory::{DatabaseUrl, MAX_URL, PostgresTerms};
+use crate::files::FileVersion;
+
+/// How the database is read that `source` names in the configuration at `path`; `None` where it names none. Nobody is
+/// asked here.
+pub(super) fn database(
+    path: &Path,
+    source: &DirectorySource,
+    seen: &mut Vec<FileVersion>,
+) -> Result<Option<ReadDatabase>, Problems> {
+    match source {
+        DirectorySource::Postgres(query) => read(path, query, seen).map(Some),
+        DirectorySource::File(_) | DirectorySource::Redis(_) | DirectorySource::Http(_) => Ok(None),
+    }
+}
+
+fn read(path: &Path, query: &PostgresQuery, seen: &mut Vec<FileVersion>) -> Result<ReadDatabase, Problems> {
+    let url_file = beside(path, &query.url_file);
+    let (text, _) = bytes(&query.url_file, &url_file, MAX_URL, seen)?;
+    let url = DatabaseUrl::parse(&decode(text, &url_file)?).map_err(|bad| {
+        let problem = Problem::error(query.url_file.place.clone(), format!("names a file that {bad}"));
+        refuse(problem.found(name(&url_file)).expected("`postgres://user:password@host:5432/database`"))
+    })?;
+    let place = Place { path: format!("{}.tls", query.place.path), ..query.place.clone() };
+    let tls = match &query.tls {
+        Some(tls) => Some(client(path, tls, &place, seen)?),
+        None if url.needs_tls(false) => Some(client(path, &ClientTls::default(), &place, seen)?),
+        None => None,
+    };
+    let (tls, tls_files) = tls.map(|(client, files)| (Arc::new(client), files)).unzip();
+    let terms = PostgresTerms {
+        url_file,
+        query: query.query.clone(),
+        snapshot_file: beside(path, &query.snapshot_file),
+        interval: query.interval,
+        full_every: query.full_every,
+        channel: query.channel.clone(),
+        timeout: query.timeout,
+        tls,
+        asks_for_tls: query.tls.is_some(),
+    };
+    Ok(ReadDatabase { query: query.clone(), tls_files, terms })
+}
+
+/// What is suspicious about the snapshot of a `directory`, which is that of `source`.
+pub(super) fn warnings(source: Option<&DirectorySource>, directory: &Directory) -> Option<Warning> {
+    let (Some(DirectorySource::Postgres(query)), Directory::Postgres(database)) = (source, directory) else {
+        return None;
+    };
+    let place = query.snapshot_file.place.clone();
+    match (database.table(), database.refused()) {
+        (None, _) => {
+            let problem = Problem::warning(place, "is no snapshot of customers yet");
+            Some(problem.hint("until PostgreSQL was read for the first time, tollgate is not ready and answers 503"))
+        }
+        (Some(_), 0) => None,
+        (Some(_), refused) => {
+            let problem = Problem::warning(place, "holds rows that are wrong, and left out");
+            Some(problem.found(format!("{refused} rows")).hint("the log names their customers"))
+        }
+    }
+}
