@@ -232,7 +232,7 @@ fn other_source(
 ) -> Result<Option<OtherSource>, Problems> {
     match postgres::database(path, source, seen)? {
         Some(database) => Ok(Some(OtherSource::Database(Box::new(database)))),
-        None => Ok(lookup::server(path, source, servers, seen)?.map(OtherSource::Asked)),
+        None => Ok(lookup::server(path, source, servers, seen)?.map(Box::new).map(OtherSource::Asked)),
     }
 }
 

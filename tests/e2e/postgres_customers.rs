@@ -158,8 +158,8 @@ fn a_changed_password_is_taken_from_the_file() {
     let (origin, database) = (Origin::start(), database());
     let gateway = gateway(&origin, &database.url(), ", interval: 200ms");
     database.say("ALTER ROLE gate PASSWORD 'pass-canary-2'");
-    database.say("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'gate'");
     wait_until("the old password to be refused", || {
+        database.say("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'gate'");
         gateway.process.stderr().contains("password authentication failed")
     });
     assert_eq!(status(&gateway, "key-canary-1"), 200);

@@ -51,7 +51,7 @@ pub(super) struct ReadDatabase {
 
 /// Who knows the customers, where that is no file.
 pub(super) enum OtherSource {
-    Asked(AskedServer),
+    Asked(Box<AskedServer>),
     Database(Box<ReadDatabase>),
 }
 
@@ -113,7 +113,7 @@ pub(super) fn open(
         DirectorySource::Redis(_) | DirectorySource::Http(_) | DirectorySource::Postgres(_) => {
             let server = match server {
                 Some(OtherSource::Database(database)) => return open_database(*database, (overrides, groups), kept),
-                Some(OtherSource::Asked(asked)) => Some(asked),
+                Some(OtherSource::Asked(asked)) => Some(*asked),
                 None => None,
             };
             let asked = server.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
