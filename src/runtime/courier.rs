@@ -311,7 +311,8 @@ impl<M: Mail> Courier<M> {
         let upstream = &pool.upstream.name;
         let chosen = pool.choose(&[], None, self.gateway.clock.now());
         let chosen = chosen.ok_or_else(|| format!("no node of the upstream {upstream} is healthy"))?;
-        let place = pool.room.as_ref().map(|room| room.enter().ok_or_else(|| format!("the upstream {upstream} is full")));
+        let place =
+            pool.room.as_ref().map(|room| room.enter().ok_or_else(|| format!("the upstream {upstream} is full")));
         let _place = place.transpose()?;
         let server = pool.server_at(&chosen.instance.address, chosen.node);
         let mut fields = Fields::default();
