@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use crate::support::postgres::Postgres;
+use crate::support::tls::Authority;
 use crate::support::{Gateway, Origin, Process, Response, now, wait_until};
 
 const QUERY: &str = "SELECT credential, customer, plan, overrides, valid_until, suspended, updated_at FROM api_keys";
@@ -165,6 +166,28 @@ fn a_changed_password_is_taken_from_the_file() {
     assert_eq!(status(&gateway, "key-canary-1"), 200);
     gateway.folder.write("url", database.url().replace("pass-canary-1", "pass-canary-2"));
     database.say("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'");
+    wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
+    assert_no_canary(&gateway);
+}
+
+#[test]
+fn a_database_with_tls_is_believed_by_its_certificate() {
+    let (origin, database, authority) = (Origin::start(), database(), Authority::new());
+    database.secure(&authority.sign(&["127.0.0.1"]));
+    // both ends have to know that they share the connection
+    let url = format!("{}?sslmode=verify-full&channel_binding=require", database.url());
+    let config = config(&origin, QUERY, ", interval: 200ms, tls: { ca: ca.pem }");
+    let gateway = Gateway::start_with(&config, &[("url", &url), ("ca.pem", &authority.pem())], &[]);
+    assert_eq!(quota(&gateway, "key-canary-1"), Some(10_000));
+    let secured = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'gate'";
+    wait_until("a connection with TLS", || database.say(secured) == "t");
+    gateway.folder.write("ca.pem", Authority::new().pem());
+    assert_eq!(gateway.reload().status, 200);
+    database.say("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'");
+    wait_until("a certificate that is not believed", || gateway.process.stderr().contains("invalid peer certificate"));
+    assert_eq!(quota(&gateway, "key-canary-1"), Some(10_000));
+    gateway.folder.write("ca.pem", authority.pem());
+    assert_eq!(gateway.reload().status, 200);
     wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
     assert_no_canary(&gateway);
 }

@@ -1,11 +1,13 @@
 //! A PostgreSQL server of a test's own.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::process::signal;
+use super::tls::Signed;
 use super::{free_port, wait_until};
 
 /// Who the server runs as where tests run as root, which it refuses to run as.
@@ -57,6 +59,21 @@ impl Postgres {
             .spawn();
         self.server = Some(spawned.unwrap());
         wait_until("PostgreSQL to answer", || self.try_say("SELECT 1").is_ok());
+    }
+
+    /// Has it speak TLS with this certificate from now on.
+    pub fn secure(&self, signed: &Signed) {
+        for (name, text) in [("server.crt", &signed.certificate), ("server.key", &signed.key)] {
+            let file = self.data.join(name);
+            fs::write(&file, text).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+            if is_root() {
+                assert!(Command::new("chown").arg(USER).arg(&file).status().unwrap().success());
+            }
+        }
+        self.say("ALTER SYSTEM SET ssl = on");
+        self.say("SELECT pg_reload_conf()");
+        wait_until("TLS", || self.say("SHOW ssl") == "on");
     }
 
     /// What leads to it, as the user of gateways.
