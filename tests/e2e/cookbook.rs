@@ -158,10 +158,11 @@ fn ai_gateway() {
         let fields = [("authorization", authorization.as_str()), ("x-tokens", tokens)];
         gateway.client().post(path, &fields, body.as_bytes())
     };
-    let wait_for = |outcome: &str, tokens: f64| {
-        let labels = [("limit", "budget"), ("plan", "starter"), ("outcome", outcome)];
+    let wait_for_plan = |plan: &str, outcome: &str, tokens: f64| {
+        let labels = [("limit", "budget"), ("plan", plan), ("outcome", outcome)];
         gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, tokens);
     };
+    let wait_for = |outcome: &str, tokens: f64| wait_for_plan("starter", outcome, tokens);
     assert_eq!(ask("starter-key", "/v1/chat", ("large", 2000), "1000").status, 200);
     wait_for("refunded", 20_000.0 - (25.0 + 10_000.0));
     assert_eq!(ask("starter-key", "/v1/stream", ("large", 16_000), "498000").status, 200);
@@ -178,8 +179,23 @@ fn ai_gateway() {
     let usage = gateway.get("/.tollgate/usage", &[("authorization", "Bearer starter-key")]).json();
     let budget = usage["limits"].as_array().unwrap().iter().find(|line| line["limit"] == "budget").unwrap();
     assert_eq!(budget["remaining"], 5_000_000 - 10_025 - 4_980_025 - 602, "{usage}");
-    assert_eq!(ask("business-key", "/v1/stream", ("large", 16_000), "498000").status, 200);
-    assert_eq!(origin.count(), 4);
+    // three levels: what a team has used holds for all its members, and what an organisation has used for all its teams
+    let denied_by = |key: &str| {
+        let denied = ask(key, "/v1/chat", ("large", 16_000), "10");
+        (denied.status, denied.json()["violated-policies"].clone())
+    };
+    let mut debited = 0.0;
+    for (key, dollars) in [("business-key", 95), ("second-key", 26), ("third-key", 25)] {
+        let tokens = format!("{dollars}00000");
+        assert_eq!(ask(key, "/v1/stream", ("large", 16_000), &tokens).status, 200, "{key}");
+        debited += 25.0 + f64::from(dollars) * 1_000_000.0 - 160_000.0;
+        wait_for_plan("business", "debited", debited);
+        if key == "second-key" {
+            assert_eq!(denied_by(key), (429, json!(["team-budget"])), "121 of 120 dollars");
+        }
+    }
+    assert_eq!(denied_by("third-key"), (429, json!(["organisation-budget"])), "151 of 150 dollars");
+    assert_eq!(origin.count(), 6);
 }
 
 #[test]
