@@ -187,3 +187,43 @@ fn numbers(value: &Option<Value>) -> [u64; 2] {
         _ => [0, 0],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{AlgorithmName, Arguments};
+    use crate::fields::Fields;
+
+    #[test]
+    fn requests_beyond_the_bound_go_by_their_plan_and_earlier_ones_stay() {
+        let rate = Rate::new(1, Nanos::SECOND).unwrap();
+        let arguments = Arguments::from([("rate", Value::Rate(rate)), ("burst", Value::Whole(1))]);
+        let rule = AlgorithmName::Gcra.build(&arguments).unwrap();
+        let source = ParameterSource::Header(HeaderName::from_static("x-burst"));
+        let bounds = Bounds::Whole { min: 1, max: 1_000_000 };
+        let overrides = RequestOverrides::new(vec![RequestParameter { name: "burst", source, bounds }]);
+        let largest = |burst: usize| {
+            let mut headers = Fields::default();
+            headers.push("x-burst", burst.to_string());
+            let facts = Facts {
+                method: "GET",
+                host: "h",
+                path: "/",
+                query: None,
+                headers: &headers,
+                client: None,
+                address: None,
+                certificate: None,
+                from_trusted_proxy: true,
+                streams_body: false,
+                body: None,
+            };
+            overrides.rule((0, &rule), &facts, None)?.largest_cost()
+        };
+        assert_eq!(largest(1), None, "the plan's own");
+        for burst in 2..=MOST_RULES {
+            assert_eq!(largest(burst), u64::try_from(burst).ok());
+        }
+        assert_eq!((largest(MOST_RULES + 1), largest(MOST_RULES)), (None, Some(10_000)));
+    }
+}
