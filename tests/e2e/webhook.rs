@@ -131,7 +131,10 @@ fn a_receiver_with_tls_is_told_once_its_certificate_is_good() {
     let files = [("secret", SECRET), ("good.pem", &good), ("other.pem", &other)];
     let gateway = Gateway::start_with(&trusting("other.pem"), &files, &[]);
     use_up(&gateway, "acme");
-    wait_until("an attempt that fails", || gateway.process.stderr().contains("does not take a message"));
+    let failed = [("to", "webhook"), ("result", "failure")];
+    wait_until("an attempt that fails", || {
+        gateway.metrics().value("tollgate_delivery_attempts_total", &failed).is_some_and(|count| count > 0.0)
+    });
     assert_eq!(receiver.count(), 0);
     gateway.rewrite(&trusting("good.pem"));
     assert_eq!(gateway.reload().status, 200);
