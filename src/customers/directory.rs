@@ -21,6 +21,8 @@ mod lookup;
 mod postgres;
 mod row;
 mod table;
+#[cfg(test)]
+mod testing;
 mod yaml;
 
 pub use fault::{Fault, Faults};

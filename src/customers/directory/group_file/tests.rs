@@ -1,42 +1,8 @@
-use jiff::tz::TimeZone;
-
 use super::*;
 use crate::customers::Customer;
 use crate::customers::directory::CustomerTable;
-use crate::ruleset::overrides::{InvalidOverride, Override, Overrides};
-use crate::ruleset::{LimitId, PlanId};
-
-/// Knows two plans, and for groups of each level the override `unlimited`.
-#[derive(Debug)]
-struct Words;
-
-fn misread() -> InvalidOverride {
-    InvalidOverride { path: String::new(), message: "is strange".to_owned(), found: None, expected: None, hint: None }
-}
-
-impl OverridesReader for Words {
-    fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride> {
-        ["free", "pro"].iter().position(|plan| *plan == name).map(PlanId).ok_or_else(misread)
-    }
-
-    fn time_zone(&self, name: &str) -> Result<TimeZone, InvalidOverride> {
-        TimeZone::get(name).map_err(|_| misread())
-    }
-
-    fn terms(
-        &self,
-        level: Option<&str>,
-        _: Option<PlanId>,
-        _: Option<&TimeZone>,
-        overrides: Option<&str>,
-    ) -> Result<Overrides, Vec<InvalidOverride>> {
-        match (level, overrides) {
-            (_, None) => Ok(Overrides::default()),
-            (Some(level), Some("unlimited")) => Ok(Overrides(vec![(LimitId(level.len()), Override::Unlimited)])),
-            _ => Err(vec![misread()]),
-        }
-    }
-}
+use crate::customers::directory::testing::{Words, misread};
+use crate::ruleset::PlanId;
 
 fn levels() -> [String; 3] {
     ["organisation", "team", "project"].map(str::to_owned)

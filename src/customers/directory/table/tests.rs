@@ -1,56 +1,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use jiff::tz::TimeZone;
-
 use super::*;
-use crate::algorithm::Rule;
 use crate::customers::directory::Fault;
-use crate::ruleset::overrides::{InvalidOverride, Override, Overrides};
+use crate::customers::directory::testing::{Words, misread};
+use crate::ruleset::overrides::Override;
 use crate::ruleset::{LimitId, PlanId};
 
 const SEED: [u8; 16] = [7; 16];
-
-/// Knows two plans, two time zones, and the overrides `unlimited`.
-#[derive(Debug)]
-struct Words;
-
-fn misread() -> InvalidOverride {
-    InvalidOverride { path: String::new(), message: "is strange".to_owned(), found: None, expected: None, hint: None }
-}
-
-impl OverridesReader for Words {
-    fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride> {
-        ["free", "pro"].iter().position(|plan| *plan == name).map(PlanId).ok_or_else(misread)
-    }
-
-    fn time_zone(&self, name: &str) -> Result<TimeZone, InvalidOverride> {
-        TimeZone::get(name).map_err(|_| misread())
-    }
-
-    fn terms(
-        &self,
-        _: Option<&str>,
-        _: Option<PlanId>,
-        _: Option<&TimeZone>,
-        overrides: Option<&str>,
-    ) -> Result<Overrides, Vec<InvalidOverride>> {
-        match overrides {
-            None => Ok(Overrides::default()),
-            Some("unlimited") => Ok(Overrides(vec![(LimitId(0), Override::Unlimited)])),
-            Some("gcra") => Ok(Overrides(vec![(LimitId(0), Override::Rule(Arc::new(gcra())))])),
-            Some(_) => Err(vec![misread()]),
-        }
-    }
-}
-
-fn gcra() -> Rule {
-    use crate::algorithm::{AlgorithmName, Arguments, Value};
-    let mut arguments = Arguments::default();
-    let rate = crate::units::Rate::new(1, crate::units::Nanos::SECOND).unwrap();
-    arguments.set("rate", Value::Rate(rate));
-    arguments.set("burst", Value::Whole(1));
-    AlgorithmName::Gcra.build(&arguments).unwrap()
-}
 
 fn load(text: &str, format: Format) -> Result<CustomerTable, Vec<(u64, Fault)>> {
     CustomerTable::load(text, format, &SEED, Arc::new(Words), &GroupTable::default()).map_err(|faults| faults.faults)
