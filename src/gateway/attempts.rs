@@ -1,5 +1,6 @@
 //! The attempts of a request at its upstream: the node it goes to, what is tried again, what is reported.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::gateway::request_context::{Admission, RequestContext};
@@ -60,7 +61,9 @@ pub(super) async fn enter_upstream(context: &mut RequestContext) -> Result<(), A
 }
 
 async fn wait_for_room(context: &mut RequestContext, room: &Arc<Room>) -> Result<(), Answer> {
-    let Some(upstream) = pool(context).map(|pool| pool.upstream.clone()) else { return Ok(()) };
+    let active = Rc::clone(&context.active);
+    let Some(pool) = context.upstream().and_then(|upstream| active.pools.get(upstream.0)) else { return Ok(()) };
+    let upstream = &pool.upstream;
     let (now, due) = (context.gateway.clock.now(), context.timing().due);
     let patience = upstream.timeouts.pending.min(due.map_or(Nanos::MAX, |due| due.saturating_sub(now)));
     let passed = matches!(context.admission, Admission::Passed { .. });
@@ -71,7 +74,7 @@ async fn wait_for_room(context: &mut RequestContext, room: &Arc<Room>) -> Result
     context.room_place = room.wait(upstream.max_pending, patience).await;
     if context.room_place.is_none() {
         tracing::warn!(upstream = upstream.name, "as many requests at the upstream as there may be: `max_requests`");
-        context.active.meters.upstream_full(&upstream.name);
+        active.meters.upstream_full(&upstream.name);
         return Err(Answer::UpstreamFull);
     }
     if passed {
