@@ -217,8 +217,7 @@ impl<'a> LimitReader<'_, 'a> {
         let candidate =
             section.get_with("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), scope));
         let level = others.key.as_ref().and_then(|key| self.level(key));
-        let limit = others.limit(self.name, algorithm, level, terms);
-        let limit = limit.map(|limit| Limit { request_overrides, ..limit });
+        let limit = others.limit((self.name, algorithm, level), terms, request_overrides);
         Some(CheckedLimit { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
     }
 
@@ -390,7 +389,12 @@ struct Others<'a> {
 }
 
 impl Others<'_> {
-    fn limit(self, name: &str, algorithm: AlgorithmName, level: Option<String>, terms: AllTerms) -> Option<Limit> {
+    fn limit(
+        self,
+        (name, algorithm, level): (&str, AlgorithmName, Option<String>),
+        terms: AllTerms,
+        request_overrides: RequestOverrides,
+    ) -> Option<Limit> {
         let (cost, charge) = self.cost?;
         let quota_unit = self.quota_unit?.or_else(|| quota_unit::of(algorithm, &cost).map(str::to_owned));
         Some(Limit {
@@ -402,7 +406,7 @@ impl Others<'_> {
             rules: terms.rules,
             plans: terms.plans,
             without_plan: terms.without_plan,
-            request_overrides: RequestOverrides::default(),
+            request_overrides,
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             warn_at: self.warn_at?,
