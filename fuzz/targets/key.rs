@@ -113,15 +113,10 @@ impl Request {
         Facts {
             method: &self.method,
             host: &self.host,
-            path: "/",
             query: self.query.as_deref(),
-            headers: &self.headers,
             client: self.client,
             address: self.client,
-            certificate: None,
-            from_trusted_proxy: false,
-            streams_body: false,
-            body: None,
+            ..Facts::of(&self.headers)
         }
     }
 

@@ -287,13 +287,10 @@ impl CanonicalTarget<'_> {
             host: self.host,
             path: &self.path,
             query: self.query,
-            headers,
             client: self.client,
             address: self.address,
-            certificate: None,
-            from_trusted_proxy: false,
-            streams_body: false,
             body: Some(&RequestFields::Unreadable),
+            ..Facts::of(headers)
         }
     }
 }

@@ -423,19 +423,7 @@ mod tests {
             for line in lines {
                 headers.push("x-cost", line);
             }
-            let facts = Facts {
-                method: "GET",
-                host: "",
-                path: "/",
-                query: None,
-                headers: &headers,
-                client: None,
-                address: None,
-                certificate: None,
-                from_trusted_proxy: false,
-                streams_body: false,
-                body: None,
-            };
+            let facts = Facts::of(&headers);
             let name = HeaderName::from_static("x-cost");
             CostRule::Header { name, max: 100, missing: 3 }.on_request(&facts)
         };

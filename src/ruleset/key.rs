@@ -174,6 +174,25 @@ pub struct Facts<'a> {
     pub body: Option<&'a RequestFields>,
 }
 
+impl<'a> Facts<'a> {
+    /// Of a request with these fields, of which nothing else is known: a GET of `/` from nobody.
+    pub const fn of(headers: &'a Fields) -> Self {
+        Self {
+            method: "GET",
+            host: "",
+            path: "/",
+            query: None,
+            headers,
+            client: None,
+            address: None,
+            certificate: None,
+            from_trusted_proxy: false,
+            streams_body: false,
+            body: None,
+        }
+    }
+}
+
 /// What became known of a request on the way: which route it takes and who is calling.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolved<'a> {

@@ -205,19 +205,7 @@ mod tests {
         let largest = |burst: usize| {
             let mut headers = Fields::default();
             headers.push("x-burst", burst.to_string());
-            let facts = Facts {
-                method: "GET",
-                host: "h",
-                path: "/",
-                query: None,
-                headers: &headers,
-                client: None,
-                address: None,
-                certificate: None,
-                from_trusted_proxy: true,
-                streams_body: false,
-                body: None,
-            };
+            let facts = Facts { from_trusted_proxy: true, ..Facts::of(&headers) };
             overrides.rule((0, &rule), &facts, None)?.largest_cost()
         };
         assert_eq!(largest(1), None, "the plan's own");

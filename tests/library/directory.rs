@@ -160,19 +160,7 @@ impl Charger {
     fn charges(&self, customer: &Customer) -> Vec<Charge> {
         let ruleset = &self.loaded.ruleset;
         let headers = Fields::default();
-        let facts = Facts {
-            method: "GET",
-            host: "h",
-            path: "/",
-            query: None,
-            headers: &headers,
-            client: None,
-            address: None,
-            certificate: None,
-            from_trusted_proxy: false,
-            streams_body: false,
-            body: None,
-        };
+        let facts = Facts { host: "h", ..Facts::of(&headers) };
         let plan = customer.plan;
         let resolved = Resolved {
             route: "r",

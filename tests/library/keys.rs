@@ -43,19 +43,7 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut Fields, tuple: &Tuple) -> 
     headers.clear();
     headers.push(USER, &tuple.header);
     let client = Some(tuple.client);
-    let facts = Facts {
-        method: "GET",
-        host: &tuple.host,
-        path: "/",
-        query: None,
-        headers,
-        client,
-        address: client,
-        certificate: None,
-        from_trusted_proxy: false,
-        streams_body: false,
-        body: None,
-    };
+    let facts = Facts { host: &tuple.host, client, address: client, ..Facts::of(headers) };
     let resolved = Resolved {
         route: "all",
         path_pattern: "/**",
@@ -98,19 +86,7 @@ fn a_million_tuples_have_as_many_keys_as_there_are_different_ones() {
 fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
     let hasher = KeyHasher::new(&[3; 16]);
     let headers = Fields::default();
-    let facts = Facts {
-        method: "a",
-        host: "b",
-        path: "/",
-        query: None,
-        headers: &headers,
-        client: None,
-        address: None,
-        certificate: None,
-        from_trusted_proxy: false,
-        streams_body: false,
-        body: None,
-    };
+    let facts = Facts { method: "a", host: "b", ..Facts::of(&headers) };
     let resolved = Resolved {
         route: "b",
         path_pattern: "a",
