@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from .loads import KEY
+from .loads import KEY, PROMPT, PROMPT_FIELD
 from .processes import Process, free_port, read
 from .programs import Place, Setup, Tollgate
 
@@ -30,11 +30,9 @@ SETUPS = {
     "proxied": Setup(),
     "denied": Setup(denies=True),
     "posted": Setup(),
-    "posted-by-field": Setup(request_field="model"),
+    "posted-by-field": Setup(request_field=PROMPT_FIELD),
 }
 HEAD = f"/small HTTP/1.1\r\nHost: 127.0.0.1\r\nx-api-key: {KEY}\r\n"
-#: About 10 KB of a prompt, with the field in front of it.
-PROMPT = json.dumps({"model": "small", "messages": [{"role": "user", "content": "what a prompt says " * 520}]})
 REQUEST = f"GET {HEAD}\r\n".encode()
 POST = f"POST {HEAD}Content-Type: application/json\r\nContent-Length: {len(PROMPT)}\r\n\r\n{PROMPT}".encode()
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 64\r\n\r\n" + b"x" * 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
@@ -15,6 +16,9 @@ from .processes import CellFailed, Process, spent
 from .programs import CORES, LARGE_BYTES, SMALL
 
 KEY = "key-1"
+#: About 10 KB of a prompt, with the field in front of it that a limit may count by.
+PROMPT_FIELD = "model"
+PROMPT = json.dumps({PROMPT_FIELD: "small", "messages": [{"role": "user", "content": "what a prompt says " * 520}]})
 #: So many requests may be admitted where all are to be denied: those with which buckets begin.
 FIRST_ADMITTED = 10
 THREADS = max(1, CORES // 2)
@@ -160,12 +164,14 @@ class Wrk(Load):
     #: Path and key hold `{n}`, for which each request has a number below this, drawn at random.
     numbers: int = 0
     key: str = KEY
-    upload_bytes: int = 0
+    #: What each request has as its body; without it, requests are GET and have none.
+    upload: str = ""
 
     def script(self) -> str:
         """What wrk is to send beside plain requests, in Lua."""
-        if self.upload_bytes:
-            return f'wrk.method = "POST"\nwrk.body = string.rep("x", {self.upload_bytes})\n'
+        if self.upload:
+            # Lua reads a text of JSON as JSON does
+            return f'wrk.method = "POST"\nwrk.body = {json.dumps(self.upload)}\n'
         if not self.numbers:
             return ""
         head = f"GET {self.path} HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nx-api-key: {self.key}\\r\\n\\r\\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .loads import H2load, Idle, Load, Wrk
+from .loads import PROMPT, PROMPT_FIELD, H2load, Idle, Load, Wrk
 from .programs import LARGE_BYTES, Setup
 
 #: How long the origin's slow answers take, in seconds.
@@ -56,7 +56,7 @@ SCENARIOS = [
         H2load(64, streams=1, rate=PACE),
     ),
     Scenario("large", "Answers of 1 MiB, 16 connections", Wrk(16, "/large")),
-    Scenario("upload", "Request bodies of 1 MiB, 16 connections", Wrk(16, "/upload", upload_bytes=LARGE_BYTES)),
+    Scenario("upload", "Request bodies of 1 MiB, 16 connections", Wrk(16, "/upload", upload="x" * LARGE_BYTES)),
     Scenario("tls", "Proxied over TLS 1.3, 64 connections", setup=Setup(tls=True)),
     Scenario(
         "http2", "Proxied over HTTP/2 and TLS, 16 connections, 8 requests at once on each",
@@ -78,6 +78,13 @@ SCENARIOS = [
     Scenario(
         "routes", "10 000 routes beside ten, requests spread over all",
         variants={"10 routes": routed(10), "10 000 routes": routed(MANY_ROUTES)},
+    ),
+    Scenario(
+        "request-field", "Request bodies of 10 KB under a limit by API key, and by a field of the body, too",
+        variants={
+            "by key": (Setup(), Wrk(upload=PROMPT)),
+            f"by key and `{PROMPT_FIELD}`": (Setup(request_field=PROMPT_FIELD), Wrk(upload=PROMPT)),
+        },
     ),
     Scenario(
         "customers", "A million customers beside ten",

@@ -302,7 +302,10 @@ pub type Cost = u64;
 
 /// What a limit counts by, as a keyed 128-bit hash of the key's parts (see `ruleset::key`). States in memory go by its lower
 /// half, the fingerprint.
+///
+/// Aligned like a `u64`: what is aligned to 16 bytes, as a `u128` is, takes the slow path of the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[repr(Rust, packed(8))]
 pub struct LimitKey(pub u128);
 
 impl LimitKey {

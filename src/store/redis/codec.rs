@@ -116,12 +116,12 @@ pub const LONGEST_SLOT: usize = 64;
 /// parameters are no part of it, so a changed limit finds its keys again.
 pub fn key_name(prefix: &str, bucket: &Bucket<'_>) -> String {
     let algorithm = bucket.rule.rule().name().as_str();
-    format!("{prefix}:{{{}}}:{}:{algorithm}:{:032x}", hash_tag(bucket.tag), bucket.limit, bucket.key.0)
+    format!("{prefix}:{{{}}}:{}:{algorithm}:{:032x}", hash_tag(bucket.tag), bucket.limit, { bucket.key.0 })
 }
 
 /// What stands in the braces of a key's name, which alone chooses its slot.
 pub fn hash_tag(tag: LimitKey) -> String {
-    format!("{:032x}", tag.0)
+    format!("{:032x}", { tag.0 })
 }
 
 /// A call for these buckets, no two of which may have the same limit and key. In a cluster they lie in one slot.
