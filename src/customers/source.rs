@@ -79,6 +79,8 @@ pub struct Refresher {
     /// When the last attempt began.
     began: AtomicU64,
     schedule: Mutex<Schedule>,
+    /// Why the last attempt failed, if it did.
+    failure: Mutex<Option<String>>,
 }
 
 /// When a source is asked next.
@@ -99,6 +101,7 @@ impl Refresher {
             observer: OnceLock::new(),
             began: AtomicU64::new(0),
             schedule: Mutex::default(),
+            failure: Mutex::default(),
         }
     }
 
@@ -201,18 +204,22 @@ impl Refresher {
         schedule.due = now.saturating_add(pause);
     }
 
+    /// Logs how an attempt ended, unless it ended like the last one.
     fn tell(&self, outcome: &Result<Refreshed, String>) {
         let (source, before) = (self.name(), self.status());
+        let failure = std::mem::replace(&mut *self.failure.lock(), outcome.as_ref().err().cloned());
         match outcome {
             Ok(Refreshed { entries, .. }) if !before.is_fresh => tracing::info!(source, entries, "the source was read"),
             Ok(_) => {}
-            Err(reason) if before.ended == 0 => {
+            Err(reason) if failure.as_ref() == Some(reason) => {
+                tracing::debug!(source, reason, "the source still cannot be read");
+            }
+            Err(reason) if before.fresh_at.is_none() => {
                 tracing::warn!(source, reason, "the source cannot be read, and is tried again");
             }
-            Err(reason) if before.is_fresh => {
+            Err(reason) => {
                 tracing::warn!(source, reason, "the source cannot be read; what it said before stays in force");
             }
-            Err(reason) => tracing::debug!(source, reason, "the source still cannot be read"),
         }
     }
 }

@@ -32,6 +32,7 @@ mod snapshot;
 mod statement;
 mod tls;
 mod url;
+mod watermark;
 
 use session::{Copied, Session, Wanted};
 use snapshot::{Kept, Snapshot};
@@ -270,12 +271,12 @@ impl Source for Database {
         };
         let began = clock.now();
         let wants_all = self.wanted.full.swap(false, Ordering::Relaxed) || session.full_due <= began;
-        let changed = if wants_all { None } else { session.read_changed(self.terms.timeout).await? };
+        let changed = if wants_all { None } else { session.read_changed(self.terms.timeout, &**clock).await? };
         match changed {
             Some(changed) if changed.count == 0 => {}
             Some(changed) => self.take(changed, &session, RowSet::Changed).await?,
             None => {
-                let all = session.read_all(self.terms.timeout).await?;
+                let all = session.read_all(self.terms.timeout, &**clock).await?;
                 self.take(all, &session, RowSet::All).await?;
                 session.full_due = began.saturating_add(self.terms.full_every);
             }

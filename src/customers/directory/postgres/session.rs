@@ -1,6 +1,5 @@
 //! A connection to a database, and what is known as long as it stands.
 
-use std::collections::HashSet;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,6 +15,8 @@ use super::PostgresTerms;
 use super::statement::{Column, Statements, bare, quoted};
 use super::tls::DatabaseTls;
 use super::url::DatabaseUrl;
+use super::watermark::{Look, Watermark};
+use crate::clock::Clock;
 use crate::files;
 use crate::units::Nanos;
 
@@ -43,10 +44,7 @@ pub(super) struct Session {
     statements: Statements,
     /// A hash of the URL that it was opened with.
     url: u128,
-    /// When the newest row known was changed, in microseconds since 1970.
-    newest: Option<i64>,
-    /// The rows that the last look at changes gave, by their hashes.
-    seen: HashSet<u128>,
+    mark: Watermark,
     /// When all rows are due again.
     pub(super) full_due: Nanos,
 }
@@ -104,8 +102,7 @@ impl Session {
                         _driver: driver,
                         statements,
                         url: files::hash(url.as_bytes()),
-                        newest: None,
-                        seen: HashSet::new(),
+                        mark: Watermark::default(),
                         full_due: Nanos::ZERO,
                     });
                 }
@@ -166,57 +163,43 @@ impl Session {
     }
 
     /// Reads all rows. The server may be silent for `patience`.
-    pub(super) async fn read_all(&mut self, patience: Nanos) -> Result<Copied, String> {
-        let (statement, text) = (self.statements.copy_all(), self.statements.header.clone());
-        let mut copied = Copied { text, count: 0 };
-        self.newest = None;
-        self.seen = HashSet::new();
-        self.copy(&statement, patience, |row| copied.add(row)).await?;
-        Ok(copied)
+    pub(super) async fn read_all(&mut self, patience: Nanos, clock: &dyn Clock) -> Result<Copied, String> {
+        self.mark = Watermark::default();
+        self.copy(&self.statements.copy_all(), patience, clock).await
     }
 
     /// Reads the rows that changed since the last look; `None` where changes cannot be asked for.
-    pub(super) async fn read_changed(&mut self, patience: Nanos) -> Result<Option<Copied>, String> {
-        let Some(statement) = self.newest.and_then(|newest| self.statements.copy_changed(newest)) else {
-            return Ok(None);
-        };
-        let mut copied = Copied { text: self.statements.header.clone(), count: 0 };
-        let before = std::mem::take(&mut self.seen);
-        let mut seen = HashSet::new();
-        self.copy(&statement, patience, |row| {
-            let hash = files::hash(row.as_bytes());
-            seen.insert(hash);
-            if before.contains(&hash) { Ok(()) } else { copied.add(row) }
-        })
-        .await?;
-        self.seen = seen;
-        Ok(Some(copied))
+    pub(super) async fn read_changed(&mut self, patience: Nanos, clock: &dyn Clock) -> Result<Option<Copied>, String> {
+        match self.mark.since().and_then(|since| self.statements.copy_changed(since)) {
+            Some(statement) => self.copy(&statement, patience, clock).await.map(Some),
+            None => Ok(None),
+        }
     }
 
-    async fn copy(
-        &mut self,
-        statement: &str,
-        patience: Nanos,
-        mut take: impl FnMut(&str) -> Result<(), String>,
-    ) -> Result<(), String> {
+    /// Copies the rows that are new.
+    async fn copy(&mut self, statement: &str, patience: Nanos, clock: &dyn Clock) -> Result<Copied, String> {
         let patience_ended = |_| format!("no answer within {patience}");
+        let mut copied = Copied { text: self.statements.header.clone(), count: 0 };
+        let mut look = self.mark.look(clock.now());
         let rows = timeout(patience.to_duration(), self.client.copy_out(statement)).await.map_err(patience_ended)?;
         let mut rows = pin!(rows.map_err(|error| described(&error))?);
         while let Some(row) = timeout(patience.to_duration(), rows.next()).await.map_err(patience_ended)? {
-            let row = row.map_err(|error| described(&error))?;
-            let row = str::from_utf8(&row).map_err(|_| "what it answers is no text")?;
-            // one message holds one row, which no line break is in
-            let (changed, row) =
-                row.split_once(',').filter(|(_, row)| row.ends_with('\n')).ok_or("it gives no rows")?;
-            self.newest = self.newest.max(changed.parse().ok());
-            take(row)?;
+            copied.take(&row.map_err(|error| described(&error))?, &mut look)?;
         }
-        Ok(())
+        look.end(clock.now());
+        Ok(copied)
     }
 }
 
 impl Copied {
-    fn add(&mut self, row: &str) -> Result<(), String> {
+    /// Takes a row that `look` gave, if it is new.
+    fn take(&mut self, row: &[u8], look: &mut Look<'_>) -> Result<(), String> {
+        let row = str::from_utf8(row).map_err(|_| "what it answers is no text")?;
+        // one message holds one row, which no line break is in
+        let (changed, row) = row.split_once(',').filter(|(_, row)| row.ends_with('\n')).ok_or("it gives no rows")?;
+        if !look.gave(changed.parse().ok(), row) {
+            return Ok(());
+        }
         if self.text.len().saturating_add(row.len()) > MAX_ROWS {
             return Err(format!("the query gives more than {} MiB", MAX_ROWS >> 20));
         }

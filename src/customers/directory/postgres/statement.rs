@@ -6,9 +6,6 @@ use tokio_postgres::types::Type;
 
 use crate::ruleset::groups::COLUMNS;
 
-/// How much further back than the newest change that is known changes are asked for, in seconds: a transaction that began
-/// before another may end after it.
-const OVERLAP: u32 = 60;
 /// The column that says when a row was changed.
 const UPDATED_AT: &str = "updated_at";
 /// The columns that there have to be.
@@ -65,12 +62,11 @@ impl Statements {
         copy(&self.all)
     }
 
-    /// Copies the rows that were changed since `newest`, in microseconds since 1970, and some before; `None` where the query
-    /// does not give `updated_at`.
-    pub(super) fn copy_changed(&self, newest: i64) -> Option<String> {
+    /// Copies the rows that were changed after this moment, in microseconds since 1970; `None` where the query does not give
+    /// `updated_at`.
+    pub(super) fn copy_changed(&self, since: i64) -> Option<String> {
         let of = self.updated_at?;
-        let since =
-            format!("'epoch'::{of} + ({newest}::int8 * interval '1 microsecond') - interval '{OVERLAP} seconds'");
+        let since = format!("'epoch'::{of} + ({since}::int8 * interval '1 microsecond')");
         Some(copy(&format!("{} WHERE rows.updated_at > {since}", self.all)))
     }
 
