@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test compose-test fuzz audit lint release bench bench-decisions bench-peers instructions doc docs-figures needs clean
+.PHONY: help run test compose-test fuzz audit lint package package-test release bench bench-decisions bench-peers instructions doc docs-figures needs clean
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -37,6 +37,14 @@ lint: needs          ## Formatting, clippy and documentation, warnings denied.
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
+
+package:             ## Makes a Debian package of a release build, in target/package.
+	@sh scripts/install-needs.sh run
+	$(CARGO) build --release
+	@scripts/package.sh target/release/tollgate target/package
+
+package-test: package ## Installs, starts, upgrades and purges that package in a layer over this system; needs root.
+	@scripts/package-test.sh target/release/tollgate
 
 release:             ## Makes a release of what is checked out, once CI passes: VERSION=1.2.0.
 	@sh scripts/release.sh $(VERSION)

@@ -35,6 +35,7 @@ if [ "$for_what" != run ]; then
     need curl curl                 # a client of others for HTTP/2 and TLS; customers of the gateways that are watched
     need h2load nghttp2-client
     need valgrind valgrind         # counts the instructions of a request
+    need dpkg-shlibdeps dpkg-dev   # the test of the Debian package
     need systemd-analyze systemd   # the test of deploy/systemd
     need promtool prometheus       # tests of metrics, rules and dashboards
     PATH="$PATH:/usr/sbin" # where the path of users does not lead

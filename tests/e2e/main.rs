@@ -56,6 +56,7 @@ mod kept_connections;
 mod logs;
 mod mutated;
 mod operators;
+mod packaged;
 mod page;
 mod panics;
 mod passing;
