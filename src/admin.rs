@@ -11,7 +11,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 pub mod access;
+mod audit;
 mod cluster;
+mod customers;
 mod keys;
 mod live;
 pub mod reloads;
@@ -19,6 +21,8 @@ pub mod snapshots;
 mod status;
 
 use access::Access;
+use audit::{Attempt, Audit};
+use customers::{Target, Turn};
 use keys::Verb;
 use reloads::Reloads;
 use snapshots::Snapshots;
@@ -39,6 +43,8 @@ pub struct Admin {
     telemetry: Telemetry,
     started: Nanos,
     records: Records,
+    audit: Audit,
+    turn: Turn,
 }
 
 /// What others write down for those who ask.
@@ -67,8 +73,17 @@ fn verb(path: &str) -> Option<Verb> {
     path.strip_prefix("/v1/keys/").and_then(Verb::called)
 }
 
+/// Whether what is at `path` is only for those who know the token.
+fn takes_token(path: &str) -> bool {
+    let is_change = matches!(path, "/v1/reload" | "/v1/charge") || verb(path).is_some_and(|verb| verb != Verb::Peek);
+    is_change || Target::of(path).is_some()
+}
+
 /// The methods that `path` is asked with, as `Allow` lists them.
 fn methods(path: &str) -> &'static str {
+    if let Some(target) = Target::of(path) {
+        return target.methods();
+    }
     let is_posted = matches!(path, "/-/reload" | "/explain" | "/v1/explain" | "/v1/reload" | "/v1/charge");
     let is_posted = is_posted || verb(path).is_some();
     if is_posted { "POST" } else { "GET, HEAD" }
@@ -81,7 +96,8 @@ impl Admin {
     /// For `gateway`.
     pub fn new(gateway: Gateway, telemetry: Telemetry, records: Records) -> Self {
         let started = gateway.clock.now();
-        Self { gateway, telemetry, started, records }
+        let audit = Audit::new(Arc::clone(&records.access), Arc::clone(&gateway.clock));
+        Self { gateway, telemetry, started, records, audit, turn: Turn::default() }
     }
 
     async fn answer(&self, session: &mut ServerSession) -> PlainResponse {
@@ -96,12 +112,38 @@ impl Admin {
             let message = format!("{method} is not served here, only {methods}");
             return refusal(&path, StatusCode::METHOD_NOT_ALLOWED, &message);
         }
-        match (path.as_str(), verb(&path)) {
-            ("/-/reload", _) => self.reload().await,
-            ("/v1/reload", _) => match self.records.access.check_token(session.req_header()) {
-                Ok(()) => self.reload().await,
-                Err(refused) => refused,
-            },
+        match takes_token(&path) {
+            true => self.authorized(&path, session).await,
+            false => self.done(&path, session).await,
+        }
+    }
+
+    /// Does what takes the token, and writes down what is changed and who is refused.
+    async fn authorized(&self, path: &str, session: &mut ServerSession) -> PlainResponse {
+        let attempt = Attempt::of(session);
+        let head = session.req_header();
+        if let Err(refused) = self.records.access.check_token(head) {
+            self.audit.note_unauthorized(&attempt);
+            return refused;
+        }
+        let is_change = !matches!(head.method, Method::GET | Method::HEAD) && path != "/v1/charge";
+        if is_change && let Err(reason) = self.audit.check() {
+            return failure(StatusCode::SERVICE_UNAVAILABLE, &reason);
+        }
+        if let Some(target) = Target::of(path) {
+            return self.customers(target, session, &attempt).await;
+        }
+        let response = self.done(path, session).await;
+        if is_change {
+            let result = if response.0.is_success() { "done" } else { "refused" };
+            self.audit.note(&attempt, result, &json!({ "status": response.0.as_u16() }));
+        }
+        response
+    }
+
+    async fn done(&self, path: &str, session: &mut ServerSession) -> PlainResponse {
+        match (path, verb(path)) {
+            ("/-/reload" | "/v1/reload", _) => self.reload().await,
             ("/explain" | "/v1/explain", _) => self.explain(session).await,
             ("/v1/charge", _) => self.charge(session).await,
             (_, Some(verb)) => self.key(verb, session).await,
@@ -152,7 +194,8 @@ impl Admin {
                 path,
                 StatusCode::NOT_FOUND,
                 "here are / (the page), /metrics, /healthz, /readyz, /status, /explain and /-/reload, and under /v1/: status, \
-                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant, charge and reload",
+                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant, keys/unban, charge, reload \
+                 and customers",
             ),
         }
     }
@@ -171,11 +214,6 @@ impl Admin {
 
     /// Asks about a key, or changes it.
     async fn key(&self, verb: Verb, session: &mut ServerSession) -> PlainResponse {
-        if verb != Verb::Peek
-            && let Err(refused) = self.records.access.check_token(session.req_header())
-        {
-            return refused;
-        }
         match read_body(session).await {
             Ok(body) => keys::answer(&self.gateway, verb, &body).await,
             Err(refused) => refused,
@@ -184,9 +222,6 @@ impl Admin {
 
     /// Charges keys for a program that is no proxy.
     async fn charge(&self, session: &mut ServerSession) -> PlainResponse {
-        if let Err(refused) = self.records.access.check_token(session.req_header()) {
-            return refused;
-        }
         match read_body(session).await {
             Ok(body) => keys::charge(&self.gateway, &body).await,
             Err(refused) => refused,

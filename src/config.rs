@@ -64,7 +64,7 @@ mod webhook;
 mod words;
 
 pub use cluster::Cluster;
-pub use customers::{DirectorySource, HttpLookup, PostgresQuery, RedisHash, Remembered};
+pub use customers::{DirectorySource, HttpLookup, PostgresQuery, PostgresStatement, RedisHash, Remembered};
 pub use document::MAX_BYTES;
 pub use identify::{Jwks, JwksAddress, JwksSource, PublishedJwks};
 pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};

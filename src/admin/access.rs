@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use arc_swap::ArcSwap;
 use http::{HeaderName, Method, StatusCode, header};
@@ -17,6 +18,8 @@ use crate::ruleset::key::sha256;
 pub struct TokenRules {
     /// What changes are asked for with; nothing can be changed without one.
     pub token: Option<Token>,
+    /// The file to which changes are added; they go to the log without one.
+    pub audit_log: Option<PathBuf>,
     /// What browsers may call this gateway, beside `localhost` and its addresses. Lower case, without a port.
     pub hosts: Vec<String>,
     /// Of so many keys that were denied most there are metrics.
@@ -69,6 +72,11 @@ impl Access {
     /// How many keys have metrics.
     pub(super) fn top_denied_metrics(&self) -> usize {
         self.0.load().top_denied_metrics
+    }
+
+    /// The file to which changes are added, if there is one.
+    pub(super) fn audit_log(&self) -> Option<PathBuf> {
+        self.0.load().audit_log.clone()
     }
 
     /// Whether changes can be asked for at all.
@@ -151,7 +159,7 @@ mod tests {
 
     fn access() -> Access {
         let hosts = vec!["gate.internal".to_owned()];
-        Access::new(TokenRules { token: Some(Token::of("0123456789abcdef")), hosts, top_denied_metrics: 0 })
+        Access::new(TokenRules { token: Some(Token::of("0123456789abcdef")), hosts, ..TokenRules::default() })
     }
 
     #[test]

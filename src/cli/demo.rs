@@ -12,6 +12,7 @@ use crate::cli::source::{self, Source};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Listener;
 use crate::customers::Directory;
+use crate::customers::directory::FileDirectory;
 use crate::runtime::{self, Setup};
 use crate::telemetry::logging;
 
@@ -42,7 +43,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
         node.address = args.upstream.to_string();
     }
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", (&loaded.overrides, &source.groups))?;
-    source.directory = Directory::File(Arc::new(directory)).into();
+    source.directory = Directory::File(FileDirectory { table: Arc::new(directory), writable: None }).into();
     let parts = parts(source, Path::new("config/tollgate.yaml"));
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;

@@ -185,7 +185,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     let servers = store.as_ref().map(|(store, _)| &store.settings.servers);
     let directory = match &loaded.directory {
         None => Arc::default(),
-        Some(named) => other_source(path, named, servers, seen)
+        Some(named) => other_source(path, named, (servers, loaded.overrides.levels()), seen)
             .and_then(|other| {
                 directory::open(path, named, other, (&loaded.overrides, &groups), &mut kept.directory, seen)
             })
@@ -227,10 +227,10 @@ fn usage_events(path: &Path, loaded: &Loaded, seen: &mut Vec<FileVersion>) -> Re
 fn other_source(
     path: &Path,
     source: &DirectorySource,
-    servers: Option<&Servers>,
+    (servers, levels): (Option<&Servers>, &[String]),
     seen: &mut Vec<FileVersion>,
 ) -> Result<Option<OtherSource>, Problems> {
-    match postgres::database(path, source, seen)? {
+    match postgres::database(path, source, levels, seen)? {
         Some(database) => Ok(Some(OtherSource::Database(Box::new(database)))),
         None => Ok(lookup::server(path, source, servers, seen)?.map(Box::new).map(OtherSource::Asked)),
     }

@@ -22,7 +22,12 @@ const A_DIRECTORY: &str =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectorySource {
     /// In a file, CSV or YAML.
-    File(NamedFile),
+    File {
+        /// Its name.
+        file: NamedFile,
+        /// Whether it may be changed over the admin port.
+        is_writable: bool,
+    },
     /// In a hash of a Redis server.
     Redis(RedisHash),
     /// In a service that is asked over HTTP.
@@ -35,7 +40,7 @@ impl DirectorySource {
     /// The file, if it is one.
     pub fn file(&self) -> Option<&NamedFile> {
         match self {
-            Self::File(file) => Some(file),
+            Self::File { file, .. } => Some(file),
             Self::Redis(_) | Self::Http(_) | Self::Postgres(_) => None,
         }
     }
@@ -88,7 +93,18 @@ pub struct PostgresQuery {
     pub timeout: Nanos,
     /// What TLS takes, where that is said.
     pub tls: Option<ClientTls>,
+    /// What changes rows over the admin port, if anything may: the statements that put and delete a row.
+    pub writes: Option<(PostgresStatement, PostgresStatement)>,
     /// Where it is written.
+    pub place: Place,
+}
+
+/// A statement with parameters by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresStatement {
+    /// As it is written.
+    pub text: String,
+    /// Where.
     pub place: Place,
 }
 
@@ -249,10 +265,15 @@ fn directory(field: &Field<'_>) -> Option<DirectorySource> {
             field.findings().add(Problem::error(option.key_place(), "goes with `redis` and `http` only"));
         }
     };
+    if let Some(writable) = section.get("writable").filter(|_| !section.has("file")) {
+        let problem = Problem::error(writable.key_place(), "goes with `file` only");
+        field.findings().add(problem.hint("rows of PostgreSQL are changed by the statements `put` and `delete` there"));
+    }
     match KINDS.map(|kind| section.get(kind)) {
         [Some(file), None, None, None] => {
             without_options();
-            named_file(&file, "the name of a CSV or YAML file").map(DirectorySource::File)
+            let is_writable = section.get_or("writable", false, Field::flag)?;
+            named_file(&file, "the name of a CSV or YAML file").map(|file| DirectorySource::File { file, is_writable })
         }
         [None, Some(hash), None, None] => redis(&hash, &section).map(DirectorySource::Redis),
         [None, None, Some(service), None] => http(&service, &section).map(Box::new).map(DirectorySource::Http),
@@ -285,6 +306,18 @@ fn postgres(field: &Field<'_>) -> Option<PostgresQuery> {
     let channel = section.get_with("channel", |field| text(field, "the name of a channel"));
     let timeout = section.get_or("timeout", PostgresQuery::DEFAULT_TIMEOUT, Field::duration);
     let tls = section.get_with("tls", |field| client_tls(&field.section(&STORE_TLS)?, field));
+    let statement = |name| {
+        section.get_with(name, |field| {
+            Some(PostgresStatement { text: text(field, "a statement")?, place: field.key_place() })
+        })
+    };
+    let writes = match (statement("put")?, statement("delete")?) {
+        (Some(put), Some(delete)) => Some((put, delete)),
+        (None, None) => None,
+        (Some(one), None) | (None, Some(one)) => {
+            return field.fail(Problem::error(one.place, "needs the other one of `put` and `delete`"));
+        }
+    };
     Some(PostgresQuery {
         url_file: url_file?,
         query: query?,
@@ -294,6 +327,7 @@ fn postgres(field: &Field<'_>) -> Option<PostgresQuery> {
         channel: channel?,
         timeout: timeout?,
         tls: tls?,
+        writes,
         place: field.key_place(),
     })
 }

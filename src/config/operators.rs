@@ -11,6 +11,8 @@ use crate::config::values::check_ascii;
 pub struct Operators {
     /// The file of the token that changes are asked for with; without it nothing can be changed.
     pub token_file: Option<NamedFile>,
+    /// The file to which changes are added; they go to the log without one.
+    pub audit_log: Option<NamedFile>,
     /// What browsers may call this gateway, beside `localhost` and its addresses. Lower case, without a port.
     pub hosts: Vec<String>,
     /// Of so many keys that were denied most there are metrics.
@@ -25,9 +27,15 @@ pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
         return Some(Operators::default());
     };
     let token_file = section.get_with("token_file", |field| named_file(field, A_FILE));
+    let audit_log = section.get_with("audit_log", |field| named_file(field, "the name of a file, like `audit.log`"));
     let hosts = section.get_or("hosts", Vec::new(), hosts);
     let top_denied_metrics = section.get_or("top_denied_metrics", 0, Field::whole);
-    Some(Operators { token_file: token_file?, hosts: hosts?, top_denied_metrics: top_denied_metrics? })
+    Some(Operators {
+        token_file: token_file?,
+        audit_log: audit_log?,
+        hosts: hosts?,
+        top_denied_metrics: top_denied_metrics?,
+    })
 }
 
 fn hosts(field: &Field<'_>) -> Option<Vec<String>> {

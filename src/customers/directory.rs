@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use tokio::task::spawn_blocking;
+
 use crate::clock::Clock;
 use crate::customers::Customer;
 use crate::customers::source::Refresher;
@@ -12,7 +14,9 @@ use crate::units::Nanos;
 mod builder;
 mod credential;
 mod csv;
+mod edit;
 mod fault;
+mod file;
 mod group_file;
 mod groups;
 mod index;
@@ -25,12 +29,15 @@ mod table;
 mod testing;
 mod yaml;
 
+pub use credential::field_of;
+pub use edit::{Change, ChangeError, Changed, NewKey, RowText, Terms};
 pub use fault::{Fault, Faults};
+pub use file::{FileDirectory, WritableFile};
 pub(super) use groups::GroupNames;
 pub use groups::GroupTable;
 pub use index::Changes;
 pub use lookup::{CallResult, Contract, HttpService, LookupDirectory, LookupTerms, Observer, Server};
-pub use postgres::{DatabaseUrl, MAX_URL, PostgresDirectory, PostgresTerms};
+pub use postgres::{DatabaseUrl, MAX_URL, NamedStatement, PostgresDirectory, PostgresTerms, WriteStatements};
 pub(super) use row::is_name;
 pub use table::{CustomerTable, Format};
 
@@ -41,7 +48,7 @@ pub enum Directory {
     #[default]
     Nobody,
     /// They stand in a file, which was read.
-    File(Arc<CustomerTable>),
+    File(FileDirectory),
     /// They stand in a Redis hash, or a service over HTTP knows them. It is asked.
     Asked(LookupDirectory),
     /// They stand in a PostgreSQL database, which is read in the background.
@@ -57,7 +64,7 @@ impl Directory {
     /// The customers, where they are listed and were read.
     pub fn table(&self) -> Option<&CustomerTable> {
         match self {
-            Self::File(file) => Some(file),
+            Self::File(file) => Some(&file.table),
             Self::Postgres(database) => database.table(),
             Self::Nobody | Self::Asked(_) => None,
         }
@@ -95,9 +102,58 @@ impl Directory {
     /// Prepares [`Directory::named`] for requests, from here on.
     pub fn index_names(&self) {
         match self {
-            Self::File(file) => file.index_names(),
+            Self::File(file) => file.table.index_names(),
             Self::Postgres(database) => database.index_names(),
             Self::Nobody | Self::Asked(_) => {}
+        }
+    }
+
+    /// Whether its rows may be changed.
+    pub fn is_writable(&self) -> bool {
+        match self {
+            Self::File(file) => file.writable.is_some(),
+            Self::Postgres(database) => database.is_writable(),
+            Self::Nobody | Self::Asked(_) => false,
+        }
+    }
+
+    /// The rows of a customer as they stand where they may be changed; none where there is no such customer. `groups` are
+    /// those that it may belong to.
+    pub async fn rows(&self, customer: &str, groups: &Arc<GroupTable>) -> Result<Vec<RowText>, ChangeError> {
+        match self {
+            Self::Postgres(database) if database.is_writable() => database.rows_of(customer, groups).await,
+            Self::File(FileDirectory { writable: Some(file), .. }) => {
+                let (file, customer, groups) = (file.clone(), customer.to_owned(), Arc::clone(groups));
+                unblocked(move || file.rows(&customer, &groups)).await
+            }
+            Self::Nobody | Self::Asked(_) | Self::File(_) | Self::Postgres(_) => Err(ChangeError::NotWritable),
+        }
+    }
+
+    /// Changes a customer, whose rows may belong to `groups`. Who calls it has one change made at a time, and has the
+    /// directory read anew.
+    pub async fn change(
+        &self,
+        customer: &str,
+        change: Change,
+        groups: &Arc<GroupTable>,
+    ) -> Result<Changed, ChangeError> {
+        match self {
+            Self::Postgres(database) => database.change(customer, &change, groups).await,
+            Self::File(FileDirectory { writable: Some(file), .. }) => {
+                let (file, customer, groups) = (file.clone(), customer.to_owned(), Arc::clone(groups));
+                unblocked(move || file.change(&customer, &change, &groups)).await
+            }
+            Self::Nobody | Self::Asked(_) | Self::File(_) => Err(ChangeError::NotWritable),
+        }
+    }
+
+    /// Has rows that were changed in a database read, and waits a while until they are in force; whether they are. `None`
+    /// where they stand in a file, which a reload reads.
+    pub async fn follow(&self, changed: &Changed, groups: &GroupTable) -> Option<bool> {
+        match self {
+            Self::Postgres(database) => Some(database.follow(changed, groups).await),
+            Self::Nobody | Self::Asked(_) | Self::File(_) => None,
         }
     }
 
@@ -135,4 +191,13 @@ impl Directory {
             (_, None) => Err(Unavailable),
         }
     }
+}
+
+/// Has `work` done where it may block.
+async fn unblocked<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ChangeError> + Send + 'static,
+) -> Result<T, ChangeError> {
+    let failed =
+        |_| ChangeError::Unavailable("changing the file failed, which is a fault of tollgate's own".to_owned());
+    spawn_blocking(work).await.map_err(failed)?
 }

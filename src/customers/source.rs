@@ -164,6 +164,14 @@ impl Refresher {
         timeout(patience.to_duration(), ended).await.is_ok_and(|ended| ended.is_ok_and(|status| status.is_fresh))
     }
 
+    /// Asks the source once more, and waits until `holds` after an attempt, for `patience` at most. Whether it does.
+    pub(super) async fn renewed_until(&self, patience: Nanos, holds: impl Fn() -> bool) -> bool {
+        let mut watched = self.status.subscribe();
+        self.hint.notify_one();
+        let held = watched.wait_for(|_| holds());
+        timeout(patience.to_duration(), held).await.is_ok_and(|held| held.is_ok())
+    }
+
     async fn refresh(&self, clock: &Arc<dyn Clock>) {
         let (began, wall) = (clock.now(), clock.wall());
         self.began.store(began.get(), Ordering::Relaxed);

@@ -16,7 +16,12 @@ pub const BEARER: (&str, &str) = ("authorization", "Bearer canary-token-01234567
 
 /// A gateway that takes changes.
 pub fn started(config: &str, files: &[(&str, &str)]) -> Gateway {
-    let gateway = Gateway::start_with(config, &[files, &[("admin.token", TOKEN)]].concat(), &[]);
+    started_with(config, files, &[])
+}
+
+/// The same with environment variables.
+pub fn started_with(config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Gateway {
+    let gateway = Gateway::start_with(config, &[files, &[("admin.token", TOKEN)]].concat(), environment);
     gateway.folder.write("tollgate.yaml", with_admin(&gateway, config, "token_file: admin.token"));
     let reloaded = gateway.reload();
     assert_eq!(reloaded.status, 200, "{reloaded:?}");

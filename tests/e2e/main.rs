@@ -29,6 +29,7 @@ mod cors;
 mod costs;
 mod credentials;
 mod customers;
+mod customers_api;
 mod decisions;
 mod decisions_grpc;
 mod decisions_listeners;

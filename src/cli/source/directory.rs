@@ -9,8 +9,8 @@ use super::{decode, name, problem, refuse};
 use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, PostgresQuery, Problem, Problems, Remembered};
 use crate::customers::Directory;
 use crate::customers::directory::{
-    CustomerTable, Fault, Faults, Format, GroupTable, LookupDirectory, LookupTerms, PostgresDirectory, PostgresTerms,
-    Server,
+    CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupTerms, PostgresDirectory,
+    PostgresTerms, Server, WritableFile,
 };
 use crate::files::{self, FileVersion, Print};
 use crate::ruleset::overrides::InvalidOverride;
@@ -24,6 +24,9 @@ pub(super) const fn max_bytes(format: Format) -> usize {
         Format::Yaml => 1 << 20,
     }
 }
+
+/// The largest directory that is changed row by row, in bytes: its rows take many times that in memory meanwhile.
+const MOST_WRITABLE: usize = 16 << 20;
 
 /// A directory, and what it was made of.
 #[derive(Debug)]
@@ -69,6 +72,7 @@ enum Origin {
     File {
         path: PathBuf,
         print: Print,
+        is_writable: bool,
     },
     /// A server that is asked.
     Server(ServerIdentity),
@@ -88,15 +92,16 @@ pub(super) fn open(
     seen: &mut Vec<FileVersion>,
 ) -> Result<Arc<Directory>, Problems> {
     let (from, directory) = match source {
-        DirectorySource::File(named) => {
-            let file = beside(path, named);
-            let (bytes, print) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
+        DirectorySource::File { file: named, is_writable } => {
+            let (file, is_writable) = (beside(path, named), *is_writable);
+            let (format, most) = (format(&name(&file)), max_bytes(format(&name(&file))));
+            let (bytes, print) = bytes(named, &file, most, seen)?;
             if let Some(open) = kept
-                && let OpenDirectory { from: Origin::File { path, print: before }, overrides: same, directory, .. } =
-                    open
-                && *path == file
+                && let OpenDirectory { from, overrides: same, directory, .. } = open
+                && let Origin::File { path, print: before, is_writable: was_writable } = from
+                && (&*path, *was_writable) == (&file, is_writable)
                 && same == overrides
-                && let Directory::File(rows) = &**directory
+                && let Directory::File(FileDirectory { table: rows, .. }) = &**directory
             {
                 if *before != print || !Arc::ptr_eq(&open.groups, groups) {
                     let changes = rows.update(&decode(bytes, &file)?, groups);
@@ -107,8 +112,11 @@ pub(super) fn open(
                 }
                 return Ok(Arc::clone(directory));
             }
-            let rows = load(&decode(bytes, &file)?, &name(&file), (overrides, groups))?;
-            (Origin::File { path: file, print }, Directory::File(Arc::new(rows)))
+            let table = Arc::new(load(&decode(bytes, &file)?, &name(&file), (overrides, groups))?);
+            let reader = Arc::new(overrides.clone());
+            let most = most.min(MOST_WRITABLE);
+            let writable = is_writable.then(|| WritableFile { path: file.clone(), format, most, reader });
+            (Origin::File { path: file, print, is_writable }, Directory::File(FileDirectory { table, writable }))
         }
         DirectorySource::Redis(_) | DirectorySource::Http(_) | DirectorySource::Postgres(_) => {
             let server = match server {

@@ -25,7 +25,7 @@ pub(super) fn server(
     seen: &mut Vec<FileVersion>,
 ) -> Result<Option<AskedServer>, Problems> {
     match source {
-        DirectorySource::File(_) | DirectorySource::Postgres(_) => Ok(None),
+        DirectorySource::File { .. } | DirectorySource::Postgres(_) => Ok(None),
         DirectorySource::Redis(hash) => Ok(servers.map(|servers| redis(hash, servers))),
         DirectorySource::Http(service) => http(path, service, seen).map(Some),
     }

@@ -15,7 +15,8 @@ const LEAST_TOKEN: usize = 16;
 /// Reads the file that `says` names, which lies relative to the configuration at `path`.
 pub(super) fn read(path: &Path, says: &Operators, seen: &mut Vec<FileVersion>) -> Result<AccessTerms, Problems> {
     let token = says.token_file.as_ref().map(|named| token(path, named, seen)).transpose()?;
-    Ok(AccessTerms { token, hosts: says.hosts.clone(), top_denied_metrics: says.top_denied_metrics })
+    let audit_log = says.audit_log.as_ref().map(|named| beside(path, named));
+    Ok(AccessTerms { token, audit_log, hosts: says.hosts.clone(), top_denied_metrics: says.top_denied_metrics })
 }
 
 fn token(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<Token, Problems> {

@@ -6,25 +6,32 @@ use std::sync::Arc;
 use super::directory::{ReadDatabase, beside, bytes};
 use super::store::client;
 use super::{decode, name, refuse};
-use crate::config::{ClientTls, DirectorySource, Place, PostgresQuery, Problem, Problems, Warning};
+use crate::config::{ClientTls, DirectorySource, Place, PostgresQuery, PostgresStatement, Problem, Problems, Warning};
 use crate::customers::Directory;
-use crate::customers::directory::{DatabaseUrl, MAX_URL, PostgresTerms};
+use crate::customers::directory::{DatabaseUrl, MAX_URL, NamedStatement, PostgresTerms, WriteStatements};
 use crate::files::FileVersion;
+use crate::ruleset::groups::COLUMNS;
 
 /// How the database is read that `source` names in the configuration at `path`; `None` where it names none. Nobody is
 /// asked here.
 pub(super) fn database(
     path: &Path,
     source: &DirectorySource,
+    levels: &[String],
     seen: &mut Vec<FileVersion>,
 ) -> Result<Option<ReadDatabase>, Problems> {
     match source {
-        DirectorySource::Postgres(query) => read(path, query, seen).map(Some),
-        DirectorySource::File(_) | DirectorySource::Redis(_) | DirectorySource::Http(_) => Ok(None),
+        DirectorySource::Postgres(query) => read(path, query, levels, seen).map(Some),
+        DirectorySource::File { .. } | DirectorySource::Redis(_) | DirectorySource::Http(_) => Ok(None),
     }
 }
 
-fn read(path: &Path, query: &PostgresQuery, seen: &mut Vec<FileVersion>) -> Result<ReadDatabase, Problems> {
+fn read(
+    path: &Path,
+    query: &PostgresQuery,
+    levels: &[String],
+    seen: &mut Vec<FileVersion>,
+) -> Result<ReadDatabase, Problems> {
     let url_file = beside(path, &query.url_file);
     let (text, _) = bytes(&query.url_file, &url_file, MAX_URL, seen)?;
     let url = DatabaseUrl::parse(&decode(text, &url_file)?).map_err(|bad| {
@@ -48,8 +55,26 @@ fn read(path: &Path, query: &PostgresQuery, seen: &mut Vec<FileVersion>) -> Resu
         timeout: query.timeout,
         tls,
         asks_for_tls: query.tls.is_some(),
+        writes: query.writes.as_ref().map(|statements| writes(statements, levels)).transpose()?,
     };
     Ok(ReadDatabase { query: query.clone(), tls_files, terms })
+}
+
+/// The statements that change rows, whose parameters are columns of a directory file and `levels` of groups.
+fn writes(
+    (put, delete): &(PostgresStatement, PostgresStatement),
+    levels: &[String],
+) -> Result<WriteStatements, Problems> {
+    let own = COLUMNS.into_iter().filter(|column| !matches!(*column, "level" | "group"));
+    let known: Vec<&str> = own.chain(levels.iter().map(String::as_str)).collect();
+    let parse = |statement: &PostgresStatement, known: &[&str], required: &[&str]| {
+        let parsed = NamedStatement::parse(&statement.text, known, required);
+        parsed.map_err(|wrong| refuse(Problem::error(statement.place.clone(), wrong)))
+    };
+    Ok(WriteStatements {
+        put: parse(put, &known, &["credential", "customer", "plan"])?,
+        delete: parse(delete, &["credential", "customer"], &["credential"])?,
+    })
 }
 
 /// What is suspicious about the snapshot of a `directory`, which is that of `source`.

@@ -142,6 +142,12 @@ pub(in crate::config) static DIRECTORY: Table = Table {
     name: "directory",
     settings: &[
         Setting::optional("file", Kind::Text("the name of a CSV or YAML file"), "The file that lists the customers."),
+        Setting::default(
+            "writable",
+            Kind::Flag,
+            "false",
+            "Whether the file is changed when customers are changed over the admin port.",
+        ),
         Setting::optional("redis", Kind::Text("the key of a Redis hash"), "The hash in the `store` that holds them."),
         Setting::optional("http", Kind::Section(&DIRECTORY_HTTP), "The service that is asked for them."),
         Setting::optional(
@@ -234,6 +240,16 @@ pub(in crate::config) static DIRECTORY_POSTGRES: Table = Table {
             "tls",
             Kind::Section(&STORE_TLS),
             "What TLS takes, where that is not what the system believes; has TLS spoken to every server.",
+        ),
+        Setting::optional(
+            "put",
+            Kind::Text("a statement, like `INSERT INTO ... VALUES ($credential, ...) ON CONFLICT ... DO UPDATE ...`"),
+            "Puts a row when customers are changed over the admin port; `$customer` is the value of a column. Goes with `delete`.",
+        ),
+        Setting::optional(
+            "delete",
+            Kind::Text("a statement, like `DELETE FROM api_keys WHERE credential = $credential`"),
+            "Deletes the row of a credential then.",
         ),
     ],
 };

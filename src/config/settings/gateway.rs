@@ -217,6 +217,11 @@ pub(in crate::config) static ADMIN: Table = Table {
             "The file with the token of those who may change something; nobody may without it.",
         ),
         Setting::optional(
+            "audit_log",
+            Kind::Text("the name of a file, like `audit.log`"),
+            "The file to which each change made over the port is added as a line; left out, the log gets it.",
+        ),
+        Setting::optional(
             "hosts",
             Kind::List(&Kind::Text("a host name without a port, like `tollgate.internal`")),
             "The names by which browsers may reach the port, beside `localhost` and addresses.",

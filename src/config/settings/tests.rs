@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 52] = [
+const FILES: [(&Table, &str); 53] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -38,6 +38,7 @@ const FILES: [(&Table, &str); 52] = [
         &DIRECTORY,
         "plans: [p]\nstore: { redis: \"redis://h:1\" }\ncustomers: { identify: [{ header: k }], directory: { redis: h, @ } }",
     ),
+    (&DIRECTORY, "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { file: c, @ } }"),
     (
         &DIRECTORY_HTTP,
         "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { http: { url: \"https://h/v\", @ } } }",

@@ -37,10 +37,21 @@ impl<'t> WrittenCredential<'t> {
 }
 
 /// `sha256:` and the SHA-256 of a credential in hexadecimal digits.
-pub(super) fn field_of(presented: &[u8]) -> String {
+pub fn field_of(presented: &[u8]) -> String {
     let digits = sha256(presented).into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
     let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
     PREFIX.iter().copied().map(char::from).chain(digits).collect()
+}
+
+/// The first digits of the SHA-256 of a credential, however a directory writes that: enough to tell the few credentials of a
+/// customer apart, and no use to present one.
+pub(super) fn key_id(written: &str) -> String {
+    const DIGITS: usize = 12;
+    let hashed = match WrittenCredential::read(written.as_bytes()) {
+        Some(WrittenCredential::Hashed(_)) => written.to_ascii_lowercase(),
+        Some(WrittenCredential::Plain(_)) | None => field_of(written.as_bytes()),
+    };
+    hashed.chars().skip(PREFIX.len()).take(DIGITS).collect()
 }
 
 fn from_hex(digits: &[u8]) -> Option<[u8; 32]> {

@@ -1,8 +1,8 @@
-//! Reads a directory from CSV.
+//! Reads a directory from CSV, and writes rows of one.
 //!
 //! Spaces around fields do not count, blank lines are skipped, and `\r` ends a line as `\n` and `\r\n` do.
 
-use csv::{ByteRecord, ReaderBuilder, Trim};
+use csv::{ByteRecord, ReaderBuilder, Trim, WriterBuilder};
 use memchr::memchr_iter;
 
 use super::fault::Fault;
@@ -30,6 +30,15 @@ pub(super) fn read(text: &str, rows: &mut impl Rows) {
     if columns.is_none() {
         rows.faults().add(1, Fault::Empty);
     }
+}
+
+/// Fields as a line of CSV, without its end.
+pub(super) fn record<'f>(fields: impl Iterator<Item = &'f str>) -> String {
+    let mut writer = WriterBuilder::new().from_writer(Vec::new());
+    // writing to memory does not fail
+    drop(writer.write_record(fields));
+    let bytes = writer.into_inner().unwrap_or_default();
+    String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned()
 }
 
 /// Counts lines up to the record that was read last.

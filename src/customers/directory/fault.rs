@@ -146,6 +146,13 @@ impl Faults {
         self.faults.is_empty()
     }
 
+    /// What is wrong, each thing once, whichever lines it is about.
+    pub(super) fn reasons(&self) -> String {
+        let mut reasons: Vec<String> = self.faults.iter().map(|(_, fault)| fault.to_string()).collect();
+        reasons.dedup();
+        reasons.join("; ")
+    }
+
     pub(super) fn sort(&mut self) {
         self.faults.sort_by_key(|(line, _)| *line);
     }

@@ -43,7 +43,8 @@ impl GroupTable {
         self.listed.iter().flatten().flat_map(HashMap::values).map(|listed| &listed.group)
     }
 
-    pub(super) const fn levels(&self) -> &[Arc<str>] {
+    /// The levels, the outermost first.
+    pub const fn levels(&self) -> &[Arc<str>] {
         &self.levels
     }
 

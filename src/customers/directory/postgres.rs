@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::spawn_blocking;
 
+use super::edit::{Change, ChangeError, Changed, RowText, table_of};
 use super::fault::{Fault, Faults};
 use super::groups::GroupTable;
 use super::index::Changes;
@@ -27,16 +28,21 @@ use crate::ruleset::overrides::OverridesReader;
 use crate::tls::TlsClient;
 use crate::units::Nanos;
 
+mod parameters;
 mod session;
 mod snapshot;
 mod statement;
 mod tls;
 mod url;
 mod watermark;
+mod writer;
 
+pub use parameters::NamedStatement;
 use session::{Copied, Session, Wanted};
 use snapshot::{Kept, Snapshot};
 pub use url::DatabaseUrl;
+pub use writer::WriteStatements;
+use writer::Writer;
 
 /// The longest URL that is read, in bytes.
 pub const MAX_URL: usize = 4 << 10;
@@ -44,6 +50,8 @@ pub const MAX_URL: usize = 4 << 10;
 const MIN_INTERVAL: Nanos = Nanos::new(100_000_000);
 /// How long reading all rows may take.
 const DEADLINE: Nanos = Nanos::from_secs(600);
+/// How long whoever changed rows waits until they are in force.
+const PATIENCE: Nanos = Nanos::from_secs(5);
 /// How many rows that are wrong are told of one by one.
 const MOST_TOLD: usize = 10;
 
@@ -67,6 +75,8 @@ pub struct PostgresTerms {
     pub tls: Option<Arc<TlsClient>>,
     /// Whether the configuration asks for TLS.
     pub asks_for_tls: bool,
+    /// What changes rows, if anything may.
+    pub writes: Option<WriteStatements>,
 }
 
 /// The customers of a database.
@@ -74,6 +84,7 @@ pub struct PostgresDirectory {
     rows: Arc<KnownRows>,
     wanted: Arc<Wanted>,
     refresher: Arc<Refresher>,
+    writer: Writer,
 }
 
 /// The rows as they are known.
@@ -99,6 +110,8 @@ impl PostgresDirectory {
         reader: Arc<dyn OverridesReader>,
         groups: Arc<GroupTable>,
     ) -> Self {
+        let terms = Arc::new(terms);
+        let writer = Writer { terms: Arc::clone(&terms), reader: Arc::clone(&reader) };
         let rows = Arc::new(KnownRows {
             table: CustomerTable::new(Format::Csv, seed, reader),
             groups: ArcSwap::new(groups),
@@ -115,7 +128,7 @@ impl PostgresDirectory {
         if let Some(at) = restored {
             refresher.resume(rows.table.credentials(), at);
         }
-        Self { rows, wanted, refresher: Arc::new(refresher) }
+        Self { rows, wanted, refresher: Arc::new(refresher), writer }
     }
 
     /// The customers; `None` before they were ever read.
@@ -136,6 +149,41 @@ impl PostgresDirectory {
     /// How many rows are left out because they are wrong.
     pub fn refused(&self) -> usize {
         self.rows.refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether its rows may be changed.
+    pub(super) fn is_writable(&self) -> bool {
+        self.writer.terms.writes.is_some()
+    }
+
+    /// The rows of a customer as they stand in the database now.
+    pub(super) async fn rows_of(&self, customer: &str, groups: &GroupTable) -> Result<Vec<RowText>, ChangeError> {
+        self.writer.rows(customer, groups).await
+    }
+
+    /// Changes a customer in the database, whose rows may belong to `groups`.
+    pub(super) async fn change(
+        &self,
+        customer: &str,
+        change: &Change,
+        groups: &GroupTable,
+    ) -> Result<Changed, ChangeError> {
+        let statements = self.writer.terms.writes.as_ref().ok_or(ChangeError::NotWritable)?;
+        self.writer.change(statements, (customer, change), groups).await
+    }
+
+    /// Reads the rows anew, and waits a while until those that were changed are in force here. Whether they are.
+    pub(super) async fn follow(&self, changed: &Changed, groups: &GroupTable) -> bool {
+        let Ok(wanted) = table_of(&changed.after, &self.writer.reader, groups) else { return false };
+        let gone: Vec<&RowText> = changed.deleted().collect();
+        // those that are gone are found by a look at all of them
+        self.wanted.full.fetch_or(!gone.is_empty(), Ordering::Relaxed);
+        let table = &self.rows.table;
+        let is_in_force = || {
+            let is_same = |row: &RowText| table.written(row.get("credential")) == wanted.written(row.get("credential"));
+            changed.after.iter().all(is_same) && gone.iter().all(|row| table.written(row.get("credential")).is_none())
+        };
+        self.refresher.renewed_until(PATIENCE.min(self.writer.terms.timeout), is_in_force).await
     }
 
     /// Goes on with other groups.
@@ -243,7 +291,7 @@ fn described(fault: &Fault) -> String {
 
 /// The database as a source.
 struct Database {
-    terms: PostgresTerms,
+    terms: Arc<PostgresTerms>,
     rows: Arc<KnownRows>,
     wanted: Arc<Wanted>,
     session: AsyncMutex<Option<Session>>,

@@ -1,7 +1,7 @@
 //! The customers of a file or a database, in memory. An update makes a new index and swaps it in, so that requests never
 //! wait for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -115,6 +115,26 @@ impl CustomerTable {
         let find = |credential| index.find(self.hashes.credential(credential)).cloned();
         let known = find(WrittenCredential::Plain(credential));
         if index.has_hashed { known.or_else(|| find(WrittenCredential::hashed(credential))) } else { known }
+    }
+
+    /// The customer of a credential as a directory writes it.
+    pub(super) fn written(&self, credential: &str) -> Option<Arc<Customer>> {
+        let credential = WrittenCredential::read(credential.as_bytes())?;
+        self.index.load().find(self.hashes.credential(credential)).cloned()
+    }
+
+    /// The names of at most `most` customers, in their order, that come after `after`. Looks through all credentials.
+    pub fn names(&self, after: &str, most: usize) -> Vec<Arc<str>> {
+        let (index, mut first) = (self.index.load(), BTreeSet::new());
+        for name in index.entries.iter().map(|entry| &entry.customer.name).filter(|name| ***name > *after) {
+            if first.len() < most || first.last().is_some_and(|last| name < last) {
+                first.insert(Arc::clone(name));
+            }
+            if first.len() > most {
+                first.pop_last();
+            }
+        }
+        first.into_iter().collect()
     }
 
     /// Prepares [`CustomerTable::named`] for requests, from here on.

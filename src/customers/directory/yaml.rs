@@ -59,6 +59,14 @@ pub(super) fn read(text: &str, rows: &mut impl Rows) {
     }
 }
 
+/// The overrides of a row as JSON, whichever way they are written; null without any.
+pub(super) fn overrides_as_json(text: &str) -> serde_json::Value {
+    match text {
+        "" => serde_json::Value::Null,
+        text => serde_yaml::from_str(text).unwrap_or_else(|_| text.into()),
+    }
+}
+
 impl Entry {
     /// Whether it has what an entry of such a file has to have, and nothing that only others have.
     fn fits(&self, content: Content) -> bool {

@@ -104,9 +104,15 @@ impl Client {
 
     #[track_caller]
     pub fn post(&mut self, target: &str, fields: &[(&str, &str)], body: &[u8]) -> Response {
+        self.exchange_body("POST", target, fields, body)
+    }
+
+    /// One request with a body.
+    #[track_caller]
+    pub fn exchange_body(&mut self, method: &str, target: &str, fields: &[(&str, &str)], body: &[u8]) -> Response {
         let length = body.len().to_string();
         let fields = [&[("content-length", length.as_str())], fields].concat();
-        self.send(request("POST", target, &fields));
+        self.send(request(method, target, &fields));
         self.send(body);
         self.receive()
     }

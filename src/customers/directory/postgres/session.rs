@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::{AsyncMessage, Client, Config, Error};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification};
 
 use super::PostgresTerms;
 use super::statement::{Column, Statements, bare, quoted};
@@ -50,7 +50,7 @@ pub(super) struct Session {
 }
 
 /// The task that reads what the server says; it ends when this is dropped.
-struct Driver {
+pub(super) struct Driver {
     task: JoinHandle<()>,
     is_wanted: Arc<AtomicBool>,
 }
@@ -119,21 +119,14 @@ impl Session {
         levels: &[Arc<str>],
         wanted: &Arc<Wanted>,
     ) -> Result<(Client, Driver, Statements), String> {
-        let tls = DatabaseTls::new(terms.tls.as_deref());
-        let (client, mut connection) = config.connect(tls).await.map_err(|error| described(&error))?;
         let is_wanted = Arc::new(AtomicBool::new(true));
         let ended = HintAtEnd { wanted: Arc::clone(wanted), is_wanted: Arc::clone(&is_wanted) };
-        let task = tokio::spawn(async move {
-            while let Some(Ok(message)) = poll_fn(|task| connection.poll_message(task)).await {
-                if let AsyncMessage::Notification(notification) = message {
-                    ended.wanted.full.fetch_or(notification.payload() == FULL, Ordering::Relaxed);
-                    ended.wanted.hint.notify_one();
-                }
-            }
-        });
-        let driver = Driver { task, is_wanted };
+        let (client, driver) = connect(terms, config, is_wanted, move |notification| {
+            ended.wanted.full.fetch_or(notification.payload() == FULL, Ordering::Relaxed);
+            ended.wanted.hint.notify_one();
+        })
+        .await?;
         client.batch_execute(READ_ONLY).await.map_err(|error| described(&error))?;
-        drop(client.batch_execute(WATCH_CLIENT).await);
         if let Some(channel) = &terms.channel
             && let Err(error) = client.batch_execute(&format!("LISTEN {}", quoted(channel))).await
         {
@@ -209,9 +202,31 @@ impl Copied {
     }
 }
 
+/// Connects to one server, which has `notified` called with what it notifies of. `is_wanted` says whether the end of the
+/// connection is to be noticed.
+pub(super) async fn connect(
+    terms: &PostgresTerms,
+    config: &Config,
+    is_wanted: Arc<AtomicBool>,
+    notified: impl Fn(&Notification) + Send + 'static,
+) -> Result<(Client, Driver), String> {
+    let tls = DatabaseTls::new(terms.tls.as_deref());
+    let (client, mut connection) = config.connect(tls).await.map_err(|error| described(&error))?;
+    let task = tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|task| connection.poll_message(task)).await {
+            if let AsyncMessage::Notification(notification) = message {
+                notified(&notification);
+            }
+        }
+    });
+    let driver = Driver { task, is_wanted };
+    drop(client.batch_execute(WATCH_CLIENT).await);
+    Ok((client, driver))
+}
+
 /// An error in words without anything that rows hold. What is wrong with the query, with the database or with the user is
 /// told as the server says it.
-fn described(error: &Error) -> String {
+pub(super) fn described(error: &Error) -> String {
     match error.as_db_error() {
         Some(told) => {
             let code = told.code().code();

@@ -7,7 +7,7 @@ use tokio_postgres::types::Type;
 use crate::ruleset::groups::COLUMNS;
 
 /// The column that says when a row was changed.
-const UPDATED_AT: &str = "updated_at";
+pub(super) const UPDATED_AT: &str = "updated_at";
 /// The columns that there have to be.
 const REQUIRED: [&str; 3] = ["credential", "customer", "plan"];
 /// How moments are written, in UTC.

@@ -1,0 +1,26 @@
+-- The table of config/postgres.yaml, and what tells gateways that it changed. The role `gate` is the gateways':
+-- CREATE ROLE gate LOGIN PASSWORD '...';
+
+CREATE TABLE api_keys (
+  credential text PRIMARY KEY,             -- sha256: and the SHA-256 in hexadecimal digits
+  customer text NOT NULL,
+  plan text NOT NULL,
+  overrides jsonb,
+  time_zone text,
+  valid_until timestamptz,
+  suspended boolean NOT NULL DEFAULT false,
+  updated_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX ON api_keys (customer);
+CREATE INDEX ON api_keys (updated_at);
+
+CREATE FUNCTION tell_tollgate() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_notify('customers_changed', CASE WHEN TG_OP IN ('DELETE', 'TRUNCATE') THEN 'full' ELSE '' END);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER tell_tollgate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON api_keys
+  FOR EACH STATEMENT EXECUTE FUNCTION tell_tollgate();
+
+-- Without changes over the admin port, SELECT is enough.
+GRANT SELECT, INSERT, UPDATE, DELETE ON api_keys TO gate;

@@ -1,0 +1,148 @@
+//! Who changed what over the admin port: a line of JSON for each change, and for attempts without the token. No line holds a
+//! token or a credential.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use http::Method;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use pingora::protocols::http::ServerSession;
+use serde_json::{Value, json};
+
+use super::access::Access;
+use crate::clock::Clock;
+use crate::units::Nanos;
+
+/// How many attempts without the token are written down in a second.
+const MOST_UNAUTHORIZED: u32 = 10;
+/// How much of a path is written down, in characters.
+const LONGEST_PATH: usize = 512;
+
+/// Somebody asks for a change.
+pub(super) struct Attempt {
+    peer: Option<String>,
+    method: Method,
+    path: String,
+}
+
+impl Attempt {
+    /// What a request asks for, and where it comes from.
+    pub(super) fn of(session: &ServerSession) -> Self {
+        let head = session.req_header();
+        Self {
+            peer: session.client_addr().map(ToString::to_string),
+            method: head.method.clone(),
+            path: head.uri.path().chars().take(LONGEST_PATH).collect(),
+        }
+    }
+}
+
+/// Writes changes down, in the file that the configuration names or in the log.
+pub(super) struct Audit {
+    access: Arc<Access>,
+    clock: Arc<dyn Clock>,
+    unauthorized: Mutex<Unauthorized>,
+}
+
+/// How many attempts without the token there were in the last second that had one.
+#[derive(Default)]
+struct Unauthorized {
+    second: u64,
+    written: u32,
+    left_out: u64,
+}
+
+impl Audit {
+    pub(super) fn new(access: Arc<Access>, clock: Arc<dyn Clock>) -> Self {
+        Self { access, clock, unauthorized: Mutex::default() }
+    }
+
+    /// Whether a change that is made now can be written down. Errors: why not.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let unwritable = |error| format!("nothing is changed, because `admin.audit_log` cannot be written: {error}");
+        self.access.audit_log().map_or(Ok(()), |path| opened(&path).map(drop).map_err(unwritable))
+    }
+
+    /// Writes down what came of an attempt; `more` says what it was about.
+    pub(super) fn note(&self, attempt: &Attempt, result: &str, more: &Value) {
+        let now = self.clock.wall();
+        let Attempt { peer, method, path } = attempt;
+        let Some(file) = self.access.audit_log() else {
+            tracing::info!(peer, %method, path, result, more = %more, "asked for over the admin port");
+            return;
+        };
+        let mut line = json!({
+            "time": moment(now),
+            "peer": peer,
+            "method": method.as_str(),
+            "path": path,
+            "result": result,
+        });
+        if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
+            line.extend(more.clone());
+        }
+        let added = opened(&file).and_then(|mut file| {
+            file.write_all(format!("{line}\n").as_bytes())?;
+            file.sync_data()
+        });
+        if let Err(error) = added {
+            tracing::error!(%error, peer, %method, path, result, "the audit log cannot be written");
+        }
+    }
+
+    /// Writes down an attempt without the token, unless there are too many: those are counted in the next line.
+    pub(super) fn note_unauthorized(&self, attempt: &Attempt) {
+        if let Some(left_out) = self.unauthorized.lock().admit(self.clock.now()) {
+            self.note(attempt, "unauthorized", &json!({ "left_out": left_out }));
+        }
+    }
+}
+
+impl Unauthorized {
+    /// How many were left out since the last one that was written down; `None` where this one is left out as well.
+    fn admit(&mut self, now: Nanos) -> Option<u64> {
+        let second = now.get() / Nanos::SECOND.get();
+        if self.second != second {
+            (self.second, self.written) = (second, 0);
+        }
+        if self.written >= MOST_UNAUTHORIZED {
+            self.left_out = self.left_out.saturating_add(1);
+            return None;
+        }
+        self.written = self.written.saturating_add(1);
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+/// A moment on the wall clock in words, like `2027-12-31T18:00:00Z`.
+pub(super) fn moment(at: Nanos) -> String {
+    Timestamp::from_nanosecond(at.get().into()).map(|at| at.to_string()).unwrap_or_default()
+}
+
+/// Opens the file to be added to, and makes one that only its owner may read where there is none.
+fn opened(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_without_the_token_are_bounded_and_counted() {
+        let (mut attempts, second) = (Unauthorized::default(), Nanos::SECOND);
+        let admitted: Vec<_> = (0..13).map(|_| attempts.admit(second)).collect();
+        assert_eq!(admitted, [vec![Some(0); 10], vec![None; 3]].concat());
+        assert_eq!(attempts.admit(second.saturating_add(second)), Some(3));
+        assert_eq!(attempts.admit(second.saturating_add(second)), Some(0));
+    }
+
+    #[test]
+    fn a_moment_is_written_in_utc() {
+        assert_eq!(moment(Nanos::from_secs(1_735_686_000)), "2024-12-31T23:00:00Z");
+    }
+}

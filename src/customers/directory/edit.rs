@@ -1,0 +1,377 @@
+//! Changes of one customer: its rows before, as text, and what they become. Where the rows stand is no matter here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+use serde_json::Value;
+
+use super::credential::key_id;
+use super::csv::record;
+use super::fault::Faults;
+use super::groups::GroupTable;
+use super::row::{Content, Row, Rows};
+use super::table::{CustomerTable, Format};
+use super::yaml;
+use crate::ruleset::groups::COLUMNS;
+use crate::ruleset::overrides::OverridesReader;
+
+/// What stands in a row, by the names of columns; a column in which nothing stands is left out. No `Debug`: a credential is
+/// in it.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RowText(BTreeMap<String, String>);
+
+/// What is to become of a customer.
+pub enum Change {
+    /// It has these terms, and no others.
+    Put {
+        /// What stands in the columns.
+        terms: Terms,
+        /// The first key of a customer who is not there yet.
+        key: NewKey,
+        /// Whether a customer who is there is left alone.
+        is_new: bool,
+    },
+    /// It has these terms beside its others.
+    Patch(Terms),
+    /// It has one more key, which differs from its first one in these terms.
+    AddKey(NewKey, Terms),
+    /// It has one more key, and its others only until a moment, written like `2027-12-31T18:00:00Z`; at once no more without
+    /// one.
+    Rotate(NewKey, Option<String>),
+    /// It has the key with this id no more.
+    RemoveKey(String),
+    /// It has no key any more, and is gone.
+    Remove,
+}
+
+/// What is to stand in columns; nothing in those without a text.
+pub type Terms = BTreeMap<String, Option<String>>;
+
+/// A credential that was made up.
+pub struct NewKey {
+    /// As a directory writes it: `sha256:` and 64 digits.
+    pub credential: String,
+    /// Until when it is good, if not for ever.
+    pub valid_until: Option<String>,
+}
+
+/// A customer's rows before and after a change.
+pub struct Changed {
+    /// Before; empty for a customer who was not there.
+    pub before: Vec<RowText>,
+    /// After; empty for a customer who is gone.
+    pub after: Vec<RowText>,
+}
+
+/// Why rows are not changed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The configuration does not say that they may be, or how.
+    #[error(
+        "the customers cannot be changed here: `customers.directory` needs `writable: true` beside `file`, or `put` and \
+         `delete` in `postgres`"
+    )]
+    NotWritable,
+    /// There is no such customer.
+    #[error("no customer in the directory is called that")]
+    NoCustomer,
+    /// There is one already.
+    #[error("there is a customer of this name already")]
+    Exists,
+    /// There is no such key.
+    #[error("the customer has no key of this id")]
+    NoKey,
+    /// A customer is known by its keys.
+    #[error("this is the customer's last key: add another one first, or delete the customer")]
+    LastKey,
+    /// The directory would refuse the rows.
+    #[error("{0}")]
+    Invalid(String),
+    /// What is there does not let the change be made.
+    #[error("{0}")]
+    Conflict(String),
+    /// What keeps the rows cannot be reached or written.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+// === impl RowText ===
+
+impl RowText {
+    /// What stands in a row that was read.
+    fn of(row: &Row<'_>, levels: &[impl AsRef<str>]) -> Self {
+        let Row { credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups } =
+            *row;
+        let own = [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended];
+        let own = COLUMNS.into_iter().zip(own);
+        let all = own.chain(levels.iter().map(AsRef::as_ref).zip(groups));
+        all.map(|(column, text)| (column, String::from_utf8_lossy(text))).collect()
+    }
+
+    /// What stands in a column; empty where nothing does.
+    pub fn get(&self, column: &str) -> &str {
+        self.0.get(column).map(String::as_str).unwrap_or_default()
+    }
+
+    /// Has `text` stand in a column.
+    fn set(&mut self, column: &str, text: &str) {
+        match text.trim() {
+            "" => drop(self.0.remove(column)),
+            text => drop(self.0.insert(column.to_owned(), text.to_owned())),
+        }
+    }
+
+    /// The overrides as JSON; null without any.
+    pub fn overrides(&self) -> Value {
+        yaml::overrides_as_json(self.get("overrides"))
+    }
+
+    /// The columns in which something stands, and what.
+    pub fn columns(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(column, text)| (column.as_str(), text.as_str()))
+    }
+
+    /// What names its key, and is no use to whoever wants to use that.
+    pub fn key_id(&self) -> String {
+        key_id(self.get("credential"))
+    }
+
+    /// The same row for another key.
+    fn with_key(&self, key: &NewKey) -> Self {
+        let mut row = self.clone();
+        row.set("credential", &key.credential);
+        row.set("valid_until", key.valid_until.as_deref().unwrap_or_default());
+        row
+    }
+
+    fn change(&mut self, terms: &Terms) {
+        terms.iter().for_each(|(column, text)| self.set(column, text.as_deref().unwrap_or_default()));
+    }
+
+    /// Has the key be good until `end` at most.
+    fn end_by(&mut self, end: &str) {
+        let zone = Some(self.get("time_zone")).filter(|zone| !zone.is_empty());
+        let zone = zone.and_then(|zone| TimeZone::get(zone).ok());
+        let moment = |text: &str| {
+            let row = Row { valid_until: text.as_bytes(), ..Row::default() };
+            row.valid_until(zone.as_ref()).ok().flatten()
+        };
+        let is_earlier = moment(self.get("valid_until")).zip(moment(end)).is_some_and(|(own, end)| own <= end);
+        if !is_earlier {
+            self.set("valid_until", end);
+        }
+    }
+}
+
+impl<'t, T: AsRef<str>> FromIterator<(&'t str, T)> for RowText {
+    fn from_iter<I: IntoIterator<Item = (&'t str, T)>>(columns: I) -> Self {
+        let mut row = Self::default();
+        columns.into_iter().for_each(|(column, text)| row.set(column, text.as_ref()));
+        row
+    }
+}
+
+/// Collects the rows of a text as they stand there.
+pub(super) struct RowTexts<'g> {
+    levels: &'g [Arc<str>],
+    /// Each with the line on which it begins.
+    pub(super) rows: Vec<(u64, RowText)>,
+    /// What keeps other rows from being read.
+    pub(super) faults: Faults,
+}
+
+impl<'g> RowTexts<'g> {
+    pub(super) fn new(levels: &'g [Arc<str>]) -> Self {
+        Self { levels, rows: Vec::new(), faults: Faults::default() }
+    }
+}
+
+impl Rows for RowTexts<'_> {
+    fn content(&self) -> Content {
+        Content::Credentials
+    }
+
+    fn levels(&self) -> &[Arc<str>] {
+        self.levels
+    }
+
+    fn add(&mut self, line: u64, row: &Row<'_>) {
+        self.rows.push((line, RowText::of(row, self.levels)));
+    }
+
+    fn faults(&mut self) -> &mut Faults {
+        &mut self.faults
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// The rows of `customer` after this change of those `before`; `levels` are those of groups.
+    pub(super) fn apply(
+        &self,
+        customer: &str,
+        before: &[RowText],
+        levels: &[impl AsRef<str>],
+    ) -> Result<Vec<RowText>, ChangeError> {
+        if before.is_empty() && !matches!(self, Self::Put { .. }) {
+            return Err(ChangeError::NoCustomer);
+        }
+        let mut rows = before.to_vec();
+        match self {
+            Self::Put { is_new: true, .. } if !rows.is_empty() => return Err(ChangeError::Exists),
+            Self::Put { terms, key, .. } => {
+                if rows.is_empty() {
+                    rows.push(RowText::from_iter([("customer", customer)]).with_key(key));
+                }
+                let own = ["plan", "overrides", "time_zone", "suspended"].into_iter();
+                let cleared = own.chain(levels.iter().map(AsRef::as_ref)).map(|column| (column.to_owned(), None));
+                let mut all: Terms = cleared.collect();
+                all.extend(terms.clone());
+                rows.iter_mut().for_each(|row| row.change(&all));
+            }
+            Self::Patch(terms) => rows.iter_mut().for_each(|row| row.change(terms)),
+            Self::AddKey(key, terms) => {
+                let added = rows.first().map(|first| first.with_key(key));
+                rows.extend(added.map(|mut row| {
+                    row.change(terms);
+                    row
+                }));
+            }
+            Self::Rotate(key, keep_until) => {
+                let added = rows.first().map(|first| first.with_key(key));
+                match keep_until {
+                    Some(end) => rows.iter_mut().for_each(|row| row.end_by(end)),
+                    None => rows.clear(),
+                }
+                rows.extend(added);
+            }
+            Self::RemoveKey(id) => {
+                rows.retain(|row| row.key_id() != *id);
+                match rows.len() {
+                    left if left == before.len() => return Err(ChangeError::NoKey),
+                    0 => return Err(ChangeError::LastKey),
+                    _ => {}
+                }
+            }
+            Self::Remove => rows.clear(),
+        }
+        Ok(rows)
+    }
+}
+
+// === impl Changed ===
+
+impl Changed {
+    /// The rows that there were not before, or not like this.
+    pub(super) fn put(&self) -> impl Iterator<Item = &RowText> {
+        self.after.iter().filter(|row| !self.before.contains(row))
+    }
+
+    /// The rows whose credentials are there no more.
+    pub(super) fn deleted(&self) -> impl Iterator<Item = &RowText> {
+        let stays = |old: &RowText| self.after.iter().any(|row| row.get("credential") == old.get("credential"));
+        self.before.iter().filter(move |old| !stays(old))
+    }
+}
+
+/// Rows of a customer as a directory would take them. Errors: why it would not.
+pub(super) fn table_of(
+    rows: &[RowText],
+    reader: &Arc<dyn OverridesReader>,
+    groups: &GroupTable,
+) -> Result<CustomerTable, ChangeError> {
+    CustomerTable::load(&csv_of(rows, groups), Format::Csv, &rand::random(), Arc::clone(reader), groups)
+        .map_err(|faults| ChangeError::Invalid(faults.reasons()))
+}
+
+/// Rows as a directory in CSV.
+pub(super) fn csv_of(rows: &[RowText], groups: &GroupTable) -> String {
+    let own = COLUMNS.into_iter().filter(|column| !matches!(*column, "level" | "group"));
+    let columns: Vec<&str> = own.chain(groups.levels().iter().map(|level| &**level)).collect();
+    let header = record(columns.iter().copied());
+    let rows = rows.iter().map(|row| record(columns.iter().map(|column| row.get(column))));
+    std::iter::once(header).chain(rows).map(|line| line + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> NewKey {
+        NewKey { credential: text.to_owned(), valid_until: None }
+    }
+
+    fn row(columns: &[(&str, &str)]) -> RowText {
+        columns.iter().copied().collect()
+    }
+
+    fn terms(columns: &[(&str, &str)]) -> Terms {
+        columns.iter().map(|(column, text)| ((*column).to_owned(), Some((*text).to_owned()))).collect()
+    }
+
+    fn after(change: &Change, before: &[RowText]) -> Result<Vec<String>, ChangeError> {
+        let shown = |row: RowText| row.columns().map(|(column, text)| format!("{column}={text} ")).collect();
+        change.apply("acme", before, &["team"]).map(|rows| rows.into_iter().map(shown).collect())
+    }
+
+    #[test]
+    fn a_put_leaves_nothing_of_the_old_terms_and_a_patch_what_it_does_not_name() {
+        let before = [
+            row(&[("credential", "a"), ("customer", "acme"), ("plan", "free"), ("team", "x"), ("suspended", "true")]),
+            row(&[("credential", "b"), ("customer", "acme"), ("plan", "free"), ("valid_until", "2027-12-31")]),
+        ];
+        let put = |is_new| Change::Put { terms: terms(&[("plan", "pro")]), key: key("c"), is_new };
+        let expected =
+            ["credential=a customer=acme plan=pro ", "credential=b customer=acme plan=pro valid_until=2027-12-31 "];
+        assert_eq!(after(&put(false), &before).unwrap(), expected);
+        assert_eq!(after(&put(true), &before), Err(ChangeError::Exists));
+        assert_eq!(after(&put(true), &[]).unwrap(), ["credential=c customer=acme plan=pro "]);
+        let patch = Change::Patch(terms(&[("plan", "pro")]));
+        let expected = "credential=a customer=acme plan=pro suspended=true team=x ";
+        assert_eq!(after(&patch, &before[..1]).unwrap(), [expected]);
+        assert_eq!(after(&patch, &[]), Err(ChangeError::NoCustomer));
+    }
+
+    #[test]
+    fn a_rotation_ends_old_keys_at_once_or_by_a_moment_and_never_later_than_they_end() {
+        let of = |credential, end| {
+            row(&[
+                ("credential", credential),
+                ("customer", "acme"),
+                ("valid_until", end),
+                ("time_zone", "Europe/Berlin"),
+            ])
+        };
+        let before = [of("a", ""), of("b", "2027-12-31"), of("c", "2028-06-01")];
+        let ends = |keep: Option<&str>| {
+            let rows = Change::Rotate(key("d"), keep.map(str::to_owned)).apply("acme", &before, &["team"]).unwrap();
+            rows.iter().map(|row| format!("{} {}", row.get("credential"), row.get("valid_until"))).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(None), ["d "]);
+        // the last day of the year ends there an hour before it does in UTC
+        let end = "2027-12-31T23:00:00Z";
+        assert_eq!(ends(Some(end)), [&format!("a {end}"), "b 2027-12-31", &format!("c {end}"), "d "]);
+    }
+
+    #[test]
+    fn keys_go_by_their_ids_but_for_the_last_one() {
+        let before = [row(&[("credential", "a")]), row(&[("credential", "b")])];
+        let remove = |of: &RowText| Change::RemoveKey(of.key_id());
+        assert_eq!(after(&remove(&before[0]), &before).unwrap(), ["credential=b "]);
+        assert_eq!(after(&remove(&before[0]), &before[..1]), Err(ChangeError::LastKey));
+        assert_eq!(after(&remove(&before[0]), &before[1..]), Err(ChangeError::NoKey));
+        assert_eq!(after(&Change::Remove, &before).unwrap(), Vec::<String>::new());
+        let hashed = row(&[("credential", &super::super::credential::field_of(b"a"))]);
+        assert_eq!((hashed.key_id(), hashed.key_id().len()), (before[0].key_id(), 12), "however it is written");
+    }
+
+    #[test]
+    fn what_is_put_and_deleted_follows_from_the_rows() {
+        let [a, b, c] = ["a", "b", "c"].map(|text| row(&[("credential", text)]));
+        let other = row(&[("credential", "b"), ("plan", "pro")]);
+        let changed = Changed { before: vec![a.clone(), b], after: vec![other.clone(), c.clone()] };
+        assert!(changed.put().eq([&other, &c]) && changed.deleted().eq([&a]));
+    }
+}

@@ -1,0 +1,279 @@
+//! The customers of a file, and changes of it where the configuration lets tollgate write it: the rows of one customer
+//! become others, and everything else stays as it was written. What the directory would refuse is never written.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use csv::{ReaderBuilder, Trim};
+use serde_json::{Map, Value};
+
+use super::csv::record;
+use super::edit::{Change, ChangeError, Changed, RowText, RowTexts, table_of};
+use super::fault::Faults;
+use super::groups::GroupTable;
+use super::table::{CustomerTable, Format};
+use crate::files::{self, Stamp};
+use crate::ruleset::groups::COLUMNS;
+use crate::ruleset::overrides::OverridesReader;
+
+/// The byte order mark that a text may begin with.
+const MARK: char = '\u{feff}';
+const NO_LINES: &str = "a row of the file does not stand on lines of its own, so it cannot be changed here";
+
+/// Who the customers are, as a file says.
+#[derive(Debug)]
+pub struct FileDirectory {
+    /// The customers.
+    pub table: Arc<CustomerTable>,
+    /// The file, where it may be written.
+    pub writable: Option<WritableFile>,
+}
+
+/// A file of customers that may be written.
+#[derive(Clone, Debug)]
+pub struct WritableFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How it is written.
+    pub format: Format,
+    /// The most bytes it may have.
+    pub most: usize,
+    /// Understands plans, time zones and overrides.
+    pub reader: Arc<dyn OverridesReader>,
+}
+
+impl WritableFile {
+    /// The rows of a customer as they stand in the file now. Blocks.
+    pub(super) fn rows(&self, customer: &str, groups: &GroupTable) -> Result<Vec<RowText>, ChangeError> {
+        let (text, _) = self.read()?;
+        let of_customer = |(_, row): (u64, RowText)| (row.get("customer") == customer).then_some(row);
+        Ok(self.rows_of(&text, groups)?.into_iter().filter_map(of_customer).collect())
+    }
+
+    /// Changes a customer, whose rows may belong to `groups`. The file is there whole after that, as before or changed.
+    /// One change at a time; blocks.
+    pub(super) fn change(&self, customer: &str, change: &Change, groups: &GroupTable) -> Result<Changed, ChangeError> {
+        let (text, stamp) = self.read()?;
+        let (changed, edited) = self.edit(&text, customer, change, groups)?;
+        if edited != text {
+            self.write(edited.as_bytes(), stamp)?;
+        }
+        Ok(changed)
+    }
+
+    /// The text of the file after a change of a customer.
+    fn edit(
+        &self,
+        text: &str,
+        customer: &str,
+        change: &Change,
+        groups: &GroupTable,
+    ) -> Result<(Changed, String), ChangeError> {
+        let rows = self.rows_of(text, groups)?;
+        let (own, others): (Vec<_>, Vec<_>) = rows.iter().partition(|(_, row)| row.get("customer") == customer);
+        let before: Vec<RowText> = own.into_iter().map(|(_, row)| row.clone()).collect();
+        let after = change.apply(customer, &before, groups.levels())?;
+        let changed = Changed { before, after };
+        if changed.before == changed.after {
+            return Ok((changed, text.to_owned()));
+        }
+        table_of(&changed.after, &self.reader, groups)?;
+        let edited = self.edited(text, &rows, &changed, groups.levels())?;
+        if edited.len() > self.most {
+            let message = format!("{} would be larger than {} KiB", self.name(), self.most >> 10);
+            return Err(ChangeError::Conflict(message));
+        }
+        let mut expected: Vec<&RowText> = others.into_iter().map(|(_, row)| row).chain(&changed.after).collect();
+        let written = self.rows_of(&edited, groups).map_err(|_| ChangeError::Conflict(NO_LINES.to_owned()))?;
+        let mut written: Vec<&RowText> = written.iter().map(|(_, row)| row).collect();
+        expected.sort_unstable();
+        written.sort_unstable();
+        if expected != written {
+            return Err(ChangeError::Conflict(NO_LINES.to_owned()));
+        }
+        self.check(&edited, groups).map_err(|faults| match self.check(text, groups) {
+            Ok(()) => ChangeError::Conflict(faults.reasons()),
+            Err(before) => self.refused(&before),
+        })?;
+        Ok((changed, edited))
+    }
+
+    fn read(&self) -> Result<(String, Stamp), ChangeError> {
+        let (bytes, seen) = files::read(&self.path, self.most);
+        let bytes = bytes.map_err(|unreadable| ChangeError::Unavailable(format!("{} {unreadable}", self.name())))?;
+        let text = String::from_utf8(bytes);
+        let text = text.map_err(|_| ChangeError::Conflict(format!("{} is not in UTF-8", self.name())))?;
+        Ok((text, seen.stamp))
+    }
+
+    fn rows_of(&self, text: &str, groups: &GroupTable) -> Result<Vec<(u64, RowText)>, ChangeError> {
+        let mut read = RowTexts::new(groups.levels());
+        self.format.read(text, &mut read);
+        if read.faults.is_empty() { Ok(read.rows) } else { Err(self.refused(&read.faults)) }
+    }
+
+    /// Whether the directory would take this text.
+    fn check(&self, text: &str, groups: &GroupTable) -> Result<(), Faults> {
+        let reader = Arc::clone(&self.reader);
+        CustomerTable::load(text, self.format, &rand::random(), reader, groups).map(drop)
+    }
+
+    fn refused(&self, faults: &Faults) -> ChangeError {
+        let name = self.name();
+        ChangeError::Conflict(match faults.faults.first() {
+            Some((line, fault)) => format!("{name} has to be put right first: line {line}: {fault}"),
+            None => format!("{name} has to be put right first"),
+        })
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Puts `bytes` in the place of the file, for those who may read it now, if nobody else has written it since `read`.
+    fn write(&self, bytes: &[u8], read: Stamp) -> Result<(), ChangeError> {
+        let unwritten = |error: io::Error| match error.kind() {
+            io::ErrorKind::ResourceBusy => {
+                ChangeError::Conflict(format!("{} was written by somebody else meanwhile; ask again", self.name()))
+            }
+            _ => ChangeError::Unavailable(format!("{} cannot be written: {error}", self.name())),
+        };
+        put(&self.path, bytes, read).map_err(unwritten)
+    }
+
+    /// The text with the rows of one customer changed. Lines of others stay as they are, and so do comments and blank lines.
+    fn edited(
+        &self,
+        text: &str,
+        rows: &[(u64, RowText)],
+        changed: &Changed,
+        levels: &[Arc<str>],
+    ) -> Result<String, ChangeError> {
+        let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+        let first = lines.iter().position(|line| !line.trim_matches(MARK).trim().is_empty()).unwrap_or_default();
+        let columns = match self.format {
+            Format::Csv => with_columns(&mut lines, first, changed, levels),
+            Format::Yaml => Vec::new(),
+        };
+        let starts: Vec<usize> = rows.iter().map(|(line, _)| index(*line)).collect();
+        let indent = match starts.first().and_then(|first| lines.get(*first)) {
+            Some(line) => line.chars().take_while(|c| *c == ' ').collect(),
+            None => String::new(),
+        };
+        let written = |row: &RowText| match self.format {
+            Format::Csv => csv_line(row, &columns),
+            Format::Yaml => format!("{indent}- {}\n", yaml_entry(row, levels)),
+        };
+        let mut edited = String::new();
+        let mut at = 0;
+        for (position, (_, row)) in rows.iter().enumerate() {
+            let start = starts.get(position).copied().unwrap_or(at);
+            let end = starts.get(position.saturating_add(1)).copied().unwrap_or(lines.len());
+            if start < at || end <= start {
+                return Err(ChangeError::Conflict(NO_LINES.to_owned()));
+            }
+            edited.extend(lines.get(at..start).into_iter().flatten().map(String::as_str));
+            let block = lines.get(start..end).unwrap_or_default();
+            let is_between = |line: &&String| line.trim().is_empty() || line.trim_start().starts_with('#');
+            let between = match self.format {
+                Format::Csv => block.iter().skip(1).collect::<Vec<_>>(),
+                Format::Yaml => block.iter().rev().take_while(is_between).collect(),
+            };
+            let length = block.len().saturating_sub(between.len());
+            match changed.before.contains(row) && !changed.after.contains(row) {
+                false => edited.extend(block.get(..length).into_iter().flatten().map(String::as_str)),
+                true => {
+                    let same = |new: &&RowText| new.get("credential") == row.get("credential");
+                    edited.extend(changed.after.iter().find(same).map(written));
+                }
+            }
+            edited.extend(block.get(length..).into_iter().flatten().map(String::as_str));
+            at = end;
+        }
+        edited.extend(lines.get(at..).into_iter().flatten().map(String::as_str));
+        let is_known = |new: &&RowText| changed.before.iter().any(|old| old.get("credential") == new.get("credential"));
+        let added: String = changed.after.iter().filter(|row| !is_known(row)).map(written).collect();
+        if self.format == Format::Yaml && rows.is_empty() {
+            edited = edited.lines().filter(|line| line.trim() != "[]").map(|line| format!("{line}\n")).collect();
+        }
+        if !edited.is_empty() && !edited.ends_with('\n') {
+            edited.push('\n');
+        }
+        edited.push_str(&added);
+        let is_empty = rows.len().saturating_add(changed.after.len()) == changed.before.len();
+        if self.format == Format::Yaml && is_empty {
+            edited.push_str("[]\n");
+        }
+        Ok(edited)
+    }
+}
+
+/// Puts `bytes` in the place of a file, for those who may read it now. Errors: `ResourceBusy` where the file is not as it was
+/// when it was `read`.
+fn put(path: &Path, bytes: &[u8], read: Stamp) -> io::Result<()> {
+    // a link goes on leading to the file
+    let path = path.canonicalize()?;
+    let there = fs::metadata(&path)?;
+    files::replace(&path, |file| {
+        file.write_all(bytes)?;
+        // who may not give a file to a group keeps it
+        drop(fchown(&*file, None, Some(there.gid())));
+        file.set_permissions(there.permissions())?;
+        if Stamp::of(&path) == read { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
+    })
+}
+
+/// Where among the lines one is by its number, which begins at 1.
+fn index(line: u64) -> usize {
+    usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1)
+}
+
+/// The columns of a CSV file whose header is the line `first`, with those that the changed rows need and it does not have.
+fn with_columns(lines: &mut [String], first: usize, changed: &Changed, levels: &[Arc<str>]) -> Vec<String> {
+    let header = lines.get(first).map(|line| line.trim_start_matches(MARK)).unwrap_or_default();
+    let mut reader = ReaderBuilder::new();
+    let mut reader = reader.has_headers(false).trim(Trim::All).from_reader(header.as_bytes());
+    let header = reader.records().next().and_then(Result::ok).unwrap_or_default();
+    let mut columns: Vec<String> = header.iter().map(str::to_owned).collect();
+    let known = COLUMNS.into_iter().chain(levels.iter().map(|level| &**level));
+    let needed = |column: &&str| changed.after.iter().any(|row| !row.get(column).is_empty());
+    let missing: Vec<&str> =
+        known.filter(|known| !columns.iter().any(|column| column == known)).filter(needed).collect();
+    for (position, line) in lines.iter_mut().enumerate().skip(first) {
+        let end = line.trim_end_matches(['\r', '\n']).len();
+        if !line.trim().is_empty() {
+            let more = missing.iter().map(|column| {
+                if position == first { format!(",{}", record([*column].into_iter())) } else { ",".to_owned() }
+            });
+            line.insert_str(end, &more.collect::<String>());
+        }
+    }
+    columns.extend(missing.into_iter().map(str::to_owned));
+    columns
+}
+
+fn csv_line(row: &RowText, columns: &[String]) -> String {
+    record(columns.iter().map(|column| row.get(column))) + "\n"
+}
+
+/// A row as an entry of a list in YAML, on one line.
+fn yaml_entry(row: &RowText, levels: &[Arc<str>]) -> String {
+    let quoted = |text: &str| Value::from(text).to_string();
+    let own = row.columns().filter(|(column, _)| COLUMNS.contains(column)).map(|(column, text)| match column {
+        "overrides" | "suspended" => format!("{column}: {text}"),
+        _ => format!("{column}: {}", quoted(text)),
+    });
+    let groups: Map<String, Value> = levels
+        .iter()
+        .map(|level| (level.to_string(), Value::from(row.get(level))))
+        .filter(|(_, group)| group.as_str().is_some_and(|group| !group.is_empty()))
+        .collect();
+    let groups = (!groups.is_empty()).then(|| format!("groups: {}", Value::from(groups)));
+    format!("{{{}}}", own.chain(groups).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests;

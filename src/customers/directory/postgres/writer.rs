@@ -1,0 +1,168 @@
+//! Changes of one customer in a database: in one transaction the rows are read by the user's query, changed by the user's
+//! statements, and read again. They are in force only if the query then gives what was asked for.
+
+use std::sync::Arc;
+
+use tokio::time::timeout;
+use tokio_postgres::config::TargetSessionAttrs;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
+
+use super::super::edit::{Change, ChangeError, Changed, RowText, csv_of, table_of};
+use super::super::groups::GroupTable;
+use super::parameters::{NamedStatement, TextValue};
+use super::session::{Driver, connect, described};
+use super::statement::{Column, Statements, bare};
+use super::url::DatabaseUrl;
+use super::{MAX_URL, PostgresTerms};
+use crate::files;
+use crate::ruleset::overrides::OverridesReader;
+use crate::units::Nanos;
+
+/// The longest that a change may take: those who ask for one do not wait for ever.
+const LONGEST: Nanos = Nanos::from_secs(30);
+/// Failures of a transaction that another one was in the way of.
+const IN_THE_WAY: [&str; 2] = ["40001", "40P01"];
+
+/// The statements that change rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteStatements {
+    /// Puts a row in the place of that of its credential, or beside the others.
+    pub put: NamedStatement,
+    /// Deletes the row of a credential.
+    pub delete: NamedStatement,
+}
+
+/// What changes rows. No `Debug`: certificates of clients are in it.
+pub(super) struct Writer {
+    pub(super) terms: Arc<PostgresTerms>,
+    pub(super) reader: Arc<dyn OverridesReader>,
+}
+
+impl Writer {
+    /// The rows of a customer as the query gives them now.
+    pub(super) async fn rows(&self, customer: &str, groups: &GroupTable) -> Result<Vec<RowText>, ChangeError> {
+        self.in_time(async {
+            let (mut client, _driver) = self.open(TargetSessionAttrs::Any).await?;
+            let transaction = client.build_transaction().read_only(true).start().await.map_err(failed)?;
+            CustomerRows::prepare(&transaction, &self.terms.query, groups).await?.read(&transaction, customer).await
+        })
+        .await
+    }
+
+    /// Changes a customer by these statements; all of it or nothing.
+    pub(super) async fn change(
+        &self,
+        statements: &WriteStatements,
+        (customer, change): (&str, &Change),
+        groups: &GroupTable,
+    ) -> Result<Changed, ChangeError> {
+        self.in_time(async {
+            let (mut client, _driver) = self.open(TargetSessionAttrs::ReadWrite).await?;
+            let level = IsolationLevel::Serializable;
+            let transaction = client.build_transaction().isolation_level(level).start().await.map_err(failed)?;
+            let rows = CustomerRows::prepare(&transaction, &self.terms.query, groups).await?;
+            let before = rows.read(&transaction, customer).await?;
+            let after = change.apply(customer, &before, groups.levels())?;
+            let changed = Changed { before, after };
+            let wanted = table_of(&changed.after, &self.reader, groups)?;
+            for row in changed.deleted() {
+                run(&transaction, &statements.delete, row).await?;
+            }
+            for row in changed.put() {
+                run(&transaction, &statements.put, row).await?;
+            }
+            let written = rows.read(&transaction, customer).await?;
+            let written = wanted.update(&csv_of(&written, groups), groups);
+            if !written.is_ok_and(|differences| differences == super::Changes::default()) {
+                let message = "the database was left as it was: after `put` and `delete` of `customers.directory` the \
+                     query does not give the rows that were asked for";
+                return Err(ChangeError::Conflict(message.to_owned()));
+            }
+            transaction.commit().await.map_err(failed)?;
+            Ok(changed)
+        })
+        .await
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, ChangeError>>) -> Result<T, ChangeError> {
+        let patience = self.terms.timeout.min(LONGEST);
+        let silent = |_| ChangeError::Unavailable(format!("the database does not answer within {patience}"));
+        timeout(patience.to_duration(), work).await.map_err(silent)?
+    }
+
+    /// Connects to the first server of the URL that answers and may be written, where that is asked.
+    async fn open(&self, target: TargetSessionAttrs) -> Result<(Client, Driver), ChangeError> {
+        let unavailable = |reason: String| ChangeError::Unavailable(format!("the database cannot be asked: {reason}"));
+        let (bytes, _) = files::read(&self.terms.url_file, MAX_URL);
+        let bytes = bytes.map_err(|unreadable| unavailable(format!("the file of the URL {unreadable}")))?;
+        let url = DatabaseUrl::parse(&String::from_utf8_lossy(&bytes));
+        let url = url.map_err(|bad| unavailable(format!("the file of the URL {bad}")))?;
+        let mut failures = Vec::new();
+        for mut config in url.servers(self.terms.asks_for_tls, self.terms.timeout.to_duration()) {
+            if target == TargetSessionAttrs::ReadWrite {
+                config.target_session_attrs(target);
+            }
+            match connect(&self.terms, &config, Arc::default(), |_| ()).await {
+                Ok(connected) => return Ok(connected),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        Err(unavailable(failures.join("; ")))
+    }
+}
+
+async fn run(transaction: &Transaction<'_>, statement: &NamedStatement, row: &RowText) -> Result<(), ChangeError> {
+    let values = statement.values(row);
+    let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as &(dyn ToSql + Sync)).collect();
+    transaction.execute(bare(&statement.sql), &values).await.map_err(failed)?;
+    Ok(())
+}
+
+/// What gives the rows of one customer.
+struct CustomerRows {
+    statement: tokio_postgres::Statement,
+    names: Vec<String>,
+}
+
+impl CustomerRows {
+    async fn prepare(transaction: &Transaction<'_>, query: &str, groups: &GroupTable) -> Result<Self, ChangeError> {
+        let prepared = transaction.prepare(bare(query)).await.map_err(failed)?;
+        let columns: Vec<Column<'_>> =
+            prepared.columns().iter().map(|column| (column.name(), column.type_())).collect();
+        let statements = Statements::new(query, &columns, groups.levels()).map_err(ChangeError::Conflict)?;
+        let statement = format!("{} WHERE rows.customer::text = $1", statements.all);
+        let statement = transaction.prepare(&statement).await.map_err(failed)?;
+        let is_column = |name: &&str| *name != super::statement::UPDATED_AT;
+        let names = columns.iter().map(|(name, _)| *name).filter(is_column).map(str::to_owned).collect();
+        Ok(Self { statement, names })
+    }
+
+    async fn read(&self, transaction: &Transaction<'_>, customer: &str) -> Result<Vec<RowText>, ChangeError> {
+        let rows = transaction.query(&self.statement, &[&TextValue(Some(customer))]).await.map_err(failed)?;
+        // the first column says when the row was changed
+        let text =
+            |row: &tokio_postgres::Row, position: usize| row.try_get::<_, Option<String>>(position.saturating_add(1));
+        let read = |row: &tokio_postgres::Row| {
+            let texts = self.names.iter().enumerate().map(|(position, name)| Ok((name.as_str(), text(row, position)?)));
+            let texts: Vec<_> = texts.collect::<Result<_, Error>>().map_err(failed)?;
+            Ok(texts.into_iter().map(|(name, text)| (name, text.unwrap_or_default())).collect())
+        };
+        rows.iter().map(read).collect()
+    }
+}
+
+fn failed(error: Error) -> ChangeError {
+    let code = error.as_db_error().map(|told| told.code().code().to_owned());
+    match code.as_deref() {
+        Some(code) if IN_THE_WAY.contains(&code) => {
+            ChangeError::Conflict("somebody else changes the same rows; ask again".to_owned())
+        }
+        // what the configuration says, or who asks, does not fit the table
+        Some(code) if ["22", "23", "42"].iter().any(|class| code.starts_with(class)) => ChangeError::Conflict(format!(
+            "the database refuses the query or the statements of `customers.directory`: {}",
+            described(&error)
+        )),
+        _ => ChangeError::Unavailable(format!("the database cannot be asked: {}", described(&error))),
+    }
+}

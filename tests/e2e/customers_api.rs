@@ -1,0 +1,429 @@
+//! Customers who are changed over the admin port: in a file, in a PostgreSQL database, and who did what.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use crate::admin_api::{BEARER, HOST, started_with};
+use crate::support::client::request;
+use crate::support::postgres::Postgres;
+use crate::support::{Client, Gateway, Origin, Response, together, wait_until};
+
+const FILE: &str = "directory: { file: customers.csv, writable: true }";
+const CUSTOMERS: &str = "credential, customer, plan\n# no comment,but a key,free\n\nkey-canary-1,acme,free\n  key-canary-2 , globex,pro\r\n";
+/// The table of the sample with a database.
+const SCHEMA: &str = include_str!("../../config/postgres.sql");
+/// A part of its `put`.
+const OVERRIDES: &str = "overrides = EXCLUDED.overrides,";
+
+fn config(origin: &Origin, directory: &str) -> String {
+    format!(
+        "{}customers:
+  identify: [{{ header: x-api-key }}]
+  {directory}
+plans: [free, pro]
+limits: {{ guard: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 10000, plans: {{ pro: {{ burst: 20000 }} }} }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream()
+    )
+}
+
+/// The directory of the sample, with some more settings.
+fn of_database(options: &[&str]) -> String {
+    let sample = include_str!("../../config/postgres.yaml");
+    let (_, rest) = sample.split_once("\n  directory:").unwrap();
+    let (directory, _) = rest.split_once("\n\nplans:").unwrap();
+    let options: String = options.iter().map(|option| format!("\n      {option}")).collect();
+    format!("directory:{directory}{options}")
+}
+
+/// A gateway that takes changes, and logs all that it can.
+fn started(config: &str, files: &[(&str, &str)]) -> Gateway {
+    started_with(config, files, &[("RUST_LOG", "debug")])
+}
+
+/// A gateway whose customers stand in this file.
+fn on_file(origin: &Origin, name: &str, text: &str) -> Gateway {
+    started(&config(origin, &FILE.replace("customers.csv", name)), &[(name, text)])
+}
+
+fn on_database(origin: &Origin, database: &Postgres, options: &[&str]) -> Gateway {
+    started(&config(origin, &of_database(options)), &[("postgres.url", &database.url())])
+}
+
+#[track_caller]
+fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Response {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let fields = [HOST, BEARER, ("connection", "close")];
+    Client::connect(gateway.admin).exchange_body(method, &format!("/v1/customers{path}"), &fields, body.as_bytes())
+}
+
+/// What comes of a request that succeeds and is in force.
+#[track_caller]
+fn done(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Value {
+    let response = ask(gateway, method, path, body);
+    assert!(matches!(response.status, 200 | 201), "{method} {path} {body}: {response:?}");
+    let answer = response.json();
+    assert!(method == "GET" || answer["in_force"] == true, "{answer:#}");
+    answer
+}
+
+#[track_caller]
+fn refused(gateway: &Gateway, (method, path, body): (&str, &str, &Value), status: u16, says: &str) {
+    let response = ask(gateway, method, path, body);
+    assert_eq!(response.status, status, "{method} {path} {body}: {response:?}");
+    let error = response.json()["error"].as_str().unwrap().to_owned();
+    assert!(error.contains(says), "{error}");
+}
+
+/// The status and the quota that a key has, which tells the plans apart.
+#[track_caller]
+fn met(gateway: &Gateway, key: &str) -> (u16, Option<u64>) {
+    let response = gateway.get("/", &[("x-api-key", key)]);
+    (response.status, response.number("x-ratelimit-limit"))
+}
+
+fn key_of(answer: &Value) -> String {
+    answer["key"].as_str().unwrap_or_else(|| panic!("{answer:#}")).to_owned()
+}
+
+fn ids(answer: &Value) -> Vec<String> {
+    let keys = answer["keys"].as_array().unwrap();
+    keys.iter().map(|key| key["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// None of these stands in anything that the gateway says or keeps, but for the file of customers.
+#[track_caller]
+fn assert_untold(gateway: &Gateway, secrets: &[&str]) {
+    let shown = ["/metrics", "/status"].map(|target| gateway.admin_get(target).text());
+    let named = ask(gateway, "GET", "", &Value::Null).json()["customers"].as_array().unwrap().clone();
+    let shown = shown.into_iter().chain(
+        named.iter().map(|name| ask(gateway, "GET", &format!("/{}", name.as_str().unwrap()), &Value::Null).text()),
+    );
+    let audit = fs::read_to_string(gateway.folder.path().join("audit.log")).unwrap_or_default();
+    let said = [gateway.process.stderr(), gateway.process.stdout(), audit];
+    for text in said.into_iter().chain(shown) {
+        for secret in secrets.iter().chain(&["canary"]) {
+            assert!(!text.contains(secret), "{secret}: {text}");
+        }
+    }
+}
+
+/// Everything that becomes of a customer, wherever it stands.
+fn a_life(gateway: &Gateway) {
+    let created = done(gateway, "PUT", "/initech", &json!({ "plan": "free", "time_zone": "Europe/Berlin" }));
+    let first = key_of(&created);
+    assert_eq!(met(gateway, &first), (200, Some(10_000)), "a key is good at once");
+    let customer = done(gateway, "GET", "/initech", &Value::Null);
+    assert_eq!(customer, created["customer"]);
+    assert_eq!((&customer["plan"], &customer["suspended"]), (&json!("free"), &json!(false)));
+    // a change leaves what it does not name, and another PUT nothing
+    let overrides = json!({ "guard": { "burst": 30_000 } });
+    let patched = done(gateway, "PATCH", "/initech", &json!({ "plan": "pro", "overrides": overrides }));
+    assert_eq!(patched["customer"]["time_zone"], "Europe/Berlin");
+    assert_eq!((met(gateway, &first), &patched["customer"]["overrides"]), ((200, Some(30_000)), &overrides));
+    let replaced = done(gateway, "PUT", "/initech", &json!({ "plan": "pro" }));
+    assert_eq!((&replaced["customer"]["time_zone"], replaced.get("key")), (&Value::Null, None));
+    assert_eq!(met(gateway, &first), (200, Some(20_000)));
+    done(gateway, "PATCH", "/initech", &json!({ "suspended": true }));
+    assert_eq!(met(gateway, &first).0, 403);
+    done(gateway, "PATCH", "/initech", &json!({ "suspended": false }));
+    assert_eq!(met(gateway, &first).0, 200);
+    // keys
+    let more = done(gateway, "POST", "/initech/keys", &json!({ "valid_until": "2099-01-01T00:00:00Z" }));
+    let second = key_of(&more);
+    assert_eq!(met(gateway, &second), (200, Some(20_000)));
+    assert!(more["customer"]["keys"][1]["valid_until"].as_str().unwrap().starts_with("2099-01-01T00:00:00"));
+    let listed = ids(&more["customer"]);
+    done(gateway, "DELETE", &format!("/initech/keys/{}", listed[0]), &Value::Null);
+    assert_eq!((met(gateway, &first).0, met(gateway, &second).0), (401, 200));
+    refused(gateway, ("DELETE", &format!("/initech/keys/{}", listed[1]), &Value::Null), 409, "last key");
+    refused(gateway, ("DELETE", &format!("/initech/keys/{}", listed[0]), &Value::Null), 404, "no key");
+    let kept = done(gateway, "POST", "/initech/rotate", &json!({ "keep_old_seconds": 3600 }));
+    let third = key_of(&kept);
+    assert_eq!((met(gateway, &second).0, met(gateway, &third).0), (200, 200));
+    let end = kept["customer"]["keys"].as_array().unwrap().iter().filter(|key| !key["valid_until"].is_null()).count();
+    assert_eq!(end, 1, "{kept:#}");
+    let rotated = done(gateway, "POST", "/initech/rotate", &Value::Null);
+    let fourth = key_of(&rotated);
+    assert_eq!([&second, &third, &fourth].map(|key| met(gateway, key).0), [401, 401, 200]);
+    // what is wrong changes nothing
+    for (body, says) in [
+        (json!({ "plan": "gold" }), "plan: "),
+        (json!({ "plan": "pro", "overrides": { "gard": {} } }), "overrides: gard"),
+        (json!({ "plan": "pro", "time_zone": "Mars/Olympus" }), "time_zone: "),
+    ] {
+        refused(gateway, ("PATCH", "/initech", &body), 422, says);
+    }
+    refused(gateway, ("PATCH", "/initech", &json!({ "plann": "pro" })), 400, "`plann`");
+    refused(gateway, ("PATCH", "/nobody", &json!({ "plan": "pro" })), 404, "no customer");
+    refused(gateway, ("GET", "/nobody", &Value::Null), 404, "no customer");
+    let fields = [HOST, BEARER, ("connection", "close"), ("if-none-match", "*")];
+    let again =
+        Client::connect(gateway.admin).exchange_body("PUT", "/v1/customers/initech", &fields, b"{\"plan\": \"pro\"}");
+    assert_eq!(again.status, 412, "{again:?}");
+    assert_eq!(done(gateway, "GET", "/initech", &Value::Null), rotated["customer"]);
+    assert_eq!(done(gateway, "DELETE", "/initech", &Value::Null)["customer"], Value::Null);
+    assert_eq!(met(gateway, &fourth).0, 401);
+    assert_untold(gateway, &[&first, &second, &third, &fourth]);
+}
+
+#[test]
+fn a_customer_of_a_file_is_made_changed_suspended_and_deleted() {
+    let origin = Origin::start();
+    let gateway = on_file(&origin, "customers.csv", CUSTOMERS);
+    let file = gateway.folder.path().join("customers.csv");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    a_life(&gateway);
+    // all that was there is there as it was written, with the columns that were needed
+    let text = fs::read_to_string(&file).unwrap();
+    let expected = "credential, customer, plan,time_zone,overrides,suspended,valid_until\n\
+        # no comment,but a key,free,,,,\n\nkey-canary-1,acme,free,,,,\n  key-canary-2 , globex,pro,,,,\r\n";
+    assert_eq!(text, expected);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    done(&gateway, "PATCH", "/globex", &json!({ "plan": "free" }));
+    assert_eq!(met(&gateway, "key-canary-2"), (200, Some(10_000)), "a key stays as it is written");
+}
+
+#[test]
+fn a_customer_of_a_yaml_file_is_changed_and_comments_stay() {
+    let origin = Origin::start();
+    let yaml = "# whom we know\n- credential: key-canary-1 # from mail\n  customer: acme\n  plan: free\n\n# a partner\n- { credential: key-canary-2, customer: globex, plan: pro }\n";
+    let gateway = on_file(&origin, "customers.yaml", yaml);
+    a_life(&gateway);
+    let file = gateway.folder.path().join("customers.yaml");
+    assert_eq!(fs::read_to_string(&file).unwrap(), yaml);
+    done(&gateway, "PATCH", "/acme", &json!({ "plan": "pro", "overrides": { "guard": "unlimited" } }));
+    let expected = "# whom we know\n- {credential: \"key-canary-1\", customer: \"acme\", overrides: {\"guard\":\"unlimited\"}, plan: \"pro\"}\n\n# a partner\n- { credential: key-canary-2, customer: globex, plan: pro }\n";
+    assert_eq!(fs::read_to_string(&file).unwrap(), expected);
+    done(&gateway, "DELETE", "/acme", &Value::Null);
+    done(&gateway, "DELETE", "/globex", &Value::Null);
+    a_life(&gateway);
+    // a list on one line has no lines of its own to change
+    let on_one = "[{credential: key-canary-1, customer: acme, plan: free}, {credential: key-canary-2, customer: globex, plan: pro}]";
+    fs::write(&file, on_one).unwrap();
+    refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "lines of its own");
+    assert_eq!(fs::read_to_string(&file).unwrap(), on_one);
+}
+
+#[test]
+fn a_customer_of_a_database_is_made_changed_suspended_and_deleted() {
+    let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
+    database.say(SCHEMA);
+    let gateway = on_database(&origin, &database, &["interval: 1h", "full_every: 1h"]);
+    a_life(&gateway);
+    let kept = fs::read_to_string(gateway.folder.path().join("customers.snapshot")).unwrap();
+    assert!(!kept.contains("tg_"), "{kept}");
+    assert_eq!(database.say("SELECT count(*) FROM api_keys"), "0");
+}
+
+#[test]
+fn a_database_that_is_away_or_refuses_is_told_of_and_nothing_changes() {
+    let (origin, mut database) = (Origin::start(), Postgres::start("pass-canary-1"));
+    database.say(SCHEMA);
+    let gateway = on_database(&origin, &database, &["interval: 200ms", "timeout: 2s"]);
+    let key = key_of(&done(&gateway, "PUT", "/acme", &json!({ "plan": "free" })));
+    // a transaction of somebody else that ends in between
+    std::thread::scope(|scope| {
+        scope.spawn(|| database.say("UPDATE api_keys SET time_zone = 'UTC', updated_at = now(); SELECT pg_sleep(1)"));
+        let running = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        wait_until("the other transaction", || database.say(running) == "1");
+        refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "somebody else changes the same rows");
+    });
+    // a statement that forgets a column
+    let text = fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
+    assert!(text.contains(OVERRIDES), "{text}");
+    gateway.folder.write("tollgate.yaml", text.replace(OVERRIDES, ""));
+    assert_eq!(gateway.reload().status, 200);
+    let unlimited = json!({ "plan": "pro", "overrides": { "guard": "unlimited" } });
+    refused(&gateway, ("PATCH", "/acme", &unlimited), 409, "does not give the rows that were asked for");
+    assert_eq!(database.say("SELECT plan, overrides FROM api_keys"), "free|");
+    database.say("REVOKE UPDATE ON api_keys FROM gate");
+    refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "permission denied");
+    database.say("ALTER TABLE api_keys ADD CHECK (plan = 'free'); GRANT UPDATE ON api_keys TO gate");
+    refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "SQLSTATE 23514");
+    database.kill();
+    refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 503, "the database cannot be asked");
+    refused(&gateway, ("GET", "/acme", &Value::Null), 503, "the database cannot be asked");
+    assert_eq!(met(&gateway, &key), (200, Some(10_000)));
+    database.run();
+    database.signal("STOP");
+    refused(&gateway, ("PATCH", "/acme", &json!({ "suspended": true })), 503, "does not answer within 2s");
+    assert_eq!(met(&gateway, &key), (200, Some(10_000)));
+    database.signal("CONT");
+    wait_until("a change to go through", || {
+        ask(&gateway, "PATCH", "/acme", &json!({ "suspended": true })).status == 200
+    });
+    assert_eq!(met(&gateway, &key).0, 403);
+    assert_untold(&gateway, &[&key, "pass-canary-1"]);
+}
+
+#[test]
+fn a_change_that_the_query_does_not_show_in_time_is_told_of() {
+    let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
+    database.say(SCHEMA);
+    let directory = of_database(&["interval: 1h", "full_every: 1h", "timeout: 1s"]);
+    let silent = directory.replace("updated_at = now()", "updated_at = '2020-01-01'");
+    assert_ne!(silent, directory);
+    let gateway = started(&config(&origin, &silent), &[("postgres.url", &database.url())]);
+    done(&gateway, "PUT", "/acme", &json!({ "plan": "free" }));
+    let late = ask(&gateway, "PATCH", "/acme", &json!({ "plan": "pro" }));
+    assert_eq!((late.status, &late.json()["in_force"]), (202, &json!(false)), "{late:?}");
+    assert_eq!(database.say("SELECT plan FROM api_keys"), "pro");
+}
+
+#[test]
+fn changes_that_are_made_at_once_are_all_there() {
+    let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
+    database.say(SCHEMA);
+    let names: BTreeSet<String> = (0..20).map(|n| format!("customer-{n:02}")).collect();
+    for gateway in [on_file(&origin, "customers.csv", CUSTOMERS), on_database(&origin, &database, &[])] {
+        let keys =
+            together(20, |n| key_of(&done(&gateway, "PUT", &format!("/customer-{n:02}"), &json!({ "plan": "pro" }))));
+        assert!(keys.iter().all(|key| met(&gateway, key) == (200, Some(20_000))));
+        let listed = |query: &str| done(&gateway, "GET", query, &Value::Null);
+        let all: BTreeSet<String> = serde_json::from_value(listed("")["customers"].clone()).unwrap();
+        assert!(all.is_superset(&names), "{all:?}");
+        let page = listed("?after=customer-03&limit=2");
+        assert_eq!(page, json!({ "customers": ["customer-04", "customer-05"], "next": "customer-05" }));
+        assert_eq!(listed("?after=customer-19")["next"], Value::Null);
+        refused(&gateway, ("GET", "?limit=0", &Value::Null), 400, "`limit=N`");
+    }
+}
+
+#[test]
+fn a_file_that_is_written_by_hand_meanwhile_is_gone_on_from_or_refused() {
+    let origin = Origin::start();
+    let gateway = on_file(&origin, "customers.csv", CUSTOMERS);
+    let file = gateway.folder.path().join("customers.csv");
+    done(&gateway, "PUT", "/initech", &json!({ "plan": "free" }));
+    let by_hand = fs::read_to_string(&file).unwrap() + "key-by-hand,hooli,pro\n";
+    fs::write(&file, &by_hand).unwrap();
+    done(&gateway, "PATCH", "/initech", &json!({ "plan": "pro" }));
+    assert_eq!(met(&gateway, "key-by-hand"), (200, Some(20_000)), "what was written by hand is there");
+    for broken in [by_hand.clone() + "half a row", by_hand.clone() + "key-9,vandelay,gold\n"] {
+        fs::write(&file, &broken).unwrap();
+        refused(&gateway, ("PATCH", "/initech", &json!({ "plan": "pro" })), 409, "has to be put right first: line 8: ");
+        assert_eq!(fs::read_to_string(&file).unwrap(), broken, "it is left alone");
+    }
+    // a link goes on leading to the file
+    let other = gateway.folder.write("other.csv", &by_hand);
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink(&other, &file).unwrap();
+    done(&gateway, "PATCH", "/initech", &json!({ "plan": "pro" }));
+    assert!(fs::symlink_metadata(&file).unwrap().is_symlink());
+    // a configuration that cannot be read keeps a change from coming into force, and that is told
+    gateway.folder.write("tollgate.yaml", "nonsense");
+    let late = ask(&gateway, "PATCH", "/initech", &json!({ "suspended": true }));
+    assert_eq!((late.status, &late.json()["in_force"]), (202, &json!(false)), "{late:?}");
+    assert!(late.json()["errors"][0].as_str().unwrap().contains("tollgate.yaml"), "{late:?}");
+}
+
+#[test]
+fn a_gateway_that_is_killed_while_it_writes_leaves_a_whole_file() {
+    let origin = Origin::start();
+    let rows: String = (0..2_000).map(|n| format!("key-{n},customer-{n},free\n")).collect();
+    let mut gateway = on_file(&origin, "customers.csv", &format!("credential,customer,plan\n{rows}"));
+    let file = gateway.folder.path().join("customers.csv");
+    for round in 0..5 {
+        let before = fs::read(&file).unwrap();
+        let body = format!("{{\"plan\": \"{}\"}}", ["pro", "free"][round % 2]);
+        let length = body.len().to_string();
+        let fields = [HOST, BEARER, ("content-length", &length)];
+        let mut client = Client::connect(gateway.admin);
+        client.send(request("PATCH", "/v1/customers/customer-7", &fields) + &body);
+        let next = gateway.folder.path().join("customers.csv.new");
+        wait_until("the file to be written", || next.exists() || fs::read(&file).unwrap() != before);
+        gateway.end("KILL");
+        gateway.start_again();
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(text.lines().count(), 2_001);
+        assert_eq!(met(&gateway, "key-1999").0, 200);
+    }
+    done(&gateway, "PATCH", "/customer-7", &json!({ "plan": "pro" }));
+    assert_eq!(met(&gateway, "key-7"), (200, Some(20_000)));
+}
+
+#[test]
+fn nobody_changes_customers_without_the_token_and_the_setting() {
+    let origin = Origin::start();
+    let gateway = on_file(&origin, "customers.csv", CUSTOMERS);
+    for (method, path) in [
+        ("GET", "/v1/customers"),
+        ("GET", "/v1/customers/acme"),
+        ("PUT", "/v1/customers/acme"),
+        ("PATCH", "/v1/customers/acme"),
+        ("DELETE", "/v1/customers/acme"),
+        ("POST", "/v1/customers/acme/keys"),
+        ("POST", "/v1/customers/acme/rotate"),
+        ("DELETE", "/v1/customers/acme/keys/0123"),
+    ] {
+        for fields in [&[HOST][..], &[HOST, ("authorization", "Bearer canary-wrong-0123456789")]] {
+            let fields = [fields, &[("connection", "close")]].concat();
+            let response = Client::connect(gateway.admin).exchange_body(method, path, &fields, b"{}");
+            assert_eq!(response.status, 401, "{method} {path}: {response:?}");
+        }
+        let foreign = [HOST, BEARER, ("origin", "http://evil.example"), ("connection", "close")];
+        let response = Client::connect(gateway.admin).exchange_body(method, path, &foreign, b"{}");
+        assert_eq!(response.status, 403, "{method} {path}: {response:?}");
+        // it is not on the port of clients
+        let response = gateway.client().exchange_body(method, path, &[BEARER, ("connection", "close")], b"{}");
+        assert_eq!(response.status, 401, "{method} {path}: {response:?}");
+    }
+    assert_eq!(fs::read_to_string(gateway.folder.path().join("customers.csv")).unwrap(), CUSTOMERS);
+    let gateway = started(&config(&origin, "directory: { file: customers.csv }"), &[("customers.csv", CUSTOMERS)]);
+    for (method, path) in [("GET", ""), ("GET", "/acme"), ("DELETE", "/acme"), ("POST", "/acme/rotate")] {
+        refused(&gateway, (method, path, &Value::Null), 409, "needs `writable: true`");
+    }
+    let response = ask(&gateway, "POST", "/acme", &Value::Null);
+    assert_eq!((response.status, response.field("allow")), (405, Some("GET, HEAD, PUT, PATCH, DELETE")));
+}
+
+#[test]
+fn every_change_is_in_the_audit_log_and_nothing_is_changed_without_it() {
+    let origin = Origin::start();
+    let gateway = on_file(&origin, "customers.csv", CUSTOMERS);
+    let config = fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
+    gateway.folder.write("tollgate.yaml", config.replacen("token_file:", "audit_log: audit.log, token_file:", 1));
+    assert_eq!(gateway.reload().status, 200);
+    let key = key_of(&done(&gateway, "PUT", "/initech", &json!({ "plan": "free" })));
+    done(&gateway, "PATCH", "/initech", &json!({ "plan": "pro" }));
+    refused(&gateway, ("PATCH", "/initech", &json!({ "plan": "gold" })), 422, "plan: ");
+    done(&gateway, "GET", "/initech", &Value::Null);
+    let post = |path: &str, fields: &[(&str, &str)], body: &Value| crate::admin_api::post(&gateway, path, fields, body);
+    assert_eq!(post("/v1/reload", &[HOST, BEARER], &json!({})).status, 200);
+    assert_eq!(post("/v1/reload", &[HOST, ("authorization", "Bearer canary-wrong")], &json!({})).status, 401);
+    let wrong = json!({ "limit": "gard", "key": { "customer": "canary" } });
+    assert_eq!(post("/v1/keys/reset", &[HOST, BEARER], &wrong).status, 404);
+    let file = gateway.folder.path().join("audit.log");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let lines: Vec<Value> =
+        fs::read_to_string(&file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let what =
+        |line: &Value| ["method", "path", "result"].map(|name| line[name].as_str().unwrap().to_owned()).join(" ");
+    assert_eq!(
+        lines.iter().map(what).collect::<Vec<_>>(),
+        [
+            "PUT /v1/customers/initech done",
+            "PATCH /v1/customers/initech done",
+            "PATCH /v1/customers/initech refused",
+            "POST /v1/reload done",
+            "POST /v1/reload unauthorized",
+            "POST /v1/keys/reset refused",
+        ]
+    );
+    assert!(lines.iter().all(|line| line["peer"].as_str().unwrap().starts_with("127.0.0.1:")));
+    assert!(lines.iter().all(|line| line["time"].as_str().unwrap().ends_with('Z')));
+    assert_eq!((&lines[0]["before"], &lines[0]["after"]["plan"]), (&Value::Null, &json!("free")));
+    assert_eq!((&lines[1]["before"]["plan"], &lines[1]["after"]["plan"]), (&json!("free"), &json!("pro")));
+    assert!(lines[2]["reason"].as_str().unwrap().starts_with("plan: "));
+    assert_untold(&gateway, &[&key]);
+    // where it cannot be written, nothing is changed
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    refused(&gateway, ("PATCH", "/initech", &json!({ "plan": "free" })), 503, "`admin.audit_log` cannot be written");
+    assert_eq!(met(&gateway, &key), (200, Some(20_000)));
+}
