@@ -97,6 +97,7 @@ mod slow_clients;
 mod slow_crowd;
 mod state;
 mod streams;
+mod stripe;
 mod tls;
 mod tokens;
 mod truncated;

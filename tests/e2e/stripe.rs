@@ -1,0 +1,114 @@
+//! The recipe of docs/stripe.md, as it stands there: events of Stripe's shape become plans at a gateway that runs.
+
+use std::fs;
+
+use crate::support::postgres::Postgres;
+use crate::support::{Gateway, Origin, together, wait_until};
+
+/// What stands in the page between lines of this kind and their ends.
+fn blocks(kind: &str) -> Vec<String> {
+    let page = fs::read_to_string("docs/stripe.md").unwrap();
+    let begins = format!("```{kind}\n");
+    page.split(&begins).skip(1).map(|block| block.split_once("\n```").unwrap().0.to_owned()).collect()
+}
+
+/// A database with the tables of the page, a customer who has a key, and what lookup keys stand for.
+fn database() -> Postgres {
+    let database = Postgres::start("pass");
+    database.say(&blocks("sql")[0]);
+    database.say(
+        "GRANT SELECT ON accounts, api_keys TO gate;
+        INSERT INTO stripe_plans VALUES ('pro_monthly', 'pro', 1), ('enterprise_monthly', 'enterprise', 2),
+            ('enterprise_api', 'enterprise', 2);
+        INSERT INTO accounts (name, stripe_customer) VALUES ('acme', 'cus_TollgateAcme'), ('globex', NULL);
+        INSERT INTO api_keys VALUES ('key-acme', 'acme'), ('key-globex', 'globex')",
+    );
+    database
+}
+
+fn event(name: &str) -> String {
+    fs::read_to_string(format!("tests/fixtures/stripe/{name}.json")).unwrap()
+}
+
+/// What the receiver has the database run.
+fn deliver(database: &Postgres, event: &str) {
+    database.say(&blocks("sql")[1].replace("$1", &format!("'{event}'")));
+}
+
+/// The status and the quota that a customer has, which tells the plans apart.
+fn met(gateway: &Gateway, customer: &str) -> (u16, Option<u64>) {
+    let response = gateway.get("/", &[("x-api-key", &format!("key-{customer}"))]);
+    (response.status, response.number("x-ratelimit-limit"))
+}
+
+const FREE: (u16, Option<u64>) = (200, Some(10_000));
+const PRO: (u16, Option<u64>) = (200, Some(20_000));
+const ENTERPRISE: (u16, Option<u64>) = (200, Some(30_000));
+const SUSPENDED: (u16, Option<u64>) = (403, None);
+
+#[test]
+fn plans_follow_the_events_whatever_their_order_and_number() {
+    let (origin, database) = (Origin::start(), database());
+    let config = format!(
+        "{}{}\nplans: [free, pro, enterprise]
+limits:
+  guard:
+    {{ key: customer, algorithm: gcra, rate: 1/h, burst: 10000, plans: {{ pro: {{ burst: 20000 }}, enterprise: {{ burst: 30000 }} }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
+        origin.upstream(),
+        blocks("yaml")[0]
+    );
+    let gateway = Gateway::start_with(&config, &[("database.url", &database.url())], &[]);
+    assert_eq!(met(&gateway, "acme"), FREE);
+    let follows = |name: &str, expected: (u16, Option<u64>)| {
+        deliver(&database, &event(name));
+        // and once more
+        deliver(&database, &event(name));
+        let account = database.say("SELECT plan, suspended FROM accounts WHERE name = 'acme'");
+        let accounts = [(FREE, "free|f"), (PRO, "pro|f"), (ENTERPRISE, "enterprise|f"), (SUSPENDED, "pro|t")];
+        let found = accounts.iter().find(|(_, text)| *text == account);
+        assert_eq!(found.map(|(quota, _)| *quota), Some(expected), "{name}: {account}");
+        wait_until(&format!("what follows from {name}"), || met(&gateway, "acme") == expected);
+    };
+    // the beginning comes after what it was before, in the same second
+    follows("updated-active", PRO);
+    follows("created-incomplete", PRO);
+    // an upgrade that was taken back, and comes late
+    follows("updated-pro", PRO);
+    follows("updated-enterprise", PRO);
+    // a payment that fails is tried again before anything follows
+    follows("payment-failed", PRO);
+    follows("payment-given-up", SUSPENDED);
+    follows("invoice-paid", PRO);
+    follows("updated-unpaid", FREE);
+    follows("updated-past-due", PRO);
+    follows("deleted", FREE);
+    // the last word about entitlements goes before subscriptions
+    follows("entitlements", ENTERPRISE);
+    follows("entitlements-none", FREE);
+    follows("updated-active", FREE);
+    assert_eq!(database.say("SELECT count(*) FROM stripe_events"), "12");
+    // events of an account that is not known yet
+    for name in ["updated-active", "updated-enterprise"] {
+        deliver(&database, &event(name).replace("Acme", "Globex").replace("evt_", "evt_globex_"));
+    }
+    assert_eq!(met(&gateway, "globex"), FREE);
+    database.say("UPDATE accounts SET stripe_customer = 'cus_TollgateGlobex' WHERE name = 'globex'");
+    wait_until("the plan of the other account", || met(&gateway, "globex") == ENTERPRISE);
+}
+
+#[test]
+fn events_that_come_at_once_all_count() {
+    let database = database();
+    let names = ["created-incomplete", "updated-active", "updated-pro", "updated-enterprise"];
+    for round in 0..5 {
+        let customer = format!("Round{round}");
+        database
+            .say(&format!("INSERT INTO accounts (name, stripe_customer) VALUES ('{round}', 'cus_Tollgate{customer}')"));
+        together(names.len(), |n| {
+            let event = event(names[(n + round) % names.len()]).replace("Acme", &customer);
+            deliver(&database, &event.replace("evt_", &format!("evt_{round}_")));
+        });
+        assert_eq!(database.say(&format!("SELECT plan FROM accounts WHERE name = '{round}'")), "pro");
+    }
+}
