@@ -645,6 +645,12 @@ STORE = {
             query('sum by (result) (increase(tollgate_usage_events_total{NODE,result!="delivered"}[I]))', "{{result}}"),
             query('sum by (to) (increase(tollgate_delivery_attempts_total{NODE,result="failure"}[I]))', "attempts for {{to}}"),
         ),
+        lines(
+            "Spans not sent",
+            "Spans that the collector will not have: refused by it, failed in several attempts, or dropped because too many waited. Empty without `traces:`.",
+            "short",
+            query('sum by (result) (increase(tollgate_trace_spans_total{NODE,result!="sent"}[I]) > 0)', "{{result}}"),
+        ),
     ],
 }
 

@@ -55,6 +55,7 @@ mod store;
 mod suggest;
 mod suspicious;
 mod terms;
+mod traces;
 mod unneeded;
 mod upstreams;
 mod usage_events;
@@ -77,6 +78,7 @@ pub use spec::{LimitSpec, PlanSpec};
 pub use state::StateFile;
 pub use store::{ClientTls, NamedFile, RedisServers, RedisStore, Secret};
 pub use suggest::nearest;
+pub use traces::TraceFiles;
 pub use upstreams::UpstreamTls;
 pub use usage_events::UsageFiles;
 pub use webhook::WebhookFiles;
@@ -118,6 +120,8 @@ pub struct Loaded {
     pub webhook: Option<WebhookFiles>,
     /// What usage events are sent with, if they are.
     pub usage_events: Option<UsageFiles>,
+    /// What spans are sent with, if they are.
+    pub traces: Option<TraceFiles>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -291,6 +295,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         customers: outline.customers,
     };
     let usage_events = usage_events::read(top, &usage_events);
+    let traces = traces::read(top, &upstream_names, has_proxies);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
     let cors = top.get_with("cors", access::cors);
@@ -355,6 +360,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let (server, cluster, client_address) = (server?, cluster?, client_address?);
     let (webhook, webhook_files) = webhook?.unzip();
     let (usage_events, usage_files) = usage_events?.unzip();
+    let (traces, trace_files) = traces?.unzip();
     usage_events::check_queue(top, webhook_files.as_ref(), usage_files.as_ref());
     decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
     if findings.has_errors() {
@@ -380,6 +386,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         usage: usage?,
         webhook,
         usage_events,
+        traces,
         dialects: dialects?,
         access_log: access_log?,
         request_head: request_head?,
@@ -399,6 +406,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         cluster,
         webhook: webhook_files,
         usage_events: usage_files,
+        traces: trace_files,
         warnings: Vec::new(),
     })
 }

@@ -30,6 +30,7 @@ pub mod queue;
 mod request_body;
 pub mod request_context;
 pub mod respond;
+pub mod spans;
 mod subject;
 pub mod trace;
 pub mod upstream;
@@ -42,6 +43,7 @@ use bans::Bans;
 use crossings::Crossings;
 use request_context::RequestContext;
 use respond::Answer;
+use spans::Spans;
 use usage_sums::UsageSums;
 
 use crate::clock::Clock;
@@ -89,6 +91,8 @@ pub struct GatewayState {
     pub crossings: Crossings,
     /// What customers have used, until events tell it.
     pub usage_sums: UsageSums,
+    /// The spans of requests, until they are sent.
+    pub spans: Spans,
 }
 
 impl Gateway {

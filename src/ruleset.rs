@@ -85,6 +85,8 @@ pub struct Ruleset {
     pub webhook: Option<Webhook>,
     /// Who is sent what customers use, if anybody.
     pub usage_events: Option<UsageEvents>,
+    /// Who is sent spans of requests, if anybody.
+    pub traces: Option<Traces>,
     /// The response headers that tell where a client stands.
     pub dialects: Dialects,
     /// The request headers in which upstreams are told of limits that mark: what clients write there is taken away.
@@ -119,6 +121,19 @@ pub struct UsageEvents {
     pub limits: Vec<Option<Arc<str>>>,
     /// The names of the plans, by [`PlanId`].
     pub plans: Vec<Arc<str>>,
+}
+
+/// Who is sent spans of requests, and of which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traces {
+    /// Where the collector is.
+    pub upstream: UpstreamId,
+    /// The target of the requests that send them.
+    pub path: String,
+    /// The share of the requests that have a span, of those for which no trusted proxy has decided.
+    pub sample: Share,
+    /// How many spans may wait until they are sent.
+    pub max_spans: usize,
 }
 
 impl Ruleset {

@@ -13,15 +13,18 @@ mod accept_gate;
 mod bounded;
 mod cluster;
 pub mod courier;
+pub mod delivery;
 pub mod descriptors;
 mod handover;
 mod inherit;
 mod listen;
 pub mod reload;
 pub mod sample;
+pub mod senders;
 mod shutdown;
 mod socket;
 pub mod state;
+pub mod traces;
 mod upgrade;
 mod upkeep;
 pub mod usage_events;
@@ -39,9 +42,11 @@ use self::handover::Predecessor;
 use self::inherit::Inherited;
 use self::listen::Listening;
 use self::reload::{Origin, Parts, Reloader};
+use self::senders::{SenderSettings, Senders};
 use self::shutdown::{ExitMode, SignalTargets};
 use self::socket::{Left, Socket};
 use self::state::{RestoredState, SnapshotWriter};
+use self::traces::Exporter;
 use self::upgrade::Upgrader;
 use self::usage_events::Events;
 use self::webhook::Messages;
@@ -56,6 +61,7 @@ use crate::customers::source::Refresher;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::bans::Bans;
 use crate::gateway::crossings::Crossings;
+use crate::gateway::spans::Spans;
 use crate::gateway::upstream::Pool;
 use crate::gateway::usage_sums::UsageSums;
 use crate::gateway::{Gateway, GatewayState};
@@ -114,8 +120,7 @@ pub struct Prepared {
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
     keeper: Arc<SnapshotWriter>,
-    webhook: Arc<Courier<Messages>>,
-    usage_events: Arc<Courier<Events>>,
+    senders: Senders,
     room: FdBudget,
 }
 
@@ -148,8 +153,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         store,
         state,
         cluster,
-        webhook,
-        usage_events,
+        senders: SenderSettings { webhook, usage_events, traces },
         warnings,
     } = parts;
     let access = Arc::new(Access::new(access));
@@ -220,6 +224,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         bans: Bans::default(),
         crossings,
         usage_sums: UsageSums::default(),
+        spans: Spans::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = SnapshotWriter::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
@@ -228,6 +233,9 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let webhook = Courier::new(gateway.clone(), telemetry.clone(), Messages::new(crossed), webhook);
     let events = Events::new(gateway.clock.wall());
     let usage_events = Courier::new(gateway.clone(), telemetry.clone(), events, usage_events);
+    let traces = Exporter::new(gateway.clone(), telemetry.clone(), traces);
+    let senders =
+        Senders { webhook: Arc::new(webhook), usage_events: Arc::new(usage_events), traces: Arc::new(traces) };
     Ok(Prepared {
         sockets,
         predecessor,
@@ -239,8 +247,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         telemetry,
         snapshots,
         keeper,
-        webhook: Arc::new(webhook),
-        usage_events: Arc::new(usage_events),
+        senders,
         room,
     })
 }
@@ -283,8 +290,7 @@ impl Prepared {
             telemetry,
             snapshots,
             keeper,
-            webhook,
-            usage_events,
+            senders,
             room,
         } = self;
         let Sockets { clients, admin, sample, cluster, all, left } = sockets;
@@ -319,11 +325,10 @@ impl Prepared {
             telemetry.clone(),
             (Arc::clone(&reloads), asked),
             (Arc::clone(&keeper), access),
-            (Arc::clone(&webhook), Arc::clone(&usage_events)),
+            senders.clone(),
             origin,
         );
-        let couriers = (Arc::clone(&webhook), Arc::clone(&usage_events));
-        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history, couriers);
+        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history, senders.clone());
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let most = room.clients.saturating_mul(2);
@@ -338,8 +343,7 @@ impl Prepared {
             left.clear();
         }
         keeper.write();
-        webhook.write_down();
-        usage_events.write_down();
+        senders.finish();
         tracing::info!("stopped");
         ended.map(drop)
     }

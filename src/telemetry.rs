@@ -29,7 +29,7 @@ use prometheus::{
 
 use cluster::ClusterMetrics;
 use configured::Configured;
-use deliveries::QueueMetrics;
+use deliveries::{AllDeliveries, DeliveryMetrics, QueueMetrics};
 use names::Name;
 use offenders::{Offender, Offenders};
 use recent::Recent;
@@ -74,6 +74,8 @@ pub struct Telemetry {
     pub webhook: QueueMetrics,
     /// What is counted of usage events.
     pub usage_events: QueueMetrics,
+    /// What is counted of spans.
+    pub spans: DeliveryMetrics,
     limit_utilization: HotHistogramVec,
     limit_wait: HotHistogramVec,
     limit_retry_after: HotHistogramVec,
@@ -127,7 +129,7 @@ impl Telemetry {
     /// Errors: a name that is registered twice or that Prometheus does not accept, which a test excludes.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let [webhook, usage_events] = QueueMetrics::both(&registry)?;
+        let AllDeliveries { webhook, usage_events, spans } = AllDeliveries::new(&registry)?;
         let telemetry = Self {
             http_requests: counter(&registry, &names::HTTP_REQUESTS)?,
             http_duration: hot_histogram(&registry, &names::HTTP_REQUEST_DURATION, names::REQUEST_SECONDS)?,
@@ -144,6 +146,7 @@ impl Telemetry {
             limit_bans: counter(&registry, &names::LIMIT_BANS)?,
             webhook,
             usage_events,
+            spans,
             limit_utilization: hot_histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
             limit_wait: hot_histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
             limit_retry_after: hot_histogram(&registry, &names::LIMIT_RETRY_AFTER, names::WAIT_SECONDS)?,

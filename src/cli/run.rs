@@ -12,6 +12,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
 use crate::files::FileVersion;
 use crate::runtime::reload::{CompiledConfig, Loader, Origin, Parts, Reading};
+use crate::runtime::senders::SenderSettings;
 use crate::runtime::state::StateFile;
 use crate::runtime::{self, ServerPanicked, Setup, StartError, descriptors};
 use crate::telemetry::logging;
@@ -90,6 +91,7 @@ pub(super) fn parts(
         access,
         webhook,
         usage_events,
+        traces,
         text,
     }: Source,
     config: &Path,
@@ -117,8 +119,7 @@ pub(super) fn parts(
         },
         store,
         cluster,
-        webhook,
-        usage_events,
+        senders: SenderSettings { webhook, usage_events, traces },
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
     }
 }

@@ -17,6 +17,7 @@ use crate::redis_client::Servers;
 use crate::ruleset::Endpoint;
 use crate::runtime::descriptors::{self, FdBudget, Needs};
 use crate::runtime::reload::{AccessTerms, StoreSettings};
+use crate::runtime::traces::Settings as TraceSettings;
 use crate::runtime::usage_events::Settings as UsageSettings;
 use crate::runtime::webhook::Settings as WebhookSettings;
 
@@ -29,6 +30,7 @@ mod operators;
 mod postgres;
 mod store;
 mod tokens;
+mod traces;
 mod upstreams;
 mod usage_events;
 mod webhook;
@@ -61,6 +63,8 @@ pub struct Source {
     pub webhook: Option<WebhookSettings>,
     /// What usage events are sent with, if they are.
     pub usage_events: Option<UsageSettings>,
+    /// What spans are sent with, if they are.
+    pub traces: Option<TraceSettings>,
     /// The configuration's text, and the files that it includes.
     pub text: SourceText,
 }
@@ -124,6 +128,7 @@ impl Source {
             access: AccessTerms::default(),
             webhook: loaded.webhook.as_ref().map(|says| webhook::open(here, says, &mut Vec::new())).transpose()?,
             usage_events: usage_events(here, &loaded, &mut Vec::new())?,
+            traces: traces(here, &loaded, &mut Vec::new())?,
             text,
             loaded,
         })
@@ -156,6 +161,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     let webhook = loaded.webhook.as_ref().map(|says| webhook::open(path, says, seen)).transpose();
     let webhook = webhook.map_err(with_warnings)?;
     let usage_events = usage_events(path, &loaded, seen).map_err(with_warnings)?;
+    let traces = traces(path, &loaded, seen).map_err(with_warnings)?;
     let store = loaded.store.as_ref().map(|says| StoreSource::read(path, says, seen)).transpose();
     let store = store.map_err(with_warnings)?;
     if kept.server.is_some() {
@@ -215,12 +221,17 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
         access,
         webhook,
         usage_events,
+        traces,
         text,
     })
 }
 
 fn usage_events(path: &Path, loaded: &Loaded, seen: &mut Vec<FileVersion>) -> Result<Option<UsageSettings>, Problems> {
     loaded.usage_events.as_ref().map(|says| usage_events::open(path, says, seen)).transpose()
+}
+
+fn traces(path: &Path, loaded: &Loaded, seen: &mut Vec<FileVersion>) -> Result<Option<TraceSettings>, Problems> {
+    loaded.traces.as_ref().map(|says| traces::open(path, says, seen)).transpose()
 }
 
 /// Who knows the customers, where `source` names no file.

@@ -205,6 +205,18 @@ pub fn one_in(text: &str) -> Result<u32, InvalidValue> {
     }
 }
 
+/// A share, 0 to 1 with up to six decimals: `0.01`.
+pub fn fraction(text: &str) -> Result<Share, InvalidValue> {
+    let (numerator, denominator) = decimal_parts(text).map_err(|_| InvalidValue::new("is not a decimal number"))?;
+    let millionths = u128::from(numerator).saturating_mul(Share::WHOLE.0.into());
+    let (whole, rest) = (millionths / u128::from(denominator), millionths % u128::from(denominator));
+    match u32::try_from(whole).map(Share) {
+        Ok(share) if rest == 0 && share <= Share::WHOLE => Ok(share),
+        Ok(share) if share < Share::WHOLE => Err(InvalidValue::new("has more than six decimals")),
+        _ => Err(InvalidValue::new("is more than 1")),
+    }
+}
+
 /// A share in percent, 0 to 100 with up to four decimals: `12.5`.
 pub fn percent(text: &str) -> Result<Share, InvalidValue> {
     let (numerator, denominator) = match text.strip_suffix('%') {

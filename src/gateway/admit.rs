@@ -61,8 +61,8 @@ pub async fn admit(
     let ruleset = &active.ruleset;
     let method = request.method.as_str();
     context.method = Method::from_bytes(method.as_bytes()).ok();
-    if ruleset.access_log != AccessLog::Off {
-        context.trace = trace::id(&request.fields).map(str::to_owned);
+    if ruleset.access_log != AccessLog::Off || ruleset.traces.is_some() {
+        context.trace = trace::of(ruleset, &request.fields, sender.address);
     }
     let is_proxied = context.serves == Serves::Proxy;
     // other proxies read the status

@@ -60,11 +60,13 @@ async fn charge_the_rest(context: &mut RequestContext, charges: &mut [Charge], n
     Receipt { charged: told.into_iter().flatten().collect(), source: receipt.source, refused }
 }
 
-/// Counts where and how fast the charges of `context` were decided. `Err`: a limit cannot be known that lets nothing pass then.
-pub(super) fn observe(context: &RequestContext, route: RouteId, receipt: &Receipt) -> Result<(), Answer> {
-    let active = &context.active;
+/// Notes where the charges of `context` were decided, and counts that and how fast. `Err`: a limit cannot be known that lets
+/// nothing pass then.
+pub(super) fn observe(context: &mut RequestContext, route: RouteId, receipt: &Receipt) -> Result<(), Answer> {
+    let active = Rc::clone(&context.active);
     let took = context.gateway.clock.now().saturating_sub(context.charged_at);
     active.meters.observe_decision(receipt.source, took);
+    context.decided_by = Some(receipt.source);
     let Some(position) = receipt.refused else { return Ok(()) };
     let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
     if let Some(limit) = limit {

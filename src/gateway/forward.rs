@@ -5,6 +5,7 @@ use http::HeaderName;
 use crate::fields::Fields;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond;
+use crate::gateway::trace::{self, Trace};
 use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::upstream::OutgoingRequest;
 use crate::ruleset::matcher::{HeaderEdits, Route};
@@ -39,6 +40,9 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
     // what is compressed cannot be read as it passes
     let reads_body =
         context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.reads_body(&context.active.ruleset));
+    // where the request has a span, the upstream is told of that
+    let span = context.trace.as_deref().and_then(Trace::passed_on);
+    let begins_trace = context.trace.as_ref().is_some_and(|trace| trace.parent.is_none());
     let is_dropped = |name: &[u8]| {
         is(name, "host")
             || is(name, FORWARDED_FOR)
@@ -47,6 +51,7 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
             // the client was told to go on
             || (context.awaited_body.is_some() && is(name, "expect"))
             || claims_a_mark(name, &context.active.ruleset.marks)
+            || (span.is_some() && (is(name, trace::PARENT) || (begins_trace && is(name, trace::STATE))))
             || route.request_headers.concerns(name)
     };
     let fields = &mut outgoing.fields;
@@ -55,6 +60,9 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
         fields.push_field(field);
     }
     add_forwarded(request, context, route, trusted, fields);
+    if let Some(span) = &span {
+        push_unless_set(fields, route, trace::PARENT, span);
+    }
     for (name, limits) in marks(context) {
         push_unless_set(fields, route, name.as_str(), limits);
     }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::algorithm::Completion;
-use crate::charge::Charge;
+use crate::charge::{Charge, DecisionSource};
 use crate::gateway::awaited_body::AwaitedBody;
 use crate::gateway::cost_meter::{Corrections, CostMeter};
 use crate::gateway::facts::Target;
+use crate::gateway::trace::Trace;
 use crate::gateway::upstream::{Chosen, Instance, RoomPlace};
 use crate::gateway::{WorkerConfig, WorkerGateway};
 use crate::http::head::Version;
@@ -18,9 +19,12 @@ use crate::ruleset::cors::AllowedOrigin;
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Standing, Verdict};
-use crate::ruleset::{AccessLog, LimitId, PlanId, Serves};
-use crate::telemetry::logging::ACCESS;
+use crate::ruleset::{AccessLog, PlanId, Serves};
 use crate::units::{Cost, LimitKey, Nanos};
+
+mod account;
+
+use account::Account;
 
 /// The status that counts where the client went away before an answer.
 const CLIENT_GONE: u16 = 499;
@@ -44,8 +48,8 @@ pub struct RequestContext {
     pub started: Nanos,
     /// As sent.
     pub method: Option<Method>,
-    /// The trace it belongs to, where its line of the access log is to tell.
-    pub trace: Option<String>,
+    /// The trace it belongs to, where it has a span or its line of the access log is to tell.
+    pub trace: Option<Box<Trace>>,
     /// Its canonical target, once that is known.
     pub target: Option<Target>,
     /// The address it is counted by.
@@ -68,6 +72,8 @@ pub struct RequestContext {
     pub charges: Vec<Charge>,
     /// What its limits say.
     pub verdict: Verdict,
+    /// Where that was decided, if anything was.
+    pub decided_by: Option<DecisionSource>,
     /// How its charges stand.
     pub admission: Admission,
     /// Whether it was charged under the limits that ask nothing about its caller, ahead of the others.
@@ -141,6 +147,7 @@ impl RequestContext {
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
             verdict: Verdict::unlimited(),
+            decided_by: None,
             admission: Admission::None,
             is_early_charged: false,
             cost_meter: None,
@@ -261,36 +268,22 @@ impl RequestContext {
         later.or_else(|| has_passed.then(|| charge.taken_cost()))
     }
 
-    fn write_access_log(&self, status: u16, duration: Nanos) {
-        if !is_logged(self.active.ruleset.access_log, status >= 400 || self.answered.is_some()) {
+    /// Tells how the request went that ended at `now`: in the access log, and in its span.
+    fn tell(&self, status: u16, now: Nanos) {
+        let is_logged = is_logged(self.active.ruleset.access_log, status >= 400 || self.answered.is_some());
+        let spanned = self.trace.as_deref().filter(|trace| trace.span.is_some());
+        if !is_logged && spanned.is_none() {
             return;
         }
-        let ruleset = &self.active.ruleset;
-        let target = self.target.as_ref();
-        let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
-        let (decision, limit, wait) = self.verdict.summary(ruleset, self.bypassed);
-        let limit = limit.map(name);
-        let shadows = self.verdict.passed_over().filter(|limit| ruleset.limits[limit.0].shadow);
-        let shadow_denied: Vec<&str> = shadows.map(name).collect();
-        tracing::info!(
-            target: ACCESS,
-            method = self.method.as_ref().map(Method::as_str),
-            host = target.map(Target::host),
-            path = target.map(|target| target.path.as_str()),
-            status,
-            duration_seconds = duration.as_secs_f64(),
-            route = self.matched().map(|route| route.name.as_str()),
-            client = self.client.map(tracing::field::display),
-            customer = self.customer.as_deref(),
-            plan = self.plan.and_then(|plan| ruleset.plans.get(plan.0)).map(String::as_str),
-            decision,
-            limit,
-            shadow_denied = (!shadow_denied.is_empty()).then(|| shadow_denied.join(",")),
-            wait_seconds = wait.as_secs_f64(),
-            upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address)),
-            answered = self.answered,
-            trace_id = self.trace,
-        );
+        let account = Account::of(self, status, now);
+        if is_logged {
+            account.write();
+        }
+        if let (Some(trace), Some(traces)) = (spanned, &self.active.ruleset.traces)
+            && !self.gateway.spans.add(account.span(*trace), traces.max_spans)
+        {
+            self.active.meters.span_dropped();
+        }
     }
 }
 
@@ -312,7 +305,7 @@ impl Drop for RequestContext {
         let duration = now.saturating_sub(self.started);
         self.active.meters.route(self.route).finish(status, duration);
         self.end_in_flight();
-        self.write_access_log(status, duration);
+        self.tell(status, now);
     }
 }
 
@@ -326,6 +319,7 @@ mod tests {
     use crate::gateway::active_config::{ActiveConfig, CompiledConfig};
     use crate::gateway::bans::Bans;
     use crate::gateway::crossings::Crossings;
+    use crate::gateway::spans::Spans;
     use crate::gateway::usage_sums::UsageSums;
     use crate::gateway::{Gateway, GatewayState, forward};
     use crate::http::head::RequestHead;
@@ -367,6 +361,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             bans: Bans::default(),
             crossings: Crossings::default(),
             usage_sums: UsageSums::default(),
+            spans: Spans::default(),
         };
         WorkerGateway::new(Gateway::new(shared))
     }

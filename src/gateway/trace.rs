@@ -1,41 +1,97 @@
-//! Which trace a request belongs to, by its W3C `traceparent`. The field itself is passed on as it came.
+//! Which trace a request belongs to ([W3C Trace Context](https://www.w3.org/TR/trace-context/)), and whether it has a span in it.
+
+use std::net::IpAddr;
 
 use crate::fields::Fields;
+use crate::ruleset::{AccessLog, Ruleset};
 
-const FIELD: &str = "traceparent";
+/// The field that names a trace and the span in it that a request was sent in.
+pub const PARENT: &str = "traceparent";
+/// What tracing systems of all kinds say of the same trace.
+pub const STATE: &str = "tracestate";
+/// The flags that are known: the sender has recorded its span, and the id of the trace is random.
+const SAMPLED: u8 = 1;
+const RANDOM: u8 = 2;
 
-/// The trace id of a well-formed `traceparent`, which has to be the only one: 32 hexadecimal digits.
-pub fn id(headers: &Fields) -> Option<&str> {
-    let mut fields = headers.get_all(FIELD);
+/// The trace that a request belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Identifies the trace; not 0.
+    pub id: u128,
+    /// The span that the request was sent in; `None` where the trace begins with the request.
+    pub parent: Option<u64>,
+    /// The flags, of those that are known.
+    pub flags: u8,
+    /// The request's own span, where it has one; not 0.
+    pub span: Option<u64>,
+}
+
+/// The trace of a request that came from `sender`: where it has a span, and where its line of the access log may tell the trace.
+///
+/// A trusted proxy decides whether a request has a span. Of all others a share has one, whatever they ask for.
+pub fn of(ruleset: &Ruleset, fields: &Fields, sender: Option<IpAddr>) -> Option<Box<Trace>> {
+    let Some(traces) = &ruleset.traces else { return told(fields).map(Box::new) };
+    let by_proxy = ruleset.client_address.is_trusted(sender).then(|| told(fields)).flatten();
+    let is_sampled = match by_proxy {
+        Some(trace) => trace.flags & SAMPLED != 0,
+        None => traces.sample.holds(rand::random()),
+    };
+    match is_sampled {
+        true => Some(Box::new(begun(told(fields), (rand::random(), rand::random())))),
+        false if ruleset.access_log == AccessLog::Off => None,
+        false => told(fields).map(Box::new),
+    }
+}
+
+/// The trace of a request that has a span, in the one that it was `told`, or in one that begins with it.
+fn begun(told: Option<Trace>, (id, span): (u128, u64)) -> Trace {
+    let trace = told.unwrap_or(Trace { id: id.max(1), parent: None, flags: 0, span: None });
+    Trace { flags: trace.flags | SAMPLED, span: Some(span.max(1)), ..trace }
+}
+
+/// The trace that a well-formed [`PARENT`] tells, which has to be the only one.
+fn told(fields: &Fields) -> Option<Trace> {
+    let mut fields = fields.get_all(PARENT);
     let field = str::from_utf8(fields.next().filter(|_| fields.next().is_none())?).ok()?;
     let mut parts = field.split('-');
-    let version = hex::<2>(parts.next()?).filter(|version| *version != "ff")?;
-    let trace = hex::<32>(parts.next()?).filter(is_not_zero)?;
-    hex::<16>(parts.next()?).filter(is_not_zero)?;
-    hex::<2>(parts.next()?)?;
+    let version = hex::<2>(parts.next()?).filter(|version| *version != 0xff)?;
+    let id = hex::<32>(parts.next()?).filter(|id| *id != 0)?;
+    let parent = hex::<16>(parts.next()?).filter(|parent| *parent != 0)?;
+    let flags = hex::<2>(parts.next()?)?;
     // later versions may go on
-    (version != "00" || parts.next().is_none()).then_some(trace)
+    (version != 0 || parts.next().is_none()).then_some(())?;
+    let parent = u64::try_from(parent).ok();
+    Some(Trace { id, parent, flags: u8::try_from(flags).ok()? & (SAMPLED | RANDOM), span: None })
 }
 
-fn hex<const LENGTH: usize>(part: &str) -> Option<&str> {
+fn hex<const LENGTH: usize>(part: &str) -> Option<u128> {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    (part.len() == LENGTH && part.bytes().all(is_digit)).then_some(part)
+    let is_number = part.len() == LENGTH && part.bytes().all(is_digit);
+    is_number.then(|| u128::from_str_radix(part, 16).ok()).flatten()
 }
 
-fn is_not_zero(part: &&str) -> bool {
-    part.bytes().any(|byte| byte != b'0')
+impl Trace {
+    /// What upstreams are told of a request that has a span, in place of what the request was told; `None` where it has none.
+    pub fn passed_on(&self) -> Option<String> {
+        let Self { id, flags, span, .. } = self;
+        span.map(|span| format!("00-{id:032x}-{span:016x}-{flags:02x}"))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn id_of(fields: &[&[u8]]) -> Option<String> {
+    fn told_by(fields: &[&[u8]]) -> Option<Trace> {
         let mut headers = Fields::default();
         for field in fields {
-            headers.push(FIELD, field);
+            headers.push(PARENT, field);
         }
-        id(&headers).map(str::to_owned)
+        told(&headers)
+    }
+
+    fn id_of(fields: &[&[u8]]) -> Option<String> {
+        told_by(fields).map(|trace| format!("{:032x}", trace.id))
     }
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -69,5 +125,16 @@ mod tests {
         let whole = format!("00-{TRACE}-00f067aa0ba902b7-01");
         assert_eq!(id_of(&[whole.as_bytes(), whole.as_bytes()]), None);
         assert_eq!(id_of(&[]), None);
+    }
+
+    #[test]
+    fn a_span_goes_on_in_the_trace_that_was_told_or_begins_one() {
+        let field = format!("00-{TRACE}-00f067aa0ba902b7-ff");
+        let told = told_by(&[field.as_bytes()]);
+        let trace = begun(told, (5, 6));
+        assert_eq!((trace.parent, trace.span), (Some(0x00f0_67aa_0ba9_02b7), Some(6)));
+        assert_eq!(trace.passed_on().unwrap(), format!("00-{TRACE}-0000000000000006-03"));
+        assert_eq!(told.unwrap().passed_on(), None, "it has no span");
+        assert_eq!(begun(None, (0, 0)).passed_on().unwrap(), format!("00-{:032x}-{:016x}-01", 1, 1));
     }
 }

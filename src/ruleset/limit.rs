@@ -79,6 +79,11 @@ impl Share {
         stable.0 % u128::from(Self::WHOLE.0) < u128::from(self.0)
     }
 
+    /// Whether a random number falls into this share of all.
+    pub fn holds(self, roll: u32) -> bool {
+        (u64::from(roll).saturating_mul(u64::from(Self::WHOLE.0)) >> u32::BITS) < u64::from(self.0)
+    }
+
     /// This share of `amount`, rounded down.
     pub fn of(self, amount: u64) -> u64 {
         let share = u128::from(amount).saturating_mul(u128::from(self.0)) / u128::from(Self::WHOLE.0);

@@ -12,11 +12,10 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use crate::fields::Fields;
+use super::delivery::{Letter, deliver};
 use crate::gateway::Gateway;
-use crate::http::upstream::{OutgoingRequest, post};
 use crate::outbox::{OpenError, Outbox};
 use crate::ruleset::{Ruleset, UpstreamId};
 use crate::telemetry::Telemetry;
@@ -78,14 +77,6 @@ pub(super) trait Mail: Send + Sync + Sized + 'static {
 
     /// What `records` are called in the log.
     fn describe(records: &[Vec<u8>]) -> String;
-}
-
-/// A request to the receiver. No `Debug`: its fields hold secrets.
-pub(super) struct Letter {
-    /// Fields beside those that every request has.
-    pub(super) fields: Vec<(&'static str, String)>,
-    /// The content.
-    pub(super) body: Vec<u8>,
 }
 
 /// Keeps the queue of one sort of records, and delivers what is in it.
@@ -235,9 +226,9 @@ impl<M: Mail> Courier<M> {
                 self.end("lost", records.len()).await;
                 continue;
             };
-            let answered = self.attempt(letter).await;
+            let answered = deliver(&self.gateway, M::receiver, &letter).await.map(|head| head.status);
             let is_taken = matches!(answered, Ok(200..=299));
-            self.metrics().attempted(is_taken);
+            self.metrics().deliveries.attempted(is_taken);
             if is_taken {
                 (most, attempts, refusals) = (most.saturating_mul(2).min(M::BATCH), 0, 0);
                 self.end("delivered", records.len()).await;
@@ -280,7 +271,7 @@ impl<M: Mail> Courier<M> {
 
     /// The oldest `count` records are over: they leave the queue.
     async fn end(self: &Arc<Self>, result: &str, count: usize) {
-        self.metrics().ended(result, count);
+        self.metrics().deliveries.ended(result, count);
         if let Err(error) = self.blocking(move |courier| courier.cross_off(count)).await {
             tracing::error!(queue = M::NAME, %error, "cannot write to the queue: a record is delivered again");
             sleep(BROKEN_PAUSE.to_duration()).await;
@@ -301,30 +292,6 @@ impl<M: Mail> Courier<M> {
 
     pub(super) fn metrics(&self) -> &QueueMetrics {
         M::metrics(&self.telemetry)
-    }
-
-    /// The status that the receiver answers with, or why it does not.
-    async fn attempt(&self, letter: Letter) -> Result<u16, String> {
-        let active = self.gateway.active.load_full();
-        let (to, path) = M::receiver(&active.ruleset).ok_or("the configuration names no receiver any more")?;
-        let pool = active.pools.get(to.0).ok_or("there is no such upstream")?;
-        let upstream = &pool.upstream.name;
-        let chosen = pool.choose(&[], None, self.gateway.clock.now());
-        let chosen = chosen.ok_or_else(|| format!("no node of the upstream {upstream} is healthy"))?;
-        let place =
-            pool.room.as_ref().map(|room| room.enter().ok_or_else(|| format!("the upstream {upstream} is full")));
-        let _place = place.transpose()?;
-        let server = pool.server_at(&chosen.instance.address, chosen.node);
-        let mut fields = Fields::default();
-        fields.push("host", pool.host_at(&chosen.instance.address, chosen.node));
-        letter.fields.iter().for_each(|(name, value)| fields.push(name, value));
-        let outgoing = OutgoingRequest { target: path.as_bytes().to_vec(), fields };
-        let timeouts = &pool.upstream.timeouts;
-        let patience = timeouts.connect.saturating_add(timeouts.first_byte);
-        match timeout(patience.to_duration(), post(&server, outgoing, &letter.body)).await {
-            Ok(answered) => answered.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("it did not answer within {patience}")),
-        }
     }
 
     /// Does what waits for the disk where nobody waits for it.

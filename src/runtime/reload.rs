@@ -18,10 +18,8 @@ mod watch;
 
 use watch::{ActiveTasks, Watch};
 
-use super::courier::Courier;
+use super::senders::{SenderSettings, Senders};
 use super::state::{SnapshotWriter, StateFile};
-use super::usage_events::{self, Events};
-use super::webhook::{self, Messages};
 use crate::admin::access::Access;
 pub use crate::admin::access::{Token, TokenRules as AccessTerms};
 use crate::admin::reloads::{Attempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
@@ -66,10 +64,8 @@ pub struct Parts {
     pub store: Option<StoreSettings>,
     /// The nodes that keep sticky limits together, if there are several. Only who the others are can change.
     pub cluster: Option<ClusterSettings>,
-    /// What a webhook is told with, if there is one.
-    pub webhook: Option<webhook::Settings>,
-    /// What usage events are sent with, if they are.
-    pub usage_events: Option<usage_events::Settings>,
+    /// What others are sent with.
+    pub senders: SenderSettings,
     /// What is suspicious about it.
     pub warnings: Vec<String>,
 }
@@ -105,8 +101,7 @@ pub(super) struct Reloader {
     asked: Receiver<ReloadRequest>,
     keeper: Arc<SnapshotWriter>,
     access: Arc<Access>,
-    webhook: Arc<Courier<Messages>>,
-    usage_events: Arc<Courier<Events>>,
+    senders: Senders,
     /// `None` for a gateway whose configuration is no file.
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
     /// What is watched, as it was when it was last read.
@@ -125,7 +120,7 @@ impl Reloader {
         telemetry: Telemetry,
         (reloads, asked): (Arc<Reloads>, Receiver<ReloadRequest>),
         (keeper, access): (Arc<SnapshotWriter>, Arc<Access>),
-        (webhook, usage_events): (Arc<Courier<Messages>>, Arc<Courier<Events>>),
+        senders: Senders,
         origin: Option<Origin>,
     ) -> Self {
         let (loader, files) = match origin {
@@ -141,8 +136,7 @@ impl Reloader {
             asked,
             keeper,
             access,
-            webhook,
-            usage_events,
+            senders,
             loader,
             files,
             in_force,
@@ -272,7 +266,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: Parts) -> ReloadOutcome {
-        let Parts { rules, warnings, state, cluster, access, webhook, usage_events, .. } = parts;
+        let Parts { rules, warnings, state, cluster, access, senders, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
         meet_others(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
@@ -293,8 +287,7 @@ impl Reloader {
         let before = self.gateway.active.swap(Arc::clone(&active));
         self.keeper.follow(state);
         self.access.follow(access);
-        self.webhook.follow(webhook);
-        self.usage_events.follow(usage_events);
+        self.senders.follow(senders);
         if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
             running.follow(&settings.peers);
         }

@@ -10,11 +10,9 @@ use pingora::services::background::BackgroundService;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::courier::Courier;
 use super::reload::Reloader;
+use super::senders::Senders;
 use super::state::SnapshotWriter;
-use super::usage_events::Events;
-use super::webhook::Messages;
 use crate::gateway::Gateway;
 use crate::panics::{failpoint, restart_on_panic};
 use crate::telemetry::history::History;
@@ -32,8 +30,7 @@ pub(super) struct Upkeep {
     reloader: Mutex<Option<Reloader>>,
     keeper: Arc<SnapshotWriter>,
     history: Arc<History>,
-    webhook: Arc<Courier<Messages>>,
-    usage_events: Arc<Courier<Events>>,
+    senders: Senders,
 }
 
 impl Upkeep {
@@ -42,9 +39,9 @@ impl Upkeep {
         reloader: Reloader,
         keeper: Arc<SnapshotWriter>,
         history: Arc<History>,
-        (webhook, usage_events): (Arc<Courier<Messages>>, Arc<Courier<Events>>),
+        senders: Senders,
     ) -> Self {
-        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history, webhook, usage_events }
+        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history, senders }
     }
 
     /// Looks at the meters, so that rates can be told.
@@ -95,10 +92,7 @@ impl BackgroundService for Upkeep {
             move || Self::sweep(gateway.clone())
         }));
         tasks.spawn(restart_on_panic(move || Arc::clone(&keeper).run()));
-        let webhook = Arc::clone(&self.webhook);
-        tasks.spawn(restart_on_panic(move || Arc::clone(&webhook).run()));
-        let usage_events = Arc::clone(&self.usage_events);
-        tasks.spawn(restart_on_panic(move || Arc::clone(&usage_events).run()));
+        self.senders.start(&mut tasks);
         tasks.spawn(restart_on_panic({
             let gateway = gateway.clone();
             move || Self::look(gateway.clone(), Arc::clone(&history))

@@ -4,7 +4,6 @@
 //! Sums are saved every few seconds and when the process ends. While another process has the queue, or it is full, they go on
 //! in memory and in the saved file.
 
-use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -16,7 +15,8 @@ mod ledger;
 use journal::Journal;
 use ledger::Ledger;
 
-use super::courier::{Courier, Letter, Mail, QueueSettings};
+use super::courier::{Courier, Mail, QueueSettings};
+use super::delivery::{BearerToken, Letter};
 use crate::ruleset::{Ruleset, UpstreamId};
 use crate::telemetry::Telemetry;
 use crate::telemetry::deliveries::QueueMetrics;
@@ -33,28 +33,11 @@ pub struct Settings {
     /// Where events are kept.
     pub queue: QueueSettings,
     /// What the receiver is shown.
-    pub token: Option<Token>,
+    pub token: Option<BearerToken>,
     /// Where events say that they come from.
     pub source: String,
     /// The length of the intervals that are summed.
     pub every: Nanos,
-}
-
-/// What the receiver is shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
-
-impl Token {
-    /// The token itself.
-    pub const fn new(text: String) -> Self {
-        Self(text)
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
-    }
 }
 
 /// Events of what customers use.
@@ -119,7 +102,7 @@ impl Mail for Events {
             ("user-agent", "tollgate-usage".to_owned()),
             ("content-type", "application/cloudevents-batch+json".to_owned()),
         ];
-        fields.extend(settings.token.iter().map(|Token(token)| ("authorization", format!("Bearer {token}"))));
+        fields.extend(settings.token.iter().map(BearerToken::field));
         Some(Letter { fields, body: [b"[".as_slice(), &records.join(&b","[..]), b"]"].concat() })
     }
 
@@ -157,7 +140,7 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
     }
     if lost > 0 {
         tracing::error!(sums = lost, "there are more customers than there is room for: sums of usage are lost");
-        courier.metrics().ended("lost", lost);
+        courier.metrics().deliveries.ended("lost", lost);
     }
     if is_last || now >= state.ledger.due(settings.every) {
         state.ledger.end_interval(&settings.source, settings.every, now);
@@ -256,8 +239,12 @@ mod tests {
     #[test]
     fn a_batch_is_a_list_of_events_with_the_token_beside_it() {
         let queue = QueueSettings { directory: "q".into(), most: 1 };
-        let settings =
-            Settings { queue, token: Some(Token("t".to_owned())), source: String::new(), every: Nanos::SECOND };
+        let settings = Settings {
+            queue,
+            token: Some(BearerToken::new("t".to_owned())),
+            source: String::new(),
+            every: Nanos::SECOND,
+        };
         let letter = Events::letter(&settings, &[b"{\"a\":1}".to_vec(), b"{}".to_vec()], Nanos::ZERO).unwrap();
         assert_eq!(letter.body, b"[{\"a\":1},{}]");
         assert!(letter.fields.contains(&("authorization", "Bearer t".to_owned())));

@@ -14,7 +14,8 @@ pub use message::Secrets;
 
 use message::Message;
 
-use super::courier::{Courier, Letter, Mail, QueueSettings};
+use super::courier::{Courier, Mail, QueueSettings};
+use super::delivery::Letter;
 use crate::gateway::crossings::Crossing;
 use crate::ruleset::{Ruleset, UpstreamId};
 use crate::telemetry::Telemetry;
@@ -79,7 +80,7 @@ impl Mail for Messages {
             }
             match courier.gateway.crossings.take_lost() {
                 0 => {}
-                lost => courier.metrics().ended("lost", lost),
+                lost => courier.metrics().deliveries.ended("lost", lost),
             }
             let settings = settings.clone();
             courier.blocking(move |courier| put(courier, &settings, &batch)).await;
@@ -130,11 +131,11 @@ fn put(courier: &Courier<Messages>, settings: &Settings, batch: &[Crossing]) {
         Ok(taken) => {
             let lost = messages.len().saturating_sub(taken);
             tracing::error!(messages = lost, "the webhook's queue is full: they are lost");
-            courier.metrics().ended("no_room", lost);
+            courier.metrics().deliveries.ended("no_room", lost);
         }
         Err(error) => {
             tracing::error!(%error, messages = messages.len(), "cannot write to the webhook's queue: they are lost");
-            courier.metrics().ended("lost", messages.len());
+            courier.metrics().deliveries.ended("lost", messages.len());
         }
     }
 }

@@ -1,59 +1,63 @@
-//! The metrics of what is delivered from queues on disk: messages to the webhook, and usage events.
+//! The metrics of what is delivered to others: messages to the webhook and usage events, from queues on disk, and spans.
 
 use prometheus::{IntCounterVec, IntGauge, Registry};
 
 use super::names::Name;
 use super::{counter, names, opts, registered, shown};
 
-/// What is counted of one queue and its receiver.
+/// What is counted of deliveries to one receiver.
 #[derive(Clone, Debug)]
-pub struct QueueMetrics {
+pub struct DeliveryMetrics {
     /// The receiver, as a label.
     to: &'static str,
     ended: IntCounterVec,
     attempts: IntCounterVec,
+}
+
+/// The same, and what waits in a queue on disk.
+#[derive(Clone, Debug)]
+pub struct QueueMetrics {
+    /// What is counted of deliveries.
+    pub deliveries: DeliveryMetrics,
     records: IntGauge,
     bytes: IntGauge,
 }
 
-impl QueueMetrics {
-    /// Of the webhook and of usage events.
-    pub(super) fn both(registry: &Registry) -> Result<[Self; 2], prometheus::Error> {
+/// What is counted of all receivers.
+pub(super) struct AllDeliveries {
+    pub(super) webhook: QueueMetrics,
+    pub(super) usage_events: QueueMetrics,
+    pub(super) spans: DeliveryMetrics,
+}
+
+impl AllDeliveries {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let attempts = counter(registry, &names::DELIVERY_ATTEMPTS)?;
-        let webhook = (&names::WEBHOOK_MESSAGES, &names::WEBHOOK_QUEUE_MESSAGES, &names::WEBHOOK_QUEUE_BYTES);
-        let usage = (&names::USAGE_EVENTS, &names::USAGE_QUEUE_EVENTS, &names::USAGE_QUEUE_BYTES);
-        Ok([
-            Self::new(
-                registry,
-                "webhook",
-                &attempts,
-                webhook,
-                &["delivered", "refused", "expired", "no_room", "lost"],
-            )?,
-            Self::new(registry, "usage_events", &attempts, usage, &["delivered", "refused", "lost"])?,
-        ])
-    }
-
-    fn new(
-        registry: &Registry,
-        to: &'static str,
-        attempts: &IntCounterVec,
-        (ended, records, bytes): (&Name, &Name, &Name),
-        results: &[&str],
-    ) -> Result<Self, prometheus::Error> {
-        let gauge = |name| registered(registry, IntGauge::with_opts(opts(name))?);
-        let metrics = Self {
-            to,
-            ended: counter(registry, ended)?,
-            attempts: attempts.clone(),
-            records: gauge(records)?,
-            bytes: gauge(bytes)?,
+        let metrics = |to, ended, results: &[&str]| {
+            let metrics = DeliveryMetrics { to, ended: counter(registry, ended)?, attempts: attempts.clone() };
+            results.iter().for_each(|result| metrics.ended(result, 0));
+            ["success", "failure"].iter().for_each(|result| drop(attempts.with_label_values(&[to, result])));
+            Ok::<_, prometheus::Error>(metrics)
         };
-        results.iter().for_each(|result| metrics.ended(result, 0));
-        ["success", "failure"].iter().for_each(|result| drop(attempts.with_label_values(&[to, result])));
-        Ok(metrics)
+        let gauge = |name: &Name| registered(registry, IntGauge::with_opts(opts(name))?);
+        let webhook = ["delivered", "refused", "expired", "no_room", "lost"];
+        Ok(Self {
+            webhook: QueueMetrics {
+                deliveries: metrics("webhook", &names::WEBHOOK_MESSAGES, &webhook)?,
+                records: gauge(&names::WEBHOOK_QUEUE_MESSAGES)?,
+                bytes: gauge(&names::WEBHOOK_QUEUE_BYTES)?,
+            },
+            usage_events: QueueMetrics {
+                deliveries: metrics("usage_events", &names::USAGE_EVENTS, &["delivered", "refused", "lost"])?,
+                records: gauge(&names::USAGE_QUEUE_EVENTS)?,
+                bytes: gauge(&names::USAGE_QUEUE_BYTES)?,
+            },
+            spans: metrics("traces", &names::TRACE_SPANS, &["sent", "refused", "failed", "dropped"])?,
+        })
     }
+}
 
+impl DeliveryMetrics {
     /// So many records are over, with this result.
     pub fn ended(&self, result: &str, records: usize) {
         self.ended.with_label_values(&[result]).inc_by(u64::try_from(records).unwrap_or(u64::MAX));
@@ -63,7 +67,9 @@ impl QueueMetrics {
     pub fn attempted(&self, is_taken: bool) {
         self.attempts.with_label_values(&[self.to, if is_taken { "success" } else { "failure" }]).inc();
     }
+}
 
+impl QueueMetrics {
     /// What waits for the receiver.
     pub fn queued(&self, records: u64, bytes: u64) {
         self.records.set(shown(records));

@@ -189,6 +189,11 @@ impl Meters {
         self.telemetry.decisions.with_label_values(&[serves, result]).inc();
     }
 
+    /// A span of a request was dropped: too many wait.
+    pub fn span_dropped(&self) {
+        self.telemetry.spans.ended("dropped", 1);
+    }
+
     /// A connection was closed to keep within bounds, for this reason.
     pub fn shed(&self, reason: &str) {
         self.telemetry.connections_shed.with_label_values(&[reason]).inc();

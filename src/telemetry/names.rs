@@ -59,7 +59,9 @@ catalogue! {
     USAGE_QUEUE_BYTES: "tollgate_usage_queue_bytes" []
         "Size of the files in which usage events are kept."
     DELIVERY_ATTEMPTS: "tollgate_delivery_attempts_total" ["to", "result"]
-        "Requests that were to deliver something (to: webhook, usage_events), by whether the receiver took it: success, failure."
+        "Requests that were to deliver something (to: webhook, usage_events, traces), by whether the receiver took it: success, failure."
+    TRACE_SPANS: "tollgate_trace_spans_total" ["result"]
+        "Spans of requests, by what became of them: sent, refused (the collector does not want them), failed (it did not take them in several attempts), dropped (more were waiting than may)."
     LIMIT_UTILIZATION: "tollgate_limit_utilization_ratio" ["limit", "plan"]
         "Share of a key's quota in use after a request."
     LIMIT_WAIT: "tollgate_limit_wait_seconds" ["limit"]

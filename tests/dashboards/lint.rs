@@ -60,6 +60,7 @@ const VALUES: &[(&str, &[&str])] = &[
             "unreachable",
             "unknown",
             "delivered",
+            "sent",
         ],
     ),
     ("live", &["admitted", "delayed", "denied"]),

@@ -26,6 +26,7 @@ const ADMIN: &str = "canary-5f0e-of-operators";
 const CLUSTER: &str = "canary-5f0e-of-the-cluster";
 const KEYS: &str = "canary-5f0e-of-the-names-of-keys";
 const REDIS: &str = "canary-5f0e-of-redis";
+const COLLECTOR: &str = "canary-5f0e-of-the-collector";
 const BROKEN: &str = "canary-5f0e-where-it-does-not-belong";
 
 /// What was said, with who said it.
@@ -64,9 +65,11 @@ impl Said {
 }
 
 /// Everything that both gateways do. `identify` is who is asked for a credential.
-fn config(origin: &Origin, redis: &Redis, cluster: &str, identify: &str) -> String {
+fn config((origin, collector): (&Origin, &Origin), redis: &Redis, cluster: &str, identify: &str) -> String {
     format!(
-        "{}{cluster}store: {{ redis: \"redis://127.0.0.1:{}\", password_file: redis.password, key_file: keys.secret }}
+        "upstreams: {{ origin: {{ nodes: [{}] }}, collector: {{ nodes: [{}] }} }}
+traces: {{ upstream: collector, token_file: collector.token, sample: 1 }}
+{cluster}store: {{ redis: \"redis://127.0.0.1:{}\", password_file: redis.password, key_file: keys.secret }}
 state: {{ file: tollgate.state, every: 100ms }}
 access_log: full
 customers:
@@ -85,7 +88,8 @@ routes:
   - {{ name: tunnels, match: {{ path: /tunnel }}, upstream: origin, limits: [everybody], upgrade: [websocket] }}
   - {{ name: all, upstream: origin, limits: [headers, cookies, queries, callers] }}
 ",
-        origin.upstream(),
+        origin.node(),
+        collector.node(),
         redis.url().rsplit_once(':').unwrap().1.trim_end_matches(|c: char| !c.is_ascii_digit()),
     )
 }
@@ -140,12 +144,17 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         _ => exchange.reply("200 OK", &format!("set-cookie: session={COOKIE}\r\n"), HEADER.as_bytes()),
     }
     });
+    let (collected, collecting) = std::sync::mpsc::channel();
+    let collector = Origin::with(move |exchange| {
+        collected.send(exchange.body()?).unwrap();
+        exchange.reply("200 OK", "", b"")
+    });
     let (redis, nodes, authority) = (Redis::start_with_password(REDIS), Nodes::new(2), Authority::new());
     let (server, client, issuer) = (authority.sign(&["a.test"]), authority.vouch_for(SUBJECT), Issuer::secret());
     let unknown = authority.vouch_for("canary-5f0e of nobody");
     let customers = format!("credential,customer,plan\n{HEADER},acme,free\n{SUBJECT},globex,free\n");
     let (keys, authorities) = (key_set(&[Issuer::secret()]), authority.pem());
-    let files: [(&str, &str); 9] = [
+    let files: [(&str, &str); 10] = [
         ("customers.csv", &customers),
         ("redis.password", REDIS),
         ("keys.secret", KEYS),
@@ -155,11 +164,12 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         ("a.key", &server.key),
         ("clients.pem", &authorities),
         ("admin.token", ADMIN),
+        ("collector.token", COLLECTOR),
     ];
     let clear = "[{ header: x-api-key }, { query: api_key }, { cookie: session }, { bearer: true }, { basic: true }]";
-    let clear = config(&origin, &redis, &nodes.section(0, ""), clear);
+    let clear = config((&origin, &collector), &redis, &nodes.section(0, ""), clear);
     let secured = "[{ client_certificate: true }, { jwt: { jwks_file: keys.jwks, plan: free } }]";
-    let secured = config(&origin, &redis, &nodes.section(1, ""), secured);
+    let secured = config((&origin, &collector), &redis, &nodes.section(1, ""), secured);
     let tls = "tls: { certificates: [{ cert: a.pem, key: a.key }], client_certificates: { ca: clients.pem, required: false } }";
     let mut gateways = [
         Gateway::start_somewhere("http2: true, proxy_protocol: [127.0.0.2]", &clear, &files, &DEBUG),
@@ -339,6 +349,9 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
     }
     let (_, log) = said.0.last().unwrap();
     assert!(log.contains("configuration refused"), "the log is looked at: {log}");
+    let spans: Vec<String> = collecting.try_iter().map(|body| String::from_utf8_lossy(&body).into_owned()).collect();
+    assert!(spans.iter().any(|spans| spans.contains("url.path")), "{spans:?}");
+    spans.into_iter().for_each(|spans| said.hear("the gateway's spans", spans));
     for (who, word) in [("explain", "cana... ("), ("/v1/keys/peek", "cana... ("), ("replay", "headers")] {
         let all: Vec<&str> = said.0.iter().filter(|(by, _)| by == who).map(|(_, text)| &**text).collect();
         assert!(all.iter().any(|text| text.contains(word)), "{who} is asked about secrets: {all:?}");

@@ -100,6 +100,7 @@ mod streams;
 mod stripe;
 mod tls;
 mod tokens;
+mod traces;
 mod truncated;
 mod unix_listeners;
 mod uploads;

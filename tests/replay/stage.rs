@@ -15,6 +15,7 @@ use tollgate::gateway::awaited_body::BodySource;
 use tollgate::gateway::bans::Bans;
 use tollgate::gateway::crossings::Crossings;
 use tollgate::gateway::request_context::RequestContext;
+use tollgate::gateway::spans::Spans;
 use tollgate::gateway::usage_sums::UsageSums;
 use tollgate::gateway::{Gateway, GatewayState, WorkerGateway};
 use tollgate::http::head::{RequestHead, ResponseHead};
@@ -114,6 +115,7 @@ impl Stage {
             bans: Bans::default(),
             crossings: Crossings::default(),
             usage_sums: UsageSums::default(),
+            spans: Spans::default(),
         }));
         Self { gateway, clock, running: BTreeMap::new(), count: 0, log, _logging: logging }
     }

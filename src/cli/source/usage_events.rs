@@ -7,11 +7,12 @@ use crate::cli::source::directory::beside;
 use crate::config::{Problems, UsageFiles};
 use crate::files::FileVersion;
 use crate::runtime::courier::QueueSettings;
-use crate::runtime::usage_events::{Settings, Token};
+use crate::runtime::delivery::BearerToken;
+use crate::runtime::usage_events::Settings;
 
 /// Reads the token that `says` names, beside the configuration at `path`.
 pub(super) fn open(path: &Path, says: &UsageFiles, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
-    let token = says.token.as_ref().map(|named| token(path, named, seen)).transpose()?.map(Token::new);
+    let token = says.token.as_ref().map(|named| token(path, named, seen)).transpose()?.map(BearerToken::new);
     let most = u64::try_from(says.max_queue).unwrap_or(u64::MAX);
     let queue = QueueSettings { directory: beside(path, &says.queue), most };
     Ok(Settings { queue, token, source: says.source.clone(), every: says.every })

@@ -145,6 +145,19 @@ fn shares_are_exact() {
     for bad in ["100.0001", "0.00001", "-1", "", "x", "5 %", "12.5%"] {
         assert!(percent(bad).is_err(), "{bad}");
     }
+    for (text, millionths) in [("0", 0), ("1", 1_000_000), ("0.01", 10_000), ("0.000001", 1), ("1.0", 1_000_000)] {
+        assert_eq!(fraction(text), Ok(Share(millionths)), "{text}");
+    }
+    for (bad, message) in
+        [("1.000001", "is more than 1"), ("0.0000001", "has more than six decimals"), ("1%", "is not a decimal number")]
+    {
+        assert_eq!(fraction(bad).unwrap_err().message, message, "{bad}");
+    }
+    let held = |share: u32| [0, u32::MAX / 2, u32::MAX].map(|roll| Share(share).holds(roll));
+    assert_eq!(
+        [held(0), held(1), held(500_000), held(1_000_000)].map(|held| held.map(u8::from)),
+        [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    );
     assert_eq!(jitter("10%"), Ok(Jitter::Share(Share(100_000))));
     assert_eq!(jitter("1.5s"), Ok(Jitter::Time(Nanos::new(1_500_000_000))));
     for bad in ["0%", "0s", "10", "%", "101%", "ten%"] {
@@ -182,6 +195,6 @@ proptest! {
     fn no_text_makes_a_parser_panic(text in "\\PC*|[0-9./a-zA-Zµ +_-]{0,24}|[0-9]{0,30}(\\.[0-9]{0,30})?(/[0-9]*)?[a-zA-Z]{0,3}") {
         drop((rate(&text), duration(&text), size(&text), whole(&text)));
         drop((decimal(&text), one_in(&text), flag(&text), time_zone(&text)));
-        drop((percent(&text), jitter(&text)));
+        drop((percent(&text), fraction(&text), jitter(&text)));
     }
 }

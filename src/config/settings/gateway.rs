@@ -1,8 +1,8 @@
 //! The settings of the gateway itself: where it listens, what it holds clients to, what it tells them.
 
 use super::{
-    ACCESS, BYPASS, CLUSTER, CORS, CUSTOMERS, Kind, LIMIT, ROUTE, STATE, STORE, Setting, Table, UPSTREAM, USAGE_EVENTS,
-    WEBHOOK,
+    ACCESS, BYPASS, CLUSTER, CORS, CUSTOMERS, Kind, LIMIT, ROUTE, STATE, STORE, Setting, TRACES, Table, UPSTREAM,
+    USAGE_EVENTS, WEBHOOK,
 };
 use crate::units::Nanos;
 
@@ -71,6 +71,7 @@ pub(in crate::config) static FILE: Table = Table {
         Setting::optional("usage", Kind::Section(&USAGE), "Lets customers ask where they stand."),
         Setting::optional("webhook", Kind::Section(&WEBHOOK), "Who is told of keys at the marks of `warn_at`."),
         Setting::optional("usage_events", Kind::Section(&USAGE_EVENTS), "Who is sent what customers use, for bills."),
+        Setting::optional("traces", Kind::Section(&TRACES), "Who is sent spans of requests (OpenTelemetry)."),
         Setting::optional("headers", Kind::Section(&HEADERS), "The header fields that tell clients where they stand."),
         Setting::default(
             "access_log",

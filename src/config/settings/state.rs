@@ -145,6 +145,32 @@ pub(in crate::config) static USAGE_EVENTS: Table = Table {
     ],
 };
 
+pub(in crate::config) static TRACES: Table = Table {
+    name: "traces",
+    settings: &[
+        Setting::required("upstream", Kind::Text("the name of an upstream"), "Where the collector is."),
+        Setting::default("path", Kind::Text("a path"), "/v1/traces", "What is posted to."),
+        Setting::default(
+            "sample",
+            Kind::Text("a share from 0 to 1, like `0.01`"),
+            "0.01",
+            "The share of requests that have a span, where no trusted proxy has decided that in `traceparent`.",
+        ),
+        Setting::optional(
+            "token_file",
+            FILE_NAME,
+            "The file of the token that is shown to the collector: `authorization: Bearer TOKEN`.",
+        ),
+        Setting::default("service", Kind::Text("a name"), "tollgate", "The `service.name` of the spans."),
+        Setting::default(
+            "max_spans",
+            Kind::Whole(512, 1_000_000),
+            "4096",
+            "How many spans may wait until they are sent, about 2 KiB each; beyond that they are dropped and counted.",
+        ),
+    ],
+};
+
 pub(in crate::config) static CLUSTER: Table = Table {
     name: "cluster",
     settings: &[

@@ -65,6 +65,7 @@ const FILES: [(&Table, &str); 53] = [
         &USAGE_EVENTS,
         "customers: { identify: [{ bearer: true }], directory: { file: f } }\nplans: [p]\nusage_events: { upstream: a, queue: q, @ }",
     ),
+    (&TRACES, "traces: { upstream: a, @ }"),
     (&CLUSTER, "cluster: { self: \"10.0.0.1:1\", peers: [\"10.0.0.1:1\"], secret_file: s, @ }"),
     (&CLUSTER_PEER, "cluster: { self: \"10.0.0.1:1\", peers: [{ address: \"10.0.0.1:1\", @ }], secret_file: s }"),
     (&CLUSTER_NAME, "cluster: { self: \"10.0.0.1:1\", peers: { dns: n, @ }, secret_file: s }"),

@@ -82,13 +82,14 @@ pub async fn probe(server: &Server, host: &str, path: &str, user_agent: &str) ->
     fields.push("host", host);
     fields.push("user-agent", user_agent);
     let request = RequestHead { method: "GET".to_owned(), ..RequestHead::default() };
-    send(server, &request, OutgoingRequest { target: path.as_bytes().to_vec(), fields }, &[]).await
+    let outgoing = OutgoingRequest { target: path.as_bytes().to_vec(), fields };
+    send(server, &request, outgoing, &[]).await.map(|head| head.status)
 }
 
-/// Posts `content` to `server` on a connection of its own, and says with which status it answers.
+/// Posts `content` to `server` on a connection of its own. The first head that it answers with, which may be an interim one.
 ///
 /// Errors: what keeps it from answering.
-pub async fn post(server: &Server, outgoing: OutgoingRequest, content: &[u8]) -> io::Result<u16> {
+pub async fn post(server: &Server, outgoing: OutgoingRequest, content: &[u8]) -> io::Result<ResponseHead> {
     let framing = Framing::Length(u64::try_from(content.len()).unwrap_or(u64::MAX));
     let request = RequestHead { method: "POST".to_owned(), framing, ..RequestHead::default() };
     send(server, &request, outgoing, content).await
@@ -99,19 +100,19 @@ async fn send(
     request: &RequestHead,
     mut outgoing: OutgoingRequest,
     content: &[u8],
-) -> io::Result<u16> {
+) -> io::Result<ResponseHead> {
     let socket = connect(server).await?;
     if !server.http2 {
         outgoing.fields.push("connection", "close");
         let mut connection = Box::new(Http1Connection::new(socket));
         connection.begin(request, &outgoing, None);
-        return status(&mut Upstream::Http1(connection), &request.method, content).await;
+        return answer(&mut Upstream::Http1(connection), &request.method, content).await;
     }
     let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
     let scheme = if server.tls.is_some() { "https" } else { "http" };
     let exchanging = async {
         let upstream = Http2Upstream::begin(Http2Connection::new(requests), request, &outgoing, scheme).await?;
-        status(&mut Upstream::Http2(Box::new(upstream)), &request.method, content).await
+        answer(&mut Upstream::Http2(Box::new(upstream)), &request.method, content).await
     };
     let (mut driving, mut exchanging) = (pin!(driving), pin!(exchanging));
     let mut is_driven = true;
@@ -123,9 +124,9 @@ async fn send(
     .await
 }
 
-/// The status that an upstream answers `content` with.
-async fn status(upstream: &mut Upstream, method: &str, content: &[u8]) -> io::Result<u16> {
-    exchange(upstream, method, content).await.map(|head| head.status).map_err(io::Error::other)
+/// The head that an upstream answers `content` with.
+async fn answer(upstream: &mut Upstream, method: &str, content: &[u8]) -> io::Result<ResponseHead> {
+    exchange(upstream, method, content).await.map_err(io::Error::other)
 }
 
 /// Sends the whole `content` of a request that has begun. The first head that an upstream answers with, which may be an

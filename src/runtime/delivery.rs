@@ -1,0 +1,70 @@
+//! Requests of the gateway's own that deliver something to an upstream of the configuration.
+
+use std::fmt;
+
+use tokio::time::timeout;
+
+use crate::fields::Fields;
+use crate::gateway::Gateway;
+use crate::http::head::ResponseHead;
+use crate::http::upstream::{OutgoingRequest, post};
+use crate::ruleset::{Ruleset, UpstreamId};
+
+/// What a receiver is shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BearerToken(String);
+
+impl BearerToken {
+    /// The token itself.
+    pub const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The field that shows it.
+    pub(super) fn field(&self) -> (&'static str, String) {
+        ("authorization", format!("Bearer {}", self.0))
+    }
+}
+
+impl fmt::Debug for BearerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BearerToken")
+    }
+}
+
+/// A request to the receiver. No `Debug`: its fields hold secrets.
+pub(super) struct Letter {
+    /// Fields beside those that every request has.
+    pub(super) fields: Vec<(&'static str, String)>,
+    /// The content.
+    pub(super) body: Vec<u8>,
+}
+
+/// Posts `letter` to a node of the upstream that `receiver` finds in the configuration in force, on a connection of its own.
+///
+/// Errors: why nobody answers.
+pub(super) async fn deliver(
+    gateway: &Gateway,
+    receiver: impl Fn(&Ruleset) -> Option<(UpstreamId, &str)>,
+    letter: &Letter,
+) -> Result<ResponseHead, String> {
+    let active = gateway.active.load_full();
+    let (to, path) = receiver(&active.ruleset).ok_or("the configuration names no receiver any more")?;
+    let pool = active.pools.get(to.0).ok_or("there is no such upstream")?;
+    let upstream = &pool.upstream.name;
+    let chosen = pool.choose(&[], None, gateway.clock.now());
+    let chosen = chosen.ok_or_else(|| format!("no node of the upstream {upstream} is healthy"))?;
+    let place = pool.room.as_ref().map(|room| room.enter().ok_or_else(|| format!("the upstream {upstream} is full")));
+    let _place = place.transpose()?;
+    let server = pool.server_at(&chosen.instance.address, chosen.node);
+    let mut fields = Fields::default();
+    fields.push("host", pool.host_at(&chosen.instance.address, chosen.node));
+    letter.fields.iter().for_each(|(name, value)| fields.push(name, value));
+    let outgoing = OutgoingRequest { target: path.as_bytes().to_vec(), fields };
+    let timeouts = &pool.upstream.timeouts;
+    let patience = timeouts.connect.saturating_add(timeouts.first_byte);
+    match timeout(patience.to_duration(), post(&server, outgoing, &letter.body)).await {
+        Ok(answered) => answered.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it did not answer within {patience}")),
+    }
+}

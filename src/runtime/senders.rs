@@ -1,0 +1,55 @@
+//! What this process sends others beside the requests that it forwards.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::courier::Courier;
+use super::traces::{self, Exporter};
+use super::usage_events::{self, Events};
+use super::webhook::{self, Messages};
+use crate::panics::restart_on_panic;
+
+/// All that send something.
+#[derive(Clone)]
+pub(super) struct Senders {
+    pub(super) webhook: Arc<Courier<Messages>>,
+    pub(super) usage_events: Arc<Courier<Events>>,
+    pub(super) traces: Arc<Exporter>,
+}
+
+/// What they send with; absent where nothing is sent.
+#[derive(Debug)]
+pub struct SenderSettings {
+    /// Messages to the webhook.
+    pub webhook: Option<webhook::Settings>,
+    /// Usage events.
+    pub usage_events: Option<usage_events::Settings>,
+    /// Spans of requests.
+    pub traces: Option<traces::Settings>,
+}
+
+impl Senders {
+    /// They send like this from here on.
+    pub(super) fn follow(&self, settings: SenderSettings) {
+        let SenderSettings { webhook, usage_events, traces } = settings;
+        self.webhook.follow(webhook);
+        self.usage_events.follow(usage_events);
+        self.traces.follow(traces);
+    }
+
+    /// Begins their work among `tasks`.
+    pub(super) fn start(&self, tasks: &mut JoinSet<()>) {
+        let Self { webhook, usage_events, traces } = self.clone();
+        tasks.spawn(restart_on_panic(move || Arc::clone(&webhook).run()));
+        tasks.spawn(restart_on_panic(move || Arc::clone(&usage_events).run()));
+        tasks.spawn(restart_on_panic(move || Arc::clone(&traces).run()));
+    }
+
+    /// Brings what they hold to where it goes, or where it outlives the process; at its end.
+    pub(super) fn finish(&self) {
+        self.webhook.write_down();
+        self.usage_events.write_down();
+        self.traces.flush();
+    }
+}
