@@ -23,11 +23,14 @@ from .programs import Place, Setup, Tollgate
 KEPT = Path(__file__).parent / "instructions.json"
 #: By which part a count may be above the one that is kept.
 TOLERANCE = 0.05
+#: By which part a request may take more where one in a hundred has a span.
+TRACED = 0.03
 FEW, MANY = 100, 600
 #: Seconds between two requests: so few denials are all noted for operators. Of more, it is a number of them in a time.
 PAUSE = 0.01
 SETUPS = {
     "proxied": Setup(),
+    "traced": Setup(traces=True),
     "denied": Setup(denies=True),
     "posted": Setup(),
     "posted-by-field": Setup(request_field=PROMPT_FIELD),
@@ -139,6 +142,11 @@ def main() -> None:
             print(f"  that is too many: callgrind_annotate {directory}/callgrind.{name}.{MANY}-NN says where (the worker's)")
         elif change < -TOLERANCE:
             print("  that is fewer: keep it with `make instructions UPDATE=1`")
+    traced = counts["traced"] / counts["proxied"] - 1
+    print(f"traced: {traced:+.1%} of proxied, one request in a hundred having a span")
+    if traced > TRACED:
+        more = True
+        print(f"  that is too many: at most {TRACED:.0%}")
     sys.exit(more)
 
 

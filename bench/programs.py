@@ -38,6 +38,8 @@ class Setup:
     request_field: str = ""
     #: So many customers in a directory; 0 is a limit by the value of the header. tollgate only.
     customers: int = 0
+    #: One request in a hundred has a span, for a collector that is away. tollgate only.
+    traces: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,12 @@ class Tollgate(Program):
         pair = {"cert": place.certificate("cert"), "key": place.certificate("key")}
         tls = {"tls": {"certificates": [pair]}} if setup.tls else {}
         rule = {"rate": "1/h", "burst": 1} if setup.denies else {"rate": f"{HUGE}/s", "burst": HUGE}
+        origin = {"nodes": [f"127.0.0.1:{place.origin}"], "timeouts": {"keep_alive": f"{PATIENCE}s"}}
+        upstreams: dict[str, object] = {"origin": origin}
         config: dict[str, object] = {
             "listeners": [{"address": f"127.0.0.1:{place.port}", "http2": setup.http2, **tls}],
             "admin": {"address": "127.0.0.1:0"},
-            "upstreams": {
-                "origin": {"nodes": [f"127.0.0.1:{place.origin}"], "timeouts": {"keep_alive": f"{PATIENCE}s"}},
-            },
+            "upstreams": upstreams,
             "limits": {"per-key": {"key": {"header": "x-api-key"}, "algorithm": "gcra", **rule}},
             "connections": {"max": setup.connections + 100, "idle": f"{PATIENCE}s"},
             "headers": {"ietf": setup.limit_fields, "x_ratelimit": "delta" if setup.limit_fields else "off"},
@@ -113,6 +115,9 @@ class Tollgate(Program):
             config["customers"] = {"identify": [{"header": "x-api-key"}], "directory": {"file": "customers.csv"}}
             config["plans"] = ["basic"]
             config["limits"] = {"per-key": {"key": "customer", "algorithm": "gcra", "plans": {"basic": rule}}}
+        if setup.traces:
+            upstreams["collector"] = {"nodes": ["127.0.0.1:1"]}
+            config["traces"] = {"upstream": "collector", "sample": 0.01}
         paths = [f"/api/v1/service-{n}/**" for n in range(setup.routes)] or ["/**"]
         config["routes"] = [
             {"name": f"route-{n}", "match": {"path": path}, "upstream": "origin", "limits": ["per-key"]}
