@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 53] = [
+const FILES: [(&Table, &str); 54] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
