@@ -33,7 +33,8 @@ gzip -9nc CHANGELOG.md >"$root/usr/share/doc/tollgate/changelog.gz"
 
 # the libraries that the program is linked with, by the packages that have them
 mkdir -p "$root/debian" && touch "$root/debian/control"
-depends=$(cd "$root" && dpkg-shlibdeps -O usr/bin/tollgate 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+depends=$(cd "$root" && dpkg-shlibdeps -O usr/bin/tollgate)
+depends=${depends#shlibs:Depends=}
 rm -r "$root/debian"
 sed -e "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@DEPENDS@/$depends/" deploy/debian/control >"$root/DEBIAN/control"
 echo /etc/tollgate/tollgate.yaml >"$root/DEBIAN/conffiles"

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::access::Access;
 use crate::clock::Clock;
+use crate::customers::directory::is_key_id;
 use crate::units::Nanos;
 
 /// How many attempts without the token are written down in a second.
@@ -36,7 +37,7 @@ impl Attempt {
         Self {
             peer: session.client_addr().map(ToString::to_string),
             method: head.method.clone(),
-            path: head.uri.path().chars().take(LONGEST_PATH).collect(),
+            path: shown(head.uri.path()),
         }
     }
 }
@@ -90,7 +91,7 @@ impl Audit {
             file.sync_data()
         });
         if let Err(error) = added {
-            tracing::error!(%error, peer, %method, path, result, "the audit log cannot be written");
+            tracing::error!(%error, peer, %method, path, result, %more, "the audit log cannot be written");
         }
     }
 
@@ -118,6 +119,15 @@ impl Unauthorized {
     }
 }
 
+/// A path without what may be a key in place of the id of one.
+fn shown(path: &str) -> String {
+    let path: String = path.chars().take(LONGEST_PATH).collect();
+    match path.strip_prefix("/v1/customers/").and_then(|rest| rest.rsplit_once("/keys/")) {
+        Some((customer, id)) if !is_key_id(id) => format!("/v1/customers/{customer}/keys/(no id)"),
+        _ => path,
+    }
+}
+
 /// A moment on the wall clock in words, like `2027-12-31T18:00:00Z`.
 pub(super) fn moment(at: Nanos) -> String {
     Timestamp::from_nanosecond(at.get().into()).map(|at| at.to_string()).unwrap_or_default()
@@ -139,6 +149,13 @@ mod tests {
         assert_eq!(admitted, [vec![Some(0); 10], vec![None; 3]].concat());
         assert_eq!(attempts.admit(second.saturating_add(second)), Some(3));
         assert_eq!(attempts.admit(second.saturating_add(second)), Some(0));
+    }
+
+    #[test]
+    fn a_key_in_place_of_an_id_is_not_written_down() {
+        assert_eq!(shown("/v1/customers/acme/keys/0123456789ab"), "/v1/customers/acme/keys/0123456789ab");
+        assert_eq!(shown("/v1/customers/acme/keys/tg_canary"), "/v1/customers/acme/keys/(no id)");
+        assert_eq!(shown("/v1/customers/acme/keys"), "/v1/customers/acme/keys");
     }
 
     #[test]

@@ -202,8 +202,17 @@ impl Admin {
         let changed = match changed {
             Ok(changed) => changed,
             Err(error) => {
-                self.audit.note(attempt, "refused", &json!({ "customer": customer, "reason": error.to_string() }));
-                return refused(&error);
+                let is_unknown = matches!(error, ChangeError::Unknown(_));
+                let result = if is_unknown { "unknown" } else { "refused" };
+                self.audit.note(attempt, result, &json!({ "customer": customer, "reason": error.to_string() }));
+                return match key.filter(|_| is_unknown) {
+                    // it may be in force, and is told once
+                    Some(key) => {
+                        let answer = json!({ "error": error.to_string(), "key": key });
+                        (StatusCode::SERVICE_UNAVAILABLE, JSON, format!("{answer:#}\n"))
+                    }
+                    None => refused(&error),
+                };
             }
         };
         let (before, after) = (view(&changed.before), view(&changed.after));
@@ -329,7 +338,7 @@ fn refused(error: &ChangeError) -> PlainResponse {
         ChangeError::NotWritable | ChangeError::LastKey | ChangeError::Conflict(_) => StatusCode::CONFLICT,
         ChangeError::Exists => StatusCode::PRECONDITION_FAILED,
         ChangeError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        ChangeError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        ChangeError::Unavailable(_) | ChangeError::Unknown(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     failure(status, &error.to_string())
 }

@@ -29,7 +29,7 @@ mod table;
 mod testing;
 mod yaml;
 
-pub use credential::field_of;
+pub use credential::{field_of, is_key_id};
 pub use edit::{Change, ChangeError, Changed, NewKey, RowText, Terms};
 pub use fault::{Fault, Faults};
 pub use file::{FileDirectory, WritableFile};

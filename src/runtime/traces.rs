@@ -93,6 +93,7 @@ impl Exporter {
             runtime.shutdown_background();
         }
         if !spans.is_empty() {
+            self.metrics().ended("dropped", spans.len());
             tracing::warn!(spans = spans.len(), "the process ends before its spans are sent: they are lost");
         }
     }

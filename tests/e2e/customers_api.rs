@@ -262,6 +262,28 @@ fn a_database_that_is_away_or_refuses_is_told_of_and_nothing_changes() {
 }
 
 #[test]
+fn a_key_is_told_although_nobody_knows_whether_it_is_in_force() {
+    let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
+    database.say(SCHEMA);
+    let gateway = on_database(&origin, &database, &["interval: 200ms", "timeout: 1s"]);
+    // a commit waits for a standby that is not there, and is not answered
+    database.say("ALTER ROLE gate SET synchronous_commit = on");
+    database.say("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    database.say("SELECT pg_reload_conf()");
+    wait_until("the setting", || database.say("SHOW synchronous_standby_names") == "nobody");
+    let response = ask(&gateway, "PUT", "/acme", &json!({ "plan": "free" }));
+    let answer = response.json();
+    assert!(response.status == 503 && answer["error"].as_str().unwrap().contains("nobody knows"), "{answer}");
+    let key = key_of(&answer);
+    database.say("ALTER SYSTEM RESET synchronous_standby_names");
+    database.say("SELECT pg_reload_conf()");
+    wait_until("the key to be in force", || met(&gateway, &key) == (200, Some(10_000)));
+    let log = gateway.process.stderr();
+    assert!(log.contains("\"result\":\"unknown\""), "{log}");
+    assert_untold(&gateway, &[&key, "pass-canary-1"]);
+}
+
+#[test]
 fn a_change_that_the_query_does_not_show_in_time_is_told_of() {
     let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
     database.say(SCHEMA);

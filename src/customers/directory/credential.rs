@@ -8,6 +8,8 @@ use crate::ruleset::key::sha256;
 
 /// What stands before a credential's SHA-256 where that is written in its place.
 const PREFIX: &[u8] = b"sha256:";
+/// How many digits of a credential's SHA-256 name it where nobody is to learn it.
+const ID_DIGITS: usize = 12;
 
 /// A keyed hash of a credential or of a name. Two of them are equal by chance as often as any 128 bits.
 pub(super) type KeyedHash = [u64; 2];
@@ -46,12 +48,16 @@ pub fn field_of(presented: &[u8]) -> String {
 /// The first digits of the SHA-256 of a credential, however a directory writes that: enough to tell the few credentials of a
 /// customer apart, and no use to present one.
 pub(super) fn key_id(written: &str) -> String {
-    const DIGITS: usize = 12;
     let hashed = match WrittenCredential::read(written.as_bytes()) {
         Some(WrittenCredential::Hashed(_)) => written.to_ascii_lowercase(),
         Some(WrittenCredential::Plain(_)) | None => field_of(written.as_bytes()),
     };
-    hashed.chars().skip(PREFIX.len()).take(DIGITS).collect()
+    hashed.chars().skip(PREFIX.len()).take(ID_DIGITS).collect()
+}
+
+/// Whether this may be such an id, and is no credential.
+pub fn is_key_id(text: &str) -> bool {
+    text.len() == ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn from_hex(digits: &[u8]) -> Option<[u8; 32]> {

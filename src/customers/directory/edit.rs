@@ -57,6 +57,7 @@ pub struct NewKey {
 }
 
 /// A customer's rows before and after a change.
+#[derive(Clone)]
 pub struct Changed {
     /// Before; empty for a customer who was not there.
     pub before: Vec<RowText>,
@@ -94,6 +95,9 @@ pub enum ChangeError {
     /// What keeps the rows cannot be reached or written.
     #[error("{0}")]
     Unavailable(String),
+    /// The rows may be changed or not: what keeps them went away in between.
+    #[error("nobody knows whether the change was made: {0}")]
+    Unknown(String),
 }
 
 // === impl RowText ===

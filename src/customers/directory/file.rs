@@ -1,9 +1,9 @@
 //! The customers of a file, and changes of it where the configuration lets tollgate write it: the rows of one customer
 //! become others, and everything else stays as it was written. What the directory would refuse is never written.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, fchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -141,7 +141,14 @@ impl WritableFile {
             }
             _ => ChangeError::Unavailable(format!("{} cannot be written: {error}", self.name())),
         };
-        put(&self.path, bytes, read).map_err(unwritten)
+        put(&self.path, bytes, read).or_else(|error| match fs::read(&self.path) {
+            // it took the place of the old one, and only that this outlives a power cut is not known
+            Ok(there) if there == bytes => {
+                tracing::warn!(%error, file = self.name(), "the directory of customers may not outlive a power cut");
+                Ok(())
+            }
+            _ => Err(unwritten(error)),
+        })
     }
 
     /// The text with the rows of one customer changed. Lines of others stay as they are, and so do comments and blank lines.
@@ -219,9 +226,14 @@ fn put(path: &Path, bytes: &[u8], read: Stamp) -> io::Result<()> {
     let there = fs::metadata(&path)?;
     files::replace(&path, |file| {
         file.write_all(bytes)?;
-        // who may not give a file to a group keeps it
-        drop(fchown(&*file, None, Some(there.gid())));
-        file.set_permissions(there.permissions())?;
+        let (owner, group) = (there.uid(), there.gid());
+        // only root may give a file to somebody else
+        let has_group = fchown(&*file, Some(owner), Some(group)).or_else(|_| fchown(&*file, None, Some(group))).is_ok();
+        // what its group may do is not for another one
+        let mode = if has_group { there.mode() } else { there.mode() & !0o070 };
+        file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
+        // nothing that takes long comes between the look and the change
+        file.sync_all()?;
         if Stamp::of(&path) == read { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
     })
 }

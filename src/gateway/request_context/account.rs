@@ -146,7 +146,8 @@ impl<'r> Account<'r> {
 }
 
 fn shortened(path: &str) -> &str {
-    path.get(..LONGEST_PATH).unwrap_or(path)
+    // a character has four bytes at most
+    (LONGEST_PATH.saturating_sub(3)..=LONGEST_PATH).rev().find_map(|end| path.get(..end)).unwrap_or(path)
 }
 
 const fn version(version: Version) -> &'static str {

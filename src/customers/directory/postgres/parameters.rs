@@ -17,8 +17,8 @@ pub struct NamedStatement {
 }
 
 impl NamedStatement {
-    /// Reads a statement with `$name` for the columns in `known`; it has to name those in `required`. Text in quotes and
-    /// comments is left alone.
+    /// Reads a statement with `$name` for the columns in `known`; it has to name those in `required`. Text in
+    /// `'...'`, in `"..."` and in comments is left alone; `$$...$$`, `E'...\'...'` and comments in comments are not known.
     ///
     /// Errors: what is wrong with it, to be read after its name.
     pub fn parse(text: &str, known: &[&str], required: &[&str]) -> Result<Self, String> {

@@ -57,7 +57,8 @@ impl Writer {
         (customer, change): (&str, &Change),
         groups: &GroupTable,
     ) -> Result<Changed, ChangeError> {
-        self.in_time(async {
+        let mut committing = None;
+        let done = self.in_time(async {
             let (mut client, _driver) = self.open(TargetSessionAttrs::ReadWrite).await?;
             let level = IsolationLevel::Serializable;
             let transaction = client.build_transaction().isolation_level(level).start().await.map_err(failed)?;
@@ -65,7 +66,8 @@ impl Writer {
             let before = rows.read(&transaction, customer).await?;
             let after = change.apply(customer, &before, groups.levels())?;
             let changed = Changed { before, after };
-            let wanted = table_of(&changed.after, &self.reader, groups)?;
+            // what the directory would refuse is not tried
+            table_of(&changed.after, &self.reader, groups)?;
             for row in changed.deleted() {
                 run(&transaction, &statements.delete, row).await?;
             }
@@ -73,16 +75,30 @@ impl Writer {
                 run(&transaction, &statements.put, row).await?;
             }
             let written = rows.read(&transaction, customer).await?;
-            let written = wanted.update(&csv_of(&written, groups), groups);
-            if !written.is_ok_and(|differences| differences == super::Changes::default()) {
+            if !self.are_those(&written, &changed, groups) {
                 let message = "the database was left as it was: after `put` and `delete` of `customers.directory` the \
                      query does not give the rows that were asked for";
                 return Err(ChangeError::Conflict(message.to_owned()));
             }
+            committing = Some(changed.clone());
             transaction.commit().await.map_err(failed)?;
             Ok(changed)
-        })
-        .await
+        });
+        match (done.await, committing) {
+            // an answer to a commit may be lost
+            (Err(ChangeError::Unavailable(reason)), Some(changed)) => match self.rows(customer, groups).await {
+                Ok(rows) if self.are_those(&rows, &changed, groups) => Ok(changed),
+                Ok(_) | Err(_) => Err(ChangeError::Unknown(reason)),
+            },
+            (done, _) => done,
+        }
+    }
+
+    /// Whether these rows say what was to stand there after a change.
+    fn are_those(&self, rows: &[RowText], changed: &Changed, groups: &GroupTable) -> bool {
+        let Ok(wanted) = table_of(&changed.after, &self.reader, groups) else { return false };
+        let differences = wanted.update(&csv_of(rows, groups), groups);
+        differences.is_ok_and(|differences| differences == super::Changes::default())
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, ChangeError>>) -> Result<T, ChangeError> {
