@@ -38,7 +38,7 @@ class Setup:
     request_field: str = ""
     #: So many customers in a directory; 0 is a limit by the value of the header. tollgate only.
     customers: int = 0
-    #: One request in a hundred has a span, for a collector that is away. tollgate only.
+    #: One request in a hundred has a span, for a collector that is unavailable. tollgate only.
     traces: bool = False
 
 

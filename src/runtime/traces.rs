@@ -1,6 +1,6 @@
 //! Spans of requests are sent to a collector by OTLP, in batches, from memory.
 //!
-//! A collector that is away costs spans, never requests: a batch is tried a few times, and what finds no room meanwhile is
+//! A collector that is unavailable costs spans, never requests: a batch is tried a few times, and what finds no room meanwhile is
 //! dropped and counted.
 
 use std::sync::Arc;

@@ -18,7 +18,8 @@ const TOKEN: &str = "canary-of-the-collector-51c0";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// What the collector takes of `opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest`.
+/// What the collector takes of `opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest`. The messages are written out
+/// again: a collector that shared them with tollgate would not notice a wrong tag.
 #[derive(Clone, PartialEq, Message)]
 struct Export {
     #[prost(message, repeated, tag = "1")]

@@ -95,7 +95,7 @@ pub enum ChangeError {
     /// What keeps the rows cannot be reached or written.
     #[error("{0}")]
     Unavailable(String),
-    /// The rows may be changed or not: what keeps them went away in between.
+    /// The rows may be changed or not: what keeps them became unavailable in between.
     #[error("nobody knows whether the change was made: {0}")]
     Unknown(String),
 }

@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
 
 use super::super::edit::{Change, ChangeError, Changed, RowText, csv_of, table_of};
 use super::super::groups::GroupTable;
+use super::super::table::CustomerTable;
 use super::parameters::{NamedStatement, TextValue};
 use super::session::{Driver, connect, described};
 use super::statement::{Column, Statements, bare};
@@ -66,8 +67,7 @@ impl Writer {
             let before = rows.read(&transaction, customer).await?;
             let after = change.apply(customer, &before, groups.levels())?;
             let changed = Changed { before, after };
-            // what the directory would refuse is not tried
-            table_of(&changed.after, &self.reader, groups)?;
+            let wanted = table_of(&changed.after, &self.reader, groups)?;
             for row in changed.deleted() {
                 run(&transaction, &statements.delete, row).await?;
             }
@@ -75,30 +75,25 @@ impl Writer {
                 run(&transaction, &statements.put, row).await?;
             }
             let written = rows.read(&transaction, customer).await?;
-            if !self.are_those(&written, &changed, groups) {
+            if !are_those(&written, &wanted, groups) {
                 let message = "the database was left as it was: after `put` and `delete` of `customers.directory` the \
                      query does not give the rows that were asked for";
                 return Err(ChangeError::Conflict(message.to_owned()));
             }
-            committing = Some(changed.clone());
+            committing = Some((changed.clone(), wanted));
             transaction.commit().await.map_err(failed)?;
             Ok(changed)
         });
         match (done.await, committing) {
             // an answer to a commit may be lost
-            (Err(ChangeError::Unavailable(reason)), Some(changed)) => match self.rows(customer, groups).await {
-                Ok(rows) if self.are_those(&rows, &changed, groups) => Ok(changed),
-                Ok(_) | Err(_) => Err(ChangeError::Unknown(reason)),
-            },
+            (Err(ChangeError::Unavailable(reason)), Some((changed, wanted))) => {
+                match self.rows(customer, groups).await {
+                    Ok(rows) if are_those(&rows, &wanted, groups) => Ok(changed),
+                    Ok(_) | Err(_) => Err(ChangeError::Unknown(reason)),
+                }
+            }
             (done, _) => done,
         }
-    }
-
-    /// Whether these rows say what was to stand there after a change.
-    fn are_those(&self, rows: &[RowText], changed: &Changed, groups: &GroupTable) -> bool {
-        let Ok(wanted) = table_of(&changed.after, &self.reader, groups) else { return false };
-        let differences = wanted.update(&csv_of(rows, groups), groups);
-        differences.is_ok_and(|differences| differences == super::Changes::default())
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, ChangeError>>) -> Result<T, ChangeError> {
@@ -126,6 +121,12 @@ impl Writer {
         }
         Err(unavailable(failures.join("; ")))
     }
+}
+
+/// Whether these rows say what was `wanted`.
+fn are_those(rows: &[RowText], wanted: &CustomerTable, groups: &GroupTable) -> bool {
+    let differences = wanted.update(&csv_of(rows, groups), groups);
+    differences.is_ok_and(|differences| differences == super::Changes::default())
 }
 
 async fn run(transaction: &Transaction<'_>, statement: &NamedStatement, row: &RowText) -> Result<(), ChangeError> {
