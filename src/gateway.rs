@@ -218,11 +218,16 @@ impl Exchange for RequestContext {
 
     fn max_held(&self) -> Option<usize> {
         let awaited = self.awaited_body.as_ref()?;
-        awaited.identity.as_ref().map(|_| self.active.ruleset.request_body.max_held)
+        awaited.caller.as_ref().map(|_| self.active.ruleset.request_body.max_held)
     }
 
     fn hold(&mut self, part: &[u8]) -> bool {
         self.awaited_body.as_mut().is_some_and(|body| body.hold(part))
+    }
+
+    async fn decide_ahead(&mut self, request: &RequestHead) -> Result<(), Response> {
+        let admitted = admit::admit_ahead(self, request).await;
+        admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 
     async fn decide_by_body(&mut self, request: &RequestHead) -> Result<(), Response> {

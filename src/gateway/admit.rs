@@ -97,64 +97,54 @@ pub async fn admit(
     if !matches!(met, Err(Answer::NoNode | Answer::UpstreamFull)) {
         context.target = Some(target);
     }
-    let (caller, mut met) = met?;
-    let fields = met.fields.take();
-    let turn = match context.awaited_body.is_some() {
-        true => charge_before_body(context, met).await.map(|()| None),
-        false => decide(context, met).await,
-    };
-    if let (true, Some(target)) = (denials::are_noted(context), &context.target) {
-        denials::note(context, &Facts { body: fields.as_ref(), ..head.facts(rules, target, address) }, &caller);
+    let (caller, met) = met?;
+    match &mut context.awaited_body {
+        None => charge_in_turn(context, &caller, &head, met).await,
+        Some(body) => {
+            (body.caller, body.other_charges) = (Some(caller), met.charges);
+            Ok(())
+        }
     }
-    if let Some(turn) = turn? {
-        Box::pin(wait_for(turn, context)).await?;
-    }
-    if let Some(body) = &mut context.awaited_body {
-        body.identity = Some(caller.identity);
-    }
-    Ok(())
 }
 
-/// Decides on a request by the part of its body that was held back, too. It was charged before under the limits
-/// that do not go by it.
+/// Charges a request under the limits that do not go by its body, before that is waited for.
+pub async fn admit_ahead(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
+    let peer = Arc::clone(&context.peer);
+    let caller = context.awaited_body.as_ref().and_then(|body| body.caller.clone()).ok_or(Answer::Internal)?;
+    charge_ahead(context, &caller, &head_of(request, Sender::of(&peer))).await
+}
+
+/// Decides on a request by the part of its body that was held back, too. Where that had to be waited for, the request was
+/// charged before under the limits that do not go by it.
 pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let (ruleset, peer) = (&active.ruleset, Arc::clone(&context.peer));
-    let rules = &ruleset.client_address;
-    let (Some(id), Some(target), Some(body)) = (context.route, context.target.take(), &mut context.awaited_body) else {
+    let head = head_of(request, Sender::of(&peer));
+    let (Some(id), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
         return Err(Answer::Internal);
     };
-    let (identity, read) = (body.identity.take(), body.decide().map_err(Answer::Malformed));
-    let head = head_of(request, Sender::of(&peer));
-    let address = head.address(rules);
-    let facts = head.facts(rules, &target, address);
-    let (identity, told_plan) = (identity.unwrap_or(Identity::Anonymous), ruleset.told_plan(&facts));
-    // one that is never charged waits for no body
-    let caller = Caller { identity, told_plan, bypassed: false };
-    let met = read.and_then(|fields| {
-        let facts = Facts { body: Some(&fields), ..facts };
+    let (read, caller) = (body.decide(), body.caller.take().ok_or(Answer::Internal)?);
+    let met = read.map_err(Answer::Malformed).and_then(|fields| {
+        let rules = &ruleset.client_address;
+        let facts = Facts { body: Some(&fields), ..head.facts(rules, target, head.address(rules)) };
         let route = ruleset.matcher.route(id);
         let mut resolved = caller.resolved(ruleset, route);
         resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
-        let charges = caller.charges(ruleset, route, &facts, &resolved, &active.hashers)?;
+        let charges = ruleset.charges_with_body(route, &facts, &resolved, &active.hashers, &body.other_charges)?;
         let cost_meter = CostMeter::new(ruleset, &charges, &facts);
         Ok(ResolvedCharges { charges, cost_meter, fields: Some(fields) })
     });
-    context.target = Some(target);
-    let mut met = met.inspect_err(|_| {
-        if let Admission::Passed { .. } = context.admission {
-            active.meters.observe_verdict(ruleset, id, context.plan, &context.charges, &context.verdict);
+    match met {
+        Ok(met) => charge_in_turn(context, &caller, &head, met).await,
+        Err(answer) => {
+            // it costs what does not go by its body all the same
+            charge_ahead(context, &caller, &head).await?;
+            if let Admission::Passed { .. } = context.admission {
+                active.meters.observe_verdict(ruleset, id, context.plan, &context.charges, &context.verdict);
+            }
+            Err(answer)
         }
-    })?;
-    let fields = met.fields.take();
-    let turn = decide(context, met).await;
-    if let (true, Some(target)) = (denials::are_noted(context), &context.target) {
-        denials::note(context, &Facts { body: fields.as_ref(), ..head.facts(rules, target, address) }, &caller);
     }
-    if let Some(turn) = turn? {
-        Box::pin(wait_for(turn, context)).await?;
-    }
-    Ok(())
 }
 
 fn head_of<'a>(request: &'a RequestHead, Sender { address, secure, secured }: Sender<'a>) -> Head<'a> {
@@ -241,7 +231,7 @@ fn resolve(
     };
     let facts = &Facts { body: fields.as_ref(), ..facts.clone() };
     let charges = caller.charges(ruleset, route, facts, &resolved, hashers)?;
-    let cost_meter = CostMeter::new(ruleset, &charges, facts);
+    let cost_meter = if awaited.is_none() { CostMeter::new(ruleset, &charges, facts) } else { None };
 
     context.balance_hashes = balance_hashes;
     context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
@@ -267,16 +257,54 @@ pub(super) struct Turn {
     places: Vec<QueuePlace>,
 }
 
-/// Charges the request under the limits that do not go by its body, before that is read.
-async fn charge_before_body(context: &mut RequestContext, met: ResolvedCharges) -> Result<(), Answer> {
-    let Some(route) = context.route.filter(|_| !met.charges.is_empty()) else { return Ok(()) };
-    let now = charge(context, route, met).await?;
-    if context.verdict.is_denied() {
-        return conclude(context, route, now).await.map(drop);
+/// Charges a request of `caller` under the limits that do not go by its body, once.
+async fn charge_ahead(context: &mut RequestContext, caller: &Caller, head: &Head<'_>) -> Result<(), Answer> {
+    let active = Rc::clone(&context.active);
+    let (Some(route), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
+        return Err(Answer::Internal);
+    };
+    if body.other_charges.is_empty() || std::mem::replace(&mut body.is_charged_ahead, true) {
+        return Ok(());
     }
-    // it waits for its turn when all limits have let it pass
-    context.admission = Admission::Passed { at: now };
-    Ok(())
+    let charges = body.other_charges.clone();
+    let rules = &active.ruleset.client_address;
+    let cost_meter = CostMeter::new(&active.ruleset, &charges, &head.facts(rules, target, head.address(rules)));
+    let charged = charge(context, route, ResolvedCharges { charges, cost_meter, fields: None }).await;
+    let passed = match charged {
+        Ok(now) if context.verdict.is_denied() => conclude(context, route, now).await.map(drop),
+        Ok(now) => {
+            // it waits for its turn when all limits have let it pass
+            context.admission = Admission::Passed { at: now };
+            Ok(())
+        }
+        Err(answer) => Err(answer),
+    };
+    note_denial(context, caller, head, None);
+    passed
+}
+
+/// Charges a request of `caller` under all its limits, and holds it back until its turn.
+async fn charge_in_turn(
+    context: &mut RequestContext,
+    caller: &Caller,
+    head: &Head<'_>,
+    mut met: ResolvedCharges,
+) -> Result<(), Answer> {
+    let fields = met.fields.take();
+    let turn = decide(context, met).await;
+    note_denial(context, caller, head, fields.as_ref());
+    match turn? {
+        Some(turn) => Box::pin(wait_for(turn, context)).await,
+        None => Ok(()),
+    }
+}
+
+/// Notes for operators what became of a request of `caller` that was not simply admitted.
+fn note_denial(context: &RequestContext, caller: &Caller, head: &Head<'_>, body: Option<&RequestFields>) {
+    if let (true, Some(target)) = (denials::are_noted(context), &context.target) {
+        let rules = &context.active.ruleset.client_address;
+        denials::note(context, &Facts { body, ..head.facts(rules, target, head.address(rules)) }, caller);
+    }
 }
 
 /// Charges the request under all its limits, and counts the outcome.

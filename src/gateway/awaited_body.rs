@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::charge::Charge;
 use crate::fields::Fields;
 use crate::gateway::field::{RequestReader, Seen};
-use crate::gateway::identity::Identity;
+use crate::gateway::caller::Caller;
 use crate::http::body::Framing;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::request_field::RequestFields;
@@ -43,7 +44,11 @@ pub(super) enum BodyKnown {
 pub struct AwaitedBody {
     reader: RequestReader,
     /// Who sends it, until the request is decided on.
-    pub(super) identity: Option<Identity>,
+    pub(super) caller: Option<Caller>,
+    /// What the request is charged under the limits that do not go by it.
+    pub(super) other_charges: Vec<Charge>,
+    /// Whether that was charged before the body was here.
+    pub(super) is_charged_ahead: bool,
     /// How many bytes of it were read and have not passed.
     ahead: usize,
     /// Why it has two readings.
@@ -56,7 +61,9 @@ impl BodyKnown {
         let coded = headers.get_all("content-encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let mut awaited = AwaitedBody {
             reader: RequestReader::new(Arc::clone(&route.body_fields), route.longest_text),
-            identity: None,
+            caller: None,
+            other_charges: Vec::new(),
+            is_charged_ahead: false,
             ahead: 0,
             fault: None,
         };

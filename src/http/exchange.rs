@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 
 use super::body::Framing;
 use super::client::{Client, ClientHead};
@@ -105,8 +105,8 @@ async fn collect<S: Service>(
     timer.run(due, pin!(reading)).await.unwrap_or(Err(Failure::BodyTimeout))
 }
 
-/// Holds the body back until it suffices for a decision, and returns the held part if the request passes. `None` where the
-/// client goes away or is cut off.
+/// Holds the body back until it suffices for a decision, and returns the held part if the request passes. What needs nothing of the
+/// body is decided on before more of it is waited for. `None` where the client goes away or is cut off.
 async fn decide_by_body<E: Exchange>(
     client: &mut Client<'_>,
     request: &RequestHead,
@@ -114,16 +114,34 @@ async fn decide_by_body<E: Exchange>(
     max: usize,
     timer: &mut Timer,
 ) -> Option<Result<Vec<u8>, Response>> {
-    let held = match hold(client, request, exchange, max, timer).await {
-        Ok(held) => held,
-        Err(failure) => {
-            let response = exchange.failed(&failure);
-            return match (failure, client) {
-                (Failure::ClientGone, _) | (Failure::BodyTimeout, Client::Http2(_)) => None,
-                _ => Some(Err(response)),
+    let mut held = Vec::new();
+    // a client that asks first sends nothing before it is answered
+    let came = match request.fields.contains("expect") {
+        true => Poll::Pending,
+        false => poll_fn(|task| Poll::Ready(poll_hold(client, exchange, max, &mut held, task))).await,
+    };
+    let came = match came {
+        Poll::Ready(Ok(())) => Ok(()),
+        not_here => {
+            let decided = {
+                let deciding = pin!(exchange.decide_ahead(request));
+                unless_gone(client, deciding).await
             };
+            match (decided, not_here) {
+                (None, _) => return None,
+                (Some(Err(response)), _) => return Some(Err(response)),
+                (Some(Ok(())), Poll::Ready(came)) => came,
+                (Some(Ok(())), Poll::Pending) => hold(client, request, exchange, max, &mut held, timer).await,
+            }
         }
     };
+    if let Err(failure) = came {
+        let response = exchange.failed(&failure);
+        return match (failure, client) {
+            (Failure::ClientGone, _) | (Failure::BodyTimeout, Client::Http2(_)) => None,
+            _ => Some(Err(response)),
+        };
+    }
     let deciding = pin!(async move {
         exchange.decide_by_body(request).await?;
         if !held.is_empty() {
@@ -134,59 +152,71 @@ async fn decide_by_body<E: Exchange>(
     unless_gone(client, deciding).await
 }
 
-/// Reads the body of a request as far as `exchange` needs it, at most `max` bytes, and returns that part. Where the first part is
-/// enough, that stays where it is.
+/// Waits for the body of a request as far as `exchange` needs it; see [`poll_hold`].
 async fn hold<E: Exchange>(
     client: &mut Client<'_>,
     request: &RequestHead,
     exchange: &mut E,
     max: usize,
+    held: &mut Vec<u8>,
     timer: &mut Timer,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<(), Failure> {
     let Timing { idle, due, min_body_rate, .. } = exchange.timing();
-    let (mut held, mut pace, mut came) = (Vec::new(), min_body_rate.map(Pace::new), timer.now());
+    let (mut pace, mut came) = (min_body_rate.map(Pace::new), timer.now());
     if request.fields.contains("expect") && client.takes_interim() {
         client.tell_to_go_on(timer.wall()).map_err(|_| Failure::ClientGone)?;
     }
     let holding = poll_fn(|task| {
-        loop {
-            if let Poll::Ready(Err(_)) = client.poll_flush(task) {
-                return Poll::Ready(Err(Failure::ClientGone));
-            }
-            match client.poll_body(task) {
-                Poll::Ready(Ok(true)) => {
-                    let content = client.content();
-                    let part = content.get(..max.saturating_sub(held.len())).unwrap_or(content);
-                    came = timer.now();
-                    if let Some(pace) = &mut pace {
-                        pace.came(part.len(), came);
-                    }
-                    let needs_more = exchange.hold(part) && part.len() < max;
-                    if held.is_empty() && !needs_more {
-                        return Poll::Ready(Ok(()));
-                    }
-                    held.extend_from_slice(part);
-                    let length = part.len();
-                    client.consume(length);
-                    if !needs_more || held.len() >= max {
-                        return Poll::Ready(Ok(()));
-                    }
-                }
-                Poll::Ready(Ok(false)) => return Poll::Ready(Ok(())),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Pending => {
-                    if let Some(pace) = &mut pace {
-                        pace.awaits(timer.now());
-                    }
-                    let silent = came.saturating_add(idle);
-                    let slow = pace.and_then(|pace| pace.runs_out());
-                    let due = earlier(earlier(silent, slow), due);
-                    return timer.poll(task, due).map(|_| Err(Failure::BodyTimeout));
-                }
-            }
+        if let Poll::Ready(Err(_)) = client.poll_flush(task) {
+            return Poll::Ready(Err(Failure::ClientGone));
         }
+        let before = held.len();
+        if let Poll::Ready(held) = poll_hold(client, exchange, max, held, task) {
+            return Poll::Ready(held);
+        }
+        let parts = held.len().saturating_sub(before);
+        if parts > 0 {
+            came = timer.now();
+        }
+        if let Some(pace) = &mut pace {
+            if parts > 0 {
+                pace.came(parts, came);
+            }
+            pace.awaits(timer.now());
+        }
+        let silent = came.saturating_add(idle);
+        let slow = pace.and_then(|pace| pace.runs_out());
+        let due = earlier(earlier(silent, slow), due);
+        timer.poll(task, due).map(|_| Err(Failure::BodyTimeout))
     });
-    holding.await.map(|()| held)
+    holding.await
+}
+
+/// Reads what is here of a request's body into `held`, at most `max` bytes. Ready once `exchange` needs no more or there is no more.
+/// Where the first part is enough, that stays where it is.
+fn poll_hold<E: Exchange>(
+    client: &mut Client<'_>,
+    exchange: &mut E,
+    max: usize,
+    held: &mut Vec<u8>,
+    task: &mut Context<'_>,
+) -> Poll<Result<(), Failure>> {
+    while ready!(client.poll_body(task)).map_err(Failure::from)? {
+        let content = client.content();
+        let left = max.saturating_sub(held.len());
+        let part = content.get(..left).unwrap_or(content);
+        let needs_more = exchange.hold(part) && part.len() < left;
+        if held.is_empty() && !needs_more {
+            return Poll::Ready(Ok(()));
+        }
+        held.extend_from_slice(part);
+        let length = part.len();
+        client.consume(length);
+        if !needs_more {
+            return Poll::Ready(Ok(()));
+        }
+    }
+    Poll::Ready(Ok(()))
 }
 
 /// Sends a request to an upstream, beginning with what was `held` of its body, and another time where that is safe, and its

@@ -61,6 +61,10 @@ pub trait Exchange {
     /// A part of the body that is held back: whether more is needed for the decision.
     fn hold(&mut self, part: &[u8]) -> bool;
 
+    /// Decides on the request as far as that needs nothing of the body, of which not enough is here. Dropped before it is done
+    /// when the client goes away.
+    fn decide_ahead(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Response>>;
+
     /// Decides on a request of whose body enough was held back, or all that there is or may be. Dropped before it is done when
     /// the client goes away.
     fn decide_by_body(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Response>>;

@@ -235,6 +235,25 @@ impl Ruleset {
         Ok(())
     }
 
+    /// All charges of a request for `route` whose body is known, where `others` are those under the limits that do not go by it.
+    pub fn charges_with_body(
+        &self,
+        route: &Route,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+        hashers: &LimitHashers,
+        others: &[Charge],
+    ) -> Result<Vec<Charge>, KeyFault<'_>> {
+        let mut charges = Vec::with_capacity(route.limits.len());
+        for id in &route.limits {
+            match self.limits[id.0].goes_by_body() {
+                true => self.add_charges_of(&[*id], facts, resolved, hashers, &mut charges)?,
+                false => charges.extend(others.iter().find(|other| other.limit == id.0).cloned()),
+            }
+        }
+        Ok(charges)
+    }
+
     /// Whether a limit of `route` depends on the request's body.
     pub fn goes_by_body(&self, route: &Route, resolved: &Resolved<'_>) -> bool {
         let goes_by_body = |id: &LimitId| {

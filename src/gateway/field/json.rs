@@ -142,57 +142,37 @@ impl Json {
 
     /// The next bytes; `fields` are the same every time.
     pub(super) fn feed<F: AsRef<FieldPath>>(&mut self, fields: &[F], mut bytes: &[u8]) {
+        let mut state = self.state;
         while let Some((byte, rest)) = bytes.split_first() {
-            let (plain, is_kept) = match self.state {
-                State::Broken => return,
-                State::Text(Text { escape: Escape::None, is_kept: true, .. }) => (plain_length(bytes), true),
-                // what is not kept is passed over, whatever stands in it
-                State::Text(Text { escape: Escape::None, is_kept: false, .. }) => {
-                    (memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len()), false)
+            (state, bytes) = match state {
+                State::Broken => break,
+                State::Text(text) if text.escape == Escape::None => self.take_plain(text, fields, bytes),
+                State::Text(text) => (self.take_escape(text, *byte), rest),
+                State::Word([next, left @ ..]) if next == byte => match left {
+                    [] => (State::AfterValue, rest),
+                    left => (State::Word(left), rest),
+                },
+                State::Word(_) => (State::Broken, rest),
+                State::Number if byte.is_ascii_digit() || b"+-.eE".contains(byte) => {
+                    self.number.push(*byte);
+                    (State::Number, rest)
                 }
-                _ => (0, false),
+                State::Number => {
+                    let number = self.number;
+                    let found = || if number.length > LONGEST_NUMBER { Found::Other } else { Found::Number(number) };
+                    self.tell(fields, found);
+                    (State::AfterValue, bytes)
+                }
+                state if matches!(byte, b' ' | b'\t' | b'\r' | b'\n') => (state, rest),
+                state => (self.take_between(state, fields, *byte), rest),
             };
-            match bytes.split_at_checked(plain) {
-                Some((text, rest)) if plain > 0 => {
-                    if is_kept {
-                        self.text.push(text);
-                    }
-                    bytes = rest;
-                }
-                _ => {
-                    self.take(fields, *byte);
-                    bytes = rest;
-                }
-            }
         }
+        self.state = state;
     }
 
-    fn take<F: AsRef<FieldPath>>(&mut self, fields: &[F], byte: u8) {
-        self.state = match self.state {
-            State::Broken => State::Broken,
-            State::Text(text) => self.take_of_text(text, fields, byte),
-            State::Word([next, rest @ ..]) if *next == byte => match rest {
-                [] => State::AfterValue,
-                rest => State::Word(rest),
-            },
-            State::Word(_) => State::Broken,
-            State::Number if byte.is_ascii_digit() || b"+-.eE".contains(&byte) => {
-                self.number.push(byte);
-                State::Number
-            }
-            State::Number => {
-                let number = self.number;
-                self.tell(fields, || if number.length > LONGEST_NUMBER { Found::Other } else { Found::Number(number) });
-                self.take_between(State::AfterValue, fields, byte)
-            }
-            state => self.take_between(state, fields, byte),
-        };
-    }
-
-    /// Takes a byte between values and names.
+    /// Takes a byte between values and names that is no white space.
     fn take_between<F: AsRef<FieldPath>>(&mut self, state: State, fields: &[F], byte: u8) -> State {
         match (state, byte) {
-            (state, b' ' | b'\t' | b'\r' | b'\n') => state,
             (State::FirstItem, b']') | (State::FirstName, b'}') => self.close(byte),
             (State::AfterValue, b']' | b'}') if self.depth > 0 => self.close(byte),
             (State::AfterValue, b',') if self.depth > 0 => match self.in_object() {
@@ -314,24 +294,44 @@ impl Json {
         }
     }
 
-    fn take_of_text<F: AsRef<FieldPath>>(&mut self, text: Text, fields: &[F], byte: u8) -> State {
+    /// Takes the bytes of a text that stand for themselves, and the one that ends them. What is left of `bytes`.
+    fn take_plain<'b, F: AsRef<FieldPath>>(&mut self, text: Text, fields: &[F], bytes: &'b [u8]) -> (State, &'b [u8]) {
+        let length = match text.is_kept {
+            true => plain_length(bytes),
+            // what is not kept is passed over, whatever stands in it
+            false => memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len()),
+        };
+        let (plain, rest) = bytes.split_at_checked(length).unwrap_or((bytes, &[]));
+        if text.is_kept && !plain.is_empty() {
+            self.text.push(plain);
+        }
+        match rest.split_first() {
+            None => (State::Text(text), rest),
+            Some((b'"', rest)) => (self.end_text(text, fields), rest),
+            Some((b'\\', rest)) => (State::Text(Text { escape: Escape::Begun, ..text }), rest),
+            // a control character
+            Some((_, rest)) => (State::Broken, rest),
+        }
+    }
+
+    fn end_text<F: AsRef<FieldPath>>(&mut self, text: Text, fields: &[F]) -> State {
+        if text.is_name {
+            self.end_name(fields, text.is_kept);
+            return State::Colon;
+        }
+        if text.is_kept {
+            let kept = std::mem::take(&mut self.text);
+            self.tell(fields, || kept.whole().map_or(Found::Other, |text| Found::Text(text.to_vec())));
+            self.text = kept;
+        }
+        State::AfterValue
+    }
+
+    /// Takes a byte behind a backslash.
+    fn take_escape(&mut self, text: Text, byte: u8) -> State {
         let escape = match (text.escape, byte) {
-            (Escape::None, b'"') if text.is_name => {
-                self.end_name(fields, text.is_kept);
-                return State::Colon;
-            }
-            (Escape::None, b'"') => {
-                if text.is_kept {
-                    let kept = self.text.whole().map(<[u8]>::to_vec);
-                    self.tell(fields, || kept.clone().map_or(Found::Other, Found::Text));
-                }
-                return State::AfterValue;
-            }
-            (Escape::None, b'\\') => Escape::Begun,
-            // plain bytes are taken in runs
-            (Escape::None, _) => return State::Broken,
-            (Escape::Begun, b'u') => Escape::Digits(0, 0),
-            (Escape::Begun, byte) => {
+            (Escape::None | Escape::Begun, b'u') => Escape::Digits(0, 0),
+            (Escape::None | Escape::Begun, byte) => {
                 let Some(meant) = unescaped(byte) else { return State::Broken };
                 if text.is_kept {
                     self.text.push(&[meant]);
