@@ -66,7 +66,7 @@ mod words;
 
 pub use cluster::Cluster;
 pub use customers::{DirectorySource, HttpLookup, PostgresQuery, PostgresStatement, RedisHash, Remembered};
-pub use document::MAX_BYTES;
+pub use document::{Excerpt, ExcerptSource, MAX_BYTES};
 pub use identify::{Jwks, JwksAddress, JwksSource, PublishedJwks};
 pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};
 pub use operators::Operators;

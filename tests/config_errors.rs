@@ -20,7 +20,8 @@ fn check(file: &Path) -> (String, bool) {
 
 fn check_as(file: &Path, against: Option<&str>, format: Format) -> (String, bool) {
     let mut out = Vec::new();
-    let args = CheckArgs { file: file.to_owned(), against: against.map(PathBuf::from), format };
+    let color = clap::ColorChoice::Never;
+    let args = CheckArgs { file: file.to_owned(), against: against.map(PathBuf::from), format, color };
     let done = execute(&args, &mut out);
     (String::from_utf8(out).unwrap(), done.is_ok())
 }
@@ -197,7 +198,7 @@ fn bytes_that_are_no_text_are_refused_where_they_stand() {
     );
     assert_eq!(
         check_bytes("nul.yaml", b"limits:\n  a: b\0\n"),
-        "nul.yaml:2:7: holds the invisible character U+0000\n  expected: text; in quotes, `\\u` stands for such characters\n"
+        "nul.yaml:2:7: holds the invisible character U+0000\n  |\n2 |   a: …\n  |       ^\n  expected: text; in quotes, `\\u` stands for such characters\n"
     );
     assert_eq!(
         check_bytes("large.yaml", &vec![b'#'; (8 << 20) + 1]),

@@ -3,17 +3,19 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ColorChoice};
 
 mod against;
+mod problem_printer;
 mod report;
 
 use against::ChangeReport;
+use problem_printer::ProblemPrinter;
 use report::{CheckReport, ConfigPart};
 
 use crate::cli::Format;
 use crate::cli::source::{self, Source};
-use crate::config::{self, Problem, Problems};
+use crate::config::{self, Problems};
 
 /// What `tollgate check` takes.
 #[derive(Args, Clone, Debug)]
@@ -27,6 +29,9 @@ pub struct CheckArgs {
     /// How to print it
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
+    /// Whether the text is in colour; `auto`: on a terminal, unless NO_COLOR is set
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorChoice,
 }
 
 /// Why a check ends without success.
@@ -63,7 +68,7 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> 
             // the newer one first: it is what is being written
             match (read(file), read(old)) {
                 (Err(problems), _) => Err(problems),
-                (Ok(_), Err(problems)) => return refuse(old, &problems, args.format, out),
+                (Ok(_), Err(problems)) => return refuse(old, &problems, args, out),
                 (Ok(Checked::Limits(_)), _) => return Err(CheckError::LimitsOnly(file.clone())),
                 (_, Ok(Checked::Limits(_))) => return Err(CheckError::LimitsOnly(old.clone())),
                 (Ok(Checked::Gateway(after)), Ok(Checked::Gateway(before))) => {
@@ -74,8 +79,8 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> 
         }
     };
     match checked {
-        Ok(report) => report.print(args.format, out)?,
-        Err(problems) => return refuse(file, &problems, args.format, out),
+        Ok(report) => report.print(args, out)?,
+        Err(problems) => return refuse(file, &problems, args, out),
     }
     Ok(out.flush()?)
 }
@@ -93,12 +98,16 @@ fn read(file: &Path) -> Result<Checked, Problems> {
     }
 }
 
-fn refuse(file: &Path, problems: &Problems, format: Format, out: &mut dyn Write) -> Result<(), CheckError> {
+fn refuse(file: &Path, problems: &Problems, args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> {
     let errors = problems.errors.len().saturating_add(problems.more);
-    match format {
+    match args.format {
         Format::Text => {
-            writeln!(out, "{problems}")?;
-            print_warnings(&problems.warnings, out)?;
+            let mut printer = ProblemPrinter::new(file, args.color);
+            printer.print(&problems.errors, out)?;
+            if problems.more > 0 {
+                writeln!(out, "and {} more", problems.more)?;
+            }
+            printer.print(&problems.warnings, out)?;
         }
         Format::Json => {
             let report = report::refused(file, problems, errors);
@@ -107,8 +116,4 @@ fn refuse(file: &Path, problems: &Problems, format: Format, out: &mut dyn Write)
     }
     out.flush()?;
     Err(CheckError::Refused { file: file.to_owned(), errors })
-}
-
-fn print_warnings(warnings: &[Problem], out: &mut dyn Write) -> io::Result<()> {
-    warnings.iter().try_for_each(|warning| writeln!(out, "{warning}"))
 }

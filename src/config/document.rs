@@ -13,9 +13,11 @@ use crate::config::problem::Problem;
 
 mod bounded_input;
 mod builder;
+mod excerpt;
 
 use bounded_input::{BoundedInput, LookAhead};
 use builder::Builder;
+pub use excerpt::{Excerpt, ExcerptSource};
 
 /// The longest text that is read: room for ten thousand routes. Customers are not in it, but in their directory.
 pub const MAX_BYTES: usize = 8 << 20;

@@ -79,6 +79,16 @@ impl Problem {
         Self { severity: Severity::Warning, ..Self::error(place, message) }
     }
 
+    /// `file:line:column: path: message`, or `file: message` without a line.
+    pub fn headline(&self) -> impl fmt::Display {
+        Headline(self)
+    }
+
+    /// What was found, what was expected and a hint, each on a line of its own that begins with its end of line.
+    pub fn details(&self) -> impl fmt::Display {
+        Details(self)
+    }
+
     #[must_use]
     pub(crate) fn found(mut self, found: impl Into<String>) -> Self {
         self.found = Some(found.into());
@@ -120,21 +130,40 @@ impl From<Option<String>> for Hint {
 }
 
 impl fmt::Display for Problem {
-    /// `file:line:column: path: message` (`file: message` without a line), then what was found, what was expected and a hint on lines of their own.
+    /// The headline, then the details.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { file, mark, path } = &self.place;
+        self.headline().fmt(f)?;
+        self.details().fmt(f)
+    }
+}
+
+/// `file:line:column: path: message`, or `file: message` without a line.
+struct Headline<'p>(&'p Problem);
+
+impl fmt::Display for Headline<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem { place: Place { file, mark, path }, severity, message, .. } = self.0;
         match mark {
             Some(Mark { line, column, .. }) => write!(f, "{file}:{line}:{column}: ")?,
             None => write!(f, "{file}: ")?,
         }
-        if self.severity == Severity::Warning {
+        if *severity == Severity::Warning {
             f.write_str("warning: ")?;
         }
         if !path.is_empty() {
             write!(f, "{path}: ")?;
         }
-        f.write_str(&self.message)?;
-        let details = [("found", &self.found), ("expected", &self.expected), ("hint", &self.hint)];
+        f.write_str(message)
+    }
+}
+
+/// What was found, what was expected and a hint, each behind the end of a line.
+struct Details<'p>(&'p Problem);
+
+impl fmt::Display for Details<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem { found, expected, hint, .. } = self.0;
+        let details = [("found", found), ("expected", expected), ("hint", hint)];
         for (label, text) in details {
             if let Some(text) = text {
                 write!(f, "\n  {label}: {text}")?;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::charge::Charge;
 use crate::fields::Fields;
-use crate::gateway::field::{RequestReader, Seen};
 use crate::gateway::caller::Caller;
+use crate::gateway::field::{RequestReader, Seen};
 use crate::http::body::Framing;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::request_field::RequestFields;

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::support::gateway::limited;
 use crate::support::http2::{Http2, read};
 use crate::support::origin::upstream;
+use crate::support::redis::Redis;
 use crate::support::wire::chunk;
 use crate::support::{Client, Gateway, Origin, Refusing, Response, together, wait_until};
 
@@ -197,6 +198,36 @@ fn limits_that_do_not_go_by_the_body_decide_before_it_is_read() {
     client.send(ask);
     assert_eq!(client.receive().status, 429, "nobody asks for its body");
     assert_eq!(origin.count(), 3);
+}
+
+#[test]
+fn a_body_that_came_with_its_head_takes_one_call_to_redis() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = Gateway::start(&format!(
+        "{}store: {{ redis: \"redis://127.0.0.1:{}\", timeout: 1s }}
+limits:
+  guard: {}
+  first: {}
+routes: [{{ name: all, upstream: origin, limits: [guard, first] }}]
+",
+        origin.upstream(),
+        redis.port,
+        budget(1_000, "mode: shared, key: all, cost: { request_field: max_tokens, max: 100, missing: 7 }"),
+        budget(3, "mode: shared, key: all"),
+    ));
+    let calls = |count| {
+        gateway.wait_for_metric("tollgate_store_requests_total", &[("op", "charge"), ("result", "ok")], count);
+    };
+    let (head, body) = ("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 18\r\n\r\n", r#"{"max_tokens": 60}"#);
+    let mut client = gateway.client();
+    client.send(&format!("{head}{body}"));
+    assert_eq!(remaining(&client.receive()), 2);
+    calls(1.0);
+    client.send(head);
+    calls(2.0);
+    client.send(body);
+    assert_eq!(remaining(&client.receive()), 1);
+    calls(3.0);
 }
 
 #[test]

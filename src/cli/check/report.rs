@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{ChangeReport, print_warnings};
+use super::problem_printer::ProblemPrinter;
+use super::{ChangeReport, CheckArgs};
 use crate::cli::Format;
 use crate::config::{LimitSpec, Limits, Problem, Problems, Warning};
 use crate::ruleset::limit::Limit;
@@ -84,15 +85,15 @@ impl CheckReport {
         Self { parts, needs_restart: Some(needs_restart), ..report }
     }
 
-    pub(super) fn print(&self, format: Format, out: &mut dyn Write) -> io::Result<()> {
-        match format {
-            Format::Text => self.print_text(out),
+    pub(super) fn print(&self, args: &CheckArgs, out: &mut dyn Write) -> io::Result<()> {
+        match args.format {
+            Format::Text => self.print_text(ProblemPrinter::new(&args.file, args.color), out),
             Format::Json => writeln!(out, "{:#}", self.to_json()),
         }
     }
 
-    fn print_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        print_warnings(&self.warnings, out)?;
+    fn print_text(&self, mut printer: ProblemPrinter<'_>, out: &mut dyn Write) -> io::Result<()> {
+        printer.print(&self.warnings, out)?;
         for line in &self.summary {
             writeln!(out, "{line}")?;
         }
