@@ -1,5 +1,5 @@
 //! The live page, in a browser: it moves, answers and stays readable; nothing on it comes from elsewhere, and nothing
-//! that clients send is taken for markup.
+//! that clients send is taken for markup. `UPDATE_GOLDEN=1` takes the picture of the README anew.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,6 +98,20 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
         browser.evaluate(&format!("{row}.querySelector('button').click()"));
         browser.wait_for("document.getElementById('answer').textContent.includes('would be denied')");
         assert_eq!(browser.evaluate("document.querySelector('#answer .key').textContent"), "127.0.0.1, mallory");
+        // a customer: its limits, and why its last request was denied
+        browser.wait_for(
+            "[...document.querySelectorAll('#customer-names option')].some(option => option.value === 'acme')",
+        );
+        browser.evaluate(
+            "document.getElementById('customer-name').value = 'acme';
+             document.getElementById('customer-form').requestSubmit()",
+        );
+        browser.wait_for("document.querySelector('#answer .verdict').textContent === 'acme'");
+        let told = browser.evaluate("document.getElementById('answer').textContent");
+        let told = told.as_str().unwrap();
+        let limits = ["per-customer", "plan free", "a-limit-with-a-rather-long-name-for-uploads"];
+        assert!(limits.iter().all(|limit| told.contains(limit)), "{told}");
+        assert!(told.contains("denied by per-customer on orders, again in "), "{told}");
         // a key by its parts, and a request
         browser.evaluate(
             "const limit = document.getElementById('key-limit'); limit.value = 'per-customer';
@@ -115,6 +129,10 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
         assert_eq!(browser.evaluate("document.getElementById('answer').textContent.includes('k-acme')"), false);
 
         readable(&mut browser);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            browser.set_screen(WIDE);
+            browser.picture(Path::new("docs/plots/page.png"), false);
+        }
     });
     let foreign =
         "performance.getEntriesByType('resource').filter(one => !one.name.startsWith(location.origin)).length";
@@ -137,7 +155,7 @@ fn readable(browser: &mut Browser) {
             assert_eq!(browser.evaluate(outside), 0, "{width}: elements that are off the screen");
             let least = browser.evaluate(CONTRAST).as_f64().unwrap();
             assert!(least >= 4.5, "the least contrast of text at {width}, dark {dark}: {least}");
-            browser.picture(&pictures.join(format!("{width}-{}.png", if dark { "dark" } else { "light" })));
+            browser.picture(&pictures.join(format!("{width}-{}.png", if dark { "dark" } else { "light" })), true);
         }
     }
     let unlabelled = "[...document.querySelectorAll('input, select, textarea')]

@@ -1,9 +1,10 @@
-// Questions about one key: named by its parts, or by a request.
+// Questions about one customer, or about one key: named by its parts, or by a request.
 
-import { byId, duration, keyLine, make, whole } from "/page/draw.js";
+import { byId, clockTime, duration, keyLine, make, whole } from "/page/draw.js";
 
 let limits = [];
 let asked = null;
+let decisions = [];
 
 async function post(path, question) {
   const response = await fetch(path, {
@@ -27,6 +28,18 @@ export function showLimits(known, plans) {
   if (known.some((limit) => limit.name === chosen)) byId("key-limit").value = chosen;
   options(byId("key-plan"), [["", "that of the customer"], ...plans.map((plan) => [plan, plan])]);
   showParts();
+}
+
+/** The last decisions, the newest first; customers among them are offered by name. */
+export function showDecisions(known) {
+  decisions = known;
+  const names = [...new Set(known.map(customerOf).filter((name) => name !== undefined))];
+  options(byId("customer-names"), names.map((name) => [name, name]));
+}
+
+/** The customer that a decision was about, if its limit counts by customer. */
+function customerOf({ key }) {
+  return key.find(({ part }) => part === "customer")?.value;
 }
 
 function options(select, pairs) {
@@ -53,6 +66,10 @@ function showParts() {
 
 export function prepareQuestions() {
   byId("key-limit").addEventListener("change", showParts);
+  byId("customer-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    findCustomer();
+  });
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     lookUp();
@@ -89,9 +106,31 @@ function lookUp() {
     for (const input of byId("key-parts").querySelectorAll("input")) key[input.name] = input.value.trim();
     const plan = byId("key-plan-label").hidden ? "" : byId("key-plan").value;
     const answer = await post("/v1/keys/peek", { limit: byId("key-limit").value, key, ...(plan ? { plan } : {}) });
-    const heading = make("p", "verdict", make("span", "key", keyLine(answer.key)), ` under ${answer.limit}`);
-    const plans = answer.plan ? `, plan ${answer.plan}` : "";
-    return [heading, make("p", "sub", `${answer.terms}${plans}; known from: ${answer.decided.replace("_", " ")}`), standing(answer.standing, answer.quota)];
+    return [make("p", "verdict", make("span", "key", keyLine(answer.key)), ` under ${answer.limit}`), ...lookedUp(answer)];
+  });
+}
+
+function lookedUp(answer) {
+  const plans = answer.plan ? `, plan ${answer.plan}` : "";
+  return [make("p", "sub", `${answer.terms}${plans}; known from: ${answer.decided.replace("_", " ")}`), standing(answer.standing, answer.quota)];
+}
+
+/** Where a customer stands under the limits that count by customer alone, and why its last requests were not simply admitted. */
+function findCustomer() {
+  return show(async () => {
+    const customer = byId("customer-name").value.trim();
+    const names = limits.filter(({ key }) => key.length === 1 && key[0] === "customer").map(({ name }) => name);
+    const blocks = await Promise.all(names.map(async (limit) => {
+      const about = await post("/v1/keys/peek", { limit, key: { customer } }).then(lookedUp, (error) => [make("p", "sub", error.message)]);
+      return make("div", "limit applies", make("p", "", make("b", "", limit)), ...about);
+    }));
+    const last = decisions.filter((one) => customerOf(one) === customer).slice(0, 5).map((one) => {
+      const time = one.wait_seconds ?? one.retry_after_seconds;
+      const wait = time === null ? "" : one.outcome === "denied" ? `, again in ${duration(time)}` : `, for ${duration(time)}`;
+      return make("p", "", `${clockTime(one.timestamp_seconds)} `, make("b", one.outcome === "denied" ? "over" : "", one.outcome), ` by ${one.limit} on ${one.route}${wait}`);
+    });
+    const nothing = make("p", "sub", "None of the last decisions that are kept was a denial, a delay, a diversion or a mark of this customer.");
+    return [make("p", "verdict", make("span", "key", customer)), ...blocks, ...(last.length > 0 ? last : [nothing])];
   });
 }
 

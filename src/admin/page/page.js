@@ -1,7 +1,7 @@
 // The live page: asks the gateway that serves it every two seconds, and shows what it says.
 
 import { byId, clockTime, drawSpark, duration, facts, follow, keyLine, make, percent, rate, say, spark, whole } from "/page/draw.js";
-import { prepareQuestions, showLimits as showLimitsToAskFor } from "/page/ask.js";
+import { prepareQuestions, showDecisions as showDecisionsToAskFor, showLimits as showLimitsToAskFor } from "/page/ask.js";
 
 const EVERY_MS = 2000;
 const MOST_ROWS = 100;
@@ -26,6 +26,7 @@ async function update() {
     showOffenders(offenders);
     showDecisions(decisions);
     showLimitsToAskFor(limits.limits, status.plans);
+    showDecisionsToAskFor(decisions.decisions);
     say(byId("chip-page"), "live", "chip good");
     document.body.dataset.live = "yes";
   } catch (error) {

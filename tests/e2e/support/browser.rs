@@ -117,9 +117,9 @@ impl Browser {
         wait_for(expression, || (self.evaluate(expression) == true).then_some(()));
     }
 
-    /// Writes a picture of the whole page.
-    pub fn picture(&mut self, file: &Path) {
-        let picture = self.command("Page.captureScreenshot", json!({ "captureBeyondViewport": true }));
+    /// Writes a picture of what the screen shows, or of the `whole` page.
+    pub fn picture(&mut self, file: &Path, whole: bool) {
+        let picture = self.command("Page.captureScreenshot", json!({ "captureBeyondViewport": whole }));
         let bytes = base64::engine::general_purpose::STANDARD.decode(picture["data"].as_str().unwrap()).unwrap();
         std::fs::write(file, bytes).unwrap();
     }
