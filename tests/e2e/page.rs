@@ -131,6 +131,7 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
         readable(&mut browser);
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             browser.set_screen(WIDE);
+            browser.evaluate("scrollTo(0, 0)");
             browser.picture(Path::new("docs/plots/page.png"), false);
         }
     });
