@@ -198,7 +198,7 @@ fn bytes_that_are_no_text_are_refused_where_they_stand() {
     );
     assert_eq!(
         check_bytes("nul.yaml", b"limits:\n  a: b\0\n"),
-        "nul.yaml:2:7: holds the invisible character U+0000\n  |\n2 |   a: …\n  |       ^\n  expected: text; in quotes, `\\u` stands for such characters\n"
+        "nul.yaml:2:7: holds the invisible character U+0000\n  |\n2 |   a: …␀\n  |       ^\n  expected: text; in quotes, `\\u` stands for such characters\n"
     );
     assert_eq!(
         check_bytes("large.yaml", &vec![b'#'; (8 << 20) + 1]),

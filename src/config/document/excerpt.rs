@@ -1,6 +1,5 @@
 //! The line that a problem is about, without what may be a secret.
 
-use std::cmp::Ordering;
 use std::ops::Range;
 
 use saphyr_parser::{Event, Parser};
@@ -13,8 +12,8 @@ use crate::config::words::{may_be_secret, shown};
 pub struct ExcerptSource {
     lines: Vec<String>,
     scalars: Vec<Scalar>,
-    /// Where the parser stopped: it knows nothing of what follows.
-    end: (usize, usize),
+    /// The line in which the parser stopped.
+    end_line: usize,
 }
 
 /// A name or a value of the text; lines count from 1, columns in characters from 0.
@@ -38,13 +37,13 @@ impl ExcerptSource {
     pub fn new(text: &str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        let (mut scalars, mut end) = (Vec::new(), (lines.len().saturating_add(1), 0));
+        let (mut scalars, mut end_line) = (Vec::new(), usize::MAX);
         let ahead = LookAhead::default();
         for event in Parser::new(BoundedInput::new(text, &ahead)) {
             let (event, span) = match event {
                 Ok(read) if !ahead.is_too_far() => read,
                 _ => {
-                    end = scalars.last().map_or((0, 0), |last: &Scalar| last.end);
+                    end_line = scalars.last().map_or(0, |last: &Scalar| last.end.0);
                     break;
                 }
             };
@@ -54,7 +53,7 @@ impl ExcerptSource {
                 scalars.push(Scalar { start, end, text: text.into_owned() });
             }
         }
-        Self { lines, scalars, end }
+        Self { lines, scalars, end_line }
     }
 
     /// The line of `problem`, which has its place in this text.
@@ -76,14 +75,14 @@ impl ExcerptSource {
             };
             excerpt.push(line.get(start..end)?, is_shown);
         }
-        let known = match number.cmp(&self.end.0) {
-            Ordering::Less => line.len(),
-            Ordering::Equal => self.end.1,
-            Ordering::Greater => 0,
-        };
-        // a comment may hold anything
-        let rest = line.get(excerpt.at..known.max(excerpt.at))?.split(|c| *c == '#').next()?;
-        excerpt.push_plain(rest);
+        let rest = line.get(excerpt.at..)?;
+        // a comment may hold anything, and so may what the parser did not come to
+        let is_known = |c: &&char| **c != '#' && (number < self.end_line || !c.is_alphanumeric());
+        let (plain, hidden) = rest.split_at(rest.iter().take_while(is_known).count());
+        excerpt.push_plain(plain);
+        if number >= self.end_line {
+            excerpt.push(hidden, false);
+        }
         let Builder { line, marked, .. } = excerpt;
         let line = line.trim_end().to_owned();
         let marked = marked.unwrap_or(line.len()..line.len());
@@ -158,6 +157,7 @@ mod tests {
         for line in 3..=5 {
             assert!(!excerpt(text, line, 1, None).contains("secret"), "{line}");
         }
+        assert_eq!(excerpt("a:\n  b: @secret\n", 2, 6, None), "  b: @…|@");
         assert_eq!(excerpt("sk_live_51HxTq9Zk3aBcDeF: 1\n", 1, 1, None), "…: …|…");
     }
 }
