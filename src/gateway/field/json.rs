@@ -10,8 +10,7 @@ pub(super) struct Json {
     state: State,
     /// How many objects and arrays are open, at most [`DEEPEST`].
     depth: usize,
-    /// A bit for each that is open: whether it is an object.
-    objects: u128,
+    objects: Objects,
     /// The name or the text that is being read, where it is wanted.
     text: Kept,
     number: Number,
@@ -19,6 +18,12 @@ pub(super) struct Json {
     /// One for each field.
     pub(super) searches: SmallVec<[Search; 2]>,
 }
+
+/// A bit for each object and array that is open: whether it is an object. No more aligned than a word: the allocator takes
+/// its slow path for what is.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(Rust, packed(8))]
+struct Objects(u128);
 
 /// What documents are held to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -256,10 +261,10 @@ impl Json {
         }
         self.depth = self.depth.saturating_add(1);
         if object {
-            self.objects |= bit;
+            self.objects.0 |= bit;
             State::FirstName
         } else {
-            self.objects &= !bit;
+            self.objects.0 &= !bit;
             State::FirstItem
         }
     }
@@ -276,7 +281,7 @@ impl Json {
     }
 
     fn in_object(&self) -> bool {
-        self.depth.checked_sub(1).is_some_and(|innermost| self.objects >> innermost & 1 == 1)
+        self.depth.checked_sub(1).is_some_and(|innermost| self.objects.0 >> innermost & 1 == 1)
     }
 
     /// Whether the current value is one looked for.
