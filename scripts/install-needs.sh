@@ -1,10 +1,11 @@
 #!/bin/sh
 # Installs what tollgate needs beside Rust, with the system's package manager. Does nothing where all is there.
 #
-# usage: scripts/install-needs.sh [run | test | bench]
-#   run    what building needs
-#   test   that, and what tests need (the default)
-#   bench  that, and what `make bench-peers` needs
+# usage: scripts/install-needs.sh [run | test | bench | containers]
+#   run         what building needs
+#   test        that, and what tests need (the default)
+#   bench       that, and what `make bench-peers` needs
+#   containers  what `make compose-test` needs
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,6 +15,12 @@ need() { # need COMMAND PACKAGE
     command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
 }
 
+PATH="$PATH:/usr/sbin" # where the path of users does not lead
+if [ "$for_what" = containers ]; then
+    need docker docker.io
+    docker compose version >/dev/null 2>&1 || need docker-compose docker-compose
+    need debootstrap debootstrap
+fi
 need cargo cargo-from-https://rustup.rs
 case "$missing" in
     *rustup*) echo "tollgate needs Rust 1.88 or newer: see https://rustup.rs" >&2; exit 1 ;;
@@ -31,7 +38,9 @@ openapi=target/python/openapi # Apache-2.0, with what it needs 20 MB
 has_openapi() {
     imports python3 openapi_spec_validator || [ -d "$openapi/openapi_spec_validator" ]
 }
-if [ "$for_what" != run ]; then
+tests="" # and, with them, benchmarks
+[ "$for_what" = run ] || [ "$for_what" = containers ] || tests=yes
+if [ -n "$tests" ]; then
     need redis-server redis-server # tests of what is kept in Redis
     # tests of customers in PostgreSQL; Debian keeps its programs where the path does not lead
     [ -n "$(ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null)" ] || need initdb postgresql
@@ -42,7 +51,6 @@ if [ "$for_what" != run ]; then
     need dpkg-shlibdeps dpkg-dev   # the test of the Debian package
     need systemd-analyze systemd   # the test of deploy/systemd
     need promtool prometheus       # tests of metrics, rules and dashboards
-    PATH="$PATH:/usr/sbin" # where the path of users does not lead
     need nginx nginx-light         # upstreams of others: in C, JavaScript, Go and, below, Python
     need haproxy haproxy
     need node nodejs
@@ -89,7 +97,7 @@ install_missing() {
     done
 }
 [ -z "$missing" ] || install_missing
-[ "$for_what" != run ] || exit 0
+[ -n "$tests" ] || exit 0
 
 fetch() { # fetch PACKAGE==VERSION HASH...
     mkdir -p target/python
