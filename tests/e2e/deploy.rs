@@ -2,11 +2,13 @@
 //! configuration is good, and the times fit.
 
 use std::fs;
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use serde_json::json;
 use serde_yaml::{Mapping, Value};
 use tollgate::config::{Listener, Server};
 use tollgate::runtime::GRACE;
@@ -38,16 +40,21 @@ fn takes(args: &[&str], config: &str) {
 
 // === Kubernetes ===
 
+fn objects(manifest: &str) -> Vec<Value> {
+    let documents = serde_yaml::Deserializer::from_str(manifest);
+    documents.map(|document| serde::Deserialize::deserialize(document).unwrap()).collect()
+}
+
 /// The object of this kind.
 fn object(kind: &str) -> Value {
-    let text = fs::read_to_string(MANIFEST).unwrap();
-    let objects = serde_yaml::Deserializer::from_str(&text).map(|document| {
-        let object: Value = serde::Deserialize::deserialize(document).unwrap();
-        object
-    });
-    let found: Vec<Value> = objects.filter(|object| object["kind"] == kind).collect();
-    assert_eq!(found.len(), 1, "{kind}");
-    found.into_iter().next().unwrap()
+    only(kind, objects(&fs::read_to_string(MANIFEST).unwrap()))
+}
+
+fn only(kind: &str, objects: Vec<Value>) -> Value {
+    let mut found = objects.into_iter().filter(|object| object["kind"] == kind);
+    let object = found.next().unwrap_or_else(|| panic!("no {kind}"));
+    assert!(found.next().is_none(), "{kind} twice");
+    object
 }
 
 fn pod() -> Value {
@@ -71,6 +78,14 @@ fn port(name: &Value) -> u16 {
 
 fn config() -> String {
     object("ConfigMap")["data"]["tollgate.yaml"].as_str().unwrap().to_owned()
+}
+
+/// The only environment variable of the container: where Redis is.
+fn redis_variable() -> (String, String) {
+    let variables = container()["env"].clone();
+    let [variable] = variables.as_sequence().unwrap().as_slice() else { panic!("{variables:?}") };
+    let [name, value] = ["name", "value"].map(|field| variable[field].as_str().unwrap().to_owned());
+    (name, value)
 }
 
 /// Writes what is mounted as a directory, as it is mounted: swapped by a link.
@@ -117,7 +132,10 @@ fn the_manifest_starts_the_program_and_its_parts_find_each_other() {
     let container = container();
     let args = strings(&container["args"]);
     takes(&args.iter().map(String::as_str).collect::<Vec<_>>(), "/etc/tollgate/config/tollgate.yaml");
-    let Server { listeners, admin, .. } = tollgate::config::load(&config(), "tollgate.yaml", &|_| None).unwrap().server;
+    let (variable, redis) = redis_variable();
+    let environment = |name: &str| (name == variable).then(|| redis.clone());
+    let Server { listeners, admin, .. } =
+        tollgate::config::load(&config(), "tollgate.yaml", &environment).unwrap().server;
     assert_eq!(listeners, [Listener::plain(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"http".into()))))]);
     assert_eq!(admin, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"admin".into()))), "probes come from outside");
     for probe in ["readinessProbe", "livenessProbe"] {
@@ -150,7 +168,7 @@ fn the_manifest_starts_the_program_and_its_parts_find_each_other() {
 #[test]
 fn a_pod_has_time_to_end_and_no_rights_to_lose() {
     let (pod, container) = (pod(), container());
-    let pause: u64 = strings(&container["lifecycle"]["preStop"]["exec"]["command"])[1].parse().unwrap();
+    let pause = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap();
     let whole = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(whole > pause + GRACE.secs_ceil(), "{whole} seconds for {pause} and {GRACE}");
     assert!(
@@ -173,7 +191,8 @@ fn a_pod_has_time_to_end_and_no_rights_to_lose() {
 fn the_config_map_passes_the_check() {
     let folder = Folder::new();
     let config = mounted(folder.path(), &object("ConfigMap")["data"]);
-    let output = tollgate(&["check", config.to_str().unwrap()]);
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let output = check.arg("check").arg(config).envs([redis_variable()]).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}");
     let warnings: Vec<&str> = said.lines().filter(|line| line.contains("warning:")).collect();
@@ -188,14 +207,14 @@ fn a_pod_is_ready_serves_and_follows_what_is_mounted() {
     // as in the cluster, at addresses of this test
     let here = |config: &str| {
         let config = config.replace("0.0.0.0:8080", &clients.to_string()).replace("0.0.0.0:9090", &admin.to_string());
-        let config = config.replace("redis://redis:6379/0", &redis.url());
         let mut files = Mapping::new();
         files.insert("tollgate.yaml".into(), config.replace("\"orders:8080\"", &origin.node()).into());
         Value::Mapping(files)
     };
     let folder = Folder::new();
     let path = mounted(folder.path(), &here(&config()));
-    let _process = Process::tollgate(&["run", "--config", path.to_str().unwrap()], folder.path(), &[]);
+    let environment = [(&*redis_variable().0, &*redis.url())];
+    let _process = Process::tollgate(&["run", "--config", path.to_str().unwrap()], folder.path(), &environment);
     wait_until("the pod to be ready", || is_ready(admin));
     let container = container();
     for probe in ["readinessProbe", "livenessProbe"] {
@@ -215,6 +234,86 @@ fn a_pod_is_ready_serves_and_follows_what_is_mounted() {
     secrets["customers.csv"] = "credential,customer,plan\nanother-key,acme,pro\n".into();
     mount(&path.parent().unwrap().with_file_name("secrets"), 2, &secrets);
     wait_until("the changed secret", || quota("another-key") == Some(200));
+}
+
+// === Helm ===
+
+/// What deploy/chart.py does with these arguments.
+fn chart(args: &[&str], input: &str) -> Output {
+    let mut program = Command::new("python3");
+    program.arg("deploy/chart.py").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut program = program.spawn().unwrap();
+    program.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    program.wait_with_output().unwrap()
+}
+
+/// What it prints.
+#[track_caller]
+fn charted(args: &[&str], input: &str) -> String {
+    let output = chart(args, input);
+    assert!(output.status.success(), "{}\n`make needs` fetches Helm", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_chart_is_good_and_renders_the_manifest() {
+    assert_eq!(charted(&["lint"], ""), "");
+    let manifest = fs::read_to_string(MANIFEST).unwrap();
+    assert_eq!(charted(&["manifest"], ""), manifest, "python3 deploy/chart.py manifest >{MANIFEST}");
+    let about: Value = serde_yaml::from_str(&fs::read_to_string("deploy/helm/Chart.yaml").unwrap()).unwrap();
+    assert_eq!([&about["version"], &about["appVersion"]], [env!("CARGO_PKG_VERSION"); 2]);
+}
+
+#[test]
+fn kubernetes_takes_what_the_chart_renders() {
+    let values = json!({
+        "replicas": 5,
+        "image": { "repository": "registry.example/tollgate", "tag": "9.9.9" },
+        "imagePullSecrets": [{ "name": "pull" }],
+        "redis": { "url": "rediss://elsewhere:6380" },
+        "secret": { "existing": "made-before" },
+        "service": { "type": "LoadBalancer", "port": 8000 },
+        "podDisruptionBudget": { "minAvailable": "50%" },
+        "networkPolicy": { "enabled": false },
+        "podMonitor": { "enabled": true },
+        "nodeSelector": { "disk": "ssd" },
+        "tolerations": [{ "key": "spot", "operator": "Exists" }],
+    });
+    let rendered = charted(&["render", &values.to_string()], "");
+    for version in ["1.30", "1.37"] {
+        assert_eq!(charted(&["check", version], &fs::read_to_string(MANIFEST).unwrap()), "", "{version}");
+        // an object of an operator, in no schema of Kubernetes itself
+        let refused = charted(&["check", version], &rendered);
+        assert!(refused.lines().count() == 1 && refused.contains("schema for kind PodMonitor"), "{version}: {refused}");
+    }
+    let objects = objects(&rendered);
+    let kinds: Vec<&str> = objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["ConfigMap", "Deployment", "PodDisruptionBudget", "PodMonitor", "Service"]);
+    let deployment = only("Deployment", objects.clone());
+    assert_eq!(deployment["spec"]["replicas"], 5);
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(pod["containers"][0]["image"], "registry.example/tollgate:9.9.9");
+    assert_eq!(pod["containers"][0]["env"][0]["value"], "rediss://elsewhere:6380");
+    assert_eq!(pod["volumes"][1]["secret"]["secretName"], "made-before");
+    assert_eq!((&pod["nodeSelector"]["disk"], &pod["tolerations"][0]["key"]), (&"ssd".into(), &"spot".into()));
+    let monitor = only("PodMonitor", objects);
+    assert_eq!(monitor["spec"]["selector"], deployment["spec"]["selector"]);
+    assert!(port(&monitor["spec"]["podMetricsEndpoints"][0]["port"]) > 0);
+}
+
+#[test]
+fn mistakes_in_values_and_manifests_are_found() {
+    for (values, named) in [("replica: 3", "'replica' not allowed"), ("redis: { url: http://redis }", "/redis/url")] {
+        let values: Value = serde_yaml::from_str(values).unwrap();
+        let output = chart(&["render", &serde_json::to_string(&values).unwrap()], "");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(named), "{said}");
+    }
+    let manifest = fs::read_to_string(MANIFEST).unwrap();
+    let wrong = manifest.replace("replicas: 2", "replicas: two").replace("targetPort", "targetport");
+    let refused = charted(&["check", "1.30"], &wrong);
+    assert!(refused.contains("spec.replicas") && refused.contains("'targetport'"), "{refused}");
+    assert_eq!(refused.lines().count(), 2, "{refused}");
 }
 
 // === systemd ===
