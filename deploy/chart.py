@@ -26,7 +26,7 @@ HEADER = """\
 # and shows in the log and in tollgate_config_last_reload_successful. Addresses and the store take a restart.
 # `tollgate check NEW --against OLD` tells before what a change does.
 #
-# The chart in deploy/helm renders this file: change its templates, not this.
+# deploy/chart.py makes this file of the chart in deploy/helm.
 """
 INFO = 1  # a severity of Helm's
 
