@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test image compose-test sbom fuzz audit lint package package-test release bench bench-decisions bench-peers instructions doc docs-figures needs clean
+.PHONY: help run test image compose-test sbom fuzz audit lint package package-test release bench bench-decisions bench-peers instructions doc docs-figures needs clean book
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -72,6 +72,9 @@ bench-decisions:     ## Measures decisions over gRPC, beside THROTTLECRAB=path: 
 instructions: needs  ## Holds the instructions of a request against bench/instructions.json; UPDATE=1 writes them.
 	$(CARGO) build --bin tollgate --profile instructions
 	@UPDATE="$(UPDATE)" python3 -m bench.instructions target/instructions/tollgate
+
+book:                ## Makes a book of the pages in target/book; installs mdBook if it is missing.
+	@sh scripts/book.sh
 
 docs-figures:        ## Makes the figures of docs/algorithms.md anew.
 	@sh scripts/docs-figures.sh

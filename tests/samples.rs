@@ -193,10 +193,19 @@ fn the_table_of_memory_has_the_size_of_every_state() {
 }
 
 #[test]
-fn the_readme_names_every_sample_of_the_cookbook() {
-    let readme = fs::read_to_string("README.md").unwrap();
+fn the_recipes_name_every_sample_of_the_cookbook() {
+    let recipes = fs::read_to_string("docs/recipes.md").unwrap();
     for file in files("config/cookbook", "yaml") {
-        assert!(readme.contains(&format!("({})", file.display())), "{}", file.display());
+        assert!(recipes.contains(&format!("(../{})", file.display())), "{}", file.display());
+    }
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let summary = fs::read_to_string("docs/SUMMARY.md").unwrap();
+    for page in files("docs", "md") {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        assert!(name == "SUMMARY.md" || summary.contains(&format!("({name})")), "{name}");
     }
 }
 
