@@ -148,5 +148,5 @@ fetch_helm() {
     cyclonedx-python-lib==11.12.0 ||
     echo "kubernetes-validate and cyclonedx-python-lib (PyPI) cannot be fetched: tests of deploy and of the SBOM fail" >&2
 # builds the tool that writes it, for the test of the package
-[ "$for_what" != test ] || scripts/sbom.sh target/tollgate.cdx.json >/dev/null ||
+[ "$for_what" != test ] || [ -n "$(ls target/tools/cargo-cyclonedx-*/bin/cargo-cyclonedx 2>/dev/null)" ] || scripts/sbom.sh target/tollgate.cdx.json >/dev/null ||
     echo "cargo-cyclonedx (crates.io) cannot be built: tests of the Debian package fail" >&2

@@ -84,7 +84,7 @@ impl Problem {
         Headline(self)
     }
 
-    /// What was found, what was expected and a hint, each on a line of its own that begins with its end of line.
+    /// What was found, what was expected and a hint, each behind the end of a line.
     pub fn details(&self) -> impl fmt::Display {
         Details(self)
     }
