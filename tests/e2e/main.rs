@@ -60,6 +60,7 @@ mod openapi;
 mod operators;
 mod packaged;
 mod page;
+mod pages;
 mod panics;
 mod passing;
 mod postgres_customers;
