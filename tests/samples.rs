@@ -51,11 +51,13 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/containers.md", "kubectl apply", "takes a Kubernetes cluster"),
     ("docs/containers.md", "helm install", "takes a Kubernetes cluster"),
     ("docs/import.md", "nginx -T", "prints the configuration of the machine's own nginx"),
+    ("docs/getting-started.md", "tollgate run", "it runs until it is ended: `--test e2e first_try` runs it"),
 ];
 
 /// What comes before the commands of a page, and the admin ports of the gateways that must be ready for `curl`.
 const BEFORE: &[(&str, &[&str], &[u16])] = &[
     ("README.md", &["tollgate demo --listen 127.0.0.1:8080 --admin 127.0.0.1:9090 &"], &[9090]),
+    ("docs/getting-started.md", &["tollgate demo --listen 127.0.0.1:8080 --admin 127.0.0.1:9090 &"], &[9090]),
     ("docs/changes.md", &["tollgate run --config config/tollgate.yaml &"], &[9090]),
     (
         "docs/admin.md",
@@ -225,7 +227,8 @@ fn run(page: &str, attempt: usize) -> Vec<(String, String, String)> {
                 std::thread::park_timeout(Duration::from_millis(20));
             }
         }
-        let run = shell(&line, &folder).output().unwrap();
+        // one that does not end fails
+        let run = shell("exec timeout 60 sh -c \"$LINE\"", &folder).env("LINE", &line).output().unwrap();
         let mut printed = String::from_utf8([run.stdout, run.stderr].concat()).unwrap();
         for (port, free) in PORTS.iter().zip(&free) {
             printed = printed.replace(&format!(":{free}"), &format!(":{port}"));

@@ -60,7 +60,6 @@ mod openapi;
 mod operators;
 mod packaged;
 mod page;
-mod pages;
 mod panics;
 mod passing;
 mod postgres_customers;
