@@ -220,7 +220,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard, first] }}]
     };
     let (head, body) = ("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 18\r\n\r\n", r#"{"max_tokens": 60}"#);
     let mut client = gateway.client();
-    client.send(&format!("{head}{body}"));
+    client.send(format!("{head}{body}"));
     assert_eq!(remaining(&client.receive()), 2);
     calls(1.0);
     client.send(head);
