@@ -218,7 +218,7 @@ impl Exchange for RequestContext {
 
     fn max_held(&self) -> Option<usize> {
         let awaited = self.awaited_body.as_ref()?;
-        awaited.caller.as_ref().map(|_| self.active.ruleset.request_body.max_held)
+        awaited.sender.as_ref().map(|_| self.active.ruleset.request_body.max_held)
     }
 
     fn hold(&mut self, part: &[u8]) -> bool {

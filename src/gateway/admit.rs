@@ -28,7 +28,7 @@ use crate::ruleset::key::{Facts, KeyHasher};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::verdict::{Outcome, Verdict};
-use crate::ruleset::{AccessLog, Ruleset, Serves};
+use crate::ruleset::{AccessLog, PlanId, Ruleset, Serves};
 use crate::units::{LimitKey, Nanos};
 
 /// The sender of a request.
@@ -101,7 +101,7 @@ pub async fn admit(
     match &mut context.awaited_body {
         None => charge_in_turn(context, &caller, &head, met).await,
         Some(body) => {
-            (body.caller, body.other_charges) = (Some(caller), met.charges);
+            (body.sender, body.other_charges) = (Some((caller.identity, caller.told_plan)), met.charges);
             Ok(())
         }
     }
@@ -110,8 +110,14 @@ pub async fn admit(
 /// Charges a request under the limits that do not go by its body, before that is waited for.
 pub async fn admit_ahead(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
     let peer = Arc::clone(&context.peer);
-    let caller = context.awaited_body.as_ref().and_then(|body| body.caller.clone()).ok_or(Answer::Internal)?;
+    let caller =
+        context.awaited_body.as_ref().and_then(|body| caller_of(body.sender.clone())).ok_or(Answer::Internal)?;
     charge_ahead(context, &caller, &head_of(request, Sender::of(&peer))).await
+}
+
+/// The caller of a request whose body limits go by: one that is never charged waits for no body.
+fn caller_of(sender: Option<(Identity, Option<PlanId>)>) -> Option<Caller> {
+    sender.map(|(identity, told_plan)| Caller { identity, told_plan, bypassed: false })
 }
 
 /// Decides on a request by the part of its body that was held back, too. Where that had to be waited for, the request was
@@ -123,7 +129,7 @@ pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) 
     let (Some(id), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
         return Err(Answer::Internal);
     };
-    let (read, caller) = (body.decide(), body.caller.take().ok_or(Answer::Internal)?);
+    let (read, caller) = (body.decide(), caller_of(body.sender.take()).ok_or(Answer::Internal)?);
     let met = read.map_err(Answer::Malformed).and_then(|fields| {
         let rules = &ruleset.client_address;
         let facts = Facts { body: Some(&fields), ..head.facts(rules, target, head.address(rules)) };

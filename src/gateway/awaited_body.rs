@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::charge::Charge;
 use crate::fields::Fields;
-use crate::gateway::caller::Caller;
 use crate::gateway::field::{RequestReader, Seen};
+use crate::gateway::identity::Identity;
 use crate::http::body::Framing;
+use crate::ruleset::PlanId;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::request_field::RequestFields;
 
@@ -43,8 +44,8 @@ pub(super) enum BodyKnown {
 /// A body that is read as it passes.
 pub struct AwaitedBody {
     reader: RequestReader,
-    /// Who sends it, until the request is decided on.
-    pub(super) caller: Option<Caller>,
+    /// Who sends it, and the plan that a trusted proxy says it has, until the request is decided on.
+    pub(super) sender: Option<(Identity, Option<PlanId>)>,
     /// What the request is charged under the limits that do not go by it.
     pub(super) other_charges: Vec<Charge>,
     /// Whether that was charged before the body was here.
@@ -61,7 +62,7 @@ impl BodyKnown {
         let coded = headers.get_all("content-encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let mut awaited = AwaitedBody {
             reader: RequestReader::new(Arc::clone(&route.body_fields), route.longest_text),
-            caller: None,
+            sender: None,
             other_charges: Vec::new(),
             is_charged_ahead: false,
             ahead: 0,
