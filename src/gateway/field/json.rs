@@ -10,7 +10,8 @@ pub(super) struct Json {
     state: State,
     /// How many objects and arrays are open, at most [`DEEPEST`].
     depth: usize,
-    objects: Objects,
+    /// A bit for each that is open: whether it is an object.
+    objects: u128,
     /// The name or the text that is being read, where it is wanted.
     text: Kept,
     number: Number,
@@ -18,12 +19,6 @@ pub(super) struct Json {
     /// One for each field.
     pub(super) searches: SmallVec<[Search; 2]>,
 }
-
-/// A bit for each object and array that is open: whether it is an object. No more aligned than a word: the allocator takes
-/// its slow path for what is.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(Rust, packed(8))]
-struct Objects(u128);
 
 /// What documents are held to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -261,10 +256,10 @@ impl Json {
         }
         self.depth = self.depth.saturating_add(1);
         if object {
-            self.objects.0 |= bit;
+            self.objects |= bit;
             State::FirstName
         } else {
-            self.objects.0 &= !bit;
+            self.objects &= !bit;
             State::FirstItem
         }
     }
@@ -281,7 +276,7 @@ impl Json {
     }
 
     fn in_object(&self) -> bool {
-        self.depth.checked_sub(1).is_some_and(|innermost| self.objects.0 >> innermost & 1 == 1)
+        self.depth.checked_sub(1).is_some_and(|innermost| self.objects >> innermost & 1 == 1)
     }
 
     /// Whether the current value is one looked for.
