@@ -3,7 +3,7 @@
 //!
 //! A cell lies in the first bucket from its home on that had room. So whoever looks for a cell goes from its home on to the
 //! first bucket with room in it, and no further; and whoever takes a cell out of a full bucket has to place those anew that
-//! went past it. An eighth of the buckets is added when nine tenths of the places are taken: the memory of a key hardly
+//! went past it. At most an eighth of the buckets is added when nine tenths of the places are taken: the memory of a key hardly
 //! depends on how many keys there are.
 
 use std::collections::HashMap;
@@ -104,7 +104,7 @@ impl<S: Default> Buckets<S> {
     pub(super) fn insert(&mut self, cell: Cell<S>) {
         let places = self.buckets.len().saturating_mul(CELLS);
         if self.cells.saturating_add(1).saturating_mul(10) > places.saturating_mul(9) {
-            self.resize(self.buckets.len().saturating_add(self.buckets.len() / 8).saturating_add(1));
+            self.resize(self.larger(cell.key));
         }
         self.note_aside(cell.key, 0, cell.rule);
         self.place(Cell { rule: cell.rule.min(ASIDE), ..cell });
@@ -188,6 +188,14 @@ impl<S: Default> Buckets<S> {
         let bucket = std::mem::take(&mut self.buckets[at]);
         self.cells = self.cells.saturating_sub(bucket.taken());
         bucket.into_cells()
+    }
+
+    /// A sixteenth to an eighth more buckets; where in between, the key decides. Tables that fill alike, as those of the shards
+    /// of a limit do, so grow at different times, and one takes the memory that another leaves.
+    fn larger(&self, key: u64) -> usize {
+        let sixteenth = self.buckets.len() / 16;
+        let some = usize::try_from(key).unwrap_or_default() % sixteenth.saturating_add(1);
+        self.buckets.len().saturating_add(sixteenth).saturating_add(some).saturating_add(1)
     }
 
     fn resize(&mut self, buckets: usize) {
