@@ -16,6 +16,7 @@ use crate::ruleset::{
 mod access;
 mod ban;
 mod candidate;
+mod change;
 mod cluster;
 mod cost;
 mod customers;
@@ -64,6 +65,7 @@ mod warn_at;
 mod webhook;
 mod words;
 
+pub use change::Change;
 pub use cluster::Cluster;
 pub use customers::{DirectorySource, HttpLookup, PostgresQuery, PostgresStatement, RedisHash, Remembered};
 pub use document::{Excerpt, ExcerptSource, MAX_BYTES};

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::simulate::values::duration;
 use crate::cli::source::{self, Source};
-use crate::config::{Problems, nearest};
+use crate::config::{Change, Problems, nearest};
 use crate::replay::decisions::Decisions;
 use crate::replay::fields::{Mapping, WantedFields};
 use crate::replay::play::{PlayError, Player, Side, Within};
@@ -35,6 +35,10 @@ pub struct ReplayArgs {
     /// Another configuration (the one in force, say), to compare with request by request
     #[arg(long, value_name = "OTHER")]
     pub against: Option<PathBuf>,
+    /// A setting of a limit that is tried in place of the one in FILE; may be given several times. Without --against,
+    /// FILE as it is is what is compared with
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    pub changes: Vec<Change>,
     /// Access logs in common or combined log format or as JSON lines, gzip or not; `-` is standard input
     #[arg(value_name = "ACCESS_LOG", required = true)]
     pub logs: Vec<PathBuf>,
@@ -107,6 +111,7 @@ Exit status:
 Examples:
   tollgate replay --config new.yaml access.log
   tollgate replay --config new.yaml --against tollgate.yaml --html diff.html access.log*
+  tollgate replay --config tollgate.yaml --set limits.per-customer.plans.free.rate=20/m access.log
   tollgate replay --config new.yaml --fail-if-denied 1% --format json - < access.log";
 
 /// What the times of lines are.
@@ -207,9 +212,9 @@ pub fn execute(
     mut errors: impl Write,
 ) -> Result<ExitCode, ReplayError> {
     refuse_to_overwrite(args)?;
-    let rules = open_rules(args, &args.config)?;
-    let open_against =
-        || args.against.as_deref().map(|path| Ok::<_, ReplayError>((path, open_rules(args, path)?))).transpose();
+    let rules = open_rules(args, &args.config, &args.changes)?;
+    let against = args.against.as_deref().or((!args.changes.is_empty()).then_some(&args.config));
+    let open_against = || against.map(|path| Ok::<_, ReplayError>((path, open_rules(args, path, &[])?))).transpose();
     let against = open_against()?;
     let rulesets = std::iter::once(&rules).chain(against.as_ref().map(|(_, rules)| rules));
     let wanted = WantedFields::of(rulesets.map(|rules| &rules.ruleset));
@@ -228,17 +233,18 @@ pub fn execute(
         let failed = |source| ReplayError::Write { path: path.to_owned(), source };
         Decisions::new(create(path)?, reading.names(), against.is_some()).map_err(failed)
     });
-    let side = |path: &Path, rules| {
+    let side = |name: String, rules| {
         let replayer = Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
-        Side::new(path.display().to_string(), replayer, page.is_some())
+        Side::new(name, replayer, page.is_some())
     };
+    let changed = if args.changes.is_empty() { "" } else { " with --set" };
     let player = |rules, against: Option<(&Path, ReplayRules)>, within, decisions| {
-        let against = against.map(|(path, rules)| side(path, rules));
-        Player::new(side(&args.config, rules), against, within, decisions, &wanted)
+        let against = against.map(|(path, rules)| side(path.display().to_string(), rules));
+        Player::new(side(format!("{}{changed}", args.config.display()), rules), against, within, decisions, &wanted)
     };
     // states of its own: so it needs rules of its own
     let mut best = match args.fail_if_denied {
-        Some(_) => Some(player(open_rules(args, &args.config)?, open_against()?, Within::Best, None)),
+        Some(_) => Some(player(open_rules(args, &args.config, &args.changes)?, open_against()?, Within::Best, None)),
         None => None,
     };
     let mut player = player(rules, against, Within::Spread, decisions.transpose()?);
@@ -301,8 +307,8 @@ fn play<W: Write>(
     played
 }
 
-fn open_rules(args: &ReplayArgs, path: &Path) -> Result<ReplayRules, ReplayError> {
-    let Source { loaded, directory, groups, tokens, .. } = source::open(path)?;
+fn open_rules(args: &ReplayArgs, path: &Path, changes: &[Change]) -> Result<ReplayRules, ReplayError> {
+    let Source { loaded, directory, groups, tokens, .. } = source::open_changed(path, changes)?;
     let plan = |name: &String| {
         let position = loaded.ruleset.plans.iter().position(|plan| plan == name);
         position.map(PlanId).ok_or_else(|| ReplayError::Plan {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
-    self, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, Loaded, Mark, NamedFile,
-    Place, Problem, Problems, Server, Warning,
+    self, Change, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, Loaded, Mark,
+    NamedFile, Place, Problem, Problems, Server, Warning,
 };
 use crate::customers::directory::GroupTable;
 use crate::customers::{Directory, Tokens};
@@ -69,11 +69,12 @@ pub struct Source {
     pub text: SourceText,
 }
 
-/// The text of a configuration, and the files that it includes.
+/// The text of a configuration, the files that it includes, and what is changed in them.
 #[derive(Debug)]
 pub struct SourceText {
     text: String,
     included: Vec<IncludedFile>,
+    changes: Vec<Change>,
 }
 
 impl SourceText {
@@ -94,8 +95,8 @@ impl SourceText {
 }
 
 impl<'t> From<&'t SourceText> for ConfigText<'t> {
-    fn from(SourceText { text, included }: &'t SourceText) -> Self {
-        Self { text, included }
+    fn from(SourceText { text, included, changes }: &'t SourceText) -> Self {
+        Self { text, included, changes }
     }
 }
 
@@ -104,6 +105,8 @@ impl<'t> From<&'t SourceText> for ConfigText<'t> {
 pub struct SourceState {
     /// The addresses in force, which cannot change.
     pub server: Option<Server>,
+    /// Settings that are tried in place of those of the files.
+    changes: Vec<Change>,
     store: Option<store::StoreInForce>,
     cluster: Option<ClusterSettings>,
     directory: Option<directory::OpenDirectory>,
@@ -114,7 +117,7 @@ pub struct SourceState {
 impl Source {
     /// A configuration that is in no file, and has neither customers nor a store.
     pub fn of_text(text: String, name: &str) -> Result<Self, Problems> {
-        let text = SourceText { text, included: Vec::new() };
+        let text = SourceText { text, included: Vec::new(), changes: Vec::new() };
         let loaded = config::load(&text, name, &environment)?;
         let here = Path::new("");
         Ok(Self {
@@ -137,12 +140,18 @@ impl Source {
 
 /// Reads a configuration and the files that it names, which lie relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
-    open_again(path, &mut SourceState::default(), &mut Vec::new())
+    open_changed(path, &[])
+}
+
+/// The same with `changes`.
+pub fn open_changed(path: &Path, changes: &[Change]) -> Result<Source, Problems> {
+    let mut kept = SourceState { changes: changes.to_vec(), ..SourceState::default() };
+    open_again(path, &mut kept, &mut Vec::new())
 }
 
 /// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
 pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersion>) -> Result<Source, Problems> {
-    let text = read_source(path, seen)?;
+    let text = SourceText { changes: kept.changes.clone(), ..read_source(path, seen)? };
     let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
     let listeners = listeners::open(path, &loaded.server, seen);
@@ -387,7 +396,7 @@ pub fn holds_limits_only(path: &Path) -> Result<bool, Problems> {
 fn read_source(path: &Path, seen: &mut Vec<FileVersion>) -> Result<SourceText, Problems> {
     let text = read_config_seen(path, seen)?;
     let included = include::read(path, &config::included_files(&text, &name(path), &environment), seen)?;
-    Ok(SourceText { text, included })
+    Ok(SourceText { text, included, changes: Vec::new() })
 }
 
 /// Reads the text of a configuration. What is larger than a configuration may be is not read to its end.

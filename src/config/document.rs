@@ -23,7 +23,7 @@ pub use excerpt::{Excerpt, ExcerptSource};
 pub const MAX_BYTES: usize = 8 << 20;
 
 /// The deepest nesting; a configuration needs less than ten levels.
-const MAX_DEPTH: usize = 32;
+pub(super) const MAX_DEPTH: usize = 32;
 
 const TOO_DEEP: &str = "values are nested more than 32 levels deep";
 

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::algorithm::AlgorithmName;
+use crate::config::change::{self, Change};
 use crate::config::document::{self, Content, Entry, YamlNode};
 use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Problem};
@@ -18,13 +19,15 @@ use crate::config::{scalar, words};
 /// Sections that included files may hold: mappings by names, and lists.
 const INCLUDED: [&str; 7] = ["upstreams", "plans", "limits", "limit_groups", "prices", "routes", "domains"];
 
-/// The text of a configuration, and the files that it includes.
+/// The text of a configuration, the files that it includes, and what is changed in them.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigText<'t> {
     /// The text.
     pub text: &'t str,
     /// In the order in which they are read.
     pub included: &'t [IncludedFile],
+    /// Settings that are tried in place of those of the files.
+    pub changes: &'t [Change],
 }
 
 /// A file that a configuration includes.
@@ -38,7 +41,7 @@ pub struct IncludedFile {
 
 impl<'t> From<&'t str> for ConfigText<'t> {
     fn from(text: &'t str) -> Self {
-        Self { text, included: &[] }
+        Self { text, included: &[], changes: &[] }
     }
 }
 
@@ -51,7 +54,8 @@ impl<'t> From<&'t String> for ConfigText<'t> {
 impl ConfigText<'_> {
     /// Nothing yet, about the configuration `file` and what it includes.
     pub(super) fn findings(self, file: &str) -> Findings {
-        Findings::of([file].into_iter().chain(self.included.iter().map(|included| included.name.as_str())))
+        let included = self.included.iter().map(|included| included.name.as_str());
+        Findings::of([file].into_iter().chain(included).chain(self.changes.iter().map(|_| change::NAME)))
     }
 }
 
@@ -87,8 +91,12 @@ fn read_include(field: &Field<'_>) -> Option<Vec<NamedFile>> {
 /// The names that stand for several limits.
 type Groups = HashMap<String, Vec<String>>;
 
-/// Parses a configuration and writes it out.
+/// Parses a configuration, writes it out and changes it.
 pub(super) fn document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
+    change::apply(written_out(text, context)?, text.changes, text.included.len().saturating_add(1), context.findings)
+}
+
+fn written_out(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
     let root = document::parse(text.text, 0, context.findings);
     let included = every(
         text.included.iter().zip(1..).map(|(file, number)| document::parse(&file.text, number, context.findings)),

@@ -405,3 +405,85 @@ fn credentials_never_show() {
         assert!(!text.contains("s3cret") && !text.contains('\u{9b}'), "{text}");
     }
 }
+
+#[test]
+fn a_setting_that_is_tried_is_compared_with_the_file_as_it_is() {
+    let folder = folder();
+    folder.write("access.log", log());
+    let both = report(&folder, &["--set", "limits.guard.limit=1", "access.log"]);
+    assert_eq!((&both["rules"]["denied"], &both["against"]["denied"]), (&3.into(), &2.into()));
+    assert_eq!(
+        (&both["rules"]["config"], &both["against"]["config"]),
+        (&"tollgate.yaml with --set".into(), &"tollgate.yaml".into())
+    );
+    assert_eq!(both["comparison"]["only_first"], 1);
+    // the same as the changed file, and the last of two holds
+    folder.write("new.yaml", CONFIG.replace("limit: 2, window: 1h", "limit: 1, window: 60s"));
+    let new = ["--config", "new.yaml", "--format", "json", "access.log"];
+    let new: serde_json::Value = serde_json::from_str(&folder.replayed(&new)).unwrap();
+    let set =
+        ["--set=limits.guard.limit=9", "--set=limits.guard.limit=1", "--set=limits.guard.window=60s", "access.log"];
+    let set = report(&folder, &set);
+    assert_eq!((&set["rules"]["limits"], &set["rules"]["denied"]), (&new["rules"]["limits"], &new["rules"]["denied"]));
+    let against = report(&folder, &["--set", "limits.guard.limit=9", "--against", "new.yaml", "access.log"]);
+    assert_eq!((&against["rules"]["denied"], &against["against"]["denied"]), (&0.into(), &new["rules"]["denied"]));
+    let failed =
+        folder.replay(&[&REPLAY[..], &["--set=limits.guard.limit=1", "--fail-if-denied", "0%", "access.log"]].concat());
+    assert_eq!(failed.status.code(), Some(3));
+}
+
+#[test]
+fn a_setting_is_found_whatever_the_file_writes_once_for_several() {
+    let folder = folder();
+    folder.write("access.log", log());
+    folder.write(
+        "tollgate.yaml",
+        "listeners: [{ address: \"127.0.0.1:1\" }]
+upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
+defaults: { limits: { shadow: true } }
+include: [more.yaml]
+limits: { two: { key: client_address, algorithm: quota_reset, windows: [{ limit: 9, window: 1h }, { limit: 9, window: 1d }], shadow: false } }
+routes: [{ name: all, upstream: origin, limits: [two, included] }]
+",
+    );
+    folder.write(
+        "more.yaml",
+        "limits: { included: { key: client_address, algorithm: quota_reset, limit: 1, window: 1h } }\n",
+    );
+    for (set, denied) in [
+        ("limits.two/1h.limit=1", 4),
+        ("limits.included.shadow=false", 4),
+        ("limits.included.limit=2", 0),
+        ("limits.included.over_limit.deny.status=503", 0),
+    ] {
+        let report = report(&folder, &["--set", set, "access.log"]);
+        assert_eq!(report["rules"]["denied"], denied, "{set}");
+    }
+}
+
+#[test]
+fn a_setting_that_cannot_be_tried_is_told_why() {
+    let folder = folder();
+    folder.write("access.log", log());
+    for (set, status, says) in [
+        ("limits.guard.limit", 2, "expected a setting of a limit and its value"),
+        ("limits.guard.limit=", 2, "expected a setting of a limit and its value"),
+        ("limits.guard.=1", 2, "expected a setting of a limit and its value"),
+        ("routes=[]", 2, "expected a setting of a limit and its value"),
+        (
+            "limits.gard.limit=1",
+            1,
+            "--set:1:1: limits.gard.limit: is not a setting of any limit\n  hint: did you mean `guard`?",
+        ),
+        ("limits.guard.limt=1", 1, "--set:1:1: limits.guard.limt: is unknown here"),
+        ("limits.guard.limit=many", 1, "--set:1:1: limits.guard.limit: is not a whole number\n  found: `many`"),
+        ("limits.guard.limit.most=1", 1, "is below a single value or a list\n  hint: set `limits.guard.limit`"),
+        ("limits.guard={ limit: 1 }", 1, "is more than one setting of a limit"),
+        ("limits.guard.windows=[{ limit: 1, window: 1h }]", 1, "is more than one setting of a limit"),
+        ("limits.guard.limit=[1", 1, "is not valid YAML"),
+    ] {
+        let output = folder.replay(&[&REPLAY[..], &["--set", set, "access.log"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(status) && said.contains(says), "{set}: {said}");
+    }
+}

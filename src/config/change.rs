@@ -1,0 +1,107 @@
+//! Settings of limits that are tried in place of those of the file, as `--set PATH=VALUE` gives them.
+
+use std::rc::Rc;
+use std::str::FromStr;
+
+use crate::config::document::{self, Content, Entry, YamlNode, join};
+use crate::config::findings::Findings;
+use crate::config::problem::{Mark, Problem};
+
+/// What findings call the text of a change.
+pub(super) const NAME: &str = "--set";
+
+const LIMITS: &str = "limits";
+
+/// A setting of a limit and the value that it gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    path: String,
+    value: String,
+}
+
+impl FromStr for Change {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (path, value) = text.split_once('=').unwrap_or_default();
+        let below = path.strip_prefix(LIMITS).and_then(|rest| rest.strip_prefix('.')).unwrap_or_default();
+        let is_path = !below.is_empty() && !below.ends_with('.') && below.split('.').count() <= document::MAX_DEPTH;
+        match is_path && !value.trim().is_empty() {
+            true => Ok(Self { path: path.to_owned(), value: value.to_owned() }),
+            false => {
+                Err("expected a setting of a limit and its value, like `limits.per-customer.plans.free.rate=20/m`")
+            }
+        }
+    }
+}
+
+/// The document `root` with all `changes`, the texts of which have the numbers from `number` on.
+pub(super) fn apply(
+    root: Rc<YamlNode>,
+    changes: &[Change],
+    number: usize,
+    findings: &Findings,
+) -> Option<Rc<YamlNode>> {
+    changes.iter().zip(number..).try_fold(root, |root, (Change { path, value }, number)| {
+        let value = document::parse(value, number, findings)?;
+        let refused = |unchanged| {
+            let problem =
+                |message: &str| Problem::error(findings.place(Mark { text: number, ..Mark::START }, path), message);
+            findings.add(match unchanged {
+                Unchanged::NoMapping(above) => {
+                    problem("is below a single value or a list").hint(format!("set `{above}`"))
+                }
+                Unchanged::NoLimit(known) => {
+                    let name = path.split('.').nth(1).unwrap_or_default();
+                    problem("is not a setting of any limit").hint(findings.suggest(name, known))
+                }
+                Unchanged::Several => problem("is more than one setting of a limit").expected(
+                    "one of them, like `limits.NAME.rate`, or of one of its windows, like `limits.NAME/1h.limit`",
+                ),
+            });
+        };
+        with(&root, path, "", &value).map_err(refused).ok()
+    })
+}
+
+/// Why a value is not put in its place.
+enum Unchanged<'n> {
+    /// Here is something that has no settings.
+    NoMapping(String),
+    /// There are other limits only.
+    NoLimit(Vec<&'n str>),
+    /// This would be a whole limit, or several: windows are limits of their own already.
+    Several,
+}
+
+/// `node`, which is at `above`, with `value` at `path` below it. Paths are written as findings write them.
+fn with<'n>(node: &'n YamlNode, path: &str, above: &str, value: &Rc<YamlNode>) -> Result<Rc<YamlNode>, Unchanged<'n>> {
+    let Content::Mapping(entries) = &node.content else { return Err(Unchanged::NoMapping(above.to_owned())) };
+    let mut changed = entries.clone();
+    let known = entries.iter().zip(&mut changed).find_map(|(entry, changed)| {
+        let rest = path.strip_prefix(&join("", &entry.key))?;
+        let below = if rest.is_empty() { rest } else { rest.strip_prefix('.').filter(|below| !below.is_empty())? };
+        Some((entry, changed, below))
+    });
+    let entry =
+        |key: &str, value: &Rc<YamlNode>| Entry { key: key.to_owned(), key_mark: value.mark, value: Rc::clone(value) };
+    match known {
+        Some((_, _, "")) if above == LIMITS => return Err(Unchanged::Several),
+        None if path == "windows" => return Err(Unchanged::Several),
+        Some((known, changed, "")) => *changed = entry(&known.key, value),
+        Some((known, changed, below)) => changed.value = with(&known.value, below, &join(above, &known.key), value)?,
+        None if above.is_empty() || above == LIMITS => {
+            return Err(Unchanged::NoLimit(entries.iter().map(|entry| entry.key.as_str()).collect()));
+        }
+        // a plan, say, that has the parameters of all so far
+        None => {
+            let (name, below) = path.split_once('.').map_or((path, None), |(name, below)| (name, Some(below)));
+            let section = |value: Rc<YamlNode>, name: &str| {
+                Rc::new(YamlNode { mark: value.mark, content: Content::Mapping(vec![entry(name, &value)]) })
+            };
+            let value = below.into_iter().flat_map(|below| below.rsplit('.')).fold(Rc::clone(value), section);
+            changed.push(entry(name, &value));
+        }
+    }
+    Ok(Rc::new(YamlNode { mark: node.mark, content: Content::Mapping(changed) }))
+}
