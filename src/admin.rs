@@ -17,6 +17,7 @@ mod customers;
 mod keys;
 mod live;
 pub mod reloads;
+pub mod replays;
 pub mod snapshots;
 mod status;
 
@@ -25,6 +26,7 @@ use audit::{Attempt, Audit};
 use customers::{Target, Turn};
 use keys::Verb;
 use reloads::Reloads;
+use replays::Replays;
 use snapshots::Snapshots;
 
 use crate::customers::source::SourceStatus;
@@ -45,6 +47,7 @@ pub struct Admin {
     records: Records,
     audit: Audit,
     turn: Turn,
+    replays: Replays,
 }
 
 /// What others write down for those who ask.
@@ -68,6 +71,9 @@ const JSON: &str = "application/json";
 /// Where everything is JSON, errors too.
 const API: &str = "/v1/";
 
+/// Where changes of limits are tried on a log.
+const REPLAY: &str = "/v1/replay";
+
 /// What is done with a key at `path`.
 fn verb(path: &str) -> Option<Verb> {
     path.strip_prefix("/v1/keys/").and_then(Verb::called)
@@ -75,7 +81,8 @@ fn verb(path: &str) -> Option<Verb> {
 
 /// Whether what is at `path` is only for those who know the token.
 fn takes_token(path: &str) -> bool {
-    let is_change = matches!(path, "/v1/reload" | "/v1/charge") || verb(path).is_some_and(|verb| verb != Verb::Peek);
+    let is_change =
+        matches!(path, "/v1/reload" | "/v1/charge" | REPLAY) || verb(path).is_some_and(|verb| verb != Verb::Peek);
     is_change || Target::of(path).is_some()
 }
 
@@ -84,7 +91,7 @@ fn methods(path: &str) -> &'static str {
     if let Some(target) = Target::of(path) {
         return target.methods();
     }
-    let is_posted = matches!(path, "/-/reload" | "/explain" | "/v1/explain" | "/v1/reload" | "/v1/charge");
+    let is_posted = matches!(path, "/-/reload" | "/explain" | "/v1/explain" | "/v1/reload" | "/v1/charge" | REPLAY);
     let is_posted = is_posted || verb(path).is_some();
     if is_posted { "POST" } else { "GET, HEAD" }
 }
@@ -97,7 +104,7 @@ impl Admin {
     pub fn new(gateway: Gateway, telemetry: Telemetry, records: Records) -> Self {
         let started = gateway.clock.now();
         let audit = Audit::new(Arc::clone(&records.access), Arc::clone(&gateway.clock));
-        Self { gateway, telemetry, started, records, audit, turn: Turn::default() }
+        Self { gateway, telemetry, started, records, audit, turn: Turn::default(), replays: Replays::default() }
     }
 
     async fn answer(&self, session: &mut ServerSession) -> PlainResponse {
@@ -126,7 +133,7 @@ impl Admin {
             self.audit.note_unauthorized(&attempt);
             return refused;
         }
-        let is_change = !matches!(head.method, Method::GET | Method::HEAD) && path != "/v1/charge";
+        let is_change = !matches!(head.method, Method::GET | Method::HEAD) && !matches!(path, "/v1/charge" | REPLAY);
         if is_change && let Err(reason) = self.audit.check() {
             return failure(StatusCode::SERVICE_UNAVAILABLE, &reason);
         }
@@ -146,6 +153,7 @@ impl Admin {
             ("/-/reload" | "/v1/reload", _) => self.reload().await,
             ("/explain" | "/v1/explain", _) => self.explain(session).await,
             ("/v1/charge", _) => self.charge(session).await,
+            (REPLAY, _) => self.replay(session).await,
             (_, Some(verb)) => self.key(verb, session).await,
             (path, None) => self.shown(path),
         }
@@ -183,7 +191,7 @@ impl Admin {
             "/status" | "/v1/status" => (StatusCode::OK, JSON, format!("{:#}\n", status::status(self))),
             "/v1/openapi.json" => (StatusCode::OK, JSON, include_str!("admin/openapi.json").to_owned()),
             "/v1/routes" => json_of(&live::routes(&active, history)),
-            "/v1/limits" => json_of(&live::limits(&self.gateway, &active, history)),
+            "/v1/limits" => json_of(&live::limits(self, &active)),
             "/v1/offenders" => {
                 let clock = &self.gateway.clock;
                 let top = offenders.recent(clock.now());
@@ -195,8 +203,8 @@ impl Admin {
                 path,
                 StatusCode::NOT_FOUND,
                 "here are / (the page), /metrics, /healthz, /readyz, /status, /explain and /-/reload, and under /v1/: status, \
-                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant, keys/unban, charge, reload, \
-                 customers and openapi.json, which describes them",
+                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant, keys/unban, charge, replay, \
+                 reload, customers and openapi.json, which describes them",
             ),
         }
     }
@@ -225,6 +233,14 @@ impl Admin {
     async fn charge(&self, session: &mut ServerSession) -> PlainResponse {
         match read_body(session).await {
             Ok(body) => keys::charge(&self.gateway, &body).await,
+            Err(refused) => refused,
+        }
+    }
+
+    /// Tries changes of limits on a log.
+    async fn replay(&self, session: &mut ServerSession) -> PlainResponse {
+        match read_body(session).await {
+            Ok(body) => self.replays.answer(self.records.access.replays(), &body).await,
             Err(refused) => refused,
         }
     }

@@ -65,7 +65,7 @@ const BEFORE: &[(&str, &[&str], &[u16])] = &[
             "echo token-of-operators-0123456789 > admin.token",
             "cat > operated.yaml <<'END'
 listeners: [{ address: 127.0.0.1:8080 }]
-admin: { address: 127.0.0.1:9090, token_file: admin.token }
+admin: { address: 127.0.0.1:9090, token_file: admin.token, replay_logs: [access.log.1] }
 client_address: { trusted_proxies: [127.0.0.1] }
 upstreams: { orders: { nodes: ['127.0.0.1:9000'] } }
 customers:
@@ -82,6 +82,7 @@ routes:
   - { name: orders, match: { path: /v1/orders }, upstream: orders, limits: [per-customer] }
   - { name: login, match: { path: /login }, upstream: orders, limits: [logins] }
 END",
+            "echo '192.0.2.1 - globex [21/Nov/2026:10:00:00 +0000] \"GET /v1/orders HTTP/1.1\" 200 57' > access.log.1",
             "tollgate run --config operated.yaml &",
             "for i in 1 2 3; do curl -s -H 'x-api-key: pro-key' -H 'x-forwarded-for: 192.0.2.1' -H 'x-user: bob' \
                 http://127.0.0.1:8080/login; done",

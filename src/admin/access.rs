@@ -3,12 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::{HeaderName, Method, StatusCode, header};
 use pingora::http::RequestHeader;
 use subtle::ConstantTimeEq;
 
+use super::replays::ReplayTerms;
 use super::{PlainResponse, failure};
 use crate::gateway::facts;
 use crate::ruleset::key::sha256;
@@ -24,6 +26,8 @@ pub struct TokenRules {
     pub hosts: Vec<String>,
     /// Of so many keys that were denied most there are metrics.
     pub top_denied_metrics: usize,
+    /// What may be replayed, if anything.
+    pub replays: Option<Arc<ReplayTerms>>,
 }
 
 /// A secret that who asks for a change has to know. Kept as a hash.
@@ -77,6 +81,11 @@ impl Access {
     /// The file to which changes are added, if there is one.
     pub(super) fn audit_log(&self) -> Option<PathBuf> {
         self.0.load().audit_log.clone()
+    }
+
+    /// What may be replayed, if anything.
+    pub(super) fn replays(&self) -> Option<Arc<ReplayTerms>> {
+        self.0.load().replays.clone()
     }
 
     /// Whether changes can be asked for at all.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::gateway::Gateway;
+use super::Admin;
 use crate::gateway::active_config::ActiveConfig;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
@@ -40,13 +40,15 @@ pub(super) fn routes(active: &ActiveConfig, history: &History) -> Value {
 }
 
 /// Limits, in the order of the configuration.
-pub(super) fn limits(gateway: &Gateway, active: &ActiveConfig, history: &History) -> Value {
+pub(super) fn limits(admin: &Admin, active: &ActiveConfig) -> Value {
+    let Admin { gateway, records, .. } = admin;
+    let replays = records.access.replays();
     let ruleset = &active.ruleset;
     let usage = gateway.store.usage(&active.binding);
     let limits = ruleset.limits.iter().enumerate().zip(usage).filter(|((_, limit), _)| is_shown(limit));
     let limits = limits.map(|((id, limit), usage)| {
         let routes = ruleset.matcher.all().iter().filter(|route| route.limits.contains(&LimitId(id)));
-        let activity = history.of_limit(&limit.name);
+        let activity = records.history.of_limit(&limit.name);
         json!({
             "name": limit.name,
             "algorithm": limit.algorithm.as_str(),
@@ -57,6 +59,7 @@ pub(super) fn limits(gateway: &Gateway, active: &ActiveConfig, history: &History
             "plans": plans(limit, &ruleset.plans),
             "keys": usage.keys,
             "max_keys": limit.max_keys,
+            "settings": replays.as_ref().and_then(|replays| replays.settings.get(&limit.name)),
             "rates": rates(&activity, of_limit),
             "series": json!({
                 "admitted": series(&activity, |counts| counts.admitted.saturating_add(counts.delayed)),

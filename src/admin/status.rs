@@ -32,6 +32,8 @@ pub(super) fn status(admin: &Admin) -> Value {
         json!({"name": pool.upstream.name, "nodes": pool.nodes().iter().map(shown).collect::<Vec<_>>()})
     });
     let now = gateway.clock.now();
+    let replays = admin.records.access.replays();
+    let logs = replays.iter().flat_map(|replays| &replays.logs);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "process": std::process::id(),
@@ -39,6 +41,7 @@ pub(super) fn status(admin: &Admin) -> Value {
         "uptime_seconds": now.saturating_sub(admin.started).as_secs_f64(),
         "stopping": admin.phase().is_stopping(),
         "takes_changes": admin.records.access.takes_changes(),
+        "replay_logs": logs.map(|(name, _)| name).collect::<Vec<_>>(),
         "config_hash": active.hash,
         "reload": admin.records.reloads.status(),
         "state": admin.records.snapshots.status(),

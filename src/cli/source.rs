@@ -166,7 +166,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), server_changes(server, &loaded.server)).map_err(with_warnings)?;
     }
-    let access = operators::read(path, &loaded.operators, seen).map_err(with_warnings)?;
+    let access = operators::read(path, &loaded.operators, &text, seen).map_err(with_warnings)?;
     let webhook = loaded.webhook.as_ref().map(|says| webhook::open(path, says, seen)).transpose();
     let webhook = webhook.map_err(with_warnings)?;
     let usage_events = usage_events(path, &loaded, seen).map_err(with_warnings)?;

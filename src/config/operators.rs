@@ -17,6 +17,8 @@ pub struct Operators {
     pub hosts: Vec<String>,
     /// Of so many keys that were denied most there are metrics.
     pub top_denied_metrics: usize,
+    /// The logs that may be replayed.
+    pub replay_logs: Vec<NamedFile>,
 }
 
 const A_FILE: &str = "the name of a file, like `admin.token`";
@@ -30,11 +32,16 @@ pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
     let audit_log = section.get_with("audit_log", |field| named_file(field, "the name of a file, like `audit.log`"));
     let hosts = section.get_or("hosts", Vec::new(), hosts);
     let top_denied_metrics = section.get_or("top_denied_metrics", 0, Field::whole);
+    let replay_logs = section.get_or("replay_logs", Vec::new(), |field| {
+        let items = field.nonempty_list("a list of access logs")?;
+        each_once(&items, |item| named_file(item, "the name of a file, like `access.log.1`"), |log| log.path.clone())
+    });
     Some(Operators {
         token_file: token_file?,
         audit_log: audit_log?,
         hosts: hosts?,
         top_denied_metrics: top_denied_metrics?,
+        replay_logs: replay_logs?,
     })
 }
 

@@ -23,6 +23,7 @@ use super::state::{SnapshotWriter, StateFile};
 use crate::admin::access::Access;
 pub use crate::admin::access::{Token, TokenRules as AccessTerms};
 use crate::admin::reloads::{Attempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
+pub use crate::admin::replays::ReplayTerms;
 use crate::clock::Clock;
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::customers::source::{self, Refresher};

@@ -101,6 +101,7 @@ mod stripe;
 mod tls;
 mod tokens;
 mod traces;
+mod trials;
 mod truncated;
 mod unix_listeners;
 mod uploads;

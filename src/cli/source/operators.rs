@@ -1,22 +1,45 @@
 //! What operators may do, with the token from the file that the configuration names.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::store;
-use super::{name, refuse};
+use super::{SourceText, name, refuse};
+use crate::algorithm::AlgorithmName;
 use crate::cli::source::directory::beside;
-use crate::config::{NamedFile, Operators, Problem, Problems};
+use crate::config::{self, NamedFile, Operators, Problem, Problems, SectionValues};
 use crate::files::FileVersion;
-use crate::runtime::reload::{AccessTerms, Token};
+use crate::runtime::reload::{AccessTerms, ReplayTerms, Token};
 
 /// The shortest token, in bytes.
 const LEAST_TOKEN: usize = 16;
 
-/// Reads the file that `says` names, which lies relative to the configuration at `path`.
-pub(super) fn read(path: &Path, says: &Operators, seen: &mut Vec<FileVersion>) -> Result<AccessTerms, Problems> {
+/// Reads the file that `says` names, which lies relative to the configuration at `path` with this `text`.
+pub(super) fn read(
+    path: &Path,
+    says: &Operators,
+    text: &SourceText,
+    seen: &mut Vec<FileVersion>,
+) -> Result<AccessTerms, Problems> {
     let token = says.token_file.as_ref().map(|named| token(path, named, seen)).transpose()?;
     let audit_log = says.audit_log.as_ref().map(|named| beside(path, named));
-    Ok(AccessTerms { token, audit_log, hosts: says.hosts.clone(), top_denied_metrics: says.top_denied_metrics })
+    let replays = || ReplayTerms {
+        config: path.to_owned(),
+        logs: says.replay_logs.iter().map(|named| (named.path.clone(), beside(path, named))).collect(),
+        settings: config::section_values(text).into_iter().filter_map(settings_to_try).collect(),
+    };
+    let replays = (!says.replay_logs.is_empty()).then(|| Arc::new(replays()));
+    let (hosts, top_denied_metrics) = (says.hosts.clone(), says.top_denied_metrics);
+    Ok(AccessTerms { token, audit_log, hosts, top_denied_metrics, replays })
+}
+
+/// The name of a limit, and its parameters and those of its plans.
+fn settings_to_try(section: SectionValues) -> Option<(String, BTreeMap<String, String>)> {
+    let SectionValues { section, name, mut values } = section;
+    let parameters = || AlgorithmName::ALL.iter().flat_map(|algorithm| algorithm.parameters());
+    values.retain(|path, _| path.starts_with("plans.") || parameters().any(|parameter| parameter.name == path));
+    (section == "limits").then_some((name, values))
 }
 
 fn token(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<Token, Problems> {

@@ -233,6 +233,11 @@ pub(in crate::config) static ADMIN: Table = Table {
             "0",
             "How many of the keys that are denied most have a metric of their own.",
         ),
+        Setting::optional(
+            "replay_logs",
+            Kind::List(&Kind::Text("the name of a file, like `access.log.1`")),
+            "The access logs on which operators may try changes of limits; none where it is left out.",
+        ),
     ],
 };
 

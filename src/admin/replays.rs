@@ -1,0 +1,123 @@
+//! `POST /v1/replay`: what a change of limits makes of a log. The requests are decided by another process, which gets the
+//! processors where the gateway has no use for them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use rustix::process::{Pid, setpriority_process};
+use serde::Deserialize;
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+use super::{JSON, PlainResponse, failure};
+
+/// How long a replay may take: the connection that asks is closed a little later.
+const LONGEST: Duration = Duration::from_secs(50);
+
+/// The niceness of a process that everybody else goes before.
+const LAST: i32 = 19;
+
+/// What may be replayed.
+#[derive(Clone, Debug)]
+pub struct ReplayTerms {
+    /// The configuration.
+    pub config: PathBuf,
+    /// The logs, by the names that the configuration gives them.
+    pub logs: Vec<(String, PathBuf)>,
+    /// What can be tried: by limit, the values by their paths below it, as they are written.
+    pub settings: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// Makes replays, one at a time.
+#[derive(Debug, Default)]
+pub(super) struct Replays(Mutex<()>);
+
+/// What is asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    /// The name of a log.
+    log: String,
+    /// Values by their paths.
+    set: BTreeMap<String, String>,
+}
+
+impl Replays {
+    /// Replays a log as the question in `body` says.
+    pub(super) async fn answer(&self, terms: Option<Arc<ReplayTerms>>, body: &[u8]) -> PlainResponse {
+        let Some(terms) = terms else {
+            let message = "this gateway may not replay any log: name some in the configuration, \
+                 `admin: { replay_logs: [access.log.1] }`";
+            return failure(StatusCode::CONFLICT, message);
+        };
+        let question: Question = match serde_json::from_slice(body) {
+            Ok(question) => question,
+            Err(error) => {
+                let message = format!(
+                    "the question cannot be read ({error}); it is written \
+                     {{\"log\": \"access.log.1\", \"set\": {{\"limits.per-customer.rate\": \"20/m\"}}}}"
+                );
+                return failure(StatusCode::BAD_REQUEST, &message);
+            }
+        };
+        let Some((_, log)) = terms.logs.iter().find(|(name, _)| *name == question.log) else {
+            let known: Vec<&str> = terms.logs.iter().map(|(name, _)| name.as_str()).collect();
+            let message = format!("`admin.replay_logs` does not have this log, only {}", known.join(", "));
+            return failure(StatusCode::NOT_FOUND, &message);
+        };
+        if question.set.is_empty() {
+            return failure(StatusCode::BAD_REQUEST, "`set` has no setting that is to be tried");
+        }
+        let Ok(_turn) = self.0.try_lock() else {
+            return failure(StatusCode::CONFLICT, "another replay runs; ask again when it has ended");
+        };
+        let mut arguments: Vec<OsString> = ["replay", "--format", "json", "--config"].map(OsString::from).to_vec();
+        arguments.push((&terms.config).into());
+        arguments.extend(question.set.iter().map(|(path, value)| format!("--set={path}={value}").into()));
+        arguments.extend(["--".into(), log.as_path().into()]);
+        match tokio::time::timeout(LONGEST, replayed(arguments)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                failure(StatusCode::SERVICE_UNAVAILABLE, &format!("the replay cannot be started: {error}"))
+            }
+            Err(_) => {
+                let message = format!(
+                    "the log is too long to be replayed here within {} s; `tollgate replay` has no such bound",
+                    LONGEST.as_secs()
+                );
+                failure(StatusCode::SERVICE_UNAVAILABLE, &message)
+            }
+        }
+    }
+}
+
+/// Runs this program with `arguments`; where nobody waits any longer, the process is ended.
+async fn replayed(arguments: Vec<OsString>) -> std::io::Result<PlainResponse> {
+    // on Linux the same program even where a newer one has taken its place
+    let program = if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { std::env::current_exe()? };
+    let child = Command::new(program)
+        .arg0("tollgate")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    if let Some(pid) = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
+        setpriority_process(Some(pid), LAST)?;
+        // where memory runs out, the kernel ends the replay and not the gateway; there is no such file but on Linux
+        drop(std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000"));
+    }
+    let output = child.wait_with_output().await?;
+    if output.status.success() {
+        return Ok((StatusCode::OK, JSON, String::from_utf8_lossy(&output.stdout).into_owned()));
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let reason = if said.trim().is_empty() { output.status.to_string() } else { said.trim().to_owned() };
+    Ok(failure(StatusCode::UNPROCESSABLE_ENTITY, &reason))
+}
