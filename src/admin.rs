@@ -342,6 +342,7 @@ fn page_file(path: &str) -> Option<(&'static str, &'static str)> {
         "/page/page.css" => Some(("text/css; charset=utf-8", include_str!("admin/page/page.css"))),
         "/page/page.js" => Some((SCRIPT, include_str!("admin/page/page.js"))),
         "/page/ask.js" => Some((SCRIPT, include_str!("admin/page/ask.js"))),
+        "/page/try.js" => Some((SCRIPT, include_str!("admin/page/try.js"))),
         "/page/draw.js" => Some((SCRIPT, include_str!("admin/page/draw.js"))),
         "/page/icon.svg" => Some(("image/svg+xml", include_str!("admin/page/icon.svg"))),
         _ => None,

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::support::browser::{Browser, Screen};
 use crate::support::{Gateway, Origin, SetsAtEnd, wait_until};
+use crate::trials;
 
 const WIDE: Screen = Screen { width: 1280, height: 1000, dark: false };
 
@@ -128,7 +129,7 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
         browser.wait_for("document.getElementById('answer').textContent.includes('customer acme, plan free')");
         assert_eq!(browser.evaluate("document.getElementById('answer').textContent.includes('k-acme')"), false);
 
-        readable(&mut browser);
+        readable(&mut browser, "page");
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             browser.set_screen(WIDE);
             browser.evaluate("scrollTo(0, 0)");
@@ -142,8 +143,8 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
 }
 
 /// Nothing is cut off, every field has a label, and text stands out from its ground; there are pictures to look at.
-fn readable(browser: &mut Browser) {
-    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
+fn readable(browser: &mut Browser, folder: &str) {
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&pictures).unwrap();
     for (width, height) in [(1280, 2100), (390, 3600)] {
         for dark in [false, true] {
@@ -187,6 +188,47 @@ const CONTRAST: &str = "(() => {
         return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     }));
 })()";
+
+#[test]
+fn a_change_of_a_limit_is_tried_with_the_keyboard() {
+    let origin = Origin::start();
+    let gateway = trials::started(&origin);
+    let mut browser = Browser::start();
+    browser.set_screen(WIDE);
+    browser.open(&format!("http://{}/", gateway.admin));
+    browser.wait_for("document.getElementById('try')?.checkVisibility() === true");
+    let answer = "document.getElementById('try-answer').textContent";
+    browser.evaluate("document.getElementById('try-log').focus()");
+    let focused = |browser: &mut Browser| browser.evaluate("document.activeElement.id || document.activeElement.name");
+    browser.press("Tab");
+    assert_eq!(focused(&mut browser), "try-limit");
+    browser.press("Tab");
+    assert_eq!(focused(&mut browser), "try-token");
+    browser.command("Input.insertText", json!({ "text": "a-wrong-token-0123456" }));
+    browser.press("Tab");
+    assert_eq!(focused(&mut browser), "plans.few.limit");
+    browser.press("Tab");
+    assert_eq!(focused(&mut browser), "plans.more.limit");
+    browser.press("Enter");
+    browser.wait_for(&format!("{answer}.startsWith('Nothing is changed')"));
+    browser.command("Input.insertText", json!({ "text": "1" }));
+    browser.press("Enter");
+    browser.wait_for(&format!("{answer}.includes('changes need the token')"));
+    browser.evaluate("document.getElementById('try-token').select(); document.getElementById('try-token').focus()");
+    browser.command("Input.insertText", json!({ "text": "canary-token-0123456789" }));
+    browser.press("Enter");
+    browser.wait_for(&format!("{answer}.startsWith('Requests newly denied: 2, no longer denied: 0')"));
+    let rows = "[...document.querySelectorAll('#try-answer tbody tr')].map(row => [...row.children].map(cell => cell.textContent).join(' | '))";
+    let mut rows: Vec<String> = serde_json::from_value(browser.evaluate(rows)).unwrap();
+    rows[3..].sort_unstable();
+    let expected =
+        ["requests | 8 | 8", "denied | 3 (38 %) | 5 (63 %)", "keys denied by daily | 1 | 2", "ann | 1", "bob | 1"];
+    assert_eq!(rows, expected);
+    // what is typed stays while the page goes on
+    browser.wait_for("document.body.dataset.live === 'yes'");
+    assert_eq!(browser.evaluate("document.querySelector('[name=\"plans.more.limit\"]').value"), "1");
+    readable(&mut browser, "trial");
+}
 
 #[test]
 fn what_clients_send_is_text_and_what_fails_is_told() {

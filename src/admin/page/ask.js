@@ -1,22 +1,10 @@
 // Questions about one customer, or about one key: named by its parts, or by a request.
 
-import { byId, clockTime, duration, keyLine, make, whole } from "/page/draw.js";
+import { byId, clockTime, duration, keyLine, make, post, whole } from "/page/draw.js";
 
 let limits = [];
 let asked = null;
 let decisions = [];
-
-async function post(path, question) {
-  const response = await fetch(path, {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(question),
-    signal: AbortSignal.timeout(10000),
-  });
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error ?? `the gateway answers ${response.status}`);
-  return answer;
-}
 
 /** The limits and plans that can be asked about. */
 export function showLimits(known, plans) {

@@ -1,8 +1,21 @@
-// Makes elements and keeps them up to date. Whatever comes from the gateway gets onto the page as text, never as markup.
+// Asks the gateway, makes elements and keeps them up to date. Whatever comes from the gateway gets onto the page as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 export const byId = (id) => document.getElementById(id);
+
+/** Asks the gateway a question. */
+export async function post(path, question, headers = {}, patienceMs = 10000) {
+  const response = await fetch(path, {
+    method: "POST",
+    headers: { "content-type": "application/json", ...headers },
+    body: JSON.stringify(question),
+    signal: AbortSignal.timeout(patienceMs),
+  });
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error ?? `the gateway answers ${response.status}`);
+  return answer;
+}
 
 /** An element with a class and children: elements, or texts. */
 export function make(tag, className, ...children) {

@@ -2,6 +2,7 @@
 
 import { byId, clockTime, drawSpark, duration, facts, follow, keyLine, make, percent, rate, say, spark, whole } from "/page/draw.js";
 import { prepareQuestions, showDecisions as showDecisionsToAskFor, showLimits as showLimitsToAskFor } from "/page/ask.js";
+import { prepareTrials, showTrials } from "/page/try.js";
 
 const EVERY_MS = 2000;
 const MOST_ROWS = 100;
@@ -27,6 +28,7 @@ async function update() {
     showDecisions(decisions);
     showLimitsToAskFor(limits.limits, status.plans);
     showDecisionsToAskFor(decisions.decisions);
+    showTrials(status.replay_logs, limits.limits);
     say(byId("chip-page"), "live", "chip good");
     document.body.dataset.live = "yes";
   } catch (error) {
@@ -233,4 +235,5 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) update();
 });
 prepareQuestions();
+prepareTrials();
 keepUpdating();

@@ -111,6 +111,16 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
+    /// Presses and releases a key that has no text of its own.
+    pub fn press(&mut self, key: &str) {
+        let code = if key == "Enter" { 13 } else { 9 };
+        let text = if key == "Enter" { "\r" } else { "" };
+        for kind in ["keyDown", "keyUp"] {
+            let event = json!({ "type": kind, "key": key, "code": key, "text": text, "windowsVirtualKeyCode": code });
+            self.command("Input.dispatchKeyEvent", event);
+        }
+    }
+
     /// Looks again and again until an expression is true on the page.
     #[track_caller]
     pub fn wait_for(&mut self, expression: &str) {
