@@ -4,6 +4,8 @@
 //! what was taken for it is given back. Nobody waits for Redis longer than [`Settings::timeout`]; a breaker stops asking
 //! while it does not answer.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -53,9 +55,13 @@ use fallback::{DegradedCharge, Fallback, share};
 use heartbeat::NodeCount;
 use lease::{Leased, Leases};
 use limit::ChargePart;
-use link::{Link, Script};
+use link::{Link, Script, Scripts};
 use memory::Memory;
 use slots::Slots;
+
+/// By key. Keys are keyed hashes, so nobody chooses where they lie, and a fixed hasher has all of them come in an order that
+/// a simulation sees again.
+type ByKey<T> = HashMap<LimitKey, T, BuildHasherDefault<DefaultHasher>>;
 
 /// Is told of every call.
 pub type Observer = Box<dyn Fn(CallEvent) + Send + Sync>;
@@ -81,8 +87,8 @@ struct SharedNode {
     /// Tells nodes apart.
     id: u64,
     settings: Settings,
-    link: Link,
-    heartbeat_link: Link,
+    link: Box<dyn Scripts>,
+    heartbeat_link: Box<dyn Scripts>,
     script: Script,
     clock: Arc<dyn Clock>,
     observer: Observer,
@@ -143,13 +149,26 @@ pub(super) enum Asked {
 impl SharedStore {
     /// Connects when it is first asked. `threads` is how many threads ask.
     pub fn new(settings: Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
+        let link = |threads| Box::new(Link::new(settings.servers.clone(), threads)) as Box<dyn Scripts>;
+        let links = (link(threads), link(1));
+        Self::reached_over(links, rand::random(), settings, clock, observer)
+    }
+
+    /// As the node `id`, which no other one is, that asks over the first link and sends its heartbeats over the second.
+    pub fn reached_over(
+        (link, heartbeat_link): (Box<dyn Scripts>, Box<dyn Scripts>),
+        id: u64,
+        settings: Settings,
+        clock: Arc<dyn Clock>,
+        observer: Observer,
+    ) -> Self {
         let least = settings.nodes.unwrap_or(1);
         Self(Arc::new(SharedNode {
-            id: rand::random(),
+            id,
             node_count: Mutex::new(NodeCount::at_least(least)),
             nodes: AtomicU64::new(least),
-            link: Link::new(settings.servers.clone(), threads),
-            heartbeat_link: Link::new(settings.servers.clone(), 1),
+            link,
+            heartbeat_link,
             settings,
             script: Script::new(&SCRIPT),
             clock,

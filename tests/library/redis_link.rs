@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use server::PATIENCE;
 use tollgate::store::redis::{Encoded, Field};
-use tollgate::store::shared::link::{CallError, Link, Script, Servers};
+use tollgate::store::shared::link::{CallError, Link, Script, Scripts, Servers};
 
 /// Adds to a number, and says it beside what it was told.
 const COUNT: &str = "return {ARGV[1], redis.call('INCR', KEYS[1])}";

@@ -5,7 +5,7 @@
 //! told is kept and told later, so totals are right again after a partition. A key that is new to a node is asked for
 //! first.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -15,12 +15,12 @@ use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, KeyState};
 use crate::store::shared::limit::{ChargePart, scaled};
-use crate::store::shared::{SharedNode, at_once};
+use crate::store::shared::{ByKey, SharedNode, at_once};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The keys that a node counts.
 #[derive(Default)]
-pub(super) struct EventualCounters(Mutex<HashMap<LimitKey, Count>>);
+pub(super) struct EventualCounters(Mutex<ByKey<Count>>);
 
 /// One key. Times are Redis's.
 struct Count {
@@ -159,7 +159,7 @@ impl SharedNode {
     }
 
     pub(super) async fn sync_all(self: &Arc<Self>) {
-        let mut by_slot: HashMap<u16, Vec<ChargePart>> = HashMap::new();
+        let mut by_slot: BTreeMap<u16, Vec<ChargePart>> = BTreeMap::new();
         for part in self.counters.take_unsynced() {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
         }

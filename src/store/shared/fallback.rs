@@ -4,7 +4,6 @@
 //! A share of 1/N is the whole limit with every cost taken N times, which is exact for every algorithm. It starts from
 //! the usage that the node knew, so that an outage is no new burst.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +13,7 @@ use tokio::sync::MutexGuard;
 use crate::algorithm::{Decision, Headroom};
 use crate::charge::{AllCharged, Charge, Charged, Enforcement, OnStoreDown, Taken};
 use crate::store::local::{self, LocalStore};
+use crate::store::shared::ByKey;
 use crate::store::shared::limit::{ChargePart, scaled};
 use crate::store::shared::slots::Slots;
 use crate::units::{Cost, LimitKey, Nanos};
@@ -26,7 +26,7 @@ use ledger::{MadeGood, OutageLedger};
 /// What this node did by itself.
 pub(super) struct Fallback {
     /// The tokens of each key that were admitted while Redis was unavailable.
-    owed: Mutex<HashMap<LimitKey, OutageLedger>>,
+    owed: Mutex<ByKey<OutageLedger>>,
     /// Counts the keys that began to be owed.
     generations: AtomicU64,
     /// Locked while a key is reconciled, so that its tokens are reconciled once.

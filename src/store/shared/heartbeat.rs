@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
 use crate::store::redis::{Encoded, Field};
@@ -69,6 +71,8 @@ impl SharedNode {
     /// Says that this node is there, and finds out whether Redis answers, for as long as it is polled.
     pub(super) async fn keep_heartbeat(self: &Arc<Self>) {
         let script = Script::new(HEARTBEAT_SCRIPT);
+        // nodes need not begin alike
+        let mut random = SmallRng::seed_from_u64(self.id);
         loop {
             let health = self.heartbeat(&script).await;
             let state = self.breaker.lock().state();
@@ -77,7 +81,7 @@ impl SharedNode {
                 State::Closed => {}
                 _ => self.probed(health),
             }
-            let pause = self.breaker.lock().pause(rand::random());
+            let pause = self.breaker.lock().pause(random.random());
             sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
         }
     }

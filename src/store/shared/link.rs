@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use async_trait::async_trait;
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 use smallvec::SmallVec;
 use tokio::sync::Mutex;
@@ -19,6 +20,22 @@ use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{Encoded, Field};
 use crate::units::LimitKey;
 
+/// The servers that hold what is shared, as a node reaches them. A simulation has others.
+#[async_trait]
+pub trait Scripts: Send + Sync {
+    /// Runs `script`, whose answer is a list. All keys lie in one slot. Dropping the future does not undo what is sent.
+    async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError>;
+
+    /// Where the buckets of `tag` lie: those of one slot can go in one call.
+    fn slot(&self, tag: LimitKey) -> u16;
+
+    /// Forgets all connections: the next calls open others, and those that wait for answers get none.
+    fn give_up(&self);
+
+    /// Connects this thread, if that can be done in a moment.
+    async fn open(&self);
+}
+
 /// A script and its SHA-1, by which Redis knows it once it was run.
 #[derive(Debug)]
 pub struct Script {
@@ -30,7 +47,7 @@ pub struct Script {
 
 /// What a script answered.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reply(Vec<Value>);
+pub struct Reply(pub Vec<Value>);
 
 /// Connections to Redis: some for each thread that asks, so that no thread waits for another's. What several requests of a
 /// thread ask at once goes out together. A thread whose connection is being opened asks over another's meanwhile.
@@ -45,6 +62,11 @@ impl Script {
     /// The script `text`.
     pub fn new(text: &'static str) -> Self {
         Self { text, sha1: redis::Script::new(text).get_hash().to_owned(), sending: Mutex::default() }
+    }
+
+    /// The script.
+    pub const fn text(&self) -> &'static str {
+        self.text
     }
 }
 
@@ -71,14 +93,25 @@ impl Link {
         Self { servers, pools }
     }
 
-    /// Where the buckets of `tag` lie: those of one slot can go in one call. 0 for all where there is no cluster.
-    pub fn slot(&self, tag: LimitKey) -> u16 {
-        if self.servers.is_cluster() { slot_of(&hash_tag(tag)) } else { 0 }
+    fn own(&self) -> &Pool {
+        &self.pools[thread_number() % self.pools.len()]
     }
 
-    /// Runs `script`, whose answer is a list. All keys lie in one slot. Dropping the future does not undo what is
-    /// sent. A server that says nothing to anybody for a second is given up.
-    pub async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError> {
+    /// The connections of this thread; those of another while these are opened.
+    fn pool_for(&self, key: &str) -> &Pool {
+        let own = self.own();
+        if own.leads_to(key) {
+            return own;
+        }
+        own.set_out(key);
+        self.pools.iter().find(|pool| pool.leads_to(key)).unwrap_or(own)
+    }
+}
+
+#[async_trait]
+impl Scripts for Link {
+    /// A server that says nothing to anybody for a second is given up.
+    async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError> {
         let key = encoded.keys.first().map(String::as_str).unwrap_or_default();
         let pool = self.pool_for(key);
         let asked = loop {
@@ -99,30 +132,19 @@ impl Link {
         }
     }
 
-    /// Forgets all connections: the next calls open others, and those that wait for answers get none.
-    pub fn give_up(&self) {
+    /// 0 for all where there is no cluster.
+    fn slot(&self, tag: LimitKey) -> u16 {
+        if self.servers.is_cluster() { slot_of(&hash_tag(tag)) } else { 0 }
+    }
+
+    fn give_up(&self) {
         for pool in &self.pools {
             pool.give_up();
         }
     }
 
-    /// Connects this thread, if that can be done in a moment.
-    pub async fn open(&self) {
+    async fn open(&self) {
         drop(timeout(CONNECT_TIME.to_duration(), self.own().open()).await);
-    }
-
-    fn own(&self) -> &Pool {
-        &self.pools[thread_number() % self.pools.len()]
-    }
-
-    /// The connections of this thread; those of another while these are opened.
-    fn pool_for(&self, key: &str) -> &Pool {
-        let own = self.own();
-        if own.leads_to(key) {
-            return own;
-        }
-        own.set_out(key);
-        self.pools.iter().find(|pool| pool.leads_to(key)).unwrap_or(own)
     }
 }
 

@@ -78,8 +78,11 @@ impl SharedNode {
         true
     }
 
-    /// Reconciles the keys of `parts`, before they are charged again. Whether nothing is owed of them any more.
+    /// Reconciles the keys of `parts`, before they are charged again. Whether Redis knows all that was admitted of them.
     pub(super) async fn settle(self: &Arc<Self>, parts: &[ChargePart]) -> bool {
+        if !self.announce_slots_of(parts).await {
+            return false;
+        }
         if self.fallback.owes() {
             for part in parts {
                 if !self.reconcile_key(part.key).await {

@@ -1,7 +1,7 @@
 //! The slots of `concurrency` that requests of this node hold. They are counted here, which decides while Redis is
 //! unavailable, and Redis is told of them for as long as they are held: it forgets those that it does not hear of.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,9 +25,11 @@ pub(super) struct Slots {
 #[derive(Default)]
 struct Table {
     /// By their numbers.
-    held: HashMap<u64, Held>,
+    held: BTreeMap<u64, Held>,
     /// How much of each key is held.
     in_flight: HashMap<LimitKey, Cost>,
+    /// Slots that are held and that Redis does not count, by their numbers and keys.
+    uncounted: BTreeSet<(u64, LimitKey)>,
     /// Slots that are held no more, of which Redis could not be told; and when they ended.
     ended: Vec<(u64, ChargePart, Nanos)>,
 }
@@ -89,6 +91,7 @@ impl Slots {
         let mut table = self.table.lock();
         let Held { parts, is_told } = table.held.remove(&slot).unwrap_or_default();
         for part in &parts {
+            table.uncounted.remove(&(slot, part.key));
             if let Some(in_flight) = table.in_flight.get_mut(&part.key) {
                 *in_flight = in_flight.saturating_sub(part.cost);
                 if *in_flight == 0 {
@@ -99,14 +102,33 @@ impl Slots {
         if is_told { parts } else { Parts::new() }
     }
 
-    /// All that are held, of which Redis is told now.
-    fn tell(&self) -> Vec<(u64, ChargePart)> {
-        let mut table = self.table.lock();
-        let held = table.held.iter_mut().flat_map(|(slot, held)| {
-            held.is_told = true;
-            held.parts.iter().map(|part| (*slot, part.clone()))
+    /// All that are held.
+    fn all(&self) -> Vec<(u64, ChargePart)> {
+        let table = self.table.lock();
+        table.held.iter().flat_map(|(slot, held)| held.parts.iter().map(|part| (*slot, part.clone()))).collect()
+    }
+
+    /// The slots of these keys that Redis does not count.
+    fn uncounted(&self, keys: &[LimitKey]) -> Vec<(u64, ChargePart)> {
+        let table = self.table.lock();
+        let some = table.uncounted.iter().filter(|(_, key)| keys.contains(key));
+        let parts = some.filter_map(|(slot, key)| {
+            let part = table.held.get(slot)?.parts.iter().find(|part| part.key == *key)?;
+            Some((*slot, part.clone()))
         });
-        held.collect()
+        parts.collect()
+    }
+
+    /// Redis is being told of the slot.
+    fn note_told(&self, slot: u64) {
+        if let Some(held) = self.table.lock().held.get_mut(&slot) {
+            held.is_told = true;
+        }
+    }
+
+    /// Redis counts the slot under the key.
+    fn note_counted(&self, slot: u64, key: LimitKey) {
+        self.table.lock().uncounted.remove(&(slot, key));
     }
 
     fn keep_ended(&self, slot: u64, part: ChargePart, now: Nanos) {
@@ -129,6 +151,9 @@ impl Table {
         let held = self.held.entry(slot).or_default();
         held.parts.push(part.clone());
         held.is_told |= is_told;
+        if !is_told {
+            self.uncounted.insert((slot, part.key));
+        }
         let in_flight = self.in_flight.entry(part.key).or_default();
         *in_flight = in_flight.saturating_add(part.cost);
     }
@@ -151,7 +176,7 @@ impl SharedNode {
             let node = Arc::clone(self);
             async move { node.renew_slot(slot, part).await }
         };
-        at_once(TOLD_AT_ONCE, self.slots.tell().into_iter().map(renew).collect()).await;
+        at_once(TOLD_AT_ONCE, self.slots.all().into_iter().map(renew).collect()).await;
         let end = |(slot, part)| {
             let node = Arc::clone(self);
             async move { node.end_slot(slot, part).await }
@@ -159,10 +184,26 @@ impl SharedNode {
         at_once(TOLD_AT_ONCE, self.slots.take_ended(self.clock.now()).into_iter().map(end).collect()).await;
     }
 
+    /// Tells Redis of the slots of the keys of `parts` that it does not count. Whether it counts all.
+    pub(super) async fn announce_slots_of(&self, parts: &[ChargePart]) -> bool {
+        let keys: SmallVec<[LimitKey; 2]> =
+            parts.iter().filter(|part| part.rule().holds()).map(|part| part.key).collect();
+        if keys.is_empty() {
+            return true;
+        }
+        for (slot, part) in self.slots.uncounted(&keys) {
+            self.renew_slot(slot, part).await;
+        }
+        self.slots.uncounted(&keys).is_empty()
+    }
+
     async fn renew_slot(&self, slot: u64, part: ChargePart) {
         if self.slots.is_held(slot) {
+            self.slots.note_told(slot);
             let name = slot_name(self.id, slot);
-            drop(self.call_change(("renew", Call::Renew), &[(part.clone(), CallArgument::Slot(&name))]).await);
+            if self.call_change(("renew", Call::Renew), &[(part.clone(), CallArgument::Slot(&name))]).await.is_ok() {
+                self.slots.note_counted(slot, part.key);
+            }
             if !self.slots.is_held(slot) {
                 // its end went another way, and may have come first
                 self.end_slot(slot, part).await;

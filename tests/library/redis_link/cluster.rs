@@ -5,7 +5,7 @@ use std::pin::pin;
 use tollgate::redis_client::{Address, Layout, Servers, slot_of};
 use tollgate::store::redis::Encoded;
 use tollgate::store::redis::codec::hash_tag;
-use tollgate::store::shared::link::CallError;
+use tollgate::store::shared::link::{CallError, Scripts};
 use tollgate::units::LimitKey;
 
 use crate::redis_link::Caller;

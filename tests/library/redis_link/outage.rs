@@ -8,7 +8,7 @@ use crate::redis_link::ports::free_port;
 use crate::redis_link::server::Server;
 use crate::redis_link::{COUNT, Caller};
 use tollgate::redis_client::Credentials;
-use tollgate::store::shared::link::{CallError, Link, Script, Servers};
+use tollgate::store::shared::link::{CallError, Link, Script, Scripts, Servers};
 
 #[tokio::test]
 async fn a_script_that_the_server_forgot_is_told_again() {

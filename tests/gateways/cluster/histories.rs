@@ -1,14 +1,9 @@
 //! Seeded histories of three gateways in virtual time: they start, join, leave, stall, die and lose sight of each other while all
 //! that can be charged is charged. What clients are told is held against the bounds that docs/cluster.md states.
 //!
-//! `SEED=7 HISTORIES=1000` plays that history and the 999 after it; of a single one all that happens is
-//! logged.
-
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,10 +17,12 @@ use tollgate::store::LocalStore;
 use tollgate::units::Nanos;
 
 use crate::client::{Client, FAST, HELD, KEYS, RATE, SPENT, WIDE, key, rules};
-use crate::network::{Pair, pair};
+use crate::cluster::fleet::World;
+use crate::cluster::network::{Pair, pair};
 use crate::node::{MANY, Node, Setup};
 use crate::oracle::Ledger;
-use crate::world::{World, ms};
+use crate::play::{self, play, play_all};
+use crate::world::ms;
 
 const GATEWAYS: usize = 3;
 /// How long it may take until nothing moves any more.
@@ -65,7 +62,7 @@ struct History {
     story: String,
 }
 
-impl History {
+impl play::History for History {
     fn new(seed: u64, tells: bool) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
         let timeout = *[100, 200, 400].choose(&mut random).unwrap();
@@ -77,8 +74,8 @@ impl History {
         let mut setup = Setup::new(ms(timeout), GATEWAYS.div_ceil(2), limits);
         let one_thread = random.random_ratio(7, 8);
         setup.states = if one_thread { LocalStore::for_one_thread } else { LocalStore::new };
-        let world = World::new(random.random(), 3, delay, setup);
-        let setup = Arc::clone(world.setup());
+        let world = World::of(random.random(), 3, delay, setup);
+        let setup = Arc::clone(&world.around.setup);
         let mut history = Self {
             world,
             random,
@@ -95,11 +92,21 @@ impl History {
         history
     }
 
+    fn digest(&self) -> u64 {
+        self.ledger.lock().digest()
+    }
+
+    fn story(&self) -> &str {
+        &self.story
+    }
+}
+
+impl History {
     fn tell(&mut self, what: &str) {
         let now = self.world.elapsed();
         writeln!(self.story, "{now} {what}").unwrap();
         if self.tells {
-            drop(writeln!(std::io::stderr(), "{now} {what}"));
+            tracing::info!(%now, "{what}");
         }
     }
 
@@ -186,7 +193,8 @@ impl History {
         requests: impl FnOnce(Client, Arc<AtomicBool>) -> F,
     ) {
         let gateway = self.world.gateway(number);
-        let client = Client { gateway: number, node: Arc::clone(&gateway.node), ledger: Arc::clone(&self.ledger) };
+        let client =
+            Client { gateway: number, node: Arc::clone(&gateway.node), ledger: Arc::clone(&self.ledger), beside: 0..0 };
         let over = Arc::new(AtomicBool::new(false));
         let task = gateway.spawn(requests(client, Arc::clone(&over)));
         self.loads.push(Load { gateway: number, over, task });
@@ -271,18 +279,18 @@ impl History {
             }
             Event::Part(parted, time) => {
                 self.more += 1;
-                self.world.network.part(parted);
+                self.world.around.network.part(parted);
                 self.pass(time);
-                self.world.network.heal(self.world.now);
+                self.world.around.network.heal(self.world.now);
             }
             Event::Cut(between) => {
                 self.more += 1;
-                self.world.network.cut(between);
+                self.world.around.network.cut(between);
             }
             Event::Slow(between, more, time) => {
-                self.world.network.slow(Some((between, more)));
+                self.world.around.network.slow(Some((between, more)));
                 self.pass(time);
-                self.world.network.slow(None);
+                self.world.around.network.slow(None);
                 self.pass(ms(2 * more));
                 self.more += self.late() - before;
             }
@@ -405,51 +413,6 @@ fn any(history: &mut History, seed: u64) {
     history.play(seed.is_multiple_of(3));
 }
 
-/// Plays a history as `how` says. Returns what tells it from others.
-fn play(seed: u64, tells: bool, how: fn(&mut History, u64)) -> Result<u64, String> {
-    if tells {
-        let logs = tracing_subscriber::fmt().without_time().with_ansi(false).with_target(false);
-        drop(logs.with_writer(std::io::stderr).try_init());
-    }
-    let mut history = History::new(seed, tells);
-    let played = catch_unwind(AssertUnwindSafe(|| how(&mut history, seed)));
-    let digest = history.ledger.lock().digest();
-    played.map(|()| digest).map_err(|panic| {
-        let said = panic.downcast_ref::<String>().map_or("it panicked", String::as_str);
-        format!("SEED={seed} HISTORIES=1: {said}\n{}", history.story)
-    })
-}
-
-fn number_from(variable: &str, otherwise: u64) -> u64 {
-    std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
-}
-
-fn play_all(histories: u64, how: fn(&mut History, u64)) {
-    let (first, count) = (number_from("SEED", 1), number_from("HISTORIES", histories));
-    let (next, failed) = (AtomicU64::new(first), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        for _ in 0..2.min(count) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + count {
-                        return;
-                    }
-                    let played = play(seed, count == 1, how);
-                    failed.lock().extend(played.err());
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner();
-    assert!(
-        failed.is_empty(),
-        "{} of {count} histories failed; replay one as it says\n{}",
-        failed.len(),
-        failed.join("\n")
-    );
-}
-
 #[test]
 fn gateways_admit_what_the_documentation_says_whatever_happens() {
     play_all(40, any);
@@ -457,7 +420,7 @@ fn gateways_admit_what_the_documentation_says_whatever_happens() {
 
 #[test]
 fn two_changes_of_members_at_once_lose_no_use() {
-    play_all(30, |history, _| history.change_twice());
+    play_all(30, |history: &mut History, _| history.change_twice());
 }
 
 #[test]

@@ -1,14 +1,9 @@
 //! Two gateways' stores that divide keys among themselves, in one process: who decides, by whose parameters, and what
 //! becomes of what is taken back.
 
-#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
-
-mod client;
+mod fleet;
 mod histories;
 mod network;
-mod node;
-mod oracle;
-mod world;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,8 +18,9 @@ use tollgate::cluster::OsPlatform;
 use tollgate::store::{Amendment, Receipt};
 use tollgate::units::{LimitKey, Nanos};
 
-use node::{BURST, HELD, LOG, MANY, Node, SLOTS, SMALL, Setup, begun, gcra, one, wait_for};
-use world::{World, ms};
+use crate::cluster::fleet::World;
+use crate::node::{BURST, HELD, LOG, MANY, Node, SLOTS, SMALL, Setup, begun, gcra, one, wait_for};
+use crate::world::ms;
 
 /// Two gateways that know each other, and a way to keys that the second owns. The first has a burst of `bursts[0]`.
 struct Pair {
@@ -266,7 +262,7 @@ async fn a_gateway_that_leaves_while_all_its_keys_are_asked_for_refills_none() {
 #[test]
 fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
     for (seed, stall) in [(1, 150), (2, 400), (3, 800)] {
-        let mut world = World::new(seed, 2, (1, 6), Setup::usual(5, ms(100)));
+        let mut world = World::of(seed, 2, (1, 6), Setup::usual(5, ms(100)));
         world.start(0);
         world.start(1);
         assert!(world.comes(Nanos::from_secs(10), |world| world.is_quiet()));
@@ -309,7 +305,7 @@ fn gateways_that_find_each_other_hand_out_each_burst_once() {
     for pause in (1700..2200).step_by(60) {
         let mut setup = Setup::usual(5, ms(100));
         setup.founding.min_members = 2;
-        let mut world = World::new(pause, 3, (3, 6), setup);
+        let mut world = World::of(pause, 3, (3, 6), setup);
         world.start(0);
         world.pass(ms(pause));
         world.start(1);
@@ -341,7 +337,7 @@ fn gateways_that_find_each_other_hand_out_each_burst_once() {
 /// Nothing ends the connections of a machine that loses its power.
 #[test]
 fn a_slot_of_a_gateway_that_falls_silent_comes_back() {
-    let mut world = World::new(1, 2, (1, 6), Setup::usual(5, ms(100)));
+    let mut world = World::of(1, 2, (1, 6), Setup::usual(5, ms(100)));
     world.start(0);
     world.start(1);
     assert!(world.comes(Nanos::from_secs(10), |world| world.is_quiet()));

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
-use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
+use tollgate::charge::{Charge, Enforcement, Mode, RuleRef, Sharing};
 use tollgate::clock::Clock;
 use tollgate::cluster::members::Founding;
 use tollgate::cluster::ring::Member;
 use tollgate::cluster::settings::{Peers, Settings};
 use tollgate::cluster::{Cluster, Outcome, Platform, Secret};
-use tollgate::store::{Binding, LimitSpec, LocalStore, Receipt, Store};
+use tollgate::store::{Binding, LimitSpec, LocalStore, Receipt, SharedStore, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
 /// The limits of [`Setup::usual`], by position.
@@ -114,6 +114,22 @@ impl Node {
         });
         let binding = store.bind(&limits.collect::<Vec<_>>());
         Self { store, binding, clock, asked }
+    }
+
+    /// One whose limits lie in a Redis.
+    pub(crate) fn sharing(shared: SharedStore, limits: &[(Rule, Sharing)], clock: Arc<dyn Clock>) -> Self {
+        let store = Arc::new(Store::new(LocalStore::for_one_thread(), Some(shared), None));
+        let named = limits.iter().enumerate().map(|(number, limit)| (format!("limit {number}"), limit));
+        let named: Vec<_> = named.collect();
+        let limits = named.iter().map(|(name, (rule, sharing))| LimitSpec {
+            mode: Mode::Shared(*sharing),
+            rules: std::slice::from_ref(rule),
+            max_keys: 1000,
+            gives_back: true,
+            ..LimitSpec::bare(name, rule.name(), 1)
+        });
+        let binding = store.bind(&limits.collect::<Vec<_>>());
+        Self { store, binding, clock, asked: Arc::default() }
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {

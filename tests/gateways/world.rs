@@ -3,21 +3,16 @@
 //! Each gateway runs on a runtime of its own. Its clock stands still until the world moves it on, by no more than a message
 //! takes at least: so nothing arrives in a gateway's past. All of it runs on one thread, and the same seed gives the same world.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep};
 use tollgate::clock::Clock;
-use tollgate::cluster::Report;
-use tollgate::cluster::state_service::StateService;
 use tollgate::units::Nanos;
 
-use crate::network::{Network, Port};
-use crate::node::{Node, Setup};
+use crate::node::Node;
 
 /// Some minutes after a full hour: no window of an hour ends while a world lasts.
 const BEGINNING: Nanos = Nanos::from_secs(1_800_000_600);
@@ -56,14 +51,19 @@ impl Clock for VirtualClock {
     }
 }
 
+/// What is around the gateways.
+pub(crate) trait Surroundings {
+    /// What happens between gateways until then, before they get there.
+    fn pass(&mut self, until: Nanos);
+}
+
 /// See the module.
-pub(crate) struct World {
+pub(crate) struct World<A> {
     pub(crate) now: Nanos,
     /// How far a gateway runs before the others do.
     step: Nanos,
-    pub(crate) network: Arc<Network>,
-    setup: Arc<Setup>,
-    /// By their addresses' numbers, in this order.
+    pub(crate) around: A,
+    /// By their numbers, in this order.
     pub(crate) gateways: Vec<Gateway>,
 }
 
@@ -71,6 +71,7 @@ pub(crate) struct World {
 pub(crate) struct Gateway {
     pub(crate) number: usize,
     pub(crate) node: Arc<Node>,
+    pub(crate) clock: Arc<VirtualClock>,
     runtime: Runtime,
     stalled_until: Nanos,
 }
@@ -85,43 +86,36 @@ impl Gateway {
         let at = until.saturating_sub(BEGINNING);
         let _span = tracing::info_span!("gateway", number = self.number, %at).entered();
         self.runtime.block_on(async {
-            let now = self.node.clock.now();
+            let now = self.clock.now();
             if now < from {
                 advance(from.saturating_sub(now).to_duration()).await;
             }
-            let left = until.saturating_sub(self.node.clock.now());
+            let left = until.saturating_sub(self.clock.now());
             sleep(left.to_duration()).await;
         });
     }
 }
 
-impl World {
-    /// Of so many addresses, between which a message takes from `delay.0` to `delay.1` milliseconds.
-    pub(crate) fn new(seed: u64, addresses: u8, delay: (u64, u64), setup: Setup) -> Self {
-        let network = Arc::new(Network::new(seed, addresses, delay));
-        Self { now: BEGINNING, step: ms(delay.0), network, setup: Arc::new(setup), gateways: Vec::new() }
+impl<A: Surroundings> World<A> {
+    /// A message takes `step` at least.
+    pub(crate) const fn new(step: Nanos, around: A) -> Self {
+        Self { now: BEGINNING, step, around, gateways: Vec::new() }
     }
 
-    /// Starts a gateway at the address of this number.
-    pub(crate) fn start(&mut self, number: usize) {
+    /// Starts a gateway of this number, whose store is `made` on its runtime with its clock.
+    pub(crate) fn add(&mut self, number: usize, made: impl FnOnce(&Arc<VirtualClock>) -> Node) -> &Gateway {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        let members: Vec<SocketAddr> = self.network.addresses();
-        let guard = runtime.enter();
+        let entered = runtime.enter();
         let clock = Arc::new(VirtualClock::starting_at(self.now));
-        let port = Port { number, network: Arc::clone(&self.network), clock: Arc::clone(&clock) };
-        let node = Arc::new(Node::new(members[number], &members, &self.setup, Arc::clone(&clock) as _, Arc::new(port)));
-        drop(guard);
-        let (accepts, accepted) = mpsc::channel(1024);
-        let (running, service) = (Arc::clone(&node), Arc::clone(&node.store) as Arc<dyn StateService>);
-        runtime.spawn(async move { running.cluster().run(service, accepted).await });
-        self.network.start(number, accepts, clock);
-        self.gateways.push(Gateway { number, node, runtime, stalled_until: self.now });
+        let node = Arc::new(made(&clock));
+        drop(entered);
+        self.gateways.push(Gateway { number, node, clock, runtime, stalled_until: self.now });
         self.gateways.sort_by_key(|gateway| gateway.number);
+        self.gateway(number)
     }
 
-    /// Ends a gateway. If it is `silent`, the others hear nothing of it any more, else the system ends its connections.
-    pub(crate) fn end(&mut self, number: usize, silent: bool) {
-        self.network.end(number, silent);
+    /// Ends a gateway.
+    pub(crate) fn remove(&mut self, number: usize) {
         let place = self.gateways.iter().position(|gateway| gateway.number == number).unwrap();
         drop(self.gateways.remove(place));
     }
@@ -135,6 +129,7 @@ impl World {
 
     pub(crate) fn step(&mut self) {
         let until = self.now.saturating_add(self.step);
+        self.around.pass(until);
         for gateway in self.gateways.iter().filter(|gateway| gateway.stalled_until <= self.now) {
             gateway.run(self.now, until);
         }
@@ -177,28 +172,7 @@ impl World {
         self.gateway(number).runtime.block_on(asked).unwrap()
     }
 
-    pub(crate) const fn setup(&self) -> &Arc<Setup> {
-        &self.setup
-    }
-
     pub(crate) fn elapsed(&self) -> Nanos {
         self.now.saturating_sub(BEGINNING)
-    }
-
-    pub(crate) fn reports(&self) -> Vec<Report> {
-        self.gateways.iter().map(|gateway| gateway.node.cluster().report()).collect()
-    }
-
-    /// Whether all see the same members, and no key moves.
-    pub(crate) fn agree(&self) -> bool {
-        self.gateways.iter().all(|gateway| {
-            let cluster = gateway.node.cluster();
-            cluster.report().members.len() == self.gateways.len() && !cluster.is_migrating()
-        })
-    }
-
-    /// Whether nothing is under way between gateways that agree.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.agree() && self.gateways.iter().all(|gateway| gateway.node.store.is_settled())
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Ledger {
     admitted: BTreeMap<Bucket, Vec<Admission>>,
     /// What was used of keys that are never spent.
     pub(crate) used: BTreeMap<u64, Cost>,
+    /// How many requests were decided without the one that should have.
+    pub(crate) alone: u64,
     /// The gateways through which requests run that hold a slot.
     running: BTreeMap<u64, Vec<usize>>,
     most_running: BTreeMap<u64, usize>,

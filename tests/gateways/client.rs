@@ -1,5 +1,6 @@
 //! The clients of a gateway, who ask it for all that can be charged.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tollgate::algorithm::{AlgorithmName, Completion, Rule, Value};
-use tollgate::charge::{Charge, Enforcement};
+use tollgate::charge::{Charge, DecisionSource, Enforcement};
 use tollgate::units::{Cost, LimitKey, Nanos, Rate};
 
 use crate::node::{MANY, Node, gcra, in_an_hour, one, rule};
@@ -34,6 +35,10 @@ pub(crate) const HELD: usize = 9;
 pub(crate) const RATE: u64 = 5;
 /// How many keys each limit has.
 pub(crate) const KEYS: u64 = 4;
+/// The most tokens that a request costs.
+pub(crate) const DEAREST: Cost = 2;
+/// How long clients press one key.
+const KEY_TIME: Nanos = Nanos::new(1_300_000_000);
 /// All limits.
 pub(crate) fn rules(burst: u64, slots: u64) -> Vec<Rule> {
     let mut limits: Vec<_> = SPENT
@@ -70,6 +75,8 @@ pub(crate) struct Client {
     pub(crate) gateway: usize,
     pub(crate) node: Arc<Node>,
     pub(crate) ledger: Arc<Mutex<Ledger>>,
+    /// Limits after those of [`rules`], of which it asks for one token.
+    pub(crate) beside: Range<usize>,
 }
 
 impl Client {
@@ -98,12 +105,29 @@ impl Client {
         requests.join_all().await;
     }
 
+    /// Asks for tokens of all limits until it is `over`, and for those of `most` far more often than come back: for some time
+    /// of one key, then of the next one.
+    pub(crate) async fn press(self, most: usize, seed: u64, over: Arc<AtomicBool>) {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut requests = JoinSet::new();
+        while !over.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(random.random_range(1..20))).await;
+            let any = random.random_range(0..SPENT.len() + 1 + self.beside.len());
+            let any = if any > FAST { self.beside.start + any - FAST - 1 } else { any };
+            let (limit, client) = (if random.random() { most } else { any }, self.clone());
+            let number = self.node.clock.now().get() / KEY_TIME.get() % KEYS;
+            requests.spawn(async move { client.admits(&[((limit, number), 1)]).await });
+            while requests.try_join_next().is_some() {}
+        }
+        requests.join_all().await;
+    }
+
     async fn request(self, seed: u64) {
         let mut random = SmallRng::seed_from_u64(seed);
         let spent = random.random_range(0..SPENT.len());
         let (number, other) = (random.random_range(0..KEYS), random.random_range(0..KEYS));
-        let cost = random.random_range(1..=2);
-        match random.random_range(0..12) {
+        let cost = random.random_range(1..=DEAREST);
+        match random.random_range(0..12 + self.beside.len()) {
             0..4 => self.admits(&[((spent, number), cost)]).await,
             // all or none, at two owners
             4 => self.admits(&[((spent, number), cost), ((FAST, other), 1)]).await,
@@ -118,7 +142,8 @@ impl Client {
                 let wait = Duration::from_millis(random.random_range(0..40));
                 self.takes_back(([spent, WIDE][random.random_range(0..2)], number), cost, wait).await;
             }
-            _ => self.runs(number, Duration::from_millis(random.random_range(1..1500))).await,
+            10..12 => self.runs(number, Duration::from_millis(random.random_range(1..1500))).await,
+            more => self.admits(&[((self.beside.start + more - 12, number), 1)]).await,
         }
     }
 
@@ -136,6 +161,7 @@ impl Client {
             let number = (0..KEYS).find(|number| self::key((*limit, *number)) == *key);
             tracing::info!(limit, number, cost, admitted, left, source = ?receipt.source, "charged");
         }
+        self.ledger.lock().alone += u64::from(receipt.source == DecisionSource::Fallback);
         receipt.charged.iter().all(|charged| charged.decision.is_admitted())
     }
 

@@ -1,0 +1,72 @@
+//! Gateways of a cluster in virtual time.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tollgate::cluster::Report;
+use tollgate::cluster::state_service::StateService;
+use tollgate::units::Nanos;
+
+use crate::cluster::network::{Network, Port};
+use crate::node::{Node, Setup};
+use crate::world::{self, Surroundings, ms};
+
+/// Gateways that divide keys among themselves over a network.
+pub(crate) type World = world::World<Fleet>;
+
+/// What they have in common.
+pub(crate) struct Fleet {
+    pub(crate) network: Arc<Network>,
+    pub(crate) setup: Arc<Setup>,
+}
+
+impl Surroundings for Fleet {
+    /// Messages arrive by themselves: each gateway waits for their times.
+    fn pass(&mut self, _until: Nanos) {}
+}
+
+impl World {
+    /// Of so many addresses, between which a message takes from `delay.0` to `delay.1` milliseconds.
+    pub(crate) fn of(seed: u64, addresses: u8, delay: (u64, u64), setup: Setup) -> Self {
+        let network = Arc::new(Network::new(seed, addresses, delay));
+        Self::new(ms(delay.0), Fleet { network, setup: Arc::new(setup) })
+    }
+
+    /// Starts a gateway at the address of this number.
+    pub(crate) fn start(&mut self, number: usize) {
+        let (network, setup) = (Arc::clone(&self.around.network), Arc::clone(&self.around.setup));
+        let members: Vec<SocketAddr> = network.addresses();
+        let gateway = self.add(number, |clock| {
+            let port = Port { number, network: Arc::clone(&network), clock: Arc::clone(clock) };
+            Node::new(members[number], &members, &setup, Arc::clone(clock) as _, Arc::new(port))
+        });
+        let (accepts, accepted) = mpsc::channel(1024);
+        let (running, service) = (Arc::clone(&gateway.node), Arc::clone(&gateway.node.store) as Arc<dyn StateService>);
+        gateway.spawn(async move { running.cluster().run(service, accepted).await });
+        network.start(number, accepts, Arc::clone(&gateway.clock));
+    }
+
+    /// Ends a gateway. If it is `silent`, the others hear nothing of it any more, else the system ends its connections.
+    pub(crate) fn end(&mut self, number: usize, silent: bool) {
+        self.around.network.end(number, silent);
+        self.remove(number);
+    }
+
+    pub(crate) fn reports(&self) -> Vec<Report> {
+        self.gateways.iter().map(|gateway| gateway.node.cluster().report()).collect()
+    }
+
+    /// Whether all see the same members, and no key moves.
+    pub(crate) fn agree(&self) -> bool {
+        self.gateways.iter().all(|gateway| {
+            let cluster = gateway.node.cluster();
+            cluster.report().members.len() == self.gateways.len() && !cluster.is_migrating()
+        })
+    }
+
+    /// Whether nothing is under way between gateways that agree.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.agree() && self.gateways.iter().all(|gateway| gateway.node.store.is_settled())
+    }
+}

@@ -1,0 +1,65 @@
+//! Plays histories that seeds tell: `SEED=7 HISTORIES=1000` plays that one and the 999 after it; of a single one all that
+//! happens is logged.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// What happens to some gateways, and what has to hold then.
+pub(crate) trait History {
+    /// The one that `seed` tells; it is logged if it `tells`.
+    fn new(seed: u64, tells: bool) -> Self;
+
+    /// What tells it from others.
+    fn digest(&self) -> u64;
+
+    /// What happened.
+    fn story(&self) -> &str;
+}
+
+/// Plays a history as `how` says. Returns what tells it from others.
+pub(crate) fn play<H: History>(seed: u64, tells: bool, how: fn(&mut H, u64)) -> Result<u64, String> {
+    if tells {
+        let logs = tracing_subscriber::fmt().without_time().with_ansi(false).with_target(false);
+        drop(logs.with_writer(std::io::stderr).try_init());
+    }
+    let mut history = H::new(seed, tells);
+    let played = catch_unwind(AssertUnwindSafe(|| how(&mut history, seed)));
+    let digest = history.digest();
+    played.map(|()| digest).map_err(|panic| {
+        let said = panic.downcast_ref::<String>().map_or("it panicked", String::as_str);
+        format!("SEED={seed} HISTORIES=1: {said}\n{}", history.story())
+    })
+}
+
+fn number_from(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// Plays so many, or those that the environment says.
+pub(crate) fn play_all<H: History>(histories: u64, how: fn(&mut H, u64)) {
+    let (first, count) = (number_from("SEED", 1), number_from("HISTORIES", histories));
+    let (next, failed) = (AtomicU64::new(first), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2.min(count) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        return;
+                    }
+                    let played = play(seed, count == 1, how);
+                    failed.lock().extend(played.err());
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
+    assert!(
+        failed.is_empty(),
+        "{} of {count} histories failed; replay one as it says\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+}

@@ -1,0 +1,64 @@
+//! Gateways that share limits in a Redis, in virtual time.
+
+mod data;
+mod histories;
+mod redis;
+
+use std::sync::Arc;
+
+use tollgate::algorithm::{AlgorithmName, Rule, Value};
+use tollgate::charge::Sharing;
+use tollgate::redis_client::Servers;
+use tollgate::store::SharedStore;
+use tollgate::store::shared::Settings;
+use tollgate::units::{LimitKey, Nanos};
+
+use crate::node::{Node, rule};
+use crate::shared::redis::{Redis, Serves};
+use crate::world::{self, Gateway, ms};
+
+type World = world::World<Redis>;
+
+/// How many gateways there are, as each of them is told.
+const GATEWAYS: usize = 3;
+
+impl World {
+    /// Starts a gateway whose limits lie in Redis.
+    fn start(&mut self, number: usize, id: u64, timeout: Nanos, limits: &[(Rule, Sharing)]) -> &Gateway {
+        let settings = Settings {
+            servers: Servers::at("redis", 6379),
+            prefix: "t".to_owned(),
+            timeout,
+            sync_every: ms(100),
+            nodes: Some(GATEWAYS as u64),
+            key_secret: None,
+        };
+        let network = Arc::clone(&self.around.network);
+        let gateway = self.add(number, |clock| {
+            let links = (network.link((number, 0), clock), network.link((number, 1), clock));
+            let shared = SharedStore::reached_over(links, id, settings, Arc::clone(clock) as _, Box::new(|_| {}));
+            Node::sharing(shared, limits, Arc::clone(clock) as _)
+        });
+        let node = Arc::clone(&gateway.node);
+        gateway.spawn(async move { node.store.shared().unwrap().run().await });
+        gateway
+    }
+
+    fn admits(&mut self, gateway: usize, key: u128) -> bool {
+        let node = Arc::clone(&self.gateway(gateway).node);
+        self.ask(gateway, async move { node.admits(0, LimitKey(key)).await })
+    }
+}
+
+#[test]
+fn redis_is_told_of_a_slot_taken_after_a_failed_call_before_it_is_asked_for_another() {
+    let slots = rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(1))]);
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), Nanos::ZERO));
+    world.start(0, 7, ms(50), &[(slots, Sharing::default())]);
+    world.pass(Nanos::SECOND);
+    world.around.network.serve(Serves::Gone, world.now);
+    assert!(world.admits(0, 1), "the gateway decides by its share");
+    world.around.network.serve(Serves::Calls, world.now);
+    assert!(!world.admits(0, 1), "the slot is held");
+    assert!(world.admits(0, 2), "of another key none is");
+}

@@ -1,0 +1,401 @@
+//! Seeded histories of three gateways and a Redis: the gateways start, end, stall and lose Redis, which hangs, refuses, ends and
+//! forgets while all that can be charged is charged. What clients are told is held against the bounds that docs/shared.md states.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tollgate::algorithm::{AlgorithmName, Rule, Value};
+use tollgate::charge::{Consistency, OnStoreDown, Sharing};
+use tollgate::store::shared::BreakerState;
+use tollgate::units::{Nanos, Rate};
+
+use crate::client::{Client, DEAREST, FAST, HELD, KEYS, RATE, SPENT, WIDE, key, rules};
+use crate::node::{MANY, rule};
+use crate::oracle::Ledger;
+use crate::play::{self, play, play_all};
+use crate::shared::redis::{Redis, Serves};
+use crate::shared::{GATEWAYS, World};
+use crate::world::ms;
+
+/// Limits after those of `client::rules`, of [`RATE`] each.
+const LEASED: usize = HELD + 1;
+const STRICT: usize = LEASED + 1;
+const EVENTUAL: usize = STRICT + 1;
+/// How long it may take until nothing moves any more.
+const QUIET_WITHIN: Nanos = Nanos::from_secs(60);
+
+/// What happens.
+#[derive(Clone, Debug)]
+enum Event {
+    Start(usize),
+    Leave(usize),
+    Die(usize),
+    Stall(usize, Nanos),
+    Part(usize, Nanos),
+    Cut(usize),
+    Slow(u64, Nanos),
+    Serve(Serves, Nanos),
+    Forget,
+}
+
+/// How a gateway stands with Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Standing {
+    /// It asks Redis.
+    asks: bool,
+    /// It admitted something of which Redis does not know.
+    owes: bool,
+}
+
+/// When that changed, and which gateway's; `None` where it has ended.
+type Standings = Arc<Mutex<Vec<(Nanos, usize, Option<Standing>)>>>;
+
+/// A gateway's requests.
+struct Load {
+    gateway: usize,
+    over: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+struct History {
+    world: World,
+    random: SmallRng,
+    ledger: Arc<Mutex<Ledger>>,
+    loads: Vec<Load>,
+    limits: Vec<(Rule, Sharing)>,
+    timeout: Nanos,
+    burst: u64,
+    slots: u64,
+    /// The limit for whose first key all ask most.
+    pressed: usize,
+    standings: Standings,
+    /// How often a bucket was lost altogether.
+    lost: u64,
+    story: String,
+}
+
+/// What the events of a history allow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Allowed {
+    /// How often a gateway began to decide by its share, each time but that of the one that had the rest.
+    shares: u64,
+    /// How long some decided without Redis while it was asked by others.
+    mixed: Nanos,
+}
+
+impl Allowed {
+    /// An outage is over in which each gateway began to decide without Redis so often.
+    fn end_outage(&mut self, began: [u64; GATEWAYS]) {
+        let most = began.into_iter().max().unwrap();
+        self.shares += began.into_iter().sum::<u64>().min(most * (GATEWAYS as u64 - 1));
+    }
+}
+
+impl play::History for History {
+    fn new(seed: u64, _tells: bool) -> Self {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let timeout = *[10, 50, 200].choose(&mut random).unwrap();
+        // two calls one after the other, there and back, are in time
+        let least = (timeout / 40).max(1);
+        let delay = (least, random.random_range(least..=(timeout / 10).max(least)));
+        let (burst, slots) = (random.random_range(3..=12), random.random_range(1..=4));
+        let exact = Sharing { consistency: Consistency::Exact, on_store_down: OnStoreDown::Divide };
+        let rate = Rate::new(RATE, Nanos::SECOND).unwrap();
+        let fast = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(burst))]);
+        let beside =
+            [Consistency::Leased { strict: false }, Consistency::Leased { strict: true }, Consistency::Eventual];
+        let beside = beside.map(|consistency| (fast.clone(), Sharing { consistency, ..exact }));
+        let limits = rules(burst, slots).into_iter().map(|rule| (rule, exact)).chain(beside).collect();
+        let redis = Redis::new(random.random(), delay, Nanos::from_secs(random.random_range(0..300)));
+        let pressed = *[0, 2, 4, FAST, FAST, LEASED, LEASED, STRICT, EVENTUAL].choose(&mut random).unwrap();
+        let mut history = Self {
+            world: World::new(ms(least), redis),
+            random,
+            ledger: Arc::default(),
+            loads: Vec::new(),
+            limits,
+            timeout: ms(timeout),
+            burst,
+            slots,
+            pressed,
+            standings: Arc::default(),
+            lost: 0,
+            story: String::new(),
+        };
+        history.tell(&format!(
+            "timeout {timeout} ms, {delay:?} ms one way, burst {burst}, {slots} slots, limit {pressed} pressed"
+        ));
+        history
+    }
+
+    fn digest(&self) -> u64 {
+        self.ledger.lock().digest()
+    }
+
+    fn story(&self) -> &str {
+        &self.story
+    }
+}
+
+impl History {
+    fn tell(&mut self, what: &str) {
+        let now = self.world.elapsed();
+        writeln!(self.story, "{now} {what}").unwrap();
+        tracing::info!(%now, "{what}");
+    }
+
+    /// With faults, unless it is to be clean.
+    fn play(&mut self, clean: bool) {
+        for number in 0..self.random.random_range(2..=GATEWAYS) {
+            self.start(number);
+            let pause = self.random.random_range(0..100);
+            self.world.pass(ms(pause));
+        }
+        for _ in 0..self.random.random_range(1..=4) {
+            let pause = self.random.random_range(0..3000);
+            self.world.pass(ms(pause));
+            let Some(event) = self.event(clean) else { continue };
+            self.tell(&format!("{event:?}"));
+            self.happen(event);
+        }
+        let pause = self.random.random_range(0..2000);
+        self.world.pass(ms(pause));
+        self.end();
+        self.audit(clean);
+    }
+
+    fn start(&mut self, number: usize) {
+        let (id, limits, standings) = (self.random.random(), &self.limits, Arc::clone(&self.standings));
+        let gateway = self.world.start(number, id, self.timeout, limits);
+        let node = Arc::clone(&gateway.node);
+        gateway.spawn(async move {
+            let mut last = None;
+            loop {
+                let report = node.store.shared().unwrap().report();
+                let standing = Standing { asks: report.breaker == BreakerState::Closed, owes: report.unsynced > 0 };
+                if last != Some(standing) {
+                    standings.lock().push((node.clock.now(), number, Some(standing)));
+                    last = Some(standing);
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+        let (node, ledger) = (Arc::clone(&gateway.node), Arc::clone(&self.ledger));
+        let client = Client { gateway: number, node, ledger, beside: LEASED..EVENTUAL + 1 };
+        let over = Arc::new(AtomicBool::new(false));
+        let presses = client.clone().press(self.pressed, self.random.random(), Arc::clone(&over));
+        let runs = client.run(self.random.random(), Arc::clone(&over));
+        let task = gateway.spawn(async {
+            tokio::join!(presses, runs);
+        });
+        self.loads.push(Load { gateway: number, over, task });
+    }
+
+    fn running(&self) -> Vec<usize> {
+        self.world.gateways.iter().map(|gateway| gateway.number).collect()
+    }
+
+    fn event(&mut self, clean: bool) -> Option<Event> {
+        let running = self.running();
+        let number = *running.choose(&mut self.random)?;
+        if clean || self.random.random_ratio(1, 4) {
+            let missing = (0..GATEWAYS).find(|number| !running.contains(number));
+            return match missing {
+                Some(missing) if self.random.random() => Some(Event::Start(missing)),
+                _ => (running.len() > 1).then_some(Event::Leave(number)),
+            };
+        }
+        let long = ms(self.random.random_range(100..5000));
+        Some(match self.random.random_range(0..9) {
+            0 => Event::Die(number),
+            1 => Event::Stall(number, long),
+            2 => Event::Part(number, long),
+            3 => Event::Cut(number),
+            4 => Event::Slow(self.timeout.get() / 1_000_000 * self.random.random_range(1..4), long),
+            5 => Event::Serve(Serves::Nothing, long),
+            6 => Event::Serve(Serves::Refusals, long),
+            7 => Event::Serve(Serves::Gone, long),
+            _ => Event::Forget,
+        })
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Start(number) => self.start(number),
+            Event::Leave(number) => {
+                self.finish(|load| load.gateway == number);
+                let is_settled = |world: &mut World| world.gateway(number).node.store.is_settled();
+                assert!(self.world.comes(QUIET_WITHIN, is_settled), "gateway {number} does not get done");
+                self.remove(number);
+            }
+            Event::Die(number) => {
+                self.loads.retain(|load| load.gateway != number);
+                self.ledger.lock().die(number);
+                self.remove(number);
+            }
+            Event::Stall(number, time) => {
+                self.world.stall(number, time);
+                self.world.pass(time);
+            }
+            Event::Part(number, time) => {
+                self.world.around.network.part(number);
+                self.world.pass(time);
+                self.world.around.network.heal(number, self.world.now);
+            }
+            Event::Cut(number) => self.world.around.network.cut(number),
+            Event::Slow(more, time) => {
+                self.world.around.network.slow(more);
+                self.world.pass(time);
+                self.world.around.network.slow(0);
+            }
+            Event::Serve(serves, time) => {
+                self.world.around.network.serve(serves, self.world.now);
+                self.world.pass(time);
+                self.world.around.network.serve(Serves::Calls, self.world.now);
+            }
+            Event::Forget => {
+                self.lost += 1;
+                self.world.around.forget();
+            }
+        }
+    }
+
+    /// Ends a gateway; what it owes is never charged.
+    fn remove(&mut self, number: usize) {
+        let owes = self.world.gateway(number).node.store.shared().unwrap().report().unsynced > 0;
+        self.lost += u64::from(owes);
+        self.standings.lock().push((self.world.now, number, None));
+        self.world.remove(number);
+    }
+
+    /// Ends requests.
+    fn finish(&mut self, which: impl Fn(&Load) -> bool) {
+        let (ends, stay): (Vec<Load>, Vec<Load>) = self.loads.drain(..).partition(which);
+        self.loads = stay;
+        ends.iter().for_each(|load| load.over.store(true, Ordering::Relaxed));
+        let are_over = |_: &mut World| ends.iter().all(|load| load.task.is_finished());
+        assert!(self.world.comes(QUIET_WITHIN, are_over), "requests do not end");
+    }
+
+    /// Until nothing moves any more.
+    fn end(&mut self) {
+        self.tell("ends");
+        self.finish(|_| true);
+        if self.running().is_empty() {
+            self.start(0);
+            self.finish(|_| true);
+        }
+        let is_quiet = |world: &mut World| {
+            world.gateways.iter().all(|gateway| {
+                let report = gateway.node.store.shared().unwrap().report();
+                report.breaker == BreakerState::Closed && report.unsynced == 0 && gateway.node.store.is_settled()
+            })
+        };
+        assert!(self.world.comes(QUIET_WITHIN, is_quiet), "it does not become quiet");
+        self.world.pass(Nanos::from_secs(2));
+    }
+
+    // === what has to hold ===
+
+    fn allowed(&self) -> Allowed {
+        let (mut allowed, mut now, mut standing) = (Allowed::default(), Nanos::ZERO, [None; GATEWAYS]);
+        // how often each gateway began in the present outage
+        let mut began = [0; GATEWAYS];
+        for (at, number, next) in &*self.standings.lock() {
+            let alone = |one: &Option<Standing>| one.is_some_and(|one| !one.asks || one.owes);
+            let (is_outage, others_ask) = (standing.iter().any(alone), standing.iter().flatten().any(|one| one.asks));
+            if is_outage && others_ask {
+                allowed.mixed = allowed.mixed.saturating_add(at.saturating_sub(now));
+            }
+            began[*number] += u64::from(alone(next) && !alone(&standing[*number]));
+            (now, standing[*number]) = (*at, *next);
+            if is_outage && !standing.iter().any(alone) {
+                allowed.end_outage(began);
+                began = [0; GATEWAYS];
+            }
+        }
+        allowed.end_outage(began);
+        allowed
+    }
+
+    fn audit(&mut self, clean: bool) {
+        let allowed = self.allowed();
+        assert!(!clean || allowed.shares == 0, "without a fault some decided without Redis: {allowed:?}");
+        let (burst, gateways) = (self.burst, GATEWAYS as u64);
+        // what gateways did not know of each other when outages began, each time a share, and one request at least; and what was lost
+        let share = burst.div_ceil(gateways).max(DEAREST);
+        let more = allowed.shares * share + self.lost * burst;
+        let through = self.running()[0];
+        for number in 0..KEYS {
+            let slots = self.slots;
+            let whole = |world: &mut World| {
+                let node = Arc::clone(&world.gateway(through).node);
+                world.ask(through, async move { node.left(HELD, key((HELD, number))).await == slots })
+            };
+            assert!(self.world.comes(Nanos::from_secs(40), whole), "a slot of key {number} is held for ever");
+            let node = Arc::clone(&self.world.gateway(through).node);
+            let left = self.world.ask(through, async move { node.left(WIDE, key((WIDE, number))).await });
+            let used = self.ledger.lock().used.get(&number).copied().unwrap_or(0);
+            assert!(
+                !clean || MANY - left == used,
+                "of wide key {number} {used} were used, and {} are gone",
+                MANY - left
+            );
+        }
+        for bucket in (0..SPENT.len()).flat_map(|limit| (0..KEYS).map(move |number| (limit, number))) {
+            let node = Arc::clone(&self.world.gateway(through).node);
+            let rest = self.world.ask(through, async move { node.admitted(bucket.0, key(bucket)).await as u64 });
+            let total = self.ledger.lock().total(bucket) + rest;
+            assert!(
+                total <= burst + more,
+                "key {bucket:?} let {total} of {burst} pass, and {more} more are allowed: {allowed:?}"
+            );
+            assert!(!clean || total == burst, "key {bucket:?} let {total} of {burst} pass");
+        }
+        let ledger = self.ledger.lock();
+        // and what came back until the others knew of it when outages ended
+        let more = more + allowed.shares * share;
+        let by_rate = allowed.mixed.get() * RATE * (gateways - 1) / gateways / Nanos::SECOND.get();
+        for (limit, ahead) in [(FAST, 0), (LEASED, burst / 2), (STRICT, 0), (EVENTUAL, (gateways - 1) * burst)] {
+            for number in 0..KEYS {
+                let above = ledger.most_above_rate((limit, number), RATE);
+                assert!(
+                    above <= burst + ahead + more + by_rate,
+                    "key {number} of limit {limit} let {above} pass above its rate, of {burst}, where {ahead}, {more} and {by_rate} \
+                     more are allowed: {allowed:?}"
+                );
+            }
+        }
+        let most = ledger.most_running() as u64;
+        // what one gateway ran when the others began to go by their shares, each rounded up
+        let shares = if ledger.alone > 0 { (gateways - 1) * self.slots.div_ceil(gateways) } else { 0 };
+        let bound = self.slots * (1 + self.lost) + shares;
+        assert!(most <= bound, "{most} requests ran at once in {} slots: {allowed:?}", self.slots);
+    }
+}
+
+/// Every third history has no faults.
+fn any(history: &mut History, seed: u64) {
+    history.play(seed.is_multiple_of(3));
+}
+
+#[test]
+fn shared_limits_admit_what_the_documentation_says_whatever_happens() {
+    play_all(40, any);
+}
+
+#[test]
+fn a_seed_gives_the_same_history_again() {
+    for seed in 1..=6 {
+        let play = || play(seed, false, any as fn(&mut History, u64));
+        assert_eq!(play(), play(), "seed {seed}");
+    }
+}

@@ -1,0 +1,323 @@
+//! A Redis in virtual time. It runs the scripts that gateways send, one after the other, as they arrive over a network that
+//! delays and loses them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use mlua::{Function, Lua, MultiValue};
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use redis::Value;
+use tokio::sync::oneshot;
+use tokio::time::sleep_until;
+use tollgate::store::redis::Encoded;
+use tollgate::store::shared::link::{CallError, Reply, Script, Scripts};
+use tollgate::units::{LimitKey, Nanos};
+
+use crate::shared::data::{Answer, Data};
+use crate::world::{Surroundings, VirtualClock, ms};
+
+/// See the module.
+pub(crate) struct Redis {
+    lua: Lua,
+    /// By their texts.
+    scripts: BTreeMap<&'static str, Function>,
+    data: Rc<RefCell<Data>>,
+    pub(crate) network: Arc<Network>,
+    /// How far its clock is ahead of the gateways'.
+    ahead: Nanos,
+}
+
+/// What is between gateways and Redis.
+pub(crate) struct Network(Mutex<Wire>);
+
+/// What becomes of calls that arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    Calls,
+    /// It does nothing until it goes on.
+    Nothing,
+    /// It runs no script, for want of memory.
+    Refusals,
+    /// It does not run.
+    Gone,
+}
+
+struct Wire {
+    random: SmallRng,
+    /// The shortest and the longest time that a message takes, in milliseconds.
+    delay: (u64, u64),
+    /// Up to so many milliseconds more.
+    more: u64,
+    serves: Serves,
+    /// Messages to and from these gateways wait.
+    parted: BTreeSet<usize>,
+    sequence: u64,
+    /// By the times at which they arrive; what waits comes at the end of time.
+    calls: BTreeMap<(Nanos, u64), Call>,
+    replies: BTreeMap<(Nanos, u64), (Connection, Waiting, Told)>,
+    /// When the last message of a connection arrives, there and back: none overtakes it.
+    latest: BTreeMap<(Connection, bool), Nanos>,
+}
+
+/// A gateway's number, and which of its connections.
+type Connection = (usize, u8);
+type Told = Result<Reply, CallError>;
+/// Who waits for an answer, unless the connection was given up.
+type Waiting = Option<oneshot::Sender<(Nanos, Told)>>;
+
+struct Call {
+    from: Connection,
+    script: &'static str,
+    encoded: Encoded,
+    waiting: Waiting,
+}
+
+impl Redis {
+    /// Messages take from `delay.0` to `delay.1` milliseconds.
+    pub(crate) fn new(seed: u64, delay: (u64, u64), ahead: Nanos) -> Self {
+        let wire = Wire {
+            random: SmallRng::seed_from_u64(seed),
+            delay,
+            more: 0,
+            serves: Serves::Calls,
+            parted: BTreeSet::new(),
+            sequence: 0,
+            calls: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            latest: BTreeMap::new(),
+        };
+        let data = Rc::new(RefCell::new(Data::default()));
+        let lua = Lua::new();
+        provide(&lua, &data).unwrap();
+        Self { lua, scripts: BTreeMap::new(), data, network: Arc::new(Network(Mutex::new(wire))), ahead }
+    }
+
+    /// Forgets all keys.
+    pub(crate) fn forget(&self) {
+        self.data.borrow_mut().clear();
+    }
+
+    fn run(&mut self, text: &'static str, encoded: Encoded, now: Nanos) -> Told {
+        self.data.borrow_mut().now = now.saturating_add(self.ahead);
+        let script = match self.scripts.get(text) {
+            Some(script) => script.clone(),
+            None => {
+                let script = self.lua.load(text).into_function().unwrap();
+                self.scripts.insert(text, script.clone());
+                script
+            }
+        };
+        let globals = self.lua.globals();
+        globals.set("KEYS", encoded.keys).unwrap();
+        globals.set("ARGV", encoded.arguments).unwrap();
+        let told: mlua::Value = script.call(()).unwrap_or_else(|error| panic!("a script fails: {error}"));
+        let table = told.as_table().unwrap();
+        if let Ok(error) = table.get::<String>("err") {
+            return Err(CallError::Refused(error));
+        }
+        Ok(Reply(table.sequence_values().map(|value| field(value.unwrap())).collect()))
+    }
+}
+
+/// What a script has of Redis.
+fn provide(lua: &Lua, data: &Rc<RefCell<Data>>) -> mlua::Result<()> {
+    let redis = lua.create_table()?;
+    for (name, raises) in [("call", true), ("pcall", false)] {
+        let data = Rc::clone(data);
+        let command = move |lua: &Lua, arguments: MultiValue| {
+            let words: Vec<Vec<u8>> = arguments
+                .into_iter()
+                .map(|value| Ok(lua.coerce_string(value)?.unwrap().as_bytes().to_vec()))
+                .collect::<mlua::Result<_>>()?;
+            match data.borrow_mut().run(&words) {
+                Ok(answer) => shown(lua, answer),
+                Err(error) if raises => Err(mlua::Error::RuntimeError(error)),
+                Err(error) => Ok(mlua::Value::Table(lua.create_table_from([("err", error)])?)),
+            }
+        };
+        redis.set(name, lua.create_function(command)?)?;
+    }
+    let error_reply = |lua: &Lua, error: String| lua.create_table_from([("err", error)]);
+    redis.set("error_reply", lua.create_function(error_reply)?)?;
+    lua.globals().set("redis", redis)
+}
+
+fn shown(lua: &Lua, answer: Answer) -> mlua::Result<mlua::Value> {
+    Ok(match answer {
+        Answer::Nothing => mlua::Value::Boolean(false),
+        Answer::Number(number) => mlua::Value::Integer(number),
+        Answer::Text(text) => mlua::Value::String(lua.create_string(text)?),
+        Answer::Status(status) => mlua::Value::Table(lua.create_table_from([("ok", status)])?),
+        Answer::List(texts) => {
+            let texts = texts.into_iter().map(|text| lua.create_string(text)).collect::<mlua::Result<Vec<_>>>()?;
+            mlua::Value::Table(lua.create_sequence_from(texts)?)
+        }
+    })
+}
+
+/// What Redis makes of a field of an answer.
+fn field(value: mlua::Value) -> Value {
+    match value {
+        mlua::Value::Integer(number) => Value::Int(number),
+        mlua::Value::Number(number) => Value::Int(number as i64),
+        mlua::Value::String(text) => Value::BulkString(text.as_bytes().to_vec()),
+        other => panic!("a script answers with {other:?}"),
+    }
+}
+
+impl Surroundings for Redis {
+    /// What arrives until then is done, and what is answered then is handed over.
+    fn pass(&mut self, until: Nanos) {
+        let network = Arc::clone(&self.network);
+        loop {
+            let Some((at, call)) = network.0.lock().arrived(until) else { break };
+            let serves = network.0.lock().serves;
+            let told = match serves {
+                Serves::Gone => Err(CallError::Unreachable("connection refused".to_owned())),
+                Serves::Refusals => Err(CallError::Refused("OOM".to_owned())),
+                Serves::Calls | Serves::Nothing => self.run(call.script, call.encoded, at),
+            };
+            network.0.lock().answer(call.from, call.waiting, told, at);
+        }
+        network.0.lock().hand_over(until);
+    }
+}
+
+impl Wire {
+    fn time(&mut self, (gateway, number): Connection, is_back: bool, now: Nanos) -> Nanos {
+        if self.parted.contains(&gateway) {
+            return Nanos::MAX;
+        }
+        let (least, most) = self.delay;
+        let takes = self.random.random_range(least..=most) + self.random.random_range(0..=self.more);
+        let latest = self.latest.entry(((gateway, number), is_back)).or_default();
+        *latest = now.saturating_add(ms(takes)).max(*latest);
+        *latest
+    }
+
+    fn next(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// The next call that is done until then, and when it is.
+    fn arrived(&mut self, until: Nanos) -> Option<(Nanos, Call)> {
+        let first =
+            self.calls.first_entry().filter(|first| first.key().0 <= until && self.serves != Serves::Nothing)?;
+        Some((first.key().0, first.remove()))
+    }
+
+    fn answer(&mut self, to: Connection, waiting: Waiting, told: Told, at: Nanos) {
+        let key = (self.time(to, true, at), self.next());
+        self.replies.insert(key, (to, waiting, told));
+    }
+
+    fn hand_over(&mut self, until: Nanos) {
+        while let Some(first) = self.replies.first_entry().filter(|first| first.key().0 <= until) {
+            let (due, _) = *first.key();
+            let (_, waiting, told) = first.remove();
+            // a request that went away does not hear it
+            drop(waiting.map(|waiting| waiting.send((due, told))));
+        }
+    }
+
+    fn give_up(&mut self, which: impl Fn(Connection) -> bool) {
+        self.calls.values_mut().filter(|call| which(call.from)).for_each(|call| call.waiting = None);
+        self.replies.values_mut().filter(|(to, ..)| which(*to)).for_each(|(_, waiting, _)| *waiting = None);
+    }
+}
+
+impl Network {
+    /// A connection of a gateway.
+    pub(crate) fn link(self: &Arc<Self>, connection: Connection, clock: &Arc<VirtualClock>) -> Box<dyn Scripts> {
+        Box::new(Link { connection, network: Arc::clone(self), clock: Arc::clone(clock) })
+    }
+
+    /// What becomes of calls from `now` on.
+    pub(crate) fn serve(&self, serves: Serves, now: Nanos) {
+        let mut wire = self.0.lock();
+        wire.serves = serves;
+        // what arrived while it did nothing is done now
+        let (late, later): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut wire.calls).into_iter().partition(|((at, _), _)| *at < now);
+        wire.calls = later;
+        wire.calls.extend(late.into_iter().map(|((_, number), call)| ((now, number), call)));
+    }
+
+    /// Each message takes up to so many milliseconds more.
+    pub(crate) fn slow(&self, more: u64) {
+        self.0.lock().more = more;
+    }
+
+    /// A gateway and Redis hear nothing of each other.
+    pub(crate) fn part(&self, gateway: usize) {
+        self.0.lock().parted.insert(gateway);
+    }
+
+    /// They do again; what was not given up meanwhile arrives.
+    pub(crate) fn heal(&self, gateway: usize, now: Nanos) {
+        let mut wire = self.0.lock();
+        wire.parted.remove(&gateway);
+        let waits = |at: Nanos, of: Connection| at == Nanos::MAX && of.0 == gateway;
+        let (held, calls): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut wire.calls).into_iter().partition(|((at, _), call)| waits(*at, call.from));
+        wire.calls = calls;
+        for ((_, number), call) in held.into_iter().filter(|(_, call)| call.waiting.is_some()) {
+            let at = wire.time(call.from, false, now);
+            wire.calls.insert((at, number), call);
+        }
+        let (held, replies): (BTreeMap<_, _>, _) =
+            std::mem::take(&mut wire.replies).into_iter().partition(|((at, _), reply)| waits(*at, reply.0));
+        wire.replies = replies;
+        for ((_, number), reply) in held {
+            let at = wire.time(reply.0, true, now);
+            wire.replies.insert((at, number), reply);
+        }
+    }
+
+    /// The connections of a gateway break off: what is under way may be done, and is not answered.
+    pub(crate) fn cut(&self, gateway: usize) {
+        self.0.lock().give_up(|connection| connection.0 == gateway);
+    }
+}
+
+struct Link {
+    connection: Connection,
+    network: Arc<Network>,
+    clock: Arc<VirtualClock>,
+}
+
+#[async_trait]
+impl Scripts for Link {
+    async fn call(&self, script: &Script, encoded: &Encoded) -> Told {
+        let (tells, told) = oneshot::channel();
+        let call =
+            Call { from: self.connection, script: script.text(), encoded: encoded.clone(), waiting: Some(tells) };
+        {
+            use tollgate::clock::Clock as _;
+            let mut wire = self.network.0.lock();
+            let key = (wire.time(self.connection, false, self.clock.now()), wire.next());
+            wire.calls.insert(key, call);
+        }
+        let Ok((due, told)) = told.await else {
+            return Err(CallError::Unreachable("the connection broke off".to_owned()));
+        };
+        sleep_until(self.clock.instant(due)).await;
+        told
+    }
+
+    fn slot(&self, _tag: LimitKey) -> u16 {
+        0
+    }
+
+    fn give_up(&self) {
+        self.network.0.lock().give_up(|connection| connection == self.connection);
+    }
+
+    async fn open(&self) {}
+}
