@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test image compose-test sbom fuzz audit lint package package-test release bench bench-decisions bench-peers instructions doc docs-figures needs clean book
+.PHONY: help run test valkey image compose-test sbom fuzz audit lint package package-test release bench bench-decisions bench-peers instructions doc docs-figures needs clean book
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -23,6 +23,9 @@ ifeq ($(NEXTEST),yes)
 else
 	$(CARGO) test --lib --bins --tests
 endif
+
+valkey: needs        ## Runs the tests of what is kept in Redis on Valkey, but for those of TLS, which its build lacks.
+	PATH="$(CURDIR)/target/python/valkey:$$PATH" $(CARGO) $(if $(NEXTEST),nextest run,test) --test library --test e2e -- redis_ shared --skip tls
 
 image:               ## Builds the container image: PROGRAM=target/release/tollgate, or it compiles in a container.
 	@scripts/image.sh $(PROGRAM)

