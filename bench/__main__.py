@@ -1,7 +1,7 @@
 """Runs the scenarios and prints what was measured.
 
 Environment: ROUNDS=5 and SECONDS=4 for each cell; ONLY=proxied,429 and PEERS=tollgate,nginx choose; TOLLGATE=path is another
-binary; WRITE=1 writes docs/performance.md with its plots; RESULTS=file shows an earlier run again instead of measuring.
+build; WRITE=1 writes docs/performance.md with its plots; RESULTS=file shows an earlier run again instead of measuring.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from . import report
 from .loads import Sample, Target
 from .processes import CellFailed, Process, busy_share, free_port
-from .programs import Place, Program, Setup, origin_command, programs, system_program
+from .programs import Behind, Place, Program, Setup, origin_command, programs, redis_command, system_program
 from .scenarios import SCENARIOS, SLOW, AnyLoad, Scenario
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,12 +45,12 @@ def chosen(variable: str, names: list[str]) -> list[str]:
     return [name for name in names if not wanted or name in wanted]
 
 
-def place_for(name: str, origin: int = 0) -> Place:
+def place_for(name: str, behind: Behind = Behind()) -> Place:
     """An empty directory and a port for a program."""
     directory = WORK / name
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    return Place(directory, free_port(), origin)
+    return Place(directory, free_port(), behind)
 
 
 def make_certificate() -> None:
@@ -66,19 +66,19 @@ def make_certificate() -> None:
     os.environ["OPENSSL_CONF"] = str(WORK / "openssl.cnf")
 
 
-def measure(program: Program, setup: Setup, load: AnyLoad, origin: int, seconds: int) -> Sample:
+def measure(program: Program, setup: Setup, load: AnyLoad, behind: Behind, seconds: int) -> Sample:
     """One cell of one round, with a process of its own."""
-    place = place_for(program.name, origin)
+    place = place_for(program.name, behind)
     with Process(program.name, program.configure(setup, place), place.directory) as process:
         target = Target(
-            process, place.port, origin, "https" if setup.tls else "http", setup.http2,
+            process, place.port, behind.origin, "https" if setup.tls else "http", setup.http2,
             429 if setup.denies else 200, place.directory,
         )
         process.wait_until(lambda: target.serves(load.path))
         return load.run(target, seconds)
 
 
-def run(scenario: Scenario, taking_part: list[Program], origin: int, rounds: int, seconds: int) -> report.Cells:
+def run(scenario: Scenario, taking_part: list[Program], behind: Behind, rounds: int, seconds: int) -> report.Cells:
     """All rounds of a scenario: every program once in each, in an order that shifts."""
     if scenario.variants:
         tollgate = [program for program in taking_part if program.name == "tollgate"]
@@ -93,7 +93,7 @@ def run(scenario: Scenario, taking_part: list[Program], origin: int, rounds: int
             if results[label].failure:
                 continue
             try:
-                results[label].samples.append(measure(*cells[label], origin, seconds))
+                results[label].samples.append(measure(*cells[label], behind, seconds))
             except CellFailed as error:
                 results[label].failure = str(error)
                 print(f"FAILED: {scenario.name}, {label}: {error}", file=sys.stderr)
@@ -111,7 +111,7 @@ def main() -> None:
     if writes and (len(names) < len(SCENARIOS) or len(taking_part) < len(available)):
         sys.exit("WRITE=1 writes the whole page: leave out ONLY and PEERS")
     absent = [program.name for program in taking_part if not Path(program.executable).is_file()]
-    absent += [tool for tool in ("wrk", "h2load", "curl", "openssl", "nginx") if not system_program(tool)]
+    absent += [tool for tool in ("wrk", "h2load", "curl", "openssl", "nginx", "redis-server") if not system_program(tool)]
     if absent:
         sys.exit(f"not installed: {', '.join(absent)}; `make bench-peers` installs all, PEERS= chooses others")
     if earlier:
@@ -128,18 +128,22 @@ def main() -> None:
 
 
 def measure_all(names: list[str], taking_part: list[Program], rounds: int, seconds: int) -> report.Run:
-    """Runs the chosen scenarios in front of one origin."""
+    """Runs the chosen scenarios in front of one origin, beside one Redis."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     WORK.mkdir(parents=True, exist_ok=True)
     make_certificate()
-    origin = place_for("origin")
+    origin, redis = place_for("origin"), place_for("redis")
+    behind = Behind(origin.port, redis.port)
     measured = report.Run(report.machine(), {p.name: p.version() for p in taking_part}, rounds, seconds)
-    with Process("origin", origin_command(origin, SLOW), origin.directory) as process:
+    with (
+        Process("origin", origin_command(origin, SLOW), origin.directory) as process,
+        Process("redis", redis_command(redis), redis.directory),
+    ):
         target = Target(process, origin.port, origin.port, "http", False, 200, origin.directory)
         process.wait_until(lambda: target.serves("/"))
         for scenario in (scenario for scenario in SCENARIOS if scenario.name in names):
-            measured.scenarios[scenario.name] = run(scenario, taking_part, origin.port, rounds, seconds)
+            measured.scenarios[scenario.name] = run(scenario, taking_part, behind, rounds, seconds)
             print(report.text(scenario, measured.scenarios[scenario.name]), flush=True)
             (WORK / "results.json").write_text(json.dumps(asdict(measured), indent=1))
     return measured

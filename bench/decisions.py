@@ -19,6 +19,7 @@ from pathlib import Path
 
 from .loads import Sample
 from .processes import CellFailed, Process, busy_share, free_port, spent
+from .programs import tollgate
 from .report import machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,10 +72,9 @@ client_address: {{ trusted_proxies: [127.0.0.1] }}
 limits: {{ users: {{ algorithm: gcra, rate: 100000000/s, burst: 100000000, key: {{ descriptor: user }} }} }}
 domains: {{ edge: {{ descriptors: [{{ key: user, limits: [users] }}] }} }}
 """)
-    tollgate = os.environ.get("TOLLGATE") or str(ROOT / "target/release/tollgate")
     descriptor = field(1, field(1, b"user") + field(2, b"someone"))
     found = [Service(
-        "tollgate", [tollgate, "run", "--config", "tollgate.yaml"], port,
+        "tollgate", [tollgate(ROOT), "run", "--config", "tollgate.yaml"], port,
         "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", framed(field(1, b"edge") + field(2, descriptor)),
     )]
     throttlecrab = os.environ.get("THROTTLECRAB") or shutil.which("throttlecrab-server")

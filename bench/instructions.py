@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .loads import KEY, PROMPT, PROMPT_FIELD
 from .processes import Process, free_port, read
-from .programs import Place, Setup, Tollgate
+from .programs import Behind, Place, Setup, Tollgate
 
 KEPT = Path(__file__).parent / "instructions.json"
 #: By which part a count may be above the one that is kept.
@@ -95,7 +95,7 @@ def count(program: Tollgate, name: str, requests: int, directory: Path) -> dict[
     setup = SETUPS[name]
     with socket.create_server(("127.0.0.1", 0)) as upstream:
         upstream.settimeout(TIMEOUT)
-        place = Place(directory, free_port(), upstream.getsockname()[1])
+        place = Place(directory, free_port(), Behind(upstream.getsockname()[1]))
         output = directory / f"callgrind.{name}.{requests}"
         for earlier in directory.glob(f"{output.name}*"):
             earlier.unlink()

@@ -38,8 +38,20 @@ class Setup:
     request_field: str = ""
     #: So many customers in a directory; 0 is a limit by the value of the header. tollgate only.
     customers: int = 0
+    #: Redis decides: `exact` on each request, `leased` on several in advance; empty is memory. tollgate only.
+    consistency: str = ""
+    #: A line for each request. tollgate only.
+    access_log: bool = False
     #: One request in a hundred has a span, for a collector that is unavailable. tollgate only.
     traces: bool = False
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The ports of the servers that all programs use."""
+
+    origin: int = 0
+    redis: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,7 @@ class Place:
 
     directory: Path
     port: int
-    origin: int = 0
+    behind: Behind = Behind()
 
     def certificate(self, part: str) -> str:
         """Where the `cert`, the `key`, or `both` of all programs are, in PEM."""
@@ -87,7 +99,7 @@ def system_program(name: str) -> str | None:
 
 
 class Tollgate(Program):
-    """This project's release build, or the one that `TOLLGATE` names."""
+    """This project: what a release is made of, or the build that `TOLLGATE` names."""
 
     name = "tollgate"
 
@@ -95,7 +107,7 @@ class Tollgate(Program):
         pair = {"cert": place.certificate("cert"), "key": place.certificate("key")}
         tls = {"tls": {"certificates": [pair]}} if setup.tls else {}
         rule = {"rate": "1/h", "burst": 1} if setup.denies else {"rate": f"{HUGE}/s", "burst": HUGE}
-        origin = {"nodes": [f"127.0.0.1:{place.origin}"], "timeouts": {"keep_alive": f"{PATIENCE}s"}}
+        origin = {"nodes": [f"127.0.0.1:{place.behind.origin}"], "timeouts": {"keep_alive": f"{PATIENCE}s"}}
         upstreams: dict[str, object] = {"origin": origin}
         config: dict[str, object] = {
             "listeners": [{"address": f"127.0.0.1:{place.port}", "http2": setup.http2, **tls}],
@@ -104,7 +116,7 @@ class Tollgate(Program):
             "limits": {"per-key": {"key": {"header": "x-api-key"}, "algorithm": "gcra", **rule}},
             "connections": {"max": setup.connections + 100, "idle": f"{PATIENCE}s"},
             "headers": {"ietf": setup.limit_fields, "x_ratelimit": "delta" if setup.limit_fields else "off"},
-            "access_log": "off",
+            "access_log": "full" if setup.access_log else "off",
         }
         if setup.request_field:
             key = [{"header": "x-api-key"}, {"request_field": setup.request_field}]
@@ -115,6 +127,10 @@ class Tollgate(Program):
             config["customers"] = {"identify": [{"header": "x-api-key"}], "directory": {"file": "customers.csv"}}
             config["plans"] = ["basic"]
             config["limits"] = {"per-key": {"key": "customer", "algorithm": "gcra", "plans": {"basic": rule}}}
+        if setup.consistency:
+            shared = {"mode": "shared", "consistency": setup.consistency}
+            config["store"] = {"redis": f"redis://127.0.0.1:{place.behind.redis}/0"}
+            config["limits"] = {"per-key": {"key": {"header": "x-api-key"}, "algorithm": "gcra", **rule, **shared}}
         if setup.traces:
             upstreams["collector"] = {"nodes": ["127.0.0.1:1"]}
             config["traces"] = {"upstream": "collector", "sample": 0.01}
@@ -184,7 +200,7 @@ class Nginx(Program):
         http = f"""
     limit_req_zone $http_x_api_key zone=keys:10m rate={rate};
     upstream origin {{
-        server 127.0.0.1:{place.origin};
+        server 127.0.0.1:{place.behind.origin};
         keepalive 512;
         keepalive_requests {FOREVER};
         keepalive_timeout {PATIENCE}s;
@@ -248,7 +264,7 @@ frontend clients
     http-response set-header Via "1.1 haproxy"
     default_backend origin
 backend origin
-    server origin 127.0.0.1:{place.origin}
+    server origin 127.0.0.1:{place.behind.origin}
 """)]
 
 
@@ -301,7 +317,7 @@ class Envoy(Program):
             kind = "transport_sockets.tls.v3.DownstreamTlsContext"
             chain["transport_socket"] = typed("envoy.transport_sockets.tls", kind, common_tls_context=common)
         bounds = {bound: FOREVER for bound in ("max_connections", "max_pending_requests", "max_requests")}
-        origin = {"endpoint": {"address": address(place.origin)}}
+        origin = {"endpoint": {"address": address(place.behind.origin)}}
         config = {"static_resources": {
             "listeners": [{
                 "name": "clients", "address": address(place.port), "filter_chains": [chain], "tcp_backlog_size": 4096,
@@ -314,6 +330,11 @@ class Envoy(Program):
         path = place.write("envoy.json", json.dumps(config, indent=1))
         options = ["--concurrency", str(CORES), "--disable-hot-restart", "--log-level", "error"]
         return [self.executable, "-c", path, *options]
+
+
+def redis_command(place: Place) -> list[str]:
+    """A Redis that keeps nothing on disk."""
+    return ["redis-server", "--port", str(place.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(place.directory)]
 
 
 #: Bodies of the origin.
@@ -342,11 +363,15 @@ def origin_command(place: Place, slow: float) -> list[str]:
     return nginx_command(system_program("nginx") or "nginx", place, 16384, http, modules)
 
 
+def tollgate(root: Path) -> str:
+    """The build of tollgate that is measured."""
+    return os.path.abspath(os.environ.get("TOLLGATE") or root / "target/optimized/tollgate")
+
+
 def programs(root: Path) -> list[Program]:
     """All programs, in the order of the tables."""
-    tollgate = os.environ.get("TOLLGATE") or str(root / "target/release/tollgate")
     return [
-        Tollgate(tollgate),
+        Tollgate(tollgate(root)),
         Nginx(system_program("nginx")),
         HAProxy(system_program("haproxy")),
         Envoy(str(root / "target/python/envoy/_bin/envoy")),

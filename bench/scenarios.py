@@ -87,6 +87,18 @@ SCENARIOS = [
         },
     ),
     Scenario(
+        "store", "The limit in Redis: leased takes tokens in advance, exact asks for each request",
+        variants={
+            "in memory": (Setup(), Wrk()),
+            "in Redis, leased": (Setup(consistency="leased"), Wrk()),
+            "in Redis, exact": (Setup(consistency="exact"), Wrk()),
+        },
+    ),
+    Scenario(
+        "access-log", "A line of the access log for each request",
+        variants={"no access log": (Setup(), Wrk()), "a line for each": (Setup(access_log=True), Wrk())},
+    ),
+    Scenario(
         "customers", "A million customers beside ten",
         variants={
             "10 customers": known(10, 10),

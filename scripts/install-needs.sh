@@ -1,8 +1,9 @@
 #!/bin/sh
 # Installs what tollgate needs beside Rust, with the system's package manager. Does nothing where all is there.
 #
-# usage: scripts/install-needs.sh [run | test | bench | containers]
+# usage: scripts/install-needs.sh [run | optimized | test | bench | containers]
 #   run         what building needs
+#   optimized   that, and what `make optimized` needs
 #   test        that, and what tests need (the default)
 #   bench       that, and what `make bench-peers` needs
 #   containers  what `make compose-test` needs
@@ -42,7 +43,7 @@ has_openapi() {
 helm=target/python/helm       # Apache-2.0, 85 MB: Helm as a library
 schemas=target/python/schemas # Apache-2.0, with what they need 120 MB: of Kubernetes' API and of lists of dependencies
 tests="" # and, with them, benchmarks
-[ "$for_what" = run ] || [ "$for_what" = containers ] || tests=yes
+case $for_what in test | bench) tests=yes ;; esac
 if [ -n "$tests" ]; then
     need redis-server redis-server # tests of what is kept in Redis
     # tests of customers in PostgreSQL; Debian keeps its programs where the path does not lead
@@ -67,9 +68,14 @@ if [ -n "$tests" ]; then
     { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ] && [ -d "$valkey" ] && has_openapi && [ -d "$helm" ] && [ -d "$schemas" ]; } ||
         imports python3 pip || missing="$missing python3-pip"
 fi
-if [ "$for_what" = bench ]; then
+if [ "$for_what" = bench ] || [ "$for_what" = optimized ]; then # the loads
     need wrk wrk
+    need h2load nghttp2-client
+    need curl curl
+    need python3 python3
     need openssl openssl
+    need redis-server redis-server
+    need nginx nginx-light
     [ -e /usr/lib/nginx/modules/ngx_http_echo_module.so ] || missing="$missing libnginx-mod-http-echo" # slow answers
 fi
 
@@ -101,6 +107,9 @@ install_missing() {
     done
 }
 [ -z "$missing" ] || install_missing
+if [ "$for_what" = optimized ] && [ ! -e "$(rustc --print target-libdir)/../bin/llvm-profdata" ]; then
+    rustup component add llvm-tools
+fi
 [ -n "$tests" ] || exit 0
 
 fetch() { # fetch PACKAGE==VERSION HASH...
