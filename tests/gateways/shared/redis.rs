@@ -14,6 +14,7 @@ use rand::{Rng, SeedableRng};
 use redis::Value;
 use tokio::sync::oneshot;
 use tokio::time::sleep_until;
+use tollgate::clock::Clock;
 use tollgate::store::redis::Encoded;
 use tollgate::store::shared::link::{CallError, Reply, Script, Scripts};
 use tollgate::units::{LimitKey, Nanos};
@@ -212,6 +213,11 @@ impl Wire {
         Some((first.key().0, first.remove()))
     }
 
+    fn call(&mut self, call: Call, now: Nanos) {
+        let key = (self.time(call.from, false, now), self.next());
+        self.calls.insert(key, call);
+    }
+
     fn answer(&mut self, to: Connection, waiting: Waiting, told: Told, at: Nanos) {
         let key = (self.time(to, true, at), self.next());
         self.replies.insert(key, (to, waiting, told));
@@ -298,12 +304,7 @@ impl Scripts for Link {
         let (tells, told) = oneshot::channel();
         let call =
             Call { from: self.connection, script: script.text(), encoded: encoded.clone(), waiting: Some(tells) };
-        {
-            use tollgate::clock::Clock as _;
-            let mut wire = self.network.0.lock();
-            let key = (wire.time(self.connection, false, self.clock.now()), wire.next());
-            wire.calls.insert(key, call);
-        }
+        self.network.0.lock().call(call, self.clock.now());
         let Ok((due, told)) = told.await else {
             return Err(CallError::Unreachable("the connection broke off".to_owned()));
         };
