@@ -1,8 +1,7 @@
 //! The way to Redis: which servers hold the data, what they are shown, and connections on which nothing gets out of step.
 //!
-//! Written for Redis 7 and tested with 7.0: one server with TLS, users and passwords; Sentinel with passwords; Cluster.
-//! TLS is spoken to sentinels and to members of a cluster the same way, and not tested there: their certificates have to
-//! name the addresses that they tell each other. `make valkey` runs the tests on Valkey, but for those of TLS.
+//! Written for Redis 7 and tested with 7.0: one server, Sentinel and Cluster, each with TLS; users and passwords. Certificates
+//! have to name the addresses that servers tell each other. `make valkey` runs the tests on Valkey, but for those of TLS.
 //!
 //! A user of Redis who may do no more than tollgate needs, for keys that begin with `tollgate:`:
 //!

@@ -92,6 +92,7 @@ mod shared_outages;
 mod shared_servers;
 mod shared_slots;
 mod shared_slow;
+mod shared_tls;
 mod shedding;
 mod slow_clients;
 mod slow_crowd;

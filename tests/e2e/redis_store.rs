@@ -1,9 +1,8 @@
 //! The store's section: TLS, what may change while a gateway runs, and what may not.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-
-use crate::support::redis::Redis;
-use crate::support::{Folder, Gateway, Origin, free_port, wait_until};
+use crate::support::redis::{Redis, RedisTls};
+use crate::support::tls::Authority;
+use crate::support::{Folder, Gateway, Origin, wait_until};
 
 /// The SHA-256 of `key-1` and of `key-2`.
 const FIELDS: [&str; 2] = [
@@ -33,50 +32,22 @@ fn status(gateway: &Gateway, key: &str) -> u16 {
     gateway.get("/", &[("x-api-key", key)]).status
 }
 
-/// A key pair and its certificate, in PEM, which `authority` signed.
-fn signed(authority: &CertifiedIssuer<'_, KeyPair>, name: &str) -> (String, String) {
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new([name.to_owned()]).unwrap();
-    (params.signed_by(&key, authority).unwrap().pem(), key.serialize_pem())
-}
-
-fn new_authority() -> CertifiedIssuer<'static, KeyPair> {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "an authority");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-}
-
 #[test]
 fn redis_is_spoken_to_over_tls_and_shown_a_certificate_that_may_be_replaced() {
     let (origin, folder) = (Origin::start(), Folder::new());
-    let (authority, stranger) = (new_authority(), new_authority());
-    let (certificate, key) = signed(&authority, "127.0.0.1");
-    for (name, text) in [("ca", &authority.pem()), ("cert", &certificate), ("key", &key)] {
-        folder.write(name, text);
-    }
-    let (tls_port, file) = (free_port().to_string(), |name: &str| folder.path().join(name).display().to_string());
-    let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
-    let redis = Redis::start_with(&[
-        ["--tls-port", &tls_port],
-        ["--tls-ca-cert-file", &ca],
-        ["--tls-cert-file", &cert],
-        ["--tls-key-file", &key],
-    ]);
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let redis = Redis::start_with_tls(&RedisTls::of(&authority, &folder));
     put(&redis, 1);
     put(&redis, 2);
-    let store = format!(
-        "{{ redis: \"rediss://127.0.0.1:{tls_port}\", tls: {{ ca: ca.pem, cert: client.pem, key: client.key }} }}"
-    );
-    let (wrong, wrong_key) = signed(&stranger, "tollgate");
-    let files = [("ca.pem", authority.pem()), ("client.pem", wrong), ("client.key", wrong_key)];
-    let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let store = format!("{{ redis: \"{}\", tls: {{ ca: ca.pem, cert: client.pem, key: client.key }} }}", redis.url());
+    let (wrong, ca) = (stranger.sign(&["tollgate"]), authority.pem());
+    let files = [("ca.pem", &*ca), ("client.pem", &wrong.certificate), ("client.key", &wrong.key)];
     let gateway = Gateway::start_with(&config(&origin, &store), &files, &[]);
     assert_eq!(status(&gateway, "key-1"), 503, "Redis does not know who signed the certificate");
 
-    let (right, right_key) = signed(&authority, "tollgate");
-    gateway.folder.write("client.pem", &right);
-    gateway.folder.write("client.key", &right_key);
+    let right = authority.sign(&["tollgate"]);
+    gateway.folder.write("client.pem", &right.certificate);
+    gateway.folder.write("client.key", &right.key);
     wait_until("the other certificate to be shown", || status(&gateway, "key-1") == 200);
     assert_eq!(gateway.reload().status, 200);
 }

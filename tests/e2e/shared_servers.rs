@@ -27,7 +27,7 @@ fn scripts(servers: &[Redis]) -> f64 {
 fn limits_of_one_customer_are_one_call_in_a_cluster() {
     const CUSTOMERS: usize = 12;
     let (origin, folder) = (Origin::start(), Folder::new());
-    let servers = Redis::start_cluster(&folder);
+    let servers = Redis::start_cluster(&folder, None);
     let rows = (0..CUSTOMERS).map(|number| format!("key-{number},customer-{number},free\n"));
     let directory = format!("credential,customer,plan\n{}", rows.collect::<String>());
     let config = format!(
@@ -68,7 +68,7 @@ routes: [{{ name: all, upstream: origin, limits: [rate, day, log] }}]
 fn what_one_slot_admitted_is_given_back_when_another_denies() {
     const KEYS: usize = 12;
     let (origin, folder) = (Origin::start(), Folder::new());
-    let servers = Redis::start_cluster(&folder);
+    let servers = Redis::start_cluster(&folder, None);
     let config = format!(
         "{}{}
 limits:

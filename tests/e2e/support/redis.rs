@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
+use super::tls::Authority;
 use super::{Folder, free_port, wait_until};
 
 /// A running server that keeps nothing on disk.
@@ -12,11 +13,50 @@ pub struct Redis {
     child: Child,
     pub port: u16,
     password: Option<String>,
+    tls: Option<RedisTls>,
+    /// Where it speaks TLS, if it does.
+    pub tls_port: Option<u16>,
+}
+
+/// What servers take that speak TLS to clients and to each other. Whoever connects has to show a certificate of the same authority.
+#[derive(Clone, Debug)]
+pub struct RedisTls(Vec<[String; 2]>);
+
+impl RedisTls {
+    /// Puts the files of servers at 127.0.0.1 into `folder`.
+    pub fn of(authority: &Authority, folder: &Folder) -> Self {
+        let signed = authority.sign(&["127.0.0.1"]);
+        let files = [("ca-cert", authority.pem()), ("cert", signed.certificate), ("key", signed.key)];
+        let files = files.map(|(kind, text)| {
+            [format!("tls-{kind}-file"), folder.write(&format!("{kind}.pem"), &text).display().to_string()]
+        });
+        let among_servers = ["tls-replication", "tls-cluster"].map(|option| [option, "yes"].map(str::to_owned));
+        Self(files.into_iter().chain(among_servers).collect())
+    }
+
+    fn arguments(&self, port: u16) -> Vec<String> {
+        let port = [["tls-port".to_owned(), port.to_string()]];
+        self.0.iter().chain(&port).flat_map(|[option, value]| [format!("--{option}"), value.clone()]).collect()
+    }
 }
 
 impl Redis {
     pub fn start() -> Self {
         Self::start_on(free_port(), None)
+    }
+
+    /// Starts one that speaks TLS at another port.
+    pub fn start_with_tls(tls: &RedisTls) -> Self {
+        Self::start_secured(Some(tls), &[])
+    }
+
+    fn start_secured(tls: Option<&RedisTls>, options: &[&str]) -> Self {
+        let tls_port = tls.map(|_| free_port());
+        let secured = tls.zip(tls_port).map(|(tls, port)| tls.arguments(port)).unwrap_or_default();
+        let options: Vec<&str> = secured.iter().map(String::as_str).chain(options.iter().copied()).collect();
+        let mut redis = Self::start_on_with(free_port(), None, &options);
+        (redis.tls, redis.tls_port) = (tls.cloned(), tls_port);
+        redis
     }
 
     pub fn start_with_password(password: &str) -> Self {
@@ -25,11 +65,6 @@ impl Redis {
 
     pub fn start_on(port: u16, password: Option<&str>) -> Self {
         Self::start_on_with(port, password, &[])
-    }
-
-    /// Starts with more options.
-    pub fn start_with(options: &[[&str; 2]]) -> Self {
-        Self::start_on_with(free_port(), None, options.as_flattened())
     }
 
     /// The same server, whose password is another now.
@@ -53,14 +88,22 @@ impl Redis {
     fn spawn(command: &mut Command, port: u16, password: Option<&str>) -> Self {
         let spawned = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = spawned.unwrap_or_else(|error| panic!("redis-server: {error}; `make needs` installs it"));
-        let redis = Self { child, port, password: password.map(str::to_owned) };
+        let redis = Self { child, port, password: password.map(str::to_owned), tls: None, tls_port: None };
         wait_until("Redis to answer", || redis.is_there());
         redis
     }
 
     /// What `store.redis` has to be.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        match self.tls_port {
+            Some(port) => format!("rediss://127.0.0.1:{port}"),
+            None => format!("redis://127.0.0.1:{}", self.port),
+        }
+    }
+
+    /// The port that other servers are told of.
+    fn own_port(&self) -> u16 {
+        self.tls_port.unwrap_or(self.port)
     }
 
     /// Sends a command; the first line of its answer.
@@ -123,39 +166,43 @@ impl Redis {
 
     /// A server that follows this one, and has all that it has.
     pub fn start_replica(&self) -> Self {
-        let replica = Self::start();
+        let replica = Self::start_secured(self.tls.as_ref(), &[]);
         self.say(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
-        replica.say(&["REPLICAOF", "127.0.0.1", &self.port.to_string()]);
+        replica.say(&["REPLICAOF", "127.0.0.1", &self.own_port().to_string()]);
         wait_until("the replica to follow", || self.tell(&["INFO", "replication"]).contains("state=online"));
         replica
     }
 
     /// Who knows which server takes writes, where this one is called `mymaster` at first. `folder` holds what it notes.
     pub fn start_sentinel(&self, folder: &Folder) -> Self {
-        let port = free_port();
+        let (port, tls_port) = (free_port(), self.tls.as_ref().map(|_| free_port()));
+        let secured = self.tls.iter().flat_map(|tls| &tls.0).map(|[option, value]| format!("{option} {value}\n"));
+        let at = tls_port.map(|port| format!("tls-port {port}\n"));
+        let secured: String = secured.chain(at).collect();
         let config = format!(
-            "port {port}
+            "{secured}port {port}
 bind 127.0.0.1
 sentinel monitor mymaster 127.0.0.1 {} 1
 sentinel down-after-milliseconds mymaster 300
 sentinel failover-timeout mymaster 2000
 ",
-            self.port
+            self.own_port()
         );
         let file = folder.write("sentinel.conf", &config).display().to_string();
-        let sentinel = Self::spawn(Command::new("redis-server").args([&file, "--sentinel"]), port, None);
+        let mut sentinel = Self::spawn(Command::new("redis-server").args([&file, "--sentinel"]), port, None);
+        sentinel.tls_port = tls_port;
         let known = || sentinel.tell(&["SENTINEL", "REPLICAS", "mymaster"]).contains("slave");
         wait_until("the sentinel to know the replica", known);
         sentinel
     }
 
     /// Three servers, each with its share of the keys. `folder` holds what they note.
-    pub fn start_cluster(folder: &Folder) -> Vec<Self> {
+    pub fn start_cluster(folder: &Folder, tls: Option<&RedisTls>) -> Vec<Self> {
         let shares = [("0", "5460"), ("5461", "10922"), ("10923", "16383")];
-        let members: Vec<(Self, String)> = shares.iter().map(|share| Self::start_member(folder, *share)).collect();
+        let members: Vec<(Self, String)> = shares.iter().map(|share| Self::start_member(folder, *share, tls)).collect();
         let (first, _) = &members[0];
         for (other, bus) in &members[1..] {
-            first.say(&["CLUSTER", "MEET", "127.0.0.1", &other.port.to_string(), bus]);
+            first.say(&["CLUSTER", "MEET", "127.0.0.1", &other.own_port().to_string(), bus]);
         }
         let agrees = |info: &str| info.contains("cluster_state:ok") && info.contains("cluster_size:3");
         wait_until("the cluster to agree", || {
@@ -165,12 +212,12 @@ sentinel failover-timeout mymaster 2000
     }
 
     /// A member of a cluster with its share, and where members talk to it.
-    fn start_member(folder: &Folder, (first, last): (&str, &str)) -> (Self, String) {
+    fn start_member(folder: &Folder, (first, last): (&str, &str), tls: Option<&RedisTls>) -> (Self, String) {
         let bus = free_port().to_string();
         let (dir, file) = (folder.path().display().to_string(), format!("nodes-{bus}.conf"));
-        let enabled = ["--cluster-enabled", "yes"];
-        let member =
-            Self::start_with(&[enabled, ["--cluster-port", &bus], ["--cluster-config-file", &file], ["--dir", &dir]]);
+        let notes = [["--cluster-config-file", &file], ["--dir", &dir]];
+        let options = [["--cluster-enabled", "yes"], ["--cluster-port", &bus], notes[0], notes[1]];
+        let member = Self::start_secured(tls, options.as_flattened());
         member.say(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
         (member, bus)
     }
