@@ -27,7 +27,7 @@ use crate::ruleset::cors::AllowedOrigin;
 use crate::ruleset::key::{Facts, KeyHasher};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::request_field::RequestFields;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::Outcome;
 use crate::ruleset::{AccessLog, PlanId, Ruleset, Serves};
 use crate::units::{LimitKey, Nanos};
 
@@ -69,15 +69,17 @@ pub async fn admit(
     context.is_grpc = is_proxied && respond::is_grpc(&request.fields);
     context.cors = AllowedOrigin::of(ruleset, &request.fields);
     let head = head_of(request, sender);
-    let found = read_target(&head, ruleset, sender.secured);
-    let address = head.address(&ruleset.client_address);
-    let asks_usage =
-        is_proxied && found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, target.matched_path()));
-    let routed = found.as_ref().ok().filter(|_| !asks_usage);
+    let target = match read_target(&head, ruleset, sender.secured) {
+        Ok(target) => target,
+        Err(answer) => {
+            context.set_route(None);
+            return Err(answer);
+        }
+    };
     let rules = &ruleset.client_address;
-    context.set_route(routed.and_then(|target| ruleset.route_of(&head.facts(rules, target, address))));
-    let target = found?;
-    let facts = head.facts(rules, &target, address);
+    let facts = head.facts(rules, &target, head.address(rules));
+    let asks_usage = is_proxied && own_usage::is_asked_for(context, facts.path);
+    context.set_route(if asks_usage { None } else { ruleset.route_of(&facts) });
     let met = match context.route {
         // rare steps take memory only while they run: the future of each request is moved, and small
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
@@ -341,7 +343,7 @@ async fn charge(
     }
     let receipt = charging::charge_all(context, &mut charges, now).await;
     (context.charged_at, context.cost_meter) = (now, cost_meter);
-    context.verdict = Verdict::new(&active.ruleset, &charges, &receipt.charged);
+    context.verdict.set(&active.ruleset, &charges, &receipt.charged);
     context.charges = charges;
     charging::observe(context, route, &receipt)?;
     Ok(now)
