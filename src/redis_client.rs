@@ -28,7 +28,7 @@ mod pool;
 mod sentinel;
 mod shared_future;
 
-pub use cluster::slot_of;
+pub use cluster::{SLOTS, slot_of};
 pub use guard::{Guard, Progress};
 pub use pool::Pool;
 

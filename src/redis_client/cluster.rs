@@ -30,8 +30,8 @@ pub(super) struct Topology(Vec<(u16, u16, Address)>);
 
 type Learning = SharedFuture<RedisResult<Arc<Topology>>>;
 
-/// How many slots there are.
-const SLOTS: u16 = 16_384;
+/// How many slots a cluster has.
+pub const SLOTS: u16 = 16_384;
 /// How long nobody is asked again after an answer or a failure.
 const PAUSE: Nanos = Nanos::new(100_000_000);
 /// How many servers are asked at once, beside those of the configuration.

@@ -47,7 +47,7 @@ pub use settings::{KeySecret, Settings};
 use background::at_once;
 use breaker::{Breaker, Health};
 use calls::{Counts, Down};
-use clock::RedisClock;
+use clock::RedisClocks;
 use coalescer::{Heard, RequestCoalescer};
 use eventual::EventualCounters;
 pub(super) use fallback::Tables;
@@ -92,7 +92,7 @@ struct SharedNode {
     script: Script,
     clock: Arc<dyn Clock>,
     observer: Observer,
-    redis_clock: RedisClock,
+    redis_clocks: RedisClocks,
     memory: Memory,
     coalescer: RequestCoalescer,
     leases: Leases,
@@ -167,13 +167,13 @@ impl SharedStore {
             id,
             node_count: Mutex::new(NodeCount::at_least(least)),
             nodes: AtomicU64::new(least),
-            link,
             heartbeat_link,
             settings,
             script: Script::new(&SCRIPT),
             clock,
             observer,
-            redis_clock: RedisClock::default(),
+            redis_clocks: RedisClocks::new(link.slots()),
+            link,
             memory: Memory::new(),
             coalescer: RequestCoalescer::default(),
             leases: Leases::new(),
@@ -203,7 +203,7 @@ impl SharedStore {
             overshoot: node.counts.overshoot.load(Ordering::Relaxed),
             unsynced: node.fallback.unsynced(),
             waiting: node.coalescer.waiting(),
-            clock_ahead: node.redis_clock.nanoseconds(),
+            clock_ahead: node.redis_clocks.nanoseconds(),
             leases: node.leases.report(),
         }
     }
@@ -233,13 +233,13 @@ impl SharedStore {
         let part = limit.part(charge)?;
         let node = &self.0;
         let has_own = limit.is_eventual() || (limit.is_leased() && node.leases.balance(part.key, now) >= part.cost);
-        if has_own { None } else { node.memory.denial(&part, node.redis_clock.theirs(now)) }
+        if has_own { None } else { node.memory.denial(&part, node.theirs(&part, now)) }
     }
 
     /// Where the key of a charge stands, as far as is known.
     pub(super) fn standing(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
-        Some(self.0.memory.standing(&part, self.0.redis_clock.theirs(now)))
+        Some(self.0.memory.standing(&part, self.0.theirs(&part, now)))
     }
 
     /// Charges what lies in Redis of one request, all or none. The request came `now`, and has `waited` for Redis so long.
@@ -263,20 +263,18 @@ impl SharedStore {
         if let Ok((charged, source)) = asked {
             return Asked::Charged(charged, source);
         }
-        let theirs = node.redis_clock.theirs(now);
         let mut degraded: Vec<DegradedCharge<'_>> = limits
             .iter()
             .zip(batch)
             .zip(&parts)
-            .map(|((limit, charge), part)| DegradedCharge {
-                charge,
-                part,
-                on_down: limit.sharing.on_store_down,
-                used: node.memory.used(part, theirs),
+            .map(|((limit, charge), part)| {
+                let there = node.theirs(part, now);
+                let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(part, there));
+                DegradedCharge { charge, part, on_down, used, there }
             })
             .collect();
         let nodes = node.nodes.load(Ordering::Relaxed);
-        match node.fallback.charge((tables, &node.slots), &mut degraded, nodes, (now, theirs)) {
+        match node.fallback.charge((tables, &node.slots), &mut degraded, nodes, now) {
             Ok(charged) => Asked::Alone(charged),
             Err(refused) => Asked::Refused(refused),
         }
@@ -297,6 +295,11 @@ impl std::fmt::Debug for SharedStore {
 impl SharedNode {
     fn is_away(&self) -> bool {
         self.is_away.load(Ordering::Relaxed)
+    }
+
+    /// The time at the server that has the key of `part` when it is `now` here.
+    fn theirs(&self, part: &ChargePart, now: Nanos) -> Nanos {
+        self.redis_clocks.theirs(self.link.slot(part.tag), now)
     }
 
     /// What Redis says to one request, if it says so in time.
@@ -373,7 +376,7 @@ impl SharedNode {
         if self.is_away() && !by_itself {
             return Err(Down);
         }
-        let (times, there) = (self.times(limit), self.redis_clock.theirs(now));
+        let (times, there) = (self.times(limit), self.theirs(part, now));
         if let Some(charged) = self.counters.decide(part, times, there) {
             charge.taken = Taken::Counted { here: now, there, times };
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));

@@ -11,7 +11,7 @@ use tollgate::charge::Sharing;
 use tollgate::redis_client::Servers;
 use tollgate::store::SharedStore;
 use tollgate::store::shared::Settings;
-use tollgate::units::{LimitKey, Nanos};
+use tollgate::units::{LimitKey, Nanos, Rate};
 
 use crate::node::{Node, rule};
 use crate::shared::redis::{Redis, Serves};
@@ -53,7 +53,7 @@ impl World {
 #[test]
 fn redis_is_told_of_a_slot_taken_after_a_failed_call_before_it_is_asked_for_another() {
     let slots = rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(1))]);
-    let mut world = World::new(ms(1), Redis::new(1, (1, 2), Nanos::ZERO));
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
     world.start(0, 7, ms(50), &[(slots, Sharing::default())]);
     world.pass(Nanos::SECOND);
     world.around.network.serve(Serves::Gone, world.now);
@@ -61,4 +61,22 @@ fn redis_is_told_of_a_slot_taken_after_a_failed_call_before_it_is_asked_for_anot
     world.around.network.serve(Serves::Calls, world.now);
     assert!(!world.admits(0, 1), "the slot is held");
     assert!(world.admits(0, 2), "of another key none is");
+}
+
+#[test]
+fn a_denial_ends_by_the_clock_of_the_server_that_has_the_key() {
+    let rate = Rate::new(1, Nanos::SECOND).unwrap();
+    let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(1))]);
+    let ahead = vec![Nanos::ZERO, Nanos::from_secs(60)];
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), ahead));
+    world.start(0, 7, ms(50), &[(limit, Sharing::default())]);
+    world.pass(Nanos::SECOND);
+    // the first server has even keys, the second one has odd ones
+    for (asked, other) in [(1, 2), (4, 3)] {
+        assert_eq!([world.admits(0, asked), world.admits(0, asked)], [true, false]);
+        assert!(world.admits(0, other));
+        assert!(!world.admits(0, asked), "nothing has come back yet");
+        world.pass(Nanos::SECOND);
+        assert!(world.admits(0, asked), "a token has come back");
+    }
 }

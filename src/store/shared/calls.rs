@@ -135,7 +135,9 @@ impl SharedNode {
 
     async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, Down> {
         let sent = self.clock.now();
-        let near = self.redis_clock.theirs(sent);
+        // those of one call lie in one slot
+        let slot = buckets.first().map_or(0, |bucket| self.link.slot(bucket.tag));
+        let near = self.redis_clocks.theirs(slot, sent);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
         let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)));
@@ -180,7 +182,7 @@ impl SharedNode {
             }
         };
         told(CallResult::Ok);
-        self.redis_clock.learn(sent, received, answer.now);
+        self.redis_clocks.learn(slot, (sent, received), answer.now);
         self.took(took);
         if answer.healed > 0 {
             self.counts.healed.fetch_add(u64::try_from(answer.healed).unwrap_or(u64::MAX), Ordering::Relaxed);

@@ -1,28 +1,46 @@
-//! What time it is at Redis, as far as this node knows.
+//! What time it is at Redis's servers, as far as this node knows.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::units::{ClockOffset, Nanos};
 
-/// How far Redis's clock is ahead of this node's, in nanoseconds; behind if negative. Right to half the time of a call.
-#[derive(Debug, Default)]
-pub(super) struct RedisClock(AtomicI64);
+/// How far the clock of each slot's server is ahead of this node's, in nanoseconds; behind if negative. Right to half the time
+/// of a call. What is not known of a slot is taken from the last server that answered.
+#[derive(Debug)]
+pub(super) struct RedisClocks {
+    by_slot: Box<[AtomicI64]>,
+    latest: AtomicI64,
+}
 
-impl RedisClock {
-    /// Redis said `theirs`, at some time between `sent` and `received`.
-    pub(super) fn learn(&self, sent: Nanos, received: Nanos, theirs: Nanos) {
+/// Nobody has answered for a slot yet.
+const UNKNOWN: i64 = i64::MIN;
+
+impl RedisClocks {
+    /// Of so many slots, of which nothing is known.
+    pub(super) fn new(slots: usize) -> Self {
+        let by_slot = (0..slots).map(|_| AtomicI64::new(UNKNOWN)).collect();
+        Self { by_slot, latest: AtomicI64::new(0) }
+    }
+
+    /// The server of `slot` said `theirs`, at some time between `sent` and `received`.
+    pub(super) fn learn(&self, slot: u16, (sent, received): (Nanos, Nanos), theirs: Nanos) {
         let ours = sent.saturating_add(Nanos::new(received.saturating_sub(sent).get() / 2));
-        self.0.store(ClockOffset::between(theirs, ours).get(), Ordering::Relaxed);
+        let ahead = ClockOffset::between(theirs, ours).get();
+        for clock in self.by_slot.get(usize::from(slot)).into_iter().chain([&self.latest]) {
+            clock.store(ahead, Ordering::Relaxed);
+        }
     }
 
-    /// How far it is ahead.
+    /// How far the clock of the last server that answered is ahead, in nanoseconds.
     pub(super) fn nanoseconds(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
+        self.latest.load(Ordering::Relaxed)
     }
 
-    /// The time at Redis when it is `ours` here.
-    pub(super) fn theirs(&self, ours: Nanos) -> Nanos {
-        ours.shifted(ClockOffset::new(self.nanoseconds()))
+    /// The time at the server of `slot` when it is `ours` here.
+    pub(super) fn theirs(&self, slot: u16, ours: Nanos) -> Nanos {
+        let known = self.by_slot.get(usize::from(slot)).map(|clock| clock.load(Ordering::Relaxed));
+        let ahead = known.filter(|ahead| *ahead != UNKNOWN).unwrap_or_else(|| self.nanoseconds());
+        ours.shifted(ClockOffset::new(ahead))
     }
 }
 
@@ -32,13 +50,14 @@ mod tests {
 
     #[test]
     fn the_time_elsewhere_is_ahead_or_behind() {
-        let ahead = RedisClock::default();
+        let clocks = RedisClocks::new(2);
         let at = Nanos::from_secs;
-        assert_eq!(ahead.theirs(at(5)), at(5));
-        ahead.learn(at(10), at(12), at(41));
-        assert_eq!(ahead.theirs(at(20)), at(50));
-        ahead.learn(at(50), at(50), at(20));
-        assert_eq!(ahead.theirs(at(60)), at(30));
-        assert_eq!(ahead.theirs(at(10)), Nanos::ZERO);
+        assert_eq!(clocks.theirs(0, at(5)), at(5));
+        clocks.learn(0, (at(10), at(12)), at(41));
+        assert_eq!(clocks.theirs(0, at(20)), at(50));
+        assert_eq!(clocks.theirs(1, at(20)), at(50), "nothing else is known");
+        clocks.learn(1, (at(50), at(50)), at(20));
+        assert_eq!([0, 1].map(|slot| clocks.theirs(slot, at(60))), [at(90), at(30)]);
+        assert_eq!(clocks.theirs(1, at(10)), Nanos::ZERO);
     }
 }

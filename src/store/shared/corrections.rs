@@ -17,7 +17,7 @@ impl SharedStore {
         let Some(part) = limit.part(charge) else { return };
         let node = &self.0;
         let now = node.clock.now();
-        let theirs = node.redis_clock.theirs(now);
+        let theirs = node.theirs(&part, now);
         let full_at = match charge.taken {
             Taken::Fallback { key, times, made_good: made_good @ [alone, _] } => {
                 let cost = charge.cost.saturating_mul(times);
@@ -33,7 +33,7 @@ impl SharedStore {
             Taken::Elsewhere { here, there }
             | Taken::Counted { here, there, .. }
             | Taken::Lease { here, there, .. } => there.saturating_add(full_at.saturating_sub(here)),
-            _ => node.redis_clock.theirs(full_at),
+            _ => node.theirs(&part, full_at),
         };
         match charge.taken {
             Taken::Slot(slot) => node.release(slot),
@@ -51,7 +51,7 @@ impl SharedStore {
         let Some(part) = limit.part(charge) else { return };
         let node = Arc::clone(&self.0);
         let now = node.clock.now();
-        let theirs = node.redis_clock.theirs(now);
+        let theirs = node.theirs(&part, now);
         if let Taken::Fallback { key, times, .. } = charge.taken {
             let cost = charge.cost.saturating_mul(times);
             tables.store.debit(tables.binding, &[Charge { key, cost, ..charge.clone() }], now);
@@ -67,8 +67,8 @@ impl SharedStore {
         }
         if node.is_away() {
             let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(&part, theirs));
-            let degraded = DegradedCharge { charge: &mut charge.clone(), part: &part, on_down, used };
-            node.fallback.debit(tables, &degraded, node.nodes.load(Ordering::Relaxed), (now, theirs));
+            let degraded = DegradedCharge { charge: &mut charge.clone(), part: &part, on_down, used, there: theirs };
+            node.fallback.debit(tables, &degraded, node.nodes.load(Ordering::Relaxed), now);
             return;
         }
         self.0.later(async move {
@@ -92,8 +92,8 @@ impl SharedNode {
             return;
         }
         // or a charge that is sent meanwhile would read_repair Redis of what is given back
-        let theirs = self.redis_clock.theirs(self.clock.now());
-        back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, theirs));
+        let now = self.clock.now();
+        back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, self.theirs(part, now)));
         let node = Arc::clone(self);
         self.later(async move {
             let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, CallArgument::FullAt(full_at))).collect();

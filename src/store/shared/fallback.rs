@@ -44,6 +44,8 @@ pub(super) struct DegradedCharge<'a> {
     pub(super) on_down: OnStoreDown,
     /// The tokens that were used when Redis was last heard of.
     pub(super) used: Cost,
+    /// The time at Redis.
+    pub(super) there: Nanos,
 }
 
 /// The tables of this node.
@@ -77,14 +79,14 @@ impl Fallback {
         Self { owed: Mutex::default(), generations: AtomicU64::new(0), handing }
     }
 
-    /// Decides `degraded` by themselves, all or none, with this node as one of `nodes`; in their order. Times are `now`
-    /// here and `theirs` at Redis. The position of a limit that wants nothing admitted without Redis is an error.
+    /// Decides `degraded` by themselves, all or none, with this node as one of `nodes`; in their order. It is `now`
+    /// here. The position of a limit that wants nothing admitted without Redis is an error.
     pub(super) fn charge(
         &self,
         (tables, slots): (Tables<'_>, &Slots),
         degraded: &mut [DegradedCharge<'_>],
         nodes: u64,
-        (now, theirs): (Nanos, Nanos),
+        now: Nanos,
     ) -> Result<AllCharged, usize> {
         if let Some(refused) =
             degraded.iter().position(|one| one.on_down == OnStoreDown::Deny && one.part.enforcement.enforces)
@@ -107,7 +109,7 @@ impl Fallback {
         let is_free = held.iter().zip(by_slots.as_slice()).all(|((part, _), charged)| admits(part, charged));
         let mut batch: Vec<Charge> = Vec::with_capacity(degraded.len());
         for one in degraded.iter().filter(|one| one.goes_by() == By::Bucket) {
-            let (key, cost) = (self.bucket(tables, one, (now, theirs)), scaled(one.part.rule(), cost(one), times(one)));
+            let (key, cost) = (self.bucket(tables, one, now), scaled(one.part.rule(), cost(one), times(one)));
             batch.push(Charge { key, cost, ..one.charge.clone() });
         }
         let by_buckets = match is_free {
@@ -141,7 +143,7 @@ impl Fallback {
             let enforcement = one.part.enforcement;
             let admitted = passes && charged.decision.is_admitted();
             if enforcement.consumes && (admitted || enforcement.counts_denied) {
-                let made_good = self.add(one.part, one.charge.cost, times, theirs).unwrap_or_default();
+                let made_good = self.add(one.part, one.charge.cost, times, one.there).unwrap_or_default();
                 one.charge.taken = Taken::Fallback { key, times, made_good };
             }
             if enforcement.consumes && admitted {
@@ -153,10 +155,10 @@ impl Fallback {
     }
 
     /// The bucket here of a key, which starts from what was known to be used when it is a new one.
-    fn bucket(&self, tables: Tables<'_>, one: &DegradedCharge<'_>, (now, theirs): (Nanos, Nanos)) -> LimitKey {
+    fn bucket(&self, tables: Tables<'_>, one: &DegradedCharge<'_>, now: Nanos) -> LimitKey {
         /// An odd number that spreads over the lower half, by which keys are told apart within a shard.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let (generation, is_first) = self.generation(one, theirs);
+        let (generation, is_first) = self.generation(one);
         let key = LimitKey(one.charge.key.0 ^ u128::from(generation.wrapping_mul(SPREAD)));
         if is_first {
             let used = [Charge { key, cost: one.used, ..one.charge.clone() }];
@@ -167,7 +169,7 @@ impl Fallback {
 
     /// Which bucket the key has here, and whether it is a new one. Keys beyond the bound share their generations. The key stays
     /// until it is noted ([`Noted`]) what the caller took.
-    fn generation(&self, one: &DegradedCharge<'_>, theirs: Nanos) -> (u64, bool) {
+    fn generation(&self, one: &DegradedCharge<'_>) -> (u64, bool) {
         let mut owed = self.owed.lock();
         let (is_full, mut is_first) = (owed.len() >= MOST_OWED, false);
         let ledger = match owed.entry(one.part.key) {
@@ -176,7 +178,7 @@ impl Fallback {
             Entry::Vacant(new) => {
                 is_first = true;
                 let generation = self.generations.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-                new.insert(OutageLedger::new(one.part, generation, one.used, theirs))
+                new.insert(OutageLedger::new(one.part, generation, one.used, one.there))
             }
         };
         ledger.asking = ledger.asking.saturating_add(1);
@@ -184,23 +186,17 @@ impl Fallback {
     }
 
     /// Charges, whatever the limit says, a request that was charged before Redis became unavailable.
-    pub(super) fn debit(
-        &self,
-        tables: Tables<'_>,
-        degraded: &DegradedCharge<'_>,
-        nodes: u64,
-        (now, theirs): (Nanos, Nanos),
-    ) {
+    pub(super) fn debit(&self, tables: Tables<'_>, degraded: &DegradedCharge<'_>, nodes: u64, now: Nanos) {
         let times = share(degraded.on_down, nodes);
         let _noted = Noted { fallback: self, key: degraded.part.key };
         if degraded.goes_by() == By::Nothing {
-            self.generation(degraded, theirs);
+            self.generation(degraded);
         } else {
-            let key = self.bucket(tables, degraded, (now, theirs));
+            let key = self.bucket(tables, degraded, now);
             let cost = degraded.charge.cost.saturating_mul(times);
             tables.store.debit(tables.binding, &[Charge { key, cost, ..degraded.charge.clone() }], now);
         }
-        self.add(degraded.part, degraded.charge.cost, times, theirs);
+        self.add(degraded.part, degraded.charge.cost, times, degraded.there);
     }
 
     /// Notes that `cost` was taken as a share of one of `nodes`. `None` if the key has nothing to reconcile.
@@ -224,11 +220,11 @@ impl Fallback {
         self.handing[turn].lock().await
     }
 
-    /// The tokens of `key` that have to be reconciled.
-    pub(super) fn due(&self, key: LimitKey, theirs: Nanos) -> Option<Due> {
+    /// The tokens of `key` that have to be reconciled. `theirs` is the time at the server that has the key.
+    pub(super) fn due(&self, key: LimitKey, theirs: impl FnOnce(&ChargePart) -> Nanos) -> Option<Due> {
         let mut owed = self.owed.lock();
         let ledger = owed.get(&key)?;
-        let due = ledger.due(theirs);
+        let due = ledger.due(theirs(&ledger.part));
         if due.is_none() && ledger.asking == 0 {
             owed.remove(&key);
         }
@@ -319,15 +315,21 @@ mod tests {
     fn a_key_stays_the_same_while_a_request_has_its_bucket() {
         let (fallback, part) = (Fallback::new(), ledger::tests::part());
         let mut charge = Charge::new(0, RuleRef::Listed(0), part.key, 1, Enforcement::USUAL);
-        let one = DegradedCharge { charge: &mut charge, part: &part, on_down: OnStoreDown::Divide, used: 0 };
-        assert_eq!(fallback.generation(&one, Nanos::SECOND), (1, true));
+        let one = DegradedCharge {
+            charge: &mut charge,
+            part: &part,
+            on_down: OnStoreDown::Divide,
+            used: 0,
+            there: Nanos::SECOND,
+        };
+        assert_eq!(fallback.generation(&one), (1, true));
         // another request looks for what is owed before this one has noted what it took
-        assert!(fallback.due(part.key, Nanos::SECOND).is_none());
-        assert_eq!(fallback.generation(&one, Nanos::SECOND), (1, false));
+        assert!(fallback.due(part.key, |_| Nanos::SECOND).is_none());
+        assert_eq!(fallback.generation(&one), (1, false));
         for _ in 0..2 {
             drop(Noted { fallback: &fallback, key: part.key });
         }
-        assert!(fallback.owes() && fallback.due(part.key, Nanos::SECOND).is_none());
+        assert!(fallback.owes() && fallback.due(part.key, |_| Nanos::SECOND).is_none());
         assert!(!fallback.owes(), "nothing was taken");
     }
 }

@@ -182,7 +182,7 @@ impl SharedNode {
         lease.used = now;
         lease.pace.add(part.cost, now);
         let taken = if part.enforcement.consumes { part.cost } else { 0 };
-        let there = self.redis_clock.theirs(now);
+        let there = self.theirs(part, now);
         if self.leases.events.spend(lease, taken, now) && (part.enforcement.consumes || lease.balance >= part.cost) {
             let (left, lapses) = (lease.balance, lease.lapses);
             if !lease.asking && !self.is_away() && left < lease.pace.within(self.refill_time(), now) {
@@ -291,7 +291,7 @@ impl SharedNode {
         sent: Nanos,
     ) {
         let now = self.clock.now();
-        let there = self.redis_clock.theirs(now);
+        let there = self.theirs(part, now);
         let mut shard = self.leases.shard(part.key).lock();
         let Some(lease) = shard.get_mut(&part.key) else { return };
         let events = &self.leases.events;
@@ -357,7 +357,7 @@ impl SharedNode {
         if soon < WORTH_IT {
             return 0;
         }
-        let left = self.memory.standing(&lease.part, self.redis_clock.theirs(now)).headroom.remaining;
+        let left = self.memory.standing(&lease.part, self.theirs(&lease.part, now)).headroom.remaining;
         soon.min(self.share_of(left.unwrap_or(Cost::MAX))).min(lease.part.most_ahead)
     }
 

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 pub use crate::redis_client::{CallError, Servers};
 
-use crate::redis_client::{CONNECT_TIME, Pool, slot_of};
+use crate::redis_client::{CONNECT_TIME, Pool, SLOTS, slot_of};
 use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{Encoded, Field};
 use crate::units::LimitKey;
@@ -28,6 +28,9 @@ pub trait Scripts: Send + Sync {
 
     /// Where the buckets of `tag` lie: those of one slot can go in one call.
     fn slot(&self, tag: LimitKey) -> u16;
+
+    /// How many slots there are.
+    fn slots(&self) -> usize;
 
     /// Forgets all connections: the next calls open others, and those that wait for answers get none.
     fn give_up(&self);
@@ -135,6 +138,11 @@ impl Scripts for Link {
     /// 0 for all where there is no cluster.
     fn slot(&self, tag: LimitKey) -> u16 {
         if self.servers.is_cluster() { slot_of(&hash_tag(tag)) } else { 0 }
+    }
+
+    /// 1 where there is no cluster.
+    fn slots(&self) -> usize {
+        if self.servers.is_cluster() { SLOTS.into() } else { 1 }
     }
 
     fn give_up(&self) {

@@ -59,7 +59,8 @@ impl SharedNode {
     /// is owed any more.
     async fn reconcile_key(self: &Arc<Self>, key: LimitKey) -> bool {
         let _turn = self.fallback.turn(key).await;
-        let Some(due) = self.fallback.due(key, self.redis_clock.theirs(self.clock.now())) else { return true };
+        let now = self.clock.now();
+        let Some(due) = self.fallback.due(key, |part| self.theirs(part, now)) else { return true };
         let asks = ChargePart { cost: 0, enforcement: Enforcement::ASKS, ..due.part.clone() };
         let owes = ChargePart {
             enforcement: Enforcement { enforces: false, consumes: true, counts_denied: true },

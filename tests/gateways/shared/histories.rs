@@ -114,7 +114,9 @@ impl play::History for History {
             [Consistency::Leased { strict: false }, Consistency::Leased { strict: true }, Consistency::Eventual];
         let beside = beside.map(|consistency| (fast.clone(), Sharing { consistency, ..exact }));
         let limits = rules(burst, slots).into_iter().map(|rule| (rule, exact)).chain(beside).collect();
-        let redis = Redis::new(random.random(), delay, Nanos::from_secs(random.random_range(0..300)));
+        let servers = *[1, 3].choose(&mut random).unwrap();
+        let ahead = (0..servers).map(|_| Nanos::from_secs(random.random_range(0..300))).collect();
+        let redis = Redis::new(random.random(), delay, ahead);
         let pressed = *[0, 2, 4, FAST, FAST, LEASED, LEASED, STRICT, EVENTUAL].choose(&mut random).unwrap();
         let mut history = Self {
             world: World::new(ms(least), redis),
@@ -131,7 +133,7 @@ impl play::History for History {
             story: String::new(),
         };
         history.tell(&format!(
-            "timeout {timeout} ms, {delay:?} ms one way, burst {burst}, {slots} slots, limit {pressed} pressed"
+            "{servers} servers, timeout {timeout} ms, {delay:?} ms one way, burst {burst}, {slots} slots, limit {pressed} pressed"
         ));
         history
     }

@@ -1,5 +1,5 @@
-//! A Redis in virtual time. It runs the scripts that gateways send, one after the other, as they arrive over a network that
-//! delays and loses them.
+//! A Redis in virtual time: one server, or a cluster of several whose clocks differ. It runs the scripts that gateways send, one
+//! after the other, as they arrive over a network that delays and loses them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 use tollgate::clock::Clock;
 use tollgate::store::redis::Encoded;
+use tollgate::store::redis::codec::hash_tag;
 use tollgate::store::shared::link::{CallError, Reply, Script, Scripts};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -29,8 +30,8 @@ pub(crate) struct Redis {
     scripts: BTreeMap<&'static str, Function>,
     data: Rc<RefCell<Data>>,
     pub(crate) network: Arc<Network>,
-    /// How far its clock is ahead of the gateways'.
-    ahead: Nanos,
+    /// How far the clock of each server is ahead of the gateways'.
+    ahead: Vec<Nanos>,
 }
 
 /// What is between gateways and Redis.
@@ -49,6 +50,7 @@ pub(crate) enum Serves {
 }
 
 struct Wire {
+    servers: u16,
     random: SmallRng,
     /// The shortest and the longest time that a message takes, in milliseconds.
     delay: (u64, u64),
@@ -79,9 +81,10 @@ struct Call {
 }
 
 impl Redis {
-    /// Messages take from `delay.0` to `delay.1` milliseconds.
-    pub(crate) fn new(seed: u64, delay: (u64, u64), ahead: Nanos) -> Self {
+    /// Messages take from `delay.0` to `delay.1` milliseconds. The clock of each server is so much `ahead`.
+    pub(crate) fn new(seed: u64, delay: (u64, u64), ahead: Vec<Nanos>) -> Self {
         let wire = Wire {
+            servers: ahead.len() as u16,
             random: SmallRng::seed_from_u64(seed),
             delay,
             more: 0,
@@ -104,7 +107,9 @@ impl Redis {
     }
 
     fn run(&mut self, text: &'static str, encoded: Encoded, now: Nanos) -> Told {
-        self.data.borrow_mut().now = now.saturating_add(self.ahead);
+        let servers: BTreeSet<u16> = encoded.keys.iter().map(|key| server_of(key, self.ahead.len() as u16)).collect();
+        let [server] = Vec::from_iter(servers)[..] else { panic!("keys of several servers: {:?}", encoded.keys) };
+        self.data.borrow_mut().now = now.saturating_add(self.ahead[usize::from(server)]);
         let script = match self.scripts.get(text) {
             Some(script) => script.clone(),
             None => {
@@ -123,6 +128,12 @@ impl Redis {
         }
         Ok(Reply(table.sequence_values().map(|value| field(value.unwrap())).collect()))
     }
+}
+
+/// The one of so many servers that has a key, by what stands in its braces; the first one, where that is no tag.
+fn server_of(key: &str, servers: u16) -> u16 {
+    let tag = key.split(['{', '}']).nth(1).and_then(|tag| u128::from_str_radix(tag, 16).ok());
+    tag.map_or(0, |tag| (tag % u128::from(servers)) as u16)
 }
 
 /// What a script has of Redis.
@@ -312,8 +323,12 @@ impl Scripts for Link {
         told
     }
 
-    fn slot(&self, _tag: LimitKey) -> u16 {
-        0
+    fn slot(&self, tag: LimitKey) -> u16 {
+        server_of(&format!("{{{}}}", hash_tag(tag)), self.network.0.lock().servers)
+    }
+
+    fn slots(&self) -> usize {
+        self.network.0.lock().servers.into()
     }
 
     fn give_up(&self) {
