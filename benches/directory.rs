@@ -76,7 +76,7 @@ fn spent() -> u64 {
     status.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
 }
 
-/// What `work` makes, and its seconds by the clock and of processor time.
+/// The result of `work`, and its seconds by the clock and of processor time.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64, f64) {
     let (began, before) = (now(), spent());
     let made = work();
@@ -93,7 +93,7 @@ fn memory() -> (u64, u64) {
     (of("VmRSS:"), of("VmHWM:"))
 }
 
-/// What a lookup takes, in nanoseconds: the median of rounds, so that it does not matter whether the machine is busy.
+/// The time of a lookup in nanoseconds: the median of rounds, so that a busy machine does not matter.
 fn usual(directory: &CustomerTable, rows: usize) -> f64 {
     let of_round = |round| {
         let keys = keys(round, rows);

@@ -1,4 +1,4 @@
-//! What a denial costs to be noted: counted among the offenders, and kept among the last decisions.
+//! The cost of recording a denial: counting it among the offenders, and keeping it among the last decisions.
 
 #![allow(missing_docs, reason = "what criterion makes")]
 

@@ -1,4 +1,4 @@
-//! What the benchmarks share: keys, a stopwatch, and the memory of a process of its own.
+//! Shared by the benchmarks: keys, a stopwatch, and the memory of a process of its own.
 
 use std::hash::Hasher;
 use std::hint::black_box;

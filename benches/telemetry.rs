@@ -74,7 +74,7 @@ impl Subject {
         (charges, verdict)
     }
 
-    /// What the proxy counts of a request that is admitted and answered.
+    /// Counts a request that is admitted and answered, as the gateway does.
     fn counted(&mut self) {
         let (route, plan) = (RouteId(0), Some(PlanId(1)));
         self.meters.route(Some(route)).start();

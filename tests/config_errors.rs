@@ -1,4 +1,4 @@
-//! What `tollgate check` says of good and bad configurations: each file of `tests/fixtures` has its output beside it.
+//! The output of `tollgate check` for good and bad configurations, which stands beside each file of `tests/fixtures`.
 //! `UPDATE_GOLDEN=1` writes the outputs anew, for reading in the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
@@ -13,7 +13,7 @@ use tollgate::cli::check::{CheckArgs, execute};
 use tollgate::cli::import::{self, ImportArgs};
 use tollgate::config::Mark;
 
-/// What `check` prints, and whether the file is fine.
+/// The output of `check`, and whether the file is valid.
 fn check(file: &Path) -> (String, bool) {
     check_as(file, None, Format::Text)
 }
@@ -176,7 +176,7 @@ fn no_output_shows_a_secret() {
     }
 }
 
-/// What `check` prints of a file with these bytes.
+/// The output of `check` for a file of these bytes.
 fn check_bytes(name: &str, bytes: &[u8]) -> String {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&file, bytes).unwrap();

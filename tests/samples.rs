@@ -1,4 +1,4 @@
-//! What is shipped beside the code is true: samples are right, documents say what is.
+//! The files beside the code are true: samples pass `check`, and the commands of documents print what the documents show.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
@@ -38,7 +38,7 @@ fn the_readme_shows_the_sample_configuration_as_it_is() {
     assert!(readme.contains(&fs::read_to_string("config/tollgate.yaml").unwrap()));
 }
 
-/// What stands in a page between lines of this kind and their ends.
+/// The blocks of a page between fences of this kind.
 fn blocks(page: &Path, kind: &str) -> Vec<String> {
     let (text, begins) = (fs::read_to_string(page).unwrap(), format!("```{kind}\n"));
     text.split(&begins).skip(1).map(|block| block.split_once("\n```").unwrap().0.to_owned()).collect()
@@ -54,7 +54,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/getting-started.md", "tollgate run", "it runs until it is ended: `--test e2e first_try` runs it"),
 ];
 
-/// What comes before the commands of a page, and the admin ports of the gateways that must be ready for `curl`.
+/// The commands that prepare a page, and the admin ports of the gateways that must be ready for `curl`.
 const BEFORE: &[(&str, &[&str], &[u16])] = &[
     ("README.md", &["tollgate demo --listen 127.0.0.1:8080 --admin 127.0.0.1:9090 &"], &[9090]),
     ("docs/getting-started.md", &["tollgate demo --listen 127.0.0.1:8080 --admin 127.0.0.1:9090 &"], &[9090]),
@@ -126,7 +126,7 @@ END"],
 /// The ports of pages; each run of a page has free ones instead.
 const PORTS: [u16; 8] = [8080, 8081, 8090, 9000, 9090, 9091, 9099, 6379];
 
-/// What commands take where a page leaves it out, so that the ports are free ones here, too.
+/// The arguments that a page leaves out, so that ports are free ones in the test.
 const DEFAULTS: &[(&str, &str)] = &[
     ("tollgate demo", " --upstream 127.0.0.1:9000"),
     ("tollgate keys", " --admin 127.0.0.1:9090"),
@@ -245,7 +245,7 @@ fn run(page: &str, attempt: usize) -> Vec<(String, String, String)> {
     ran
 }
 
-/// What is the same in every run: no dates and no keys made at random, and JSON without its blanks.
+/// The part of an output that is the same in every run: without dates and random keys, JSON without blanks.
 fn lasting(text: &str) -> String {
     let text = Regex::new(r"(?m)\s+$").unwrap().replace_all(text, "");
     let text = Regex::new(r"(?m)^date: .*$").unwrap().replace_all(&text, "date: ...");
@@ -287,7 +287,7 @@ fn the_pages_show_what_their_commands_print() {
     }
 }
 
-/// What leads to the headings of a page.
+/// The anchors of a page's headings.
 fn anchors(page: &str) -> Vec<String> {
     let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     let slug = |heading: &str| heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-");
@@ -324,7 +324,7 @@ fn shell(command: &str, folder: &Path) -> Command {
     shell
 }
 
-/// What a command prints in `folder`.
+/// The output of a command that runs in `folder`.
 fn printed(command: &str, folder: &Path) -> String {
     let run = shell(command, folder).output().unwrap();
     String::from_utf8([run.stdout, run.stderr].concat()).unwrap()
@@ -417,7 +417,7 @@ fn the_book_has_every_page() {
     }
 }
 
-/// What the JSON Schema of configurations refuses of `value`, by its keywords for shapes.
+/// The parts of `value` that the JSON Schema of configurations refuses, by its keywords for shapes.
 fn refused(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     if let Some(name) = schema["$ref"].as_str() {
         return refused(&root["$defs"][name.rsplit('/').next().unwrap()], value, root);

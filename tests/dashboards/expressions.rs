@@ -1,4 +1,4 @@
-//! What a query names: metrics and labels.
+//! The metrics and labels that a query names.
 
 use tollgate::telemetry::names;
 
@@ -45,7 +45,7 @@ pub fn wrong_names(expression: &str) -> Vec<String> {
     wrong
 }
 
-/// What looks like one of our metrics; recorded series have their own names, with a colon in them.
+/// A name that looks like one of our metrics; recorded series have names with a colon.
 pub fn metrics(code: &str) -> impl Iterator<Item = &str> {
     let words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
     words.filter(|word| word.starts_with("tollgate_"))
@@ -55,7 +55,7 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// What stands in quotes is no name.
+/// The query without its quoted strings, which hold no names.
 fn without_strings(expression: &str) -> String {
     expression.split('"').step_by(2).collect()
 }

@@ -9,7 +9,7 @@ use crate::panels::{self, Dashboard, expressions};
 
 const UNITS: &[&str] = &["none", "short", "percentunit", "s", "bytes", "reqps", "ops", "suffix: tokens/s"];
 const KINDS: &[&str] = &["timeseries", "stat", "table", "heatmap", "state-timeline"];
-/// What may stand at places whose words Grafana does not check when it reads a file.
+/// The words that are valid where Grafana checks nothing when it reads a file.
 const WORDS: &[(&str, &[&str])] = &[
     ("drawStyle", &["line", "bars", "points"]),
     ("showPoints", &["auto", "never", "always"]),
@@ -25,7 +25,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("color", &["red", "yellow", "green", "blue", "text"]),
     ("fixedColor", &["red", "yellow", "green", "blue", "text"]),
 ];
-/// What labels are matched with in queries.
+/// The operators that match labels in queries.
 const VALUES: &[(&str, &[&str])] = &[
     (
         "outcome",

@@ -10,7 +10,7 @@ pub struct Dashboard {
     pub json: Value,
 }
 
-/// What stands for the choices at the top of a dashboard when a query is asked without Grafana.
+/// The values of a dashboard's variables when a test asks a query without Grafana.
 pub const CHOICES: [(&str, &str); 7] = [
     ("$__rate_interval", "20s"),
     ("$job", ".*"),
@@ -44,7 +44,7 @@ impl Dashboard {
     }
 }
 
-/// What a panel, or what notes events, asks Prometheus.
+/// The query of a panel or of an annotation.
 pub fn expressions(of: &Value) -> impl Iterator<Item = &str> {
     let targets = of["targets"].as_array().into_iter().flatten();
     targets.chain([of]).filter_map(|asked| asked["expr"].as_str())

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::panels;
 
-/// What `scripts/install-needs.sh` fetches.
+/// The schema that `scripts/install-needs.sh` fetches.
 const WHEEL: &str = "target/python/grafana_foundation_sdk-0.0.21-py3-none-any.whl";
 
 fn lost(files: &[String]) -> String {

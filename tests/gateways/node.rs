@@ -22,7 +22,7 @@ pub(crate) const LOG: usize = 2;
 pub(crate) const SMALL: usize = 3;
 pub(crate) const HELD: usize = 4;
 
-/// What the limit `HELD` lets run at once.
+/// How many requests the limit `HELD` lets run at once.
 pub(crate) const MANY: u64 = 1 << 40;
 
 /// One gateway's store.
@@ -33,7 +33,7 @@ pub(crate) struct Node {
     asked: Arc<AtomicUsize>,
 }
 
-/// What gateways have in common.
+/// The settings that all gateways share.
 pub(crate) struct Setup {
     pub(crate) timeout: Nanos,
     pub(crate) founding: Founding,
@@ -182,7 +182,7 @@ pub(crate) async fn begun(work: impl Future) {
 }
 
 impl Node {
-    /// What is left of a key.
+    /// The remaining tokens of a key.
     pub(crate) async fn left(&self, limit: usize, key: LimitKey) -> u64 {
         let asks = Charge { enforcement: Enforcement::ASKS, ..one(limit, key) };
         self.charge(&mut [asks]).await.charged[0].headroom.remaining.unwrap()

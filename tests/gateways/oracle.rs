@@ -1,4 +1,4 @@
-//! What the clients of some gateways see, and what of it the limits allow.
+//! The decisions that clients see, and the number of admissions that the limits allow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,13 +8,13 @@ use tollgate::units::{Cost, Nanos};
 /// A limit's position, and the number of a key.
 pub(crate) type Bucket = (usize, u64);
 
-/// What clients were told.
+/// The decisions that clients were told.
 #[derive(Default)]
 pub(crate) struct Ledger {
     /// All that was asked for.
     pub(crate) touched: BTreeSet<Bucket>,
     admitted: BTreeMap<Bucket, Vec<Admission>>,
-    /// What was used of keys that are never spent.
+    /// The tokens used of keys that are never spent.
     pub(crate) used: BTreeMap<u64, Cost>,
     /// How many requests were decided without the one that should have.
     pub(crate) alone: u64,

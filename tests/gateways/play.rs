@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// What happens to some gateways, and what has to hold then.
+/// A history: the events that some gateways meet, and the checks that have to hold.
 pub(crate) trait History {
     /// The one that `seed` tells; it is logged if it `tells`.
     fn new(seed: u64, tells: bool) -> Self;
 
-    /// What tells it from others.
+    /// The seed that the history is made from.
     fn digest(&self) -> u64;
 
-    /// What happened.
+    /// The story of the events so far.
     fn story(&self) -> &str;
 }
 

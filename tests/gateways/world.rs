@@ -51,9 +51,9 @@ impl Clock for VirtualClock {
     }
 }
 
-/// What is around the gateways.
+/// The surroundings of the gateways: a network, and perhaps a Redis.
 pub(crate) trait Surroundings {
-    /// What happens between gateways until then, before they get there.
+    /// Advances the surroundings to that time, before the gateways reach it.
     fn pass(&mut self, until: Nanos);
 }
 

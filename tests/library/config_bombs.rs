@@ -15,7 +15,7 @@ fn peak() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// What this process has computed, in hundredths of a second.
+/// The processor time of this process, in hundredths of a second.
 fn computed() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();

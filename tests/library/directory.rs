@@ -60,7 +60,7 @@ fn find(directory: &CustomerTable, key: &str) -> Arc<Customer> {
     directory.find(key.as_bytes()).unwrap()
 }
 
-/// What a customer has of its own under a limit, in words.
+/// The customer's overrides of a limit, in words.
 fn own(customer: &Customer, limit: LimitId) -> Option<String> {
     match customer.own.as_ref()?.of(limit)? {
         Override::Unlimited => Some("unlimited".to_owned()),

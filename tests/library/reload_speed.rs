@@ -50,7 +50,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (done, began.elapsed())
 }
 
-/// What this process has taken of the processor so far, in steps of 10 ms.
+/// The processor time of this process so far, in steps of 10 ms.
 fn processor_time() -> Duration {
     // after the name, which may hold spaces: the 12th and 13th of the words that follow are utime and stime
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();

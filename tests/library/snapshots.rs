@@ -1,4 +1,4 @@
-//! What a snapshot of a million keys costs, and whom.
+//! The cost of a snapshot of a million keys, for the writer and for requests.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};

@@ -1,4 +1,4 @@
-//! What the command prints, and what it says of logs and flags that are wrong.
+//! The output of the command, and its messages about wrong logs and flags.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

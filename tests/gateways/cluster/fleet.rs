@@ -15,7 +15,7 @@ use crate::world::{self, Surroundings, ms};
 /// Gateways that divide keys among themselves over a network.
 pub(crate) type World = world::World<Fleet>;
 
-/// What they have in common.
+/// The settings that the gateways share.
 pub(crate) struct Fleet {
     pub(crate) network: Arc<Network>,
     pub(crate) setup: Arc<Setup>,

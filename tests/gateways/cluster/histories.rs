@@ -28,7 +28,7 @@ const GATEWAYS: usize = 3;
 /// How long it may take until nothing moves any more.
 const QUIET_WITHIN: Nanos = Nanos::from_secs(60);
 
-/// What happens to the gateways.
+/// An event in the life of the gateways.
 #[derive(Clone, Debug)]
 enum Event {
     Start(usize),
@@ -398,7 +398,7 @@ impl History {
     }
 }
 
-/// What a gateway answers.
+/// A gateway's answer.
 fn ask<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     world: &mut World,
     gateway: usize,

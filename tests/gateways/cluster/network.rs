@@ -20,7 +20,7 @@ use tollgate::units::Nanos;
 
 use crate::world::{VirtualClock, ms};
 
-/// What happens to messages on their way.
+/// How the network treats messages.
 pub(crate) struct Network(Mutex<Links>);
 
 struct Links {

@@ -24,7 +24,7 @@ enum Value {
     Sorted(Vec<(f64, Vec<u8>)>),
 }
 
-/// What a command answers.
+/// The answer of a command.
 pub(crate) enum Answer {
     Nothing,
     Number(i64),

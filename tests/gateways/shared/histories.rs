@@ -32,7 +32,7 @@ const EVENTUAL: usize = STRICT + 1;
 /// How long it may take until nothing moves any more.
 const QUIET_WITHIN: Nanos = Nanos::from_secs(60);
 
-/// What happens.
+/// A fault, or a gateway that starts or ends.
 #[derive(Clone, Debug)]
 enum Event {
     Start(usize),
@@ -46,7 +46,7 @@ enum Event {
     Forget,
 }
 
-/// How a gateway stands with Redis.
+/// A gateway's relation to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
     /// It asks Redis.
@@ -82,7 +82,7 @@ struct History {
     story: String,
 }
 
-/// What the events of a history allow.
+/// The excess that the events of a history allow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Allowed {
     /// How often a gateway began to decide by its share, each time but that of the one that had the rest.

@@ -34,14 +34,14 @@ pub(crate) struct Redis {
     ahead: Vec<Nanos>,
 }
 
-/// What is between gateways and Redis.
+/// The network between gateways and Redis.
 pub(crate) struct Network(Mutex<Wire>);
 
-/// What becomes of calls that arrive.
+/// How Redis treats the calls that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
     Calls,
-    /// It does nothing until it goes on.
+    /// It hangs: calls wait until it goes on.
     Nothing,
     /// It runs no script, for want of memory.
     Refusals,
@@ -70,7 +70,7 @@ struct Wire {
 /// A gateway's number, and which of its connections.
 type Connection = (usize, u8);
 type Told = Result<Reply, CallError>;
-/// Who waits for an answer, unless the connection was given up.
+/// The sender of the answer; `None` if the gateway has given up the connection.
 type Waiting = Option<oneshot::Sender<(Nanos, Told)>>;
 
 struct Call {
@@ -136,7 +136,7 @@ fn server_of(key: &str, servers: u16) -> u16 {
     tag.map_or(0, |tag| (tag % u128::from(servers)) as u16)
 }
 
-/// What a script has of Redis.
+/// Gives scripts the functions that Redis gives them.
 fn provide(lua: &Lua, data: &Rc<RefCell<Data>>) -> mlua::Result<()> {
     let redis = lua.create_table()?;
     for (name, raises) in [("call", true), ("pcall", false)] {
@@ -172,7 +172,7 @@ fn shown(lua: &Lua, answer: Answer) -> mlua::Result<mlua::Value> {
     })
 }
 
-/// What Redis makes of a field of an answer.
+/// A field of a script's answer, as Redis converts it.
 fn field(value: mlua::Value) -> Value {
     match value {
         mlua::Value::Integer(number) => Value::Int(number),
@@ -183,7 +183,7 @@ fn field(value: mlua::Value) -> Value {
 }
 
 impl Surroundings for Redis {
-    /// What arrives until then is done, and what is answered then is handed over.
+    /// Runs the calls that have arrived by then, and delivers the replies that are due.
     fn pass(&mut self, until: Nanos) {
         let network = Arc::clone(&self.network);
         loop {
@@ -255,7 +255,7 @@ impl Network {
         Box::new(Link { connection, network: Arc::clone(self), clock: Arc::clone(clock) })
     }
 
-    /// What becomes of calls from `now` on.
+    /// Sets how Redis treats calls from `now` on.
     pub(crate) fn serve(&self, serves: Serves, now: Nanos) {
         let mut wire = self.0.lock();
         wire.serves = serves;

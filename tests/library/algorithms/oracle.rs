@@ -8,7 +8,7 @@ mod windows;
 
 use crate::algorithms::limit::Limit;
 
-/// What a request is told.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It passes after this many nanoseconds, rounded up.
@@ -31,7 +31,7 @@ impl Verdict {
 
 /// A definition, with what it remembers of one key. Cost 0 is never asked about.
 pub(crate) trait Oracle {
-    /// What a request would be told.
+    /// The decision that a request would get.
     fn verdict(&self, cost: u64, now: u64) -> Verdict;
 
     /// Remembers a request.

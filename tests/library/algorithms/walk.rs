@@ -8,7 +8,7 @@ use tollgate::units::{Cost, Nanos};
 
 use crate::algorithms::limit::Limit;
 
-/// What happens to a key.
+/// An event of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Step {
     /// A request arrives: `12:3` is cost 3 at 12 ns.
@@ -74,7 +74,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) rule: &'a Rule,
     pub(crate) state: Option<State>,
-    /// What was admitted so far, cost 0 left out.
+    /// The admissions so far, without those of cost 0.
     pub(crate) admitted: Vec<Admitted>,
     /// The costs of those that have not ended, where a request holds its tokens.
     pub(crate) running: Vec<Cost>,
@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
         Self { limit, rule, state: None, admitted: Vec::new(), running: Vec::new() }
     }
 
-    /// What a request would be told, and the state after it.
+    /// The decision on a request, and the state after it.
     pub(crate) fn decide(&self, cost: Cost, now: u64) -> (Decision, Option<State>) {
         self.rule.decide(self.state.clone(), cost, Nanos::new(now))
     }
@@ -134,7 +134,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What has to hold of every walk. A new value watches a new walk.
+/// A property of every walk. Each walk is watched by a value of its own.
 pub(crate) trait Law {
     /// Before a step is taken.
     fn before(&mut self, _walk: &Walk<'_>, _step: Step) -> Result<(), String> {

@@ -44,7 +44,7 @@ async fn a_number_of_a_database_is_taken() {
     assert!(none.is_err(), "{none:?}");
 }
 
-/// What the documentation of `redis_client` and of `link` says that a user needs.
+/// The rights that the documentation of `redis_client` and of `link` lists for a user.
 const ALLOWED: [&str; 18] = [
     "+select",
     "+evalsha",

@@ -35,7 +35,7 @@ impl Authority {
         Signed { certificate, key: key.serialize_pem() }
     }
 
-    /// What a server takes that wants to see certificates of this authority too.
+    /// The options of a server that demands client certificates of this authority.
     pub(crate) fn server_options(&self, folder: &Folder, name: &str) -> Vec<String> {
         let Signed { certificate, key } = self.sign(name);
         let files = [("ca", self.pem()), ("cert", certificate), ("key", key)];
@@ -46,7 +46,7 @@ impl Authority {
         files.into_iter().flat_map(option).collect()
     }
 
-    /// What somebody shows who believes in this authority and has a certificate of it.
+    /// The credentials of a client that trusts this authority and has a certificate of it.
     pub(crate) fn credentials(&self) -> Credentials {
         let Signed { certificate, key } = self.sign("tollgate");
         let identity = ClientCertificate { certificates: certificate.as_bytes(), key: key.as_bytes() };

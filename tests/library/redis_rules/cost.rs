@@ -1,4 +1,4 @@
-//! What a call costs Redis, beside a plain SET.
+//! The cost of a call to Redis, beside a plain SET.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What the script should do, by the rules in Rust and in the plainest way.
+//! A plain model of the script, made of the rules in Rust.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use tollgate::algorithm::{Completion, Headroom, Rule, State};
 use tollgate::charge::{AllCharged, Charged, Enforcement};
 use tollgate::units::{Cost, Nanos};
 
-/// What is kept under each key, and the parameters it was written under.
+/// The state under each key, and the parameters it was written under.
 #[derive(Default)]
 pub(crate) struct Model {
     states: HashMap<String, (Rule, State)>,

@@ -25,7 +25,7 @@ impl Scripted {
         self.sha1 = load.expect("the script compiles");
     }
 
-    /// What one call is answered. The script is loaded again where Redis has lost it.
+    /// The answer to one call. Loads the script again where Redis has lost it.
     pub(crate) fn call(&mut self, call: &Encoded) -> Value {
         match self.command(call).query(&mut self.connection) {
             Ok(value) => value,
@@ -37,7 +37,7 @@ impl Scripted {
         }
     }
 
-    /// What each of these calls is answered, in their order.
+    /// The answers to these calls, in their order.
     pub(crate) fn call_all(&mut self, calls: &[Encoded]) -> Vec<Value> {
         let mut replies = Vec::with_capacity(calls.len());
         for some in calls.chunks(AT_ONCE) {

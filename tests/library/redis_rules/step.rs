@@ -8,7 +8,7 @@ use tollgate::units::{LimitKey, Nanos};
 use crate::redis_rules::compare;
 use crate::redis_rules::script::read;
 
-/// What is asked of one bucket, on its own feet so that calls can wait to be sent.
+/// A call for one bucket, which owns its parts so that calls can wait to be sent.
 pub(crate) struct Asked {
     pub(crate) name: String,
     pub(crate) shared: SharedRule,

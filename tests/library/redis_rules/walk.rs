@@ -356,7 +356,7 @@ macro_rules! each_alone {
             alone($algorithm);
         })*
 
-        /// Those that walk.
+        /// The rules that walk.
         const WALKING: &[&str] = &[$($algorithm,)*];
     };
 }

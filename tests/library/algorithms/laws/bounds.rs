@@ -106,7 +106,7 @@ fn rate(limit: &Limit) -> f64 {
     float(tokens) / float(period)
 }
 
-/// What may be admitted by the time of arrival.
+/// The most tokens that may be admitted, by the time of arrival.
 fn arrivals(limit: &Limit) -> Bound {
     let per = |name| limit.duration(name).expect("a duration");
     let steady = |burst: f64, rate: f64| -> Bound { Box::new(move |from, to, _| burst + rate * float(to - from)) };
@@ -155,7 +155,7 @@ fn arrivals(limit: &Limit) -> Bound {
     }
 }
 
-/// What may be admitted by the time of departure, where requests wait.
+/// The most tokens that may be admitted, by the time of departure, where requests wait.
 fn departures(limit: &Limit) -> Option<Bound> {
     match limit.algorithm.as_str() {
         // (n + 1) + r·w, or the largest cost instead, which departs with its last token; and a nanosecond that the wait
@@ -181,7 +181,7 @@ fn departures(limit: &Limit) -> Option<Bound> {
 /// A walk's worth of microseconds cut off, two for every request.
 const MICROS_LOST: f64 = 120_000.0;
 
-/// What a limit of Guava's gives away for nothing after a pause.
+/// The tokens that one of Guava's limiters gives away for nothing after a pause.
 fn stored(limit: &Limit) -> f64 {
     match limit.algorithm.as_str() {
         "smooth_bursty" => float(limit.duration("max_burst").unwrap_or(1_000_000_000)) * rate(limit),

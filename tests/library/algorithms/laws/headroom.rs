@@ -1,4 +1,4 @@
-//! What is left, and until when.
+//! The laws of headroom: the remaining tokens, and when more come.
 
 use tollgate::algorithm::{Decision, Headroom, Rule};
 use tollgate::units::Nanos;

@@ -84,7 +84,7 @@ impl Law for Refund {
                     self.charge(walk, cost, now)?;
                 }
             }
-            // What ended cannot be given back.
+            // a request that has ended cannot be refunded
             _ => self.charges.clear(),
         }
         self.charges.iter().try_for_each(|charge| {

@@ -62,7 +62,7 @@ impl Oracle for Average {
     }
 }
 
-/// What the two of Guava have in common: whole microseconds, the next caller pays for this one.
+/// The common part of Guava's two limiters: whole microseconds, and the next caller pays for this one.
 pub(super) struct Guava {
     stable: f64,
     max: f64,
@@ -95,7 +95,7 @@ impl Guava {
         Self { stable, max, cool: warm_up / max, warm, max_wait, stored: max, next: None }
     }
 
-    /// What `permits` of the stored ones cost.
+    /// The cost in time of `permits` stored permits.
     fn price(&self, stored: f64, permits: f64) -> i64 {
         let Some((threshold, slope)) = self.warm else { return 0 };
         let above = stored - threshold;

@@ -53,7 +53,7 @@ impl Cells {
         }
     }
 
-    /// What one who comes after `ahead` tokens' time is told.
+    /// The decision on a request that comes after the time of `ahead` tokens.
     fn told(&self, ahead: i128) -> Option<u64> {
         let free = self.delay_after.map_or(ahead, |n| self.rate.long(n.saturating_add(1)));
         let wait = (ahead - free).max(0);

@@ -1,4 +1,4 @@
-//! Those that count in windows.
+//! Algorithms that count in windows.
 
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use super::{Oracle, Verdict};
 use crate::algorithms::limit::Limit;
 
-/// What was admitted, with its time.
+/// The admitted costs and their times.
 type Requests = Vec<(u64, u64)>;
 
 fn sum(requests: &[(u64, u64)], counts: impl Fn(u64) -> bool) -> u128 {
@@ -351,7 +351,7 @@ impl Oracle for Cycles {
     }
 
     fn settle(&mut self, cost: u64, now: u64, admitted: bool) {
-        // What is denied changes nothing, but the key's first request is its first.
+        // a denial changes nothing, but the first request of a key starts its window even if denied
         self.first = self.first.or(Some(now.into()));
         if admitted {
             let (cycle, permits) = self.at(now.into());
