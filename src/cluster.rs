@@ -1,12 +1,12 @@
-//! Several gateways whose sticky limits are one: each key has one owner among them, and the others ask it.
+//! Sticky limits for a cluster of gateways: each key has one owning gateway, and the other gateways ask it.
 //!
-//! A gateway decides a request by itself if it owns all of its keys. Otherwise it asks the owners over connections that the
-//! gateways keep to each other ([`handshake`], [`wire`]). Requests themselves are never sent on: only charges and decisions are,
-//! some tens of bytes each way.
+//! A gateway decides a request by itself if it owns all keys of the request. Otherwise it asks the owners over
+//! connections that the gateways keep to each other ([`handshake`], [`wire`]). A gateway never forwards the request itself
+//! to another gateway, only charges and decisions, some tens of bytes in each direction.
 //!
-//! Who owns a key ([`ring`]) follows from who is a member ([`members`]) and from the key's upper bits, its
-//! [`LimitKey::hash_partition`], which all keys of one customer have in common. Keys and the states behind them are names without
-//! meaning to this module; who keeps them comes in as a [`state_service::StateService`].
+//! The owner of a key ([`ring`]) follows from the members ([`members`]) and from the key's upper bits, its
+//! [`LimitKey::hash_partition`], which all keys of one customer share. To this module, keys and their states are
+//! opaque; the store that keeps them is passed in as a [`state_service::StateService`].
 
 mod connection;
 mod corrections;
@@ -76,17 +76,17 @@ struct Node {
     service: OnceLock<Weak<dyn StateService>>,
     /// The other gateways, as the configuration names them.
     peer_settings: watch::Sender<Peers>,
-    /// By their numbers, which are never used again.
+    /// The peers by their numbers, which are never used again.
     peers: RwLock<BTreeMap<u32, Arc<Peer>>>,
     last_peer: AtomicU64,
     last_slot: AtomicU64,
     /// See [`Cluster::waits_for`].
     is_ready: watch::Sender<bool>,
-    /// Addresses that refuse connections.
+    /// Addresses that refuse connections at the moment.
     refusing: Mutex<HashSet<SocketAddr>>,
-    /// Whether a key of another owner was charged here since the last tick.
+    /// Whether this gateway has charged a key of another owner since the last tick.
     note_stand_in: AtomicBool,
-    /// Corrections of charges that were made here, whose states another gateway may have.
+    /// Corrections of charges that this gateway made, where another gateway may have the state.
     corrections: LocalCorrections,
     counts: Counts,
 }
@@ -97,9 +97,9 @@ struct Counts {
     stood_in: AtomicU64,
     alone: AtomicU64,
     unfetched: AtomicU64,
-    /// Since when others see other members: zero if they do not, the end of time once that is logged.
+    /// The time since when other gateways see another ring: zero if all agree, the maximum once this is logged.
     differs: AtomicU64,
-    /// DNS lookups that failed or whose answer was not believed.
+    /// DNS lookups that failed or whose answer this gateway rejected.
     not_found: AtomicU64,
 }
 
@@ -110,16 +110,18 @@ pub enum Decider {
     Here,
     /// This gateway, because the owner cannot be asked.
     StandIn,
-    /// This gateway, because nobody can be asked.
+    /// This gateway, because it can ask no other gateway.
     Alone,
-    /// That one, which owns it.
+    /// The peer, which owns the key.
     There(Arc<Peer>),
-    /// That one, although it may not own it: because the owner cannot be asked, or because it is the owner in another view.
+    /// The peer, although it may not own the key: the owner cannot be asked, or the peer is the owner in another gateway's
+    /// view.
     StandInThere(Arc<Peer>),
 }
 
 impl Cluster {
-    /// Knows no other gateway until [`Cluster::run`] runs. `threads` is how many threads send requests.
+    /// This gateway's side. It knows no other gateway until [`Cluster::run`] runs. `threads` is how many
+    /// threads send requests.
     pub fn new(
         settings: &Settings,
         threads: usize,
@@ -212,8 +214,8 @@ impl Cluster {
         self.alone()
     }
 
-    /// The gateway that decides about a key that `asked` does not own: `owner`, as far as `asked` knows. That one may name
-    /// another owner, unless the charge was sent on `often` already.
+    /// The gateway that decides about a key that `asked` does not own. `asked` names `owner` as the owner. `owner` may
+    /// name yet another one, unless the charge was already redirected too `often`.
     pub fn redirected(&self, asked: &Arc<Peer>, owner: SocketAddr, often: bool) -> Decider {
         if owner == self.own() {
             return Decider::Here;
@@ -255,18 +257,18 @@ impl Cluster {
         Decider::Alone
     }
 
-    /// The gateway of this number.
+    /// The gateway with this number.
     pub fn peer(&self, number: u32) -> Option<Arc<Peer>> {
         self.0.peers.read().get(&number).map(Arc::clone)
     }
 
-    /// A number for a slot of this process that no other slot has. Not 0.
+    /// A number for a slot that no other slot of this process has. Never 0.
     pub fn next_slot(&self) -> u64 {
         self.0.last_slot.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
-    /// Whether no correction waits that can still be made and, if this gateway leaves, no state is left to hand over. Once that
-    /// is so, a gateway that leaves answers no request any more: a state given to it would be lost.
+    /// Whether no correction waits that can still be made and, if this gateway leaves, no state is left to hand over.
+    /// From then on, a leaving gateway answers no request of others: a state given to it would be lost.
     pub fn is_settled(&self) -> bool {
         let is_settled = || {
             // a fetch is noted before its state arrives
@@ -281,8 +283,8 @@ impl Cluster {
         is_settled() && (!is_leaving_member || self.0.latch.close_if(is_settled))
     }
 
-    /// Waits a moment until the owners of keys are known, and connects the calling thread, so that its first requests do not
-    /// wait for that.
+    /// Waits for a short time until the owners of keys are known, and opens the connections of the calling thread, so
+    /// that its first requests do not wait for them.
     pub async fn connect(&self) {
         let mut ready = self.0.is_ready.subscribe();
         let connecting = async {
@@ -294,7 +296,7 @@ impl Cluster {
                 members.map(|peer| async move { peer.open_when_reachable().await }).collect();
             while opening.join_next().await.is_some() {}
         };
-        // a gateway that has found no other by then is alone
+        // a gateway that has found no other gateway by then is alone
         drop(timeout(ALONE_AFTER.saturating_add(HEARTBEAT_INTERVAL).to_duration(), connecting).await);
     }
 
@@ -325,7 +327,7 @@ impl Cluster {
         self.0.corrections.push(correction);
     }
 
-    /// Whether another gateway may have states of keys that this one owns.
+    /// Whether another gateway may still have states of keys that this gateway owns.
     pub fn is_migrating(&self) -> bool {
         self.0.migration.is_active()
     }
@@ -340,19 +342,19 @@ impl Cluster {
         self.0.migration.may_have_moved(epoch, position)
     }
 
-    /// Whether a charge that began at `since` has waited for states for as long as it may: an owner that did not answer took
-    /// half of that.
+    /// Whether a charge that began at `since` has waited for states as long as it may: two timeouts, of which an owner
+    /// that did not answer has taken one.
     pub fn is_late(&self, since: Nanos) -> bool {
         let PeerContext { clock, timeout, .. } = &*self.0.context;
         clock.now().saturating_sub(since) >= timeout.saturating_add(*timeout)
     }
 
-    /// Fetches states from the gateways that may have them. They stay until the result is dropped.
+    /// Fetches states from the gateways that may have them. The states stay here until the caller drops the result.
     pub async fn gather(&self, wanted: Vec<(Arc<wire::LimitIdentity>, LimitKey)>) -> Vec<Fetch> {
         StateMigrator::gather(&*self.0, wanted).await
     }
 
-    /// Exchanges heartbeats with the other gateways and serves `accepted` connections, until dropped.
+    /// Exchanges heartbeats with the other gateways and serves the `accepted` connections, until dropped.
     pub async fn run(
         &self,
         service: Arc<dyn StateService>,

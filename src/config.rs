@@ -1,8 +1,8 @@
-//! The configuration: text in, ruleset out, or everything that is wrong with it.
+//! The configuration: text in; a ruleset out, or all problems of the text.
 //!
-//! `text -> document -> checked -> Ruleset`. The document knows where each value stands, readers collect what is wrong
-//! instead of stopping at it, and nothing is built unless everything is right. No I/O: the text and the environment
-//! are handed in.
+//! `text -> document -> checked -> Ruleset`. The document knows the position of each value. The readers collect all problems
+//! instead of stopping at the first one, and this module builds nothing unless the file has no errors. No I/O: the caller
+//! passes in the text and the environment.
 
 use std::sync::Arc;
 
@@ -96,50 +96,50 @@ use terms::FileScope;
 /// A whole configuration.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What it says about requests.
+    /// The rules for requests.
     pub ruleset: Ruleset,
-    /// Where tollgate listens.
+    /// The addresses that tollgate listens on.
     pub server: Server,
-    /// What operators may do.
+    /// The settings for operators: token, audit log, hosts and replay logs.
     pub operators: Operators,
-    /// How TLS is spoken to each upstream, at the position of that upstream; absent where it is not.
+    /// The TLS settings of each upstream, at the upstream's position; `None` where connections are in plain text.
     pub upstream_tls: Vec<Option<UpstreamTls>>,
-    /// Where what is shared is kept, if that is said.
+    /// The Redis servers that keep shared data, if the file names any.
     pub store: Option<RedisStore>,
-    /// Where it is written who the customers are, if there are any.
+    /// The source of the customer directory, if the file names one.
     pub directory: Option<DirectorySource>,
     /// The file that lists groups of customers, if there is one.
     pub groups: Option<NamedFile>,
-    /// What reads the rows of both.
+    /// The reader of the overrides in the rows of `directory` and `groups`.
     pub overrides: ConfiguredOverrides,
-    /// The file of the keys that tokens are verified with, if there are tokens.
+    /// The keys that tokens are verified with, if the file accepts tokens.
     pub jwks: Option<Jwks>,
-    /// Where states are kept over restarts, if anywhere.
+    /// The file that keeps limit states over restarts, if the file names one.
     pub state: Option<StateFile>,
-    /// The nodes that keep sticky limits together, if there are several.
+    /// The cluster that keeps sticky limits, if several nodes form one.
     pub cluster: Option<Cluster>,
-    /// What the webhook is told with, if there is one.
+    /// The secret and the queue of the webhook, if the file has a webhook.
     pub webhook: Option<WebhookFiles>,
-    /// What usage events are sent with, if they are.
+    /// The token, the queue and the other settings for sending usage events, if the file has `usage_events`.
     pub usage_events: Option<UsageFiles>,
-    /// What spans are sent with, if they are.
+    /// The token and the service name for sending spans, if the file has `traces`.
     pub traces: Option<TraceFiles>,
-    /// What is suspicious about it.
+    /// Warnings: the configuration is valid, but probably not what the operator means.
     pub warnings: Vec<Warning>,
 }
 
-/// The limits of a configuration, apart from what they are used for.
+/// The limits of a configuration, without their use by routes.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// The names of the plans.
     pub plans: Vec<String>,
-    /// In the order of the text.
+    /// The limits, in the order of the text.
     pub limits: Vec<LimitSpec>,
-    /// What is suspicious about them.
+    /// Warnings about the limits.
     pub warnings: Vec<Warning>,
 }
 
-/// Reads the text of a configuration; `file` is what findings call it, `environment` looks up what `${NAME}` takes.
+/// Reads the text of a configuration. Findings show `file` as its name; `environment` looks up the variables of `${NAME}`.
 pub fn load<'t>(
     text: impl Into<ConfigText<'t>>,
     file: &str,
@@ -152,9 +152,9 @@ pub fn load<'t>(
     Ok(Loaded { warnings, ..loaded })
 }
 
-/// Reads the limits of a configuration, which may hold nothing else; other sections are not looked into.
+/// Reads the limits of a configuration. The text may hold nothing else; this function ignores the other sections.
 ///
-/// Keys may be left out, and where `plans:` is left out the plans are those that the limits name.
+/// A limit may leave out `key`. Where the text has no `plans:`, the plans are those that the limits name.
 pub fn load_limits<'t>(
     text: impl Into<ConfigText<'t>>,
     file: &str,
@@ -172,18 +172,18 @@ pub fn load_limits<'t>(
 pub struct CustomerFiles {
     /// The names of the plans.
     pub plans: Vec<String>,
-    /// What reads the rows of the directory.
+    /// The reader of the overrides in the directory's rows.
     pub overrides: ConfiguredOverrides,
-    /// The file that names the customers, if one does.
+    /// The file that lists the customers, if the directory is a file.
     pub directory: Option<NamedFile>,
     /// The file that lists groups of customers, if there is one.
     pub groups: Option<NamedFile>,
-    /// The file of the keys that tokens are verified with, if there are tokens.
+    /// The keys that tokens are verified with, if the file accepts tokens.
     pub jwks: Option<Jwks>,
 }
 
-/// The files about customers that a configuration names, whatever is wrong elsewhere in it: to look into them all the
-/// same. `None` if there are none, or if what names them cannot be read either.
+/// Reads the files about customers that a configuration names, even if other sections have errors, so that `check` can still
+/// read those files. `None` if the configuration has no customers, or if the sections that name the files have errors.
 pub fn load_customer_files<'t>(
     text: impl Into<ConfigText<'t>>,
     file: &str,
@@ -194,7 +194,7 @@ pub fn load_customer_files<'t>(
     let context = ReadContext { findings: &findings, environment };
     let root = shape::document(text, &context)?;
     let top = Field::root(&context, &root).mapping_if()?.with(&FILE);
-    // a misspelt `plans` is no reason to blame the customers
+    // without `plans` (perhaps misspelt), every plan in the customers' file would look wrong
     top.get("plans")?;
     let outline = customers::outline(&top);
     let scope = FileScope::Gateway {
@@ -231,7 +231,7 @@ pub fn reference() -> String {
     settings::reference::reference()
 }
 
-/// Whether the text is a configuration of limits (and plans) only, good for `check` and `simulate`. False for a text
+/// Whether the text is a configuration of limits (and plans) only, which `check` and `simulate` accept. False for a text
 /// that cannot be read at all.
 pub fn holds_limits_only<'t>(text: impl Into<ConfigText<'t>>) -> bool {
     let findings = Findings::new("");
@@ -413,7 +413,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     })
 }
 
-/// The headers that limits mark requests with, each once.
+/// The header names that `over_limit: { mark: ... }` uses, each once.
 fn marks(limits: &[Limit]) -> Vec<http::HeaderName> {
     let mut marks: Vec<http::HeaderName> = Vec::new();
     for limit in limits {
@@ -426,7 +426,7 @@ fn marks(limits: &[Limit]) -> Vec<http::HeaderName> {
     marks
 }
 
-/// Only said of files without errors: in others the use may be what is wrong.
+/// Warns of names that no route uses. Only for files without errors: the broken part may be the one that uses the name.
 fn warn_of_unused(what: &str, names: &Names, findings: &Findings) {
     for (_, place) in names.unused() {
         findings.add(Problem::warning(place, format!("is {what} that no route uses")));

@@ -1,8 +1,8 @@
-//! The engine: sockets, TLS, framing, connections, deadlines. It knows nothing of limits; [`service`] is the border to what
-//! decides.
+//! The engine: sockets, TLS, framing, connections, deadlines. It knows nothing about limits; [`service`] is its
+//! interface to the code that decides.
 //!
-//! Each core has a [`worker::Worker`], a thread that serves its connections by itself: a task for each connection of a client,
-//! which does one thing after the other, with connections to upstreams of its own.
+//! Each core has a [`worker::Worker`], a thread that serves its own connections. Each client connection is one task
+//! that works sequentially and uses the worker's own connections to upstreams.
 
 pub mod body;
 pub mod buffer;

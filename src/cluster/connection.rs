@@ -1,4 +1,4 @@
-//! A connection between two gateways: the handshake, and frames in both directions from then on.
+//! A connection between two gateways: the handshake, then frames in both directions.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::handshake::{
 use super::platform::{Platform, Stream};
 use super::wire::VERSION;
 
-/// This gateway, as it presents itself.
+/// This gateway's identity, as it presents it to others.
 #[derive(Clone, Debug)]
 pub(super) struct OwnIdentity {
     pub(super) address: SocketAddr,
@@ -21,27 +21,27 @@ pub(super) struct OwnIdentity {
     pub(super) secret: Secret,
 }
 
-/// A connection whose other side is known.
+/// A connection after a successful handshake.
 pub(super) struct Connection {
     pub(super) reader: Reader,
     pub(super) writer: Writer,
-    /// What the other side began with.
+    /// The other side's first message.
     pub(super) other: Hello,
 }
 
-/// Why there is none.
+/// The reason why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
-    /// The system's word.
+    /// An error of the operating system.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// This side does not want to.
+    /// This side refused.
     #[error("{0}")]
     Refused(HandshakeError),
-    /// The other side does not want to.
+    /// The other side refused.
     #[error("refused by the other side: {0}")]
     RefusedThere(HandshakeError),
-    /// It says something else.
+    /// The other side does not speak this protocol.
     #[error("it does not speak the cluster's protocol")]
     Foreign,
 }
@@ -67,7 +67,7 @@ pub(super) async fn connect(
     Ok(Connection::new(stream, &transcript, Role::Asker, other))
 }
 
-/// Talks to who has connected. `Err` has who it says it is, if it said so.
+/// Performs the handshake on an accepted connection. `Err` holds the address that the other side claims, if it sent one.
 pub(super) async fn accept(
     own: &OwnIdentity,
     mut stream: Stream,
@@ -80,7 +80,7 @@ pub(super) async fn accept(
     let answer: Proof = read(&mut stream).await.map_err(of)?;
     let believed = transcript.check(Role::Asker, &answer).and_then(|()| agree(&hello, &other));
     if let Err(refusal) = believed {
-        // who is gone does not want to know
+        // a client that has closed the connection does not need the refusal
         drop(write(&mut stream, &Proof::Refused(refusal)).await);
         return Err(of(ConnectError::refused(&answer, refusal)));
     }
@@ -103,7 +103,7 @@ impl OwnIdentity {
     }
 }
 
-/// A message of the handshake: two bytes of length before it.
+/// Writes a message of the handshake behind two bytes with its length.
 async fn write(stream: &mut Stream, message: &impl Serialize) -> Result<(), ConnectError> {
     let message = postcard::to_stdvec(message).map_err(io::Error::other)?;
     let length = u16::try_from(message.len()).map_err(io::Error::other)?;
@@ -122,14 +122,14 @@ async fn read<T: DeserializeOwned>(stream: &mut Stream) -> Result<T, ConnectErro
 
 // === frames ===
 
-/// What comes in.
+/// The incoming half of a connection.
 pub(super) struct Reader {
     stream: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
     seal: Seal,
     frame: Vec<u8>,
 }
 
-/// What goes out.
+/// The outgoing half of a connection.
 pub(super) struct Writer {
     stream: Box<dyn AsyncWrite + Send + Unpin>,
     seal: Seal,
@@ -137,9 +137,9 @@ pub(super) struct Writer {
     bytes: Vec<u8>,
 }
 
-/// How much is put into a frame before the next one begins, in bytes.
+/// A frame with this many bytes is full; the next item begins a new frame.
 const FULL_FRAME: usize = 64 << 10;
-/// How much is read at a time, in bytes.
+/// The size of the read buffer, in bytes.
 const READ: usize = 64 << 10;
 
 impl Connection {
@@ -161,7 +161,7 @@ impl Connection {
 }
 
 impl Reader {
-    /// What the next frame holds. Not to be dropped and called again.
+    /// Reads the next frame and returns its content. Not cancel-safe: after a dropped call the connection is unusable.
     pub(super) async fn frame(&mut self) -> io::Result<&[u8]> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length).await?;
@@ -172,7 +172,7 @@ impl Reader {
 }
 
 impl Writer {
-    /// Sends `items`, each frame of them behind `head`.
+    /// Sends `items` in as many frames as needed; each frame begins with `head`.
     pub(super) async fn send(&mut self, head: Option<u64>, items: &[impl Serialize]) -> io::Result<()> {
         self.bytes.clear();
         let mut items = items.iter().peekable();

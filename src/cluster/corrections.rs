@@ -1,5 +1,6 @@
-//! Corrections of charges at another gateway: refunds, debits and ends of requests. No request waits for them. A correction is
-//! sent again over the next connection until the other side has confirmed it; the other side makes it once.
+//! Corrections of charges at another gateway: refunds, debits and completions. No request waits for them. This
+//! gateway sends a correction again over each new connection until the other side has confirmed it; the other side
+//! makes it only once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use super::wire::{Ask, Change};
 use crate::algorithm::Completion;
 use crate::units::Nanos;
 
-/// Corrections that the other side has not confirmed.
+/// Corrections that the other gateway has not confirmed.
 pub(super) struct Pending {
     process: u64,
     last: u64,
@@ -28,29 +29,31 @@ struct PendingCorrection {
 /// A correction of charges.
 #[derive(Clone, Debug)]
 pub enum Correction {
-    /// Gives a charge back whose bucket was going to be full at `full_at` on the other side's clock.
+    /// Refunds a charge. At the time of the charge, its bucket was going to be full at `full_at` on the
+    /// other side's clock.
     Refund {
-        /// What was charged.
+        /// The charge.
         part: PeerCharge,
         /// When the bucket was going to be full.
         full_at: Nanos,
     },
-    /// Charges whatever the limit says.
+    /// Charges even if the limit would deny it.
     Debit(PeerCharge),
-    /// Gives a slot back.
+    /// Returns a slot at the end of a request.
     Complete(PeerCharge, Completion),
 }
 
-/// The most corrections that wait for an unreachable gateway: about 30 MB.
+/// The maximum number of corrections that wait for an unreachable gateway: about 30 MB.
 const MAX_PENDING: usize = 100_000;
 
 impl Pending {
-    /// Numbers go on from `now`, so that none comes again where the same process knows the same gateway anew.
+    /// The numbers start at `now`, so that none is used twice when this process forgets a gateway and later
+    /// knows it again.
     pub(super) const fn new(now: Nanos) -> Self {
         Self { process: 0, last: now.get(), changes: BTreeMap::new() }
     }
 
-    /// Marks all as unsent for a new connection to the process `process`. Returns those that were for another process.
+    /// Marks all corrections as unsent for a new connection to `process`. Returns those that were for another process.
     pub(super) fn arrived(&mut self, process: u64) -> Vec<Correction> {
         let left = if self.process == process { BTreeMap::new() } else { std::mem::take(&mut self.changes) };
         self.process = process;
@@ -58,7 +61,7 @@ impl Pending {
         left.into_values().map(|unmade| unmade.correction).collect()
     }
 
-    /// Queues a correction. Whether another one was given up for it, because too many wait.
+    /// Queues a correction. Returns whether it discarded the oldest one because too many wait.
     pub(super) fn push(&mut self, correction: Correction) -> bool {
         self.last = self.last.saturating_add(1);
         self.changes.insert(self.last, PendingCorrection { correction, is_sent: false });
@@ -69,7 +72,7 @@ impl Pending {
         is_full
     }
 
-    /// Sends what has not been sent over `session`; the callback of each is told its number.
+    /// Sends the corrections not yet sent over `session`; `on_reply` makes the callback of each from its number.
     pub(super) fn send(&mut self, session: &Session, on_reply: impl Fn(u64) -> ReplyCallback) {
         for (number, change) in self.changes.iter_mut().filter(|(_, change)| !change.is_sent) {
             change.is_sent = change.correction.send(*number, session, on_reply(*number));
@@ -79,12 +82,12 @@ impl Pending {
         }
     }
 
-    /// The correction with this number was made.
+    /// Removes the correction with this number: the other side has made it.
     pub(super) fn confirm(&mut self, number: u64) {
         self.changes.remove(&number);
     }
 
-    /// Takes out the debits, which another gateway can make.
+    /// Takes out the debits, which another gateway can make as well.
     pub(super) fn take_debits(&mut self) -> Vec<Correction> {
         let changes = std::mem::take(&mut self.changes).into_iter();
         let (debits, others): (Vec<_>, Vec<_>) =
@@ -102,14 +105,14 @@ impl Pending {
     }
 }
 
-/// Corrections of charges that were made here, whose states have to be fetched first.
+/// Corrections of charges that this gateway made, whose states it has to fetch first.
 #[derive(Default)]
 pub(super) struct LocalCorrections {
     waiting: Mutex<Vec<Correction>>,
-    /// How many wait or are being made.
+    /// How many corrections wait or are being made.
     unmade: AtomicUsize,
     some: Notify,
-    /// How many were given up, because too many wait.
+    /// How many corrections were discarded because too many wait.
     pub(super) lost: AtomicU64,
 }
 
@@ -128,7 +131,7 @@ impl LocalCorrections {
         self.unmade.load(Ordering::SeqCst) == 0
     }
 
-    /// Has corrections made by `correct` as they are queued, until dropped.
+    /// Makes each queued correction with `correct`, until dropped.
     pub(super) async fn make<M: Future<Output = ()> + Send + 'static>(&self, correct: impl Fn(Correction) -> M) {
         loop {
             self.some.notified().await;
@@ -152,7 +155,7 @@ impl Correction {
         }
     }
 
-    /// The correction as it is sent to a gateway that knows the parameters under this number.
+    /// The correction as a message to a gateway that knows the parameters by the number `rule`.
     pub(super) fn change(&self, rule: u32) -> Change {
         let PeerCharge { key, cost, slot, .. } = *self.part();
         match *self {

@@ -1,4 +1,4 @@
-//! Who the nodes are, where a name stands for them: what an answer of DNS changes.
+//! Discovery of the nodes by DNS: whether to accept an answer, and the membership that follows from it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,18 +13,18 @@ use super::ring::Member;
 use super::settings::{Name, Peers};
 use crate::units::Nanos;
 
-/// What is done about an answer.
+/// The verdict on a DNS answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DnsVerdict {
-    /// It holds.
+    /// The answer is accepted.
     Believed,
-    /// It names nobody.
+    /// The answer has no address.
     Empty,
-    /// More than half of those that there were are missing in it, and answer.
+    /// More than half of the known nodes are missing in the answer, although they still answer heartbeats.
     DropsMany,
 }
 
-/// What to do about an answer that names `found`, where `known` were named before, of which some answer.
+/// Judges a DNS answer with the addresses `found`, after the addresses `known`. `answers` says which nodes are alive.
 pub(super) fn judge(
     known: &BTreeSet<SocketAddr>,
     found: &BTreeSet<SocketAddr>,
@@ -38,11 +38,11 @@ pub(super) fn judge(
     }
 }
 
-/// How long an answer may take.
+/// The timeout of a DNS lookup.
 const ANSWERS_WITHIN: Nanos = Nanos::from_secs(5);
 
 impl Node {
-    /// Takes up who the nodes are, again and again where a name stands for them, until dropped.
+    /// Takes over the listed nodes, or looks their name up again and again, until dropped.
     pub(super) async fn discover(self: Arc<Self>) {
         let mut peers = self.peer_settings.subscribe();
         loop {
@@ -65,7 +65,7 @@ impl Node {
         self.apply_membership();
     }
 
-    /// Looks `name` up until dropped.
+    /// Looks `name` up repeatedly, until dropped.
     async fn ask_for(&self, name: &Name) {
         let mut known = BTreeSet::new();
         let mut complaint = None;

@@ -1,22 +1,22 @@
-//! Lets a gateway that leaves stop answering others at a moment when no answer is under way.
+//! A latch with which a leaving gateway stops answering others at a moment when it answers no request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Open until it is closed for good. Closes only while no request is in flight.
+/// Open until it is closed permanently. It closes only while no request is in flight.
 #[derive(Debug, Default)]
 pub(super) struct DrainLatch {
     is_closed: AtomicBool,
     in_flight: AtomicUsize,
 }
 
-/// A request that is being answered, until dropped.
+/// A request of another gateway that is being answered, until dropped.
 pub(super) struct InFlight(Arc<DrainLatch>);
 
-// Each side writes its own word before it reads the other's, in one total order: a request that enters while the latch is
-// being closed is seen by the closing thread, or sees that the latch is closed.
+// Each side writes its own word before it reads the other's, in one total order (SeqCst). So for a request that enters
+// while a thread closes the latch, either that thread sees the request, or the request sees that the latch is closed.
 impl DrainLatch {
-    /// Lets a request in, unless the latch is closed.
+    /// Admits a request, unless the latch is closed.
     pub(super) fn enter(self: &Arc<Self>) -> Option<InFlight> {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         let in_flight = InFlight(Arc::clone(self));
@@ -27,7 +27,8 @@ impl DrainLatch {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Closes the latch if no request is in flight and `may` holds while none can enter. Whether it is closed.
+    /// Closes the latch if no request is in flight and `may` holds while no request can enter. Returns whether
+    /// it is closed.
     pub(super) fn close_if(&self, may: impl FnOnce() -> bool) -> bool {
         self.is_closed.store(true, Ordering::SeqCst);
         let closes = self.in_flight.load(Ordering::SeqCst) == 0 && may();

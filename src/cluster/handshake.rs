@@ -1,10 +1,11 @@
-//! How two gateways make sure of each other before they talk, and what keeps others out of what they say.
+//! The handshake that authenticates two gateways to each other, and the encryption of the frames that follow.
 //!
-//! Four messages: each side says its version, a nonce, its process and who it takes the other one for; then the side that
-//! connected proves that it knows the secret, and then the other. A proof is an HMAC-SHA-256 over both beginnings under a
-//! key made of the secret, with the role of who proves: one that was heard before is worth nothing, and neither is one's own.
-//! From then on each frame is sealed with AES-256-GCM under keys of this connection (HKDF-SHA-256, one for each direction)
-//! and its number: what is put in, left out, changed or repeated is found, and the connection is cut.
+//! Four messages: each side sends its version, a nonce, its process, its own address and the other side's address; then
+//! the connecting side proves that it knows the secret, and then the other side does. A proof is an HMAC-SHA-256 over
+//! both first messages and the prover's role, under a key derived from the secret. So neither a proof of an earlier
+//! handshake nor the receiver's own proof is valid. Each frame that follows is sealed with AES-256-GCM under its number
+//! and a key of this connection (HKDF-SHA-256, one key per direction): an inserted, missing, changed or repeated frame
+//! closes the connection.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::{MAX_FRAME_BYTES, OLDEST, VERSION};
 
-/// What the gateways of a cluster know, and nobody else.
+/// The secret that only the gateways of one cluster know.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     proofs: [u8; 32],
@@ -25,10 +26,10 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// The fewest bytes of a secret.
+    /// The fewest bytes that a secret may have.
     pub const LEAST: usize = 16;
 
-    /// From a text of any length; the secret is as good as the text.
+    /// Derives the keys from a text of any length; they are as hard to guess as the text.
     pub fn of(text: &[u8]) -> Self {
         let made = |purpose: &str| -> [u8; 32] {
             let digest = sign(&Key::new(HMAC_SHA256, text), purpose.as_bytes());
@@ -41,7 +42,7 @@ impl Secret {
         Self { proofs: made("tollgate cluster: proofs"), keys }
     }
 
-    /// What the names of keys are hashed with, the same for all who know the secret.
+    /// The seed with which gateways hash keys, the same for all gateways that know the secret.
     pub const fn key_seed(&self) -> &[u8; 16] {
         &self.keys
     }
@@ -53,37 +54,37 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Which side of a connection a gateway is.
+/// The side of a connection that a gateway has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The one that connected.
+    /// The side that connected.
     Asker,
-    /// The one that was connected to.
+    /// The side that accepted the connection.
     Owner,
 }
 
-/// What a side begins with.
+/// The first message of a side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// What it speaks.
+    /// The sender's newest version of the protocol.
     pub version: u8,
-    /// Never the same twice.
+    /// A random number that is never used twice.
     pub nonce: [u8; 32],
-    /// Tells its process from those before and after it.
+    /// Identifies the sender's process, unlike those before and after it.
     pub process: u64,
-    /// Its address in the cluster.
+    /// The sender's address in the cluster.
     pub from: SocketAddr,
-    /// The address in the cluster of the other side, as far as it knows.
+    /// The other side's address in the cluster, as far as the sender knows.
     pub to: SocketAddr,
 }
 
-/// The least and the most bytes of a message before the connection is sealed.
+/// The most bytes of a handshake message, before the connection is sealed.
 pub const MAX_MESSAGE_BYTES: usize = 256;
 
-/// Why two gateways do not talk. Said by one to the other as its number.
+/// Why a gateway refuses the other one. It is sent as the variant's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum HandshakeError {
-    /// Another program, or a version of this one that is too old.
+    /// The other side is another program, or a version of this one that is too old.
     #[error(
         "the two have no version of the cluster's protocol in common (this gateway is at {VERSION}); upgrade the older one"
     )]
@@ -91,7 +92,7 @@ pub enum HandshakeError {
     /// The proof is wrong.
     #[error("it does not know the cluster's secret; give all nodes the same `cluster.secret_file`")]
     Secret,
-    /// The connection has arrived at somebody else.
+    /// The connection has reached another gateway than the intended one.
     #[error("it is known by another address there; name each node by the same address in all `cluster.peers`")]
     Address,
     /// A gateway has connected to itself.
@@ -99,23 +100,23 @@ pub enum HandshakeError {
     Oneself,
 }
 
-/// One of a handshake's later messages.
+/// The second message of a side.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Proof {
     /// The sender knows the secret.
     Tag([u8; 32]),
-    /// It does not want to talk.
+    /// The sender refuses the connection.
     Refused(HandshakeError),
 }
 
-/// Both beginnings, which the rest hangs on.
+/// The hash of both first messages, on which proofs and keys depend.
 pub struct Transcript<'a> {
     secret: &'a Secret,
     hash: [u8; 32],
 }
 
 impl<'a> Transcript<'a> {
-    /// `asker` and `owner` as they were sent.
+    /// The transcript of both first messages, exactly as they were sent.
     pub fn new(secret: &'a Secret, asker: &Hello, owner: &Hello) -> Self {
         let bytes = postcard::to_stdvec(&(asker, owner)).expect("numbers and addresses can be written");
         let mut hash = [0; 32];
@@ -123,7 +124,7 @@ impl<'a> Transcript<'a> {
         Self { secret, hash }
     }
 
-    /// What `role` says to prove that it knows the secret.
+    /// The proof by the side `role` that it knows the secret.
     pub fn proof(&self, role: Role) -> Proof {
         let mut bytes = [0; 32];
         let tag: Tag = sign(&self.key(), &self.text(role));
@@ -131,7 +132,7 @@ impl<'a> Transcript<'a> {
         Proof::Tag(bytes)
     }
 
-    /// Whether what `role` said proves that. Takes the same time wherever it is wrong.
+    /// Checks the proof of the side `role`. The time that this takes does not depend on where a wrong proof differs.
     pub fn check(&self, role: Role, proof: &Proof) -> Result<(), HandshakeError> {
         match proof {
             Proof::Tag(tag) => verify(&self.key(), &self.text(role), tag).map_err(|_| HandshakeError::Secret),
@@ -139,7 +140,7 @@ impl<'a> Transcript<'a> {
         }
     }
 
-    /// What seals what `role` says from here on.
+    /// The seal for all frames that the side `role` sends.
     pub fn seal(&self, role: Role) -> Seal {
         let salt = Salt::new(HKDF_SHA256, &self.hash);
         let made = salt.extract(&self.secret.proofs);
@@ -167,9 +168,9 @@ impl Role {
     }
 }
 
-/// Whether `theirs` is what a gateway at `own` can talk to, of whom it knows that it connected to `expected` if it did.
+/// Checks that the sender of `own` can talk to that of `theirs`: version, different processes, and matching addresses.
 pub fn agree(own: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
-    // a newer one has to say by itself whether it speaks this version
+    // a newer side has to decide itself whether it speaks this version
     if theirs.version < OLDEST {
         return Err(HandshakeError::Version);
     }
@@ -182,26 +183,26 @@ pub fn agree(own: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
     Ok(())
 }
 
-// === what is said from then on ===
+// === frames ===
 
-/// One direction of a connection.
+/// The encryption of one direction of a connection.
 pub struct Seal {
     key: LessSafeKey,
-    /// How many frames there were.
+    /// The number of frames so far, which is the next frame's number.
     next: u64,
 }
 
-/// A frame is not what the other side would send next, or is too long.
+/// The error of a frame that is too long or that is not the next one from the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame is not the other gateway's")]
 pub struct FrameError;
 
-/// The bytes that a frame takes beside what it holds: its length and its tag.
+/// The bytes that a frame has besides its content: its length and its tag.
 const LENGTH: usize = 4;
 const TAG: usize = 16;
 
 impl Seal {
-    /// Makes a frame of `text` behind `out`.
+    /// Appends a sealed frame with the content `text` to `out`.
     pub fn close(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), FrameError> {
         let sealed = text.len().saturating_add(TAG);
         let length = u32::try_from(sealed).ok().filter(|_| sealed <= MAX_FRAME_BYTES).ok_or(FrameError)?.to_le_bytes();
@@ -215,13 +216,13 @@ impl Seal {
         Ok(())
     }
 
-    /// What the frame behind the length `length` holds.
+    /// Decrypts the frame that follows `length` and returns its content.
     pub fn open<'f>(&mut self, length: [u8; LENGTH], frame: &'f mut [u8]) -> Result<&'f [u8], FrameError> {
         let nonce = self.nonce()?;
         self.key.open_in_place(nonce, Aad::from(length), frame).map(|text| &*text).map_err(|_| FrameError)
     }
 
-    /// The bytes of a frame behind its length.
+    /// The number of bytes that follow the length of a frame.
     pub fn length(length: [u8; LENGTH]) -> Result<usize, FrameError> {
         let length = usize::try_from(u32::from_le_bytes(length)).map_err(|_| FrameError)?;
         if (TAG..=MAX_FRAME_BYTES).contains(&length) { Ok(length) } else { Err(FrameError) }
@@ -258,9 +259,9 @@ mod tests {
             assert_eq!(known.check(role, &known.proof(role)), Ok(()));
             assert_eq!(known.check(role, &other.proof(role)), Err(HandshakeError::Secret));
         }
-        // one's own proof does not come back as the other side's
+        // a gateway's own proof is not valid as the other side's
         assert_eq!(known.check(Role::Owner, &known.proof(Role::Asker)), Err(HandshakeError::Secret));
-        // nor does one that was heard in another handshake
+        // nor is a proof from another handshake
         let later = Hello { nonce: [9; 32], ..owner };
         let replayed = Transcript::new(&secrets[0], &asker, &later);
         assert_eq!(replayed.check(Role::Asker, &known.proof(Role::Asker)), Err(HandshakeError::Secret));

@@ -1,4 +1,4 @@
-//! Heartbeats: one control connection to each other gateway, over which heartbeats and corrections go out.
+//! Heartbeats: one control connection to each other gateway, which carries heartbeats and corrections.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Node {
         }
     }
 
-    /// A connection to `peer`, which was tried at `since`, has failed.
+    /// Notes that a connection to `peer`, which this gateway tried to open at `since`, has failed.
     fn unreachable(&self, peer: &Peer, failed: &ConnectError, since: Nanos) {
         let address = peer.address;
         if matches!(failed, ConnectError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused) {
@@ -62,7 +62,8 @@ impl Node {
         }
     }
 
-    /// Takes up corrections that `peer` is not going to make: a debit is made where the state is now, the others are lost.
+    /// Takes back corrections that `peer` will never make: debits go to the gateway that has the state now, the
+    /// others are lost.
     fn redirect(&self, peer: &Peer, corrections: Vec<Correction>) {
         for correction in corrections {
             match correction {
@@ -79,7 +80,7 @@ impl Membership for Node {
     fn beat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat {
         match self.find(from) {
             Some(peer) if peer.is_reachable() => self.heard(from, beat),
-            // it becomes a member once this gateway reaches it, and so can ask it
+            // it becomes a member only after this gateway has reached it and so can ask it
             Some(peer) => peer.beat.notify_one(),
             None => {}
         }

@@ -1,10 +1,10 @@
-//! The members: turns the heartbeats that nodes send each other into a ring.
+//! The members: a state machine that turns the heartbeats of the nodes into a ring.
 //!
-//! A node that starts or returns does not become a member at once. It first pushes the states that others own
-//! ([`MemberState::Away`]), then it asks to join ([`MemberState::Joining`]), and the members take it up when they have heard it
-//! for a while; so a node that comes and goes does not move keys each time. Until then it owns nothing and sends requests to the
-//! members. A node that finds no member becomes one by itself. A node that was stopped, and so knows neither the state of the
-//! others nor whether they stood in for it, joins like a new one.
+//! A node that starts or returns does not become a member at once. It first pushes its states to their owners
+//! ([`MemberState::Away`]). Then it asks to join ([`MemberState::Joining`]), and the members accept it when they have
+//! heard it for [`UP_AFTER`]; so a node that fails and returns repeatedly does not move keys each time. Until then it
+//! owns nothing and asks the members. A node that finds no member becomes one by itself. A node that was stopped for a
+//! while joins like a new one: it knows neither the state of the others nor whether they stood in for it.
 //!
 //! This module is pure: time and heartbeats are passed in; it returns a ring and the heartbeats to send.
 
@@ -19,19 +19,19 @@ use crate::units::Nanos;
 
 /// How often nodes send each other heartbeats.
 pub const HEARTBEAT_INTERVAL: Nanos = Nanos::new(250_000_000);
-/// A peer that was silent for this long is no member any more. A node whose last tick was this long ago was stopped.
+/// A peer that was silent for longer is no longer a member. A node whose last tick was longer ago was stopped.
 pub const DOWN_AFTER: Nanos = Nanos::from_secs(1);
-/// A peer that joins is a member when it was heard for this long.
+/// A joining peer becomes a member when this node has heard it for this long.
 pub const UP_AFTER: Nanos = Nanos::from_secs(2);
 /// How long a node that starts waits for peers that neither answer nor refuse connections.
 pub const ALONE_AFTER: Nanos = Nanos::from_secs(1);
 
-/// When a node that starts may form a cluster.
+/// The conditions under which a starting node may form a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Founding {
-    /// How many members there must be, including this node.
+    /// The minimum number of members, including this node.
     pub min_members: usize,
-    /// How long this node waits for a second node before it counts as alone.
+    /// How long this node waits for a second node before it forms a cluster alone.
     pub hold: Nanos,
 }
 
@@ -44,50 +44,50 @@ impl Default for Founding {
 /// The state of a node, as it reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberState {
-    /// It is no member, and first pushes its states to the members.
+    /// The node is not a member, and first pushes its states to the members.
     Away,
-    /// It is no member yet.
+    /// The node is not a member yet, and asks to join.
     Joining,
-    /// It is a member.
+    /// The node is a member.
     Member,
-    /// It is no member any more, and is about to end.
+    /// The node is no longer a member, and is about to end.
     Leaving,
 }
 
-/// What a node reports of itself to another one.
+/// The heartbeat that a node sends to another one: its own state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// Its state.
     pub standing: MemberState,
     /// Changes each time the node becomes [`MemberState::Away`].
     pub incarnation: u64,
-    /// The members as it sees them.
+    /// The hash of the members, as the sender sees them.
     pub ring: RingHash,
-    /// Whether it keeps no state that another of those members owns.
+    /// Whether the sender keeps no state that another member owns.
     pub drained: bool,
-    /// The incarnation of the receiving node, if that is a member.
+    /// The incarnation of the receiving node, if the sender counts that node as a member.
     pub counts: Option<u64>,
 }
 
 /// The state of a peer, as this node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
-    /// Nothing was heard of it yet.
+    /// This node has heard nothing from the peer yet.
     Unheard,
-    /// It answers, and is no member.
+    /// The peer answers, and is not a member.
     Away,
-    /// It is about to become a member.
+    /// The peer is about to become a member.
     Joining,
-    /// It is a member.
+    /// The peer is a member.
     Up,
-    /// It is no member any more, and still answers.
+    /// The peer is no longer a member, and still answers.
     Leaving,
-    /// It does not answer.
+    /// The peer does not answer.
     Down,
 }
 
 impl PeerState {
-    /// A word for operators.
+    /// The state as one word for operators.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unheard => "unheard",
@@ -99,7 +99,7 @@ impl PeerState {
         }
     }
 
-    /// Whether it answers.
+    /// Whether the peer answers.
     pub const fn answers(self) -> bool {
         matches!(self, Self::Away | Self::Joining | Self::Up | Self::Leaving)
     }
@@ -112,9 +112,9 @@ pub struct Peer {
     pub member: Member,
     /// Its state. Means nothing unless it is `listed`.
     pub state: PeerState,
-    /// Whether the configuration or DNS names it. A peer that is no longer named stays known while it answers.
+    /// Whether the configuration or DNS names it. A peer that is no longer named stays known for as long as it answers.
     pub listed: bool,
-    /// Its last heartbeat, while it answers.
+    /// Its last heartbeat, for as long as it answers.
     pub said: Option<Heartbeat>,
     since: Nanos,
     heard: Nanos,
@@ -125,7 +125,7 @@ pub struct Peer {
 pub struct Members {
     own: Member,
     founding: Founding,
-    /// Whether there have been enough members.
+    /// Whether there were ever enough members.
     is_ready: bool,
     standing: MemberState,
     incarnation: u64,
@@ -134,9 +134,10 @@ pub struct Members {
     was_told: bool,
     started: Nanos,
     last_tick: Nanos,
-    /// Whether this node has pushed all states that other members own since the ring changed and states arrived.
+    /// Whether this node has pushed all states that other members own, since the last change of the ring and
+    /// the last arrival.
     is_drained: bool,
-    /// How often the ring has changed or states of other owners have arrived.
+    /// How often the ring has changed or states of other owners have arrived, to detect either during a push.
     undrained_count: u64,
     ring: Arc<Ring>,
 }
@@ -144,7 +145,7 @@ pub struct Members {
 // === impl Members ===
 
 impl Members {
-    /// The members as `own` sees them when it starts: itself only. `incarnation` differs between its processes.
+    /// The members as `own` sees them when it starts: only itself. Each process of a node passes another `incarnation`.
     pub fn new(own: Member, founding: Founding, incarnation: u64, now: Nanos) -> Self {
         Self {
             own,
@@ -177,18 +178,18 @@ impl Members {
         self.peers.values()
     }
 
-    /// The members; this node alone while it knows none, since some node has to decide.
+    /// The members. While this node knows no member, the ring has only this node, because some node has to decide.
     pub const fn ring(&self) -> &Arc<Ring> {
         &self.ring
     }
 
-    /// Whether this node knows the members and there are enough of them, so that owners can decide requests. A node that has
-    /// been ready stays ready: a cluster that loses members goes on with the others.
+    /// Whether this node knows the members and there are enough of them to decide requests. A node that was once ready
+    /// stays ready: a cluster that loses members continues with the remaining ones.
     pub const fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// How many members there would be with this node, and how many it needs.
+    /// The number of members including this node, and the number that it needs.
     pub fn waits_for(&self) -> (usize, usize) {
         let others = self.peers.values().filter(|peer| peer.counts()).count();
         (others.saturating_add(1), self.founding.min_members)
@@ -212,7 +213,7 @@ impl Members {
         }
     }
 
-    /// Sets the nodes that the configuration or DNS names. This node may be among them; it takes its weight from there.
+    /// Sets the nodes that the configuration or DNS names. If this node is among them, it takes its weight from there.
     pub fn set_listed(&mut self, members: &[Member], now: Nanos) {
         self.was_told = true;
         for peer in self.peers.values_mut() {
@@ -230,7 +231,7 @@ impl Members {
         self.update(now);
     }
 
-    /// Takes up a heartbeat of the peer at `address`.
+    /// Processes a heartbeat of the peer at `address`.
     pub fn heard(&mut self, address: SocketAddr, beat: Heartbeat, now: Nanos) {
         let i_am_member = self.standing == MemberState::Member;
         let Some(peer) = self.peers.get_mut(&address) else { return };
@@ -254,7 +255,7 @@ impl Members {
         self.update(now);
     }
 
-    /// Notes that no connection to the peer at `address` can be made.
+    /// Notes that a connection to the peer at `address` has failed.
     pub fn unreachable(&mut self, address: SocketAddr, now: Nanos) {
         if let Some(peer) = self.peers.get_mut(&address) {
             peer.goes_down(now);
@@ -262,8 +263,8 @@ impl Members {
         self.update(now);
     }
 
-    /// Notes that this node has pushed all states of other owners under the ring of this hash, unless that is another ring by
-    /// now, or [`Members::undrained_count`] is not `before` any more.
+    /// Notes that this node has pushed all states of other owners under `ring`. Has no effect if the ring has changed
+    /// since, or if [`Members::undrained_count`] is no longer `before`.
     pub fn set_drained(&mut self, ring: RingHash, before: u64, now: Nanos) {
         if self.undrained_count == before && self.ring.hash() == ring {
             self.is_drained = true;
@@ -271,13 +272,13 @@ impl Members {
         }
     }
 
-    /// Notes that this node may keep states of other owners: some have arrived, or the owners are others.
+    /// Notes that this node may keep states of other owners: some have arrived, or the ring has changed.
     pub const fn set_undrained(&mut self) {
         self.is_drained = false;
         self.undrained_count = self.undrained_count.wrapping_add(1);
     }
 
-    /// How often [`Members::set_undrained`] was noted.
+    /// How often [`Members::set_undrained`] was called.
     pub const fn undrained_count(&self) -> u64 {
         self.undrained_count
     }
@@ -287,12 +288,12 @@ impl Members {
         self.is_drained
     }
 
-    /// Whether this node is not about to end, or has handed over all its states.
+    /// Whether this node may end: it does not leave, or it has handed over all its states.
     pub fn is_ready_to_end(&self) -> bool {
         self.standing != MemberState::Leaving || self.has_nothing_to_hand_over()
     }
 
-    /// Notes that this node is about to end.
+    /// Notes that this node leaves the cluster and is about to end.
     pub fn leave(&mut self, now: Nanos) {
         self.standing = MemberState::Leaving;
         self.update(now);
@@ -313,7 +314,7 @@ impl Members {
         self.update(now);
     }
 
-    /// This node was stopped: others may have stood in for it, and their silence means nothing.
+    /// Handles a pause of this node: others may have stood in for it, and their silence during the pause means nothing.
     fn was_stopped(&mut self, now: Nanos) {
         if self.standing != MemberState::Leaving && !self.peers.is_empty() {
             self.standing = MemberState::Away;
@@ -344,7 +345,7 @@ impl Members {
                 self.follow();
             } else if self.is_alone(now) {
                 self.standing = MemberState::Member;
-                // the others that join are alone as well, and decide the same
+                // the other joining nodes are alone as well, and decide the same
                 self.take_up_all();
             }
             self.rebuild_ring();
@@ -352,7 +353,7 @@ impl Members {
         self.is_ready |= self.knows_enough();
     }
 
-    /// Takes up the peers that join at the same time as this node, once a member has taken up all of them.
+    /// Accepts the peers that join at the same time as this node, once a member's ring has all of them.
     fn follow(&mut self) {
         let joins = |peer: &Peer| peer.listed && peer.state == PeerState::Joining;
         let then = self.ring_of(|peer| peer.counts() || joins(peer)).hash();
@@ -366,12 +367,12 @@ impl Members {
         joining.for_each(|peer| peer.state = PeerState::Up);
     }
 
-    /// Whether this node keeps no state that a member owns.
+    /// Whether this node keeps no state that a member owns, or knows no member.
     fn has_nothing_to_hand_over(&self) -> bool {
         self.is_drained() || !self.peers.values().any(Peer::counts)
     }
 
-    /// Whether no member is known that could take this node up.
+    /// Whether this node knows no member that could accept it, and so may found the cluster.
     fn is_alone(&self, now: Nanos) -> bool {
         let mut listed = self.peers.values().filter(|peer| peer.listed);
         let waited = now.saturating_sub(self.started) >= ALONE_AFTER;
@@ -386,8 +387,8 @@ impl Members {
             })
     }
 
-    /// Replaces the ring if the members have changed. States may have come under the ring before: that this node was drained
-    /// under an earlier ring of the same members says nothing.
+    /// Replaces the ring if the members have changed, and marks this node as not drained: states may have arrived under
+    /// the previous ring, so an earlier drain under the same members proves nothing.
     fn rebuild_ring(&mut self) {
         let ring = self.ring_of(Peer::counts);
         if ring.hash() != self.ring.hash() {
@@ -396,7 +397,7 @@ impl Members {
         }
     }
 
-    /// The ring of the peers for which `counts` holds, and of this node if it is a member.
+    /// The ring of the peers for which `counts` holds, with this node if it is a member or if there is no peer.
     fn ring_of(&self, counts: impl Fn(&Peer) -> bool) -> Ring {
         let own = (self.standing == MemberState::Member).then_some(self.own);
         let peers = self.peers.values().filter(|peer| counts(peer)).map(|peer| peer.member);
@@ -415,7 +416,7 @@ impl Peer {
         Self { member, state: PeerState::Unheard, listed: true, said: None, since: now, heard: now }
     }
 
-    /// Whether it is a member.
+    /// Whether the peer is a member: listed and up.
     pub const fn counts(&self) -> bool {
         self.listed && matches!(self.state, PeerState::Up)
     }

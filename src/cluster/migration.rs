@@ -1,12 +1,13 @@
-//! Which gateway has the state of a key while ownership changes.
+//! The migration of states: which gateway has the state of a key while ownership changes.
 //!
-//! The state of a key is in one place, and moves to the gateway that has to decide. When the members change, each gateway
-//! pushes the states that others own now ([`StoreCursor`]). A gateway that has to decide before a state has arrived fetches it
-//! from every gateway that may have it: the owners before, the owner in its own view, the gateway that it lent the state to, and
-//! each gateway that sees other members. A gateway that has just given the state away says so, and where it may be. So gateways
-//! that see a change one after the other still decide on one state, and no key becomes new because its owner changed.
+//! The state of a key is in one place, and moves to the gateway that has to decide. When the members change, each
+//! gateway pushes the states that it no longer owns to the new owners ([`StoreCursor`]). A gateway that has to decide
+//! before a state has arrived fetches it from each gateway that may have it: the earlier owners, the owner in its own
+//! view, the gateway that it lent the state to, and each gateway that sees other members. A gateway that has just given
+//! the state away says so, and to which gateways. So gateways that see a change one after the other still decide on one
+//! state, and a change of owners makes no key start afresh.
 //!
-//! Once all gateways have said that they keep no state of others, nothing is fetched any more.
+//! Fetches stop once all gateways have reported that they keep no state of others.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -24,7 +25,7 @@ use super::members::{HEARTBEAT_INTERVAL, Peer};
 use super::ring::Ring;
 use crate::units::{LimitKey, Nanos};
 
-/// How far a store has been searched for states that other gateways own.
+/// The progress of a search through a store for states that other gateways own.
 #[derive(Debug, Default)]
 pub struct StoreCursor {
     /// The next part of the store to search.
@@ -33,26 +34,26 @@ pub struct StoreCursor {
     pub is_over: bool,
 }
 
-/// How many of the states that arrived were kept, merged and not understood.
+/// The numbers of states that arrived and were kept, merged or not understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportCounts {
-    /// Their keys had no state here.
+    /// States whose keys had no state here.
     pub kept: u64,
-    /// They were merged into the states that were here.
+    /// States that were merged into the states here.
     pub merged: u64,
-    /// This program does not know the algorithm or its parameters.
+    /// States whose algorithm or parameters this program does not know.
     pub unknown: u64,
 }
 
-/// Which gateways may have states that are not here. See the module.
+/// The gateways that may have states that are not here. See the module's documentation.
 #[derive(Default)]
 pub(super) struct MigrationState {
     past: Mutex<Past>,
-    /// Whether another gateway may have a state that this one owns: read for every request.
+    /// Whether another gateway may have a state that this one owns. Each request reads it.
     is_active: AtomicBool,
-    /// Counts changes of the members.
+    /// The number of changes of the members.
     ring_changes: AtomicU64,
-    /// Fingerprints of keys whose states are being pushed and have not arrived.
+    /// Fingerprints of keys whose states are being pushed and have not arrived yet.
     pushing: Mutex<HashSet<u64>>,
     /// The fetches by the fingerprints of their keys.
     fetching: Mutex<HashMap<u64, Fetching>>,
@@ -62,31 +63,31 @@ pub(super) struct MigrationState {
     pub(super) moved: Notify,
     /// Notified when there may be states to push.
     pub(super) push: Notify,
-    /// Notified when a slot is held that the owner of its key does not know.
+    /// Notified when a request here holds a slot that the owner of its key does not know of.
     pub(super) announce: Notify,
     pub(super) counts: Counts,
 }
 
-/// Requests that have the state of one key fetched, or are about to use it.
+/// The requests that wait for the state of one key to be fetched, or are about to use it.
 #[derive(Default)]
 struct Fetching {
     /// The numbers of their [`Fetch`]es.
     requests: SmallVec<[u64; 4]>,
-    /// The one that asks other gateways.
+    /// The number of the one that asks other gateways.
     asks: Option<u64>,
-    /// How often all were asked.
+    /// How many rounds of asking all gateways have ended.
     ended: u64,
-    /// How many changes of the members there had been when it began: none once a state of the key has been given away.
+    /// The number of ring changes when the fetch began; `None` once a state of the key has been given away.
     began: Option<u64>,
 }
 
-/// Counts the states that were given away, by some bits of their keys: a decision sees whether its state went meanwhile.
+/// The numbers of states that were given away, per group of keys: a decision sees whether its state left in the meantime.
 struct KeyEpochs(Box<[GivenAway]>);
 
 #[derive(Default)]
 struct GivenAway {
     count: AtomicU64,
-    /// When a state was given away last.
+    /// The time when a state was last given away.
     last: AtomicU64,
 }
 
@@ -102,11 +103,11 @@ impl KeyEpochs {
     }
 }
 
-/// Which changes of ownership of some keys had happened at one time.
+/// The changes of ownership of some keys up to one moment.
 #[derive(Debug, Default)]
 pub struct OwnershipEpoch {
     ring_changes: u64,
-    /// Each key, and how often its state had been given away.
+    /// Each key, with the number of times that its state had been given away.
     keys: SmallVec<[(LimitKey, u64); 4]>,
 }
 
@@ -114,20 +115,20 @@ pub struct OwnershipEpoch {
 struct Past {
     /// Earlier rings whose owners may not have pushed all states yet; the latest one last.
     rings: Vec<Arc<Ring>>,
-    /// When the members changed last.
+    /// The time of the last change of the members.
     ring_changed: Nanos,
-    /// Gateways that asked for states that they do not own, and decide on those keys: whether there was a state or not.
+    /// Gateways that fetched a key that they do not own, and now decide about it, whether there was a state or not.
     lent: HashMap<LimitKey, SmallVec<[Lent; 1]>>,
-    /// Gateways that see other members or keep states of others: they may decide on keys that this gateway owns.
+    /// Gateways that see other members or keep states of others: they may decide about keys that this gateway owns.
     differing: Vec<SocketAddr>,
-    /// Gateways that sent a request while they saw other members, and when.
+    /// Gateways that sent a request while they saw other members, with the time.
     asked: BTreeMap<SocketAddr, Nanos>,
 }
 
-/// The gateway that a state was given to, and when.
+/// The gateway that a state was given to, with the time.
 type Lent = (SocketAddr, Nanos);
 
-/// Counts states that were sent and received.
+/// Counters of the states that were sent and received.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) pushed: AtomicU64,
@@ -146,11 +147,11 @@ impl Counts {
     }
 }
 
-/// How many groups of keys have a counter of their own.
+/// The number of groups of keys, each of which has its own counter.
 const KEY_EPOCHS: u128 = 4096;
-/// How many earlier rings are remembered. An owner before those pushes its states without being asked.
+/// The maximum number of earlier rings to remember. An owner in an older ring pushes its states without being asked.
 const MAX_RINGS: usize = 8;
-/// For how long other gateways may not have reported a lent state or a held slot yet.
+/// The time in which other gateways report a lent state or a held slot, at the latest.
 const LENT_FOR: Nanos = HEARTBEAT_INTERVAL
     .saturating_add(HEARTBEAT_INTERVAL)
     .saturating_add(HEARTBEAT_INTERVAL)
@@ -165,7 +166,8 @@ impl MigrationState {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// Notes that the members changed from those of `before`. Must be called before the new ring is published.
+    /// Notes that the members have changed and that `before` is the old ring. Must be called before the new
+    /// ring is published.
     pub(super) fn ring_changed(&self, before: &Arc<Ring>, now: Nanos) {
         let mut past = self.past.lock();
         past.ring_changed = now;
@@ -178,14 +180,14 @@ impl MigrationState {
         self.push.notify_one();
     }
 
-    /// Whether the members changed so recently that all gateways are about to report their slots.
+    /// Whether the members changed so recently that gateways may not have announced all their slots yet.
     pub(super) fn has_just_changed(&self, now: Nanos) -> bool {
         let past = self.past.lock();
         !past.rings.is_empty() && now.saturating_sub(past.ring_changed) < LENT_FOR
     }
 
-    /// Forgets the earlier rings once this gateway `is_drained` and all `peers` that answer have said that they keep no state
-    /// of others.
+    /// Forgets the earlier rings once this gateway `is_drained` and all `peers` that answer have reported that they
+    /// keep no state of others.
     pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, is_drained: bool, now: Nanos) {
         let mut differing: BTreeSet<SocketAddr> = peers
             .filter(|peer| {
@@ -210,7 +212,7 @@ impl MigrationState {
         self.moved.notify_waiters();
     }
 
-    /// The gateway at `from` sends a request and sees other members. Must be called before it is answered.
+    /// Notes that the gateway at `from` sends a request under another ring. Must be called before the request is answered.
     pub(super) fn asked_under_other_ring(&self, from: SocketAddr, now: Nanos) {
         let mut past = self.past.lock();
         if past.asked.insert(from, now).is_none() && !past.differing.contains(&from) {
@@ -219,8 +221,8 @@ impl MigrationState {
         self.is_active.store(true, Ordering::Relaxed);
     }
 
-    /// The gateway at `address` could not be reached after `since`: what it asked before that does not mean that it answers.
-    /// Must be called before [`MigrationState::settle`].
+    /// Notes that a connection to `address`, tried at `since`, has failed: its earlier requests no longer prove that it
+    /// is alive. Must be called before [`MigrationState::settle`].
     pub(super) fn unreachable(&self, address: SocketAddr, since: Nanos) {
         self.past.lock().asked.retain(|from, at| *from != address || *at > since);
     }
@@ -255,8 +257,8 @@ impl MigrationState {
 
     // === pushes and fetches of one key ===
 
-    /// Counts that the state of `key` is given away. Must be called before the state is taken out, and after its new place is
-    /// noted.
+    /// Counts that the state of `key` is given away. Must be called before the state is taken out of the store, and
+    /// after its new place is noted.
     pub(super) fn count_departure(&self, key: LimitKey) {
         if let Some(departures) = self.departures.of(key) {
             departures.count.fetch_add(1, Ordering::SeqCst);
@@ -280,15 +282,15 @@ impl MigrationState {
         self.departures.of(key).map_or(0, |departures| departures.count.load(Ordering::SeqCst))
     }
 
-    /// Notes that the state of `key` is going to be pushed.
+    /// Notes that this gateway is about to push the state of `key`.
     pub(super) fn begin_push(&self, key: LimitKey, now: Nanos) {
         self.pushing.lock().insert(key.fingerprint());
         self.count_departure(key);
         self.note_gone(key, now);
     }
 
-    /// Notes that a state of `key` is given away: for a fetch of it that is under way, and for gateways that ask for it from
-    /// now on. Must be called while the state cannot be missed yet.
+    /// Notes that this gateway gives away a state of `key`, for a running fetch of it and for gateways that ask for it
+    /// later. Must be called while the state is still in the store.
     pub(super) fn note_gone(&self, key: LimitKey, now: Nanos) {
         if let Some(departures) = self.departures.of(key) {
             departures.last.fetch_max(now.get(), Ordering::SeqCst);
@@ -303,18 +305,18 @@ impl MigrationState {
         self.departures.of(key).is_some_and(|departures| departures.last.load(Ordering::SeqCst) >= since.get().max(1))
     }
 
-    /// Notes that one of the gateways at `to` may have got the state of `key` while it was asked for: who misses the state asks
-    /// again.
+    /// Notes that one of the gateways at `to` may have received the state of `key` while this gateway asked for it. A
+    /// request that misses the state asks again.
     pub(super) fn note_moved(&self, key: LimitKey, to: &[SocketAddr], now: Nanos) {
         to.iter().for_each(|to| self.lend(key, *to, now));
-        // what a running fetch was answered is older than this: a request that joins it fetches again
+        // the answers to a running fetch are older than this: a request that joins it fetches again
         if let Some(fetching) = self.fetching.lock().get_mut(&key.fingerprint()) {
             fetching.began = None;
         }
         self.count_departure(key);
     }
 
-    /// Notes that all pushed states have arrived or are back.
+    /// Notes that all pushed states have arrived or have been restored here.
     pub(super) fn end_push(&self) {
         self.pushing.lock().clear();
         self.moved.notify_waiters();
@@ -332,11 +334,11 @@ impl MigrationState {
         !self.fetching.lock().is_empty()
     }
 
-    /// Waits until the state of `key` is not being pushed and the requests that have it fetched have used it, at most for
-    /// `patience`. With `first`, waits an eighth of that for the requests: of two gateways that fetch from each other, one must
-    /// not wait for the other.
+    /// Waits until the state of `key` is not being pushed and the requests that fetched it have used it, for at most
+    /// `patience`. With `first`, waits for the requests only an eighth of that: of two gateways that fetch from each
+    /// other, one must not wait for the other.
     pub(super) async fn wait_until_at_rest(&self, key: LimitKey, first: bool, patience: Nanos) {
-        // not for those that come later: they would delay the other gateway for good
+        // not for later requests: they would delay the other gateway indefinitely
         let next = self.last_fetch.load(Ordering::SeqCst);
         let is_used = || {
             let all = self.fetching.lock();
@@ -347,7 +349,7 @@ impl MigrationState {
         self.wait_until(|| !self.is_being_pushed(key) && (first || is_used()), patience).await;
     }
 
-    /// Waits until the state of `key` is not being pushed, at most for `patience`.
+    /// Waits until the state of `key` is not being pushed, for at most `patience`.
     pub(super) async fn wait_until_pushed(&self, key: LimitKey, patience: Nanos) {
         self.wait_until(|| !self.is_being_pushed(key), patience).await;
     }
@@ -357,12 +359,12 @@ impl MigrationState {
         self.pushing.lock().contains(&key.fingerprint())
     }
 
-    /// Waits until `holds`, which is checked whenever a state has moved, at most for `patience`.
+    /// Waits until `holds`, which is checked whenever a state has moved, for at most `patience`.
     pub(super) async fn wait_until(&self, holds: impl Fn() -> bool, patience: Nanos) {
         drop(timeout(patience.to_duration(), self.wait(holds)).await);
     }
 
-    /// Waits until `holds`, for as long as that takes.
+    /// Waits until `holds`, without a timeout.
     pub(super) async fn wait(&self, holds: impl Fn() -> bool) {
         loop {
             let moved = self.moved.notified();
@@ -376,7 +378,7 @@ impl MigrationState {
     }
 }
 
-/// A request that has a state fetched. The state is given to no other gateway that asks for it later until this is dropped.
+/// A request that fetches a state. While it exists, the state is not given to gateways that ask for it later.
 pub struct Fetch {
     migration: Arc<MigrationState>,
     key: LimitKey,
@@ -384,7 +386,8 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// Waits while another request asks for the state. Whether this one has to ask: the other one went away, or had not begun.
+    /// Waits while another request asks for the state. Returns whether this request has to ask: no other one asks, or
+    /// the other one was dropped.
     pub(super) async fn has_to_ask(&self) -> bool {
         let before = self.with(|fetching| fetching.ended);
         let is_settled = |fetching: &mut Fetching| {
@@ -398,7 +401,7 @@ impl Fetch {
         self.with(|fetching| fetching.asks == Some(self.number))
     }
 
-    /// Notes that the state has come, or is nowhere.
+    /// Notes that the state has arrived, or that no gateway has it.
     pub(super) fn end(&self) {
         let changes = self.migration.ring_changes.load(Ordering::SeqCst);
         let is_early = self.with(|fetching| {
@@ -406,7 +409,7 @@ impl Fetch {
             fetching.ended = fetching.ended.wrapping_add(1);
             fetching.began != Some(changes)
         });
-        // the new place of the state may have been asked too early: a request that waited and misses the state fetches again
+        // the new place of the state may have been asked too early: a waiting request that misses the state fetches again
         if is_early {
             self.migration.count_departure(self.key);
         }

@@ -1,8 +1,8 @@
-//! Another gateway of the cluster, as this one sends requests to it.
+//! Another gateway of the cluster, as the target of this gateway's requests.
 //!
-//! Each thread has a connection of its own, so that no thread wakes another one. The control connection carries heartbeats and
-//! corrections, which no request waits for. A gateway that does not answer in time is *suspected*: nothing is sent to it until
-//! it answers a heartbeat.
+//! Each thread has its own connection, so that no thread wakes another one. The control connection carries heartbeats
+//! and corrections, for which no request waits. A gateway that does not answer in time is *suspected*: this gateway
+//! sends it no charges until it answers a heartbeat.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub type Observer = Box<dyn Fn(SocketAddr, Outcome, Nanos) + Send + Sync>;
 /// The outcome of a request for charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was answered.
+    /// The other gateway answered.
     Ok,
     /// No answer came in time.
     TimedOut,
@@ -43,7 +43,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// A word for metrics.
+    /// The outcome as one word for metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -56,7 +56,7 @@ impl Outcome {
     }
 }
 
-/// What this gateway needs to send requests to others.
+/// The parts that this gateway needs to send requests to others.
 pub(super) struct PeerContext {
     pub(super) own: OwnIdentity,
     pub(super) clock: Arc<dyn Clock>,
@@ -79,14 +79,14 @@ pub struct Peer {
     connections: Box<[Mutex<ThreadConnection>]>,
     control_connection: Mutex<Option<Arc<Session>>>,
     pub(super) pending: Mutex<Pending>,
-    /// Notified when a correction waits or the gateway is suspected.
+    /// Notified when a correction waits or this peer becomes suspected.
     pub(super) wake: Notify,
-    /// Notified when a heartbeat has to go out before its time.
+    /// Notified when a heartbeat must be sent before its regular time.
     pub(super) beat: Notify,
     is_suspected: AtomicBool,
-    /// When it last answered.
+    /// The time of its last answer.
     heard: AtomicU64,
-    /// Corrections that were given up, because too many waited or the process was replaced.
+    /// Corrections that were discarded, because too many waited or the process was replaced.
     pub(super) lost: AtomicU64,
 }
 
@@ -97,13 +97,13 @@ enum ThreadConnection {
     None,
     Opening,
     Open(Arc<Session>),
-    /// It could not be opened at that time.
+    /// The connection could not be opened at this time.
     Closed(Nanos),
 }
 
-/// How often to check whether a gateway can be reached.
+/// The interval at which to check whether a gateway can be reached.
 const REACHABLE_CHECK: Nanos = Nanos::new(5_000_000);
-/// How long opening a connection may take, and how long to wait before the next try.
+/// The timeout for opening a connection, and the pause before the next try.
 pub(super) const CONNECT_TIME: Nanos = Nanos::SECOND;
 const RETRY_PAUSE: Nanos = Nanos::new(250_000_000);
 
@@ -126,7 +126,7 @@ impl Peer {
         })
     }
 
-    /// Whether nothing is sent to it until it answers a heartbeat.
+    /// Whether this gateway sends it no charges until it answers a heartbeat.
     pub fn is_suspected(&self) -> bool {
         self.is_suspected.load(Ordering::Relaxed)
     }
@@ -136,25 +136,25 @@ impl Peer {
         self.control_connection().is_some()
     }
 
-    /// Waits until its control connection is open, while `is_coming` holds.
+    /// Waits until its control connection is open, or until `is_coming` no longer holds.
     pub(super) async fn connected(&self, is_coming: impl Fn() -> bool) {
         while !self.is_connected() && is_coming() {
             sleep(REACHABLE_CHECK.to_duration()).await;
         }
     }
 
-    /// Whether requests can be sent to it.
+    /// Whether this gateway can send requests to it.
     pub fn is_reachable(&self) -> bool {
         self.control_connection().is_some() && !self.is_suspected()
     }
 
-    /// Whether no correction waits that can still be made. Another gateway can make a debit.
+    /// Whether no correction waits that can still be made. A debit can always be made, by another gateway.
     pub(super) fn is_settled(&self) -> bool {
         let pending = self.pending.lock();
         pending.is_empty() || (!self.is_reachable() && !pending.owes())
     }
 
-    /// When it last answered.
+    /// The time of its last answer.
     pub(super) fn heard(&self) -> Nanos {
         Nanos::new(self.heard.load(Ordering::Relaxed))
     }
@@ -167,14 +167,14 @@ impl Peer {
         self.wake.notify_one();
     }
 
-    /// Gives the slot of `part` back, if it has one.
+    /// Returns the slot of `part`, if it has one.
     pub(super) fn complete(&self, part: &PeerCharge, end: Completion) {
         if part.slot > 0 {
             self.correct(Correction::Complete(part.clone(), end));
         }
     }
 
-    /// Sends what has not been sent over `session`.
+    /// Sends the corrections that were not sent yet over `session`.
     pub(super) fn send_corrections(self: &Arc<Self>, session: &Session) {
         let on_reply = |number| -> ReplyCallback {
             let peer = Arc::clone(self);
@@ -187,13 +187,13 @@ impl Peer {
         self.pending.lock().send(session, on_reply);
     }
 
-    /// Corrections that were given up.
+    /// The number of corrections that were discarded.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Charges all of `parts` at this gateway or none, if it answers in time.
-    /// `stands_in`: even if this gateway does not own the keys.
+    /// Charges all of `parts` at this peer or none, if it answers in time.
+    /// With `stands_in`, the peer decides even if it does not own the keys.
     pub async fn charge(self: &Arc<Self>, parts: Vec<PeerCharge>, stands_in: bool) -> Result<PeerReceipt, Outcome> {
         let PeerContext { clock, timeout: patience, observer, .. } = &*self.context;
         let began = clock.now();
@@ -228,13 +228,13 @@ impl Peer {
                 }
                 Some(Answer::Unknown) => Err(Outcome::Unknown),
                 Some(Answer::NotOwner(owner)) => Err(Outcome::NotOwner(owner)),
-                // the charge may have been made: its slots are given back in any case
+                // the charge may have been made: return its slots in any case
                 Some(_) | None => {
                     asked.iter().for_each(|part| peer.complete(part, Completion::UNMEASURED));
                     Err(Outcome::Cut)
                 }
             };
-            // if nobody waits for the receipt any more, dropping it gives the charges back
+            // if no request waits for the receipt any more, dropping it refunds the charges
             drop(sender.send(outcome));
         };
         let forms: smallvec::SmallVec<[&WireRule; 4]> = parts.iter().map(|part| &*part.form).collect();
@@ -245,7 +245,7 @@ impl Peer {
         session.ask(&Question { forms: &forms, ask: &ask }, Box::new(on_reply)).then_some(receiver)
     }
 
-    /// The connection to send over: this thread's, or another one while that is being opened.
+    /// The connection to send over: this thread's, or another one while this thread's is not open.
     fn session(self: &Arc<Self>) -> Option<Arc<Session>> {
         if let Some(open) = self.thread_connection() {
             return Some(open);
@@ -257,7 +257,7 @@ impl Peer {
         of_others.into_iter().next().or_else(|| self.control_connection())
     }
 
-    /// This thread's connection; begins to open one where there is none.
+    /// This thread's connection; begins to open one if there is none.
     fn thread_connection(self: &Arc<Self>) -> Option<Arc<Session>> {
         let now = self.context.clock.now();
         let number = thread_number() % self.connections.len().max(1);
@@ -275,7 +275,7 @@ impl Peer {
         None
     }
 
-    /// Connects this thread.
+    /// Opens the connection of the thread `number`.
     async fn open(self: &Arc<Self>, number: usize) {
         let opened = self.connect().await;
         let way = match opened {
@@ -287,7 +287,7 @@ impl Peer {
         }
     }
 
-    /// Connects the calling thread as soon as the other side can be reached.
+    /// Opens the calling thread's connection as soon as the other side can be reached.
     pub(super) async fn open_when_reachable(self: &Arc<Self>) {
         while !self.is_reachable() {
             sleep(REACHABLE_CHECK.to_duration()).await;
@@ -303,7 +303,7 @@ impl Peer {
         }
     }
 
-    /// Suspects a gateway that was silent for too long, which the members log.
+    /// Suspects a peer that was silent for too long. The membership code logs that already.
     pub(super) fn suspect_unlogged(&self) {
         self.is_suspected.store(true, Ordering::Relaxed);
     }
@@ -322,19 +322,19 @@ impl Peer {
         self.control_connection.lock().clone().filter(|session| session.is_open())
     }
 
-    /// Sends a request over the control connection. Whether it goes out: otherwise `on_reply` is not called.
+    /// Sends a request over the control connection. Returns whether it was sent: otherwise `on_reply` is not called.
     pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, on_reply: ReplyCallback) -> bool {
         self.control_connection()
             .is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, on_reply))
     }
 
-    /// Takes up a new control connection. Returns the corrections that waited for an earlier process at that address.
+    /// Replaces the control connection. Returns the corrections that waited for an earlier process at this address.
     pub(super) fn arrived(&self, session: &Arc<Session>) -> Vec<Correction> {
         *self.control_connection.lock() = Some(Arc::clone(session));
         self.pending.lock().arrived(session.process)
     }
 
-    /// Sends a beat; `heard` is called with the answer, whenever it comes.
+    /// Sends a heartbeat; calls `heard` with the answer when it arrives.
     pub(super) fn send_beat(
         self: &Arc<Self>,
         session: &Session,
@@ -361,7 +361,7 @@ impl std::fmt::Debug for Peer {
     }
 }
 
-/// The results of charges at another gateway. Dropping it before [`PeerReceipt::keep`] gives the charges back.
+/// The results of charges at another gateway. Dropping it before [`PeerReceipt::keep`] refunds the charges.
 pub struct PeerReceipt {
     peer: Arc<Peer>,
     parts: Arc<[PeerCharge]>,
@@ -371,7 +371,7 @@ pub struct PeerReceipt {
 }
 
 impl PeerReceipt {
-    /// The replies, and when they were decided on the other side's clock. The caller gives the charges back from now on.
+    /// The replies, and the time of the decision on the other side's clock. From now on the caller refunds the charges.
     pub fn keep(mut self) -> (Vec<ChargeReply>, Nanos) {
         self.is_kept = true;
         (std::mem::take(&mut self.replies), self.at)
@@ -402,7 +402,7 @@ impl Drop for PeerReceipt {
     }
 }
 
-/// A small number of this thread's own.
+/// A small number that no other thread has.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

@@ -1,5 +1,5 @@
-//! What a gateway of a cluster takes from the system that it runs on: connections, and threads for long work. A simulation
-//! gives it others.
+//! The interface to the operating system for gateways of a cluster: connections, and threads for long work. A simulation
+//! passes another implementation.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,13 +9,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 
-/// Connects, and runs what takes long.
+/// Opens connections and runs long work.
 #[async_trait]
 pub trait Platform: Send + Sync {
     /// Connects to another gateway.
     async fn connect(&self, to: SocketAddr) -> io::Result<Stream>;
 
-    /// Begins work that takes long, so that other gateways are answered meanwhile.
+    /// Starts long work on another thread, so that this gateway still answers others in the meantime.
     fn spawn_long(&self, work: Box<dyn FnOnce() + Send>);
 }
 
@@ -41,7 +41,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Of its two directions.
+    /// A stream of its two directions.
     pub fn new(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
@@ -52,7 +52,7 @@ impl Stream {
 
 impl From<TcpStream> for Stream {
     fn from(stream: TcpStream) -> Self {
-        // a connection that has ended fails when it is read
+        // an error here means that the connection has ended, which the next read reports
         drop(stream.set_nodelay(true));
         let (reader, writer) = stream.into_split();
         Self::new(reader, writer)

@@ -1,4 +1,4 @@
-//! The processes that have sent requests: which of them are gone, and which of their changes were applied.
+//! The processes that have sent requests: which of them are gone, and which of their corrections were made.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,30 +10,31 @@ use tokio::sync::Notify;
 use super::members::HEARTBEAT_INTERVAL;
 use crate::units::Nanos;
 
-/// When a process that sends no heartbeats counts as gone, and when a slot that its process does not report is given back.
+/// The time after which a process without heartbeats counts as gone, and a slot that its process does not
+/// report is returned.
 pub(super) const GONE_AFTER: Nanos = Nanos::from_secs(15);
-/// The same in times of [`Processes::take_gone`]: silence while this gateway itself was stopped means nothing.
+/// The same as a number of calls of [`Processes::take_gone`]: silence while this gateway itself was stopped means nothing.
 const GONE_AFTER_TICKS: u64 = GONE_AFTER.get() / HEARTBEAT_INTERVAL.get();
 
 /// Processes by the random number that each has chosen.
 #[derive(Default)]
 pub(super) struct Processes(Mutex<HashMap<u64, Process>>);
 
-/// A process that has asked something.
+/// A process that has connected to this gateway.
 struct Process {
     address: SocketAddr,
     connections: usize,
-    /// Notified when it is gone and its connections are cut.
+    /// Notified when the process is gone and its connections must be closed.
     gone: Arc<Notify>,
-    /// How many ticks have passed since its last heartbeat.
+    /// The number of ticks since its last heartbeat.
     silent_ticks: u64,
-    /// When it last had reported all its slots.
+    /// The time when it last had reported all its slots.
     announced: Nanos,
     made: AppliedChanges,
 }
 
 impl Processes {
-    /// The process `process`, which is at `address`, has another connection. Returns what is notified when it is to be cut.
+    /// Counts a connection of `process` at `address`. The result is notified when the connection must be closed.
     pub(super) fn arrived(&self, process: u64, address: SocketAddr) -> Arc<Notify> {
         let fresh = || Process {
             address,
@@ -49,21 +50,21 @@ impl Processes {
         Arc::clone(&process.gone)
     }
 
-    /// One of its connections ended.
+    /// Notes that one of the process's connections has ended.
     pub(super) fn disconnected(&self, process: u64) {
         if let Some(process) = self.0.lock().get_mut(&process) {
             process.connections = process.connections.saturating_sub(1);
         }
     }
 
-    /// The process has sent a heartbeat.
+    /// Notes that the process has sent a heartbeat.
     pub(super) fn heard(&self, process: u64) {
         if let Some(process) = self.0.lock().get_mut(&process) {
             process.silent_ticks = 0;
         }
     }
 
-    /// Whether the process sends the change of this number for the first time. Marks it as applied.
+    /// Whether the process sends the change with this number for the first time. Marks it as applied.
     pub(super) fn is_new(&self, process: u64, number: u64) -> bool {
         self.0.lock().get_mut(&process).is_some_and(|process| process.made.is_new(number))
     }
@@ -75,13 +76,13 @@ impl Processes {
         }
     }
 
-    /// When each process had reported all its slots.
+    /// The time when each process last had reported all its slots.
     pub(super) fn all_announced(&self) -> HashMap<u64, Nanos> {
         self.0.lock().iter().map(|(id, process)| (*id, process.announced)).collect()
     }
 
-    /// Takes out the processes that are gone, and cuts their connections. Called once per [`HEARTBEAT_INTERVAL`]. Addresses
-    /// for which `refuses` holds refuse connections.
+    /// Takes out the processes that are gone, and closes their connections. Called once per [`HEARTBEAT_INTERVAL`].
+    /// `refuses` says whether an address refuses connections.
     pub(super) fn take_gone(&self, refuses: impl Fn(SocketAddr) -> bool) -> Vec<u64> {
         let mut gone = Vec::new();
         self.0.lock().retain(|id, process| {
@@ -98,7 +99,7 @@ impl Processes {
     }
 }
 
-/// Which changes of a process were applied: the latest ones by their numbers, and all before those.
+/// The changes of a process that were applied: a bit for each of the latest numbers. All older ones count as applied.
 #[derive(Default)]
 struct AppliedChanges {
     largest: u64,
@@ -106,11 +107,11 @@ struct AppliedChanges {
     last: Vec<u64>,
 }
 
-/// How many of the latest numbers have a bit; fewer changes than that are under way at once.
+/// How many of the latest numbers have a bit. Fewer changes than this are in flight at once.
 const TOLD_APART: u64 = 1 << 17;
 
 impl AppliedChanges {
-    /// Whether the change of this number comes for the first time. Marks it as applied.
+    /// Whether the change with this number arrives for the first time. Marks it as applied.
     fn is_new(&mut self, number: u64) -> bool {
         if self.last.is_empty() {
             self.last = vec![0; usize::try_from(TOLD_APART / 64).unwrap_or_default()];
@@ -136,7 +137,7 @@ impl AppliedChanges {
     }
 }
 
-/// Where the bit of a number stands.
+/// The word and the bit of a number.
 fn place(number: u64) -> (usize, u64) {
     let rest = number % TOLD_APART;
     (usize::try_from(rest / 64).unwrap_or_default(), 1 << (rest % 64))
@@ -152,7 +153,7 @@ mod tests {
         assert!([3, 1, 2, 70].into_iter().all(|number| made.is_new(number)));
         assert!([3, 1, 2, 70].into_iter().all(|number| !made.is_new(number)));
         assert!(made.is_new(TOLD_APART + 70));
-        // too old to be told apart: as if it had been made
+        // too old to have a bit: counts as applied
         assert!(!made.is_new(69) && !made.is_new(70));
         assert!(made.is_new(71) && !made.is_new(71));
         assert!(made.is_new(10 * TOLD_APART) && made.is_new(10 * TOLD_APART - 1));

@@ -15,11 +15,11 @@ pub struct Report {
     pub own: SocketAddr,
     /// Its state.
     pub standing: MemberState,
-    /// The hash of the members.
+    /// The hash of the ring that it sees.
     pub ring: RingHash,
     /// The members.
     pub members: Vec<Member>,
-    /// The others, members or not.
+    /// The other gateways, members or not.
     pub peers: Vec<PeerReport>,
     /// Requests from gateways that saw other members.
     pub asked_under_other_ring: u64,
@@ -27,28 +27,28 @@ pub struct Report {
     pub stood_in: u64,
     /// Charges decided here because no gateway could be reached.
     pub alone: u64,
-    /// States that a request needed and that could not be fetched from earlier owners in time.
+    /// States that a request needed and that this gateway could not fetch from earlier owners in time.
     pub unfetched: u64,
-    /// States that were sent and received.
+    /// The numbers of states that were sent and received.
     pub moved: MigrationCounts,
-    /// DNS lookups that failed or whose answer was not believed.
+    /// DNS lookups that failed or whose answer this gateway rejected.
     pub not_found: u64,
-    /// Corrections of charges that were made here that were given up.
+    /// Corrections of charges made here that were discarded.
     pub lost: u64,
 }
 
-/// Counts states that were sent to other gateways and received from them.
+/// The numbers of states that were sent to other gateways and received from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MigrationCounts {
-    /// Pushed to their owners.
+    /// States that this gateway pushed to their owners.
     pub pushed: u64,
-    /// Given to gateways that fetched them.
+    /// States that this gateway gave to gateways that fetched them.
     pub given: u64,
-    /// Received and kept.
+    /// States that this gateway received and kept.
     pub received: u64,
-    /// Received and merged with a state that was here.
+    /// States that this gateway received and merged with its own state of the key.
     pub merged: u64,
-    /// Received and not understood.
+    /// States that this gateway received and did not understand.
     pub unknown: u64,
 }
 
@@ -59,13 +59,13 @@ pub struct PeerReport {
     pub address: SocketAddr,
     /// Its state.
     pub state: PeerState,
-    /// Whether requests can be sent to it.
+    /// Whether this gateway can send requests to it.
     pub is_reachable: bool,
-    /// The hash of the members as it sees them, if known.
+    /// The hash of the ring as it sees it, if known.
     pub ring: Option<RingHash>,
-    /// When it last answered.
+    /// The time of its last answer.
     pub heard: Nanos,
-    /// Corrections for it that were given up.
+    /// Corrections for it that were discarded.
     pub lost: u64,
 }
 

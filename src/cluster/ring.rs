@@ -1,16 +1,16 @@
-//! Who owns a key: rendezvous hashing with weights.
+//! The owners of keys: rendezvous hashing with weights.
 //!
-//! Every member draws a number for each hash partition (the upper bits of a key, which all keys of a customer share) from its
-//! address and that partition alone, and the smallest draw owns. So all who know the same members agree without a word, the
-//! order of the draws is who stands in for whom, and a member that comes or goes moves the keys that are or were its own,
-//! and no other.
+//! Each member draws a number for each hash partition (the upper bits of a key, which all keys of a customer share),
+//! from its address and the partition alone. The smallest draw owns the partition. So all nodes that know the same
+//! members agree without communication, and the order of the draws is the order of the stand-ins. A member that joins
+//! or leaves moves only the keys that it then owns or owned before.
 //!
-//! With u between 0 and 1, −ln(u)/w is exponentially distributed with rate w, and of such draws the one of member i is the
-//! smallest with probability wᵢ/Σw: the logarithmic method of C. Schindelhauer and G. Schomaker, "Weighted Distributed
-//! Hash Tables", SPAA 2005.
+//! With u between 0 and 1, −ln(u)/w is exponentially distributed with rate w, and the draw of member i is the smallest
+//! one with probability wᵢ/Σw: the logarithmic method of C. Schindelhauer and G. Schomaker, "Weighted Distributed Hash
+//! Tables", SPAA 2005.
 //!
-//! A logarithm may differ in its last bit between two machines. Draws of 53 bits are that close once in about 2⁵⁰ partitions;
-//! such a key is then kept in two places as under a split view.
+//! A logarithm may differ in its last bit between two machines. Two draws of 53 bits are that close once in about 2⁵⁰
+//! partitions; two gateways then keep such a key, as under a split view.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -26,9 +26,9 @@ use crate::units::LimitKey;
 /// A node that owns keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
-    /// Where other nodes reach it: its name.
+    /// The address at which other nodes reach it, which is also its name.
     pub address: SocketAddr,
-    /// Its share of the keys, against the others'. At least 1.
+    /// Its share of the keys, relative to the other members' weights. At least 1.
     pub weight: u32,
 }
 
@@ -37,7 +37,7 @@ impl Member {
     pub const MOST_WEIGHT: u32 = 1000;
 }
 
-/// Tells rings apart: the same for the same members with the same weights, on all nodes and in all versions.
+/// Identifies a ring: the same for the same members with the same weights, on all nodes and in all versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RingHash(pub u64);
 
@@ -50,7 +50,7 @@ impl fmt::Display for RingHash {
 /// The members that keys are divided among.
 #[derive(Clone, Debug)]
 pub struct Ring {
-    /// In the order of their addresses, each once.
+    /// The members in the order of their addresses, each once.
     seats: Box<[Seat]>,
     hash: RingHash,
 }
@@ -58,17 +58,17 @@ pub struct Ring {
 #[derive(Clone, Debug)]
 struct Seat {
     member: Member,
-    /// Has taken in the member's address.
+    /// A hasher that has already hashed the member's address.
     draw: SipHasher13,
 }
 
-/// Members by their order for a partition.
+/// The addresses of the members in the order of their draws for a partition.
 pub type Order = SmallVec<[SocketAddr; 4]>;
 
 // === impl Ring ===
 
 impl Ring {
-    /// Of these members. Of several with one address the heaviest counts, whatever their order.
+    /// The ring of `members`. Of several members with one address, the one with the largest weight counts.
     pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
         let mut members: Vec<Member> = members.into_iter().collect();
         members.sort_unstable_by_key(|member| (member.address, std::cmp::Reverse(member.weight)));
@@ -82,7 +82,7 @@ impl Ring {
         Self { seats, hash: RingHash(hash.finish()) }
     }
 
-    /// What it is known by.
+    /// The hash that identifies this ring.
     pub const fn hash(&self) -> RingHash {
         self.hash
     }
@@ -97,13 +97,13 @@ impl Ring {
         self.seats.binary_search_by_key(&address, |seat| seat.member.address).is_ok()
     }
 
-    /// Who decides about `key`; `None` where there is no member.
+    /// The owner of `key`; `None` if there are no members.
     pub fn owner(&self, key: LimitKey) -> Option<SocketAddr> {
         let draws = self.draws(key);
         draws.min_by(compare).map(|(_, address)| address)
     }
 
-    /// The owner of `key`, then who stands in for it, then who stands in for that one, and so on.
+    /// The owner of `key`, then the gateway that stands in for the owner, then the next stand-in, and so on.
     pub fn order(&self, key: LimitKey) -> Order {
         let mut draws: SmallVec<[(f64, SocketAddr); 4]> = self.draws(key).collect();
         draws.sort_unstable_by(compare);
@@ -115,7 +115,7 @@ impl Ring {
     }
 }
 
-/// Equal draws, which hardly exist, go by the address.
+/// Orders draws; equal draws, which are very rare, by the address.
 fn compare((a, at_a): &(f64, SocketAddr), (b, at_b): &(f64, SocketAddr)) -> Ordering {
     a.total_cmp(b).then_with(|| at_a.cmp(at_b))
 }
@@ -131,13 +131,13 @@ impl Seat {
     fn draw(&self, hash_partition: u32) -> f64 {
         let mut hash = self.draw;
         hash.write_u32(hash_partition);
-        // between 0 and 1, and neither
+        // strictly between 0 and 1
         let uniform = ((hash.finish() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         -uniform.ln() / f64::from(self.member.weight.max(1))
     }
 }
 
-/// An address of IPv4 is written as IPv6 writes it.
+/// Hashes an address; an IPv4 address as its IPv4-mapped IPv6 address.
 fn write_address(hash: &mut SipHasher13, address: SocketAddr) {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),

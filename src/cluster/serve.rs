@@ -26,18 +26,18 @@ use super::wire::{Answer, Ask, Change, ChargeRequest, Items, LimitIdentity, Stat
 use crate::clock::Clock;
 use crate::units::{LimitKey, Nanos};
 
-/// What the server needs to know of the members.
+/// The server's interface to the membership.
 pub(super) trait Membership: Send + Sync {
-    /// Takes up the heartbeat of the gateway at `from`, and returns this gateway's.
+    /// Processes the heartbeat of the gateway at `from`, and returns this gateway's heartbeat.
     fn beat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat;
 
-    /// Notes that the gateway at `from`, which sees `ring`, sent a request, and whether that charges.
+    /// Notes that the gateway at `from`, which sees `ring`, sent a request, and whether it was a charge.
     fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool);
 
-    /// Registers a request that is going to be answered, if this gateway still answers.
+    /// Registers a request as in flight. `None` if this gateway no longer answers.
     fn enter(&self) -> Option<InFlight>;
 
-    /// Whether a gateway of the cluster is at `ip`.
+    /// Whether the address `ip` is that of a gateway of the cluster.
     fn is_known_address(&self, ip: IpAddr) -> bool;
 }
 
@@ -53,7 +53,7 @@ pub(super) trait StateMigrator: Send + Sync {
     /// The owner of `key`, if that is another gateway that this one can reach.
     fn reachable_owner(&self, key: LimitKey) -> Option<SocketAddr>;
 
-    /// Fetches states from the gateways that may have them. They stay until the result is dropped.
+    /// Fetches states from the gateways that may have them. The states stay here until the caller drops the result.
     async fn gather(&self, wanted: Vec<(Arc<LimitIdentity>, LimitKey)>) -> Vec<Fetch>;
 
     /// The current epoch of `keys`.
@@ -62,40 +62,41 @@ pub(super) trait StateMigrator: Send + Sync {
     /// Whether the state of the key at this position may have moved since `epoch`.
     fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool;
 
-    /// Gives the state of `key` to `to`, which is going to decide about the key.
+    /// Gives the state of `key` to `to`, which decides about the key from now on.
     async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState;
 
-    /// Notes that a key is charged here that another gateway owns.
+    /// Notes that this gateway charges a key that another gateway owns.
     fn note_stand_in(&self);
 
-    /// Takes up states that this gateway owns under `ring`, the members as the sender sees them.
+    /// Stores the states that another gateway pushed because this one owns them under `ring`, the ring that
+    /// the sender sees.
     fn receive(&self, states: &StateBatch, ring: RingHash);
 }
 
-/// Serves other gateways.
+/// The server for the requests of other gateways.
 pub(super) struct PeerServer {
     pub(super) own: OwnIdentity,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) service: Arc<dyn StateService>,
     pub(super) membership: Arc<dyn Membership>,
     pub(super) migrator: Arc<dyn StateMigrator>,
-    /// How long a gateway that sends a request waits for the answer.
+    /// How long the asking gateway waits for an answer.
     timeout: Nanos,
     unknown_handshakes: Semaphore,
-    /// The same for connections from the address of a known gateway.
+    /// The limit of concurrent handshakes from addresses of known gateways, like the one for other addresses.
     known_handshakes: Semaphore,
     processes: Processes,
     quiet: Mutex<HashMap<Option<SocketAddr>, Nanos>>,
 }
 
-/// The most connections at their handshake: from addresses of known gateways, and as many from others.
+/// The maximum number of concurrent handshakes: one half for addresses of known gateways, the other half for all others.
 pub const MAX_HANDSHAKES: usize = 2 * MAX_PER_ORIGIN;
 const MAX_PER_ORIGIN: usize = 64;
-/// How long a handshake may take.
+/// The timeout of a handshake.
 const HANDSHAKE_TIME: Nanos = Nanos::SECOND;
-/// How long a change of a state that moves may wait for it: nobody waits for the change.
+/// How long a correction may wait for a state that moves. No request waits for the correction.
 const CHANGE_PATIENCE: Nanos = Nanos::from_secs(10);
-/// A refused connection of the same gateway is logged once in this time.
+/// The time in which refused connections of the same gateway are logged only once.
 const QUIET: Nanos = Nanos::from_secs(10);
 
 impl PeerServer {
@@ -122,10 +123,10 @@ impl PeerServer {
 
     /// Serves a connection until either side ends it.
     pub(super) async fn serve(self: Arc<Self>, stream: Stream, from: SocketAddr) {
-        // connections from elsewhere, however many, keep no known gateway out
+        // connections from other addresses, however many, never block a known gateway
         let places =
             if self.membership.is_known_address(from.ip()) { &self.known_handshakes } else { &self.unknown_handshakes };
-        // a connection too many is dropped without an answer
+        // a connection beyond the maximum is dropped without an answer
         let Ok(place) = places.try_acquire() else { return };
         let accepting = connection::accept(&self.own, stream);
         let accepted = timeout(HANDSHAKE_TIME.to_duration(), accepting).await;
@@ -215,7 +216,7 @@ impl PeerServer {
         Answered::Now(Answer::Done)
     }
 
-    /// Does `work` at once if no other gateway can have the states.
+    /// Does `work` at once unless another gateway may have the states.
     fn work(&self, work: Work, ring: RingHash, session: &dyn PeerSession, now: Nanos) -> Answered {
         let keys = work.keys();
         if let Some(owner) = self.redirects(&work) {
@@ -232,7 +233,7 @@ impl PeerServer {
         }
     }
 
-    /// The gateway that owns a key of `work` and decides about it, if this one is not to decide whoever owns the keys.
+    /// The reachable gateway that owns a key of `work`, unless this gateway must decide regardless of the owner.
     fn redirects(&self, work: &Work) -> Option<SocketAddr> {
         match work {
             Work::Charge(wanted, false) => wanted.iter().find_map(|wanted| self.migrator.reachable_owner(wanted.key)),
@@ -247,9 +248,9 @@ impl PeerServer {
         }
     }
 
-    /// Does `work` once the states have been fetched, or on the states that are here if that takes too long.
+    /// Does `work` once the states have been fetched, or with the states that are here if that takes too long.
     async fn work_later(&self, work: &Work, session: &dyn PeerSession) -> Answer {
-        // the gateway that sent a charge waits as well
+        // the gateway that sent the charge has a timeout as well
         let patience = match work {
             Work::Charge(..) => Nanos::new(self.timeout.get() / 4 * 3),
             Work::Change(_) => CHANGE_PATIENCE,
@@ -261,7 +262,7 @@ impl PeerServer {
         })
     }
 
-    /// Does `work` once the states have been fetched, again and again while they move.
+    /// Does `work` once the states have been fetched. Tries again while they move.
     async fn work_where_states_are(&self, work: &Work, session: &dyn PeerSession) -> Answer {
         let keys = work.keys();
         loop {
@@ -272,18 +273,18 @@ impl PeerServer {
             let _fetches = self.migrator.gather(session.unknown(&keys)).await;
             let may_have_moved = |position| self.migrator.may_have_moved(&epoch, position);
             if let Some(answer) = work.attempt(session, &may_have_moved, self.clock.now()) {
-                // what was charged here goes to its owner
+                // states of other owners that were charged here are pushed to them
                 if keys.iter().any(|(_, key)| !self.migrator.owns(*key)) {
                     self.migrator.note_stand_in();
                 }
                 return answer;
             }
-            // so that the time it may take is looked at
+            // yield, so that the timeout is checked
             tokio::task::yield_now().await;
         }
     }
 
-    /// Corrects a charge that was made here, once its state has been fetched.
+    /// Corrects a charge that this gateway made, once it has fetched the state.
     pub(super) async fn correct(&self, correction: &Correction) {
         let session = Arc::clone(&self.service).open_session(self.own.process);
         let form = &correction.part().form;
@@ -291,20 +292,20 @@ impl PeerServer {
         self.work_later(&Work::Change(correction.change(0)), &*session).await;
     }
 
-    /// Gives back slots of processes that are gone, and slots that are not reported any more. Addresses for which `refuses`
-    /// holds refuse connections.
+    /// Returns the slots of processes that are gone, and slots that are no longer reported. `refuses` says whether an
+    /// address refuses connections.
     pub(super) fn release_gone(&self, refuses: impl Fn(SocketAddr) -> bool) {
         let now = self.clock.now();
         self.processes.take_gone(refuses).into_iter().for_each(|process| self.service.release(process, now));
         let announced = self.processes.all_announced();
-        // slots of an unknown process came with states: it reports them soon, or it is gone
+        // slots of an unknown process arrived with states: it reports them soon, or it is gone
         let until = |process| announced.get(&process).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
         self.service.release_stale_slots(&until, now);
     }
 }
 
-/// An answer that waits to be written. Its request is in flight until then: a gateway that ended before would take a state
-/// that it gives away along.
+/// An answer in the queue. Its request stays in flight until the answer is written: if this gateway ended before, a
+/// state that it gives away would be lost with it.
 #[derive(Serialize)]
 struct Reply {
     number: u64,
@@ -319,7 +320,7 @@ enum Answered {
     Later(Later),
 }
 
-/// A request that is answered once states have moved.
+/// A request that this gateway answers after states have moved.
 enum Later {
     Take(LimitIdentity, LimitKey),
     Work(Work),
@@ -327,13 +328,13 @@ enum Later {
 
 /// A request that changes the states of keys.
 enum Work {
-    /// Whether even about keys that other gateways own.
+    /// The charges, and whether to decide even about keys that other gateways own.
     Charge(Vec<ChargeRequest>, bool),
     Change(Change),
 }
 
 impl Work {
-    /// The keys whose states it needs, each with the number of its parameters. Giving a slot back needs no state.
+    /// The keys whose states the work needs, each with the number of its parameters. Returning a slot needs no state.
     fn keys(&self) -> SmallVec<[(u32, LimitKey); 4]> {
         match self {
             Self::Charge(wanted, _) => wanted.iter().map(|wanted| (wanted.rule, wanted.key)).collect(),
@@ -344,7 +345,8 @@ impl Work {
         }
     }
 
-    /// `None` if a state is missing that, as `may_have_moved` returns by position, another gateway may have.
+    /// Does the work. Returns `None` if a state is missing that another gateway may have: `may_have_moved` says
+    /// so by position.
     fn attempt(&self, session: &dyn PeerSession, may_have_moved: &dyn Fn(usize) -> bool, now: Nanos) -> Option<Answer> {
         let done = match self {
             Self::Charge(wanted, _) => {
@@ -355,7 +357,7 @@ impl Work {
         match done {
             Ok(answer) => Some(answer),
             Err(ChargeError::StateElsewhere) => None,
-            // nothing was charged under parameters that are not known
+            // under unknown parameters nothing was charged, so there is nothing to correct
             Err(ChargeError::Unknown) if matches!(self, Self::Change(_)) => Some(Answer::Done),
             Err(ChargeError::Unknown) => Some(Answer::Unknown),
         }

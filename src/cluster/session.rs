@@ -1,4 +1,4 @@
-//! The asking side of one connection: sends requests in batches, and matches answers to them by number.
+//! The asking side of one connection: sends requests in batches, and matches answers to requests by number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct WireRule {
 }
 
 impl WireRule {
-    /// `rule` of `limit`.
+    /// The parameters of `rule` of `limit`.
     pub fn new(limit: &Arc<LimitIdentity>, rule: &Rule) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -52,9 +52,9 @@ impl WireRule {
 pub struct PeerCharge {
     /// The limit and its parameters.
     pub form: Arc<WireRule>,
-    /// Which bucket.
+    /// The bucket.
     pub key: LimitKey,
-    /// How many tokens.
+    /// The number of tokens.
     pub cost: Cost,
     /// Whether the limit enforces its decision, and when it consumes tokens.
     pub enforcement: Enforcement,
@@ -63,53 +63,53 @@ pub struct PeerCharge {
 }
 
 impl PeerCharge {
-    /// The charge as it is sent to a gateway that knows the parameters under this number.
+    /// The charge as a message to a gateway that knows the parameters by the number `rule`.
     pub(super) const fn wanted(&self, rule: u32) -> ChargeRequest {
         let Self { key, cost, enforcement, slot, .. } = *self;
         ChargeRequest { rule, key, cost, enforcement, slot }
     }
 }
 
-/// Called with the answer, or with `None` when no answer can come any more.
+/// A callback for the answer, or for `None` when no answer can arrive any more.
 pub(super) type ReplyCallback = Box<dyn FnOnce(Option<Answer>) + Send>;
 
-/// A connection to send requests over.
+/// A connection for sending requests.
 pub(super) struct Session {
     /// The process on the other side.
     pub(super) process: u64,
     queue: Outgoing<Asked>,
     next: AtomicU64,
     waiting: Mutex<Waiting>,
-    /// The numbers under which the other side knows parameters.
+    /// The numbers by which the other side knows parameters.
     known: Mutex<HashMap<u64, u32>>,
 }
 
 #[derive(Default)]
 struct Waiting {
     callbacks: BTreeMap<u64, ReplyCallback>,
-    /// The connection has ended: no callback is added any more.
+    /// Whether the connection has ended: then no callback is added any more.
     is_over: bool,
 }
 
 /// The number of a request, and the request.
 type Asked = (u64, Ask);
 
-/// The most requests that wait for an answer.
+/// The maximum number of requests that wait for an answer.
 const MAX_WAITING: usize = 16_384;
-/// The most parameters that the other side of a connection learns. Customers may have that many of their own.
+/// The maximum number of parameters that the other side learns per connection. Each customer may have its own parameters.
 const MAX_RULES: usize = 65_536;
 
 /// A request and its parameters.
 pub(super) struct Question<'a> {
     /// The parameters that the request refers to, by position.
     pub(super) forms: &'a [&'a WireRule],
-    /// Makes the request from the numbers of the parameters.
+    /// Makes the request from the numbers of these parameters.
     pub(super) ask: &'a dyn Fn(&[u32]) -> Ask,
 }
 
 impl Session {
-    /// Uses `connection` in tasks of its own, until it ends or this value is dropped. `ring` is the hash of the ring that goes
-    /// out with every frame.
+    /// Starts tasks that serve `connection` until it ends or this value is dropped. Each frame begins with `ring`, the
+    /// hash of the ring.
     pub(super) fn begin(connection: Connection, ring: Arc<AtomicU64>) -> Arc<Self> {
         let Connection { reader, writer, other } = connection;
         let session = Arc::new(Self {
@@ -136,12 +136,12 @@ impl Session {
         session
     }
 
-    /// Whether answers can still come.
+    /// Whether answers can still arrive.
     pub(super) fn is_open(&self) -> bool {
         !self.queue.is_ended()
     }
 
-    /// Sends a request. Whether it goes out: otherwise `on_reply` is not called.
+    /// Sends a request. Returns whether it was sent: otherwise `on_reply` is not called.
     pub(super) fn ask(&self, question: &Question<'_>, on_reply: ReplyCallback) -> bool {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         {
@@ -151,7 +151,7 @@ impl Session {
             }
             waiting.callbacks.insert(number, on_reply);
         }
-        // locked until the request is queued: the parameters that it refers to go out before it
+        // locked until the request is queued: the parameters that it refers to must be sent before it
         let mut known = self.known.lock();
         let mut asks: Vec<Asked> = Vec::with_capacity(1);
         let mut numbers: smallvec::SmallVec<[u32; 4]> = smallvec::SmallVec::new();
@@ -166,18 +166,18 @@ impl Session {
         asks.push((number, (question.ask)(&numbers)));
         self.queue.push(asks);
         if known.len() > MAX_RULES {
-            // the other side of the next connection learns them anew
+            // the other side of the next connection learns them again
             self.end();
         }
         true
     }
 
-    /// Waits until no answer can come any more.
+    /// Waits until no answer can arrive any more.
     pub(super) async fn ended(&self) {
         self.queue.ended().await;
     }
 
-    /// Cuts the connection.
+    /// Closes the connection.
     fn end(&self) {
         self.queue.end();
     }
@@ -219,7 +219,7 @@ async fn read(mut reader: Reader, session: &std::sync::Weak<Session>) {
 
 // === outgoing queue ===
 
-/// Items that wait to be sent over a connection: all that have been queued meanwhile go out in one write.
+/// The queue of items to send over a connection: all items that are queued during a write go out together in the next one.
 pub(super) struct Outgoing<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
@@ -246,7 +246,7 @@ impl<T> Default for Outgoing<T> {
     }
 }
 
-/// The most items that wait. With more, the other side does not read, and the connection is cut.
+/// The maximum number of queued items. With more, the other side does not read, and the connection is closed.
 const MAX_QUEUED: usize = 65_536;
 
 impl<T: Serialize> Outgoing<T> {
@@ -283,7 +283,7 @@ impl<T: Serialize> Outgoing<T> {
         }
     }
 
-    /// Sends until the connection ends. Each frame begins with the number in `head`, if there is one.
+    /// Sends items until the connection ends. Each frame begins with the number in `head`, if there is one.
     pub(super) async fn send_all(&self, mut writer: Writer, head: Option<Arc<AtomicU64>>) {
         loop {
             self.0.some.notified().await;

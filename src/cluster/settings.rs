@@ -1,4 +1,4 @@
-//! What the configuration says of a cluster.
+//! The cluster settings of the configuration.
 
 use std::net::SocketAddr;
 
@@ -7,39 +7,39 @@ use crate::cluster::members::Founding;
 use crate::cluster::ring::Member;
 use crate::units::Nanos;
 
-/// A cluster as one of its nodes is told of it.
+/// The settings of one node of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where the others reach this node: its name among them. Cannot change.
+    /// The address at which other nodes reach this node, which is also its name. Cannot change.
     pub own: SocketAddr,
-    /// Where it listens for them. Cannot change.
+    /// The address on which it listens for them. Cannot change.
     pub listen: SocketAddr,
-    /// Who the others are.
+    /// The other nodes.
     pub peers: Peers,
-    /// What all nodes know. Cannot change: it is in the names of keys.
+    /// The secret of all nodes. Cannot change: keys are hashed with a seed derived from it.
     pub secret: Secret,
-    /// What this node waits for when it starts.
+    /// The conditions under which this node forms a cluster when it starts.
     pub founding: Founding,
-    /// How long a request waits for an answer of the node that it asks. Cannot change.
+    /// How long a request waits for an answer of another node. Cannot change.
     pub timeout: Nanos,
 }
 
-/// Which nodes there are.
+/// The nodes of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peers {
-    /// These, of which the node itself is one.
+    /// A list of all nodes, including this one.
     Listed(Vec<Member>),
-    /// Those that a name stands for.
+    /// The nodes behind a DNS name.
     Named(Name),
 }
 
-/// A name in DNS that stands for nodes of equal weight.
+/// A DNS name that resolves to nodes of equal weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The name.
     pub host: String,
     /// The port that all nodes listen on.
     pub port: u16,
-    /// How often it is looked up.
+    /// The interval of the lookups.
     pub every: Nanos,
 }

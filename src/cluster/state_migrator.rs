@@ -1,4 +1,4 @@
-//! Pushes states to their owners, and fetches states that this gateway has to decide on.
+//! Pushes states to their owners, and fetches states about which this gateway has to decide.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -23,11 +23,11 @@ use crate::units::{LimitKey, Nanos};
 /// A limit, and a key of it whose state is not here.
 pub(super) type ChargeRequest = (Arc<LimitIdentity>, LimitKey);
 
-/// The longest that a part of a push may take to arrive.
+/// The maximum time for one part of a push to arrive.
 const ARRIVES_WITHIN: Nanos = Nanos::SECOND;
-/// How often a state is looked for that a push takes out and puts back meanwhile.
+/// How often `give` looks for a state that a push has taken out and may put back.
 const MAX_TRIES: usize = 4;
-/// How often a gateway reports its slots: each slot once in one or two of these times.
+/// How often a gateway reports its slots: each slot once in one or two of these intervals.
 const ANNOUNCE_SLOTS_EVERY: Nanos = Nanos::new(SLOTS_ANNOUNCED_WITHIN.get() / 2);
 
 #[async_trait]
@@ -56,7 +56,7 @@ impl StateMigrator for Node {
                 fetches.extend(fetch);
             }
         };
-        // the gateway that sent this request waits as well
+        // the gateway that sent this request has a timeout as well
         if timeout(self.context.timeout.to_duration() / 2, fetching).await.is_err() {
             let unfetched = u64::try_from(count.saturating_sub(fetches.len())).unwrap_or(u64::MAX);
             self.counts.unfetched.fetch_add(unfetched, Ordering::Relaxed);
@@ -107,25 +107,25 @@ impl StateMigrator for Node {
     fn receive(&self, states: &StateBatch, ring: RingHash) {
         self.put(states);
         if ring.0 != self.context.ring.load(Ordering::Relaxed) {
-            // in this gateway's view others may own some of them: the next push sends those on
+            // in this gateway's view other gateways may own some of the states: the next push sends them there
             self.members.lock().set_undrained();
         }
     }
 }
 
 impl Node {
-    /// Waits a moment for all gateways to report their slots of `key`, if a gateway that may have counted them is gone.
+    /// Waits briefly for all gateways to report their slots of `key`, in case a gateway that has counted them is gone.
     async fn wait_for_reports(&self, key: LimitKey) {
         let own = self.context.own.address;
         let waits = self.migration.has_just_changed(self.context.clock.now());
         let have_told = || {
             let view = self.view.load();
             let mut sources = self.migration.sources(key, own, &view.ring);
-            // an earlier owner that cannot be reached must not delay decisions for good
+            // an unreachable earlier owner must not delay decisions indefinitely
             sources.retain(|source| waits || view.ring.owner(key) == Some(*source));
             sources.iter().all(|source| view.peers.get(source).is_some_and(|peer| peer.is_reachable()))
         };
-        // the gateway that sent this request waits as well
+        // the gateway that sent this request has a timeout as well
         self.migration.wait_until(have_told, Nanos::new(self.context.timeout.get() / 2)).await;
     }
 
@@ -133,7 +133,7 @@ impl Node {
         self.service.get()?.upgrade()
     }
 
-    /// Puts in states that another gateway sent.
+    /// Stores the states that another gateway sent.
     fn put(&self, states: &StateBatch) {
         let Some(service) = self.service() else { return };
         let received = service.put(states, self.context.clock.now());
@@ -158,20 +158,21 @@ impl Node {
         TakenState::State(states)
     }
 
-    /// Fetches the state of `key` from the gateways that may have it, until it has come, from one of them or pushed: a decision
-    /// that waited for the others as well would lose the state to a gateway that fetches it back meanwhile. Each of them may
-    /// count slots. Waits for each as long as for a decision.
+    /// Fetches the state of `key` from all gateways that may have it, until it has arrived from one of them or by a
+    /// push. Waiting for the others as well would risk that another gateway fetches the state back in the meantime.
+    /// But for a limit with slots, it waits for all, because each of them may have counted slots; for each as long
+    /// as for a decision.
     async fn fetch(&self, limit: Arc<LimitIdentity>, key: LimitKey) -> Fetch {
         let fetch = self.migration.begin_fetch(key);
         if self.latch.is_closed() || !fetch.has_to_ask().await {
             return fetch;
         }
-        // a pushed state has to arrive before it can be fetched
+        // a pushed state has to arrive before the new owner can give it
         self.migration.wait_until_pushed(key, self.context.timeout).await;
         let view = self.view.load_full();
         let mut taking = JoinSet::new();
         for source in self.migration.sources(key, self.context.own.address, &view.ring) {
-            // a gateway that has just started can send requests before this one is connected to it
+            // a gateway that has just started can send requests before this one has connected to it
             let is_coming = |peer: &Peer| !peer.is_connected() && self.migration.differs(source);
             let peer = view.peers.get(&source).filter(|peer| peer.is_reachable() || is_coming(peer));
             if let Some((peer, node)) = peer.cloned().zip(self.this.upgrade()) {
@@ -188,7 +189,7 @@ impl Node {
         fetch
     }
 
-    /// Puts in the state that `peer` has as soon as it arrives, whether a request still waits for it or not.
+    /// Asks `peer` for its state and stores it as soon as it arrives, whether a request still waits for it or not.
     async fn take(self: Arc<Self>, peer: &Arc<Peer>, limit: &Arc<LimitIdentity>, key: LimitKey) {
         let (sender, receiver) = oneshot::channel::<()>();
         let (node, wanted) = (Arc::clone(&self), Arc::clone(limit));
@@ -197,11 +198,11 @@ impl Node {
                 Some(Answer::TakenState(TakenState::State(states))) => {
                     node.put(&states);
                     if node.view.load().ring.owner(key) != Some(node.context.own.address) {
-                        // the gateway that wanted it sees other members: the next push sends it on
+                        // the gateway that needed it sees other members: the next push sends it to the owner
                         node.members.lock().set_undrained();
                     }
                 }
-                // unless it has moved here
+                // unless the state has moved to this gateway
                 Some(Answer::TakenState(TakenState::Moved(to)))
                     if !node.service().is_some_and(|service| service.knows(&wanted, key)) =>
                 {
@@ -223,22 +224,22 @@ impl Node {
 
     // === slots of requests in flight ===
 
-    /// Reports this process's slots to the other gateways from time to time, and that these are all, until dropped.
+    /// Reports this process's slots to the other gateways regularly, and that the reports are complete, until dropped.
     pub(super) async fn announce_slots(&self) {
         loop {
             drop(timeout(ANNOUNCE_SLOTS_EVERY.to_duration(), self.migration.announce.notified()).await);
             let since = self.context.clock.now().saturating_sub(ANNOUNCE_SLOTS_EVERY);
             if self.report_slots(since, ARRIVES_WITHIN).await {
                 for peer in self.view.load().peers.values() {
-                    // a gateway that is not reached keeps the slots that were reported before
+                    // an unreachable gateway keeps the slots that were reported before
                     peer.ask(&|| Ask::SlotsAnnounced, Box::new(drop));
                 }
             }
         }
     }
 
-    /// Reports this process's slots to the owners of their keys, except slots that were reported at `since` or later. Whether
-    /// every owner knows all of them now.
+    /// Reports this process's slots to the owners of their keys, except slots that were reported at `since` or later.
+    /// Returns whether every owner now knows all of them.
     async fn report_slots(&self, since: Nanos, patience: Nanos) -> bool {
         let Some(service) = self.service() else { return true };
         let ring = self.view.load().ring.hash();
@@ -261,11 +262,11 @@ impl Node {
 
     // === pushing ===
 
-    /// Pushes states that other gateways own, whenever there may be some, until dropped.
+    /// Pushes states to the gateways that own them, whenever there may be some, until dropped.
     pub(super) async fn push(&self) {
         loop {
             self.migration.push.notified().await;
-            // a request that needs a state on its way to a gateway that hangs waits no longer
+            // at first half a timeout: a request may need a state that is on its way to a gateway that hangs
             let mut patience = Nanos::new(self.context.timeout.get() / 2);
             while !self.push_all(patience).await {
                 sleep(HEARTBEAT_INTERVAL.to_duration()).await;
@@ -274,13 +275,13 @@ impl Node {
         }
     }
 
-    /// Searches the whole store and pushes. Whether no state of another owner is left.
+    /// Searches the whole store and pushes states. Returns whether no state of another owner is left.
     async fn push_all(&self, patience: Nanos) -> bool {
         let Some(service) = self.service() else { return true };
         let view = self.view.load_full();
         let before = self.members.lock().undrained_count();
         let mut cursor = StoreCursor::default();
-        // before the states that count these slots: an owner then knows all requests in flight
+        // before the states that count these slots, so that an owner knows all requests in flight
         let mut is_all = self.report_slots(Nanos::ZERO, patience).await;
         while !cursor.is_over {
             if self.view.load().ring.hash() != view.ring.hash() {
@@ -295,7 +296,8 @@ impl Node {
         is_all
     }
 
-    /// The same for a part of the store. It is searched beside this task, so that other gateways are answered meanwhile.
+    /// Pushes one part of the store. Another thread searches it, so that this gateway still answers others
+    /// in the meantime.
     async fn push_some(
         &self,
         service: &Arc<dyn StateService>,
@@ -315,7 +317,7 @@ impl Node {
                 let place = reachable.iter().position(|peer| peer.address == owner);
                 match place {
                     Some(_) => node.migration.begin_push(key, node.context.clock.now()),
-                    // stays here until the owner can be reached or is no member any more
+                    // the state stays here until the owner is reachable or no longer a member
                     None => is_all.set(false),
                 }
                 place
@@ -351,7 +353,7 @@ impl Node {
     }
 }
 
-/// Sends `states` to `peer`, which owns them under `ring`. Whether they have arrived within `patience`.
+/// Sends `states` to `peer`, which owns them under `ring`. Returns whether they arrived within `patience`.
 async fn put(peer: &Arc<Peer>, states: &StateBatch, ring: RingHash, patience: Nanos) -> bool {
     let (sender, receiver) = oneshot::channel();
     let on_reply = move |answer| drop(sender.send(answer));

@@ -11,7 +11,7 @@ use super::peer::Peer;
 use super::ring::{Ring, RingHash};
 use crate::units::Nanos;
 
-/// How long gateways may see different members before that is logged.
+/// How long gateways may see different members before this gateway logs it.
 const DIFFERS: Nanos = UP_AFTER;
 
 /// The members, and how to reach them.
@@ -21,7 +21,7 @@ pub(super) struct View {
 }
 
 impl Node {
-    /// Publishes the current members: the ring, the peers, and what follows for states.
+    /// Publishes the current members: updates the ring, the peers and the migration of states.
     pub(super) fn apply_membership(&self) {
         let members = self.members.lock();
         let ring = Arc::clone(members.ring());
@@ -71,7 +71,8 @@ impl Node {
         }
     }
 
-    /// Logs once that gateways see different members, if that lasts longer than a heartbeat takes to tell.
+    /// Logs once that gateways see different members, if that lasts longer than the spread of a change
+    /// by heartbeats takes.
     fn report_difference(&self, differs: bool, ring: RingHash) {
         let (since, now) = (Nanos::new(self.counts.differs.load(Ordering::Relaxed)), self.context.clock.now());
         let then = match (differs, since) {

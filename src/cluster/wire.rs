@@ -1,10 +1,10 @@
-//! What gateways say to each other.
+//! The protocol between gateways: its messages.
 //!
-//! The gateway that opened a connection asks, the other answers; each question has a number of its connection's own, under
-//! which it is answered whenever that is. What belongs to a limit's parameters is named once for each connection
-//! ([`Ask::Learn`]) and by its number from then on.
+//! The gateway that opened the connection asks, the other one answers. Each question has a number that is unique in its
+//! connection; the answer carries the same number and may come in any order. The asker sends the parameters of a limit
+//! once per connection ([`Ask::Learn`]) and then refers to them by number.
 //!
-//! Another form of anything in here needs another [`VERSION`].
+//! Each change of a message's form needs a new [`VERSION`].
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -18,28 +18,28 @@ use crate::cluster::members::Heartbeat;
 use crate::cluster::ring::RingHash;
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// The newest version of the protocol that this program speaks. Of two gateways both speak the older one's: the newer one
-/// knows it, and refuses what is older than [`OLDEST`].
+/// The newest version of the protocol that this program speaks. Two gateways speak the version of the older one: the newer
+/// one knows it, and refuses versions older than [`OLDEST`].
 pub const VERSION: u8 = 5;
 
 /// The oldest version that this program still speaks. A release that raises it cannot be rolled out one gateway at a time.
 pub const OLDEST: u8 = 5;
 
-/// The most bytes of a frame, as they are sent.
+/// The maximum size of a frame on the wire, in bytes.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;
 
-/// How long it is at most since the asker has told of what it holds when it says that it has.
+/// A gateway that says it has announced its slots has announced each of them within this time.
 pub const SLOTS_ANNOUNCED_WITHIN: Nanos = Nanos::from_secs(10);
 
-/// What a frame holds: of one who asks, the ring that it sees and then any number of questions; of one
-/// who answers, any number of answers. Each stands behind its number.
+/// The items of a frame, each behind its number. A frame of the asker has the hash of its ring and then any number of
+/// questions; a frame of the other side has any number of answers.
 pub struct Items<'f, T> {
     rest: &'f [u8],
     of: PhantomData<T>,
 }
 
 impl<'f, T> Items<'f, T> {
-    /// The questions of a frame, and the ring that stands before them; `None` if it is no such frame.
+    /// The ring and the questions of an asker's frame; `None` if the ring cannot be read.
     pub fn asked(frame: &'f [u8]) -> Option<(RingHash, Self)> {
         let (ring, rest) = postcard::take_from_bytes(frame).ok()?;
         Some((ring, Self { rest, of: PhantomData }))
@@ -52,7 +52,7 @@ impl<'f, T> Items<'f, T> {
 }
 
 impl<T: DeserializeOwned> Iterator for Items<'_, T> {
-    /// `None` in place of what cannot be read, behind which nothing more comes.
+    /// `None` in place of an item that cannot be read; it is the last item.
     type Item = Option<(u64, T)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -70,28 +70,30 @@ impl<T: DeserializeOwned> Iterator for Items<'_, T> {
 /// A question.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Parameters of a limit, which are known by the number of such messages before. Not answered.
+    /// Parameters of a limit. Their number is the count of such messages before this one. Not answered.
     Learn {
         /// The limit.
         limit: LimitIdentity,
         /// The parameters.
         parameters: Parameters,
     },
-    /// Charges all of these or none. Answered with [`Answer::Charged`], [`Answer::NotOwner`] or [`Answer::Unknown`].
+    /// Charges all of `wanted` or none. Answered with [`Answer::Charged`], [`Answer::NotOwner`] or [`Answer::Unknown`].
     Charge {
         /// The charges.
         wanted: Vec<ChargeRequest>,
-        /// Whether to decide even about keys that another gateway owns: because that one cannot be asked, or sent the asker here.
+        /// Whether to decide even about keys of another owner: because that owner cannot be asked, or named this
+        /// gateway as the owner.
         stands_in: bool,
     },
-    /// Corrects what was charged. Answered with [`Answer::Done`] once that is done, by this question or an earlier one.
+    /// Corrects a charge. Answered with [`Answer::Done`] once this question or an earlier copy of it has
+    /// made the correction.
     Change {
-        /// The same whenever it is asked again, and another one for every other change of the asking process.
+        /// The same number for each repetition, and a different one for every other change of the asking process.
         number: u64,
-        /// What to do.
+        /// The correction.
         change: Change,
     },
-    /// Says that the asker is there. Answered with [`Answer::Heartbeat`].
+    /// Says that the asker is alive. Answered with [`Answer::Heartbeat`].
     Heartbeat(Heartbeat),
     /// Asks for the state of a key that the asker decides about. Answered with [`Answer::TakenState`].
     Take {
@@ -100,67 +102,68 @@ pub enum Ask {
         /// The key.
         key: LimitKey,
     },
-    /// States that the other side owns now and the asker has forgotten, and what the asker's requests hold; states that
-    /// are there are merged with them. Answered with [`Answer::Done`].
+    /// Pushes states that the other side owns now and the asker no longer keeps, and the slots of the asker's requests.
+    /// The other side merges them with its own states. Answered with [`Answer::Done`].
     Put {
-        /// How the asker saw the members when it looked whose they are: this may be others by the time they are sent.
+        /// The ring under which the asker determined the owner. The asker's ring may have changed before it
+        /// sends the states.
         ring: RingHash,
-        /// Those of one limit.
+        /// States of one limit.
         states: StateBatch,
     },
-    /// Says that the asker has told, within [`SLOTS_ANNOUNCED_WITHIN`], of all that its requests hold of keys that the other side
-    /// owns. Answered with [`Answer::Done`].
+    /// Says that within [`SLOTS_ANNOUNCED_WITHIN`] the asker has announced all slots of its requests whose keys the
+    /// other side owns. Answered with [`Answer::Done`].
     SlotsAnnounced,
 }
 
 /// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// What came of charges.
+    /// The results of charges.
     Charged {
-        /// When they were decided, on the clock of who answers.
+        /// The time of the decisions, on the answering gateway's clock.
         at: Nanos,
-        /// In the order of the question.
+        /// The results in the order of the charges.
         replies: Vec<ChargeReply>,
     },
-    /// Some parameters are not understood by this program, and nothing was done.
+    /// The answering gateway does not understand some of the parameters, and did nothing.
     Unknown,
-    /// This gateway owns some key, as who answers sees it, and nothing was done.
+    /// The answering gateway did nothing, because in its view this gateway owns one of the keys.
     NotOwner(SocketAddr),
-    /// It is done.
+    /// The answering gateway has done the request.
     Done,
-    /// Who answers is there.
+    /// The answering gateway is alive.
     Heartbeat(Heartbeat),
-    /// What came of [`Ask::Take`].
+    /// The answer to [`Ask::Take`].
     TakenState(TakenState),
 }
 
-/// What there was of a key's state.
+/// The answer to a request for a key's state.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum TakenState {
-    /// Nothing.
+    /// There is no state.
     Nothing,
-    /// Nothing any more: a state was given away within the time that a request waits. One of these gateways may have it.
+    /// There is no state any more: one was given away within the last timeout. One of these gateways may have it.
     Moved(Vec<SocketAddr>),
-    /// This, and it is forgotten by who answers, whoever owns it: the one who asks decides about the key now.
+    /// The state. The answering gateway has removed it, regardless of the owner: the asker decides about the key now.
     State(StateBatch),
 }
 
-/// The limit that states belong to. States of the same name, algorithm and kind of key are the same limit's.
+/// The limit that states belong to. States with the same name, algorithm and kind of key belong to the same limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitIdentity {
     /// Its name.
     pub name: String,
     /// Its algorithm.
     pub algorithm: String,
-    /// What its keys are made of.
+    /// The kind of its keys, as a number: equal numbers mean the same kind.
     pub key: u64,
-    /// How many keys may be remembered, as the asker has it.
+    /// The maximum number of keys, as the asker has it configured.
     pub max_keys: u64,
 }
 
 impl LimitIdentity {
-    /// Whether the limit holds tokens while requests run.
+    /// Whether the limit holds tokens while requests run (a limit with slots).
     pub fn holds(&self) -> bool {
         AlgorithmName::ALL.iter().any(|name| name.as_str() == self.algorithm && name.holds())
     }
@@ -169,58 +172,58 @@ impl LimitIdentity {
 /// One charge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChargeRequest {
-    /// The parameters, by their number in this connection.
+    /// The number of the parameters in this connection.
     pub rule: u32,
-    /// Which bucket.
+    /// The bucket.
     pub key: LimitKey,
-    /// How many tokens.
+    /// The number of tokens.
     pub cost: Cost,
-    /// What the limit does with the request.
+    /// Whether the limit enforces its decision, and when it consumes tokens.
     pub enforcement: Enforcement,
-    /// For a limit that holds tokens while requests run: the number of what is held, which no other of the asking process
-    /// has. 0 otherwise.
+    /// For a limit that holds tokens while requests run: the number of the slot, unique in the asking
+    /// process. Otherwise 0.
     pub slot: u64,
 }
 
-/// What came of one charge.
+/// The result of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChargeReply {
-    /// The decision, and where the key stands.
+    /// The decision, and the state of the bucket after it.
     pub charged: Charged,
-    /// The bucket that was charged in place of the key's own, for which there was no room.
+    /// The shared bucket that was charged because the table had no room for the key's own bucket.
     pub common: Option<LimitKey>,
 }
 
 /// A correction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Change {
-    /// Takes a charge back.
+    /// Refunds a charge.
     Refund {
-        /// The parameters, by their number in this connection.
+        /// The number of the parameters in this connection.
         rule: u32,
-        /// Which bucket.
+        /// The bucket.
         key: LimitKey,
-        /// How many tokens.
+        /// The number of tokens.
         cost: Cost,
-        /// When the bucket was going to be whole after the charge, on the clock of who was asked.
+        /// When the bucket was going to be full after the charge, on the answering gateway's clock.
         full_at: Nanos,
     },
-    /// Charges whatever the limit says.
+    /// Charges even if the limit would deny it.
     Debit {
-        /// The parameters, by their number in this connection.
+        /// The number of the parameters in this connection.
         rule: u32,
-        /// Which bucket.
+        /// The bucket.
         key: LimitKey,
-        /// How many tokens.
+        /// The number of tokens.
         cost: Cost,
     },
-    /// Gives back what a request holds, or would hold if the charge came late.
+    /// Returns the slot of a request; a charge of this slot that arrives later has no effect.
     Complete {
-        /// The parameters, by their number in this connection.
+        /// The number of the parameters in this connection.
         rule: u32,
-        /// Which bucket.
+        /// The bucket.
         key: LimitKey,
-        /// The number of what is held.
+        /// The number of the slot.
         slot: u64,
         /// How the request ended.
         end: Completion,
@@ -232,26 +235,26 @@ pub enum Change {
 pub struct StateBatch {
     /// The limit.
     pub limit: LimitIdentity,
-    /// The parameters that they were written under; cells know them by their positions.
+    /// The parameters under which the cells were written; cells refer to them by position.
     pub rules: Vec<Parameters>,
-    /// How many cells there are.
+    /// The number of cells.
     pub count: u64,
-    /// The cells, as snapshots have them.
+    /// The cells, in the format of snapshots.
     pub cells: Vec<u8>,
-    /// What requests hold while they run, be it of these cells or of others.
+    /// The slots that requests hold, of these cells or of others.
     pub held: Vec<HeldSlot>,
 }
 
-/// What one request holds.
+/// The slot of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldSlot {
-    /// Which one.
+    /// The slot.
     pub slot: Slot,
-    /// Of which bucket.
+    /// Its bucket.
     pub key: LimitKey,
-    /// How many tokens.
+    /// The number of tokens.
     pub cost: Cost,
-    /// The parameters that it was admitted under, by their position.
+    /// The position of the parameters under which the request was admitted.
     pub rule: u32,
 }
 

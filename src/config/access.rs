@@ -1,4 +1,4 @@
-//! `access:` and `bypass:`, for every route and for one; `cors:`.
+//! Readers of `access:` and `bypass:`, of the file and of a route, and of `cors:`.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub(super) fn access(field: &Field<'_>) -> Option<Access> {
     Some(Access { allow: allow?, deny: deny? })
 }
 
-/// Callers on a list that is there: an empty one would say the opposite of what it looks like, or nothing.
+/// Reads the callers of `allow` or `deny`. An empty list is an error: it has no effect, or the opposite of what it shows.
 fn listed(field: &Field<'_>) -> Option<Callers> {
     let section = field.section(&CALLERS)?;
     if section.is_empty() {
@@ -48,7 +48,7 @@ fn addresses(field: &Field<'_>) -> Option<Vec<IpNet>> {
     networks(field, "holds every address")
 }
 
-/// Reads `bypass:` of the file or, on top of that, of a route: lists grow.
+/// Reads `bypass:` of the file, or of a route. A route's lists are added to those of the file in `common`.
 pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
     let section = field.section(&BYPASS)?;
     if section.is_empty() {
@@ -82,7 +82,7 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
 
 const ORIGIN: &str = "a site as browsers write it, like `https://app.example.com` or `https://*.example.com`";
 
-/// Reads `cors:` of the file, and whether preflights are forwarded.
+/// Reads `cors:` of the file; the second value says whether the gateway forwards preflights to the upstream.
 pub(super) fn cors(field: &Field<'_>) -> Option<(Cors, bool)> {
     const EXPECTED: &str = "`\"*\"` for every site, or a list of sites";
     let section = field.section(&CORS)?;
@@ -105,7 +105,7 @@ fn forwards(field: &Field<'_>) -> Option<bool> {
     field.choice(&[("answer", false), ("forward", true)])
 }
 
-/// Reads `cors:` of a route: whether preflights are forwarded.
+/// Reads `cors:` of a route: whether the gateway forwards preflights to the upstream.
 pub(super) fn route_cors(field: &Field<'_>, has_cors: bool) -> Option<bool> {
     let section = field.section(&ROUTE_CORS)?;
     let preflight = section.required("preflight", "`answer` or `forward`")?;
@@ -117,7 +117,7 @@ pub(super) fn route_cors(field: &Field<'_>, has_cors: bool) -> Option<bool> {
     }
 }
 
-/// One site: the whole of it, or what comes before and after its star.
+/// One site: the whole origin, or the parts before and after its `*`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Site {
     Exact(String),

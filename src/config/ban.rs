@@ -1,4 +1,4 @@
-//! `ban` of a limit: after how many denials a key is denied altogether, and for how long.
+//! `ban` of a limit: the number of denials after which the gateway denies all requests of a key, and for how long.
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
@@ -9,7 +9,7 @@ use crate::units::Nanos;
 
 const AFTER: &str = "a number of denials in a length of time, like `20 denials in 1m`";
 
-/// Reads it.
+/// Reads `ban`.
 pub(super) fn read(field: &Field<'_>) -> Option<BanRule> {
     let section = field.section(&BAN)?;
     let after = section.required("after", AFTER).and_then(|field| field.parsed(AFTER, after));
@@ -35,7 +35,7 @@ fn after(text: &str) -> Result<(u32, Nanos), InvalidValue> {
     }
 }
 
-/// Refuses, at `field`, a ban of a limit that denies nobody.
+/// Refuses, at `field`, a ban of a limit that never denies.
 pub(super) fn check(field: &Field<'_>, limit: &Section<'_>, shadow: bool) -> Option<()> {
     let over = limit.get("over_limit").and_then(|over| over.mapping_if());
     let passes = over.is_some_and(|over| ["divert", "mark"].iter().any(|name| over.has(name)));

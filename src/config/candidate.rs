@@ -1,4 +1,4 @@
-//! `candidate` of a limit: parameters that are tried out beside the limit's own.
+//! `candidate` of a limit: parameters that the gateway tries out beside the limit's own.
 
 use crate::algorithm::AlgorithmName;
 use crate::charge::Mode;
@@ -10,14 +10,14 @@ use crate::config::terms::{AllTerms, FileScope, LimitTerms};
 use crate::ruleset::LimitId;
 use crate::ruleset::limit::{Limit, OverLimit};
 
-/// Parameters that are tried out.
+/// The rules of a limit's candidate.
 pub(super) struct Candidate {
     algorithm: AlgorithmName,
     terms: AllTerms,
 }
 
-/// Reads the candidate of a limit with the algorithm `live` and perhaps a longest wait, which are the candidate's too
-/// unless it has its own. Nothing else is taken over: a candidate is a whole set of parameters.
+/// Reads the candidate of a limit with the algorithm `live` and perhaps a `max_wait`. The candidate takes over these two
+/// unless it has its own. It takes over nothing else: a candidate is a whole set of parameters.
 pub(super) fn read<'a>(
     field: &Field<'a>,
     (live, mode): (AlgorithmName, Mode),
@@ -39,7 +39,7 @@ pub(super) fn read<'a>(
     Some(Candidate { algorithm, terms })
 }
 
-/// A candidate as a limit beside `live`. No limit of the configuration can be called like this: names hold no spaces.
+/// A candidate as a limit beside `live`. Its name cannot collide with a configured limit: names hold no spaces.
 pub(super) fn beside(live: &Limit, id: LimitId, Candidate { algorithm, terms }: Candidate) -> Limit {
     Limit {
         name: format!("{} candidate", live.name),

@@ -1,4 +1,4 @@
-//! Settings of limits that are tried in place of those of the file, as `--set PATH=VALUE` gives them.
+//! Settings of limits that replace those of the file for a trial, as `--set PATH=VALUE` gives them.
 
 use std::rc::Rc;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use crate::config::document::{self, Content, Entry, YamlNode, join};
 use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Problem};
 
-/// What findings call the text of a change.
+/// The file name that findings show for the text of a change.
 pub(super) const NAME: &str = "--set";
 
 const LIMITS: &str = "limits";
 
-/// A setting of a limit and the value that it gets.
+/// The path of a limit's setting, and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     path: String,
@@ -35,7 +35,7 @@ impl FromStr for Change {
     }
 }
 
-/// The document `root` with all `changes`, the texts of which have the numbers from `number` on.
+/// Applies all `changes` to the document `root`. Their texts have the numbers from `number` on in marks.
 pub(super) fn apply(
     root: Rc<YamlNode>,
     changes: &[Change],
@@ -64,17 +64,17 @@ pub(super) fn apply(
     })
 }
 
-/// Why a value is not put in its place.
+/// The reason why a change is refused.
 enum Unchanged<'n> {
-    /// Here is something that has no settings.
+    /// The path leads below the value at this path, which is not a mapping.
     NoMapping(String),
-    /// There are other limits only.
+    /// No limit has the name in the path; holds the names of the limits.
     NoLimit(Vec<&'n str>),
-    /// This would be a whole limit, or several: windows are limits of their own already.
+    /// The path names a whole limit or a list of windows. Windows are limits of their own at this point.
     Several,
 }
 
-/// `node`, which is at `above`, with `value` at `path` below it. Paths are written as findings write them.
+/// Returns `node`, which is at the path `above`, with `value` at `path` below it. Paths are written as in findings.
 fn with<'n>(node: &'n YamlNode, path: &str, above: &str, value: &Rc<YamlNode>) -> Result<Rc<YamlNode>, Unchanged<'n>> {
     let Content::Mapping(entries) = &node.content else { return Err(Unchanged::NoMapping(above.to_owned())) };
     let mut changed = entries.clone();
@@ -93,7 +93,7 @@ fn with<'n>(node: &'n YamlNode, path: &str, above: &str, value: &Rc<YamlNode>) -
         None if above.is_empty() || above == LIMITS => {
             return Err(Unchanged::NoLimit(entries.iter().map(|entry| entry.key.as_str()).collect()));
         }
-        // a plan, say, that has the parameters of all so far
+        // the path is new: for example a plan that has used the limit's own parameters so far
         None => {
             let (name, below) = path.split_once('.').map_or((path, None), |(name, below)| (name, Some(below)));
             let section = |value: Rc<YamlNode>, name: &str| {

@@ -1,4 +1,4 @@
-//! `cluster:`: the nodes that keep sticky limits together.
+//! `cluster:`: the nodes that together keep sticky limits.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,31 +14,31 @@ use crate::config::store::{NamedFile, named_file};
 use crate::config::values::host_and_port;
 use crate::units::Nanos;
 
-/// What `cluster:` says.
+/// The settings of `cluster:`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// Where the others reach this node.
+    /// The address at which the other nodes reach this node.
     pub own: SocketAddr,
-    /// Where it listens for them.
+    /// The address on which this node listens for the other nodes.
     pub listen: SocketAddr,
-    /// Which nodes there are.
+    /// The nodes of the cluster: a list, or a name in DNS.
     pub peers: Peers,
     /// The file of the secret that all nodes know.
     pub secret_file: NamedFile,
-    /// What this node waits for when it starts.
+    /// The condition under which this node may form a cluster when it starts.
     pub founding: Founding,
-    /// How long a request waits for the node that it asks.
+    /// How long a request waits for the node that owns its key.
     pub timeout: Nanos,
-    /// Where it is written.
+    /// The position of `cluster` in the file.
     pub place: Place,
 }
 
 impl Cluster {
-    /// How long a request waits where the configuration says nothing.
+    /// The default of `timeout`: how long a request waits for the node that owns its key.
     pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(50_000_000);
-    /// How often a name is looked up where it says nothing.
+    /// The default of `every`: how often the node looks up a name in DNS.
     pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(5);
-    /// How long a name may stand for this node alone until that is believed, where nothing says how many there are.
+    /// How long a name must resolve to this node alone before the node counts as alone, where `min_members` is absent.
     pub const HOLD: Nanos = Nanos::from_secs(10);
 }
 
@@ -48,7 +48,7 @@ const ALL_PEERS: &str =
     "a list of all nodes, like `[\"10.0.0.1:7946\", \"10.0.0.2:7946\"]`, or `{dns: tollgate.internal, port: 7946}`";
 const A_NAME: &str = "a name in DNS, like `tollgate.internal`";
 const SECRET_FILE: &str = "the name of a file that holds the same secret on all nodes, like `cluster.key`";
-/// The most nodes.
+/// The largest number of nodes in `peers`.
 const MOST_PEERS: usize = 256;
 
 /// Reads `cluster:`; the inner `None` if it is absent.
@@ -97,7 +97,7 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
     })
 }
 
-/// What is suspicious or impossible about it beside the other sections. `sticky` is whether a limit is kept there.
+/// Checks `cluster` against the other sections. `sticky` says whether any limit is sticky.
 pub(super) fn check(top: &Section<'_>, cluster: &Cluster, server: &Server, sticky: bool) -> Option<()> {
     let field = top.get("cluster")?;
     let listen = field.mapping_if().and_then(|section| section.get("listen").or_else(|| section.get("self")))?;

@@ -1,4 +1,4 @@
-//! What requests cost under a limit, and when they are charged.
+//! `cost` and `charge` of a limit: the cost of a request, and when the gateway charges it.
 
 use crate::algorithm::Rule;
 use crate::config::field_path::{A_PATH, parse_path};
@@ -24,13 +24,13 @@ const EXPECTED: &str = "a number of tokens, `{by_method: {GET: 1, POST: 5}}`, `{
 const PARTS: &str =
     "a list of `{response_header: NAME, times: 2}` and `{response_field: usage.total_tokens, times: 3}`";
 
-/// The most that is believed of a number in a response, where the limit does not say.
+/// The default bound on a number that a response reports.
 const MOST_OF_RESPONSES: Cost = 1_000_000_000;
 
-/// The most numbers of a sum.
+/// The largest number of parts in a `sum`.
 const MOST_PARTS: usize = 16;
 
-/// Reads `cost` and `charge`, and whether they go together.
+/// Reads `cost` and `charge`, and checks that they fit together.
 pub(super) fn read(section: &Section<'_>, prices: &PriceTable) -> Option<(CostRule, ChargeRule)> {
     let cost = section.get_or("cost", CostRule::default(), |field| read_cost(field, prices));
     let charge = section.get_or("charge", ChargeRule::default(), |field| read_charge(field, prices));
@@ -131,7 +131,7 @@ fn read_graphql(field: &Field<'_>) -> Option<GraphQlCost> {
     })
 }
 
-/// Reads the number that a field of requests says, whose names `told` holds.
+/// Reads the cost from a field in the request's JSON. `told` holds the path of the field.
 fn read_said(section: &Section<'_>, told: &Field<'_>) -> Option<SaidCost> {
     let path = told.parsed(A_PATH, parse_path);
     let max = section.required("max", "the most that is believed of a client, like `max: 8000`");
@@ -153,7 +153,7 @@ fn read_reserve(field: &Field<'_>, prices: &PriceTable) -> Option<Reserve> {
     Some(Reserve::Said { tokens, price })
 }
 
-/// Reads the number that `field`, which has the name `kind`, tells of the response into `cost`.
+/// Reads one number of the response into `cost`. `field` has the name `kind`: `response_header` or `response_field`.
 fn read_part(cost: &mut ResponseCost, kind: &str, field: &Field<'_>, weight: Weight) -> Option<()> {
     match kind {
         "response_header" => cost.headers.push((field.header_name()?, weight)),
@@ -231,7 +231,7 @@ fn read_charge(field: &Field<'_>, prices: &PriceTable) -> Option<ChargeRule> {
     Some(ChargeRule { when, reserve, denied, identified })
 }
 
-/// `401`, `4xx` or `500-599`, ends included.
+/// Parses `401`, `4xx` or `500-599`, both ends included.
 fn parse_statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
     let status = |text: &str| {
         let number = text.parse::<u16>().ok().filter(|_| text.len() == 3);
@@ -252,7 +252,7 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
     }
 }
 
-/// Refuses, at `field`, a rule that could never admit a request that takes `largest_cost`.
+/// Refuses, at `field`, a rule whose capacity is below `largest_cost`: it could never admit such a request.
 pub(super) fn check_room(field: &Field<'_>, rule: &Rule, largest_cost: Cost) -> Option<()> {
     match rule.largest_cost().filter(|most| *most < largest_cost) {
         None => Some(()),
@@ -263,7 +263,7 @@ pub(super) fn check_room(field: &Field<'_>, rule: &Rule, largest_cost: Cost) -> 
     }
 }
 
-/// The most that a request is known to take when it comes.
+/// The largest cost of a request that is known before the response.
 pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
     let taken = match (&charge.when, &charge.reserve) {
         (When::Response { .. }, Some(Reserve::Fixed(reserve))) => vec![*reserve],
@@ -273,7 +273,7 @@ pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
     taken.into_iter().max().unwrap_or(0)
 }
 
-/// Refuses what a limit cannot do: charges for slots, which come back by themselves, and costs that never fit.
+/// Refuses `charge` for limits of slots, which are released when a request ends, and costs that exceed the limit's capacity.
 pub(super) fn check(
     section: &Section<'_>,
     (cost, charge): (&CostRule, &ChargeRule),

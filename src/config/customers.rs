@@ -1,4 +1,4 @@
-//! `customers:`.
+//! `customers:`: the identity, directory, groups and plans of callers.
 
 use http::Uri;
 
@@ -18,26 +18,26 @@ use crate::units::Nanos;
 const A_DIRECTORY: &str =
     "`{file: customers.csv}`, `{postgres: {url_file: ...}}`, `{redis: \"tollgate:customers\"}` or `{http: {url: ...}}`";
 
-/// Where it is written who the customers are.
+/// The source of the customer directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectorySource {
-    /// In a file, CSV or YAML.
+    /// A file, CSV or YAML.
     File {
-        /// Its name.
+        /// The file's name.
         file: NamedFile,
-        /// Whether it may be changed over the admin port.
+        /// Whether the admin port may change the file.
         is_writable: bool,
     },
-    /// In a hash of a Redis server.
+    /// A hash of a Redis server.
     Redis(RedisHash),
-    /// In a service that is asked over HTTP.
+    /// A service that the gateway asks over HTTP.
     Http(Box<HttpLookup>),
-    /// In a PostgreSQL database.
+    /// A PostgreSQL database.
     Postgres(Box<PostgresQuery>),
 }
 
 impl DirectorySource {
-    /// The file, if it is one.
+    /// The file, if the source is a file.
     pub fn file(&self) -> Option<&NamedFile> {
         match self {
             Self::File { file, .. } => Some(file),
@@ -46,120 +46,120 @@ impl DirectorySource {
     }
 }
 
-/// A hash in the store, and how its answers are remembered.
+/// A hash in the store, and how long the gateway caches its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisHash {
     /// The key of the hash.
     pub key: String,
-    /// How its answers are remembered.
+    /// The cache settings for its answers.
     pub remembered: Remembered,
 }
 
-/// A service that is asked over HTTP, and how its answers are remembered.
+/// A service that the gateway asks over HTTP, and how long the gateway caches its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpLookup {
-    /// Where it is.
+    /// The URL of the service.
     pub url: Uri,
-    /// Whether it is Unkey, and not asked in the plain way.
+    /// Whether the service is Unkey; otherwise it follows the plain contract.
     pub is_unkey: bool,
-    /// The file of the token that it is shown.
+    /// The file of the token that the gateway sends to the service.
     pub token_file: Option<NamedFile>,
-    /// What TLS takes.
+    /// The TLS settings of the connection.
     pub tls: ClientTls,
     /// How long a request waits for an answer.
     pub timeout: Nanos,
-    /// How its answers are remembered.
+    /// The cache settings for its answers.
     pub remembered: Remembered,
-    /// Where it is written.
+    /// The position of `http` in the file.
     pub place: Place,
 }
 
-/// A query to a PostgreSQL database, and when it is made.
+/// A query to a PostgreSQL database, and when the gateway runs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresQuery {
     /// The file that holds the URL of the database.
     pub url_file: NamedFile,
-    /// Gives the rows.
+    /// The query that returns the rows.
     pub query: String,
-    /// The file that keeps the rows while the process does not run.
+    /// The file that keeps the rows for a start without the database.
     pub snapshot_file: NamedFile,
-    /// How often changes are looked for.
+    /// How often the gateway looks for changed rows.
     pub interval: Nanos,
-    /// How often all rows are read.
+    /// How often the gateway reads all rows.
     pub full_every: Nanos,
-    /// Where the database notifies of changes, if it does.
+    /// The channel on which the database notifies of changes, if it does.
     pub channel: Option<String>,
-    /// How long the database may be silent when it is asked.
+    /// The query's timeout: how long the database may stay silent.
     pub timeout: Nanos,
-    /// What TLS takes, where that is said.
+    /// The TLS settings of the connection, if the file has `tls`.
     pub tls: Option<ClientTls>,
-    /// What changes rows over the admin port, if anything may: the statements that put and delete a row.
+    /// The statements by which the admin port writes and deletes a row, in this order; `None` if it may change nothing.
     pub writes: Option<(PostgresStatement, PostgresStatement)>,
-    /// Where it is written.
+    /// The position of `postgres` in the file.
     pub place: Place,
 }
 
-/// A statement with parameters by name.
+/// A statement whose parameters have names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresStatement {
-    /// As it is written.
+    /// The statement as it is written.
     pub text: String,
-    /// Where.
+    /// Its position in the file.
     pub place: Place,
 }
 
-/// How answers of a server are remembered.
+/// The cache settings for a server's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remembered {
-    /// How long an answer is good for.
+    /// How long the gateway uses an answer.
     pub ttl: Nanos,
-    /// How long it is good for where it says that nobody has the credential.
+    /// How long the gateway uses an answer that no customer has the credential.
     pub negative_ttl: Nanos,
-    /// How many answers are remembered at most.
+    /// The largest number of cached answers.
     pub max_cached: usize,
 }
 
 impl HttpLookup {
-    /// How long a request waits where the configuration says nothing.
+    /// The default of `timeout`.
     const DEFAULT_TIMEOUT: Nanos = Nanos::new(250_000_000);
 }
 
 impl PostgresQuery {
-    /// How often changes are looked for where the configuration says nothing.
+    /// The default of `interval`.
     const DEFAULT_INTERVAL: Nanos = Nanos::from_secs(5);
-    /// How often all rows are read where it says nothing.
+    /// The default of `full_every`.
     const DEFAULT_FULL_EVERY: Nanos = Nanos::from_secs(600);
-    /// How long the database may be silent where it says nothing.
+    /// The default of `timeout`.
     const DEFAULT_TIMEOUT: Nanos = Nanos::from_secs(10);
 }
 
 impl Remembered {
-    /// How long an answer is good for where the configuration says nothing.
+    /// The default of `ttl`.
     pub const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
-    /// The same of an answer that nobody has the credential.
+    /// The default of `negative_ttl`.
     pub const DEFAULT_NEGATIVE_TTL: Nanos = Nanos::from_secs(10);
-    /// How many answers are remembered where the configuration says nothing: about 250 MB.
+    /// The default of `max_cached`; so many answers take about 250 MB.
     pub const DEFAULT_MAX_CACHED: usize = 1_000_000;
 }
 
-/// What `customers:` says.
+/// The settings of `customers:`.
 pub(super) struct Customers {
     pub(super) rules: CustomerRules,
-    /// Absent where all credentials say themselves whose they are.
+    /// `None` where no credential has to be looked up: tokens name their customers themselves.
     pub(super) directory: Option<DirectorySource>,
     /// The file that lists groups, if there is one.
     pub(super) groups: Option<NamedFile>,
-    /// Absent where no tokens are.
+    /// `None` where the file accepts no tokens.
     pub(super) jwks: Option<Jwks>,
 }
 
-/// Whether `customers:` is there, and whether callers may have tokens.
+/// Whether the file has `customers:`, and whether it accepts tokens. The readers of limits need both.
 pub(super) struct Outline {
     pub(super) customers: bool,
     pub(super) tokens: bool,
 }
 
-/// Looks ahead, for the limits.
+/// Reads the outline before `customers:` itself is read.
 pub(super) fn outline(top: &Section<'_>) -> Outline {
     let customers = top.has("customers");
     let identify = top.get("customers").and_then(|field| field.mapping_if()?.get("identify"));
@@ -167,7 +167,7 @@ pub(super) fn outline(top: &Section<'_>) -> Outline {
     Outline { customers, tokens }
 }
 
-/// Reads the names of the levels ahead, for the limits.
+/// Reads the names of the group levels before `customers:` itself is read; the readers of limits need them.
 pub(super) fn levels(top: &Section<'_>) -> Names {
     const WHAT: &str = "a level";
     let groups = top.get("customers").and_then(|field| field.mapping_if()?.get("groups")?.mapping_if());
@@ -195,7 +195,7 @@ pub(super) fn levels(top: &Section<'_>) -> Names {
 
 /// Reads `customers:`; the inner `None` if it is absent.
 ///
-/// `store` is what `store:` says, read before.
+/// `store` is the result of reading `store:`.
 pub(super) fn read(
     top: &Section<'_>,
     plans: &Names,

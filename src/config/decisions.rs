@@ -1,4 +1,4 @@
-//! Listeners at which other proxies ask about requests: what has to be there for them, and what means little to them.
+//! Checks of listeners at which other proxies ask about requests: the sections that they need, and limits that do less here.
 
 use crate::config::listeners::Server;
 use crate::config::problem::Problem;
@@ -8,19 +8,19 @@ use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{ClientAddress, Route, Serves};
 
-/// Which sections the listeners cannot do without.
+/// The sections that the listeners need.
 #[derive(Clone, Copy)]
 pub(super) struct Needs {
-    /// Where requests are forwarded to.
+    /// `upstreams`: where the gateway forwards requests.
     pub(super) upstreams: bool,
-    /// Which limits requests are under.
+    /// `routes`: the limits of requests.
     pub(super) routes: bool,
-    /// Which limits descriptors are under.
+    /// `domains`: the limits of descriptors.
     pub(super) domains: bool,
 }
 
 impl Needs {
-    /// What `server` needs. Where it could not be read, the sections that most files have.
+    /// The needs of `server`. Where `server` could not be read, the sections that most files have.
     pub(super) fn of(server: Option<&Server>) -> Self {
         let Some(server) = server else { return Self { upstreams: true, routes: true, domains: false } };
         let any = |wanted: fn(Serves) -> bool| server.listeners.iter().any(|listener| wanted(listener.serves));
@@ -32,7 +32,7 @@ impl Needs {
     }
 }
 
-/// Refuses listeners at which nobody may ask, and warns of limits that do less there than where requests pass.
+/// Refuses listeners that could answer no proxy, and warns of limits that do less there than on listeners that proxy.
 pub(super) fn check(
     top: &Section<'_>,
     server: &Server,
@@ -59,12 +59,12 @@ pub(super) fn check(
     Some(())
 }
 
-/// Whether a listener answers other proxies by routes.
+/// Whether a listener answers other proxies according to routes.
 fn is_asked_by_route(serves: Serves) -> bool {
     serves != Serves::Proxy && serves.goes_by_routes()
 }
 
-/// Warns of limits of routes that mean less there than elsewhere.
+/// Warns of limits of routes that have less effect where other proxies ask.
 fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server: &Server) {
     let is_asked = server.listeners.iter().any(|listener| is_asked_by_route(listener.serves));
     let sees_no_body = server.listeners.iter().any(|listener| matches!(listener.serves, Serves::ForwardAuth { .. }));
@@ -89,7 +89,7 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
     }
 }
 
-/// Nobody tells a listener of decisions how a request went on.
+/// Warns of a limit that has less effect where another proxy handles the request: the gateway does not see its response.
 fn warn_of_less(field: &Field<'_>, limit: &Limit) {
     let says = match limit {
         limit if limit.algorithm.holds() => {

@@ -1,4 +1,4 @@
-//! The answer to a request over a limit: `over_limit.deny` of a limit, `denied` of a route.
+//! The response to a request over a limit: `over_limit.deny` of a limit, `denied` of a route.
 
 use http::{HeaderName, header};
 
@@ -16,7 +16,7 @@ const KINDS: [(&str, ContentType, TextKind); 3] = [
     ("html", ContentType::Html, TextKind::Html),
 ];
 
-/// Reads what is set of an answer.
+/// Reads the parts of the response that the file sets.
 pub(super) fn read(field: &Field<'_>) -> Option<Denied> {
     let section = field.section(&DENIED)?;
     let status = section.get_with("status", Field::whole);
@@ -52,14 +52,14 @@ fn body(field: &Field<'_>, answer: &Section<'_>) -> Option<Body> {
     }
 }
 
-/// The field that sets the type of the body.
+/// The header field that sets the type of the body.
 fn content_type<'a>(headers: &Field<'a>) -> Option<Field<'a>> {
     let section = headers.mapping_if()?;
     let (_, field) = section.fields().find(|(name, _)| name.eq_ignore_ascii_case(header::CONTENT_TYPE.as_str()))?;
     Some(field)
 }
 
-/// What a body has to be that is sent with this type.
+/// The kind of text that a body with this content type holds.
 fn text_kind(content_type: &Field<'_>) -> Option<TextKind> {
     let word = content_type.word("the type of the body")?;
     let essence = word.text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

@@ -1,7 +1,7 @@
-//! Text to a tree of nodes that know where they stand. Nothing outside of this module knows YAML.
+//! Text to a tree of nodes that know their positions. No module outside of this one parses YAML.
 //!
-//! One pass over the events of the parser builds the tree, so that there is one opinion about what the text says.
-//! Bounded in size, depth and in what aliases may multiply to; nothing here is recursive.
+//! One pass over the parser's events builds the tree, so that there is only one reading of the text. Size, depth and growth
+//! by aliases are bounded; nothing here is recursive.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use bounded_input::{BoundedInput, LookAhead};
 use builder::Builder;
 pub use excerpt::{Excerpt, ExcerptSource};
 
-/// The longest text that is read: room for ten thousand routes. Customers are not in it, but in their directory.
+/// The longest text that is read: enough for ten thousand routes. Customers stand in their directory, not in this text.
 pub const MAX_BYTES: usize = 8 << 20;
 
 /// The deepest nesting; a configuration needs less than ten levels.
@@ -27,23 +27,23 @@ pub(super) const MAX_DEPTH: usize = 32;
 
 const TOO_DEEP: &str = "values are nested more than 32 levels deep";
 
-/// The most values in a document, those that aliases repeat counted each time.
+/// The largest number of values in a document. A value that aliases repeat counts each time.
 const MAX_NODES: usize = 400_000;
 
-/// The most bytes of text in all values, those that aliases repeat counted each time.
+/// The largest number of bytes in all values together. A value that aliases repeat counts each time.
 const MAX_TEXT: usize = MAX_BYTES;
 
-/// A value and where it begins.
+/// A value and the position where it begins.
 #[derive(Debug)]
 pub(super) struct YamlNode {
     pub(super) mark: Mark,
     pub(super) content: Content,
 }
 
-/// What a node holds.
+/// The content of a node.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// A single value; `plain` if it was written without quotes.
+    /// A single value; `plain` if it has no quotes.
     Scalar { text: String, plain: bool },
     /// A list.
     Sequence(Vec<Rc<YamlNode>>),
@@ -59,8 +59,8 @@ pub(super) struct Entry {
     pub(super) value: Rc<YamlNode>,
 }
 
-/// Parses `text`, whose places have this `number` in their marks. What is wrong goes to `findings`; the tree comes back if
-/// there is one to go on with.
+/// Parses `text`, whose marks have this `number`. Problems go to `findings`. Returns the tree if the readers can continue,
+/// even if there are problems.
 pub(super) fn parse(text: &str, number: usize, findings: &Findings) -> Option<Rc<YamlNode>> {
     let start = Mark { text: number, ..Mark::START };
     if text.len() > MAX_BYTES {
@@ -128,7 +128,7 @@ fn mark(marker: Marker, text: usize) -> Mark {
     Mark { text, line: marker.line().max(1), column: marker.col().saturating_add(1) }
 }
 
-/// The first character that ends the text for the parser or that editors do not show.
+/// Finds the first character at which the parser would stop, or that editors do not show.
 fn unreadable_character(text: &str, start: Mark, findings: &Findings) -> Option<Problem> {
     let is_bad = |position: usize, c: char| match c {
         '\n' | '\t' => false,
@@ -145,7 +145,7 @@ fn unreadable_character(text: &str, start: Mark, findings: &Findings) -> Option<
     )
 }
 
-/// The parser's own words, and for what it says least clearly better ones.
+/// The parser's own message, or a clearer one for the messages that are hard to understand.
 fn syntax_problem(text: &str, number: usize, error: &ScanError, findings: &Findings) -> Problem {
     let mark = mark(*error.marker(), number);
     let line = text.lines().nth(mark.line.saturating_sub(1)).unwrap_or_default();

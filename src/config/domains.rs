@@ -17,10 +17,10 @@ use crate::ruleset::matcher::{Matcher, Route, RouteId};
 use crate::ruleset::{Domain, LimitId};
 
 const DESCRIPTORS: &str = "a list of descriptors, like `[{key: remote_address, limits: [per-address]}]`";
-/// The most entries of a descriptor.
+/// The largest number of entries of a descriptor.
 const DEEPEST: usize = 32;
 
-/// A domain as it is written.
+/// A domain as the file writes it.
 pub(super) struct Written {
     name: String,
     plan: Option<String>,
@@ -34,7 +34,7 @@ impl Written {
     }
 }
 
-/// Reads `domains:`. `limits` are those that there are, at the positions of their `names`.
+/// Reads `domains:`. `limits` holds the limits at the positions of their `names`.
 pub(super) fn read(
     top: &Section<'_>,
     names: &Names,
@@ -71,7 +71,7 @@ pub(super) fn read(
     }))
 }
 
-/// What `domains` count as, behind `routes`.
+/// A route for each domain, under which metrics count its requests. They stand behind the other routes.
 pub(super) fn routes(domains: &[Written]) -> impl Iterator<Item = Route> {
     domains.iter().map(|domain| {
         let mut limits = Vec::new();
@@ -82,7 +82,7 @@ pub(super) fn routes(domains: &[Written]) -> impl Iterator<Item = Route> {
     })
 }
 
-/// The domains, whose routes stand in `matcher`. Candidates are charged beside their limits.
+/// The domains with the positions of their routes, which follow those in `matcher`. Adds the candidates of their limits.
 pub(super) fn finish(domains: Vec<Written>, matcher: &Matcher, limits: &[Limit]) -> HashMap<String, Domain> {
     let first = matcher.routes().len();
     let finished = domains.into_iter().enumerate().map(|(position, mut domain)| {
@@ -126,7 +126,7 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    /// What follows entries with the keys `before`.
+    /// Reads the entries that may follow the keys `before`.
     fn descriptors(&self, field: &Field<'_>, before: &mut Vec<String>) -> Option<HashMap<String, Values>> {
         if before.len() >= DEEPEST {
             return field.fail(Problem::error(field.key_place(), format!("is deeper than {DEEPEST} entries")));
@@ -167,7 +167,7 @@ impl Reader<'_> {
         Some(next)
     }
 
-    /// What stands behind the entries with the keys `keys`.
+    /// Reads the node that is reached by entries with the keys `keys`.
     fn node(&self, section: &Section<'_>, keys: &mut Vec<String>) -> Option<Node> {
         let limits = section.get_or("limits", Vec::new(), |field| {
             each_once(&field.list("a list of names of limits")?, |item| self.limit(item, keys), LimitId::clone)
@@ -186,10 +186,10 @@ impl Reader<'_> {
         Some(Node { limits, denies, next })
     }
 
-    /// A limit that descriptors whose entries have the keys `keys` are charged under.
+    /// Reads a limit for descriptors whose entries have the keys `keys`; refuses limits that cannot apply to descriptors.
     fn limit(&self, item: &Field<'_>, keys: &[String]) -> Option<LimitId> {
         let position = self.names.resolve(item)?;
-        // one that could not be read has its own findings
+        // a limit that could not be read has its own findings
         let Some(limit) = self.limits.get(position).and_then(|checked| checked.as_ref()?.limit.as_ref()) else {
             return Some(LimitId(position));
         };

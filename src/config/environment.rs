@@ -1,18 +1,18 @@
-//! `${NAME}` in a value takes an environment variable; `$${NAME}` is the text `${NAME}`.
+//! Environment variables: `${NAME}` in a value is replaced; `$${NAME}` stands for the text `${NAME}`.
 
 use std::borrow::Cow;
 
 use crate::config::scalar::InvalidValue;
 
-/// Looks an environment variable up.
+/// A function that looks up an environment variable.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Whether `text` takes a variable.
+/// Whether `text` refers to a variable.
 pub(super) fn is_used(text: &str) -> bool {
     text.contains("${")
 }
 
-/// `text` with its variables put in. Errors name the variable and never its value.
+/// Replaces the variables in `text` by their values. Errors name the variable and never show its value.
 pub(super) fn expand<'a>(text: &'a str, environment: Environment<'_>) -> Result<Cow<'a, str>, InvalidValue> {
     if !is_used(text) {
         return Ok(Cow::Borrowed(text));

@@ -1,4 +1,4 @@
-//! The way to a field in JSON.
+//! The path to a field in JSON.
 
 use crate::config::scalar::InvalidValue;
 use crate::ruleset::request_field::FieldPath;

@@ -1,4 +1,4 @@
-//! Collects what is found wrong, so that one reading of a file tells everything at once.
+//! Collects all findings about a file, so that one pass reports them together.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use crate::config::problem::{Mark, Place, Problem, Problems, Severity, Warning};
 use crate::config::words;
 
-/// How many findings are kept; further errors are only counted.
+/// The largest number of findings that are kept; further errors are only counted.
 const MOST_KEPT: usize = 1_000;
 
-/// How many words are compared in search of near misses, for all findings of a file.
+/// The largest number of words that are compared to find near misses, for all findings of a file together.
 const MOST_COMPARED: usize = 20_000;
 
-/// Everything found in a configuration so far.
+/// All findings about a configuration so far.
 pub(super) struct Findings {
-    /// The names of its texts.
+    /// The names of the configuration's texts.
     files: Vec<Arc<str>>,
     kept: RefCell<Vec<Problem>>,
     more: Cell<usize>,
@@ -22,12 +22,12 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Nothing yet, about this file.
+    /// No findings yet, for this file.
     pub(super) fn new(file: &str) -> Self {
         Self::of([file])
     }
 
-    /// Nothing yet, about these files.
+    /// No findings yet, for these files.
     pub(super) fn of<'f>(files: impl IntoIterator<Item = &'f str>) -> Self {
         let files = files.into_iter().map(Arc::from).collect();
         Self { files, kept: RefCell::default(), more: Cell::new(0), compared: Cell::new(0) }
@@ -39,7 +39,7 @@ impl Findings {
         Place { file, mark: Some(mark), path: path.to_owned() }
     }
 
-    /// Adds a finding, unless the same was found at the same position (reached over another path) already.
+    /// Adds a finding, unless the same finding exists at the same position (reached over another path).
     pub(super) fn add(&self, problem: Problem) {
         if problem.severity == Severity::Error && self.only_counts() {
             return;
@@ -56,7 +56,7 @@ impl Findings {
         }
     }
 
-    /// Counts an error instead of keeping it, if there are enough already: where many come, they need not be made.
+    /// Whether enough findings are kept. If so, counts one more error: the caller need not create the finding.
     pub(super) fn only_counts(&self) -> bool {
         let full = self.kept.borrow().len() >= MOST_KEPT;
         if full {
@@ -65,7 +65,7 @@ impl Findings {
         full
     }
 
-    /// The near miss for `word` among `known`, as a hint.
+    /// A hint with the near miss for `word` among `known`.
     pub(super) fn suggest<'a>(&self, word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
         self.near_miss(word, known).map(words::did_you_mean)
     }
@@ -78,12 +78,12 @@ impl Findings {
         super::suggest::nearest(word, known)
     }
 
-    /// Whether anything found so far refuses the file.
+    /// Whether any finding is an error, so that the file is refused.
     pub(super) fn has_errors(&self) -> bool {
         self.more.get() > 0 || self.kept.borrow().iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// `value` with the warnings if there are no errors, else everything found.
+    /// `value` with the warnings if there are no errors, else all findings.
     pub(super) fn finish<T>(self, value: Option<T>) -> Result<(T, Vec<Warning>), Problems> {
         let mut all = self.kept.into_inner();
         all.sort_by_key(|problem| problem.place.mark);

@@ -1,4 +1,4 @@
-//! `customers.identify`: where credentials are.
+//! `customers.identify`: where requests carry credentials.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::units::Nanos;
 
 const EXPECTED: &str = "`{header: NAME}`, `{query: NAME}`, `{cookie: NAME}`, `{bearer: true}`, `{basic: true}`, `{client_certificate: true}` or `{jwt: {...}}`";
 
-/// Who a token is about, unless another claim says so (RFC 7519, section 4.1.2).
+/// The claim that names the customer by default (RFC 7519, section 4.1.2).
 const DEFAULT_CLAIM: &str = "sub";
 
-/// How far the clock of an issuer may be off, by default.
+/// The default tolerance for the difference between the issuer's clock and the gateway's.
 const DEFAULT_LEEWAY: Nanos = Nanos::from_secs(30);
 
-/// What names a claim.
+/// The description of a claim's name in error messages.
 pub(super) const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
 
 const ALGORITHMS: [(&str, Algorithm); 12] = [
@@ -40,56 +40,56 @@ const ALGORITHMS: [(&str, Algorithm); 12] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 
-/// The keys that tokens are verified with.
+/// The keys that tokens are verified with, and the rules for the tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jwks {
-    /// Where they are.
+    /// The source of the keys.
     pub source: JwksSource,
-    /// What the tokens are held to.
+    /// The rules that the tokens must follow.
     pub rules: Arc<JwtRules>,
 }
 
-/// Where the keys are that tokens are verified with.
+/// The source of the keys that tokens are verified with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JwksSource {
-    /// In a file.
+    /// A file.
     File(NamedFile),
-    /// Where their issuer publishes them.
+    /// A URL at which the issuer publishes them.
     Published(Box<PublishedJwks>),
 }
 
-/// Keys that their issuer publishes.
+/// Keys that the issuer of the tokens publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishedJwks {
-    /// Where.
+    /// The address of the keys.
     pub at: JwksAddress,
-    /// What TLS takes.
+    /// The TLS settings of the connection.
     pub tls: ClientTls,
-    /// How long a set is used before it is fetched again.
+    /// How long the gateway uses a key set before it fetches the set again.
     pub refresh: Nanos,
-    /// The least time between two attempts.
+    /// The shortest time between two attempts to fetch the set.
     pub min_interval: Nanos,
-    /// Where it is written.
+    /// The position of `jwks` in the file.
     pub place: Place,
 }
 
-/// Where an issuer publishes its keys.
+/// The address at which an issuer publishes its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JwksAddress {
-    /// At this URL.
+    /// The URL of the key set.
     Url(Uri),
-    /// Where the configuration of this OpenID issuer says.
+    /// The OpenID issuer whose configuration holds the URL of the key set.
     Issuer(String),
 }
 
 impl PublishedJwks {
-    /// How long a set is used where the configuration says nothing.
+    /// The default of `refresh`.
     const DEFAULT_REFRESH: Nanos = Nanos::from_secs(3_600);
-    /// The least time between two attempts where it says nothing.
+    /// The default of `min_interval`.
     const DEFAULT_MIN_INTERVAL: Nanos = Nanos::from_secs(10);
 }
 
-/// What `identify` says.
+/// The settings of `identify`.
 pub(super) struct Identify {
     pub(super) sources: Vec<CredentialSource>,
     pub(super) jwks: Option<Jwks>,
@@ -100,7 +100,7 @@ pub(super) fn has_tokens(field: &Field<'_>) -> bool {
     field.items_if().iter().flatten().any(|item| item.mapping_if().is_some_and(|source| source.has("jwt")))
 }
 
-/// Whether any of the credentials has to be looked up, as all but tokens have to be.
+/// Whether any credential has to be looked up in the directory. Tokens do not; all others do.
 pub(super) fn needs_directory(field: &Field<'_>) -> bool {
     let is_token = |item: &Field<'_>| item.mapping_if().is_some_and(|source| source.has("jwt"));
     field.items_if().is_none_or(|items| !items.iter().all(is_token))
@@ -124,7 +124,7 @@ pub(super) fn read(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<I
     Some(Identify { sources, jwks: jwks.into_iter().flatten().next() })
 }
 
-/// What makes two sources the same one.
+/// The values by which two sources count as the same one.
 fn told_apart(source: &CredentialSource) -> (&'static str, String) {
     match source {
         CredentialSource::Header(name) => ("header", name.to_string()),
@@ -140,7 +140,7 @@ fn told_apart(source: &CredentialSource) -> (&'static str, String) {
 type Source = (CredentialSource, Option<Jwks>);
 
 fn source(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
-    // somebody may take this for the place where credentials are listed
+    // the operator may have written credentials here, so findings hide the values
     let secret = field.clone().secret();
     let section = secret.section_or(&IDENTIFY, EXPECTED)?;
     let mut known = section.fields().filter(|(kind, _)| IDENTIFY.find(kind).is_some());
@@ -159,7 +159,7 @@ fn one_source(kind: &str, value: &Field<'_>, item: &Field<'_>, plans: &Names, le
         "bearer" => only_true(value, CredentialSource::Bearer)?,
         "basic" => only_true(value, CredentialSource::Basic)?,
         "client_certificate" => only_true(value, CredentialSource::ClientCertificate)?,
-        // what stands here are settings, which may be shown
+        // the value of `jwt` is a mapping of settings, which findings may show
         _ => return item.mapping_if()?.get("jwt").and_then(|field| jwt(&field, plans, levels)),
     };
     Some((source, None))
@@ -221,7 +221,7 @@ fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     Some((CredentialSource::Jwt(Arc::clone(&rules)), Some(Jwks { source, rules })))
 }
 
-/// Where the keys are, as the settings of `jwt` say.
+/// Reads the source of the keys from the settings of `jwt`.
 fn jwks_source(section: &Section<'_>) -> Option<JwksSource> {
     const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
     const KEYS: &str = "`jwks_file`, the name of a file, or `jwks: {url: ...}` or `jwks: {issuer: ...}`";

@@ -1,7 +1,7 @@
-//! Configurations of other rate limit services and proxies, written as one of tollgate's: `domains` or routes, and the limits that
-//! they lead to.
+//! Reads configurations of other rate limit services and proxies, and writes them as a tollgate configuration: `domains` or
+//! routes, with their limits.
 //!
-//! What those know and tollgate does not is a note with its place, and a comment in what is written.
+//! A setting that tollgate cannot carry over becomes a note with its place, and a comment in the written file.
 
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ mod yaml;
 /// The longest window, in seconds: a hundred years.
 const LONGEST_WINDOW: u64 = 100 * 365 * 86_400;
 
-/// What was read of other services' configurations so far.
+/// The configurations that have been read so far.
 #[derive(Debug, Default)]
 pub struct Import {
     domains: Vec<Domain>,
@@ -34,13 +34,13 @@ pub struct Import {
     notes: Vec<Warning>,
 }
 
-/// What one file holds.
+/// The content of one file.
 enum Content {
     Front(front::Front),
     Domains(Vec<Domain>),
 }
 
-/// A domain, with the limits that its descriptors lead to.
+/// A domain with its descriptors and their limits.
 #[derive(Debug)]
 struct Domain {
     name: String,
@@ -53,9 +53,9 @@ struct Limit {
     name: String,
     algorithm: &'static str,
     limit: u64,
-    /// In seconds.
+    /// The length of the window, in seconds.
     window: u64,
-    /// The entries whose values have counts of their own.
+    /// The entries whose values are counted separately.
     key: Vec<String>,
     shadow: bool,
 }
@@ -64,24 +64,24 @@ struct Limit {
 struct Descriptor {
     key: String,
     value: Option<String>,
-    /// What a descriptor that ends here is under; absent where none ends here.
+    /// The decision about a descriptor that ends here; `None` where no descriptor ends here.
     end: Option<End>,
     next: Vec<Self>,
 }
 
-/// What a descriptor is under.
+/// The limits of a descriptor, or its denial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
     Limits(Vec<String>),
     Denied,
 }
 
-/// The names of limits, each once.
+/// The names of limits that are taken; each is unique.
 #[derive(Debug, Default)]
 struct Names(HashSet<String>);
 
 impl Import {
-    /// Reads a configuration of envoyproxy/ratelimit, of Limitador or of a proxy; `file` is what findings call it.
+    /// Reads a configuration of envoyproxy/ratelimit, of Limitador or of a proxy. Findings show `file` as the file's name.
     pub fn add(&mut self, text: &str, file: &str) -> Result<(), Problems> {
         let findings = Findings::new(file);
         let read = match text {
@@ -117,12 +117,12 @@ impl Import {
         known.is_none()
     }
 
-    /// What is not carried over as it was.
+    /// Notes about the settings that are not carried over unchanged.
     pub fn notes(&self) -> &[Warning] {
         &self.notes
     }
 
-    /// The configuration of a gateway that serves as the rate limit service.
+    /// The configuration of a gateway that serves as the rate limit service, or in place of the proxy.
     pub fn written(&self) -> String {
         let mut text = if self.front.is_some() { FRONT_HEAD } else { HEAD }.to_owned();
         if !self.notes.is_empty() {
@@ -215,9 +215,9 @@ impl Descriptor {
 }
 
 impl Names {
-    /// A name for the limit of descriptors with these entries.
+    /// An unused name for the limit of descriptors with these entries.
     fn of<'e>(&mut self, domain: &str, entries: impl Iterator<Item = (&'e str, Option<&'e str>)>) -> String {
-        /// Room for a number behind it.
+        /// Leaves room for a number at the end.
         const LONGEST: usize = 56;
         let mut name = domain.to_owned();
         for (key, value) in entries {
@@ -238,7 +238,7 @@ impl Names {
     }
 }
 
-/// The name of a domain, as Envoy calls it too.
+/// The name of a domain, which is also its name in Envoy's configuration.
 fn domain_name(field: &Field<'_>) -> Option<String> {
     const EXPECTED: &str = "the name of a domain";
     let name = field.word(EXPECTED)?.text.into_owned();
@@ -260,7 +260,7 @@ fn text(field: &Field<'_>, expected: &str) -> Option<String> {
     Some(text)
 }
 
-/// A value as YAML.
+/// Formats a value as YAML.
 fn scalar(text: &str) -> String {
     let text = text.replace("${", "$${");
     let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
@@ -269,12 +269,12 @@ fn scalar(text: &str) -> String {
     if is_plain { text } else { serde_json::Value::from(text).to_string() }
 }
 
-/// A list in YAML.
+/// Formats a list as YAML.
 fn list(texts: &[String]) -> String {
     format!("[{}]", texts.iter().map(|text| scalar(text)).collect::<Vec<_>>().join(", "))
 }
 
-/// A length of time in the largest unit that leaves no rest. [`Nanos`](crate::units::Nanos) rounds long ones when it is shown.
+/// Formats a length of time in the largest unit that divides it. [`Nanos`](crate::units::Nanos) rounds long ones when shown.
 fn duration(seconds: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
     let exact = units.iter().find(|(unit, _)| seconds.is_multiple_of(*unit));

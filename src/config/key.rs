@@ -1,4 +1,4 @@
-//! What a limit counts by, and what nodes are chosen by: parts of a key.
+//! Keys: the values that a limit counts by, or by which an upstream chooses nodes.
 
 use crate::config::field_path::{A_PATH, parse_path};
 use crate::config::problem::Problem;
@@ -21,7 +21,7 @@ const WORDS: [(&str, KeyPart); 8] = [
     ("upstream_node", KeyPart::UpstreamNode),
 ];
 
-/// A limit's `key`: one part, a list of parts, or `all`.
+/// Reads a limit's `key`: one part, a list of parts, or `all`.
 pub(super) fn read(field: &Field<'_>) -> Option<Key> {
     if !field.is_list() {
         return match field.is_word() && &*field.word(EXPECTED)?.text == "all" {
@@ -32,7 +32,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Key> {
     each_once(&field.nonempty_list(EXPECTED)?, part, KeyPart::describe).map(|parts| Key { parts })
 }
 
-/// One part.
+/// Reads one part of a key.
 pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
     if field.is_word() {
         return word(field);
@@ -90,7 +90,7 @@ pub(super) fn named(text: &str) -> Result<String, InvalidValue> {
 }
 
 pub(super) fn cookie_name(text: &str) -> Result<String, InvalidValue> {
-    // the names of cookies and of header fields are made of the same characters (RFC 6265, section 4.1.1)
+    // names of cookies and of header fields consist of the same characters (RFC 6265, section 4.1.1)
     match http::HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_owned()),
         Err(_) => Err(InvalidValue { message: "is not the name of a cookie".to_owned(), hint: None }),

@@ -26,26 +26,26 @@ use crate::ruleset::request_overrides::RequestOverrides;
 use crate::ruleset::{LimitId, graphql, request_field};
 use crate::units::Cost;
 
-/// The most plans: each limit has terms for each.
+/// The largest number of plans: each limit has terms for each plan.
 const MOST_PLANS: usize = 1_000;
 
-/// The most pairs of a limit and a plan.
+/// The largest number of pairs of a limit and a plan.
 const MOST_TERMS: usize = 1_000_000;
 
-/// A state of more bytes than this is worth a warning.
+/// A key's state of more bytes than this causes a warning.
 const LARGE_STATE: u64 = 1 << 20;
 
-/// A limit that was read: as written, and as requests meet it (where all of it could be understood).
+/// A limit after reading: its configured form, and the compiled limit if all of it could be read.
 pub(super) struct CheckedLimit {
     pub(super) spec: Arc<LimitSpec>,
     pub(super) limit: Option<Limit>,
-    /// What is tried out beside it.
+    /// The candidate that the gateway tries out beside the limit.
     pub(super) candidate: Option<Candidate>,
-    /// The most that a request is known to take when it comes.
+    /// The largest cost of a request that is known before the response.
     pub(super) largest_cost: Cost,
 }
 
-/// Reads `plans:`. Where a file of limits alone has none, the plans are those that its limits name.
+/// Reads `plans:`. If a file of limits only has no `plans:`, the plans are those that its limits name.
 pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
     let Some(field) = top.get("plans") else {
         let mut names = Names::none("a plan", true);
@@ -85,7 +85,7 @@ fn define_plans_of_limits(top: &Section<'_>, names: &mut Names) {
     }
 }
 
-/// Reads `limits:`; the names, and at their positions the limits that could be read.
+/// Reads `limits:`; returns the names, and at their positions the limits; `None` for a limit that could not be read.
 pub(super) fn read(
     top: &Section<'_>,
     (plans, levels): (&Names, &Names),
@@ -114,8 +114,8 @@ pub(super) fn read(
     (names, limits)
 }
 
-/// The limits, then their candidates as limits of their own that nobody is told of. They stand at the end of every
-/// route that is under their limit.
+/// The limits, followed by their candidates as limits that clients never see. Adds each candidate to the end of every route
+/// that has its limit.
 pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) -> Option<Vec<Limit>> {
     let (mut limits, mut candidates) = (Vec::with_capacity(checked.len()), Vec::new());
     for (position, CheckedLimit { limit, candidate, .. }) in checked.into_iter().enumerate() {
@@ -133,7 +133,7 @@ pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) 
     Some(limits)
 }
 
-/// The fields of the body that the limits of `route` go by, each once.
+/// The fields of the request's JSON body that the limits of `route` read, each once.
 pub(super) fn body_fields(route: &Route, limits: &[Limit]) -> Arc<[FieldPath]> {
     let mut fields: Vec<FieldPath> = Vec::new();
     for field in route.limits.iter().filter_map(|id| limits.get(id.0)).flat_map(Limit::body_fields) {
@@ -144,7 +144,7 @@ pub(super) fn body_fields(route: &Route, limits: &[Limit]) -> Arc<[FieldPath]> {
     fields.into()
 }
 
-/// The longest text in the body that the limits of `route` go by.
+/// The longest text in the body that the limits of `route` have to read, in bytes.
 pub(super) fn longest_text(route: &Route, limits: &[Limit]) -> usize {
     let reads_documents = |limit: &Limit| matches!(limit.cost, CostRule::GraphQl(_));
     match route.limits.iter().filter_map(|id| limits.get(id.0)).any(reads_documents) {
@@ -168,7 +168,7 @@ impl<'a> LimitReader<'_, 'a> {
     fn read(&self) -> Option<CheckedLimit> {
         let section = self.field.mapping("the settings of a limit")?.with(&LIMIT);
         let Some(algorithm) = self.algorithm(&section) else {
-            // what else may stand here is not known, but what stands here whatever the algorithm can be checked
+            // the parameters of an unknown algorithm are unknown too, but the settings of every limit can be checked
             self.read_others(&section);
             return None;
         };
@@ -300,7 +300,7 @@ impl<'a> LimitReader<'_, 'a> {
         Some(key)
     }
 
-    /// The level whose groups have the parameters.
+    /// The level whose groups have overrides of this limit: the innermost one in the key, unless the key has the customer.
     fn level(&self, key: &Key) -> Option<String> {
         let counts_by = |level: &&str| key.parts.contains(&KeyPart::Group((*level).to_owned()));
         let of_customers = key.parts.contains(&KeyPart::Customer);
@@ -337,7 +337,7 @@ impl<'a> LimitReader<'_, 'a> {
         }
     }
 
-    /// A delay for a limit that admits at once or not at all.
+    /// Warns of a delay under a limit whose rules admit at once or not at all.
     fn warn_of_idle_delay(&self) {
         self.field.findings().add(
             Problem::warning(self.field.key_place(), "admits at once or not at all: `over_limit.delay` has no effect")
@@ -345,8 +345,8 @@ impl<'a> LimitReader<'_, 'a> {
         );
     }
 
-    /// A queue without a longest wait denies everything that would have to queue, which is seldom meant. The other
-    /// algorithms that reserve do well without.
+    /// Warns of a queue without `max_wait`, which denies every request that would have to wait. The other algorithms that
+    /// reserve tokens work well without one.
     fn warn_of_queues(&self, spec: &LimitSpec) {
         let delays = |arguments: &Arguments| arguments.has("delay_after");
         let queues = spec.algorithm.as_str() == "leaky_queue" || spec.all_arguments().any(delays);
@@ -358,7 +358,7 @@ impl<'a> LimitReader<'_, 'a> {
         }
     }
 
-    /// A log of everything is seldom meant to be that long.
+    /// Warns of states that take much memory for each key, like a log of all requests.
     fn warn_of_large_states(&self, rules: &[Rule]) {
         let largest = rules.iter().map(Rule::largest_state).max().unwrap_or(0);
         if largest > LARGE_STATE {
@@ -369,7 +369,7 @@ impl<'a> LimitReader<'_, 'a> {
     }
 }
 
-/// What stands in a limit whatever its algorithm; `None` is what could not be read.
+/// The settings that every limit has, whatever its algorithm; `None` for a setting that could not be read.
 struct Others<'a> {
     key: Option<Key>,
     shadow: Option<bool>,

@@ -1,4 +1,4 @@
-//! Where tollgate listens, and how connections come in there.
+//! `listeners:`, `admin:`, `workers:`, `connections:`: the addresses that tollgate listens on, and bounds on connections.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -14,38 +14,38 @@ use crate::ruleset::{ConnectionBounds, Endpoint, Peers, Serves, SocketPath};
 /// The addresses that tollgate listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// For the requests it guards; at least one.
+    /// The addresses for requests that the gateway guards; at least one.
     pub listeners: Vec<Listener>,
-    /// For metrics, health and inspection.
+    /// The address for metrics, health and inspection.
     pub admin: SocketAddr,
-    /// How many threads serve clients, 1 to 1024; `None` for one on each core.
+    /// The number of threads that serve clients, 1 to 1024; `None` for one thread for each core.
     pub workers: Option<usize>,
 }
 
 impl Server {
-    /// Where the admin interface is by default: out of reach for other machines.
+    /// The default address of the admin port, which other machines cannot reach.
     pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 }
 
-/// One place where requests come in.
+/// One address at which requests come in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Where it is.
+    /// The address, or the path of a socket.
     pub address: Endpoint,
-    /// Absent where clients speak in the clear.
+    /// The listener's TLS settings; `None` where clients connect in plain text.
     pub tls: Option<ListenerTls>,
-    /// What requests that come in there are.
+    /// The service at this address: proxying, or answers to another proxy.
     pub serves: Serves,
-    /// Whether HTTP/2 is spoken beside HTTP/1.1.
+    /// Whether the listener speaks HTTP/2 beside HTTP/1.1.
     pub http2: bool,
-    /// Whose connections begin by saying whom they are for (PROXY protocol).
+    /// The peers whose connections begin with the client's address (PROXY protocol).
     pub proxy_protocol: Peers,
-    /// How many connections there may be at once; `None` for as many as elsewhere.
+    /// The largest number of connections at once; `None` for no bound of its own.
     pub max_connections: Option<usize>,
 }
 
 impl Listener {
-    /// A listener as it is where nothing but its address is said.
+    /// A listener with an address and the defaults of all other settings.
     pub const fn plain(address: SocketAddr) -> Self {
         let proxy_protocol = Peers { networks: Vec::new(), unix: false };
         Self {
@@ -59,46 +59,46 @@ impl Listener {
     }
 }
 
-/// How TLS is spoken at a listener.
+/// The listener's TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerTls {
-    /// Where it is written.
+    /// The position of `tls` in the file.
     pub place: Place,
-    /// At least one; the first is for clients that ask for no name, or for one that no certificate has.
+    /// At least one. Clients that ask for no name, or for a name that no certificate has, get the first certificate.
     pub certificates: Vec<CertificateFiles>,
-    /// Absent where clients are asked for none.
+    /// The settings for client certificates; `None` where the listener asks for none.
     pub client_certificates: Option<ClientCertificates>,
-    /// Whether TLS 1.2 is spoken beside 1.3.
+    /// Whether the listener speaks TLS 1.2 beside 1.3.
     pub allows_1_2: bool,
 }
 
-/// A certificate and its key.
+/// The files of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The certificate, with those between it and one that clients believe after it.
+    /// The certificate, followed by the intermediate certificates up to one that clients trust.
     pub cert: NamedFile,
     /// Its private key.
     pub key: NamedFile,
 }
 
-/// What clients show.
+/// The settings for client certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificates {
-    /// Whose certificates are believed.
+    /// The authorities whose client certificates the listener accepts.
     pub ca: NamedFile,
-    /// Whether a client without one is turned away.
+    /// Whether the listener refuses a client without a certificate.
     pub required: bool,
 }
 
-/// The most listeners.
+/// The largest number of listeners.
 const MOST_LISTENERS: usize = 64;
-/// The most certificates of a listener.
+/// The largest number of certificates of a listener.
 const MOST_CERTIFICATES: usize = 1_000;
 
 const ADDRESS: &str = "an address and a port, like `0.0.0.0:8080` or `[::]:8080`";
 const ENDPOINT: &str = "an address and a port, like `0.0.0.0:8080`, or a path, like `unix:/run/tollgate.sock`";
 const MODE: &str = "what of `rwxrwxrwx` is set, in octal, like `660`";
-/// What stands in front of a path.
+/// The prefix of an address that is a path.
 const UNIX: &str = "unix:";
 const A_PEM_FILE: &str = "the name of a file in PEM";
 const CERTIFICATES: &str = "a list, like `[{cert: api.crt, key: api.key}]`";
@@ -160,7 +160,7 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
         let tls = section.get_with("tls", tls);
         let serves = serves(&section);
         let speaks_grpc = serves.is_some_and(Serves::speaks_grpc);
-        // who speaks TLS says which HTTP; in the clear, the first bytes would have to
+        // with TLS, the client negotiates the version of HTTP; in plain text, only the connection's first bytes would tell
         let http2 = section.get_or("http2", section.has("tls") || speaks_grpc, Field::flag);
         if let (true, Some(false), Some(field)) = (speaks_grpc, http2, section.get("http2")) {
             return field.fail(field.error("leaves no way to ask: gRPC is spoken over HTTP/2").expected("`true`"));
@@ -190,7 +190,7 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
     }))
 }
 
-/// Reads `serves` and what goes with it.
+/// Reads `serves` and `denied_status`.
 fn serves(section: &Section<'_>) -> Option<Serves> {
     let serves = section.get_or("serves", Serves::Proxy, |field| field.choice(&Serves::ALL));
     let Some(field) = section.get("denied_status") else { return serves };
@@ -256,7 +256,7 @@ fn mode(field: &Field<'_>) -> Option<u32> {
     })
 }
 
-/// An address, or a path, which is made with `mode`.
+/// Reads an address, or a path, which gets the file mode `mode`.
 fn endpoint(field: &Field<'_>, mode: Option<u32>) -> Option<Endpoint> {
     let word = field.word(ENDPOINT)?;
     let Some(path) = word.text.strip_prefix(UNIX) else {
@@ -308,7 +308,7 @@ fn free(field: &Field<'_>, address: SocketAddr, taken: &[(SocketAddr, Field<'_>)
     }
 }
 
-/// Whether two places cannot be listened on at once.
+/// Whether tollgate cannot listen on both endpoints.
 fn are_one(a: &Endpoint, b: &Endpoint) -> bool {
     match (a, b) {
         (Endpoint::Inet(a), Endpoint::Inet(b)) => collide(*a, *b),
@@ -316,7 +316,7 @@ fn are_one(a: &Endpoint, b: &Endpoint) -> bool {
     }
 }
 
-/// Whether two addresses cannot be listened on at once; port 0 stands for any free port.
+/// Whether tollgate cannot listen on both addresses; port 0 stands for any free port.
 pub(super) fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let same_family = a.is_ipv4() == b.is_ipv4();
     let overlap = a.ip() == b.ip() || (same_family && (a.ip().is_unspecified() || b.ip().is_unspecified()));

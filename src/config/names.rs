@@ -1,4 +1,4 @@
-//! Names that other parts of the file refer to.
+//! Names to which other parts of the file refer.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,29 +9,29 @@ use crate::config::scalar::InvalidValue;
 use crate::config::values::check_name;
 use crate::config::words;
 
-/// The most names that a message lists.
+/// The largest number of names that a message lists.
 const MOST_LISTED: usize = 10;
 
-/// The names of one kind of thing, and which of them are used.
+/// The names of one kind of thing, and whether the file uses them.
 ///
-/// A name whose definition is broken is a name all the same, so that its users are not refused too.
+/// A name whose definition has errors still exists, so that references to it cause no further errors.
 pub(super) struct Names {
-    /// What they name, with its article: `a limit`.
+    /// The kind of thing, with its article: `a limit`.
     what: &'static str,
     positions: HashMap<String, usize>,
     places: Vec<(String, Place)>,
     used: RefCell<Vec<bool>>,
-    /// Whether the definitions could be read at all; if not, nothing can be said about a name.
+    /// Whether the definitions could be read at all. If not, `find` reports no unknown names.
     readable: bool,
 }
 
 impl Names {
-    /// No names; `readable` if there are no definitions, else they could not be read.
+    /// No names. `readable` says whether there are no definitions (true), or definitions that could not be read (false).
     pub(super) fn none(what: &'static str, readable: bool) -> Self {
         Self { what, positions: HashMap::new(), places: Vec::new(), used: RefCell::default(), readable }
     }
 
-    /// Adds a name that stands at `place`; its position, or `None` (and a finding) if it is no name or a known one.
+    /// Adds a name that stands at `place`; returns its position, or `None` (and a finding) if it is invalid or taken.
     pub(super) fn define(&mut self, name: &str, field: &Field<'_>, place: Place) -> Option<usize> {
         if let Err(InvalidValue { message, hint }) = check_name(name) {
             return field.fail(Problem::error(place, message).hint(hint));
@@ -48,7 +48,7 @@ impl Names {
         Some(position)
     }
 
-    /// How many there are.
+    /// The number of names.
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
@@ -58,18 +58,18 @@ impl Names {
         self.places.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The position of the name that is `field`'s value, which counts as used from here on.
+    /// The position of the name in `field`'s value. Marks the name as used.
     pub(super) fn resolve(&self, field: &Field<'_>) -> Option<usize> {
         let word = field.word(&format!("the name of {}", self.what))?;
         self.find(&word.text, field, || Problem::error(field.place(), "").found(field.describe()))
     }
 
-    /// The position of `name`, which stands somewhere in the value of `field`.
+    /// The position of `name`, which stands inside the value of `field`. Marks the name as used.
     pub(super) fn resolve_name(&self, name: &str, field: &Field<'_>) -> Option<usize> {
         self.find(name, field, || Problem::error(field.place(), "").found(words::shown(name)))
     }
 
-    /// The position of `name`, which is the name of `field`.
+    /// The position of `name`, which is the key of `field`. Marks the name as used.
     pub(super) fn resolve_key(&self, name: &str, field: &Field<'_>) -> Option<usize> {
         self.find(name, field, || Problem::error(field.key_place(), ""))
     }
@@ -94,7 +94,7 @@ impl Names {
         field.fail(Problem { message, ..problem() }.expected(expected).hint(hint))
     }
 
-    /// The names that nothing referred to, and where they stand.
+    /// The names to which nothing refers, and their places.
     pub(super) fn unused(&self) -> Vec<(String, Place)> {
         let used = self.used.borrow();
         self.places.iter().zip(used.iter()).filter(|(_, used)| !**used).map(|(name, _)| name.clone()).collect()

@@ -1,4 +1,4 @@
-//! What `admin:` says beside its address: who may change something, and what is shown.
+//! The settings of `admin:` other than its address: the rights of operators, and the data that the admin port shows.
 
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::InvalidValue;
@@ -6,24 +6,24 @@ use crate::config::settings::ADMIN;
 use crate::config::store::{NamedFile, named_file};
 use crate::config::values::check_ascii;
 
-/// What operators may do.
+/// The rights of operators, and the data that they see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operators {
-    /// The file of the token that changes are asked for with; without it nothing can be changed.
+    /// The file of the token that a request for a change must carry; `None` allows no changes.
     pub token_file: Option<NamedFile>,
-    /// The file to which changes are added; they go to the log without one.
+    /// The file to which the gateway appends each change; without one, changes go to the log.
     pub audit_log: Option<NamedFile>,
-    /// What browsers may call this gateway, beside `localhost` and its addresses. Lower case, without a port.
+    /// The host names by which browsers may reach the admin port, beside `localhost` and addresses. Lower case, no port.
     pub hosts: Vec<String>,
-    /// Of so many keys that were denied most there are metrics.
+    /// The number of most denied keys that have a metric of their own.
     pub top_denied_metrics: usize,
-    /// The logs that may be replayed.
+    /// The access logs that operators may replay.
     pub replay_logs: Vec<NamedFile>,
 }
 
 const A_FILE: &str = "the name of a file, like `admin.token`";
 
-/// Reads them; the section itself was looked through before.
+/// Reads the settings. `listeners::read` has already checked the section's names.
 pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
     let Some(section) = top.get("admin").and_then(|field| Some(field.mapping_if()?.with(&ADMIN))) else {
         return Some(Operators::default());

@@ -1,4 +1,4 @@
-//! What becomes of a request over a limit.
+//! `over_limit` of a limit: the outcome for a request over the limit.
 
 use http::{HeaderName, header};
 
@@ -15,7 +15,7 @@ use crate::units::Nanos;
 const EXPECTED: &str = "`deny`, `{deny: {status, body, headers}}`, `{delay: {max_wait, max_waiting}}`, \
      `{divert: UPSTREAM}` or `{mark: HEADER}`";
 
-/// Header fields of requests that tollgate or an upstream takes for something else.
+/// Header fields that have another meaning for tollgate or an upstream.
 const TAKEN: [HeaderName; 8] = [
     header::AUTHORIZATION,
     header::CONTENT_TYPE,
@@ -27,15 +27,15 @@ const TAKEN: [HeaderName; 8] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// `over_limit`, and the field of its longest wait.
+/// The result of reading `over_limit`, with the field of its `max_wait`.
 pub(super) struct OverLimitField<'a> {
     /// `None` if it could not be read.
     pub(super) over_limit: Option<OverLimit>,
-    /// `delay.max_wait`, if it is there.
+    /// The field `delay.max_wait`, if it is there.
     pub(super) max_wait: Option<Field<'a>>,
 }
 
-/// Reads `over_limit`. Without `upstreams` nothing is known of them.
+/// Reads `over_limit`. `upstreams` is `None` where the file holds only limits.
 pub(super) fn read<'a>(field: &Field<'a>, upstreams: Option<&Names>) -> OverLimitField<'a> {
     let without_wait = |over_limit| OverLimitField { over_limit, max_wait: None };
     if field.is_word() {
@@ -81,7 +81,7 @@ fn read_delay<'a>(delay: &Field<'a>, denied: Option<Denied>) -> OverLimitField<'
     OverLimitField { over_limit, max_wait }
 }
 
-/// What passes is neither denied nor delayed.
+/// Refuses other settings beside `divert` or `mark`: requests that pass are neither denied nor delayed.
 fn alone(field: &Field<'_>, section: &Section<'_>) -> Option<()> {
     match section.fields().count() {
         1 => Some(()),
@@ -95,7 +95,7 @@ fn alone(field: &Field<'_>, section: &Section<'_>) -> Option<()> {
 fn read_divert(field: &Field<'_>, upstreams: Option<&Names>) -> Option<OverLimit> {
     match upstreams {
         Some(upstreams) => upstreams.resolve(field).map(|position| OverLimit::Divert(UpstreamId(position))),
-        // limits alone: nobody is diverted
+        // the file holds only limits, so that no request is diverted
         None => field.word("the name of an upstream").map(|_| OverLimit::default()),
     }
 }

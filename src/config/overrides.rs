@@ -1,4 +1,4 @@
-//! What a directory says about a customer, read with the words of this configuration.
+//! Overrides in a directory's rows, which are written with the plans, limits and parameters of this configuration.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use crate::ruleset::overrides::{InvalidOverride, Override, Overrides, OverridesR
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::Cost;
 
-/// The plans and limits of a configuration, as a directory's rows refer to them. Cheap to clone.
+/// The plans and limits of a configuration, to which a directory's rows refer. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfiguredOverrides(Arc<Words>);
 
 #[derive(Debug, PartialEq)]
 struct Words {
     plans: Vec<String>,
-    /// The positions of plans by their names: a directory may have a million rows.
+    /// The positions of plans by their names, for fast lookups: a directory may have a million rows.
     plan_ids: HashMap<String, PlanId>,
     /// The levels of groups, the outermost first.
     levels: Vec<String>,
-    /// `None` where they cannot be told because the configuration is wrong: then nothing is said of overrides.
+    /// `None` where the configuration's limits have errors; the overrides are then not read.
     limits: Option<KnownLimits>,
 }
 
 #[derive(Debug, PartialEq)]
 struct KnownLimits {
-    /// At the limits' positions.
+    /// The limits, at their positions in the configuration.
     limits: Vec<KnownLimit>,
     /// The positions of limits by their names.
     positions: HashMap<String, usize>,
@@ -46,20 +46,20 @@ struct KnownLimits {
 #[derive(Debug, PartialEq)]
 struct KnownLimit {
     spec: Arc<LimitSpec>,
-    /// The most that a request is known to take.
+    /// The largest cost of a request that is known before the response.
     largest_cost: Cost,
-    /// Whether it warns at a share of its quota.
+    /// Whether the limit has `warn_at`.
     warns: bool,
-    /// The level whose groups have its parameters, where customers do not.
+    /// The level whose groups can override the limit; `None` where customers can.
     level: Option<String>,
-    /// Whether some of its plans count by the customer's own time zone.
+    /// Whether some plans of the limit use the customer's time zone.
     zoned: bool,
 }
 
 const OVERRIDES: &str = "limits by their names, each with its parameters or `unlimited`";
 
 impl ConfiguredOverrides {
-    /// For these plans and levels, and these limits at their positions.
+    /// The overrides for these plans and levels, and these limits at their positions.
     pub(super) fn new(plans: &Names, levels: &Names, limits: &[Option<CheckedLimit>]) -> Self {
         let known = |limit: &Option<CheckedLimit>| {
             let CheckedLimit { spec, largest_cost, limit, .. } = limit.as_ref()?;
@@ -76,7 +76,7 @@ impl ConfiguredOverrides {
         Self::with(plans, levels, limits)
     }
 
-    /// For these plans and levels, with limits of which nothing is known.
+    /// The overrides for these plans and levels, without knowledge of the limits.
     pub(super) fn without_limits(plans: &Names, levels: &Names) -> Self {
         Self::with(plans, levels, None)
     }
@@ -92,7 +92,7 @@ impl ConfiguredOverrides {
         &self.0.levels
     }
 
-    /// The arguments that `limit` has for `plan`; its own where the plan is unlimited.
+    /// The limit's arguments for `plan`; the limit's own where the plan is unlimited.
     fn inherited(&self, limit: &LimitSpec, plan: Option<PlanId>) -> Parameters<'static> {
         Parameters::known(limit.arguments(self.name(plan)).unwrap_or(&limit.base).clone())
     }
@@ -101,7 +101,7 @@ impl ConfiguredOverrides {
         self.0.plans.get(plan?.0).map(String::as_str)
     }
 
-    /// What `field` makes of `limit` for a customer, or a group of this level, on `plan`.
+    /// Reads an override of `known` from `field`, for a customer or a group of this level on `plan`.
     fn term(
         &self,
         known: &KnownLimit,
@@ -134,10 +134,10 @@ impl ConfiguredOverrides {
         Some(Override::Rule(Arc::new(in_zone(limit, &overlay, zone).unwrap_or(rule))))
     }
 
-    /// What `limit` asks of somebody on `plan` who has a time zone and no overrides, where that makes a difference.
+    /// The rule for a customer or group on `plan` with a time zone and no override; `None` if the zone makes no difference.
     fn zoned(&self, limit: &KnownLimit, plan: Option<PlanId>, zone: Option<&TimeZone>) -> Option<Override> {
         let limit = zone.and(limit.zoned.then_some(&limit.spec))?;
-        // a plan that is not under the limit has no windows either
+        // a plan to which the limit does not apply has no windows either
         limit.arguments(self.name(plan))?;
         let base = self.inherited(limit, plan);
         let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: None };
@@ -145,7 +145,7 @@ impl ConfiguredOverrides {
     }
 }
 
-/// The rule with the customer's time zone, where it counts by that.
+/// The rule with the customer's time zone; `None` if the limit does not use it.
 fn in_zone(limit: &LimitSpec, overlay: &Overlay<'_, '_>, zone: Option<&TimeZone>) -> Option<Rule> {
     limit.algorithm.build(&overlay.arguments().in_zone(zone?)?).ok().map(Rule::canonical)
 }
@@ -207,7 +207,7 @@ impl OverridesReader for ConfiguredOverrides {
 }
 
 impl KnownLimits {
-    /// Hands each limit that `text` names to `take`, with its position and what stands there.
+    /// Calls `take` for each limit that `text` names, with its position, the limit and its field.
     fn read(&self, text: &str, findings: &Findings, mut take: impl FnMut(usize, &KnownLimit, &Field<'_>)) {
         let Some(root) = document::parse(text, 0, findings) else { return };
         let context = ReadContext { findings, environment: &|_| None };
@@ -224,7 +224,7 @@ impl KnownLimits {
                 None => {
                     let mut place = field.key_place();
                     if words::may_be_secret(name) {
-                        // somebody may have put a credential into the wrong column
+                        // a credential may stand in the wrong column, so the finding hides the name
                         "*".clone_into(&mut place.path);
                     }
                     let near = findings.suggest(name, self.limits.iter().map(|limit| limit.spec.name.as_str()));

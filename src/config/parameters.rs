@@ -1,4 +1,4 @@
-//! The parameters of algorithms: read by their kind, overlaid for plans, built into rules.
+//! The parameters of algorithms: read according to their kinds, overlaid for plans, and built into rules.
 
 use crate::algorithm::{AlgorithmName, Arguments, Kind, MAX_WAIT, Parameter, Rule, Value};
 use crate::config::problem::Problem;
@@ -9,14 +9,14 @@ use crate::config::{scalar, words};
 /// The parameters that one mapping sets: a limit's own, or those under a plan.
 pub(super) struct Parameters<'a> {
     pub(super) arguments: Arguments,
-    /// Where each stands.
+    /// The field of each parameter.
     fields: Vec<(&'static str, Field<'a>)>,
-    /// Those that are there and could not be read.
+    /// The parameters that are there but could not be read.
     broken: Vec<&'static str>,
 }
 
 impl<'a> Parameters<'a> {
-    /// Reads what `section` sets of the parameters of `algorithm`.
+    /// Reads the parameters of `algorithm` that `section` sets.
     pub(super) fn read(section: &Section<'a>, algorithm: AlgorithmName) -> Self {
         let mut parameters = Self { arguments: Arguments::default(), fields: Vec::new(), broken: Vec::new() };
         for parameter in algorithm.parameters() {
@@ -33,13 +33,13 @@ impl<'a> Parameters<'a> {
         parameters
     }
 
-    /// Adds the longest wait, which stands under `over_limit` and concerns the algorithm all the same.
+    /// Adds `max_wait`, which stands under `over_limit` but is a parameter of the algorithm.
     pub(super) fn take_max_wait(&mut self, field: Field<'a>) {
         let value = field.duration().map(Value::Duration);
         self.take(MAX_WAIT, field, value);
     }
 
-    /// Values that hold already, wherever they stand.
+    /// Parameters with checked values, whose fields are not known.
     pub(super) fn known(arguments: Arguments) -> Self {
         Self { arguments, fields: Vec::new(), broken: Vec::new() }
     }
@@ -56,7 +56,7 @@ impl<'a> Parameters<'a> {
         self.fields.iter().find(|(known, _)| *known == name).map(|(_, field)| field)
     }
 
-    /// Whether it is there, whatever it says, or something was probably meant to be it.
+    /// Whether the parameter is there, valid or not, or a misspelt name probably means it.
     fn attempts(&self, name: &str) -> bool {
         self.arguments.has(name) || self.field(name).is_some() || self.broken.contains(&name)
     }
@@ -93,16 +93,16 @@ fn read_value(field: &Field<'_>, parameter: &Parameter) -> Option<Value> {
     }
 }
 
-/// What holds for one plan, or for requests without one.
+/// The parameters of one plan, or of requests without a plan.
 pub(super) struct Overlay<'p, 'a> {
     pub(super) algorithm: AlgorithmName,
     pub(super) base: &'p Parameters<'a>,
-    /// The plan, and what it sets itself.
+    /// The plan's name and the parameters that it sets itself.
     pub(super) plan: Option<(&'p str, &'p Parameters<'a>)>,
 }
 
 impl Overlay<'_, '_> {
-    /// The plan's values over the limit's.
+    /// The plan's arguments on top of the limit's.
     pub(super) fn arguments(&self) -> Arguments {
         match self.plan {
             Some((_, plan)) => self.base.arguments.overlaid(&plan.arguments),
@@ -117,14 +117,14 @@ impl Overlay<'_, '_> {
         required.map(|parameter| parameter.name).filter(|name| !is_set(name)).collect()
     }
 
-    /// Whether a parameter that applies could not be read, which was said already.
+    /// Whether a parameter that applies could not be read; it already has a finding.
     pub(super) fn is_broken(&self) -> bool {
         let plan = self.plan.map(|(_, plan)| plan);
         let replaced = |name: &str| plan.is_some_and(|plan| plan.field(name).is_some());
         plan.is_some_and(|plan| !plan.broken.is_empty()) || self.base.broken.iter().any(|name| !replaced(name))
     }
 
-    /// The rule, built. Bad values are reported where they stand, else at `named`, which is the plan or the limit.
+    /// Builds the rule. A bad value is reported at its own field, otherwise at `named`, which is the plan or the limit.
     pub(super) fn build(&self, named: &Field<'_>) -> Option<Rule> {
         let missing = self.missing();
         if !missing.is_empty() {
@@ -149,13 +149,13 @@ impl Overlay<'_, '_> {
         named.fail(Problem::error(named.key_place(), format!("`{}` {}", invalid.parameter, invalid.problem)))
     }
 
-    /// What the algorithm takes, in words.
+    /// The names of the algorithm's parameters, for a message.
     pub(super) fn takes(&self) -> String {
         takes(self.algorithm)
     }
 }
 
-/// What the algorithm takes, in words.
+/// The names of the algorithm's parameters, for a message.
 pub(super) fn takes(algorithm: AlgorithmName) -> String {
     let names = |required: bool| {
         algorithm

@@ -1,4 +1,4 @@
-//! `prices:`, and what of it costs go by.
+//! `prices:`, and the parts of `cost` that use prices.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::config::scalar;
 use crate::config::settings::MODEL;
 use crate::ruleset::prices::{ModelPrices, Price, Prices};
 
-/// The table; inside `None` where the file has none, outside where it cannot be read.
+/// The price table. The outer `None` means that it could not be read, the inner one that the file has none.
 pub(super) type PriceTable = Option<Option<Arc<Prices>>>;
 
-/// The row of models that are not listed.
+/// The row for models that are not in the table.
 const DEFAULT: &str = "default";
 
 const ROW: &str = "prices of a million tokens, like `{ input: 0.15, output: 0.60 }`";
@@ -60,7 +60,7 @@ fn read_table(field: &Field<'_>) -> Option<Prices> {
     Some(Prices::new(columns, by_model, default))
 }
 
-/// Reads where requests name their model.
+/// Reads the place where requests name their model.
 pub(super) fn read_model(field: &Field<'_>, prices: &PriceTable) -> Option<ModelPrices> {
     let section = field.section(&MODEL)?;
     let path = section.required("request_field", A_PATH)?.parsed(A_PATH, parse_path)?;
@@ -70,7 +70,7 @@ pub(super) fn read_model(field: &Field<'_>, prices: &PriceTable) -> Option<Model
     }
 }
 
-/// Reads the name of a price: the column that has it.
+/// Reads the name of a price; returns the position of its column.
 pub(super) fn read_column(field: &Field<'_>, prices: &PriceTable) -> Option<usize> {
     let name = field.word("the name of a price in `prices`")?.text;
     let Some(prices) = prices.as_ref()? else {

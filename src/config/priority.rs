@@ -1,4 +1,4 @@
-//! `priority` of a limit: how much of its room the requests of each plan may use.
+//! `priority` of a limit: the share of its quota that requests of each plan may use.
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Consistency, Mode, Sharing};
@@ -7,7 +7,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::warn_at::has_share_in_use;
 
-/// Reads the percent of each plan, at the plan's position.
+/// Reads the percentage of each plan, at the plan's position.
 pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Vec<u8>> {
     let mut percents = vec![100; plans.len()];
     let section = field.mapping("plans by their names, each with the percent of the room that it may use")?;
@@ -23,7 +23,7 @@ pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Vec<u8>> {
     Some(percents)
 }
 
-/// Refuses, at `field`, a priority where there is no room of which plans could use a part, or nobody to keep it free for.
+/// Refuses, at `field`, a priority for a limit that never denies, has a candidate, is leased, or has no fixed quota.
 pub(super) fn check(
     field: &Field<'_>,
     limit: &Section<'_>,
@@ -54,7 +54,7 @@ pub(super) fn check(
     }
 }
 
-/// Whether what is used of the rule's room is one number, to which each request adds its cost.
+/// Whether the used part of the rule's quota is one number, to which each request adds its cost.
 fn has_room(rule: &Rule) -> bool {
     has_share_in_use(rule) && !rule.reserves() && !rule.denials_count() && rule.name() != AlgorithmName::Exponential
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Problems in a configuration, with their places.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 /// A position in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
-    /// Of which text: 0 is the configuration, 1 the first file that it includes.
+    /// The number of the text: 0 is the configuration, 1 the first file that it includes.
     pub text: usize,
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
 }
 
@@ -19,19 +19,19 @@ impl Mark {
     pub const START: Self = Self { text: 0, line: 1, column: 1 };
 }
 
-/// A place in a file: what a finding is about.
+/// A place in a file, for a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file, as the caller named it.
     pub file: Arc<str>,
-    /// Where in its text; `None` if it is about the file, whose text was not read.
+    /// The position in the file's text; `None` for a finding about a file whose text was not read.
     pub mark: Option<Mark>,
-    /// The way there from the top of the document (`limits.per-customer.rate`, `routes[2].match`); empty for the top.
+    /// The path from the top of the document (`limits.per-customer.rate`, `routes[2].match`); empty for the top.
     pub path: String,
 }
 
 impl Place {
-    /// This place as the first of two, for a finding at `other`.
+    /// A text that names this place as the first of two, for a finding at `other`.
     pub(crate) fn as_first(&self, other: &Self) -> Option<String> {
         let Mark { line, column, .. } = self.mark?;
         let file = if self.file == other.file { String::new() } else { format!("in {}, ", self.file) };
@@ -39,37 +39,37 @@ impl Place {
     }
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The configuration is refused.
+    /// tollgate refuses the configuration.
     Error,
-    /// The configuration works, but probably not as meant.
+    /// The configuration works, but probably not as the operator means it.
     Warning,
 }
 
-/// One finding. Holds no secret: values that may be one are described, not quoted.
+/// One finding. It holds no secret: it describes values that may be secrets, and does not quote them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Where it is.
+    /// The place of the problem.
     pub place: Place,
-    /// What is wrong, to be read after the path.
+    /// The message, which follows the path.
     pub message: String,
-    /// What is there.
+    /// The value in the file.
     pub found: Option<String>,
-    /// What should be there.
+    /// A description of valid values.
     pub expected: Option<String>,
-    /// What to do about it.
+    /// A suggestion for the operator.
     pub hint: Option<String>,
 }
 
-/// A finding that does not refuse the configuration; its severity is [`Severity::Warning`].
+/// A finding that does not make the configuration invalid; its severity is [`Severity::Warning`].
 pub type Warning = Problem;
 
 impl Problem {
-    /// An error at `place`; `message` is read after the path.
+    /// An error at `place`; `message` follows the path.
     pub(crate) fn error(place: Place, message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, place, message: message.into(), found: None, expected: None, hint: None }
     }
@@ -84,7 +84,7 @@ impl Problem {
         Headline(self)
     }
 
-    /// What was found, what was expected and a hint, each behind the end of a line.
+    /// The found value, the expected one and the hint, each on a new line.
     pub fn details(&self) -> impl fmt::Display {
         Details(self)
     }
@@ -108,7 +108,7 @@ impl Problem {
     }
 }
 
-/// What may be given as a hint: a text, or perhaps one.
+/// A hint: a text, or an optional one.
 pub(crate) struct Hint(Option<String>);
 
 impl From<&str> for Hint {
@@ -157,7 +157,7 @@ impl fmt::Display for Headline<'_> {
     }
 }
 
-/// What was found, what was expected and a hint, each behind the end of a line.
+/// The found value, the expected one and the hint, each on a new line.
 struct Details<'p>(&'p Problem);
 
 impl fmt::Display for Details<'_> {
@@ -173,14 +173,14 @@ impl fmt::Display for Details<'_> {
     }
 }
 
-/// Everything found in a configuration that is refused, in the order of the text.
+/// All findings about a refused configuration, in the order of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
-    /// Why it is refused; at least one.
+    /// The errors; at least one.
     pub errors: Vec<Problem>,
-    /// What is suspicious besides.
+    /// The warnings.
     pub warnings: Vec<Warning>,
-    /// How many errors there are beyond those kept.
+    /// The number of errors beyond those in `errors`.
     pub more: usize,
 }
 

@@ -1,15 +1,15 @@
-//! `quota_unit` of a limit: what its quota counts, as clients are told.
+//! `quota_unit` of a limit: the unit of its quota, for clients.
 
 use crate::algorithm::AlgorithmName;
 use crate::config::read::Field;
 use crate::config::scalar::InvalidValue;
 use crate::ruleset::cost::CostRule;
 
-/// The unit of a quota that names none.
+/// The unit of a quota without `quota_unit`.
 pub(super) const REQUESTS: &str = "requests";
 const LONGEST: usize = 40;
 
-/// Reads it.
+/// Reads `quota_unit`.
 pub(super) fn read(field: &Field<'_>) -> Option<String> {
     let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
     field.parsed("a word of small letters, digits, `-` and `_`, like `tokens`", |text| {
@@ -20,7 +20,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<String> {
     })
 }
 
-/// The IETF draft's word for what a limit counts; `None` for requests, and where it has none.
+/// The IETF draft's word for the unit of a limit; `None` for requests, and where the draft has no word.
 pub(super) const fn of(algorithm: AlgorithmName, cost: &CostRule) -> Option<&'static str> {
     match cost {
         _ if algorithm.holds() => Some("concurrent-requests"),

@@ -1,6 +1,6 @@
-//! A cursor over the document that reads fields and collects what is wrong with them.
+//! A cursor over the document that reads fields and collects their problems.
 //!
-//! A reading method that returns `None` has added a finding already, so callers just go on: one error per cause.
+//! A reading method that returns `None` has already added a finding, so that callers simply go on: one error for each cause.
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
@@ -16,28 +16,28 @@ use crate::config::scalar::InvalidValue;
 use crate::config::settings::{Kind, Presence, Table};
 use crate::config::{unneeded, words};
 
-/// What all fields of a file share.
+/// The context that all fields of a file share.
 pub(super) struct ReadContext<'a> {
     pub(super) findings: &'a Findings,
     pub(super) environment: Environment<'a>,
 }
 
-/// A value and where it is.
+/// A value and its place.
 #[derive(Clone)]
 pub(super) struct Field<'a> {
     context: &'a ReadContext<'a>,
     node: &'a YamlNode,
-    /// Where its name stands; the value itself where it has none.
+    /// The position of the field's name, or of the value where it has no name.
     key_mark: Mark,
     path: Path<'a>,
     secret: bool,
-    /// What it takes, and what it is where it is left out, as the table of its section says; absent of names that a file
+    /// The kind of the value and its default, from the table of the field's section; `None` for names that the operator
     /// chooses.
     kind: Option<&'static Kind>,
     default: Option<&'static str>,
 }
 
-/// The way to a value, which is written out for findings only.
+/// The path of a value, which is written out only for findings.
 #[derive(Clone, Default)]
 struct Path<'a>(Option<Rc<Step<'a>>>);
 
@@ -46,7 +46,7 @@ struct Step<'a> {
     below: Below<'a>,
 }
 
-/// What is one step below.
+/// One step down a path.
 enum Below<'a> {
     Key(&'a str),
     Item(usize),
@@ -69,7 +69,7 @@ impl<'a> Path<'a> {
 /// A single value.
 pub(super) struct Word<'a> {
     pub(super) text: Cow<'a, str>,
-    /// Whether it was written without quotes.
+    /// Whether the value is written without quotes.
     pub(super) plain: bool,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Field<'a> {
         Self { context, node, key_mark: node.mark, path: Path::default(), secret: false, kind: None, default: None }
     }
 
-    /// The same field, whose value must never be shown.
+    /// The same field, marked as secret: findings never show its value.
     #[must_use]
     pub(super) fn secret(mut self) -> Self {
         self.secret = true;
@@ -94,22 +94,22 @@ impl<'a> Field<'a> {
         self.node.mark
     }
 
-    /// Where the value stands.
+    /// The place of the value.
     pub(super) fn place(&self) -> Place {
         self.findings().place(self.node.mark, &self.path.written())
     }
 
-    /// Where its name stands.
+    /// The place of the field's name.
     pub(super) fn key_place(&self) -> Place {
         self.findings().place(self.key_mark, &self.path.written())
     }
 
-    /// An error about the value, which says what was found.
+    /// An error about the value, with a description of the value.
     pub(super) fn error(&self, message: impl Into<String>) -> Problem {
         Problem::error(self.place(), message).found(self.describe())
     }
 
-    /// Adds `problem`; `None`, for `return`.
+    /// Adds `problem` and returns `None`.
     pub(super) fn fail<T>(&self, problem: Problem) -> Option<T> {
         self.findings().add(problem);
         None
@@ -120,7 +120,7 @@ impl<'a> Field<'a> {
         self.findings().add(Problem::warning(self.place(), message).hint(hint));
     }
 
-    /// The value in words, for `found`.
+    /// A description of the value, for `found`.
     pub(super) fn describe(&self) -> String {
         match &self.node.content {
             Content::Sequence(_) => "a list".to_owned(),
@@ -140,7 +140,7 @@ impl<'a> Field<'a> {
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
-    /// Whether the value is a single one.
+    /// Whether the value is a single value.
     pub(super) fn is_word(&self) -> bool {
         matches!(self.node.content, Content::Scalar { .. }) && !self.is_nothing()
     }
@@ -155,7 +155,7 @@ impl<'a> Field<'a> {
         self.fail(self.error(message).expected(expected))
     }
 
-    /// The single value, environment variables put in; `expected` says what it should be.
+    /// The single value, with environment variables replaced; `expected` describes valid values.
     pub(super) fn word(&self, expected: &str) -> Option<Word<'a>> {
         self.word_with(expected, |value| value)
     }
@@ -175,12 +175,12 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The single value as `parse` reads it.
+    /// The single value, parsed by `parse`.
     pub(super) fn parsed<T>(&self, expected: &str, parse: impl FnOnce(&str) -> Result<T, InvalidValue>) -> Option<T> {
         self.parsed_with(expected, |value| value, parse)
     }
 
-    /// [`Field::parsed`] where what environment variables hold would mean something if it were not quoted first.
+    /// [`Field::parsed`] for texts with a syntax of their own: `quote` protects the values of environment variables.
     pub(super) fn parsed_with<T>(
         &self,
         expected: &str,
@@ -191,20 +191,20 @@ impl<'a> Field<'a> {
         match parse(&word.text) {
             Ok(value) => Some(value),
             Err(invalid) => {
-                // a hint may repeat the value, and that may be a secret
+                // a hint may repeat the value, which may be a secret
                 let hint = invalid.hint.filter(|_| !self.secret && matches!(word.text, Cow::Borrowed(_)));
                 self.fail(self.error(invalid.message).expected(expected).hint(hint))
             }
         }
     }
 
-    /// One of these words.
+    /// The value as one of these words.
     pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
         self.choice_or(words, &words::alternatives(words.iter().map(|(word, _)| *word)))
     }
 
-    /// [`Field::choice`] in which some words were called otherwise before: pairs of the former word and the one of today. The
-    /// former one is read, with a warning.
+    /// [`Field::choice`] where some words have been renamed: `former` holds pairs of the former and the current word. This
+    /// accepts a former word with a warning.
     pub(super) fn choice_renamed<T: Copy>(&self, words: &[(&str, T)], former: &[(&str, &str)]) -> Option<T> {
         let renamed = self.renamed(former);
         match words.iter().find(|(word, _)| renamed == Some(*word)) {
@@ -213,7 +213,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The word of today for the value, if it is a former one, of which a warning tells.
+    /// The current word, if the value is a former one; adds a warning then.
     pub(super) fn renamed<'w>(&self, former: &[(&str, &'w str)]) -> Option<&'w str> {
         let Content::Scalar { text, .. } = &self.node.content else { return None };
         let (_, today) = former.iter().find(|(former, _)| former == text)?;
@@ -221,7 +221,7 @@ impl<'a> Field<'a> {
         Some(today)
     }
 
-    /// [`Field::choice`] where something else than words may stand too, so that `expected` says it all.
+    /// [`Field::choice`] where other values than words are valid too; `expected` describes all of them.
     pub(super) fn choice_or<T: Copy>(&self, words: &[(&str, T)], expected: &str) -> Option<T> {
         debug_assert!(
             self.kind.and_then(Kind::words).is_none_or(|known| known.iter().eq(words.iter().map(|(word, _)| word))),
@@ -243,7 +243,7 @@ impl<'a> Field<'a> {
         self.items_if().or_else(|| self.wrong_shape(expected))
     }
 
-    /// The items of a list, if it is one.
+    /// The items of a list, if the value is a list.
     pub(super) fn items_if(&self) -> Option<Vec<Self>> {
         let Content::Sequence(items) = &self.node.content else {
             return None;
@@ -265,12 +265,12 @@ impl<'a> Field<'a> {
         Some(items)
     }
 
-    /// A mapping whose names are not looked at yet.
+    /// A mapping, without a check of its names.
     pub(super) fn mapping(&self, expected: &str) -> Option<Section<'a>> {
         self.mapping_if().or_else(|| self.wrong_shape(expected))
     }
 
-    /// A mapping, if it is one.
+    /// A mapping, if the value is a mapping.
     pub(super) fn mapping_if(&self) -> Option<Section<'a>> {
         match &self.node.content {
             Content::Mapping(entries) => Some(Section::new(self.clone(), entries)),
@@ -283,25 +283,25 @@ impl<'a> Field<'a> {
         self.section_or(table, &format!("a mapping of {}", words::all_of(table.names())))
     }
 
-    /// [`Field::section`] where something else may stand too, so that `expected` says it all.
+    /// [`Field::section`] where other values than a mapping are valid too; `expected` describes all of them.
     pub(super) fn section_or(&self, table: &'static Table, expected: &str) -> Option<Section<'a>> {
         let section = self.mapping(expected)?.with(table);
         section.refuse_others(&table.names());
         Some(section)
     }
 
-    /// What the value is, as the table says.
+    /// The kind of the value, from the table.
     pub(super) const fn kind(&self) -> Option<&'static Kind> {
         self.kind
     }
 
-    /// What it is where it is left out, as the table says.
+    /// The default of the setting, from the table.
     pub(super) const fn default(&self) -> Option<&'static str> {
         self.default
     }
 }
 
-/// All values, if none is missing. Unlike `collect` it goes on after the first that is, so that all are looked at.
+/// All values, if none is `None`. Unlike `collect` it does not stop at the first `None`, so that every value is read.
 pub(super) fn every<T>(values: impl Iterator<Item = Option<T>>) -> Option<Vec<T>> {
     let mut whole = true;
     let found = values.filter_map(|value| {
@@ -312,7 +312,7 @@ pub(super) fn every<T>(values: impl Iterator<Item = Option<T>>) -> Option<Vec<T>
     whole.then_some(found)
 }
 
-/// What `read` makes of each item of a list, each once as `key` tells them apart.
+/// Reads each item of a list with `read`; two items with the same `key` are an error.
 pub(super) fn each_once<'a, T, K: Eq + Hash>(
     items: &[Field<'a>],
     read: impl Fn(&Field<'a>) -> Option<T>,
@@ -327,12 +327,12 @@ pub(super) fn each_once<'a, T, K: Eq + Hash>(
 
 /// A mapping.
 pub(super) struct Section<'a> {
-    /// The mapping as a value.
+    /// The field of the mapping.
     pub(super) field: Field<'a>,
     entries: &'a [Entry],
-    /// Its settings, where the file does not choose its names.
+    /// The settings of the mapping; `None` where the operator chooses the names.
     table: Option<&'static Table>,
-    /// Names that are probably meant by unknown ones, which were reported as such.
+    /// Known names that are similar to unknown ones in the mapping. The unknown names have findings already.
     misspelt: RefCell<Vec<String>>,
 }
 
@@ -341,7 +341,7 @@ impl<'a> Section<'a> {
         Self { field, entries, table: None, misspelt: RefCell::default() }
     }
 
-    /// The same mapping, whose values are what `table` says.
+    /// The same mapping, with the settings of `table`.
     #[must_use]
     pub(super) fn with(self, table: &'static Table) -> Self {
         Self { table: Some(table), ..self }
@@ -365,27 +365,27 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The field `key`, if it is there.
+    /// The field `key`, if the mapping has it.
     pub(super) fn get(&self, key: &str) -> Option<Field<'a>> {
         self.entries.iter().find(|entry| entry.key == key).map(|entry| self.entry(entry))
     }
 
-    /// Whether `key` is there.
+    /// Whether the mapping has `key`.
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)
     }
 
-    /// Whether nothing is there.
+    /// Whether the mapping is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether `key` is absent, but something like it was reported as unknown.
+    /// Whether `key` is absent and a similar unknown name has a finding.
     pub(super) fn is_misspelt(&self, key: &str) -> bool {
         self.misspelt.borrow().iter().any(|meant| meant == key)
     }
 
-    /// The field `key`, whose absence is an error.
+    /// The field `key`; its absence is an error.
     pub(super) fn required(&self, key: &str, expected: &str) -> Option<Field<'a>> {
         self.assert_described(key);
         if let Some(field) = self.get(key) {
@@ -397,7 +397,7 @@ impl<'a> Section<'a> {
         self.field.fail(Problem::error(self.field.key_place(), format!("`{key}` is missing")).expected(expected))
     }
 
-    /// What `read` makes of the field `key`, or `default` where it is absent.
+    /// Reads the field `key` with `read`; `default` where it is absent.
     pub(super) fn get_or<T>(&self, key: &str, default: T, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<T> {
         self.assert_described(key);
         match self.get(key) {
@@ -406,30 +406,30 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// What `read` makes of the field `key`, if it is there: the outer `None` stands for a field that is wrong.
+    /// Reads the field `key` with `read`, if it is there; the outer `None` means that the field has errors.
     pub(super) fn get_with<T>(&self, key: &str, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<Option<T>> {
         self.get_or(key, None, |field| read(field).map(Some))
     }
 
-    /// What is read stands in the table.
+    /// Asserts that `key` is in the table.
     fn assert_described(&self, key: &str) {
         debug_assert!(self.table.is_none_or(|table| table.find(key).is_some()), "`{key}` is in no table");
     }
 
-    /// The entries as they stand in the document, each with its field.
+    /// The entries of the document's mapping, each with its field.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&'a Entry, Field<'a>)> {
         self.entries.iter().map(|entry| (entry, self.entry(entry)))
     }
 
-    /// Names and values, in the order of the text.
+    /// The names and their fields, in the order of the text.
     pub(super) fn fields(&self) -> impl Iterator<Item = (&'a str, Field<'a>)> {
         self.entries.iter().map(|entry| (entry.key.as_str(), self.entry(entry)))
     }
 
-    /// Refuses all names but `keys`.
+    /// Adds an error for each name that is not in `keys`.
     pub(super) fn refuse_others(&self, keys: &[&str]) {
         let findings = self.field.findings();
-        // looked up once, and only where a name is unknown: there may be many of both
+        // computed once, and only for an unknown name: the mapping and `keys` may be long
         let absent = OnceCell::new();
         for entry in self.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
             if findings.only_counts() {
@@ -437,7 +437,7 @@ impl<'a> Section<'a> {
             }
             let (key, mut field) = (entry.key.as_str(), self.entry(entry));
             if words::may_be_secret(key) {
-                // somebody may have written credentials as names
+                // the operator may have written credentials as names
                 field.path = self.field.path.to(Below::Key("*"));
             }
             if let Some((_, why)) = unneeded::NAMES.iter().find(|(name, _)| *name == key) {

@@ -1,4 +1,4 @@
-//! `request_overrides` of a limit: the parameters that requests bring along, and what is believed of them.
+//! `request_overrides` of a limit: the parameters that requests can set, and the bounds on their values.
 
 use std::cmp::Ordering;
 
@@ -16,7 +16,7 @@ use crate::units::{Cost, Nanos, Rate};
 
 const A_RATE: &str = "a number of tokens per time, like `100/s`";
 
-/// Reads them, for a limit of `algorithm`.
+/// Reads the overrides for a limit of `algorithm`.
 pub(super) fn read(field: &Field<'_>, algorithm: AlgorithmName, scope: FileScope) -> Option<RequestOverrides> {
     let can_be = |parameter: &&Parameter| matches!(parameter.kind, Kind::Rate | Kind::Whole);
     let names = words::alternatives(algorithm.parameters().iter().filter(can_be).map(|parameter| parameter.name));
@@ -81,7 +81,7 @@ fn rates(section: &Section<'_>) -> Option<Bounds> {
     Some(Bounds::Rate { min, max, per, read: |text| scalar::rate(text).ok() })
 }
 
-/// A rate, and the time that stands in it.
+/// Parses a rate, and the time in it.
 fn with_time(text: &str) -> Result<(Rate, Nanos), scalar::InvalidValue> {
     let rate = scalar::rate(text)?;
     let time = text.split_once('/').map_or("s", |(_, time)| time);
@@ -95,8 +95,8 @@ fn in_order(max: &Field<'_>, are: bool) -> Option<()> {
     }
 }
 
-/// Refuses, at `field`, bounds within which some of the limit's `rules` would make no limit, or one that does not do what the
-/// limit is for.
+/// Refuses, at `field`, bounds within which some of the limit's `rules` would be invalid, or would not suit the limit's
+/// other settings.
 pub(super) fn check(
     field: &Field<'_>,
     limit: &Section<'_>,

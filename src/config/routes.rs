@@ -1,4 +1,4 @@
-//! `routes:`.
+//! `routes:`: the conditions, upstreams and limits of each route.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
@@ -28,20 +28,20 @@ use crate::ruleset::{LimitId, is_dropped};
 /// The pattern of a route that names no path.
 const EVERY_PATH: &str = "/**";
 
-/// What routes refer to, and what else the file says about them.
+/// The names to which routes refer, and other sections that concern routes.
 pub(super) struct Around<'r> {
     pub(super) needs: Needs,
     pub(super) upstreams: &'r Names,
     pub(super) limits: &'r Names,
-    /// In the order of their names.
+    /// The limits, in the order of their names.
     pub(super) read_limits: &'r [Option<CheckedLimit>],
-    /// What holds for every route.
+    /// The `bypass` of the whole file.
     pub(super) bypass: &'r Bypass,
     /// Whether the file has `cors`.
     pub(super) has_cors: bool,
 }
 
-/// Reads `routes:`; those that could be read.
+/// Reads `routes:`; returns the routes without errors.
 pub(super) fn read(top: &Section<'_>, around: &Around<'_>) -> Vec<Route> {
     const EXPECTED: &str = "a list of routes";
     let mut names = Names::none("a route", true);
@@ -74,7 +74,7 @@ fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
     Some(name)
 }
 
-/// Everything but the name.
+/// Reads all settings of a route but its name.
 fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     const UPSTREAM: &str = "the name of an upstream";
     let Around { needs, upstreams, bypass, has_cors, .. } = *around;
@@ -140,7 +140,7 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     })
 }
 
-/// One upstream, or several with their weights.
+/// Reads `upstream`: one upstream, or several with their weights.
 fn read_upstream(field: &Field<'_>, section: &Section<'_>, upstreams: &Names) -> Option<(UpstreamId, Option<Split>)> {
     if !field.is_list() {
         return upstreams.resolve(field).map(|id| (UpstreamId(id), None));
@@ -174,7 +174,7 @@ struct Match {
 }
 
 impl Default for Match {
-    /// Every request.
+    /// Matches every request.
     fn default() -> Self {
         Self {
             hosts: Vec::new(),
@@ -231,7 +231,7 @@ fn parse_host(text: &str) -> Result<HostPattern, InvalidValue> {
     HostPattern::parse(text).map_err(invalid)
 }
 
-/// `true` for what only has to be there, else its value, or an expression that matches it.
+/// Reads `true` (the name must only be there), a value, or a regular expression.
 fn value_match(field: &Field<'_>) -> Option<ValueMatch> {
     const EXPECTED: &str = "a value, `true` for any, or `{regex: EXPRESSION}`";
     let field = field.clone().secret();
@@ -251,13 +251,13 @@ fn value_match(field: &Field<'_>) -> Option<ValueMatch> {
     }
 }
 
-/// An expression that is held against whole values.
+/// An expression that must match the whole value.
 fn whole_regex(text: &str) -> Result<Regex, InvalidValue> {
     let says = |error: regex::Error| match error {
         regex::Error::CompiledTooBig(_) => "is too large an expression".to_owned(),
         _ => "is not a regular expression".to_owned(),
     };
-    // by itself first: `a)(b` is an expression between brackets only
+    // the expression must be valid by itself: `a)(b` is valid only inside the added parentheses
     let anchored = Regex::new(text).and_then(|_| Regex::new(&format!("^(?:{text})$")));
     anchored.map_err(|error| invalid(says(error)))
 }
@@ -309,18 +309,18 @@ fn read_rewrite(field: &Field<'_>, matched: Option<&Match>) -> Option<Rewrite> {
     Some(Rewrite::Prefix { strip, add })
 }
 
-/// Finds routes that others take all requests of.
+/// Finds routes to which earlier routes leave no requests.
 ///
-/// A route that matches more comes after those that match less whatever their order in the file, unless host, path and
-/// conditions are the same: only then can earlier routes leave a later one nothing.
+/// The gateway tries a more specific route first, whatever the order in the file. So an earlier route can hide a later one
+/// only if the two have the same host, path and conditions.
 #[derive(Default)]
 struct Unreachable {
     hasher: RandomState,
-    /// Who takes a host, path, conditions and method first (by a hash of all four).
+    /// The first route with a host, path, conditions and method (by a hash of all four).
     taken: HashMap<u64, String>,
 }
 
-/// A route with more pairs of a host and a method than this is not looked at.
+/// A route with more pairs of a host and a method than this is not checked.
 const MOST_PAIRS: usize = 256;
 
 impl Unreachable {
@@ -334,7 +334,7 @@ impl Unreachable {
         let mut conditions: Vec<String> =
             headers.chain(route.query.iter().map(|condition| format!("{condition:?}"))).collect();
         conditions.sort();
-        // whatever its segments are called
+        // paths are the same whatever the names of their segments
         let path = route.path.to_string();
         let mut first = None;
         let mut reachable = false;

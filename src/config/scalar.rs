@@ -1,6 +1,6 @@
-//! What one word of the configuration means: rates, durations, sizes, numbers.
+//! Parsers of single values: rates, durations, sizes, numbers.
 //!
-//! Exact: nothing is rounded, and what does not fit is an error. Pure functions of the text.
+//! They are exact: they round nothing, and a value that cannot be represented is an error. Pure functions of the text.
 
 use std::num::IntErrorKind;
 
@@ -8,12 +8,12 @@ use crate::ruleset::prices::Price;
 use crate::ruleset::{Jitter, Share};
 use crate::units::{Nanos, Rate};
 
-/// Why a word is not what it should be.
+/// An error about a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidValue {
-    /// What is wrong, to be read after the value's path.
+    /// The message, which follows the value's path.
     pub message: String,
-    /// What to write instead, where that is clear.
+    /// A value to write instead, where it is clear.
     pub hint: Option<String>,
 }
 
@@ -39,7 +39,7 @@ const TIME_UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// Other people's names for them.
+/// Names for units of time in other programs, each with the unit that a hint suggests.
 const OTHER_TIME_UNITS: [(&str, &str); 24] = [
     ("nsec", "ns"),
     ("usec", "us"),
@@ -85,7 +85,7 @@ const OTHER_SIZE_UNITS: [(&str, &str); 11] = [
 
 const TOO_FINE: &str = "has more digits than can be counted exactly";
 
-/// Tokens per time: `100/s`, `0.5/s`, `10/500ms`, `1/333333333ns`.
+/// Parses a rate, tokens per time: `100/s`, `0.5/s`, `10/500ms`, `1/333333333ns`.
 ///
 /// A decimal number of tokens becomes a ratio: `2.5/s` is 25 in 10 seconds.
 pub fn rate(text: &str) -> Result<Rate, InvalidValue> {
@@ -126,7 +126,7 @@ pub fn rate(text: &str) -> Result<Rate, InvalidValue> {
     Rate::new(tokens, period).ok_or_else(|| InvalidValue::new(format!("is more than {most} tokens in a time")))
 }
 
-/// A length of time: `250ms`, `15m`, `1.5s`. Decimals are fine where they come out as whole nanoseconds.
+/// Parses a length of time: `250ms`, `15m`, `1.5s`. Decimals are valid if the result is a whole number of nanoseconds.
 pub fn duration(text: &str) -> Result<Nanos, InvalidValue> {
     let (number, unit) = split_unit(text);
     let known = TIME_UNITS.iter().find(|(name, _)| *name == unit);
@@ -136,7 +136,7 @@ pub fn duration(text: &str) -> Result<Nanos, InvalidValue> {
     quantity("duration", number, *length, "nanoseconds", "213503d").map(Nanos::new)
 }
 
-/// A number of bytes: `64KiB`.
+/// Parses a number of bytes: `64KiB`.
 pub fn size(text: &str) -> Result<u64, InvalidValue> {
     let (number, unit) = split_unit(text);
     let known = SIZE_UNITS.iter().find(|(name, _)| *name == unit);
@@ -146,7 +146,7 @@ pub fn size(text: &str) -> Result<u64, InvalidValue> {
     quantity("size", number, *length, "bytes", "17179869183GiB")
 }
 
-/// A number of bytes in each second: `100B/s`.
+/// Parses a number of bytes in each second: `100B/s`.
 pub fn byte_rate(text: &str) -> Result<u64, InvalidValue> {
     match text.split_once('/') {
         Some((bytes, "s")) => size(bytes),
@@ -160,7 +160,7 @@ pub fn byte_rate(text: &str) -> Result<u64, InvalidValue> {
     }
 }
 
-/// A whole number, zero or more.
+/// Parses a whole number, zero or more.
 pub fn whole(text: &str) -> Result<u64, InvalidValue> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse::<u64>().map_err(|error| match error.kind() {
@@ -176,7 +176,7 @@ pub fn whole(text: &str) -> Result<u64, InvalidValue> {
     })
 }
 
-/// A decimal number, zero or more: `5.5`. The double nearest to it.
+/// Parses a decimal number, zero or more: `5.5`. Returns the nearest double.
 pub fn decimal(text: &str) -> Result<f64, InvalidValue> {
     let well_formed = match text.split_once('.') {
         Some((whole, fraction)) => is_digits(whole) && is_digits(fraction),
@@ -191,7 +191,7 @@ pub fn decimal(text: &str) -> Result<f64, InvalidValue> {
     }
 }
 
-/// A share above 0 and up to 1 as `one in n`: `0.01` is 100.
+/// Parses a share above 0 and up to 1, which must be one in a whole number: `0.01` is one in 100.
 pub fn one_in(text: &str) -> Result<u32, InvalidValue> {
     let (numerator, denominator) = decimal_parts(text).map_err(|_| InvalidValue::new("is not a decimal number"))?;
     if numerator == 0 || numerator > denominator {
@@ -205,7 +205,7 @@ pub fn one_in(text: &str) -> Result<u32, InvalidValue> {
     }
 }
 
-/// A share, 0 to 1 with up to six decimals: `0.01`.
+/// Parses a share from 0 to 1 with up to six decimals: `0.01`.
 pub fn fraction(text: &str) -> Result<Share, InvalidValue> {
     let (numerator, denominator) = decimal_parts(text).map_err(|_| InvalidValue::new("is not a decimal number"))?;
     let millionths = u128::from(numerator).saturating_mul(Share::WHOLE.0.into());
@@ -217,7 +217,7 @@ pub fn fraction(text: &str) -> Result<Share, InvalidValue> {
     }
 }
 
-/// A share in percent, 0 to 100 with up to four decimals: `12.5`.
+/// Parses a share in percent, 0 to 100 with up to four decimals: `12.5`.
 pub fn percent(text: &str) -> Result<Share, InvalidValue> {
     let (numerator, denominator) = match text.strip_suffix('%') {
         Some(number) if decimal_parts(number).is_ok() => {
@@ -228,7 +228,7 @@ pub fn percent(text: &str) -> Result<Share, InvalidValue> {
     share(numerator, denominator)
 }
 
-/// The price of a million in whole units, with up to six decimals: `0.15`.
+/// Parses the price of a million tokens, in units of money with up to six decimals: `0.15`.
 pub fn price(text: &str) -> Result<Price, InvalidValue> {
     const MOST: u64 = 1_000_000;
     let (numerator, denominator) = decimal_parts(text).map_err(|_| InvalidValue::new("is not a decimal number"))?;
@@ -240,7 +240,7 @@ pub fn price(text: &str) -> Result<Price, InvalidValue> {
     }
 }
 
-/// The most that is added to a time: a share of it like `10%`, or so much like `5s`.
+/// Parses the largest random addition to a time: a share of the time like `10%`, or a length of time like `5s`.
 pub fn jitter(text: &str) -> Result<Jitter, InvalidValue> {
     let jitter = match text.strip_suffix('%') {
         Some(number) => {
@@ -257,7 +257,7 @@ pub fn jitter(text: &str) -> Result<Jitter, InvalidValue> {
     }
 }
 
-/// So many percent: at most 100, in steps of a millionth.
+/// A share from a number of percent: at most 100, in steps of a millionth of the whole.
 fn share(numerator: u64, denominator: u64) -> Result<Share, InvalidValue> {
     let millionths = u128::from(numerator).saturating_mul(u128::from(Share::WHOLE.0 / 100));
     let (whole, rest) = (millionths / u128::from(denominator), millionths % u128::from(denominator));
@@ -270,7 +270,7 @@ fn share(numerator: u64, denominator: u64) -> Result<Share, InvalidValue> {
     }
 }
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub fn flag(text: &str) -> Result<bool, InvalidValue> {
     let invalid = || InvalidValue::new("is neither `true` nor `false`");
     match text {
@@ -284,7 +284,7 @@ pub fn flag(text: &str) -> Result<bool, InvalidValue> {
     }
 }
 
-/// A time zone by its name in the tz database that is built in: the same on every machine.
+/// Finds a time zone by its name in the tz database that is built in, which is the same on every machine.
 pub fn time_zone(text: &str) -> Result<jiff::tz::TimeZone, InvalidValue> {
     let database = jiff::tz::TimeZoneDatabase::bundled();
     database.get(text).map_err(|_| {
@@ -297,7 +297,7 @@ pub fn time_zone(text: &str) -> Result<jiff::tz::TimeZone, InvalidValue> {
     })
 }
 
-/// Number and unit: up to the first character that is neither a digit nor a point.
+/// Splits a number and its unit, at the first character that is neither a digit nor a point.
 fn split_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text.split_at(end)
@@ -321,7 +321,7 @@ fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&s
     }
 }
 
-/// `number` times `length`, which has to come out whole.
+/// `number` times `length`, which must be a whole number.
 fn quantity(what: &str, number: &str, length: u64, smallest: &str, most: &str) -> Result<u64, InvalidValue> {
     let (digits, scale) = match decimal_parts(number) {
         Ok(parts) => parts,
@@ -346,7 +346,7 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `12.50` as 125 / 10: a numerator and a power of ten.
+/// Parses `12.50` as 125 / 10: a numerator and a power of ten.
 fn decimal_parts(text: &str) -> Result<(u64, u64), NotDecimal> {
     let (whole, fraction) = match text.split_once('.') {
         Some((whole, fraction)) if is_digits(fraction) => (whole, fraction.trim_end_matches('0')),

@@ -1,4 +1,4 @@
-//! The values of a configuration as they are written, by their paths.
+//! The values of a configuration as the file writes them, by their paths.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use super::findings::Findings;
 use super::read::ReadContext;
 use super::shape::{self, ConfigText};
 
-/// A section of a configuration; of limits, routes and upstreams, one of these.
+/// A section of a configuration; for `limits`, `routes` and `upstreams`, one item of the section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SectionValues {
     /// The name of the section.
     pub section: String,
-    /// The name of the limit, the route or the upstream; else empty.
+    /// The name of the limit, the route or the upstream; empty for other sections.
     pub name: String,
     /// The text of every value, by the path to it. A list is one value.
     pub values: BTreeMap<String, String>,
 }
 
-/// The sections of a valid configuration, with everything written out that it says once for several.
+/// The sections of a valid configuration, with includes, defaults and groups written out.
 pub fn section_values<'t>(text: impl Into<ConfigText<'t>>) -> Vec<SectionValues> {
     let (text, findings) = (text.into(), Findings::new(""));
     let root = shape::document(text, &ReadContext { findings: &findings, environment: &|_| None });

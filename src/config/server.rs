@@ -46,7 +46,7 @@ pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
     Some(ClientAddress { trusted_proxies, header, hops, prefixes: Prefixes { ipv4: ipv4?, ipv6: ipv6? } })
 }
 
-/// The same as [`networks`], and the word for those that come over a path.
+/// Reads a list like [`networks`], in which `unix` stands for peers that connect over a socket path.
 pub(super) fn peers(field: &Field<'_>, of_all: &str) -> Option<Peers> {
     const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`, or `unix`";
     let items = field.list("a list of addresses and networks, or `unix`")?;
@@ -56,7 +56,7 @@ pub(super) fn peers(field: &Field<'_>, of_all: &str) -> Option<Peers> {
     Some(Peers { networks, unix: !unix.is_empty() })
 }
 
-/// A list of addresses and networks; `of_all` warns of one that holds every address.
+/// Reads a list of addresses and networks; `of_all` is the warning for a network that holds every address.
 pub(super) fn networks(field: &Field<'_>, of_all: &str) -> Option<Vec<IpNet>> {
     const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`";
     let items = field.list("a list of addresses and networks")?;
@@ -78,7 +78,7 @@ fn network(item: &Field<'_>, expected: &str, of_all: &str) -> Option<IpNet> {
     Some(network.trunc())
 }
 
-/// Reads `usage:`; the path.
+/// Reads `usage:`; returns the path.
 pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
     const DEFAULT: &str = "/.tollgate/usage";
     let section = field.section(&USAGE)?;

@@ -1,7 +1,7 @@
-//! Every setting of the file, described once: its name, what it takes, its range, its default and what it is for.
+//! Every setting of the file, described once: its name, its kind, its range, its default and its purpose.
 //!
-//! Readers take the names and ranges from here. [`schema`] makes the JSON Schema for editors of it, [`reference`] the page
-//! docs/configuration.md. A test holds each default against what a reader makes of a file that leaves the setting out.
+//! Readers take the names and ranges from here. [`schema`] makes the JSON Schema for editors out of it, and [`reference`]
+//! the page docs/configuration.md. A test compares each default with the result of a file that leaves the setting out.
 
 use std::ops::RangeInclusive;
 
@@ -24,7 +24,7 @@ pub(super) use upstreams::*;
 /// The settings of one mapping.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// What the JSON Schema calls it: unique.
+    /// The name in the JSON Schema, which is unique.
     pub(super) name: &'static str,
     pub(super) settings: &'static [Setting],
 }
@@ -39,44 +39,44 @@ pub(super) struct Setting {
     pub(super) about: &'static str,
 }
 
-/// Whether a setting has to be there.
+/// Whether a setting may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Required,
-    /// It may be left out, which says the same as this.
+    /// Optional; leaving it out has the same effect as this value.
     Default(&'static str),
-    /// It may be left out, which says what no value says.
+    /// Optional; leaving it out has an effect that no value has.
     Optional,
 }
 
-/// What a setting takes.
+/// The kind of values that a setting takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// `true` or `false`.
     Flag,
-    /// A whole number from the first to the second.
+    /// A whole number in this range, ends included.
     Whole(u64, u64),
-    /// A size in bytes, like `8KiB`, from the first to the second.
+    /// A size in bytes, like `8KiB`, in this range, ends included.
     Size(u64, u64),
-    /// A length of time, like `250ms`, from the first to the second.
+    /// A length of time, like `250ms`, in this range, ends included.
     Duration(Nanos, Nanos),
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Text; the reference says which.
+    /// Text, with its description for the reference.
     Text(&'static str),
     /// A list.
     List(&'static Self),
     /// A mapping of settings.
     Section(&'static Table),
-    /// A mapping of settings of that table, but for these.
+    /// A mapping of the settings of this table, without these names.
     Defaults(&'static Table, &'static [&'static str]),
-    /// A mapping from names to values.
+    /// A mapping from the names of things of this sort to values.
     Named(&'static str, &'static Self),
     /// A value of any of these kinds.
     OneOf(&'static [Self]),
     /// The settings of a limit: those of every limit and the parameters of its algorithm.
     Limit,
-    /// The parameters of the limit's algorithm, for one plan, or for a candidate with these settings beside them.
+    /// The parameters of the limit's algorithm, for a plan, a window or a candidate, and these settings beside them.
     Parameters(&'static [Setting]),
 }
 
@@ -85,7 +85,7 @@ impl Table {
         self.settings.iter().map(|setting| setting.name).collect()
     }
 
-    /// Those that may have a default of the file, where `without` may not.
+    /// The settings of the table for which `defaults:` may give a default: all but those in `without`.
     pub(super) fn defaults(&self, without: &'static [&'static str]) -> impl Iterator<Item = &'static Setting> {
         self.settings.iter().filter(|setting| !without.contains(&setting.name))
     }
@@ -115,7 +115,7 @@ impl Kind {
     /// A length of time, zero included.
     const DURATION: Self = Self::Duration(Nanos::ZERO, Nanos::MAX);
 
-    /// The range of the number that the value may be.
+    /// The range of a whole number.
     pub(super) fn whole_range(&self) -> Option<RangeInclusive<u64>> {
         match self {
             Self::Whole(least, most) => Some(*least..=*most),
@@ -124,7 +124,7 @@ impl Kind {
         }
     }
 
-    /// The range of the size that the value may be.
+    /// The range of a size.
     pub(super) fn size_range(&self) -> Option<RangeInclusive<u64>> {
         match self {
             Self::Size(least, most) => Some(*least..=*most),
@@ -132,7 +132,7 @@ impl Kind {
         }
     }
 
-    /// The range of the length of time that the value may be.
+    /// The range of a length of time.
     pub(super) fn duration_range(&self) -> Option<RangeInclusive<Nanos>> {
         match self {
             Self::Duration(least, most) => Some(*least..=*most),
@@ -140,7 +140,7 @@ impl Kind {
         }
     }
 
-    /// The words that the value may be.
+    /// The words of a choice.
     pub(super) fn words(&self) -> Option<&'static [&'static str]> {
         match self {
             Self::Choice(words) => Some(words),
@@ -149,7 +149,7 @@ impl Kind {
         }
     }
 
-    /// What each value of a list or a mapping by names is.
+    /// The kind of each value in a list, or in a mapping from names to values.
     pub(super) const fn inner(&self) -> Option<&'static Self> {
         match self {
             Self::List(kind) | Self::Named(_, kind) => Some(kind),

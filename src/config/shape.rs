@@ -1,7 +1,7 @@
-//! What a configuration says once for several routes, upstreams and limits, written out: included files, defaults, groups of
-//! limits, and limits of several windows.
+//! Writes out the parts of a configuration that apply to several routes, upstreams and limits: included files, defaults,
+//! groups of limits, and limits of several windows.
 //!
-//! Tree in, tree out. Readers see a file in which everything is written by hand, at the places where the values stand.
+//! Tree in, tree out. Readers see a file without such parts, in which the values keep their positions.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -16,26 +16,26 @@ use crate::config::settings::{FILE, Kind, WINDOW};
 use crate::config::store::{NamedFile, named_file};
 use crate::config::{scalar, words};
 
-/// Sections that included files may hold: mappings by names, and lists.
+/// The sections that an included file may hold: mappings from names to values, and lists.
 const INCLUDED: [&str; 7] = ["upstreams", "plans", "limits", "limit_groups", "prices", "routes", "domains"];
 
-/// The text of a configuration, the files that it includes, and what is changed in them.
+/// The text of a configuration, the files that it includes, and changes to their settings.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigText<'t> {
-    /// The text.
+    /// The text of the configuration itself.
     pub text: &'t str,
-    /// In the order in which they are read.
+    /// The included files, in the order in which they are read.
     pub included: &'t [IncludedFile],
-    /// Settings that are tried in place of those of the files.
+    /// Settings that replace those of the files for a trial.
     pub changes: &'t [Change],
 }
 
 /// A file that a configuration includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncludedFile {
-    /// What findings call it.
+    /// The file name that findings show.
     pub name: String,
-    /// What it holds.
+    /// The content of the file.
     pub text: String,
 }
 
@@ -52,17 +52,17 @@ impl<'t> From<&'t String> for ConfigText<'t> {
 }
 
 impl ConfigText<'_> {
-    /// Nothing yet, about the configuration `file` and what it includes.
+    /// No findings yet, for the configuration `file` and its included files.
     pub(super) fn findings(self, file: &str) -> Findings {
         let included = self.included.iter().map(|included| included.name.as_str());
         Findings::of([file].into_iter().chain(included).chain(self.changes.iter().map(|_| change::NAME)))
     }
 }
 
-/// The files that a configuration includes, as it names them; in the last part of a name, `*` stands for anything. What is
-/// wrong with the names is said when the configuration is loaded.
+/// The files that a configuration includes, as it names them; in the last part of a name, `*` stands for any text.
+/// Loading the configuration reports errors in the names.
 pub fn included_files(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>) -> Vec<NamedFile> {
-    // most files include none, and a large one takes time to parse
+    // most files include none, and parsing a large file takes time
     if !text.contains("include") {
         return Vec::new();
     }
@@ -88,10 +88,10 @@ fn read_include(field: &Field<'_>) -> Option<Vec<NamedFile>> {
     every(field.nonempty_list("a list of files, like `[limits/*.yaml]`")?.iter().map(file))
 }
 
-/// The names that stand for several limits.
+/// Groups and limits of several windows, with the names of the limits for which they stand.
 type Groups = HashMap<String, Vec<String>>;
 
-/// Parses a configuration, writes it out and changes it.
+/// Parses a configuration, writes it out and applies the changes.
 pub(super) fn document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
     change::apply(written_out(text, context)?, text.changes, text.included.len().saturating_add(1), context.findings)
 }
@@ -141,7 +141,7 @@ fn node(mark: Mark, content: Content) -> Rc<YamlNode> {
     Rc::new(YamlNode { mark, content })
 }
 
-/// Whether an entry of the file says something once for several others.
+/// Whether this module has to write out an entry of the file.
 fn is_shape(entry: &Entry) -> bool {
     let has_windows = |limit: &Entry| matches!(&limit.value.content, Content::Mapping(settings) if settings.iter().any(|one| one.key == "windows"));
     match (entry.key.as_str(), &entry.value.content) {
@@ -157,7 +157,7 @@ fn replace(entries: &mut [Entry], key: &str, content: Content) {
     }
 }
 
-/// Adds what stands in an included file.
+/// Adds the sections of an included file.
 fn include(entries: &mut Vec<Entry>, file: &Field<'_>) {
     let Some(section) = file.mapping("sections, like `limits`") else { return };
     section.refuse_others(&INCLUDED);
@@ -182,7 +182,7 @@ fn include(entries: &mut Vec<Entry>, file: &Field<'_>) {
     }
 }
 
-/// Both, each name once.
+/// Joins both mappings; a name in both is an error.
 fn join(first: &[Entry], more: &Section<'_>, findings: &Findings) -> Vec<Entry> {
     let known: HashMap<&str, Mark> = first.iter().map(|entry| (entry.key.as_str(), entry.key_mark)).collect();
     let mut joined = first.to_vec();
@@ -200,7 +200,7 @@ fn join(first: &[Entry], more: &Section<'_>, findings: &Findings) -> Vec<Entry> 
     joined
 }
 
-/// What `defaults` says.
+/// The settings of `defaults`.
 #[derive(Default)]
 struct Defaults {
     routes: Vec<Entry>,
@@ -225,7 +225,7 @@ impl Defaults {
     }
 }
 
-/// `own`, and of `others` what is not in it.
+/// `own`, and the entries of `others` whose keys `own` does not have.
 fn overlaid(own: &[Entry], others: &[Entry]) -> Vec<Entry> {
     let absent = others.iter().filter(|other| !own.iter().any(|entry| entry.key == other.key));
     own.iter().chain(absent).cloned().collect()
@@ -236,7 +236,7 @@ fn of_each(named: &[Entry], defaults: &[Entry], groups: &Groups) -> Content {
     Content::Mapping(written.collect())
 }
 
-/// The mapping `of`, with what `defaults` say and each group of limits in its place, also in the descriptors within.
+/// The mapping `of` with its defaults, and with each group of limits replaced by its limits, also in its descriptors.
 fn write_out(of: &Rc<YamlNode>, defaults: &[Entry], groups: &Groups) -> Rc<YamlNode> {
     let Content::Mapping(own) = &of.content else { return Rc::clone(of) };
     let mut entries = overlaid(own, defaults);
@@ -252,7 +252,7 @@ fn write_out(of: &Rc<YamlNode>, defaults: &[Entry], groups: &Groups) -> Rc<YamlN
     node(of.mark, Content::Mapping(entries))
 }
 
-/// The limits that an item of a list of limits stands for, at its place.
+/// The limits for which an item of a list of limits stands, at the item's position.
 fn limits_of(item: &Rc<YamlNode>, groups: &Groups) -> Vec<Rc<YamlNode>> {
     let group = match &item.content {
         Content::Scalar { text, .. } => groups.get(text),
@@ -263,7 +263,7 @@ fn limits_of(item: &Rc<YamlNode>, groups: &Groups) -> Vec<Rc<YamlNode>> {
     names.iter().map(limit).collect()
 }
 
-/// The limits with their defaults, and one of several windows as one for each, of which the names go to `groups`.
+/// The limits with their defaults. A limit of several windows becomes one limit for each window; `groups` gets their names.
 fn split_windows(limits: &Section<'_>, defaults: &[Entry], groups: &mut Groups) -> Vec<Entry> {
     let mut split = Vec::new();
     for (entry, field) in limits.entries() {
@@ -284,7 +284,7 @@ fn split_windows(limits: &Section<'_>, defaults: &[Entry], groups: &mut Groups) 
     split
 }
 
-/// One limit for each window of the limit `name`, which is called `name/window`: so a window that stays keeps its counts.
+/// One limit for each window of the limit `name`, named `name/window`, so that a reload keeps an unchanged window's counts.
 fn windows_of(name: &str, limit: &Section<'_>, whole: &[Entry]) -> Vec<Entry> {
     const EXPECTED: &str = "a list of windows, like `{limit: 10, window: 1s}`";
     for field in ["window", "candidate", "request_overrides"].into_iter().filter_map(|key| limit.get(key)) {
@@ -316,7 +316,7 @@ fn windows_of(name: &str, limit: &Section<'_>, whole: &[Entry]) -> Vec<Entry> {
     windows
 }
 
-/// Adds what `limit_groups` says.
+/// Adds the groups of `limit_groups`.
 fn read_groups(top: &Section<'_>, limits: &[Entry], groups: &mut Groups) {
     let Some(section) = top.get("limit_groups").and_then(|field| field.mapping("groups of limits by their names"))
     else {

@@ -1,4 +1,4 @@
-//! `mode` of a limit, and what goes with it.
+//! `mode` of a limit, and the settings that belong to it.
 
 use crate::algorithm::Rule;
 use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
@@ -7,7 +7,7 @@ use crate::config::read::{Field, Section};
 use crate::config::terms::FileScope;
 use crate::store::shared::refuse;
 
-/// What only limits that nodes share have.
+/// The settings that only shared limits have.
 const OF_SHARED: [&str; 3] = ["consistency", "strict", "on_store_down"];
 
 /// Reads `mode`, `consistency`, `strict` and `on_store_down`.
@@ -57,7 +57,7 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
     Some(Mode::Shared(Sharing { consistency, on_store_down: on_store_down? }))
 }
 
-/// Refuses rules that cannot be shared like this, at `field`.
+/// Refuses, at `field`, rules that cannot be shared with the settings of `mode`.
 pub(super) fn check<'r>(field: &Field<'_>, mode: Mode, rules: impl IntoIterator<Item = &'r Rule>) -> Option<()> {
     let Mode::Shared(sharing) = mode else { return Some(()) };
     for rule in rules {

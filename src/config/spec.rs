@@ -1,17 +1,17 @@
-//! Limits as the configuration gives them: names and arguments, not yet rules.
+//! Limits as the configuration writes them: names and arguments, not yet rules.
 
 use crate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Rule};
 use crate::charge::Mode;
 use crate::units::Nanos;
 
-/// A limit as the configuration gives it: what a simulation starts from.
+/// A limit as the configuration writes it, from which a simulation starts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitSpec {
     /// The name in the configuration.
     pub name: String,
     /// The algorithm of every plan.
     pub algorithm: AlgorithmName,
-    /// Whose its states are.
+    /// The mode: where the limit's states are.
     pub mode: Mode,
     /// The limit's own parameters; may be incomplete where plans set the rest.
     pub base: Arguments,
@@ -23,17 +23,17 @@ pub struct LimitSpec {
     pub max_waiting: Option<u64>,
 }
 
-/// What a limit says about a plan.
+/// A limit's terms for a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PlanSpec {
-    /// The limit does not apply.
+    /// The limit does not apply to the plan.
     Unlimited,
     /// The limit's own parameters with the plan's on top.
     Arguments(Arguments),
 }
 
 impl LimitSpec {
-    /// The parameters for `plan`: its own if the limit names it, else the limit's; `None` if it is unlimited.
+    /// The arguments for `plan`: its own if the limit names the plan, else the limit's; `None` if the plan is unlimited.
     pub fn arguments(&self, plan: Option<&str>) -> Option<&Arguments> {
         let named = self.plans.iter().find(|(name, _)| Some(name.as_str()) == plan);
         match named {
@@ -43,7 +43,7 @@ impl LimitSpec {
         }
     }
 
-    /// The limit's own parameters and those of all plans that it names.
+    /// The limit's own arguments, and those of all plans that it names.
     pub fn all_arguments(&self) -> impl Iterator<Item = &Arguments> {
         let plans = self.plans.iter().filter_map(|(_, plan)| match plan {
             PlanSpec::Unlimited => None,
@@ -52,7 +52,7 @@ impl LimitSpec {
         std::iter::once(&self.base).chain(plans)
     }
 
-    /// The rule for `plan`; `None` if it is unlimited.
+    /// The rule for `plan`; `None` if the plan is unlimited.
     ///
     /// Errors: the limit does not name the plan, and its own parameters are incomplete.
     pub fn rule(&self, plan: Option<&str>) -> Result<Option<Rule>, InvalidParameter> {

@@ -1,21 +1,21 @@
-//! `state:`: the file that keeps what limits have counted while tollgate does not run.
+//! `state:`: the file that keeps the states of limits while tollgate does not run.
 
 use crate::config::read::{Field, Section};
 use crate::config::settings::STATE;
 use crate::config::store::{NamedFile, named_file};
 use crate::units::Nanos;
 
-/// Where sticky states are kept over restarts.
+/// The file that keeps sticky states over restarts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateFile {
-    /// The file.
+    /// The name of the file.
     pub file: NamedFile,
-    /// How often it is written.
+    /// How often the gateway writes the file.
     pub every: Nanos,
 }
 
 impl StateFile {
-    /// How often it is written by default.
+    /// The default of `every`.
     pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(10);
 }
 

@@ -1,4 +1,4 @@
-//! `store:`: where what is shared is kept.
+//! `store:`: the Redis servers that hold shared data.
 
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
@@ -15,79 +15,79 @@ use address::{A_SERVER, Scheme, Server};
 /// A file that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
-    /// As written: relative to the directory of the configuration.
+    /// The path as written; relative to the directory of the configuration.
     pub path: String,
-    /// Where it is written.
+    /// The position of the name in the configuration.
     pub place: Place,
 }
 
-/// What `store:` says.
+/// The settings of `store:`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisStore {
-    /// Which servers.
+    /// The servers.
     pub servers: RedisServers,
-    /// The user, where it is not the default one.
+    /// The user, if it is not the default user.
     pub username: Option<String>,
-    /// The password, where it is written beside the servers.
+    /// The password, if it stands in the address of the servers.
     pub password: Option<Secret>,
     /// The file that holds the password, if one does.
     pub password_file: Option<NamedFile>,
-    /// What TLS takes, if it is spoken.
+    /// The TLS settings; `None` where connections are in plain text.
     pub tls: Option<ClientTls>,
-    /// What the names of all keys begin with.
+    /// The prefix of all keys in Redis.
     pub prefix: String,
     /// How long a decision waits for Redis.
     pub timeout: Nanos,
-    /// How often nodes tell each other what they counted by themselves.
+    /// How often gateways exchange the counts of limits with `consistency: eventual`.
     pub sync_every: Nanos,
-    /// How many gateways there are, if that is said.
+    /// The number of gateways, if the file gives it.
     pub nodes: Option<u64>,
-    /// The file of the secret that is in the names of keys.
+    /// The file of the secret that hides customers' keys in the names of Redis keys.
     pub key_file: Option<NamedFile>,
-    /// Where it is written.
+    /// The position of `store` in the file.
     pub place: Place,
 }
 
-/// Which servers hold what is shared. Hosts and ports are checked; IPv6 stands in brackets.
+/// The servers that hold shared data. Hosts and ports are checked; IPv6 addresses stand in brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisServers {
-    /// One.
+    /// One server.
     Standalone {
-        /// Where it is.
+        /// The host and the port.
         server: String,
         /// The number of the database.
         database: u32,
     },
-    /// One that takes writes and others that stand in for it, as sentinels see it.
+    /// A master and its replicas, which sentinels watch.
     Sentinel {
-        /// What the sentinels call them.
+        /// The name of the master at the sentinels.
         master: String,
-        /// Where the sentinels are.
+        /// The addresses of the sentinels.
         nodes: Vec<String>,
-        /// Who tollgate is for the sentinels, where that is not the default user.
+        /// The user at the sentinels, if it is not the default user.
         username: Option<String>,
         /// The file of the sentinels' password, if they have one.
         password_file: Option<NamedFile>,
     },
-    /// Several, each with its share of the keys. Some of them.
+    /// Some servers of a Redis Cluster, each with its share of the keys.
     Cluster(Vec<String>),
 }
 
-/// What TLS takes: files in PEM.
+/// The files of a TLS client, in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
-    /// Whose certificates are believed; those that the system believes, if absent.
+    /// The authorities that the client trusts; `None` for those of the system.
     pub ca: Option<NamedFile>,
-    /// The certificate to show, and its key.
+    /// The client's certificate and its key.
     pub identity: Option<(NamedFile, NamedFile)>,
 }
 
 impl RedisStore {
-    /// What names of keys begin with where the configuration says nothing.
+    /// The default of `prefix`.
     pub const DEFAULT_PREFIX: &str = "tollgate";
-    /// How long a decision waits where it says nothing.
+    /// The default of `timeout`.
     pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(10_000_000);
-    /// How often nodes tell each other where it says nothing.
+    /// The default of `sync_every`.
     pub const DEFAULT_SYNC_EVERY: Nanos = Nanos::new(100_000_000);
 }
 
@@ -99,7 +99,7 @@ const A_LIST_OF_SENTINELS: &str = "a list, like `[\"10.0.0.1:26379\", \"10.0.0.2
 const A_LIST_OF_SERVERS: &str = "a list, like `[\"redis://10.0.0.1:6379\", \"redis://10.0.0.2:6379\"]`";
 const A_PEM_FILE: &str = "the name of a file in PEM";
 const LONGEST_PREFIX: usize = 64;
-/// The most sentinels or servers of a cluster that are named.
+/// The largest number of sentinels or servers of a cluster that the file may name.
 const MOST_NAMED: usize = 64;
 
 /// Reads `store:`; the inner `None` if it is absent.
@@ -107,17 +107,17 @@ pub(super) fn read(top: &Section<'_>) -> Option<Option<RedisStore>> {
     top.get_with("store", store)
 }
 
-/// Looks ahead, for the limits: whether it is said how many nodes there are.
+/// Whether the file gives the number of gateways. The readers of limits need this before `store:` itself is read.
 pub(super) fn has_nodes(top: &Section<'_>) -> bool {
     top.get("store").and_then(|field| field.mapping_if()).is_some_and(|store| store.has("nodes"))
 }
 
-/// Who holds the data, and what stands beside their addresses.
+/// The servers, and the settings that stand in their addresses.
 struct Named {
     servers: RedisServers,
     username: Option<String>,
     password: Option<Secret>,
-    /// Whether TLS is spoken, where that is said.
+    /// Whether the addresses ask for TLS; `None` for sentinels, whose addresses do not say.
     tls: Option<bool>,
 }
 
@@ -179,7 +179,7 @@ fn named(section: &Section<'_>) -> Option<Named> {
     }
 }
 
-/// The name of a file; `expected` says of which.
+/// Reads the name of a file; `expected` describes the file.
 pub(super) fn named_file(field: &Field<'_>, expected: &str) -> Option<NamedFile> {
     let word = field.word(expected)?;
     match word.text.is_empty() {
@@ -240,7 +240,7 @@ fn cluster(field: &Field<'_>) -> Option<Named> {
     Some(Named { servers, username, password, tls: Some(scheme == Scheme::Tls) })
 }
 
-/// The items of a list that is not too long.
+/// The items of a list of at most `MOST_NAMED` items.
 fn few<'a>(field: &Field<'a>, expected: &str) -> Option<Vec<Field<'a>>> {
     let items = field.nonempty_list(expected)?;
     if items.len() > MOST_NAMED {
@@ -260,7 +260,7 @@ fn tls(field: &Field<'_>) -> Option<ClientTls> {
     client_tls(&field.section(&STORE_TLS)?, field)
 }
 
-/// What the side that connects says of TLS in `section`, which is `field`'s.
+/// Reads the TLS settings of a client from `section`, which is the value of `field`.
 pub(super) fn client_tls(section: &Section<'_>, field: &Field<'_>) -> Option<ClientTls> {
     let file = |key| section.get_with(key, |field| named_file(field, A_PEM_FILE));
     let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
@@ -278,7 +278,7 @@ fn incomplete<T>(field: &Field<'_>, alone: NamedFile, other: &str) -> Option<T> 
     field.fail(problem.expected("`cert` and `key`, or neither"))
 }
 
-/// Plain characters only: braces choose the slot of a cluster, and the rest of a key's name is told apart by colons.
+/// Reads the prefix. It holds no braces, which choose the slot of a cluster; colons separate the parts of a key's name.
 fn prefix(field: &Field<'_>) -> Option<String> {
     field.parsed("letters, digits, `-`, `_`, `.` and `:`, 1 to 64 of them", |text| {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);

@@ -1,10 +1,10 @@
-//! Near misses: the word that was probably meant.
+//! Near misses: finds the word that the operator probably meant.
 
 use std::cmp::Reverse;
 
-/// The one of `known` that `word` is probably a misspelling of.
+/// The word in `known` of which `word` is probably a misspelling.
 ///
-/// Case, `-` and `_` do not count; beyond that one edit in three letters may be wrong, and a letter swapped with its
+/// Case, `-` and `_` make no difference. Beyond that, one edit for every three letters is allowed; a letter swapped with its
 /// neighbour is one edit.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = plain(word);
@@ -15,7 +15,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed)
         .map(|candidate| (strsim::osa_distance(&wanted, &plain(candidate)), candidate))
         .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
-        // among equally near ones that which begins alike
+        // of several equally near words, the one with the longest common beginning
         .min_by_key(|(distance, candidate)| (*distance, Reverse(common_start(&wanted, candidate))))
         .map(|(_, candidate)| candidate)
 }

@@ -1,4 +1,4 @@
-//! What a limit says that is no error, and is seldom meant.
+//! Warnings about limits that are valid, but probably not as the operator means them.
 
 use crate::algorithm::Rule;
 use crate::config::problem::Problem;
@@ -9,7 +9,7 @@ use crate::ruleset::graphql::GraphQlCost;
 use crate::ruleset::limit::Share;
 use crate::ruleset::request_field::SaidCost;
 
-/// Warns of a limit that asks nothing of anybody.
+/// Warns of a limit that applies to no customer or no key.
 pub(super) fn of_nobody(section: &Section<'_>, terms: &AllTerms, enabled: Option<Share>) {
     let field = &section.field;
     if terms.rules.is_empty() && !terms.plans.is_empty() {
@@ -20,7 +20,7 @@ pub(super) fn of_nobody(section: &Section<'_>, terms: &AllTerms, enabled: Option
     }
 }
 
-/// Warns of costs that clients may say and that can never pass: `max` is what is believed, not what fits.
+/// Warns of a `max` above the limit's capacity: a client may report such a cost, and the request never passes.
 pub(super) fn of_told_costs(section: &Section<'_>, (cost, charge): (&CostRule, &ChargeRule), terms: &AllTerms) {
     let reserve = || section.get("charge").and_then(|charge| charge.mapping_if()?.get("reserve"));
     let (max, field) = match (&charge.when, cost, &charge.reserve) {

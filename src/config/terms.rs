@@ -1,4 +1,4 @@
-//! What a limit asks of each plan: parameters overlaid, built into rules.
+//! The terms of a limit for each plan: parameters overlaid, and built into rules.
 
 use std::hash::BuildHasher;
 
@@ -13,41 +13,41 @@ use crate::config::read::{Field, Section};
 use crate::config::words;
 use crate::ruleset::limit::PlanTerms;
 
-/// What the rest of the file asks of limits.
+/// The sections of the file that affect the terms of limits.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum FileScope {
-    /// The file holds limits only: keys may be left out, and so may parameters for plans that a limit does not name.
+    /// The file holds only limits. They may leave out keys, and parameters for plans that they do not name.
     Alone,
-    /// The limits of a gateway.
+    /// The file configures a gateway.
     Gateway {
-        /// Whether there are customers. Then every request has a plan: callers without one are refused.
+        /// Whether the file has `customers`. Then every request has a plan: the gateway refuses callers without one.
         customers: bool,
-        /// Whether any of them have tokens.
+        /// Whether callers may have tokens.
         tokens: bool,
-        /// Whether there are trusted proxies.
+        /// Whether the file has trusted proxies.
         proxies: bool,
-        /// Whether there is a place for what nodes share.
+        /// Whether the file has a `store`.
         store: bool,
-        /// Whether it is said how many nodes there are.
+        /// Whether the file gives the number of gateways.
         nodes: bool,
-        /// Whether there are descriptors, of which few name a plan.
+        /// Whether the file has `domains`: most descriptors have no plan.
         domains: bool,
     },
 }
 
 impl FileScope {
-    /// Whether a request may have no plan.
+    /// Whether some requests may have no plan.
     pub(super) const fn has_planless_requests(self) -> bool {
         matches!(self, Self::Alone | Self::Gateway { customers: false, .. } | Self::Gateway { domains: true, .. })
     }
 }
 
-/// A limit whose terms are wanted.
+/// The parts of a limit from which its terms are built.
 pub(super) struct LimitTerms<'r, 'a> {
     pub(super) limit: &'r Field<'a>,
     pub(super) algorithm: AlgorithmName,
     pub(super) base: &'r Parameters<'a>,
-    /// Every plan there is.
+    /// All plans of the file.
     pub(super) plans: &'r Names,
     pub(super) scope: FileScope,
 }
@@ -55,20 +55,20 @@ pub(super) struct LimitTerms<'r, 'a> {
 /// A plan that a limit names.
 pub(super) struct NamedPlan<'a> {
     pub(super) name: &'a str,
-    /// What the limit asks of it.
+    /// The limit's terms for the plan.
     pub(super) asks: PlanParameters<'a>,
     field: Field<'a>,
-    /// `None` if there is no such plan, which was said already.
+    /// `None` if the file has no such plan, which has a finding already.
     position: Option<usize>,
 }
 
-/// What a limit asks of a plan.
+/// The terms of a limit for a plan.
 pub(super) enum PlanParameters<'a> {
-    /// Nothing.
+    /// The plan has no limit.
     Unlimited,
     /// The limit's parameters with these on top.
     Parameters(Parameters<'a>),
-    /// Something that could not be understood, which was said already.
+    /// The terms could not be read; they have a finding already.
     Broken,
 }
 
@@ -90,25 +90,25 @@ impl<'a> PlanParameters<'a> {
     }
 }
 
-/// The different rules, and which holds for whom.
+/// The distinct rules of a limit, and the terms of each plan.
 pub(super) struct AllTerms {
     pub(super) rules: Vec<Rule>,
     pub(super) plans: Vec<PlanTerms>,
     pub(super) without_plan: Option<PlanTerms>,
 }
 
-/// Whether a limit's own parameters have to make a rule.
+/// Whether the limit's own parameters must build a rule.
 enum Need {
-    /// They have to.
+    /// They must build a rule: requests use it.
     Always,
-    /// They may.
+    /// They may be incomplete.
     Perhaps,
-    /// Nobody is under them.
+    /// No request uses them.
     Never,
 }
 
 impl<'a> LimitTerms<'_, 'a> {
-    /// The plans that the limit names; `None` if they cannot be told.
+    /// The plans that the limit names; `None` if they cannot be read.
     pub(super) fn named(&self, section: &Section<'a>) -> Option<Vec<NamedPlan<'a>>> {
         let Some(field) = section.get("plans") else {
             return Some(Vec::new());
@@ -122,7 +122,7 @@ impl<'a> LimitTerms<'_, 'a> {
         Some(field.mapping(&expected)?.fields().map(plan).collect())
     }
 
-    /// Builds the rules. Every plan is looked at, whatever is wrong with another.
+    /// Builds the rules. Reads every plan, even if another has errors.
     pub(super) fn compile(&self, named: &[NamedPlan<'a>]) -> Option<AllTerms> {
         let mut rules: Vec<Rule> = Vec::new();
         // Positions of rules by their hash: there may be as many rules as plans.
@@ -185,7 +185,7 @@ impl<'a> LimitTerms<'_, 'a> {
         }
     }
 
-    /// That the limit's own parameters are needed and incomplete.
+    /// The error that the limit's own parameters are needed and incomplete.
     fn incomplete(&self, rest: &Overlay<'_, '_>, unnamed: &[&str]) -> Problem {
         let missing = words::all_of(rest.missing());
         let (who, place, hint) = match unnamed {

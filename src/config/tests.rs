@@ -1,7 +1,7 @@
 use super::*;
 use crate::algorithm::{AlgorithmName, Kind, Parameter};
 
-/// Something that may be written for a parameter.
+/// A valid text for a parameter.
 fn example(parameter: &Parameter) -> String {
     match parameter.kind {
         Kind::Rate => "10/s".to_owned(),
@@ -40,7 +40,7 @@ fn every_parameter_is_read_by_its_kind() {
         for parameter in algorithm.parameters() {
             let others = algorithm.parameters().iter().copied().filter(|one| one.required || one == parameter);
             if let Err(problems) = check(&limit(*algorithm, others)) {
-                // whatever the algorithm itself says of such a value is fine
+                // the algorithm itself may refuse such a value
                 for problem in &problems.errors {
                     assert_eq!(problem.expected, None, "{problem}");
                 }

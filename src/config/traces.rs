@@ -1,4 +1,4 @@
-//! `traces:`: who is sent spans of requests, and of which requests.
+//! `traces:`: the receiver of spans, and the share of requests that have a span.
 
 use crate::config::names::Names;
 use crate::config::read::{Field, Section};
@@ -8,12 +8,12 @@ use crate::config::store::{NamedFile, named_file};
 use crate::ruleset::limit::Share;
 use crate::ruleset::{Traces, UpstreamId};
 
-/// What a gateway needs to send them.
+/// The settings and files for sending spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceFiles {
-    /// The token that the collector asks for, if it does.
+    /// The file of the token for the collector, if the collector needs one.
     pub token: Option<NamedFile>,
-    /// What spans call the gateway.
+    /// The gateway's `service.name` in spans.
     pub service: String,
 }
 
@@ -21,7 +21,7 @@ const DEFAULT_PATH: &str = "/v1/traces";
 const DEFAULT_SERVICE: &str = "tollgate";
 const DEFAULT_SAMPLE: Share = Share(Share::WHOLE.0 / 100);
 const DEFAULT_MAX_SPANS: usize = 4096;
-/// The longest name of a service, in bytes.
+/// The largest length of a service's name, in bytes.
 const LONGEST_SERVICE: usize = 255;
 
 /// Reads `traces:`; the inner `None` if it is absent.

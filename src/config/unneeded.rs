@@ -1,6 +1,6 @@
-//! Names that other descriptions of tollgate have and nobody needs.
+//! Names of settings that are not needed; other descriptions of tollgate have them.
 
-/// Refused wherever they stand, with the reason.
+/// The names, each with the reason. They are refused in every section.
 pub(super) const NAMES: &[(&str, &str)] = &[
     (
         "sticky_by",

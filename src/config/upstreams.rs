@@ -1,4 +1,4 @@
-//! `upstreams:`.
+//! `upstreams:`: nodes, TLS, balancing, health checks, timeouts and retries.
 
 use crate::config::key;
 use crate::config::names::Names;
@@ -12,45 +12,46 @@ use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::{Balance, Ejection, HealthCheck, Retries, Timeouts, Upstream, UpstreamNode};
 use crate::units::Nanos;
 
-/// How TLS is spoken to the nodes of an upstream.
+/// The TLS settings for connections to the nodes of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamTls {
-    /// Whom they have to show, and what they are shown.
+    /// The authorities that sign the nodes' certificates, and the gateway's own certificate.
     pub files: ClientTls,
-    /// The name that their certificates have to be for, where it is not that of the node.
+    /// The name in the nodes' certificates, if it is not the host of the node.
     pub server_name: Option<String>,
-    /// Where it is written.
+    /// The position of `tls` in the file.
     pub place: Place,
 }
 
-/// An upstream, and how TLS is spoken to it if it is.
+/// An upstream, and its TLS settings; `None` for connections in plain text.
 type Whole = (Upstream, Option<UpstreamTls>);
 
 const NODES: &str = "a list of nodes, like `[\"10.0.1.1:9000\", {address: \"10.0.1.2:9000\", weight: 2}]`";
 
-/// What the address of a node that listens on a path begins with.
+/// The prefix of the address of a node that listens on a socket path.
 const UNIX: &str = "unix:";
 
-/// The longest path of a socket, in bytes.
+/// The largest length of a socket's path, in bytes.
 const LONGEST_PATH: usize = 107;
 
-/// The time between two checks of a node's health.
+/// The number of failures in a row after which a node is ejected.
 const EJECT_AFTER: u32 = 5;
 const EJECT_FOR: Nanos = Nanos::from_secs(30);
 const EJECT_AT_MOST: usize = 50;
+/// The time between two health checks of a node.
 const CHECK_EVERY: Nanos = Nanos::from_secs(5);
 
-/// How long a checked node may take to answer.
+/// How long a node may take to answer a health check.
 const CHECK_TIMEOUT: Nanos = Nanos::from_secs(1);
 
-/// Good answers that make a node healthy.
+/// Good answers in a row that make a node healthy.
 const HEALTHY_AFTER: u32 = 2;
 
-/// Failures that make a node unhealthy.
+/// Failures in a row that make a node unhealthy.
 const UNHEALTHY_AFTER: u32 = 3;
 
-/// Reads `upstreams:`, which may be absent unless it is `needed`; the names, and at their positions the upstreams that could
-/// be read.
+/// Reads `upstreams:`, which may be absent unless it is `needed`. Returns the names, and at their positions the upstreams;
+/// `None` for an upstream that could not be read.
 pub(super) fn read(top: &Section<'_>, needed: bool) -> (Names, Vec<Option<Whole>>) {
     const WHAT: &str = "an upstream";
     if !needed && !top.has("upstreams") {
@@ -143,7 +144,7 @@ fn node(field: &Field<'_>) -> Option<UpstreamNode> {
     Some(UpstreamNode { address: address?, weight: weight? })
 }
 
-/// A host and a port, or a path in the file system.
+/// Parses a host and a port, or a socket path.
 fn place(text: &str) -> Result<String, InvalidValue> {
     let invalid = |message: &str| Err(InvalidValue { message: message.to_owned(), hint: None });
     match text.strip_prefix(UNIX) {
@@ -239,7 +240,7 @@ fn timeouts(field: &Field<'_>) -> Option<Timeouts> {
     })
 }
 
-/// `on` says what every retry is for; there is one kind.
+/// Reads `retries`. `on` has only one possible word, so that it needs no field in the result.
 fn retries(field: &Field<'_>) -> Option<Retries> {
     let section = field.section(&RETRIES)?;
     let defaults = Retries::default();

@@ -1,4 +1,4 @@
-//! `usage_events:`: who is sent what customers use, and how often.
+//! `usage_events:`: the receiver of customers' usage, and the intervals of the events.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::ruleset::limit::Limit;
 use crate::ruleset::{LimitId, UpstreamId, UsageEvents};
 use crate::units::Nanos;
 
-/// What a gateway needs to send them.
+/// The settings and files for sending usage events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageFiles {
-    /// The token that the receiver asks for, if it does.
+    /// The file of the token for the receiver, if the receiver needs one.
     pub token: Option<NamedFile>,
-    /// Where events say that they come from.
+    /// The `source` of the events.
     pub source: String,
-    /// The length of the intervals that are summed.
+    /// The length of the intervals over which usage is summed.
     pub every: Nanos,
     /// The directory of the queue.
     pub queue: NamedFile,
-    /// The most bytes of the queue.
+    /// The largest size of the queue, in bytes.
     pub max_queue: usize,
 }
 
@@ -36,7 +36,7 @@ const A_FILE: &str = "the name of a file, like `billing.token`";
 const A_DIRECTORY: &str = "the name of a directory, like `usage.queue`";
 const A_SOURCE: &str = "a URI or a part of one, like `https://api.example.com/eu`";
 
-/// What the rest of the file says that events go by.
+/// The other parts of the file on which usage events depend.
 pub(super) struct Around<'a> {
     pub(super) upstreams: &'a Names,
     pub(super) plans: &'a Names,
@@ -89,7 +89,7 @@ fn limit<'a>(around: &'a Around<'_>, id: LimitId) -> Option<&'a Limit> {
     around.read_limits.get(id.0)?.as_ref()?.limit.as_ref()
 }
 
-/// The limits whose usage is summed.
+/// Reads the limits whose usage is summed.
 fn summed(field: &Field<'_>, around: &Around<'_>) -> Option<Vec<LimitId>> {
     let items = field.nonempty_list("a list of names of limits")?;
     let read = |item: &Field<'_>| {
@@ -105,13 +105,13 @@ fn summed(field: &Field<'_>, around: &Around<'_>) -> Option<Vec<LimitId>> {
     each_once(&items, read, LimitId::clone)
 }
 
-/// All limits under which something is used up.
+/// All limits under which requests use up tokens; not those that count running requests.
 fn all(around: &Around<'_>) -> Vec<LimitId> {
     let ids = (0..around.read_limits.len()).map(LimitId);
     ids.filter(|id| limit(around, *id).is_some_and(|limit| !limit.algorithm.holds())).collect()
 }
 
-/// What RFC 3986 lets stand in a URI.
+/// Accepts the characters that RFC 3986 allows in a URI.
 fn source(text: &str) -> Result<String, InvalidValue> {
     let stands = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
     match !text.is_empty() && text.bytes().all(stands) {

@@ -16,10 +16,10 @@ use crate::ruleset::matcher::HeaderEdits;
 use crate::ruleset::path::{self, PathPattern};
 use crate::units::Nanos;
 
-/// What a duration looks like.
+/// The description of a duration in error messages.
 pub(super) const A_DURATION: &str = "a length of time, like `250ms`, `30s` or `15m`";
 
-/// Header fields that frame a message or belong to one connection: tollgate sets them itself.
+/// Header fields that frame a message or belong to one connection. tollgate sets them itself.
 const FRAMING: [HeaderName; 7] = [
     http::header::CONNECTION,
     http::header::CONTENT_LENGTH,
@@ -35,7 +35,7 @@ fn invalid(message: impl Into<String>) -> InvalidValue {
 }
 
 impl<'a> Field<'a> {
-    /// A length of time within the range of the setting.
+    /// Reads a length of time within the setting's range.
     pub(super) fn duration(&self) -> Option<Nanos> {
         let range = self.kind().and_then(Kind::duration_range).unwrap_or(Nanos::ZERO..=Nanos::MAX);
         let (least, most) = (*range.start(), *range.end());
@@ -53,7 +53,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// A whole number within the range of the setting, which all values of `T` hold.
+    /// Reads a whole number within the setting's range. A number that does not fit into `T` is an error.
     pub(super) fn whole<T: TryFrom<u64>>(&self) -> Option<T> {
         let range = self.kind().and_then(Kind::whole_range).unwrap_or(0..=u64::MAX);
         let (least, most) = (range.start(), range.end());
@@ -69,7 +69,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// A number of bytes within the range of the setting.
+    /// Reads a number of bytes within the setting's range.
     pub(super) fn size(&self) -> Option<usize> {
         let range = self.kind().and_then(Kind::size_range).unwrap_or(0..=u64::MAX);
         let expected = format!("a size from {}B to {}KiB, like `8KiB`", range.start(), range.end() >> 10);
@@ -80,7 +80,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// A number of bytes that is not nothing.
+    /// Reads a number of bytes above zero.
     pub(super) fn bytes(&self) -> Option<u64> {
         self.parsed("a number of bytes, like `1KiB`", |text| match scalar::size(text)? {
             0 => Err(invalid("must be more than nothing")),
@@ -88,18 +88,18 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(super) fn flag(&self) -> Option<bool> {
         self.parsed("`true` or `false`", scalar::flag)
     }
 
-    /// The name of an algorithm.
+    /// Reads the name of an algorithm.
     pub(super) fn algorithm(&self) -> Option<AlgorithmName> {
         let words: Vec<(&str, AlgorithmName)> = AlgorithmName::ALL.iter().map(|name| (name.as_str(), *name)).collect();
         self.choice(&words)
     }
 
-    /// The URL of something that is asked for over HTTP. A warning where everybody on the way could answer.
+    /// Reads the URL of an HTTP service. Warns of `http://` to other machines: anybody on the way could answer instead.
     pub(super) fn url(&self, expected: &str) -> Option<Uri> {
         let url: Uri = self.parsed(expected, |text| {
             let url: Uri = text.parse().map_err(|_| invalid("is no URL"))?;
@@ -120,12 +120,12 @@ impl<'a> Field<'a> {
         Some(url)
     }
 
-    /// The name of a header field, in lower case.
+    /// Reads the name of a header field, in lower case.
     pub(super) fn header_name(&self) -> Option<HeaderName> {
         self.parsed("the name of a header field, like `x-api-key`", parse_header_name)
     }
 
-    /// The name of a field of requests, in lower case.
+    /// Reads the name of a request's header field, in lower case.
     pub(super) fn request_header_name(&self) -> Option<HeaderName> {
         match self.header_name()? {
             name if is_dropped(&name) => self.fail(dropped_problem(self.place(), &name)),
@@ -133,7 +133,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Every name of a mapping with what `read` makes of its value.
+    /// Reads a mapping from header names to values; `read` reads each value.
     pub(super) fn by_header<T>(
         &self,
         expected: &str,
@@ -155,7 +155,7 @@ impl<'a> Field<'a> {
         }))
     }
 
-    /// The name of a header field that may be set.
+    /// Reads the name of a header field that the file may set.
     pub(super) fn header_name_to_set(&self) -> Option<HeaderName> {
         match self.header_name()? {
             name if FRAMING.contains(&name) => self.fail(framing_problem(self)),
@@ -163,7 +163,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Header fields to set, whose values are never shown.
+    /// Reads header fields to set. Findings never show their values.
     pub(super) fn headers_to_set(&self) -> Option<Vec<(HeaderName, HeaderValue)>> {
         self.headers_with(|field| {
             field.clone().secret().parsed("the value of a header field", |text| {
@@ -172,7 +172,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// Header fields to set, with what `read` makes of their values.
+    /// Reads header fields to set; `read` reads their values.
     pub(super) fn headers_with<T>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<(HeaderName, T)>> {
         self.by_header("header fields and their values", |name, field| match FRAMING.contains(name) {
             true => field.fail(framing_problem(field)),
@@ -180,7 +180,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// `{set: {...}, remove: [...]}`
+    /// Reads `{set: {...}, remove: [...]}`.
     pub(super) fn header_edits(&self) -> Option<HeaderEdits> {
         let section = self.section(&HEADER_EDITS)?;
         let set = section.get_or("set", Vec::new(), Field::headers_to_set);
@@ -193,8 +193,8 @@ impl<'a> Field<'a> {
         every(items.iter().map(Field::header_name_to_set))
     }
 
-    /// The path of a request or of a part of it: begins with `/`, holds no query, and is spelt as the paths of requests are
-    /// when they are matched and forwarded.
+    /// Reads a path or the beginning of one: it begins with `/`, holds no query, and is spelt like the paths that the
+    /// gateway matches and forwards.
     pub(super) fn plain_path(&self, expected: &str) -> Option<String> {
         self.parsed(expected, |text| {
             if !text.starts_with('/') {
@@ -230,7 +230,7 @@ fn framing_problem(field: &Field<'_>) -> Problem {
     Problem::error(field.key_place(), "names a header field that tollgate sets itself")
 }
 
-/// A field at `place` that no request ever has.
+/// The error about a header field at `place` that no request can have, because the gateway drops it.
 pub(super) fn dropped_problem(place: Place, name: &HeaderName) -> Problem {
     Problem::error(place, "is in no request: header fields with an underscore in their names are dropped")
         .hint(format!("write `{}`", name.as_str().replace('_', "-")))
@@ -251,7 +251,7 @@ pub(super) fn check_name(name: &str) -> Result<(), InvalidValue> {
     }
 }
 
-/// `host:port`, the host a name or an address.
+/// Checks a text of the form `host:port`; the host is a name or an address.
 pub(super) fn host_and_port(text: &str) -> Result<String, InvalidValue> {
     if let Some((_, rest)) = text.split_once("://") {
         let hint = Some(format!("leave the scheme out: `{}`", rest.trim_end_matches('/')));
@@ -282,7 +282,7 @@ pub(super) fn host_and_port(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// Letters, digits, `-` and `_` in labels joined by points; four numbers are an address and not a name.
+/// Whether the host is a name: labels of letters, digits, `-` and `_`, joined by dots. Four numbers are an address.
 pub(super) fn is_host_name(host: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -294,19 +294,19 @@ pub(super) fn is_host_name(host: &str) -> bool {
     host.len() <= 253 && host.strip_suffix('.').unwrap_or(host).split('.').all(label) && !numeric
 }
 
-/// A pattern for paths, and as it is written.
+/// Reads a pattern for paths; returns it with its text.
 pub(super) fn path(field: &Field<'_>) -> Option<(PathPattern, String)> {
     field.parsed("a path, like `/v1/orders/*` or `/v1/**`", |text| {
         PathPattern::parse(text).map(|path| (path, text.to_owned())).map_err(invalid)
     })
 }
 
-/// A method in capitals.
+/// Reads a method in capitals.
 pub(super) fn method(field: &Field<'_>) -> Option<String> {
     field.parsed("a method, like `GET`", parse_method)
 }
 
-/// Methods are told apart by case, so one in lower case would match nothing that browsers send.
+/// Refuses a method in lower case: methods are case-sensitive, so it would match no request of a browser.
 pub(super) fn parse_method(text: &str) -> Result<String, InvalidValue> {
     if http::Method::from_bytes(text.as_bytes()).is_err() {
         return Err(invalid("is not a method"));

@@ -1,4 +1,4 @@
-//! `warn_at` of a limit: from which shares of its quota on clients are warned.
+//! `warn_at` of a limit: the shares of its quota from which on the gateway warns clients.
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::config::problem::Problem;
@@ -8,7 +8,7 @@ use crate::units::Nanos;
 const EXPECTED: &str = "up to four percents, each above the one before, like `[80, 95]`";
 const MOST: usize = 4;
 
-/// Reads the marks.
+/// Reads the percentages, which must rise.
 pub(super) fn read(field: &Field<'_>) -> Option<Vec<u8>> {
     let items = field.nonempty_list(EXPECTED)?;
     if items.len() > MOST {
@@ -23,7 +23,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Vec<u8>> {
     }
 }
 
-/// Refuses rules under which no share of a quota is in use, at `field`.
+/// Refuses, at `field`, rules without a fixed quota, of which no share can be in use.
 pub(super) fn check<'r>(field: &Field<'_>, rules: impl IntoIterator<Item = &'r Rule>) -> Option<()> {
     match rules.into_iter().find(|rule| !has_share_in_use(rule)) {
         None => Some(()),
@@ -36,7 +36,7 @@ pub(super) fn check<'r>(field: &Field<'_>, rules: impl IntoIterator<Item = &'r R
     }
 }
 
-/// Whether a new key may spend the whole quota at once, and whether the quota stays what it is.
+/// Whether a new key may use the whole quota at once, and the quota does not change.
 pub(super) fn has_share_in_use(rule: &Rule) -> bool {
     let left = rule.headroom(None, Nanos::ZERO).remaining;
     left == Some(rule.policy().quota) && rule.name() != AlgorithmName::AdaptiveConcurrency

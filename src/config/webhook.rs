@@ -1,4 +1,4 @@
-//! `webhook:`: who is told of keys that have reached a mark of `warn_at`.
+//! `webhook:`: the receiver of messages about keys that reach a percentage of `warn_at`.
 
 use crate::config::names::Names;
 use crate::config::read::{Field, Section};
@@ -7,14 +7,14 @@ use crate::config::store::{NamedFile, named_file};
 use crate::ruleset::{UpstreamId, Webhook};
 use crate::units::Nanos;
 
-/// What a gateway needs to tell them.
+/// The settings and files for sending messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookFiles {
-    /// The secrets that messages are signed with.
+    /// The file of the secrets that sign messages.
     pub secret: NamedFile,
     /// The directory of the queue.
     pub queue: NamedFile,
-    /// The most bytes of the queue.
+    /// The largest size of the queue, in bytes.
     pub max_queue: usize,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn read(top: &Section<'_>, upstreams: &Names) -> Option<Option<(Webho
     })
 }
 
-/// Warns of a webhook that is never told anything.
+/// Warns of a webhook that never gets a message, because no limit has `warn_at`.
 pub(super) fn warn_if_idle(top: &Section<'_>, warns: bool) {
     if let Some(field) = top.get("webhook").filter(|_| !warns) {
         field.warn("is told of keys at the marks of `warn_at`, and no limit has any", None);

@@ -1,13 +1,13 @@
-//! How messages show words and values.
+//! The form of words and values in messages.
 
-/// The longest value that is shown, in characters.
+/// The longest value that a message shows, in characters.
 const LONGEST_SHOWN: usize = 60;
 
-/// The length from which letters mixed with digits look like a key or a token.
+/// The length from which a mix of letters and digits looks like a key or a token.
 const LIKE_A_TOKEN: usize = 12;
 
-/// The same for several such words with `-` or `_` between them, which need this many digits besides: names of things
-/// have few.
+/// The length and the number of digits from which several such words, joined by `-` or `_`, look like a token. Names of
+/// things have few digits.
 const LIKE_TOKENS: (usize, usize) = (20, 6);
 
 /// The hint for a near miss.
@@ -15,12 +15,12 @@ pub(super) fn did_you_mean(near: &str) -> String {
     format!("did you mean `{near}`?")
 }
 
-/// `` `a`, `b` or `c` ``
+/// Lists words as `` `a`, `b` or `c` ``.
 pub(super) fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     listed(words, "or")
 }
 
-/// `` `a`, `b` and `c` ``
+/// Lists words as `` `a`, `b` and `c` ``.
 pub(super) fn all_of<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     listed(words, "and")
 }
@@ -42,12 +42,12 @@ pub(super) fn shown(text: &str) -> String {
     }
 }
 
-/// A value that is not shown.
+/// The description of a value that must not be shown.
 pub(super) fn hidden(text: &str) -> String {
     format!("text of {} characters (not shown)", text.chars().count())
 }
 
-/// Addresses with user data, and long runs of letters and digits.
+/// Whether a text looks like a secret: an address with user data, or a long run of letters and digits.
 pub(super) fn may_be_secret(text: &str) -> bool {
     let digits = |run: &str| run.bytes().filter(u8::is_ascii_digit).count();
     let mixed = |run: &str| digits(run) > 0 && run.bytes().any(|byte| byte.is_ascii_alphabetic());

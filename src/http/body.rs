@@ -1,23 +1,23 @@
-//! How bodies are delimited, in either direction: by a length, in chunks, by the connection's end, or not at all.
+//! The framing of bodies in both directions: by a length, in chunks, by the end of the connection, or no body.
 
 use super::syntax::{Refused, field, is_text, strict_line};
 
-/// The longest line in front of a chunk, in bytes.
+/// The maximum length of the line before a chunk, in bytes.
 const MAX_CHUNK_LINE: usize = 1 << 10;
-/// The most that may stand behind the last chunk, in bytes.
+/// The maximum size of the trailers after the last chunk, in bytes.
 const MAX_TRAILERS: usize = 16 << 10;
-/// The digits of the largest size of a chunk.
+/// The maximum number of digits of a chunk's size.
 const MAX_DIGITS: usize = 16;
-/// What follows the content of the last chunk where there are no trailers.
+/// The bytes after the content of the last chunk, if there are no trailers.
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
 
-/// How a body is delimited.
+/// The framing of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
-    /// There is none.
+    /// There is no body.
     #[default]
     Empty,
-    /// By its length, at least 1.
+    /// By its length, which is at least 1.
     Length(u64),
     /// In chunks, or by the frames of HTTP/2.
     Chunked,
@@ -25,20 +25,20 @@ pub enum Framing {
     UntilClose,
 }
 
-/// What comes next in a body.
+/// The next part of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// So many bytes that belong to the framing.
+    /// This many bytes that belong to the framing.
     Skip(usize),
-    /// So many bytes of content.
+    /// This many bytes of content.
     Data(usize),
-    /// Nothing can be said before more bytes come.
+    /// The decoder needs more bytes.
     NeedMore,
-    /// The body is over.
+    /// The body has ended.
     End,
 }
 
-/// How far a body has been read.
+/// The decoder of a body, which counts how far it has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoder(State);
 
@@ -53,7 +53,7 @@ enum State {
 }
 
 impl Decoder {
-    /// A body that is delimited like this begins.
+    /// The decoder at the beginning of a body with this framing.
     pub const fn new(framing: Framing) -> Self {
         Self(match framing {
             Framing::Empty | Framing::Length(0) => State::Over,
@@ -68,7 +68,7 @@ impl Decoder {
         self.0 == State::Over
     }
 
-    /// How many bytes of content are still to come, where that is known.
+    /// How many bytes of content follow, if that is known.
     pub const fn left(&self) -> Option<u64> {
         match self.0 {
             State::Content(left) => Some(left),
@@ -77,10 +77,10 @@ impl Decoder {
         }
     }
 
-    /// What is at the beginning of `bytes`, the unread ones. Bytes to skip are taken note of, content is not before
-    /// [`Decoder::consumed`].
+    /// The next part of the body, at the beginning of the unread `bytes`. The decoder counts bytes to skip at once, but
+    /// content only when [`Decoder::consumed`] is called.
     ///
-    /// Errors: chunks with more than one reading.
+    /// Errors: chunks that two readers could read in different ways.
     pub fn step(&mut self, bytes: &[u8]) -> Result<Step, Refused> {
         let available = |left: u64| match bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX)) {
             0 => Step::NeedMore,
@@ -115,7 +115,7 @@ impl Decoder {
         }
     }
 
-    /// So many bytes of content were taken.
+    /// Notes that the caller has consumed `length` bytes of content.
     pub fn consumed(&mut self, length: usize) {
         let length = u64::try_from(length).unwrap_or(u64::MAX);
         self.0 = match self.0 {
@@ -127,7 +127,7 @@ impl Decoder {
         };
     }
 
-    /// Whether the body ends behind `content` bytes of content, which `behind` follow.
+    /// Whether the body ends after `content` more bytes of content, if `behind` are the bytes after them.
     pub fn ends_behind(&self, content: usize, behind: &[u8]) -> bool {
         let content = u64::try_from(content).unwrap_or(u64::MAX);
         match self.0 {
@@ -138,7 +138,7 @@ impl Decoder {
         }
     }
 
-    /// The connection ended: whether the body is whole.
+    /// Notes the end of the connection. Returns whether the body is complete.
     pub fn ended(&mut self) -> bool {
         if self.0 == State::UntilClose {
             self.0 = State::Over;
@@ -147,7 +147,7 @@ impl Decoder {
     }
 }
 
-/// The size of the next chunk, and how long the line is that says it; `None` where its end is still to come.
+/// The size of the next chunk, and the length of the line with it; `None` if the line is not complete yet.
 fn chunk_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, Refused> {
     const BAD: Refused = Refused::Malformed("a chunk of the body does not say its size");
     let Some(line) = strict_line(bytes)? else {
@@ -163,7 +163,8 @@ fn chunk_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, Refused> {
     Ok(Some((size.ok_or(BAD)?, line.len().saturating_add(2))))
 }
 
-/// How long the lines behind the last chunk are, with the empty one that ends them; `None` where that is still to come.
+/// The length of the trailers after the last chunk, including the empty line that ends them; `None` if
+/// they are incomplete.
 fn trailers(bytes: &[u8]) -> Result<Option<usize>, Refused> {
     let mut read = 0_usize;
     while let Some(line) = strict_line(bytes.get(read..).unwrap_or_default())? {

@@ -1,6 +1,7 @@
-//! What was read from a socket and not used yet.
+//! The bytes that were read from a socket and not used yet.
 //!
-//! A connection that waits holds no buffer: each thread has a stock of them, from which a connection takes one while it reads.
+//! A waiting connection holds no buffer: each thread has a pool of buffers, from which a connection takes one
+//! while it reads.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,20 +10,21 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// The size of a buffer of the stock, in bytes.
+/// The size of a pooled buffer, in bytes.
 const SIZE: usize = 32 << 10;
-/// The most buffers that a thread keeps in stock.
+/// The maximum number of buffers in a thread's pool.
 const STOCK: usize = 64;
-/// What is left over while a connection waits is kept in memory of its own, if it is no more than this.
+/// While a connection waits, at most this many leftover bytes move to memory of their own, and the buffer returns
+/// to the pool.
 const SMALL: usize = 2 << 10;
 
 thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a buffer is filled from.
+/// A source from which a buffer is filled.
 pub trait Readable: AsyncRead {
-    /// Ready where something can be read, as far as that can be told before it is tried.
+    /// Ready if something can be read, as far as that is known without a try.
     fn poll_readable(&self, task: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
@@ -35,12 +37,12 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// What was read and not consumed.
+    /// The bytes that were read and not consumed.
     pub fn unread(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// The first `length` unread bytes are used.
+    /// Consumes the first `length` unread bytes.
     pub fn consume(&mut self, length: usize) {
         self.start = self.start.saturating_add(length).min(self.end);
         if self.start == self.end {
@@ -48,7 +50,7 @@ impl Buffer {
         }
     }
 
-    /// Puts `bytes` behind what is unread.
+    /// Appends `bytes` to the unread bytes.
     pub fn append(&mut self, bytes: &[u8]) {
         while self.bytes.len().saturating_sub(self.end) < bytes.len() {
             self.make_room();
@@ -59,9 +61,9 @@ impl Buffer {
         }
     }
 
-    /// Reads what is there, and says how much came: 0 at the end of the stream.
+    /// Reads the available bytes and returns how many there were: 0 at the end of the stream.
     pub fn poll_read(&mut self, task: &mut Context<'_>, from: &mut (impl Readable + Unpin)) -> Poll<io::Result<usize>> {
-        // most often nothing is there yet, and then no memory is needed
+        // usually nothing is there yet, and then no memory is needed
         if from.poll_readable(task)?.is_pending() {
             self.release();
             return Poll::Pending;
@@ -78,7 +80,7 @@ impl Buffer {
         Poll::Ready(Ok(came))
     }
 
-    /// Makes room behind what is unread.
+    /// Makes room behind the unread bytes.
     fn make_room(&mut self) {
         if self.bytes.len() < SIZE {
             let mut larger = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE]);
@@ -99,7 +101,7 @@ impl Buffer {
         }
     }
 
-    /// Gives the memory back as far as what is unread does not need it.
+    /// Returns the buffer to the pool, unless more than [`SMALL`] bytes are unread.
     pub(super) fn release(&mut self) {
         let left = self.unread().len();
         if self.bytes.len() < SIZE || left > SMALL {
@@ -118,7 +120,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Puts a buffer into stock. One that has grown is not kept.
+/// Puts a buffer into the pool. A buffer that has grown is dropped.
 fn keep(buffer: Vec<u8>) {
     if buffer.len() != SIZE {
         return;
@@ -129,7 +131,7 @@ fn keep(buffer: Vec<u8>) {
             stock.push(buffer);
         }
     };
-    // a thread that ends has no stock any more
+    // a thread that ends no longer has a pool
     BUFFERS.try_with(put).unwrap_or_default();
 }
 
@@ -160,7 +162,7 @@ mod tests {
                 Poll::Ready(Ok(_)) => {}
                 other => panic!("{other:?}"),
             }
-            // more than half of it stays for a while
+            // sometimes more than half of it stays unread
             let taken = buffer.unread().len() / (1 + round % 3);
             read.extend_from_slice(&buffer.unread()[..taken]);
             buffer.consume(taken);

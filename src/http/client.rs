@@ -20,58 +20,58 @@ use super::syntax::Refused;
 use crate::fields::Fields;
 use crate::units::Nanos;
 
-/// How much is read ahead of a client whose request is not over yet, in bytes.
+/// How many bytes the gateway reads ahead while a client's request is in progress.
 const AHEAD: usize = 64 << 10;
-/// Of a request's body so much is read after an early answer, so that the connection can go on, in bytes.
+/// After an early answer, the gateway reads at most this many bytes of the request's body to keep the connection.
 const DRAINED: u64 = 64 << 10;
 
 const CONTINUE: u16 = 100;
 
-/// Why nothing more comes from a client.
+/// The reason why a client sends nothing more.
 #[derive(Debug)]
 pub enum ClientError {
-    /// It is gone, or took its request back.
+    /// The client is gone, or has reset its stream.
     Gone,
-    /// What it sent cannot be read.
+    /// The gateway cannot read the bytes that the client sent.
     Refused(Refused),
 }
 
 /// The client of one request.
 #[derive(Debug)]
 pub enum Client<'c> {
-    /// On a connection of HTTP/1.1.
+    /// On an HTTP/1.1 connection.
     Http1(&'c mut Http1Client),
-    /// On a stream of HTTP/2.
+    /// On an HTTP/2 stream.
     Http2(Box<Http2Client>),
 }
 
-/// A connection of HTTP/1.1.
+/// An HTTP/1.1 connection.
 #[derive(Debug)]
 pub struct Http1Client {
     pub(super) socket: Socket,
     pub(super) buffer: Buffer,
     pub(super) encoder: Encoder,
-    /// How far the body of the current request is read.
+    /// The decoder of the current request's body.
     pub(super) body: Decoder,
     version: Version,
     method_is_head: bool,
-    /// Whether the body is held back until the client is told to go on.
+    /// Whether the client waits for `100 Continue` before it sends the body.
     asks_first: bool,
     /// Whether the final response to the current request has begun.
     pub(super) is_answered: bool,
     /// Whether another request may follow.
     pub(super) keeps_alive: bool,
-    /// How much of the body's content stands at the beginning of the buffer.
+    /// How many bytes of the body's content are at the beginning of the buffer.
     available: usize,
 }
 
-/// A stream of HTTP/2.
+/// An HTTP/2 stream.
 #[derive(Debug)]
 pub struct Http2Client {
     request: RecvStream,
     respond: SendResponse<Bytes>,
     response: Option<SendStream<Bytes>>,
-    /// What was read of the body and not consumed.
+    /// The part of the body that was read and not consumed.
     part: Bytes,
     is_read: bool,
     method_is_head: bool,
@@ -84,15 +84,15 @@ pub struct Http2Client {
 pub struct ClientHead<'h> {
     /// The status.
     pub status: u16,
-    /// What the upstream called it; empty for its usual name.
+    /// The reason phrase of the upstream; empty for the usual one of the status.
     pub reason: &'h [u8],
     /// The end-to-end fields.
     pub fields: &'h Fields,
-    /// How the body is delimited where it comes from.
+    /// The framing of the body at its source.
     pub framing: Framing,
-    /// The length that a response without a body declares, as one to HEAD may.
+    /// The length that a response without a body declares, for example a response to HEAD.
     pub declared: Option<&'h [u8]>,
-    /// What the wall clock says, for a response without a date.
+    /// The wall clock's time, for a response without a date.
     pub wall: Nanos,
 }
 
@@ -108,7 +108,7 @@ impl From<ClientError> for Failure {
 // === impl Http1Client ===
 
 impl Http1Client {
-    /// A connection on which `ahead` was read already.
+    /// A connection from which `ahead` was already read.
     pub fn new(socket: Socket, ahead: &[u8]) -> Self {
         let mut buffer = Buffer::default();
         if !ahead.is_empty() {
@@ -128,7 +128,7 @@ impl Http1Client {
         }
     }
 
-    /// The request with this head begins; its body follows.
+    /// Begins the request with this head. Its body follows.
     pub fn begin(&mut self, head: &RequestHead) {
         self.body = Decoder::new(head.framing);
         self.version = head.version;
@@ -141,26 +141,26 @@ impl Http1Client {
         };
     }
 
-    /// Something came that is no request: nobody knows where it ends.
+    /// Begins a request that cannot be read: its end is unknown.
     pub(super) fn begin_unreadable(&mut self) {
         self.body = Decoder::new(Framing::UntilClose);
         (self.version, self.method_is_head, self.is_answered, self.keeps_alive) =
             (Version::Http11, false, false, false);
     }
 
-    /// So much of the content is used.
+    /// Consumes `length` bytes of content.
     pub(super) fn consume(&mut self, length: usize) {
         self.buffer.consume(length);
         self.body.consumed(length);
         self.available = self.available.saturating_sub(length);
     }
 
-    /// All of the content that is here is used.
+    /// Consumes all available content.
     pub(super) fn consume_available(&mut self) {
         self.consume(self.available);
     }
 
-    /// Whether what is left of the current request's body is so little that it can be read.
+    /// Whether the rest of the request's body is small enough to be read.
     pub(super) fn can_be_drained(&self) -> bool {
         self.body.is_over() || (self.body.left().is_some_and(|left| left <= DRAINED) && !self.asks_first)
     }
@@ -182,7 +182,7 @@ impl Http1Client {
         }
     }
 
-    /// Reads ahead to see whether the client is still there.
+    /// Reads ahead to detect whether the client is gone.
     fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<()> {
         while self.buffer.unread().len() < AHEAD {
             match ready!(self.buffer.poll_read(task, &mut self.socket)) {
@@ -200,7 +200,7 @@ impl Http1Client {
         let has_no_body = self.method_is_head || matches!(head.status, 100..=199 | 204 | 304);
         let framing = match head.framing {
             _ if has_no_body => Framing::Empty,
-            // such a client knows no chunks: to it a body without a length ends with the connection
+            // an HTTP/1.0 client does not know chunks: a body without a length ends with the connection
             Framing::Chunked | Framing::UntilClose if self.version == Version::Http10 => {
                 self.keeps_alive = false;
                 Framing::UntilClose
@@ -250,7 +250,7 @@ impl Http1Client {
 // === impl Http2Client ===
 
 impl Http2Client {
-    /// The client of a request that came on a stream, with the body that follows.
+    /// The client of a request on a stream, with the body that follows.
     pub fn new(head: &RequestHead, request: RecvStream, respond: SendResponse<Bytes>) -> Self {
         Self {
             request,
@@ -276,7 +276,7 @@ impl Http2Client {
 
     fn consume(&mut self, length: usize) {
         self.part.advance(length.min(self.part.len()));
-        // fails only on a stream that is over
+        // fails only if the stream has ended
         drop(self.request.flow_control().release_capacity(length));
     }
 
@@ -344,7 +344,7 @@ impl Http2Client {
 // === impl Client ===
 
 impl Client<'_> {
-    /// Whether what is left of the request's body is so little that it can be read, for the next request to follow.
+    /// Whether the rest of the request's body is small enough to be read, so that the next request can follow.
     pub fn can_be_drained(&self) -> bool {
         match self {
             Self::Http1(client) => client.can_be_drained(),
@@ -352,7 +352,7 @@ impl Client<'_> {
         }
     }
 
-    /// Whether a response with this status has a body, to this request.
+    /// Whether a response to this request with this status has a body.
     pub fn takes_body(&self, status: u16) -> bool {
         let method_is_head = match self {
             Self::Http1(client) => client.method_is_head,
@@ -369,7 +369,7 @@ impl Client<'_> {
         }
     }
 
-    /// The content that came and was not consumed.
+    /// The content that has arrived and was not consumed.
     pub fn content(&self) -> &[u8] {
         match self {
             Self::Http1(client) => client.buffer.unread().get(..client.available).unwrap_or_default(),
@@ -377,7 +377,7 @@ impl Client<'_> {
         }
     }
 
-    /// So much of the content is used.
+    /// Consumes `length` bytes of content.
     pub fn consume(&mut self, length: usize) {
         match self {
             Self::Http1(client) => client.consume(length),
@@ -385,7 +385,7 @@ impl Client<'_> {
         }
     }
 
-    /// Whether the body ends with the content that is here.
+    /// Whether the body ends with the available content.
     pub fn ends_with_content(&self) -> bool {
         match self {
             Self::Http1(client) => {
@@ -396,7 +396,7 @@ impl Client<'_> {
         }
     }
 
-    /// Ready once the client is gone. Nothing of the current request may be left to be read.
+    /// Ready once the client is gone. The caller must have read the whole current request before.
     pub fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Http1(client) => client.poll_gone(task),
@@ -404,7 +404,7 @@ impl Client<'_> {
         }
     }
 
-    /// Whether interim responses are understood.
+    /// Whether the client understands interim responses.
     pub fn takes_interim(&self) -> bool {
         match self {
             Self::Http1(client) => client.version == Version::Http11,
@@ -412,14 +412,14 @@ impl Client<'_> {
         }
     }
 
-    /// Tells a client that asked first to send its body.
+    /// Sends `100 Continue` to a client that waits for it before it sends its body.
     pub fn tell_to_go_on(&mut self, wall: Nanos) -> io::Result<()> {
         let fields = &Fields::default();
         let framing = Framing::Empty;
         self.begin_response(&ClientHead { status: CONTINUE, reason: b"", fields, framing, declared: None, wall })
     }
 
-    /// The head of a response goes out with what follows it.
+    /// Begins a response with its head, which is sent together with the bytes that follow.
     pub fn begin_response(&mut self, head: &ClientHead<'_>) -> io::Result<()> {
         match self {
             Self::Http1(client) => {
@@ -430,7 +430,7 @@ impl Client<'_> {
         }
     }
 
-    /// Sends as much of `content` as there is room for; nothing follows it if it `is_last`.
+    /// Sends as much of `content` as the socket or stream takes. With `is_last`, the body ends with this content.
     pub fn poll_send(&mut self, task: &mut Context<'_>, content: &[u8], is_last: bool) -> Poll<io::Result<usize>> {
         match self {
             Self::Http1(client) => client.encoder.poll_send(task, &mut client.socket, content, is_last),
@@ -438,7 +438,7 @@ impl Client<'_> {
         }
     }
 
-    /// Sends what waits to be sent.
+    /// Sends the bytes that wait in the encoder.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(client) if client.encoder.is_flushed() => Poll::Ready(Ok(())),
@@ -455,7 +455,7 @@ impl Client<'_> {
         }
     }
 
-    /// No other request is to follow on a connection of HTTP/1.1.
+    /// Ends an HTTP/1.1 connection after the current request.
     pub fn close(&mut self) {
         if let Self::Http1(client) = self {
             client.keeps_alive = false;
@@ -470,7 +470,7 @@ impl Client<'_> {
         }
     }
 
-    /// Ends a stream of HTTP/2 at once.
+    /// Resets an HTTP/2 stream at once.
     pub fn reset(&mut self) {
         if let Self::Http2(client) = self {
             match &mut client.response {
@@ -481,7 +481,7 @@ impl Client<'_> {
     }
 }
 
-/// What a status is usually called.
+/// The usual reason phrase of a status.
 fn usual_reason(status: u16) -> &'static str {
     http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! One connection of a client, from its first byte to its last.
+//! A client connection, from its first byte to its last.
 
 use std::future::poll_fn;
 use std::io;
@@ -27,28 +27,28 @@ use crate::lifecycle::PhaseWatch;
 use crate::panics::catch_panic;
 use crate::units::Nanos;
 
-/// How long it is read in all, and for how many bytes.
+/// The limits of a lingering close: its total time and its total bytes.
 const MAX_LINGER: Nanos = Nanos::from_secs(30);
 const MAX_LINGER_BYTES: usize = 64 << 20;
-/// How long the rest of a small request body may take after an answer.
+/// How long the gateway reads the rest of a small request body after an answer.
 const DRAIN_TIME: Nanos = Nanos::SECOND;
-/// For how long a head may come in before its connection counts as idle.
+/// A connection counts as idle once its head has been arriving for longer than this.
 const HEAD_PATIENCE: Nanos = Nanos::SECOND;
 
 // === serving ===
 
-/// Serves a connection that came in at the listener with this position.
+/// Serves a connection that was accepted by the listener with this position.
 pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: ArrivalGuard) {
     let Some(config) = worker.service.listener(listener) else { return };
     let Some(mut permit) = worker.permit(listener, config.max_connections) else { return };
     let mut presence = Presence::connection(&worker, listener);
-    // the connection counts for itself by now
+    // from now on the connection is counted by its own presence
     drop(arriving);
     let mut timer = Timer::new(Rc::clone(&worker.clock));
     let settings = worker.service.settings();
     let due = timer.after(settings.head_timeout);
     let admit = |address| admit(&worker, &mut permit, settings, address);
-    // the memory is only there until the client has come in
+    // boxed: this memory is needed only until the handshake is over
     let mut arriving = Box::pin(arrive(raw, &config, admit));
     let arrived = presence.run(&mut timer, due, arriving.as_mut()).await;
     drop(arriving);
@@ -60,7 +60,7 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
     let Arrived { socket, mut peer, protocol, ahead } = arrived;
     peer.listener = listener;
     let peer = Arc::new(peer);
-    // what serves requests takes memory from the first one on
+    // boxed: the memory to serve requests is needed only from the first request on
     match protocol {
         Protocol::Http1 => {
             let (mut client, mut head) = (Http1Client::new(socket, &ahead), RequestHead::default());
@@ -74,7 +74,7 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
     }
 }
 
-/// Counts a connection as one of its client, unless that has as many as it may have.
+/// Counts the connection for its client, unless the client already has the maximum number of connections.
 fn admit<S: Service>(
     worker: &Worker<S>,
     permit: &mut ConnectionPermit,
@@ -120,14 +120,14 @@ async fn serve_http1<S: Service>(
                 client.begin(&head);
                 let served = {
                     let mut request = Client::Http1(&mut client);
-                    // a connection has the room for this all the time: fetching it for each request costs more
+                    // part of the connection's own memory: an allocation for each request would cost more
                     let serving = pin!(exchange::serve(worker, &mut request, &head, peer, presence, timer));
                     catch_panic(serving).await
                 };
                 match served {
                     Ok(ended) => ended,
                     Err(_) if client.is_answered => Ended::CutOff,
-                    // seldom, and large, as below: the memory is only there while it is needed
+                    // boxed, like below, because it is rare and large: the memory is there only while it is needed
                     Err(_) => Box::pin(answer_panic(worker, &mut client, timer)).await,
                 }
             }
@@ -152,14 +152,14 @@ async fn serve_http1<S: Service>(
     }
 }
 
-/// Answers a request in whose handling the gateway panicked.
+/// Answers a request during which the gateway panicked.
 async fn answer_panic<S: Service>(worker: &Worker<S>, client: &mut Http1Client, timer: &mut Timer) -> Ended {
     client.keeps_alive = false;
     let response = worker.service.internal_error();
     exchange::answer(worker, &mut Client::Http1(client), &response, timer).await
 }
 
-/// Answers a client whose request has no head that can be read.
+/// Answers a client whose request has an unreadable head.
 async fn answer_unreadable<S: Service>(
     worker: &Worker<S>,
     client: &mut Http1Client,
@@ -173,7 +173,7 @@ async fn answer_unreadable<S: Service>(
     exchange::answer(worker, &mut Client::Http1(client), &response, timer).await
 }
 
-/// What came in place of, or as, the head of a request.
+/// The result of waiting for the head of a request.
 enum Came {
     Head,
     Refused(Refused),
@@ -206,7 +206,7 @@ async fn read_head<S: Service>(
                 Ok(None) => {}
                 Err(refused) => return Poll::Ready(Ok(Came::Refused(refused))),
             }
-            // an empty line in front of a request is none of it
+            // an empty line before a request is not part of it
             if !has_begun && !matches!(unread, b"" | b"\r" | b"\r\n") {
                 has_begun = true;
                 due = timer.after(settings.head_timeout);
@@ -230,7 +230,7 @@ async fn read_head<S: Service>(
     .await
 }
 
-/// Reads the rest of a request's body: whether it came whole.
+/// Reads the rest of a request's body. Returns whether it arrived completely.
 async fn drain(client: &mut Http1Client) -> bool {
     poll_fn(|task| {
         loop {
@@ -244,20 +244,20 @@ async fn drain(client: &mut Http1Client) -> bool {
     .await
 }
 
-/// Ends a connection in the middle of what was sent on it. What waits leaves as far as the system takes it at once.
+/// Ends a connection in the middle of a response. Sends the waiting bytes as far as the socket takes them at once.
 fn cut_off(client: &mut Http1Client) {
     let mut task = Context::from_waker(Waker::noop());
     drop(client.encoder.poll_flush(&mut task, &mut client.socket));
 }
 
-/// Ends a connection between two requests.
+/// Closes a connection between two requests.
 async fn close(client: &mut Http1Client, timer: &mut Timer) {
-    // whether the client hears of it makes no difference any more
+    // an error makes no difference here: the connection ends anyway
     drop(timer.run(timer.after(LINGER), pin!(client.socket.shutdown())).await);
 }
 
-/// Ends this side, then reads on as long as something comes, whatever it is: closing a socket with unread bytes would make
-/// the client's system throw away the answer that it has not read yet.
+/// Closes the sending side, then reads and discards while bytes arrive: if the socket were closed with unread bytes, the
+/// client's system would discard the answer that the client has not read yet.
 async fn linger(client: &mut Http1Client, mut pace: Option<Pace>, presence: &Presence, timer: &mut Timer) {
     close(client, timer).await;
     client.buffer.consume(usize::MAX);

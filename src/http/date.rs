@@ -1,4 +1,4 @@
-//! The `Date` field of responses that have none yet (RFC 9110, section 6.6.1).
+//! The `Date` field for responses without one (RFC 9110, section 6.6.1).
 
 use std::cell::RefCell;
 
@@ -8,12 +8,12 @@ use jiff::fmt::rfc2822::DateTimePrinter;
 use crate::units::Nanos;
 
 thread_local! {
-    /// The second that was last written, and how.
+    /// The last second that was formatted, and its text.
     static LAST: RefCell<(u64, String)> = const { RefCell::new((u64::MAX, String::new())) };
 }
 
-/// Lets `write` take the date when the wall clock says `wall`. The text is made once in a second; there is none where no date
-/// is that late.
+/// Calls `write` with the date of the wall clock's time `wall`. The text is formatted once per second; `write` is not
+/// called if the time is too late for a date.
 pub(super) fn with_date(wall: Nanos, write: impl FnOnce(&str)) {
     let second = wall.get() / Nanos::SECOND.get();
     LAST.with_borrow_mut(|(last, text)| {

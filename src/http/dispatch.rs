@@ -1,4 +1,4 @@
-//! Brings each accepted connection to the worker with the fewest connections.
+//! Hands each accepted connection to the worker with the fewest connections.
 
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use super::socket::RawSocket;
 use super::traffic::ArrivalGuard;
 use super::worker::Worker;
 
-/// A connection that was accepted by one worker for another.
+/// A connection that one worker accepted for another.
 pub struct HandedOver {
     listener: usize,
     descriptor: OwnedFd,
@@ -22,26 +22,26 @@ pub struct HandedOver {
     load: Load,
 }
 
-/// How many connections each worker has, and the way to each.
+/// The number of connections of each worker, and the channel to each.
 pub struct Workers {
     all: Vec<(AtomicUsize, mpsc::UnboundedSender<HandedOver>)>,
 }
 
-/// One more connection of a worker, until it is dropped.
+/// Counts one connection of a worker, until dropped.
 pub struct Load {
     workers: Arc<Workers>,
     worker: usize,
 }
 
 impl Workers {
-    /// So many workers, and what each of them receives.
+    /// The counters and channels of `count` workers, and the receiver of each worker.
     pub fn new(count: usize) -> (Arc<Self>, Vec<mpsc::UnboundedReceiver<HandedOver>>) {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
         let all = senders.into_iter().map(|sender| (AtomicUsize::new(0), sender)).collect();
         (Arc::new(Self { all }), receivers)
     }
 
-    /// The worker with the fewest connections, which is `own` where it has no more than any other.
+    /// The worker with the fewest connections; `own` if no other worker has fewer.
     fn least_loaded(&self, own: usize) -> usize {
         let load = |worker: usize| self.all.get(worker).map_or(usize::MAX, |(load, _)| load.load(Ordering::Relaxed));
         (0..self.all.len()).fold(own, |least, worker| if load(worker) < load(least) { worker } else { least })
@@ -63,7 +63,7 @@ impl Drop for Load {
     }
 }
 
-/// Serves a connection that the worker `own` accepted, or hands it to a worker that has fewer.
+/// Serves a connection that the worker `own` accepted, or hands it to a worker with fewer connections.
 pub fn accepted<S: Service>(
     worker: &Rc<Worker<S>>,
     (workers, own): (&Arc<Workers>, usize),
@@ -75,7 +75,7 @@ pub fn accepted<S: Service>(
     let load = workers.load(least);
     match workers.all.get(least) {
         Some((_, other)) if least != own => match raw.into_descriptor() {
-            // a worker that ended serves nobody
+            // a worker that has ended drops the connection
             Ok(descriptor) => drop(other.send(HandedOver { listener, descriptor, arriving, load })),
             Err(error) => tracing::debug!(%error, "a connection ended on its way to another worker"),
         },
@@ -83,7 +83,7 @@ pub fn accepted<S: Service>(
     }
 }
 
-/// Serves connections that other workers hand over, as long as this is polled.
+/// Serves the connections that other workers hand over, as long as this is polled.
 pub async fn receive<S: Service>(worker: &Rc<Worker<S>>, mut received: mpsc::UnboundedReceiver<HandedOver>) {
     while let Some(HandedOver { listener, descriptor, arriving, load }) = received.recv().await {
         match RawSocket::from_descriptor(descriptor) {
@@ -110,7 +110,7 @@ mod tests {
         let (workers, _receivers) = Workers::new(3);
         let mut held = Vec::new();
         for _ in 0..9 {
-            // all of them come in at the same worker
+            // all connections are accepted by the same worker
             held.push(workers.load(workers.least_loaded(1)));
         }
         let counts = |workers: &Workers| -> Vec<usize> {

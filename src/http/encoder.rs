@@ -1,4 +1,4 @@
-//! What is written to a socket of HTTP/1.1: heads, and bodies in their framing, in as few writes as possible.
+//! The encoder of HTTP/1.1 messages: writes heads, and bodies in their framing, in as few writes as possible.
 
 use std::io::{self, IoSlice, Write as _};
 use std::pin::pin;
@@ -11,33 +11,33 @@ use super::socket::Socket;
 
 const LINE_END: &[u8] = b"\r\n";
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
-/// What follows the content of the last chunk.
+/// The bytes after the content of the last chunk.
 const LAST_CHUNK_BEHIND: &[u8] = b"\r\n0\r\n\r\n";
-/// Memory beyond this is not kept between two messages, in bytes.
+/// The encoder frees memory beyond this size after each message, in bytes.
 const KEPT: usize = 4 << 10;
 
-/// Writes one message after the other.
+/// Writes messages to a socket, one after the other.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    /// What is not written yet, from `sent` on: a head, or what frames a body.
+    /// The bytes that wait to be written, from `sent` on: a head, or the framing of a body.
     out: Vec<u8>,
     sent: usize,
     is_chunked: bool,
-    /// How much of the chunk that was begun is still to be written.
+    /// How many bytes of the current chunk's content are still to be written.
     chunk_left: usize,
-    /// Whether the end of the chunked body stands in `out`.
+    /// Whether the end of the chunked body is in `out`.
     is_ended: bool,
 }
 
 impl Encoder {
-    /// The next message begins: its head goes into the buffer that is returned.
+    /// Begins the next message. The caller writes its head into the returned buffer.
     pub fn begin(&mut self, body: Framing) -> &mut Vec<u8> {
         (self.is_chunked, self.chunk_left, self.is_ended) = (body == Framing::Chunked, 0, false);
         &mut self.out
     }
 
-    /// Writes what waits, and then as much of `content` as the socket takes: how much that was. `is_last` says that nothing
-    /// follows this content.
+    /// Writes the waiting bytes, and then as much of `content` as the socket takes. Returns how many bytes of content
+    /// that was. With `is_last`, the body ends with this content.
     pub fn poll_send(
         &mut self,
         task: &mut Context<'_>,
@@ -96,7 +96,7 @@ impl Encoder {
         }
     }
 
-    /// Writes what waits, `content` and what is `behind` it as far as the socket takes them: how much that was.
+    /// Writes the waiting bytes, `content` and `behind` as far as the socket takes them. Returns how many bytes that was.
     fn poll_write(
         &mut self,
         task: &mut Context<'_>,
@@ -105,7 +105,7 @@ impl Encoder {
         behind: &[u8],
     ) -> Poll<io::Result<usize>> {
         let length = self.out.len();
-        // the system takes one piece with less work than three
+        // for small messages, one copied piece costs less than a vectored write of three
         if length.saturating_add(content.len()).saturating_add(behind.len()) <= KEPT {
             self.out.extend_from_slice(content);
             self.out.extend_from_slice(behind);
@@ -119,7 +119,7 @@ impl Encoder {
         pin!(to).poll_write_vectored(task, slices)
     }
 
-    /// Writes what waits.
+    /// Writes the waiting bytes.
     pub fn poll_flush(&mut self, task: &mut Context<'_>, to: &mut Socket) -> Poll<io::Result<()>> {
         while self.sent < self.out.len() {
             let waiting = self.out.get(self.sent..).unwrap_or_default();
@@ -133,7 +133,7 @@ impl Encoder {
         pin!(to).poll_flush(task)
     }
 
-    /// Writes the end of the message, and all that waits.
+    /// Writes the end of the message and all waiting bytes.
     pub fn poll_finish(&mut self, task: &mut Context<'_>, to: &mut Socket) -> Poll<io::Result<()>> {
         if self.is_chunked && !self.is_ended {
             self.out.extend_from_slice(LAST_CHUNK);
@@ -142,7 +142,7 @@ impl Encoder {
         self.poll_flush(task, to)
     }
 
-    /// Whether nothing waits to be written.
+    /// Whether no bytes wait to be written.
     pub fn is_flushed(&self) -> bool {
         self.out.is_empty()
     }

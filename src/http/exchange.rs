@@ -1,4 +1,4 @@
-//! One request from its head to its end: decided on, sent to an upstream, answered.
+//! An exchange: one request from its head to its end, with the decision, the upstream and the response.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,18 +20,18 @@ use super::upstream::{Connection, Destination, Upstream, open};
 use super::worker::Worker;
 use crate::units::Nanos;
 
-/// How long a client may take to read an answer of the gateway's own.
+/// How long a client may take to read a response that the gateway itself made.
 const ANSWER_TIME: Nanos = Nanos::from_secs(10);
 
-/// How an exchange ended, for the connection that it was on.
+/// How an exchange ended, for its connection.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// The client was sent a whole response. The connection waits `patience` for the rest of the request's body.
+    /// The client received a whole response. The connection then waits `patience` for the rest of the request's body.
     Answered {
         /// How long the rest of the body may take.
         patience: Option<Pace>,
     },
-    /// The connection or the stream ends at once, without an answer or within one.
+    /// The connection or the stream ends at once, without a response or in the middle of one.
     CutOff,
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn serve<S: Service>(
     let mut exchange = worker.service.begin(peer, request.version, timer.now());
     let mut body = Vec::new();
     if let Some(max) = exchange.max_collected() {
-        // large, and other requests go without
+        // boxed because it is large, and most requests do not need it
         if let Err(failure) = Box::pin(collect(worker, client, max, &mut body, timer)).await {
             presence.set(None);
             let response = exchange.failed(&failure);
@@ -63,7 +63,7 @@ pub(super) async fn serve<S: Service>(
         unless_gone(client, deciding).await
     };
     let decided = match (decided, exchange.max_held()) {
-        // seldom, and large
+        // boxed because it is rare and large
         (Some(Ok(())), Some(max)) => Box::pin(decide_by_body(client, request, &mut exchange, max, timer)).await,
         (decided, _) => decided.map(|decided| decided.map(|()| Vec::new())),
     };
@@ -82,7 +82,7 @@ pub(super) async fn serve<S: Service>(
     }
 }
 
-/// Reads the whole body of a request into `body`, in the time that a head has to arrive.
+/// Reads the whole body of a request into `body`, within the timeout of a head.
 async fn collect<S: Service>(
     worker: &Worker<S>,
     client: &mut Client<'_>,
@@ -105,8 +105,8 @@ async fn collect<S: Service>(
     timer.run(due, pin!(reading)).await.unwrap_or(Err(Failure::BodyTimeout))
 }
 
-/// Holds the body back until it suffices for a decision, and returns the held part if the request passes. What needs nothing of the
-/// body is decided on before more of it is waited for. `None` where the client goes away or is cut off.
+/// Holds the body back until it suffices for a decision, and returns the held part if the request passes. Limits that need
+/// nothing of the body decide before the gateway waits for more of it. `None` if the client goes away or is cut off.
 async fn decide_by_body<E: Exchange>(
     client: &mut Client<'_>,
     request: &RequestHead,
@@ -115,7 +115,7 @@ async fn decide_by_body<E: Exchange>(
     timer: &mut Timer,
 ) -> Option<Result<Vec<u8>, Response>> {
     let mut held = Vec::new();
-    // a client that asks first sends nothing before it is answered
+    // a client that sends `expect` sends no body before it is answered
     let came = match request.fields.contains("expect") {
         true => Poll::Pending,
         false => poll_fn(|task| Poll::Ready(poll_hold(client, exchange, max, &mut held, task))).await,
@@ -152,7 +152,7 @@ async fn decide_by_body<E: Exchange>(
     unless_gone(client, deciding).await
 }
 
-/// Waits for the body of a request as far as `exchange` needs it; see [`poll_hold`].
+/// Waits until enough of the request's body for `exchange` has arrived; see [`poll_hold`].
 async fn hold<E: Exchange>(
     client: &mut Client<'_>,
     request: &RequestHead,
@@ -192,8 +192,8 @@ async fn hold<E: Exchange>(
     holding.await
 }
 
-/// Reads what is here of a request's body into `held`, at most `max` bytes. Ready once `exchange` needs no more or there is no more.
-/// Where the first part is enough, that stays where it is.
+/// Reads the available part of a request's body into `held`, at most `max` bytes. Ready once `exchange` needs no more
+/// or the body has ended. If the first part suffices, it stays in the client's buffer.
 fn poll_hold<E: Exchange>(
     client: &mut Client<'_>,
     exchange: &mut E,
@@ -219,8 +219,8 @@ fn poll_hold<E: Exchange>(
     Poll::Ready(Ok(()))
 }
 
-/// Sends a request to an upstream, beginning with what was `held` of its body, and another time where that is safe, and its
-/// response to the client. `Err` is the answer in place of that response.
+/// Sends a request, which begins with the `held` part of its body, to an upstream (again if that is safe), and the
+/// response to the client. `Err` is a response of the gateway's own, to send instead.
 async fn forward<S: Service>(
     worker: &Worker<S>,
     client: &mut Client<'_>,
@@ -242,7 +242,7 @@ async fn forward<S: Service>(
         let connection = match kept {
             Some(connection) => connection,
             None => {
-                // seldom, and large: the memory is only there while it is needed
+                // boxed because it is rare and large: the memory is there only while it is needed
                 let connecting = Box::pin(connect(worker, client, &destination, timing, timer));
                 match connecting.await {
                     None => return Ok(Ended::CutOff),
@@ -270,7 +270,7 @@ async fn forward<S: Service>(
         };
         let transferred = match beginning {
             Ok(upstream) => {
-                // a client that asks first sends nothing before the upstream agrees
+                // a client that sends `expect` sends no body before the upstream agrees
                 let asks_first = outgoing.fields.contains("expect");
                 let mut transfer = Transfer::new(client, upstream, (request, asks_first), timing, timer.now());
                 transfer.resend = (is_reused && is_idempotent).then(|| sent_before.clone());
@@ -305,7 +305,7 @@ async fn forward<S: Service>(
                 let response = exchange.failed(&failure);
                 return match (is_begun, &failure) {
                     (true, _) | (_, Failure::ClientGone) => Ok(Ended::CutOff),
-                    // a stream whose body does not come is reset: the client is not waiting for an answer
+                    // a stream whose body does not arrive is reset: its client does not wait for a response
                     (false, Failure::BodyTimeout) if matches!(client, Client::Http2(_)) => Ok(Ended::CutOff),
                     (false, _) => Err(response),
                 };
@@ -314,7 +314,7 @@ async fn forward<S: Service>(
     }
 }
 
-/// A new connection; `None` where the client goes away before there is one.
+/// Opens a connection; `None` if the client goes away before it is open.
 async fn connect<S: Service>(
     worker: &Worker<S>,
     client: &mut Client<'_>,
@@ -335,7 +335,7 @@ async fn connect<S: Service>(
     Some(connected)
 }
 
-/// Sends an answer of the gateway's own.
+/// Sends a response that the gateway itself made.
 pub(super) async fn answer<S: Service>(
     worker: &Worker<S>,
     client: &mut Client<'_>,
@@ -395,7 +395,7 @@ pub(super) async fn answer<S: Service>(
     }
 }
 
-/// The result of `work`; `None` where the client goes away before.
+/// The result of `work`; `None` if the client goes away before.
 async fn unless_gone<W: Future>(client: &mut Client<'_>, mut work: Pin<&mut W>) -> Option<W::Output> {
     poll_fn(|task| match work.as_mut().poll(task) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
@@ -404,12 +404,12 @@ async fn unless_gone<W: Future>(client: &mut Client<'_>, mut work: Pin<&mut W>) 
     .await
 }
 
-/// Methods that may be sent again where their arrival is uncertain (RFC 9110, section 9.2.2).
+/// Whether a request with this method may be sent again if its arrival is uncertain (RFC 9110, section 9.2.2).
 fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE" | "TRACE")
 }
 
-/// The protocol that a request is to be switched to, where that may be.
+/// The protocol to which the request wants to switch, if that is allowed.
 fn wanted_upgrade<'r>(request: &'r RequestHead, destination: &Destination) -> Option<&'r [u8]> {
     let wanted = request.fields.get("upgrade").filter(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))?;
     let may = destination.allows_upgrade

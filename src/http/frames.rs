@@ -1,8 +1,8 @@
-//! What the HTTP/2 library leaves to its users: flow control of what is sent, and whether a client that sends has begun a
-//! head and not ended it.
+//! The parts of HTTP/2 that the library leaves to its users: flow control for sent content, and whether a client has
+//! begun to send a head and not finished it.
 //!
-//! A head is a HEADERS frame, and CONTINUATION frames behind it until one says that it is the last (RFC 9113, section
-//! 6.10); nothing else may stand between them. What is in the frames is for others to read.
+//! A head is a HEADERS frame, followed by CONTINUATION frames until one is marked as the last (RFC 9113, section 6.10); no
+//! other frame may come between them. This module does not read the content of frames.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -10,26 +10,26 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use h2::SendStream;
 
-/// How every connection begins (RFC 9113, section 3.4).
+/// The first bytes of each connection (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The length of what stands in front of each frame: its own length, its kind, its flags and its stream.
+/// The size of a frame header: the frame's length, its type, its flags and its stream.
 const FRONT: usize = 9;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// How far the client is.
+/// The position of the client in the sequence of frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frames {
-    /// Of the preface or the content of a frame so much is still to come.
+    /// How many bytes of the preface or of a frame's content are still to come.
     left: usize,
-    /// What has come of what stands in front of the next frame.
+    /// The part of the next frame's header that has arrived.
     front: Front,
-    /// Whether a part of a body is coming in, whose pace is its request's.
+    /// Whether the current frame is DATA, whose pace the request checks.
     in_data: bool,
-    /// Whether a head is not over when its present frame is.
+    /// Whether the current head continues after the current frame.
     goes_on: bool,
 }
 
@@ -40,13 +40,13 @@ struct Front {
 }
 
 impl Frames {
-    /// The preface comes next.
+    /// The state before the preface.
     pub(super) const fn new() -> Self {
         let front = Front { bytes: [0; FRONT], length: 0 };
         Self { left: PREFACE.len(), front, in_data: false, goes_on: false }
     }
 
-    /// Takes what came.
+    /// Follows the frames through `bytes`, which have arrived.
     pub(super) fn take(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let taken = match self.left {
@@ -61,7 +61,7 @@ impl Frames {
         }
     }
 
-    /// How many of `bytes` belong to the front of a frame.
+    /// Takes the bytes of a frame header from `bytes`. Returns how many belong to it.
     fn take_front(&mut self, bytes: &[u8]) -> usize {
         let rest = self.front.bytes.get_mut(self.front.length..).unwrap_or_default();
         let taken = rest.len().min(bytes.len());
@@ -77,13 +77,13 @@ impl Frames {
         taken
     }
 
-    /// Whether a head, or a frame other than a part of a body, is begun and not over.
+    /// Whether a head, or any frame other than DATA, has begun and not ended.
     pub(super) const fn is_within(&self) -> bool {
         self.goes_on || self.front.length > 0 || (self.left > 0 && !self.in_data)
     }
 }
 
-/// Waits for room for content of so many bytes, or a part of it, and says for how many there is.
+/// Waits for flow control capacity for `wanted` bytes or a part of them. Returns the available capacity.
 pub(super) fn poll_capacity(
     stream: &mut SendStream<Bytes>,
     task: &mut Context<'_>,
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// A frame: its kind, its flags and how long it is.
+    /// A frame with this type, these flags and this length.
     fn frame((kind, flags, length): (u8, u8, u16)) -> Vec<u8> {
         let [high, low] = length.to_be_bytes();
         [&[0, high, low, kind, flags, 0, 0, 0, 1][..], &vec![b'x'; usize::from(length)]].concat()

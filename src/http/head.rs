@@ -1,20 +1,20 @@
-//! Heads of HTTP/1.1, read as strictly as RFC 9112 lets a server read them.
+//! Heads of HTTP/1.1, read as strictly as RFC 9112 allows a server to read them.
 //!
-//! What two readers could read in two ways is refused, so that an upstream never sees another request than the gateway
-//! decided on.
+//! The gateway refuses a head that two readers could read in different ways, so that an upstream never sees another
+//! request than the gateway decided on.
 
 use super::body::Framing;
 use super::syntax::{Refused, field, is_target_byte, is_text, is_token_byte, lenient_line, strict_line};
 use crate::fields::Fields;
 
-/// How many fields a head may have, whatever the configuration says.
+/// The maximum number of fields in a head, independent of the configuration.
 const MAX_FIELDS: usize = 256;
-/// How long the head of a response may be, in bytes.
+/// The maximum size of a response's head, in bytes.
 const MAX_RESPONSE: usize = 256 << 10;
-/// How many fields a `Connection` field may name: more than that is an attempt to have fields dropped.
+/// A `Connection` field that names this many fields or more is refused as an attempt to have fields dropped.
 const MAX_NOMINATED: usize = 10;
 
-/// What a response of an upstream is that cannot be read.
+/// The error of an upstream's response that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the upstream's response cannot be read: {0}")]
 pub struct Unreadable(pub &'static str);
@@ -38,11 +38,11 @@ pub struct RequestHead {
     pub method: String,
     /// The request target, as sent.
     pub target: Vec<u8>,
-    /// The version it came in.
+    /// The version of the request.
     pub version: Version,
-    /// The header fields, without those whose names hold an underscore.
+    /// The header fields, except those with an underscore in their name.
     pub fields: Fields,
-    /// How its body is delimited.
+    /// The framing of the body.
     pub framing: Framing,
 }
 
@@ -51,27 +51,27 @@ pub struct RequestHead {
 pub struct ResponseHead {
     /// The status, 100 to 999.
     pub status: u16,
-    /// The reason phrase; empty where there is none.
+    /// The reason phrase; empty if there is none.
     pub reason: Vec<u8>,
-    /// The version it came in.
+    /// The version of the response.
     pub version: Version,
     /// The header fields.
     pub fields: Fields,
 }
 
-/// How much of a head is read at all, in bytes.
+/// The maximum size of a head, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadBounds {
-    /// Of the first line.
+    /// The maximum of the first line.
     pub first_line: usize,
-    /// Of the fields together, each with its line's end.
+    /// The maximum of all fields together, each including its line end.
     pub fields: usize,
 }
 
-/// Reads one head, in as many parts as it comes.
+/// Reads one head, in as many parts as it arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadReader {
-    /// How many bytes were read as lines.
+    /// How many bytes were already read as complete lines.
     read: usize,
     has_first_line: bool,
     fields: usize,
@@ -82,9 +82,9 @@ pub struct HeadReader {
 // === impl HeadReader ===
 
 impl HeadReader {
-    /// Reads the head of a request at the beginning of `bytes`, which hold what came so far: its length once it is complete.
+    /// Reads the head of a request at the beginning of `bytes`, all bytes so far. Returns its length once it is complete.
     ///
-    /// Errors: what is no request, or has more than one reading.
+    /// Errors: bytes that are not a request, or that two readers could read in different ways.
     pub fn request(
         &mut self,
         bytes: &[u8],
@@ -95,7 +95,7 @@ impl HeadReader {
             if bytes.first().is_some_and(|byte| byte.is_ascii_control() && *byte != b'\r') {
                 return Err(Refused::Malformed("this is no request of HTTP/1.1"));
             }
-            // an empty line in front of a request is left over from the one before (RFC 9112, section 2.2)
+            // an empty line before a request is left over from the previous one (RFC 9112, section 2.2)
             if bytes.starts_with(b"\r\n") {
                 self.read = 2;
             }
@@ -130,7 +130,7 @@ impl HeadReader {
         }
     }
 
-    /// Reads a field of a request from its `line`, which is `whole` with its end.
+    /// Reads a field of a request from its `line`; `whole` is the line with its end.
     fn request_field(&mut self, line: &[u8], whole: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
         const TWICE: Refused = Refused::Malformed("the request says more than once how long its body is");
         let (name, value) = field(line)?;
@@ -149,7 +149,7 @@ impl HeadReader {
         }
         // an expectation means nothing in HTTP/1.0 (RFC 9110, section 10.1.1)
         let is_ignored = head.version == Version::Http10 && name.eq_ignore_ascii_case(b"expect");
-        // to servers of the CGI kind such a name is another one, with hyphens
+        // CGI-like servers read an underscore in a name as a hyphen, and so as another field
         if !name.contains(&b'_') && !is_ignored {
             head.fields.push_line(name, value, whole);
         }
@@ -198,7 +198,7 @@ impl HeadReader {
 // === impl ResponseHead ===
 
 impl ResponseHead {
-    /// How the body of the response to a request with this method is delimited (RFC 9112, section 6.3).
+    /// The framing of the body of a response to a request with this method (RFC 9112, section 6.3).
     pub fn framing(&self, method: &str) -> Result<Framing, Unreadable> {
         let mut lengths = self.fields.get_all("content-length");
         let declared = match (lengths.next(), lengths.next()) {
@@ -225,7 +225,7 @@ impl ResponseHead {
         }
     }
 
-    /// How long the server says that it keeps the connection, in seconds.
+    /// How long the server keeps the connection by its own statement, in seconds.
     pub fn keep_alive_timeout(&self) -> Option<u64> {
         self.fields.elements("keep-alive").find_map(|parameter| {
             let (name, value) = str::from_utf8(parameter).ok()?.split_once('=')?;
@@ -234,7 +234,7 @@ impl ResponseHead {
         })
     }
 
-    /// Whether its connection may be used for another exchange, as far as the response says.
+    /// Whether the response allows another exchange on its connection.
     pub fn keeps_alive(&self) -> bool {
         match self.version {
             Version::Http10 => self.fields.lists("connection", "keep-alive"),
@@ -245,7 +245,7 @@ impl ResponseHead {
 
 // === lines ===
 
-/// A first line is three words with one space between them (RFC 9112, section 3).
+/// Reads a request line: three words with one space between them (RFC 9112, section 3).
 fn request_line(line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
     const BAD: Refused = Refused::Malformed("the first line of the request is not a method, a target and a version");
     let mut words = line.split(|byte| *byte == b' ');
@@ -256,7 +256,7 @@ fn request_line(line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
     if target.is_empty() || method.is_empty() || !method.iter().all(|byte| is_token_byte(*byte)) {
         return Err(BAD);
     }
-    // all bytes are looked at, without an early end, so that many are looked at together
+    // without an early exit, so that the compiler can check many bytes at once
     if !target.iter().fold(true, |fine, byte| fine & is_target_byte(*byte)) {
         return Err(Refused::TARGET);
     }
@@ -301,7 +301,8 @@ fn length(value: &[u8]) -> Result<u64, Refused> {
     str::from_utf8(value).ok().and_then(|digits| digits.parse().ok()).ok_or(BAD)
 }
 
-/// Only chunks are understood; a request whose last coding is another does not say where its body ends (RFC 9112, section 6.1).
+/// Refuses any coding other than `chunked`. If the last coding is another one, the body's end is unknown (RFC
+/// 9112, section 6.1).
 fn check_coding(value: &[u8]) -> Result<(), Refused> {
     const CHUNKED: &[u8] = b"chunked";
     if value.eq_ignore_ascii_case(CHUNKED) {
@@ -318,7 +319,7 @@ fn check_coding(value: &[u8]) -> Result<(), Refused> {
     }
 }
 
-/// A client cannot have the gateway's own fields dropped by naming them in `Connection`.
+/// Refuses a `Connection` field that names fields which the gateway itself sets: a client must not have them dropped.
 fn check_nominated(fields: &Fields) -> Result<(), Refused> {
     let names_ours = |name: &[u8]| {
         let prefix = name.get(..12).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A connection of HTTP/2: its streams, each with a request, and what clients may do to it.
+//! An HTTP/2 connection: its streams, each with one request, and the limits on what a client may do with it.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -30,31 +30,31 @@ use super::worker::Worker;
 use crate::panics::catch_panic;
 use crate::units::Nanos;
 
-/// How many requests a client may have at once on one connection.
+/// The maximum number of concurrent requests on one connection.
 const MAX_STREAMS: u32 = 100;
-/// How much of a request's body, and of all of a connection's, may wait to be forwarded, in bytes.
+/// How many bytes of one request's body, and of all bodies of a connection, may wait to be forwarded.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// How much of a response may wait for a client that does not read, in bytes.
+/// How many bytes of a response may wait for a client that does not read.
 const SEND_BUFFER: usize = 64 << 10;
-/// How many more requests than were answered a client may take back, or send so that they cannot be read. A page that is
-/// left takes back all that it asked for at once.
+/// A client may cancel, or send in an unreadable form, this many more requests than the gateway has answered. A browser
+/// that leaves a page cancels all its requests at once.
 const MAX_ABANDONED: u32 = 2 * MAX_STREAMS;
-/// A head that took too long.
+/// The status for a head that took too long.
 const REQUEST_TIMEOUT: u16 = 408;
 
-/// What a connection waits for.
+/// The event for which a connection waits.
 enum Event {
     Ended(Option<bool>),
     Close,
     Accepted(Box<Accepted>),
-    /// The client is gone, or the connection has to make room.
+    /// The client is gone, or the connection was evicted.
     Over,
 }
 
 type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 
-/// Serves what comes on `socket` until the client or the gateway has enough.
+/// Serves the requests on `socket` until the client or the gateway ends the connection.
 pub(super) async fn serve<S: Service>(
     worker: &Rc<Worker<S>>,
     socket: Socket,
@@ -90,12 +90,12 @@ pub(super) async fn serve<S: Service>(
     presence.is_idle(timer.now());
     let mut streams: JoinSet<bool> = JoinSet::new();
     let mut phases = worker.traffic.lifecycle.watch();
-    // how many more requests were taken back than answered, and whether the connection is being closed
+    // how many more requests were cancelled than answered, and whether the connection is being closed
     let (mut abandoned, mut is_closing): (u32, bool) = (0, false);
     let mut idle_since = timer.now();
     loop {
         let is_empty = streams.is_empty();
-        // a client is told that the connection ends, and has a moment to agree
+        // after GOAWAY a client has a short time to close the connection
         let idle_due = idle_since.saturating_add(if is_closing { LINGER } else { settings.idle });
         let event = poll_fn(|task| {
             match streams.poll_join_next(task) {
@@ -122,7 +122,7 @@ pub(super) async fn serve<S: Service>(
             Event::Ended(answered) => {
                 abandoned = match answered {
                     Some(true) => abandoned.saturating_sub(1),
-                    // a stream whose handling panicked is not answered either
+                    // nor is a stream whose handling panicked answered
                     Some(false) | None => abandoned.saturating_add(1),
                 };
                 if streams.is_empty() {
@@ -157,7 +157,7 @@ pub(super) async fn serve<S: Service>(
     }
 }
 
-/// Serves the request of one stream, and says whether it was answered.
+/// Serves the request of one stream. Returns whether it was answered.
 async fn serve_stream<S: Service>(
     worker: Rc<Worker<S>>,
     request: Request<RecvStream>,
@@ -193,7 +193,8 @@ async fn serve_stream<S: Service>(
     is_answered
 }
 
-/// The head of a request as one of HTTP/1.1 would be: the host as a field, and cookies in one (RFC 9113, section 8.2.3).
+/// The head of a request in the form of HTTP/1.1: the host as a field, and all cookies in one field (RFC
+/// 9113, section 8.2.3).
 fn request_head(request: &Request<RecvStream>) -> (RequestHead, Result<(), Refused>) {
     let mut head = RequestHead { version: Version::Http2, ..RequestHead::default() };
     head.method.push_str(request.method().as_str());
@@ -217,7 +218,7 @@ fn request_head(request: &Request<RecvStream>) -> (RequestHead, Result<(), Refus
         head.fields.push("cookie", crumbs.join(&b"; "[..]));
     }
     for (name, value) in fields {
-        // to servers of the CGI kind a name with an underscore is another one, with hyphens
+        // CGI-like servers read an underscore in a name as a hyphen, and so as another field
         if name != header::HOST && name != header::COOKIE && !name.as_str().contains('_') {
             head.fields.push(name, value);
         }
@@ -232,13 +233,13 @@ fn request_head(request: &Request<RecvStream>) -> (RequestHead, Result<(), Refus
     (head, agrees)
 }
 
-/// The socket of a connection, with an eye on whether a head is begun and not over.
+/// The socket of a connection, which watches whether the client has begun a head and not finished it.
 struct Watched {
     socket: Socket,
-    /// What was read already.
+    /// Bytes that were already read.
     ahead: Vec<u8>,
     frames: Frames,
-    /// When a head has to be over that is coming in, whatever else goes on.
+    /// The deadline of the head that is arriving, regardless of other streams.
     head_due: Rc<Cell<Option<Nanos>>>,
     head_timeout: Nanos,
     clock: Rc<WorkerClock>,

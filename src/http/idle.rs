@@ -1,5 +1,5 @@
-//! Connections without a request: the one that has been without a request for longest goes when there is no room for a new
-//! one.
+//! Idle connections: when there is no room for a new connection, the gateway evicts the one that has been without a
+//! request for longest.
 
 use std::array;
 use std::collections::BTreeMap;
@@ -12,17 +12,16 @@ use parking_lot::Mutex;
 
 use crate::units::Nanos;
 
-/// Into how many parts the connections of a listener are cut, with a lock each.
+/// The number of shards of a listener's connections, each with its own lock.
 const SHARDS: u64 = 8;
-/// How many connections are looked at for one that can go.
+/// The maximum number of connections to examine for one that can be evicted.
 const LOOKS: usize = 1024;
-/// The time since when a connection with a request is idle.
+/// The value of `since` for a connection with a request.
 const BUSY: u64 = u64::MAX;
 
-/// All connections, ordered by since when they are idle, at the earliest.
+/// All connections, ordered by the earliest time since when they may be idle.
 ///
-/// A connection that gets a request, or ends one, only notes that down; its place in the order is corrected when it is looked
-/// at.
+/// A connection only notes when it gets a request or ends one; its position in the order is corrected when it is examined.
 #[derive(Debug, Default)]
 pub struct IdleConnections {
     at: Vec<[Shard; SHARDS as usize]>,
@@ -31,25 +30,25 @@ pub struct IdleConnections {
 
 type Shard = Mutex<BTreeMap<(u64, u64), Arc<IdleEntry>>>;
 
-/// One connection, as [`IdleConnections`] sees it.
+/// The entry of one connection in [`IdleConnections`].
 pub struct IdleEntry {
     listener: usize,
     id: u64,
-    /// Since when the connection is idle, in nanoseconds; [`BUSY`] while it is not.
+    /// The time since when the connection is idle, in nanoseconds; [`BUSY`] while it has a request.
     since: AtomicU64,
-    /// Its place in the order.
+    /// Its position in the order, as a time.
     place: AtomicU64,
     is_evicted: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
 impl IdleConnections {
-    /// No connections yet, at so many `listeners`.
+    /// An empty set for this many `listeners`.
     pub fn new(listeners: usize) -> Self {
         Self { at: (0..listeners).map(|_| array::from_fn(|_| Shard::default())).collect(), next: AtomicU64::new(0) }
     }
 
-    /// A connection at `listener` that is idle since `now`.
+    /// Adds a connection at `listener` that is idle since `now`.
     pub fn enter(&self, listener: usize, now: Nanos) -> Arc<IdleEntry> {
         let entry = Arc::new(IdleEntry {
             listener,
@@ -65,7 +64,7 @@ impl IdleConnections {
         entry
     }
 
-    /// The connection has ended.
+    /// Removes a connection that has ended.
     pub fn leave(&self, entry: &IdleEntry) {
         if let Some(shard) = self.shard(entry) {
             let mut shard = shard.lock();
@@ -73,7 +72,8 @@ impl IdleConnections {
         }
     }
 
-    /// Evicts the connection that has been idle for longest by `now`, at `listener` or anywhere. False if none is idle.
+    /// Evicts the connection that has been idle for longest by `now`, at `listener` or at any. Returns false if
+    /// none is idle.
     pub fn make_room(&self, listener: Option<usize>, now: Nanos) -> bool {
         for _ in 0..LOOKS {
             let Some((place, shard)) = self.first(listener).filter(|(place, _)| place.0 <= now.get()) else {
@@ -86,7 +86,7 @@ impl IdleConnections {
                 entry.evict();
                 return true;
             }
-            // one with a request cannot be idle since any earlier
+            // a connection with a request can become idle after `now` at the earliest
             let place = if since == BUSY { now.get().saturating_add(1) } else { since };
             entry.place.store(place, Ordering::Relaxed);
             shard.insert((place, entry.id), entry);
@@ -106,17 +106,17 @@ impl IdleConnections {
 }
 
 impl IdleEntry {
-    /// The connection has a request.
+    /// Notes that the connection has a request.
     pub fn is_busy(&self) {
         self.since.store(BUSY, Ordering::Release);
     }
 
-    /// The connection is without a request since `since`; one that lies ahead keeps it until then.
+    /// Notes that the connection is idle since `since`. A time in the future protects it from eviction until then.
     pub fn is_idle(&self, since: Nanos) {
         self.since.store(since.get(), Ordering::Release);
     }
 
-    /// Whether the connection has to make room. If not, `waker` is woken when that changes.
+    /// Whether the connection is evicted. If not, `waker` is woken when that changes.
     pub fn is_evicted(&self, waker: &Waker) -> bool {
         {
             let mut known = self.waker.lock();

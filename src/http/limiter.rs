@@ -1,4 +1,4 @@
-//! How many connections there are: in all, at each listener, of each client.
+//! Limits on the number of connections: in total, per listener and per client.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// Into how many parts the clients are cut, with a lock each.
+/// The number of shards of the clients, each with its own lock.
 const SHARDS: usize = 16;
 
-/// All places for connections.
+/// The counters of all connections.
 #[derive(Debug, Default)]
 pub struct ConnectionLimiter {
     taken: AtomicUsize,
-    /// At each listener.
+    /// The connections at each listener.
     at: Vec<AtomicUsize>,
     clients: [Mutex<HashMap<IpAddr, usize>>; SHARDS],
     hasher: RandomState,
 }
 
-/// A place that is taken; free again when dropped.
+/// The permit for one connection, which is returned when dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
@@ -29,17 +29,17 @@ pub struct ConnectionPermit {
     client: Option<IpAddr>,
 }
 
-/// What has no place left.
+/// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
-    /// The gateway.
+    /// The limit of the whole gateway.
     All,
-    /// The listener.
+    /// The limit of the listener.
     Listener,
 }
 
 impl Full {
-    /// A word for metrics.
+    /// The limit as one word for metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -49,18 +49,19 @@ impl Full {
 }
 
 impl ConnectionLimiter {
-    /// Places at so many `listeners`.
+    /// A limiter for this many `listeners`.
     pub fn new(listeners: usize) -> Self {
         Self { at: (0..listeners).map(|_| AtomicUsize::new(0)).collect(), ..Self::default() }
     }
 
-    /// Takes a place at `listener`, if there are fewer than so many connections in all and there.
+    /// Takes a permit at `listener`, if there are fewer connections than `most` in total and than `most_there`
+    /// at the listener.
     pub fn take(
         self: &Arc<Self>,
         listener: usize,
         (most, most_there): (Option<usize>, Option<usize>),
     ) -> Result<ConnectionPermit, Full> {
-        // Given back if it turns out to be one too many.
+        // dropped, and so returned, if it turns out to be one too many
         let permit = ConnectionPermit { limiter: Arc::clone(self), listener, client: None };
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
         let before_there = self.at.get(listener).map_or(0, |there| there.fetch_add(1, Ordering::Relaxed));
@@ -78,7 +79,7 @@ impl ConnectionLimiter {
 }
 
 impl ConnectionPermit {
-    /// The connection is one of `client`, counted by this address. False if there are `most` of it already.
+    /// Counts the connection for `client`. Returns false if that client already has `most` connections.
     pub fn belongs_to(&mut self, client: IpAddr, most: Option<usize>) -> bool {
         let Some(clients) = self.limiter.of_clients(client) else { return true };
         let mut clients = clients.lock();

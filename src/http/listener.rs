@@ -1,4 +1,4 @@
-//! From an accepted socket to a connection on which requests come: the PROXY protocol, TLS, and which HTTP is spoken.
+//! The way from an accepted socket to a connection with requests: the PROXY protocol, TLS, and the version of HTTP.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use super::socket::{RawSocket, Socket};
 use crate::ruleset::{Peers, Serves};
 use crate::tls::{self, Certificates, TlsServer};
 
-/// How connections come in at a listener.
+/// How a listener treats its connections.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerConfig {
-    /// Absent where clients speak in the clear.
+    /// The TLS settings; `None` for connections without TLS.
     pub tls: Option<TlsServer>,
-    /// What requests that come in there are; the engine serves all alike.
+    /// The kind of requests at this listener; the engine serves all kinds in the same way.
     pub serves: Serves,
-    /// Whether HTTP/2 is spoken beside HTTP/1.1.
+    /// Whether the listener accepts HTTP/2 besides HTTP/1.1.
     pub http2: bool,
-    /// Whose connections begin with the PROXY protocol.
+    /// The peers whose connections begin with the PROXY protocol.
     pub proxy_protocol: Peers,
-    /// How many connections there may be at once.
+    /// The maximum number of concurrent connections.
     pub max_connections: Option<usize>,
 }
 
-/// What TLS says of a connection.
+/// The TLS facts of a connection.
 pub struct Secured {
     certificates: Arc<Certificates>,
-    /// The position of the certificate that was shown.
+    /// The position of the certificate that the gateway presented.
     shown: usize,
-    /// The common name in the certificate that the client showed.
+    /// The common name in the client's certificate.
     client: Option<String>,
 }
 
@@ -42,9 +42,9 @@ pub struct Secured {
 pub struct Peer {
     address: Option<IpAddr>,
     address_text: Option<Box<str>>,
-    /// The position of the listener at which it came in.
+    /// The position of the listener that accepted the connection.
     pub listener: usize,
-    /// What TLS says of it; `None` in the clear.
+    /// The TLS facts of the connection; `None` without TLS.
     pub secured: Option<Secured>,
 }
 
@@ -55,27 +55,27 @@ impl Peer {
         Self { address, address_text, listener: 0, secured }
     }
 
-    /// Its address, or that of the client that a balancer named; `None` of a path.
+    /// The client's address, or the one that a balancer named; `None` for a Unix socket.
     pub const fn address(&self) -> Option<IpAddr> {
         self.address
     }
 
-    /// The address as upstreams are told: an IPv4 address in its own form.
+    /// The address in the form for upstreams: an IPv4-mapped address as IPv4.
     pub fn address_text(&self) -> Option<&str> {
         self.address_text.as_deref()
     }
 }
 
-/// A connection on which requests may come.
+/// A connection that is ready for requests.
 pub(super) struct Arrived {
     pub(super) socket: Socket,
     pub(super) peer: Peer,
     pub(super) protocol: Protocol,
-    /// What was read to find out which protocol it is.
+    /// The bytes that were read to detect the protocol.
     pub(super) ahead: Vec<u8>,
 }
 
-/// Which HTTP is spoken.
+/// The version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -83,12 +83,12 @@ pub(super) enum Protocol {
 }
 
 impl Secured {
-    /// Whether the certificate that was shown is the one for `host`, in lower case.
+    /// Whether the presented certificate is the one for `host`, which is in lower case.
     pub fn is_for(&self, host: &str) -> bool {
         self.certificates.choose(host) == self.shown
     }
 
-    /// The common name in the certificate that the client showed; `None` where there is none.
+    /// The common name in the client's certificate; `None` if the client presented none.
     pub fn client(&self) -> Option<&str> {
         self.client.as_deref()
     }
@@ -100,7 +100,8 @@ impl fmt::Debug for Secured {
     }
 }
 
-/// Lets a connection in as the `listener` says. `admit` is told whose it is, and may turn it away.
+/// Prepares an accepted connection as `listener` says. `admit` receives the client's address and may
+/// reject the connection.
 pub(super) async fn arrive(
     mut raw: RawSocket,
     listener: &ListenerConfig,
@@ -139,8 +140,8 @@ pub(super) async fn arrive(
     }
 }
 
-/// Reads until it is clear whether the client begins with the preface of HTTP/2: no longer than the first byte that
-/// differs from it.
+/// Reads until it is clear whether the client begins with the preface of HTTP/2: at most up to the first
+/// byte that differs.
 async fn first_bytes(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<(Vec<u8>, Protocol)> {
     let mut ahead = Vec::with_capacity(PREFACE.len());
     loop {

@@ -1,9 +1,9 @@
-//! How long a client may be waited for while the body of its request comes in.
+//! The minimum rate at which a client must send the body of its request.
 //!
-//! A client has some time to lose, its credit. Each moment in which the gateway could read and nothing is there takes as
-//! much away, and each byte gives back what it takes at the least rate, up to the credit there was at first. So an upload
-//! faster than the least rate goes on for ever, pauses included that are no longer than the credit; a slower one ends when
-//! it has lost it. Time in which nothing is read, because the upstream takes nothing, is nobody's.
+//! A client has a credit of time. While the gateway waits for bytes, the credit decreases; each byte that arrives adds
+//! the time that it takes at the minimum rate, up to the initial credit. So an upload at the minimum rate or faster can
+//! go on forever, with pauses no longer than the credit; a slower one ends when its credit is used up. Time in which
+//! the gateway does not read, because the upstream takes nothing, does not count.
 
 use std::num::NonZeroU64;
 
@@ -19,38 +19,38 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A client with all of its credit, that is not waited for yet.
+    /// A client with its full credit, for which the gateway does not wait yet.
     pub(super) const fn new(rate: MinBodyRate) -> Self {
         Self { rate, credit: rate.grace, awaited_since: None }
     }
 
-    /// From `now` on, or from earlier if that was said before, nothing is there to be read.
+    /// Notes that the gateway waits for bytes from `now` on, or from an earlier call on.
     pub(super) fn awaits(&mut self, now: Nanos) {
         self.awaited_since.get_or_insert(now);
     }
 
-    /// So many bytes came.
+    /// Notes that this many bytes arrived.
     pub(super) fn came(&mut self, bytes: usize, now: Nanos) {
         let lost = self.awaited_since.take().map_or(Nanos::ZERO, |since| now.saturating_sub(since));
         let left = self.credit.saturating_sub(lost);
         self.credit = left.saturating_add(self.rate.time_for(bytes)).min(self.rate.grace);
     }
 
-    /// When the client is waited for no longer, if nothing comes; `None` while it is not waited for.
+    /// The time when the credit runs out if nothing arrives; `None` while the gateway does not wait.
     pub(super) fn runs_out(&self) -> Option<Nanos> {
         self.awaited_since.map(|since| since.saturating_add(self.credit))
     }
 }
 
-/// How much is sent at a time of a response that is held to a rate, as a length of time.
+/// The size of one slice of a throttled response, as a length of time.
 const SLICE: Nanos = Nanos::new(50_000_000);
 
-/// Holds the body of a response to a rate: a slice is sent when those before it have had their time. What comes late is made
-/// up for by one slice at most.
+/// Limits the body of a response to a rate: each slice is sent when the time of the slices before it has passed. A
+/// slice that is sent late makes up for at most one slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttle {
     rate: NonZeroU64,
-    /// When the next slice may be sent; zero before the first.
+    /// The time from which on the next slice may be sent; zero before the first.
     pub(super) next: Nanos,
 }
 
@@ -68,7 +68,7 @@ impl Throttle {
         usize::try_from(slice).unwrap_or(usize::MAX).max(1)
     }
 
-    /// So many bytes were sent.
+    /// Notes that this many bytes were sent.
     pub(super) fn sent(&mut self, bytes: usize, now: Nanos) {
         let bytes = u128::try_from(bytes).unwrap_or(u128::MAX);
         let took = bytes.saturating_mul(Nanos::SECOND.get().into()).div_ceil(u128::from(self.rate.get()));
@@ -107,7 +107,8 @@ mod tests {
 
     const MILLI: u64 = 1_000_000;
 
-    /// When a client is cut off that sends `bytes` every `every` milliseconds, in seconds; at most a day is looked at.
+    /// The time, in seconds, when a client is cut off that sends `bytes` every `every` milliseconds. Simulates at
+    /// most a day.
     fn ends_after(bytes: usize, every: u64) -> Option<u64> {
         let rate = MinBodyRate { bytes_per_second: NonZeroU64::new(100).unwrap(), grace: Nanos::from_secs(20) };
         let mut pace = Pace::new(rate);

@@ -1,4 +1,4 @@
-//! Connections to upstreams that are kept for the next request, by one worker.
+//! The pool of upstream connections that one worker keeps for later requests.
 
 use hashbrown::HashMap;
 
@@ -8,11 +8,11 @@ use crate::units::Nanos;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// The one that was used last comes last.
+    /// The connections of each server; the most recently used one is the last.
     http1: HashMap<Server, Vec<IdleConnection<Box<Http1Connection>>>>,
     http2: HashMap<Server, Vec<IdleConnection<Http2Connection>>>,
     count: usize,
-    /// How many connections of HTTP/1.1 are kept at most.
+    /// The maximum number of HTTP/1.1 connections in the pool.
     max: usize,
 }
 
@@ -22,7 +22,7 @@ struct IdleConnection<C> {
     until: Nanos,
 }
 
-/// For how long an unused connection of HTTP/2 is kept.
+/// How long an unused HTTP/2 connection is kept.
 const KEPT_HTTP2: Nanos = Nanos::from_secs(30);
 
 impl Pool {
@@ -30,8 +30,8 @@ impl Pool {
         Self { http1: HashMap::new(), http2: HashMap::new(), count: 0, max }
     }
 
-    /// A connection to `server` that can be used. Where the request could not be sent `again`, the system is asked about
-    /// it, which may know more than the runtime.
+    /// A usable connection to `server`. Unless the request can be sent `again`, this function checks with a system call
+    /// that the connection is still open, because the runtime may not know that yet.
     pub(super) fn take(&mut self, server: &Server, again: bool, now: Nanos) -> Option<Connection> {
         if server.http2 {
             let kept = self.http2.get_mut(server)?;
@@ -49,7 +49,7 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection of HTTP/1.1 for a further request to `server`, for as long as `keep_alive`.
+    /// Keeps an HTTP/1.1 connection for another request to `server`, for as long as `keep_alive`.
     pub(super) fn keep(&mut self, server: &Server, connection: Box<Http1Connection>, keep_alive: Nanos, now: Nanos) {
         if self.count >= self.max || keep_alive == Nanos::ZERO {
             return;
@@ -62,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// Lets further requests to `server` share a new connection, if it is of HTTP/2.
+    /// If a new connection is HTTP/2, lets other requests to `server` share it.
     pub(super) fn share(&mut self, server: &Server, connection: &Connection, now: Nanos) {
         if let Connection::Http2(connection) = connection {
             let kept = IdleConnection { connection: connection.clone(), until: now.saturating_add(KEPT_HTTP2) };
@@ -70,7 +70,7 @@ impl Pool {
         }
     }
 
-    /// Closes connections that were kept for as long as they may be.
+    /// Closes connections that have been kept for their full time.
     pub(super) fn sweep(&mut self, now: Nanos) {
         for kept in self.http1.values_mut() {
             let before = kept.len();

@@ -1,4 +1,4 @@
-//! How a connection is counted while it lives, and what ends its waits.
+//! How a connection is counted during its lifetime, and the reasons that interrupt its waits.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,32 +12,32 @@ use super::traffic::{Stage, Traffic};
 use super::worker::Worker;
 use crate::units::Nanos;
 
-/// How long a closing connection waits for a further byte, so that a client that still sends can read its answer.
+/// How long a closing connection waits for another byte, so that a client that still sends can read its answer.
 pub(super) const LINGER: Nanos = Nanos::from_secs(2);
 
-/// How a connection, or a stream of one, is counted while it lives.
+/// The counting of a connection or of a stream during its lifetime.
 pub(super) struct Presence {
     traffic: Arc<Traffic>,
     pub(super) stage: Option<Stage>,
-    /// Under which it can be evicted; a stream cannot.
+    /// The entry through which a connection can be evicted; `None` for a stream, which cannot.
     idle: Option<(Arc<IdleEntry>, Arc<IdleConnections>)>,
 }
 
-/// Why a wait ended before what was waited for.
+/// The reason why a wait was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupted {
     /// The deadline passed.
     Elapsed,
-    /// The connection has to make room.
+    /// The connection was evicted.
     Evicted,
-    /// Connections are to be closed.
+    /// The gateway drains and closes its connections.
     Leaving,
 }
 
 // === impl Presence ===
 
 impl Presence {
-    /// That of a connection on which nothing has come yet.
+    /// The presence of a connection on which no bytes have arrived yet.
     pub(super) fn connection<S: Service>(worker: &Worker<S>, listener: usize) -> Self {
         let entry = worker.idle.enter(listener, worker.clock.now());
         let mut presence =
@@ -46,14 +46,14 @@ impl Presence {
         presence
     }
 
-    /// That of a stream on which a request has come.
+    /// The presence of a stream on which a request has arrived.
     pub(super) fn stream<S: Service>(worker: &Worker<S>) -> Self {
         let mut presence = Self { traffic: Arc::clone(&worker.traffic), stage: None, idle: None };
         presence.set(Some(Stage::Undecided));
         presence
     }
 
-    /// What it is counted as from here on.
+    /// Sets the stage under which it is counted from now on.
     pub(super) fn set(&mut self, stage: Option<Stage>) {
         let before = std::mem::replace(&mut self.stage, stage);
         if before != stage {
@@ -62,14 +62,14 @@ impl Presence {
         }
     }
 
-    /// A request is being handled.
+    /// Notes that a request is being handled.
     pub(super) fn is_busy(&self) {
         if let Some((entry, _)) = &self.idle {
             entry.is_busy();
         }
     }
 
-    /// There is no request since `since`.
+    /// Notes that there is no request since `since`.
     pub(super) fn is_idle(&self, since: Nanos) {
         if let Some((entry, _)) = &self.idle {
             entry.is_idle(since);
@@ -80,7 +80,7 @@ impl Presence {
         self.idle.as_ref().is_some_and(|(entry, _)| entry.is_evicted(waker))
     }
 
-    /// What `work` comes to, unless it is `due` before or the connection has to make room.
+    /// The result of `work`, unless the time `due` comes or the connection is evicted before.
     pub(super) async fn run<W: Future>(
         &self,
         timer: &mut Timer,

@@ -1,26 +1,26 @@
-//! The PROXY protocol: what a balancer says in front of a connection about whom it is for.
+//! The PROXY protocol: a header in which a load balancer names the client of a connection.
 //!
-//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>, versions 1 and 2. Nothing beyond it is read.
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>, versions 1 and 2. Bytes after the header are not read.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How version 2 begins.
+/// The first bytes of version 2.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// The longest line of version 1.
+/// The longest line of version 1, in bytes.
 const LONGEST_LINE: usize = 107;
-/// The most that version 2 may say after its head: addresses of the longest kind, and as much again twice.
+/// The maximum length that version 2 may declare: the longest addresses, and room for extensions.
 const MOST_SAID: u16 = 536;
 
-/// The longest head, in bytes: one of version 2.
+/// The longest header, in bytes: one of version 2.
 pub const LONGEST: usize = 16 + MOST_SAID as usize;
 
-/// Whom the connection is for; `None` where it is for the balancer itself, or that is not known. Of the stream exactly the
-/// head is read, which has at most [`LONGEST`] bytes.
+/// The address of the client; `None` if the connection is the balancer's own or the client is unknown. Reads exactly the
+/// header from the stream, at most [`LONGEST`] bytes.
 ///
-/// Errors: those of the stream, and `InvalidData` for what is no such head.
+/// Errors: those of the stream, and `InvalidData` for bytes that are not such a header.
 pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
     let mut begin = [0; SIGNATURE.len()];
     stream.read_exact(&mut begin).await?;
@@ -71,7 +71,7 @@ async fn read_binary(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option
     let mut said = vec![0; usize::from(length)];
     stream.read_exact(&mut said).await?;
     match (command, family) {
-        // of its own: to see whether anybody is there
+        // LOCAL: the balancer's own connection, such as a health check
         (0x20, _) => Ok(None),
         (0x21, 0x11) => {
             first::<4>(&said, 12).map(|address| Some(Ipv4Addr::from(address).into())).ok_or_else(|| bad(BAD))
@@ -79,13 +79,13 @@ async fn read_binary(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option
         (0x21, 0x21) => {
             first::<16>(&said, 36).map(|address| Some(Ipv6Addr::from(address).into())).ok_or_else(|| bad(BAD))
         }
-        // neither TCP nor an address
+        // not TCP, or without an IP address
         (0x21, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) => Ok(None),
         _ => Err(bad(BAD)),
     }
 }
 
-/// The first bytes of what has to be at least `least` long.
+/// The first bytes of `said`, which must have at least `least` bytes.
 fn first<const LENGTH: usize>(said: &[u8], least: usize) -> Option<[u8; LENGTH]> {
     said.first_chunk().copied().filter(|_| said.len() >= least)
 }
@@ -98,7 +98,7 @@ fn bad(what: &'static str) -> io::Error {
 mod tests {
     use super::*;
 
-    /// What is made of it, and how much of it is left.
+    /// The result of reading `sent`, and the number of bytes left.
     fn reading(mut sent: &[u8]) -> (io::Result<Option<IpAddr>>, usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         (runtime.block_on(read(&mut sent)), sent.len())

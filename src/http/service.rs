@@ -1,7 +1,7 @@
-//! The questions that the engine asks of the part that decides: the border between bytes and rules.
+//! The interface between the engine and the code that decides.
 //!
-//! The engine knows sockets, framing, connections and deadlines, and nothing of limits. A [`Service`] knows routes, customers
-//! and limits, and nothing of sockets.
+//! The engine knows sockets, framing, connections and deadlines, but no limits. A [`Service`] knows routes, customers and
+//! limits, but no sockets.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use super::upstream::{Destination, OutgoingRequest};
 use crate::fields::Fields;
 use crate::units::{Nanos, Prefixes};
 
-/// Decides on the requests of all connections.
+/// Decides on the requests of all connections of a worker.
 ///
-/// Each worker has one of its own.
+/// Each worker has its own service.
 pub trait Service: 'static {
     /// One request from its head to its end.
     type Exchange: Exchange;
@@ -27,142 +27,142 @@ pub trait Service: 'static {
     /// Drops a configuration that is no longer in force. Called about once in a second.
     fn refresh(&self);
 
-    /// How connections come in at the listener with this position; `None` where there is none.
+    /// The configuration of the listener with this position; `None` if there is none.
     fn listener(&self, position: usize) -> Option<Arc<ListenerConfig>>;
 
-    /// A request begins, whose head was complete at `now`.
+    /// Begins a request whose head was complete at `now`.
     fn begin(&self, peer: &Arc<Peer>, version: Version, now: Nanos) -> Self::Exchange;
 
-    /// A request that no exchange was begun for was refused with this status.
+    /// Counts a request that was refused with this status before an exchange began.
     fn count_refused(&self, status: u16);
 
-    /// A connection was closed, or is, for want of room.
+    /// Counts a connection that was or will be closed because a limit on connections is reached.
     fn count_shed(&self, reason: &'static str);
 
-    /// The answer to a request in whose handling the gateway panicked.
+    /// The response to a request during which the gateway panicked.
     fn internal_error(&self) -> Response;
 }
 
-/// One request while it is handled. When it is dropped the request is over, however it ended.
+/// One request while it is handled. Dropping it ends the request, whatever the outcome.
 pub trait Exchange {
-    /// How many bytes the body may have that is read whole before the decision; `None` where the head is enough.
+    /// The maximum size of a body that has to be read whole before the decision; `None` if the head suffices.
     fn max_collected(&self) -> Option<usize>;
 
-    /// Decides on the request; it may have to wait. Dropped before it is done when the client goes away. `body` is the body that
-    /// [`Exchange::max_collected`] asked for, and empty otherwise.
+    /// Decides on the request; this may have to wait. The engine drops the future if the client goes away. `body` is
+    /// the body that [`Exchange::max_collected`] asked for, and otherwise empty.
     ///
-    /// Errors: the answer to a request that is not forwarded.
+    /// Errors: the response to a request that is not forwarded.
     fn decide(&mut self, request: &RequestHead, body: &[u8]) -> impl Future<Output = Result<(), Response>>;
 
-    /// How many bytes of the body may be held back for a decision that depends on them; `None` where it is
-    /// decided on. Asked after [`Exchange::decide`].
+    /// How many bytes of the body may be held back for a decision that depends on them; `None` if the request is
+    /// already decided. Called after [`Exchange::decide`].
     fn max_held(&self) -> Option<usize>;
 
-    /// A part of the body that is held back: whether more is needed for the decision.
+    /// Looks at a part of the body that is held back. Returns whether the decision needs more.
     fn hold(&mut self, part: &[u8]) -> bool;
 
-    /// Decides on the request as far as that needs nothing of the body, of which not enough is here. Dropped before it is done
-    /// when the client goes away.
+    /// Decides on the request as far as that needs nothing of the body, because too little of the body has arrived. The
+    /// engine drops the future if the client goes away.
     fn decide_ahead(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Response>>;
 
-    /// Decides on a request of whose body enough was held back, or all that there is or may be. Dropped before it is done when
-    /// the client goes away.
+    /// Decides on a request when enough of its body is held back, or the whole body, or the maximum. The engine drops
+    /// the future if the client goes away.
     fn decide_by_body(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Response>>;
 
-    /// How long things may take from here on.
+    /// The timeouts and rates from here on.
     fn timing(&self) -> Timing;
 
-    /// Where the request goes next. Asked again after a connection could not be made, or broke before an answer.
+    /// The next destination of the request. Called again after a failed connection, or one that broke before a response.
     fn destination(&mut self) -> Result<Destination, Response>;
 
-    /// A connection to the last destination could not be made. `Ok`: another one is to be tried.
+    /// Notes that the connection to the last destination failed. `Ok`: the engine tries another one.
     fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Response>;
 
-    /// A kept connection turned out to be closed before anything was answered; the request goes out again on a new one.
+    /// Notes that a kept connection was closed before a response; the engine sends the request again on a new one.
     fn resent(&mut self);
 
-    /// There is a connection to the last destination, on which the request is sent now: its target and its fields.
+    /// The target and the fields of the request that the engine now sends on a connection to the last destination.
     fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response>;
 
-    /// A part of the request's body came, or passes that was held back, and is forwarded if that is `Ok`.
+    /// Looks at a part of the request's body, new or held back before; the engine forwards the part if the result is `Ok`.
     fn request_body(&mut self, part: &[u8]) -> impl Future<Output = Result<(), Response>>;
 
-    /// The upstream answered: the fields that the client is sent. Not asked about interim responses, but for 101.
+    /// The fields of the response for the client. Not called for interim responses, except 101.
     fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response>;
 
-    /// A part of the response's body; `is_last` says whether the body is whole with it.
+    /// Looks at a part of the response's body. `is_last` says whether the body ends with it.
     fn response_body(&mut self, part: &[u8], is_last: bool);
 
-    /// The request fails: the answer to the client, if it can still be answered.
+    /// Notes that the request fails. Returns the response, if the client can still get one.
     fn failed(&mut self, failure: &Failure) -> Response;
 }
 
 /// The settings of client connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How large a head may be.
+    /// The maximum size of a head.
     pub head: HeadBounds,
     /// How long a head may take to arrive.
     pub head_timeout: Nanos,
-    /// How large a list of fields may be over HTTP/2, in bytes as RFC 9113 counts them.
+    /// The maximum size of a field list over HTTP/2, in bytes as RFC 9113 counts them.
     pub max_list: u32,
-    /// How long a connection may be without a request.
+    /// How long a connection may be idle.
     pub idle: Nanos,
-    /// How many connections there may be.
+    /// The maximum number of connections.
     pub max_connections: Option<usize>,
-    /// How many of them one client may have.
+    /// The maximum number of connections of one client.
     pub max_per_client: Option<usize>,
-    /// How many bits of an address name a client.
+    /// The prefix lengths by which addresses are grouped into clients.
     pub prefixes: Prefixes,
 }
 
-/// How long an exchange may take.
+/// The time limits and rates of an exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// To connect.
+    /// The timeout for connecting.
     pub connect: Nanos,
-    /// From the request having been sent to the head of the response being complete.
+    /// From the end of the sent request to the end of the response's head.
     pub first_byte: Nanos,
     /// Between two parts of a body, in either direction; the upstream gets `first_byte` if that is longer.
     pub idle: Nanos,
-    /// When everything has to be over.
+    /// The deadline of the whole exchange.
     pub due: Option<Nanos>,
-    /// At which rate the request's body has to come at least.
+    /// The minimum rate at which the request's body has to arrive.
     pub min_body_rate: Option<MinBodyRate>,
-    /// At how many bytes in each second the response's body is sent; as fast as it comes where that is not said.
+    /// The maximum rate of the response's body, in bytes per second; `None` for no maximum.
     pub response_rate: Option<NonZeroU64>,
 }
 
-/// A response of the gateway's own.
+/// A response that the gateway itself makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
     /// The status.
     pub status: u16,
-    /// The fields, without those that frame it.
+    /// The fields, without those for the framing.
     pub fields: Fields,
     /// The body.
     pub body: Vec<u8>,
-    /// The fields behind the body, if there are any. Clients of HTTP/1.1 are not sent them.
+    /// The trailers, if there are any. HTTP/1.1 clients do not receive them.
     pub trailers: Option<Box<Fields>>,
-    /// Whether the place where the next request would begin is uncertain, so that the connection has to end.
+    /// Whether the connection must end, because it is uncertain where the next request would begin.
     pub closes: bool,
 }
 
-/// Why a connection to an upstream could not be made.
+/// The reason why a connection to an upstream failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// It took too long.
+    /// Connecting took too long.
     #[error("connecting took too long")]
     TimedOut,
-    /// It was refused, or TLS or HTTP/2 could not be agreed on.
+    /// The upstream refused, or TLS or HTTP/2 could not be negotiated.
     #[error("{0}")]
     Failed(#[from] std::io::Error),
 }
 
-/// Why a request fails whose handling had begun.
+/// The reason why a request failed after its handling began.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The head of a request did not come in time.
+    /// The head of the request did not arrive in time.
     #[error("the head of the request took too long")]
     HeadTimeout,
     /// The client stopped sending its body, or sent it too slowly.
@@ -171,7 +171,7 @@ pub enum Failure {
     /// The client went away, or stopped reading.
     #[error("the client went away")]
     ClientGone,
-    /// The body that is to be read whole is larger than it may be.
+    /// The body has to be read whole, and is larger than allowed.
     #[error("the body of the request is too large")]
     BodyTooLarge,
     /// The client's bytes cannot be read as HTTP.

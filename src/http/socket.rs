@@ -1,4 +1,4 @@
-//! Sockets of either side, in the clear or with TLS over them.
+//! Sockets of clients and upstreams, with or without TLS.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,19 +14,19 @@ use tokio_rustls::{client, server};
 
 use super::buffer::Readable;
 
-/// A socket as the system has it.
+/// A socket of the operating system.
 #[derive(Debug)]
 pub enum RawSocket {
-    /// Over TCP.
+    /// A TCP socket.
     Tcp(TcpStream),
-    /// At a path in the file system.
+    /// A Unix domain socket.
     Unix(UnixStream),
 }
 
-/// A socket, perhaps with TLS over it.
+/// A socket, with or without TLS.
 #[derive(Debug)]
 pub enum Socket {
-    /// In the clear.
+    /// Without TLS.
     Clear(RawSocket),
     /// TLS with a client.
     Server(Box<server::TlsStream<RawSocket>>),
@@ -35,7 +35,7 @@ pub enum Socket {
 }
 
 impl RawSocket {
-    /// The socket for another thread.
+    /// The descriptor of the socket, to hand it to another thread.
     pub(super) fn into_descriptor(self) -> io::Result<OwnedFd> {
         Ok(match self {
             Self::Tcp(socket) => socket.into_std()?.into(),
@@ -43,7 +43,7 @@ impl RawSocket {
         })
     }
 
-    /// The socket from another thread.
+    /// The socket of a descriptor that another thread handed over.
     pub(super) fn from_descriptor(descriptor: OwnedFd) -> io::Result<Self> {
         Ok(match SockRef::from(&descriptor).local_addr()?.is_unix() {
             true => Self::Unix(UnixStream::from_std(descriptor.into())?),
@@ -51,7 +51,7 @@ impl RawSocket {
         })
     }
 
-    /// The address at the other end; `None` of a path.
+    /// The address of the other end; `None` for a Unix domain socket.
     pub fn peer(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(socket) => socket.peer_addr().ok().map(|address| address.ip()),
@@ -61,9 +61,9 @@ impl RawSocket {
 }
 
 impl RawSocket {
-    /// Whether something has come since the socket was last read empty, as far as the runtime knows.
+    /// Whether something may have arrived since the socket was last read empty, as far as the runtime knows.
     fn may_be_readable(&self) -> bool {
-        // what is tried is not done where the runtime knows that it would have to wait
+        // `try_io` calls the closure only if the runtime considers the socket readable
         let tried = match self {
             Self::Tcp(socket) => socket.try_io(Interest::READABLE, || Ok(())),
             Self::Unix(socket) => socket.try_io(Interest::READABLE, || Ok(())),
@@ -90,8 +90,8 @@ impl Socket {
         }
     }
 
-    /// Whether a kept connection can be used: nothing has come on it, neither bytes nor its end. As far as the runtime
-    /// knows, which looks at all sockets before it goes on, or as the system says, where that `is_asked`.
+    /// Whether a kept connection is usable: neither bytes nor its end have arrived. Relies on the runtime, which polls
+    /// all sockets before it continues, unless `is_asked`: then it asks the operating system.
     pub fn is_silent(&mut self, is_asked: bool) -> bool {
         if !is_asked && !self.raw().may_be_readable() {
             return true;
@@ -100,7 +100,7 @@ impl Socket {
         match rustix::net::recv(self.raw(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Err(rustix::io::Errno::AGAIN) => true,
             Err(_) | Ok((0, _)) => false,
-            // of TLS that may be what the protocol itself has to say
+            // under TLS these bytes may be a message of TLS itself
             Ok(_) => {
                 let mut room = ReadBuf::new(&mut byte);
                 let mut task = Context::from_waker(Waker::noop());
@@ -111,7 +111,7 @@ impl Socket {
 }
 
 impl Readable for Socket {
-    /// Of TLS nobody can tell: what was received may not be read yet.
+    /// Always ready under TLS: bytes that were already received may not be read yet.
     fn poll_readable(&self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Clear(RawSocket::Tcp(socket)) => socket.poll_read_ready(task),

@@ -1,4 +1,4 @@
-//! The one timer of a connection, for whichever of its deadlines comes first.
+//! The single timer of a connection, which rings for the earliest of its deadlines.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,35 +12,35 @@ use tokio::time::{Sleep, sleep};
 use crate::clock::Clock;
 use crate::units::Nanos;
 
-/// A deadline has passed.
+/// The error of a deadline that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the deadline has passed")]
 pub struct Elapsed;
 
-/// The time of one worker: it is read once whenever a task of the worker goes on, and stands still until that task waits.
+/// The time of one worker. It is read whenever a task of the worker is polled, and stands still during that poll.
 pub struct WorkerClock {
     clock: Arc<dyn Clock>,
     now: Cell<Nanos>,
 }
 
 impl WorkerClock {
-    /// The time by `clock`.
+    /// A worker's clock that reads `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Rc<Self> {
         let now = Cell::new(clock.now());
         Rc::new(Self { clock, now })
     }
 
-    /// The time at which the running task was last woken.
+    /// The time at which the running task was last polled.
     pub fn now(&self) -> Nanos {
         self.now.get()
     }
 
-    /// What the wall clock said then.
+    /// The wall clock's time at that moment.
     pub fn wall(&self) -> Nanos {
         self.clock.wall_at(self.now.get())
     }
 
-    /// What `task` comes to. The time is read whenever it goes on.
+    /// The result of `task`. Reads the time whenever the task is polled.
     pub async fn run<T: Future>(&self, mut task: Pin<&mut T>) -> T::Output {
         poll_fn(|context| {
             self.tick();
@@ -56,7 +56,7 @@ impl WorkerClock {
 
 /// See the module's documentation.
 ///
-/// The timer may ring early, never late: a deadline that moves away is noticed when it rings, so that a connection whose
+/// The timer may ring early, never late: when it rings, it checks whether the deadline has moved. So a connection whose
 /// deadlines only move away does not touch the runtime's timers.
 pub struct Timer {
     clock: Rc<WorkerClock>,
@@ -65,27 +65,27 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// A timer that goes by `clock`.
+    /// A timer that uses `clock`.
     pub fn new(clock: Rc<WorkerClock>) -> Self {
         Self { clock, sleep: Box::pin(sleep(Nanos::ZERO.to_duration())), rings_at: None }
     }
 
-    /// The time.
+    /// The worker's current time.
     pub fn now(&self) -> Nanos {
         self.clock.now()
     }
 
-    /// What the wall clock says.
+    /// The wall clock's time.
     pub fn wall(&self) -> Nanos {
         self.clock.wall()
     }
 
-    /// The time `after` from now on.
+    /// The time that is `after` from now.
     pub fn after(&self, after: Nanos) -> Nanos {
         self.clock.now().saturating_add(after)
     }
 
-    /// Ready once it is `due`; until then the task is woken then, or earlier.
+    /// Ready once the time `due` has come. Until then it has the task woken at that time or earlier.
     pub fn poll(&mut self, task: &mut Context<'_>, due: Nanos) -> Poll<Elapsed> {
         loop {
             if self.rings_at.is_none_or(|rings_at| rings_at > due) {
@@ -103,7 +103,7 @@ impl Timer {
         }
     }
 
-    /// What `work` comes to, unless it is `due` before.
+    /// The result of `work`, unless the time `due` comes before.
     pub async fn run<W: Future>(&mut self, due: Nanos, mut work: Pin<&mut W>) -> Result<W::Output, Elapsed> {
         poll_fn(|task| match work.as_mut().poll(task) {
             Poll::Ready(done) => Poll::Ready(Ok(done)),

@@ -1,4 +1,4 @@
-//! Which requests are here, and which are about to come.
+//! The counts of current requests, and of requests that are about to arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,79 +6,81 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::lifecycle::Lifecycle;
 use crate::stripes::Striped;
 
-/// What every connection and request of a gateway is counted in.
+/// The counters of all connections and requests of a gateway.
 #[derive(Debug, Default)]
 pub struct Traffic {
     counts: Striped<StageCounts>,
-    /// Whether connections are accepted, and stay open for more than one request.
+    /// The phase of the gateway: whether it accepts connections, and keeps them open for more than one request.
     pub lifecycle: Lifecycle,
 }
 
-/// The passages through each stage.
+/// The passages of each stage.
 type StageCounts = [Passages; 4];
 
-/// How often a stage was entered and left. One worker may leave what another one entered. Both numbers only grow, so that a
-/// reader who adds up all that was left before all that was entered finds equal sums only if the stage was empty in between.
+/// How often a stage was entered and left. One worker may leave a stage that another one entered. Both numbers only
+/// grow: a reader that first sums `left` and then `entered` finds equal sums only if the stage was empty at some
+/// moment in between.
 #[derive(Debug, Default)]
 struct Passages {
     entered: AtomicUsize,
     left: AtomicUsize,
 }
 
-/// What is counted.
+/// The stage under which a connection or a request is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// A connection on which nothing has come yet.
+    /// A connection on which no bytes have arrived yet.
     Fresh,
-    /// A request whose head is coming in.
+    /// A request whose head is arriving.
     Coming,
-    /// A request that is not decided on yet.
+    /// A request that the gateway has not decided yet.
     Undecided,
-    /// A request that is being handled.
+    /// A request that the gateway handles.
     Request,
 }
 
 impl Traffic {
-    /// Counts one more. What goes from one stage to the next is counted there before it is not counted here any more.
+    /// Counts an entry into `stage`. A request must enter its next stage before it leaves the current one.
     pub(super) fn enter(&self, stage: Stage) {
         self.count(stage, |passages| &passages.entered);
     }
 
-    /// Counts one less.
+    /// Counts an exit from `stage`.
     pub(super) fn leave_stage(&self, stage: Stage) {
         self.count(stage, |passages| &passages.left);
     }
 
-    /// A request is being handled until the value is dropped.
+    /// Counts a request that is being handled, until the value is dropped.
     pub(super) fn request(self: &Arc<Self>) -> RequestGuard {
         self.enter(Stage::Request);
         RequestGuard(Arc::clone(self))
     }
 
-    /// A connection was accepted: it counts as fresh until the value is dropped, by when it has to count for itself.
+    /// Counts an accepted connection as fresh until the value is dropped. Before that, the connection must be
+    /// counted by itself.
     pub fn arrive(self: &Arc<Self>) -> ArrivalGuard {
         self.enter(Stage::Fresh);
         ArrivalGuard(Arc::clone(self))
     }
 
-    /// Whether no request is here.
+    /// Whether there is no request.
     pub fn is_idle(&self) -> bool {
-        // In the order in which a request passes through them.
+        // in the order in which a request passes through the stages
         [Stage::Undecided, Stage::Request].into_iter().all(|stage| self.is_empty(stage))
     }
 
-    /// Whether something is soon to be decided: about the first request of a new connection, or one of which a part is
-    /// here.
+    /// Whether the gateway is about to decide a request: the first one of a new connection, or one that has partly
+    /// or completely arrived.
     pub fn awaits_requests(&self) -> bool {
         [Stage::Fresh, Stage::Coming, Stage::Undecided].into_iter().any(|stage| !self.is_empty(stage))
     }
 
-    /// Whether a part of a request is here.
+    /// Whether the head of a request has partly arrived.
     pub fn is_in_a_request(&self) -> bool {
         !self.is_empty(Stage::Coming)
     }
 
-    /// Whether connections are closed once their requests are answered.
+    /// Whether the gateway closes connections once their requests are answered.
     pub fn is_draining(&self) -> bool {
         self.lifecycle.phase().drains()
     }

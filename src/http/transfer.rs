@@ -1,4 +1,4 @@
-//! A request on its way to an upstream and its response on its way back, both at once.
+//! The transfer of a request to an upstream and of its response to the client, both at the same time.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,28 +14,28 @@ use super::upstream::{Upstream, UpstreamError};
 use crate::fields::Fields;
 use crate::units::Nanos;
 
-/// How much of a request's body is kept to be sent again, in bytes.
+/// The maximum number of bytes of a request's body that are kept for a second try.
 const MAX_RESENT: usize = 64 << 10;
-/// How many fields most responses have, and how many bytes they take.
+/// The number of fields of most responses, and their size in bytes.
 const HEAD_FIELDS: usize = 16;
 const HEAD_BYTES: usize = 512;
 const SWITCHING_PROTOCOLS: u16 = 101;
-/// A status that tells a client which protocol to upgrade to.
+/// The status with which an upstream names the protocol to upgrade to.
 const UPGRADE_REQUIRED: u16 = 426;
 
-/// What a client and an upstream do next, as far as somebody has to know of it.
+/// The events of a transfer that the exchange has to know of.
 enum Event {
-    /// Content of the request's body came.
+    /// Content of the request's body has arrived.
     RequestContent,
-    /// A head of a response is there, with a body that is delimited like this.
+    /// The head of a response has arrived; its body has this framing.
     Head(Framing),
-    /// Content of the response's body came.
+    /// Content of the response's body has arrived.
     ResponseContent { is_last: bool },
-    /// The response is over, with the client's socket having all of it.
+    /// The response has ended, and the client's socket has taken all of it.
     Over,
 }
 
-/// Sends a request to an upstream and its response to the client, both at once.
+/// Sends a request to an upstream and its response to the client, both at the same time.
 pub(super) struct Transfer<'t, 'c> {
     client: &'t mut Client<'c>,
     upstream: Upstream,
@@ -46,30 +46,31 @@ pub(super) struct Transfer<'t, 'c> {
     head: ResponseHead,
     pace: Option<Pace>,
     throttle: Option<Throttle>,
-    /// What was taken of the client's body before, by an earlier try or for the decision, and how much of that is sent.
+    /// The bytes of the client's body that were read before, for an earlier try or the decision, and how many of
+    /// them are sent.
     sent_before: (Vec<u8>, usize),
-    /// What was taken of the client's body, as long as it can be sent again.
+    /// The bytes that were read of the client's body, for as long as they can be sent again.
     pub(super) resend: Option<Vec<u8>>,
-    /// When the client last sent a part of its body, and when the upstream took one.
+    /// The time when the client last sent a part of its body, and when the upstream last took one.
     client_sent: Nanos,
     upstream_took: Nanos,
-    /// When the request was sent, or the upstream last sent something.
+    /// The time when the request was sent, or when the upstream last sent something.
     upstream_sent: Nanos,
-    /// Since when the client takes nothing of what is sent.
+    /// The time since when the client takes no bytes.
     client_blocked: Option<Nanos>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Upload {
-    /// What was taken before is sent.
+    /// The bytes that were read before are sent.
     Resending,
-    /// The client's content is waited for.
+    /// The gateway waits for the client's content.
     Reading,
-    /// Content is here; it was admitted, and so much of it is to be sent.
+    /// Content has arrived and was admitted. This many bytes of it are still to be sent.
     Sending(usize),
-    /// The end is to be sent.
+    /// The end of the request is to be sent.
     Finishing,
-    /// The upstream takes no more.
+    /// The upstream takes no more of the body.
     Stopped,
     Done,
 }
@@ -78,7 +79,7 @@ enum Upload {
 enum Download {
     Head,
     Body,
-    /// Content is here; it was looked at, and so much of it is to be sent.
+    /// Content has arrived and the exchange has seen it. This many bytes of it are still to be sent.
     Sending {
         length: usize,
         is_last: bool,
@@ -131,7 +132,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    /// What was taken of the client's body before goes out first.
+    /// Sends these bytes of the client's body, which were read before, first.
     pub(super) fn begin_with(&mut self, sent_before: Vec<u8>) {
         if !sent_before.is_empty() {
             (self.sent_before, self.upload) = ((sent_before, 0), Upload::Resending);
@@ -174,7 +175,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                             _ => End::Failed(Failure::ClientGone),
                         };
                     }
-                    // a part that had to wait its turn is not late
+                    // a part that the exchange held back for a while is not late
                     self.upstream_took = timer.now();
                     self.resend = self.resend.take().filter(|sent| sent.len().saturating_add(length) <= MAX_RESENT);
                     if let Some(sent) = &mut self.resend {
@@ -197,7 +198,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    /// Passes the head of a response on.
+    /// Passes the head of a response to the client.
     fn respond(
         &mut self,
         exchange: &mut impl Exchange,
@@ -238,11 +239,11 @@ impl<'t, 'c> Transfer<'t, 'c> {
             Ok(fields) => fields,
             Err(response) => return Some(End::Answer(response)),
         };
-        // of which HTTP/2 knows nothing (RFC 9113, section 8.2.2)
+        // not over HTTP/2, which has no upgrades (RFC 9113, section 8.2.2)
         if status == UPGRADE_REQUIRED && self.request.version != Version::Http2 {
             pass_upgrade(&self.head, &mut fields);
         }
-        // a client that has not sent its body may send it now, or the next request
+        // a client that has not sent its body may send the body next, or another request
         let is_owed_body = self.upload != Upload::Done && self.request.fields.contains("expect");
         if is_leaving() || is_owed_body {
             self.client.close();
@@ -267,7 +268,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         self.client.begin_response(&ClientHead { status, reason, fields, framing, declared, wall })
     }
 
-    /// Goes on as far as both sides let it.
+    /// Advances both directions as far as both sides allow.
     fn poll(&mut self, task: &mut Context<'_>, timer: &mut Timer) -> Poll<Result<Event, Failure>> {
         loop {
             match self.poll_upload(task, timer)? {
@@ -279,7 +280,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 return Poll::Ready(Ok(event));
             }
             let resumes = self.resumes(timer.now());
-            // a head that waits for content leaves without it
+            // a head that waits to be sent with content is sent without it
             if resumes.is_some() || matches!(self.download, Download::Head | Download::Body) {
                 match self.client.poll_flush(task) {
                     Poll::Ready(Ok(())) => self.client_blocked = None,
@@ -301,13 +302,13 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    /// When content goes on to be sent that waits for its time.
+    /// The time when throttled content may be sent again, if some waits.
     fn resumes(&self, now: Nanos) -> Option<Nanos> {
         let throttle = self.throttle.as_ref()?;
         (matches!(self.download, Download::Sending { .. }) && throttle.next > now).then_some(throttle.next)
     }
 
-    /// One step towards the upstream. Ready with nothing where another step can be made at once.
+    /// Makes one step towards the upstream. Ready with `None` if another step is possible at once.
     fn poll_upload(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Option<Event>>, Failure> {
         match self.upload {
             Upload::Resending => {
@@ -356,7 +357,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     Poll::Ready(Ok(sent)) => {
                         self.client.consume(sent);
                         self.upstream_took = timer.now();
-                        // the client is not to blame for the time that the upstream took
+                        // the client is not responsible for the time that the upstream took
                         self.client_sent = self.upstream_took;
                         self.upload = match length.saturating_sub(sent) {
                             0 => Upload::Reading,
@@ -386,14 +387,15 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    /// The upstream takes nothing more. It may have answered before it closed, so its response is still waited for.
+    /// Stops the upload, because the upstream takes no more. It may have answered before, so the gateway still
+    /// waits for that.
     fn stop_upload(&mut self, timer: &Timer) -> Poll<Option<Event>> {
         self.upload = Upload::Stopped;
         self.upstream_sent = timer.now();
         Poll::Ready(None)
     }
 
-    /// One step towards the client. Ready with an event, or pending.
+    /// Makes steps towards the client until there is an event or nothing more is possible.
     fn poll_download(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Event>, Failure> {
         loop {
             match self.download {
@@ -466,7 +468,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    /// What has to happen next by when, and who is to blame if it does not.
+    /// The next deadline, and the failure that names the side that misses it.
     fn due(&self) -> Option<(Nanos, Failure)> {
         let Timing { first_byte, idle, due, .. } = self.timing;
         let blocked = self.client_blocked.map(|since| (since.saturating_add(idle), Failure::ClientGone));
@@ -495,7 +497,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
     }
 }
 
-/// A response that names a protocol says so on this connection too.
+/// Copies the protocol that a response names in `upgrade` to this connection's fields.
 fn pass_upgrade(head: &ResponseHead, fields: &mut Fields) {
     if let Some(protocol) = head.fields.get("upgrade") {
         fields.push("upgrade", protocol);

@@ -1,4 +1,4 @@
-//! A connection that was upgraded: bytes go both ways until one side ends.
+//! An upgraded connection: bytes go in both directions until one side ends.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,7 +15,7 @@ use super::timer::Timer;
 use super::upstream::Upstream;
 use crate::units::Nanos;
 
-/// Copies between the two until one ends, the upstream is silent for too long, or the exchange is due.
+/// Copies between the two sides until one ends, the upstream is silent for too long, or the exchange's deadline passes.
 pub(super) async fn run(
     client: &mut Client<'_>,
     upstream: Upstream,
@@ -26,7 +26,7 @@ pub(super) async fn run(
     let (Client::Http1(client), Upstream::Http1(mut upstream)) = (client, upstream) else { return };
     let patience = timing.idle.max(timing.first_byte);
     let mut silent_since = timer.now();
-    // the head of the response is still to be sent
+    // the encoder still holds the head of the response
     let mut copying = poll_fn(|task| {
         if let Poll::Ready(Err(error)) = client.encoder.poll_flush(task, &mut client.socket) {
             return Poll::Ready(Err(error));
@@ -59,7 +59,7 @@ pub(super) async fn run(
         }
     }
     drop(copying);
-    // whether the other side hears of the end makes no difference any more
+    // an error makes no difference here: the connections end anyway
     let closing = poll_fn(|task| {
         drop(Pin::new(&mut upstream.socket).poll_shutdown(task));
         Pin::new(&mut client.socket).poll_shutdown(task)
@@ -67,7 +67,7 @@ pub(super) async fn run(
     drop(timer.run(timer.after(Nanos::SECOND), pin!(closing)).await);
 }
 
-/// Copies what is there, and says how much; 0 at the end.
+/// Copies the available bytes and returns how many; 0 at the end.
 fn poll_copy(
     task: &mut Context<'_>,
     buffer: &mut Buffer,
@@ -95,7 +95,7 @@ fn poll_copy(
             Poll::Pending => return Poll::Pending,
         }
     }
-    // of TLS a part may not have left
+    // TLS may still hold a part of the bytes
     let _flushed = Pin::new(to).poll_flush(task)?;
     Poll::Ready(Ok(copied))
 }

@@ -25,12 +25,12 @@ pub use fetch::{FetchError, Fetched, OwnRequest, fetch};
 pub use http1::Http1Connection;
 pub use http2::{Http2Connection, Http2Upstream};
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// At an address and a port.
+    /// An IP address and a port.
     Inet(SocketAddr),
-    /// At a path in the file system.
+    /// A Unix domain socket.
     Unix(PathBuf),
 }
 
@@ -43,45 +43,45 @@ impl fmt::Display for Address {
     }
 }
 
-/// How TLS is spoken to a server.
+/// The TLS settings for a server.
 #[derive(Clone)]
 pub struct TlsTerms {
-    /// What is shown and believed.
+    /// The certificate that the gateway presents, and the authorities that it trusts.
     pub config: Arc<TlsClient>,
-    /// The name that the server's certificate has to be for.
+    /// The name for which the server's certificate must be valid.
     pub name: Arc<str>,
-    /// Tells configurations apart that are made of other files: connections are not shared between them.
+    /// Differs between configurations of different files: they do not share connections.
     pub identity: u128,
 }
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// Which server, in which way; kept connections are shared by equal ones.
+    /// The server and its protocols. Equal servers share kept connections.
     pub server: Server,
-    /// Whether the request may become a tunnel.
+    /// Whether the request may be upgraded to a tunnel.
     pub allows_upgrade: bool,
-    /// How long a connection is kept for a further request.
+    /// How long a connection is kept for another request.
     pub keep_alive: Nanos,
 }
 
 /// A request as it is sent to an upstream.
 #[derive(Debug, Default)]
 pub struct OutgoingRequest {
-    /// The target, canonical.
+    /// The target in canonical form.
     pub target: Vec<u8>,
     /// The host and the end-to-end fields.
     pub fields: Fields,
 }
 
-/// A server, and how it is spoken to.
+/// A server and the protocols to use with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Server {
-    /// Where it listens.
+    /// The server's address.
     pub address: Address,
-    /// Absent where it is spoken to in the clear.
+    /// The TLS settings; `None` for connections without TLS.
     pub tls: Option<TlsTerms>,
-    /// Whether it speaks HTTP/2; HTTP/1.1 otherwise.
+    /// Whether to use HTTP/2; otherwise HTTP/1.1.
     pub http2: bool,
 }
 
@@ -108,28 +108,28 @@ impl fmt::Debug for TlsTerms {
 /// A connection to a server, before a request is sent on it.
 #[derive(Debug)]
 pub enum Connection {
-    /// Of HTTP/1.1, for one request at a time.
+    /// An HTTP/1.1 connection, for one request at a time.
     Http1(Box<Http1Connection>),
-    /// Of HTTP/2, for several.
+    /// An HTTP/2 connection, for several requests at a time.
     Http2(Http2Connection),
 }
 
-/// The server of one request.
+/// The upstream's side of one request.
 #[derive(Debug)]
 pub enum Upstream {
-    /// On a connection of HTTP/1.1.
+    /// On an HTTP/1.1 connection.
     Http1(Box<Http1Connection>),
-    /// On a stream of HTTP/2.
+    /// On an HTTP/2 stream.
     Http2(Box<Http2Upstream>),
 }
 
-/// What goes wrong with an upstream.
+/// The error of an upstream.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// With its connection.
+    /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// With what it sent.
+    /// The gateway cannot read the bytes that the upstream sent.
     #[error("{0}")]
     Unreadable(#[from] Unreadable),
 }
@@ -143,7 +143,7 @@ impl From<h2::Error> for UpstreamError {
 // === impl Upstream ===
 
 impl Upstream {
-    /// Begins to send a request on a connection of HTTP/1.1.
+    /// Begins to send a request on an HTTP/1.1 connection.
     pub fn begin_http1(
         mut connection: Box<Http1Connection>,
         request: &RequestHead,
@@ -154,7 +154,7 @@ impl Upstream {
         Self::Http1(connection)
     }
 
-    /// Begins to send a request on a stream of a connection of HTTP/2, once there is room for one more.
+    /// Begins to send a request on a stream of an HTTP/2 connection, once the connection allows another stream.
     pub async fn begin_http2(
         connection: Http2Connection,
         request: &RequestHead,
@@ -165,7 +165,8 @@ impl Upstream {
         Ok(Self::Http2(Box::new(Http2Upstream::begin(connection, request, outgoing, scheme).await?)))
     }
 
-    /// Sends as much of the request's content as there is room for; nothing follows it if it `is_last`.
+    /// Sends as much of the request's content as the socket or stream takes. With `is_last`, the body ends
+    /// with this content.
     pub fn poll_send(&mut self, task: &mut Context<'_>, content: &[u8], is_last: bool) -> Poll<io::Result<usize>> {
         match self {
             Self::Http1(upstream) => upstream.poll_send(task, content, is_last),
@@ -173,7 +174,7 @@ impl Upstream {
         }
     }
 
-    /// Sends what waits to be sent.
+    /// Sends the bytes that wait in the encoder.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(upstream) => upstream.poll_flush(task),
@@ -181,7 +182,7 @@ impl Upstream {
         }
     }
 
-    /// Sends the end of the request. Trailers of requests are not forwarded: servers such as nginx refuse them.
+    /// Sends the end of the request. The gateway does not forward trailers of requests: servers such as nginx refuse them.
     pub fn poll_finish(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(upstream) => upstream.poll_finish(task),
@@ -189,7 +190,7 @@ impl Upstream {
         }
     }
 
-    /// Waits for the next head of a response, interim or not, and says how its body is delimited.
+    /// Waits for the next head of a response, interim or not, and returns the framing of its body.
     pub fn poll_head(
         &mut self,
         task: &mut Context<'_>,
@@ -210,7 +211,7 @@ impl Upstream {
         }
     }
 
-    /// The content that came and was not consumed.
+    /// The content that has arrived and was not consumed.
     pub fn content(&self) -> &[u8] {
         match self {
             Self::Http1(upstream) => upstream.content(),
@@ -218,7 +219,7 @@ impl Upstream {
         }
     }
 
-    /// So much of the content is used.
+    /// Consumes `length` bytes of content.
     pub fn consume(&mut self, length: usize) {
         match self {
             Self::Http1(upstream) => upstream.consume(length),
@@ -226,7 +227,7 @@ impl Upstream {
         }
     }
 
-    /// Whether the body ends with the content that is here.
+    /// Whether the body ends with the available content.
     pub fn ends_with_content(&self) -> bool {
         match self {
             Self::Http1(upstream) => upstream.ends_with_content(),
@@ -234,7 +235,7 @@ impl Upstream {
         }
     }
 
-    /// The fields behind the response's body, once that is over.
+    /// The trailers of the response, after the end of its body.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         match self {
             Self::Http1(_) => None,
@@ -242,15 +243,15 @@ impl Upstream {
         }
     }
 
-    /// The connection for a further request, and for how long it can be kept if the server says so; `None` where the
-    /// exchange did not come to its end on both sides, or more came than the response.
+    /// The connection for another request, and how long it can be kept if the server says so. `None` if the exchange
+    /// did not end on both sides, or if more bytes than the response arrived.
     pub fn into_kept(self) -> Option<(Box<Http1Connection>, Option<Nanos>)> {
         match self {
             Self::Http1(mut connection) => {
                 let kept_for = connection.end_exchange()?;
                 Some((connection, kept_for))
             }
-            // streams share their connection as it is
+            // streams share a connection, which stays in the pool
             Self::Http2(_) => None,
         }
     }

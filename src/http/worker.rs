@@ -1,4 +1,4 @@
-//! What one worker thread knows: the service that decides, its clock, its connections to upstreams.
+//! One worker thread's state: the service that decides, its clock, its connections to upstreams.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -14,10 +14,10 @@ use super::traffic::Traffic;
 use crate::clock::Clock;
 use crate::units::Nanos;
 
-/// How often kept connections are looked at.
+/// The interval of the sweeps of kept connections.
 const SWEEP_EVERY: Nanos = Nanos::SECOND;
 
-/// What a worker knows.
+/// The state of a worker.
 pub struct Worker<S> {
     pub(super) service: S,
     pub(super) clock: Rc<WorkerClock>,
@@ -27,28 +27,28 @@ pub struct Worker<S> {
     pub(super) pool: RefCell<Pool>,
 }
 
-/// What the workers of a gateway have in common.
+/// The state that all workers of a gateway share.
 #[derive(Clone)]
 pub struct EngineState {
-    /// The time.
+    /// The gateway's clock.
     pub clock: Arc<dyn Clock>,
-    /// Which requests are here, and whether connections stay open.
+    /// The counts of requests, and whether connections stay open.
     pub traffic: Arc<Traffic>,
-    /// How many connections there are.
+    /// The limits on the number of connections.
     pub limiter: Arc<ConnectionLimiter>,
-    /// Which of them are without a request.
+    /// The connections, ordered by their idle time.
     pub idle: Arc<IdleConnections>,
 }
 
 impl<S: Service> Worker<S> {
-    /// A worker for which `service` decides, and that keeps at most `kept` connections to upstreams of HTTP/1.1.
+    /// A worker for which `service` decides. It keeps at most `kept` idle HTTP/1.1 connections to upstreams.
     pub fn new(service: S, shared: EngineState, kept: usize) -> Self {
         let EngineState { clock, traffic, limiter, idle } = shared;
         let clock = WorkerClock::new(clock);
         Self { service, clock, traffic, limiter, idle, pool: RefCell::new(Pool::new(kept)) }
     }
 
-    /// Closes kept connections whose time is over and lets go of old rules, as long as this is polled.
+    /// Regularly closes kept connections whose time is over and drops old configurations, as long as this is polled.
     pub async fn sweep(&self) {
         let mut ticks = tokio::time::interval(SWEEP_EVERY.to_duration());
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -62,7 +62,7 @@ impl<S: Service> Worker<S> {
         self.clock.run(pin!(sweeping)).await
     }
 
-    /// A permit for a connection; `None` where as many are here as there may be, and all of them have requests.
+    /// A permit for a connection; `None` if a limit on connections is reached and no idle connection can be evicted.
     pub(super) fn permit(&self, listener: usize, max_there: Option<usize>) -> Option<ConnectionPermit> {
         let mut bounds = (self.service.settings().max_connections, max_there);
         loop {
@@ -70,7 +70,7 @@ impl<S: Service> Worker<S> {
                 Ok(permit) => return Some(permit),
                 Err(full) => full,
             };
-            // a connection that makes room is counted until it is closed
+            // an evicted connection is still counted until it is closed
             let at = match full {
                 Full::All => {
                     bounds.0 = None;

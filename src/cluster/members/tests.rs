@@ -6,7 +6,7 @@ fn member(number: usize) -> Member {
     Member { address: SocketAddr::from(([10, 0, 0, u8::try_from(number).unwrap()], 7946)), weight: 1 }
 }
 
-/// Nodes that hear each other, on one clock.
+/// A set of nodes that hear each other, on one clock.
 struct Net {
     founding: Founding,
     now: Nanos,
@@ -23,13 +23,13 @@ struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Runs {
     Yes,
-    /// Its connections stay open, and nothing comes of them.
+    /// Its connections stay open, but nothing arrives over them.
     Stopped,
     No,
 }
 
 impl Net {
-    /// That many nodes, none of which runs.
+    /// A net of `count` nodes, none of which runs.
     fn new(count: usize) -> Self {
         let node = |number| Node {
             members: Members::new(member(number), Founding::default(), 0, Nanos::ZERO),
@@ -40,7 +40,7 @@ impl Net {
         Self { founding, now: Nanos::from_secs(1000), nodes: (0..count).map(node).collect(), lives: 0 }
     }
 
-    /// That many nodes, which started together.
+    /// A net of `count` nodes that started together.
     fn running(count: usize) -> Self {
         let mut net = Self::new(count);
         (0..count).for_each(|number| net.start(number));
@@ -58,7 +58,7 @@ impl Net {
         node.runs = Runs::Yes;
     }
 
-    /// Time goes on by that many beats, in which everybody hears everybody who runs.
+    /// Advances the time by `count` heartbeats, in which all nodes hear all running nodes.
     fn beats(&mut self, count: usize) {
         for _ in 0..count {
             self.now = self.now.saturating_add(HEARTBEAT_INTERVAL);
@@ -102,7 +102,7 @@ impl Net {
         (0..self.nodes.len()).filter(|other| ring.has(member(*other).address)).collect()
     }
 
-    /// All that run see these as members.
+    /// Asserts that all running nodes see exactly the nodes `expected` as members.
     #[track_caller]
     fn all_see(&self, expected: Vec<usize>) {
         for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.runs == Runs::Yes) {
@@ -151,13 +151,13 @@ fn a_node_is_ready_once_there_are_enough_members_and_stays_so() {
     net.beats(2);
     net.all_see(vec![0]);
     assert!(is_ready(&net, 0));
-    // of two that there could be now one is gone
+    // one of the two other nodes that there could be has failed
     net.start(2);
     net.beats(2);
     assert!(is_ready(&net, 2));
 }
 
-/// A name may stand for this node alone because the others are not in it yet.
+/// DNS may return only this node because the others are not registered yet.
 #[test]
 fn a_node_that_knows_of_no_other_is_held_for_a_while() {
     let hold = Nanos::from_secs(10);
@@ -167,7 +167,7 @@ fn a_node_that_knows_of_no_other_is_held_for_a_while() {
     assert!(!net.nodes[0].members.is_ready());
     net.beats(1);
     assert!(net.nodes[0].members.is_ready());
-    // whoever finds another one does not wait
+    // a node that finds another one does not wait
     let mut net = Net { founding: Founding { min_members: 1, hold }, ..Net::new(2) };
     (0..2).for_each(|number| net.start(number));
     net.beats(2);
@@ -241,7 +241,7 @@ fn a_node_that_was_stopped_knows_that_others_stood_in() {
     net.beats(1);
     assert_eq!(net.nodes[1].members.standing(), MemberState::Away);
     net.all_see(vec![0, 2]);
-    // it is no member before it has given away what it had
+    // it is not a member before it has pushed the states that it had
     net.beats(20);
     net.all_see(vec![0, 2]);
     net.nodes[1].gives_away = true;
@@ -273,7 +273,7 @@ fn a_node_that_leaves_is_no_member_in_anybodys_eyes() {
     net.all_see(vec![0, 2]);
 }
 
-/// The members are then those of whom it kept no state before it joined.
+/// Its members are then the same as before it joined, when it kept no state that they own.
 #[test]
 fn a_node_that_leaves_as_soon_as_it_has_joined_gives_away_what_it_has_got_since() {
     let mut net = Net::new(3);
@@ -333,7 +333,7 @@ fn it_is_said_whether_states_are_where_they_belong() {
     assert!(members.says(member(1).address).drained);
     members.set_undrained();
     assert!(!members.says(member(1).address).drained);
-    // what came while the rest was given away has not been looked at
+    // states that arrived during a push have not been pushed
     members.set_drained(ring, before, Nanos::ZERO);
     assert!(!members.says(member(1).address).drained);
     members.set_drained(RingHash(1), members.undrained_count(), Nanos::ZERO);
@@ -374,7 +374,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Whatever happened: when nothing happens any more, all that run agree, and all that run and do not leave are members.
+    /// After any events: once nothing more happens, all running nodes agree, and all of them that do not
+    /// leave are members.
     #[test]
     fn nodes_come_to_agree(events in prop::collection::vec(event(), 1..40)) {
         let mut net = Net::new(5);

@@ -41,7 +41,7 @@ fn a_state_may_be_with_whom_it_was_lent_to_with_its_owner_and_with_the_owners_be
         migration.lend(mine, at(to), NOW);
     }
     assert_eq!(migration.sources(mine, at(1), &now).as_slice(), [at(2), at(4), at(3)]);
-    // as one sees it who does not own the key
+    // as a gateway sees it that does not own the key
     assert_eq!(migration.sources(mine, at(2), &now).as_slice(), [at(4), at(1), at(3)]);
 }
 
@@ -55,7 +55,7 @@ fn nobody_is_asked_any_more_when_all_have_said_that_they_have_nothing() {
         migration.settle(&now, [untidy].iter(), true, LATER);
         assert!(migration.is_active());
     }
-    // nor before this node has told whose requests hold what
+    // nor before this node has announced the slots of its requests
     migration.settle(&now, [peer(now.hash(), true)].iter(), false, LATER);
     assert!(migration.is_active());
     migration.settle(&now, [peer(now.hash(), true)].iter(), true, LATER);
@@ -84,7 +84,7 @@ fn a_gateway_that_asked_and_cannot_be_reached_any_more_is_not_waited_for() {
     migration.asked_under_other_ring(at(2), NOW);
     settle();
     assert!(migration.differs(at(2)));
-    // it started while a connection to it was tried, and has asked since
+    // it started while a connection to it was tried, and has sent a request since
     migration.unreachable(at(2), NOW.saturating_sub(Nanos::SECOND));
     migration.unreachable(at(3), NOW);
     settle();
@@ -104,7 +104,7 @@ async fn a_state_is_asked_for_by_one_at_a_time() {
         first.end();
     };
     assert!(!tokio::join!(second.has_to_ask(), ends).0);
-    // the state has gone again
+    // the state has left again
     assert!(second.has_to_ask().await);
     let goes_away = async move {
         tokio::task::yield_now().await;
@@ -113,7 +113,7 @@ async fn a_state_is_asked_for_by_one_at_a_time() {
     assert!(tokio::join!(third.has_to_ask(), goes_away).0);
 }
 
-/// Its new place was asked too early.
+/// The new place of the state was asked too early.
 #[tokio::test]
 async fn who_waited_for_a_fetch_that_began_before_the_state_went_fetches_it_again() {
     let stays = |_: &MigrationState| {};
@@ -139,7 +139,7 @@ async fn a_fetched_state_is_used_before_it_is_given_away() {
     let gives = migration.wait_until_at_rest(LimitKey(1), false, Nanos::from_secs(3600));
     let mut gives = std::pin::pin!(gives);
     assert!(std::future::poll_fn(|context| std::task::Poll::Ready(gives.as_mut().poll(context))).await.is_pending());
-    // but only by those that wanted it before
+    // but only by requests that needed it before
     let _later = migration.begin_fetch(LimitKey(1));
     drop(fetch);
     gives.await;
@@ -157,7 +157,7 @@ async fn a_state_that_is_on_its_way_is_waited_for() {
         migration.end_push();
     };
     tokio::join!(waits, ends);
-    // of two that ask each other one waits less
+    // one of two gateways that ask each other waits for a shorter time
     let _fetch = migration.begin_fetch(LimitKey(3));
     migration.wait_until_at_rest(LimitKey(3), true, Nanos::new(8)).await;
 }

@@ -8,7 +8,7 @@ fn member(number: u8, weight: u32) -> Member {
     Member { address: SocketAddr::from(([10, 0, 0, number], 7946)), weight }
 }
 
-/// Keys as hashes make them: their fingerprints are spread.
+/// Keys as hashing makes them: their fingerprints are evenly distributed.
 fn keys(count: u64) -> impl Iterator<Item = LimitKey> {
     (0..count).map(|number| {
         let mut hash = SipHasher13::new();

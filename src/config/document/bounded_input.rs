@@ -1,29 +1,29 @@
-//! The text as the parser reads it, with a bound on how far it may look ahead.
+//! The text as the parser reads it, with a bound on how far the parser may look ahead.
 
 use std::cell::Cell;
 
 use saphyr_parser::{Input, StrInput};
 
-/// The most characters that begin or separate values within one pair of brackets: the parser looks ahead to the closing
-/// one, which takes memory for each of them.
+/// The largest number of characters that begin or separate values within one pair of brackets. The parser looks ahead to the
+/// closing bracket, which takes memory for each such character.
 const MAX_AHEAD: usize = 100_000;
 
-/// Counts what the parser has read since its last event.
+/// Counts the characters that the parser has read since its last event.
 #[derive(Default)]
 pub(super) struct LookAhead(Cell<usize>);
 
 impl LookAhead {
-    /// The parser has come to an event.
+    /// Resets the count: the parser has returned an event.
     pub(super) fn begin_again(&self) {
         self.0.set(0);
     }
 
-    /// Whether the parser has looked further ahead than it may: the text has ended for it.
+    /// Whether the parser has looked further ahead than it may; the input then ends for the parser.
     pub(super) fn is_too_far(&self) -> bool {
         self.0.get() > MAX_AHEAD
     }
 
-    /// The parser has gone past `c`; whether it has looked too far ahead with that.
+    /// Counts `c`, which the parser has passed; returns whether the parser has now looked too far ahead.
     fn pass(&self, c: char) -> bool {
         if !matches!(c, ',' | ':' | '-' | '?' | '*' | '&' | '!' | '[' | ']' | '{' | '}') {
             return false;
@@ -33,10 +33,10 @@ impl LookAhead {
     }
 }
 
-/// For how many characters the parser makes room at once. It keeps that much for every value, which are short mostly.
+/// The number of characters for which the parser allocates at once. It does so for every value, and most values are short.
 const ROOM: usize = 16;
 
-/// A text that ends where the parser has looked too far ahead.
+/// A text that ends at the point where the parser looks too far ahead.
 pub(super) struct BoundedInput<'t> {
     text: StrInput<'t>,
     ahead: &'t LookAhead,

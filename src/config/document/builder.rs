@@ -1,4 +1,4 @@
-//! Events of the YAML parser to a tree, with bounds on what it may come to.
+//! Builds a tree from the events of the YAML parser, with bounds on its size.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -11,7 +11,7 @@ use super::{Content, Entry, MAX_DEPTH, MAX_NODES, MAX_TEXT, TOO_DEEP, YamlNode, 
 use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Place, Problem};
 
-/// A collection that is being read.
+/// A list or mapping that is not complete yet.
 struct Frame {
     mark: Mark,
     anchor: usize,
@@ -25,7 +25,7 @@ enum FrameKind {
         entries: Entries,
         /// The key whose value comes next.
         key: Option<Key>,
-        /// What `<<` takes in.
+        /// The mappings that `<<` merges in.
         merged: Vec<Rc<YamlNode>>,
     },
 }
@@ -34,12 +34,12 @@ enum FrameKind {
 #[derive(Default)]
 struct Entries {
     list: Vec<Entry>,
-    /// Where each name stands in the list, once there are many.
+    /// The position of each name in the list, once the mapping has more than `FEW` names.
     positions: HashTable<usize>,
     hasher: DefaultHashBuilder,
 }
 
-/// Up to this many names are compared one by one: most mappings are small.
+/// Up to this many names are compared one by one, since most mappings are small.
 const FEW: usize = 16;
 
 impl Entries {
@@ -71,7 +71,7 @@ impl Entries {
 struct Key {
     text: String,
     mark: Mark,
-    /// Whether its value is kept: as an entry, as something to merge, or not at all (a repeated key).
+    /// How the builder uses the key's value: as an entry, as a mapping to merge, or not at all (a repeated key).
     role: Role,
 }
 
@@ -88,12 +88,12 @@ struct Anchored {
     size: Size,
 }
 
-/// What a node amounts to when it is written out.
+/// The size of a node with all aliases written out.
 #[derive(Clone, Copy, Default)]
 struct Size {
-    /// Values, the node itself included.
+    /// The number of values, the node itself included.
     nodes: usize,
-    /// Bytes of names and values.
+    /// The number of bytes of names and values.
     text: usize,
 }
 
@@ -119,7 +119,7 @@ pub(super) struct Builder<'f> {
 }
 
 impl<'f> Builder<'f> {
-    /// Nothing yet.
+    /// A builder without any nodes.
     pub(super) fn new(findings: &'f Findings) -> Self {
         Self { findings, stack: Vec::new(), anchors: HashMap::new(), size: Size::default(), documents: 0, root: None }
     }
@@ -128,13 +128,13 @@ impl<'f> Builder<'f> {
         Problem::error(self.findings.place(mark, &self.path()), message)
     }
 
-    /// Adds `problem`, after which there is nothing to go on with.
+    /// Adds `problem`, after which parsing stops.
     fn refuse(&self, problem: Problem) -> Option<()> {
         self.findings.add(problem);
         None
     }
 
-    /// The path of the value that comes next.
+    /// The path of the next value.
     fn path(&self) -> String {
         self.stack.iter().fold(String::new(), |path, frame| match &frame.kind {
             FrameKind::Sequence(items) => item(&path, items.len()),
@@ -143,12 +143,12 @@ impl<'f> Builder<'f> {
         })
     }
 
-    /// Where the parser is: the last value that was begun, or `start` if there is none.
+    /// The parser's place: the last list or mapping that was begun, or `start` if there is none.
     pub(super) fn place_of_next(&self, start: Mark) -> Place {
         self.findings.place(self.stack.last().map_or(start, |frame| frame.mark), &self.path())
     }
 
-    /// Takes the next event, which stands at `mark`; `None` (and a finding) if there is nothing to go on with.
+    /// Takes the next event, which stands at `mark`; `None` (and a finding) if parsing has to stop.
     pub(super) fn take(&mut self, event: Event<'_>, mark: Mark) -> Option<()> {
         match event {
             Event::DocumentStart(_) => {
@@ -262,7 +262,7 @@ impl<'f> Builder<'f> {
         Some(())
     }
 
-    /// Puts a finished node where it belongs.
+    /// Adds a finished node to its list or mapping, or makes it the root.
     fn finished(&mut self, node: Rc<YamlNode>, size: Size, anchor: usize) -> Option<()> {
         if anchor > 0 {
             self.anchors.insert(anchor, Anchored { node: Rc::clone(&node), size });
@@ -297,7 +297,7 @@ impl<'f> Builder<'f> {
         let content = match kind {
             FrameKind::Sequence(items) => Content::Sequence(items),
             FrameKind::Mapping { mut entries, merged, .. } => {
-                // a name that stands in the mapping itself wins, then the first mapping merged in
+                // the mapping's own entries take precedence, then the first mapping merged in
                 for mapping in &merged {
                     if let Content::Mapping(more) = &mapping.content {
                         for entry in more {
@@ -314,7 +314,7 @@ impl<'f> Builder<'f> {
     }
 }
 
-/// The mappings that `<<: node` takes in.
+/// The mappings that `<<: node` merges in.
 fn mappings_in(node: &Rc<YamlNode>) -> Option<Vec<Rc<YamlNode>>> {
     match &node.content {
         Content::Mapping(_) => Some(vec![Rc::clone(node)]),

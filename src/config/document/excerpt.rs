@@ -1,4 +1,4 @@
-//! The line that a problem is about, without what may be a secret.
+//! The line of text that a problem is about, without anything that may be a secret.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::bounded_input::{BoundedInput, LookAhead};
 use crate::config::problem::{Mark, Problem};
 use crate::config::words::{may_be_secret, shown};
 
-/// A text whose lines are shown with problems.
+/// A text from which problems show lines.
 pub struct ExcerptSource {
     lines: Vec<String>,
     scalars: Vec<Scalar>,
@@ -26,14 +26,14 @@ struct Scalar {
 /// A line of a text and the part of it that a problem is about.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Excerpt {
-    /// The line. Of its values only the one that the problem quotes is there, `…` stands for the others.
+    /// The line. It holds only the value that the problem quotes; `…` stands for the other values.
     pub line: String,
-    /// The part, in bytes of `line`.
+    /// The part, as a range of bytes of `line`.
     pub marked: Range<usize>,
 }
 
 impl ExcerptSource {
-    /// Reads where the names and values of `text` stand, as far as it is YAML.
+    /// Finds the positions of the names and values of `text`, as far as it is valid YAML.
     pub fn new(text: &str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -56,7 +56,7 @@ impl ExcerptSource {
         Self { lines, scalars, end_line }
     }
 
-    /// The line of `problem`, which has its place in this text.
+    /// The line of `problem`, whose place is in this text.
     pub fn excerpt(&self, problem: &Problem) -> Option<Excerpt> {
         let Mark { line: number, column, .. } = problem.place.mark?;
         let line: Vec<char> = self.lines.get(number.checked_sub(1)?)?.chars().collect();
@@ -76,7 +76,7 @@ impl ExcerptSource {
             excerpt.push(line.get(start..end)?, is_shown);
         }
         let rest = line.get(excerpt.at..)?;
-        // a comment may hold anything, and so may what the parser did not come to
+        // a comment may hold anything, and so may text behind the point where the parser stopped
         let is_known = |c: &&char| **c != '#' && (number < self.end_line || !c.is_alphanumeric());
         let (plain, hidden) = rest.split_at(rest.iter().take_while(is_known).count());
         excerpt.push_plain(plain);
@@ -91,23 +91,23 @@ impl ExcerptSource {
     }
 }
 
-/// A line that is put together.
+/// A line under construction.
 struct Builder {
-    /// Where the problem is, in characters of the text.
+    /// The position of the problem, in characters of the text's line.
     column: usize,
-    /// How much of the text was taken, in characters.
+    /// The number of characters taken from the text's line so far.
     at: usize,
     line: String,
     marked: Option<Range<usize>>,
 }
 
 impl Builder {
-    /// Takes what stands between names and values.
+    /// Takes the text between names and values.
     fn push_plain(&mut self, part: &[char]) {
         part.chunks(1).for_each(|c| self.push(c, true));
     }
 
-    /// Takes a part that is marked as a whole if the problem is there.
+    /// Takes a part of the text's line. The whole part is marked if the problem is in it.
     fn push(&mut self, part: &[char], is_shown: bool) {
         let (from, end) = (self.line.len(), self.at.saturating_add(part.len()));
         match is_shown {
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::config::problem::Place;
 
-    /// The line of a problem at this place, and under it what is marked.
+    /// The line of a problem at this position, followed by the marked part.
     #[track_caller]
     fn excerpt(text: &str, line: usize, column: usize, found: Option<&str>) -> String {
         let place = Place { file: Arc::from("t"), mark: Some(Mark { text: 0, line, column }), path: String::new() };

@@ -8,9 +8,9 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 
 const LOCAL: &str = "envoy.filters.http.local_ratelimit";
-/// What is asked of the service whose files `tollgate import` reads.
+/// The filter that asks a rate limit service. `tollgate import` reads that service's own files.
 const GLOBAL: &str = "envoy.filters.http.ratelimit";
-/// Filters that refuse requests: without them more of them pass.
+/// Filters that refuse requests. tollgate does not carry them over, so more requests pass.
 const GUARDS: [&str; 4] = [
     "envoy.filters.http.ext_authz",
     "envoy.filters.http.jwt_authn",
@@ -18,7 +18,7 @@ const GUARDS: [&str; 4] = [
     "envoy.filters.http.basic_auth",
 ];
 
-/// Whether a file is written as Envoy's are.
+/// Whether a file is a configuration of Envoy.
 pub(super) fn is_written_so(top: &Section<'_>) -> bool {
     top.has("static_resources")
 }
@@ -45,7 +45,7 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Front> {
     Some(reader.front)
 }
 
-/// The address of an `address: { socket_address: ... }`.
+/// The address in `address: { socket_address: ... }`.
 fn address(of: &Section<'_>) -> Option<String> {
     let socket = section(&section(of, "address")?, "socket_address")?;
     let (host, port) = (text(&socket, "address")?, number(&socket, "port_value")?);
@@ -140,7 +140,7 @@ impl Reader<'_, '_> {
         Some(())
     }
 
-    /// The limit that a virtual host or a route says in place of the one around it.
+    /// The limit that a virtual host or a route sets in place of the outer limit.
     fn own_limit(&mut self, of: &Section<'_>) -> Option<Option<String>> {
         let filters = section(of, "typed_per_filter_config")?;
         name_others(&filters, &[LOCAL]);
@@ -215,7 +215,7 @@ impl Reader<'_, '_> {
         Some(())
     }
 
-    /// The upstream of a cluster.
+    /// The name of the cluster's upstream, which this function adds if it is new.
     fn cluster(&mut self, from: &Field<'_>, name: &str) -> Option<String> {
         let Some(cluster) = self.clusters.iter().find(|cluster| text(cluster, "name").as_deref() == Some(name)) else {
             note(from, &format!("is left out: there is no cluster {name}"));
@@ -263,7 +263,7 @@ impl Reader<'_, '_> {
         Some(upstream)
     }
 
-    /// The limit of a local rate limit; nothing where it limits nothing.
+    /// Adds the limit of a local rate limit filter; `None` where the filter limits nothing.
     fn limit(&mut self, field: &Field<'_>, config: &Section<'_>) -> Option<String> {
         name_others(config, &["@type", "stat_prefix", "token_bucket", "filter_enabled", "filter_enforced", "status"]);
         let bucket = section(config, "token_bucket")?;
@@ -287,13 +287,13 @@ impl Reader<'_, '_> {
             "algorithm: token_bucket, rate: {fill}/{every}, burst: {most}, key: all{shadow}{}",
             super::front::denial(status)
         );
-        // each filter has a bucket of its own
+        // each filter has its own bucket
         let mark = field.mark();
         Some(self.front.limit(&name, &format!("{}:{}", mark.line, mark.column), settings, self.names))
     }
 }
 
-/// The percent of a `default_value: { numerator, denominator }`.
+/// The percentage in `default_value: { numerator, denominator }`.
 fn fraction(of: &Section<'_>) -> Option<f64> {
     let value = section(of, "default_value")?;
     let whole = match text(&value, "denominator").as_deref() {
@@ -305,7 +305,7 @@ fn fraction(of: &Section<'_>) -> Option<f64> {
     Some(100.0 * f64::from(part) / f64::from(whole))
 }
 
-/// What a route matches; nothing where no route of tollgate matches so.
+/// The match of a route; `None` where no tollgate route can match the same requests.
 fn matches(condition: &Section<'_>, hosts: &[String]) -> Option<Match> {
     const READ: [&str; 4] = ["prefix", "path", "path_separated_prefix", "headers"];
     if condition.fields().any(|(name, _)| !READ.contains(&name)) {
@@ -331,7 +331,7 @@ fn matches(condition: &Section<'_>, hosts: &[String]) -> Option<Match> {
     Some(Match { hosts: hosts.to_vec(), path, methods, headers })
 }
 
-/// A domain of a virtual host without the port behind it.
+/// A domain of a virtual host without its port.
 fn without_port(domain: &str) -> String {
     domain.split(':').next().unwrap_or(domain).to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! Which of the configurations in YAML a file is.
+//! Finds out which service or proxy a YAML file configures.
 
 use super::{Content, Names, envoy, front, kong, limitador, ratelimit, traefik};
 use crate::config::document;
@@ -9,14 +9,14 @@ const EXPECTED: &str = "a mapping with `domain` and `descriptors` (envoyproxy/ra
                         a configuration of Envoy (`static_resources`), Kong (`_format_version`) or Traefik (`http`), nginx's `server` \
                         blocks, or HAProxy's sections";
 
-/// Whether a file is a proxy's, and its reader.
+/// A check whether a file belongs to a proxy, and the reader for it.
 type Proxy = (fn(&Section<'_>) -> bool, fn(&Field<'_>, &mut Names) -> Option<front::Front>);
 
 const PROXIES: [Proxy; 3] =
     [(envoy::is_written_so, envoy::read), (kong::is_written_so, kong::read), (traefik::is_written_so, traefik::read)];
 
 pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<Content> {
-    // `${NAME}` is text there
+    // in these files `${NAME}` is plain text
     let verbatim = |name: &str| Some(format!("${{{name}}}"));
     let root = document::parse(text, 0, findings)?;
     let context = ReadContext { findings, environment: &verbatim };

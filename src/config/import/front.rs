@@ -1,16 +1,16 @@
-//! What was read of a proxy's configuration, written as listeners, upstreams, limits and routes.
+//! A proxy's configuration, written as listeners, upstreams, limits and routes of tollgate.
 
 use super::matches::{Match, Scoped, split};
 use super::{Names, list, push, scalar};
 
-/// A proxy that limits what it forwards.
+/// A proxy that limits the requests that it forwards.
 #[derive(Debug, Default)]
 pub(super) struct Front {
-    /// Addresses, each with what else the listener says, with a comma in front.
+    /// The listeners: each an address, and further settings in YAML that begin with a comma.
     pub(super) listeners: Vec<(String, String)>,
-    /// Bounds on connections in YAML.
+    /// The settings of `connections`, in YAML.
     pub(super) connections: Vec<String>,
-    /// Further sections of the file in YAML, a line each.
+    /// Further sections of the file in YAML, one line each.
     pub(super) sections: Vec<String>,
     pub(super) upstreams: Vec<Upstream>,
     pub(super) limits: Vec<FrontLimit>,
@@ -22,16 +22,16 @@ pub(super) struct Upstream {
     pub(super) name: String,
     /// Addresses, each with its weight.
     pub(super) nodes: Vec<(String, u64)>,
-    /// Settings in YAML, each with a comma in front.
+    /// Settings in YAML, each with a comma in front of it.
     pub(super) more: String,
 }
 
 #[derive(Debug)]
 pub(super) struct FrontLimit {
     pub(super) name: String,
-    /// What its states belong to in the proxy.
+    /// The table, zone or plugin that holds the counts in the proxy.
     pub(super) table: String,
-    /// In YAML.
+    /// The settings, in YAML.
     pub(super) settings: String,
 }
 
@@ -44,14 +44,14 @@ pub(super) struct Route {
     pub(super) limits: Vec<String>,
     /// Networks whose requests are not limited.
     pub(super) exempt: Vec<String>,
-    /// What is taken off the path's beginning, and put in front of the rest.
+    /// The prefix that is removed from the path, and the one that is added then.
     pub(super) rewrite: (String, String),
-    /// Further settings in YAML, a line each.
+    /// Further settings in YAML, one line each.
     pub(super) more: Vec<String>,
 }
 
 impl Front {
-    /// The name of the limit of these settings, which counts in `table`: one that is there already, or a new one.
+    /// The name of the limit with these settings that counts in `table`: an existing limit, or a new one.
     pub(super) fn limit(&mut self, name: &str, table: &str, settings: String, names: &mut Names) -> String {
         let known = self.limits.iter().find(|limit| limit.table == table && limit.settings == settings);
         if let Some(known) = known {
@@ -62,8 +62,8 @@ impl Front {
         name
     }
 
-    /// Adds a route for what `matches` matches, and one for each part of that which further limits hold for. `Err` says
-    /// why the parts are left out, or that the limits exempt different networks.
+    /// Adds a route for `route.matches`, and one for each part of it to which further limits apply. `Err` gives the reason
+    /// if the parts are left out, or if the limits exempt different networks.
     pub(super) fn add(&mut self, route: &Route, scoped: &[Scoped], names: &mut Names) -> Result<(), &'static str> {
         let cells = split(&route.matches, scoped);
         let mut done =
@@ -83,7 +83,7 @@ impl Front {
         done
     }
 
-    /// Without anything around it.
+    /// Writes the sections, without the comments at the head of the file.
     pub(super) fn write(&self, text: &mut String) {
         text.push_str("\nlisteners:\n");
         for (address, more) in &self.listeners {
@@ -144,7 +144,7 @@ impl Route {
     }
 }
 
-/// The key of these parts in YAML.
+/// Formats the parts of a key as YAML.
 pub(super) fn key(parts: &[String]) -> String {
     match parts {
         [] => "all".to_owned(),
@@ -153,17 +153,17 @@ pub(super) fn key(parts: &[String]) -> String {
     }
 }
 
-/// A part of a key in YAML: a field that requests carry.
+/// Formats a part of a key as YAML: a field that requests carry.
 pub(super) fn key_field(kind: &str, name: &str) -> String {
     format!("{{ {kind}: {} }}", scalar(name))
 }
 
-/// What a limit says of the status of denials, with a comma in front.
+/// The setting for the status of denials in YAML, with a comma in front; empty for 429.
 pub(super) fn denial(status: u64) -> String {
     if status == 429 { String::new() } else { format!(", over_limit: {{ deny: {{ status: {status} }} }}") }
 }
 
-/// Whether a URL of http or https is secure, its authority, and its path.
+/// Splits an `http` or `https` URL: whether it is `https`, its authority, and its path.
 pub(super) fn url(url: &str) -> Option<(bool, &str, Option<&str>)> {
     let secure = url.strip_prefix("https://");
     let rest = secure.or_else(|| url.strip_prefix("http://"))?;
@@ -174,12 +174,12 @@ pub(super) fn url(url: &str) -> Option<(bool, &str, Option<&str>)> {
     Some((secure.is_some(), authority, path))
 }
 
-/// A name for an upstream that has none.
+/// Makes a valid upstream name out of a name or an address.
 pub(super) fn upstream_name(text: &str) -> String {
     text.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-")
 }
 
-/// An address with its port.
+/// Adds the default `port` to an address that has none.
 pub(super) fn node(address: &str, port: u16) -> String {
     if address.starts_with("unix:") {
         return address.to_owned();

@@ -1,6 +1,6 @@
 //! HAProxy's configuration: frontends that lead to backends, and the stick tables whose counters deny requests.
 //!
-//! Every line is carried over, or known to be what tollgate does anyway, or named.
+//! Every line is carried over, or describes what tollgate does anyway, or gets a note.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ mod syntax;
 
 pub(super) use self::syntax::is_written_so;
 
-/// What tollgate does anyway, or does its own way without a difference that requests show.
+/// Lines that need no note: tollgate does the same anyway, or differs only in ways that requests do not show.
 const UNNEEDED: [&str; 24] = [
     "log",
     "log-format",
@@ -48,7 +48,7 @@ const UNNEEDED: [&str; 24] = [
     "option socket-stats",
 ];
 
-/// What is read where it stands.
+/// Lines that other functions of this module read.
 const READ: [&str; 15] = [
     "mode",
     "acl",
@@ -70,13 +70,13 @@ const READ: [&str; 15] = [
 struct Reader<'l, 'f> {
     findings: &'f Findings,
     sections: &'l [Section],
-    /// The periods of the counters that each table stores, by the name of its section.
+    /// The periods of the counters that each table stores, by the name of the table's section.
     tables: HashMap<&'l str, HashMap<String, String>>,
-    /// The lines of `defaults` that each section has, by its place.
+    /// The `defaults` lines of each section, by the section's position.
     defaults: HashMap<usize, &'l [Line]>,
     front: Front,
     names: &'f mut Names,
-    /// What routes match so far: the first that matches is taken.
+    /// The matches of the routes so far. HAProxy uses the first match.
     taken: Vec<Match>,
 }
 
@@ -117,7 +117,7 @@ impl<'l> Reader<'l, '_> {
         self.findings.add(Problem::warning(self.findings.place(of.mark, &of.name()), message));
     }
 
-    /// Takes up what others refer to, and names the lines that nothing reads.
+    /// Reads the tables and `defaults` that other lines refer to, and adds notes about the lines that nothing reads.
     fn define(&mut self) {
         let mut defaults: &[Line] = &[];
         for (position, section) in self.sections.iter().enumerate() {
@@ -153,7 +153,7 @@ impl<'l> Reader<'l, '_> {
         }
     }
 
-    /// The lines of `defaults` for a section, and then its own.
+    /// The `defaults` lines of a section, followed by its own lines.
     fn lines(&self, position: usize, section: &'l Section) -> Vec<&'l Line> {
         let defaults = self.defaults.get(&position).copied().unwrap_or_default();
         defaults.iter().chain(&section.lines).collect()
@@ -197,7 +197,7 @@ impl<'l> Reader<'l, '_> {
         let (bare, is_tls) = (line.word(1).trim_start_matches("ipv4@").trim_start_matches("ipv6@"), line.has("ssl"));
         let mut more = match (is_tls, line.option("crt").map(scalar)) {
             (false, _) => String::new(),
-            // certificate and key are in one file
+            // the certificate and the key are in one file
             (true, Some(file)) => format!(", tls: {{ certificates: [{{ cert: {file}, key: {file} }}] }}"),
             (true, None) => return self.note(line, "is left out: it names no `crt`"),
         };
@@ -221,7 +221,7 @@ impl<'l> Reader<'l, '_> {
         }
     }
 
-    /// A `use_backend` or a `default_backend`.
+    /// Reads a `use_backend` or a `default_backend`.
     fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, limits: &[Scoped]) {
         let condition = match conditions::of_line(line, acls) {
             Ok(condition) => condition,

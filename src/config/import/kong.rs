@@ -7,7 +7,7 @@ use super::{Names, scalar};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 
-/// Plugins that refuse requests: without them more of them pass.
+/// Plugins that refuse requests. tollgate does not carry them over, so more requests pass.
 const GUARDS: [&str; 10] = [
     "acl",
     "basic-auth",
@@ -23,21 +23,21 @@ const GUARDS: [&str; 10] = [
 
 const WINDOWS: [(&str, &str); 4] = [("second", "1s"), ("minute", "1m"), ("hour", "1h"), ("day", "1d")];
 
-/// Whether a file is written as Kong's are.
+/// Whether a file is a configuration of Kong.
 pub(super) fn is_written_so(top: &Section<'_>) -> bool {
     top.has("_format_version")
 }
 
-/// A plugin and what it is for.
+/// A plugin and its scope.
 #[derive(Clone)]
 struct Plugin<'a> {
     name: String,
     field: Field<'a>,
-    /// What its counts belong to: one plugin has them once.
+    /// The route or service that shares the plugin's counts; empty for a global plugin.
     scope: String,
 }
 
-/// What the plugins of a route make of it.
+/// The effects of a route's plugins.
 #[derive(Default)]
 struct Effects {
     limits: Vec<Scoped>,
@@ -47,7 +47,7 @@ struct Effects {
 struct Reader<'n> {
     front: Front,
     names: &'n mut Names,
-    /// Whether callers show a key, and how many routes ask for none.
+    /// Whether callers authenticate with a key, and the number of routes that need no key.
     asks_for_keys: bool,
     without_keys: usize,
 }
@@ -91,7 +91,7 @@ fn label(of: &Section<'_>) -> String {
     text(of, "name").or_else(|| text(of, "id")).unwrap_or_default()
 }
 
-/// The plugins that stand in a section: of what it is, or of what they say themselves.
+/// The plugins in a section. A plugin has the section's `scope`, unless it names its own route or service.
 fn plugins_of<'a>(of: &Section<'a>, scope: &str) -> Vec<Plugin<'a>> {
     let mut found = Vec::new();
     for field in list(of, "plugins") {
@@ -238,7 +238,7 @@ impl Reader<'_> {
         let scopes = [format!("route {name}"), format!("service {service}"), String::new()];
         let own = plugins_of(&route, &format!("route {name}"));
         let all: Vec<&Plugin<'_>> = own.iter().chain(plugins).collect();
-        // of each plugin, the one that is nearest to the route
+        // of several plugins with one name, the one nearest to the route applies
         let mut chosen: Vec<&Plugin<'_>> = Vec::new();
         for plugin in scopes.iter().flat_map(|scope| all.iter().filter(move |plugin| plugin.scope == *scope)) {
             if !chosen.iter().any(|other| other.name == plugin.name) {
@@ -329,7 +329,7 @@ impl Reader<'_> {
         effects
     }
 
-    /// Callers are known by keys from now on.
+    /// Adds `customers:` with the places of keys, once.
     fn keys(&mut self, plugin: &Plugin<'_>) {
         if std::mem::replace(&mut self.asks_for_keys, true) {
             return;
@@ -349,7 +349,7 @@ impl Reader<'_> {
     }
 }
 
-/// The settings of a `rate-limiting`: windows in which requests are counted from the beginning of each on.
+/// The settings of a `rate-limiting` plugin, as a limit with fixed windows.
 fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool) -> Option<String> {
     const READ: [&str; 13] = [
         "second",

@@ -1,7 +1,7 @@
-//! The configuration of Limitador: a list of limits, each with the conditions under which it applies and what it counts by.
+//! The configuration of Limitador: a list of limits, each with its conditions and the entries that it counts by.
 //!
-//! There a limit applies to each descriptor that has the entries which it asks about, whatever else the descriptor has. Here
-//! descriptors are followed entry by entry: each set of entries that limits ask about becomes one, under all limits that apply.
+//! In Limitador, a limit applies to each descriptor that has the limit's entries, even if it has others. In tollgate, a
+//! descriptor must match entry by entry: each set of entries in the limits becomes one, with all limits that apply.
 
 use super::{Descriptor, Domain, End, LONGEST_WINDOW, Limit, Names, domain_name, text};
 use crate::config::problem::Problem;
@@ -21,19 +21,19 @@ static LIMIT: Table = Table {
     ],
 };
 
-/// A limit as it is written.
+/// A limit as the file writes it.
 struct Rule {
     namespace: String,
     name: Option<String>,
     limit: u64,
     window: u64,
-    /// The entries that have to have these values.
+    /// The entries that must have these values.
     conditions: Vec<(String, String)>,
-    /// The entries that it counts by.
+    /// The entries that the limit counts by.
     variables: Vec<String>,
 }
 
-/// The entries of a descriptor, with their values where those are asked about.
+/// The entries of a descriptor, with their values where conditions ask for them.
 type Path = Vec<(String, Option<String>)>;
 
 pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Vec<Domain>> {
@@ -70,7 +70,7 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Vec<Domain>> {
     Some(domains)
 }
 
-/// One limit; the inner `None` stands for one that cannot be carried over, which is told.
+/// Reads one limit; the inner `None` stands for a limit that cannot be carried over, which has a warning.
 fn rule(item: &Field<'_>) -> Option<Option<Rule>> {
     let section = item.section(&LIMIT)?;
     let namespace = section.required("namespace", "a name").and_then(|field| domain_name(&field));
@@ -84,7 +84,7 @@ fn rule(item: &Field<'_>) -> Option<Option<Rule>> {
     Some(Some(Rule { namespace, name, limit, window, conditions, variables }))
 }
 
-/// What `read` makes of each text of a list; the inner `None` where it makes nothing of one, which is told.
+/// Reads the texts of a list with `read`; the inner `None` means that `read` rejects one of them, which has a warning.
 fn listed<T>(
     section: &Section<'_>,
     name: &str,
@@ -105,7 +105,7 @@ fn listed<T>(
     Some(read.into_iter().collect())
 }
 
-/// `KEY == 'VALUE'`
+/// Parses `KEY == 'VALUE'`.
 fn condition(text: &str) -> Option<(String, String)> {
     let (key, value) = text.split_once("==")?;
     let value = value.trim();
@@ -115,7 +115,7 @@ fn condition(text: &str) -> Option<(String, String)> {
     is_one.then_some((entry(key)?.to_owned(), value.to_owned()))
 }
 
-/// `KEY`, `descriptors[0]['KEY']` or `descriptors[0].KEY`
+/// Parses `KEY`, `descriptors[0]['KEY']` or `descriptors[0].KEY`.
 fn entry(text: &str) -> Option<&str> {
     let text = text.trim();
     let key = match text.strip_prefix("descriptors[0]") {
@@ -136,7 +136,7 @@ impl Rule {
         asked.chain(counted.map(|variable| (variable.clone(), None))).collect()
     }
 
-    /// Whether descriptors with the entries of `path` are under it.
+    /// Whether the limit applies to descriptors with the entries of `path`.
     fn applies(&self, path: &Path) -> bool {
         let has = |(key, value): &(String, String)| path.iter().any(|(of, is)| of == key && is.as_ref() == Some(value));
         self.conditions.iter().all(has)
@@ -175,7 +175,7 @@ fn domain(namespace: &str, rules: &[&Rule], names: &mut Names) -> Domain {
         };
         insert(&mut descriptors, path, end);
     }
-    // one that no descriptor leads to is used nowhere
+    // a limit to which no descriptor leads stays in the list, unused
     Domain { name: namespace.to_owned(), limits, descriptors }
 }
 

@@ -1,36 +1,36 @@
-//! Which requests a route of a proxy takes: what several conditions have in common, and which of two takes more.
+//! The requests that a route of a proxy takes: the intersection of conditions, and whether one condition contains another.
 
 use super::{list, scalar};
 
-/// The most routes that the conditions of limits make of one.
+/// The largest number of routes into which the limits' conditions may split one route.
 const MOST_CELLS: usize = 64;
 
-/// Conditions that a request has to fulfil all.
+/// Conditions that a request must all fulfil.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Match {
-    /// One of these; any where there are none.
+    /// The hosts, of which the request has one; any host where the list is empty.
     pub(super) hosts: Vec<String>,
     pub(super) path: PathMatch,
-    /// One of these; any where there are none.
+    /// The methods, of which the request has one; any method where the list is empty.
     pub(super) methods: Vec<String>,
-    /// Names, each with its value or nothing for any.
+    /// Header fields by their names, each with its value; `None` stands for any value.
     pub(super) headers: Vec<(String, Option<String>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PathMatch {
     Exact(String),
-    /// This, without a slash at its end, and what is below it.
+    /// This path without its final slash, and all paths below it.
     Below(String),
 }
 
-/// A limit, and the requests that it is for.
+/// A limit, and the requests that it applies to.
 #[derive(Clone, Debug)]
 pub(super) struct Scoped {
     pub(super) limit: String,
-    /// It holds for each of these.
+    /// The limit applies to requests that fulfil one of these.
     pub(super) matches: Vec<Match>,
-    /// Networks for which it does not hold.
+    /// Networks to which the limit does not apply.
     pub(super) exempt: Vec<String>,
 }
 
@@ -41,17 +41,17 @@ impl Default for PathMatch {
 }
 
 impl PathMatch {
-    /// What begins with `text`. `Err` says that no route is written so.
+    /// The paths at and below `text`. `Err` says that no tollgate route can have this path.
     pub(super) fn prefix(text: &str) -> Result<Self, &'static str> {
         check(text).map(|()| Self::Below(text.trim_end_matches('/').to_owned()))
     }
 
-    /// `text` alone. `Err` says that no route is written so.
+    /// The path `text` alone. `Err` says that no tollgate route can have this path.
     pub(super) fn exact(text: &str) -> Result<Self, &'static str> {
         check(text).map(|()| Self::Exact(text.to_owned()))
     }
 
-    /// What both take.
+    /// The paths that both match; `None` if there are none.
     fn and(&self, other: &Self) -> Option<Self> {
         let is_below = |text: &str, above: &str| {
             text.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -71,7 +71,7 @@ impl Match {
         Self { path, ..Self::default() }
     }
 
-    /// What both take; nothing where no request is taken by both.
+    /// The requests that both match; `None` if there are none.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         let mut headers = self.headers.clone();
         for (name, value) in &other.headers {
@@ -90,12 +90,12 @@ impl Match {
         })
     }
 
-    /// Whether it takes whatever `other` takes.
+    /// Whether it matches every request that `other` matches.
     pub(super) fn contains(&self, other: &Self) -> bool {
         other.and(self).as_ref() == Some(other)
     }
 
-    /// In YAML.
+    /// Formats the match as YAML.
     pub(super) fn written(&self) -> String {
         let mut parts = Vec::new();
         if !self.hosts.is_empty() {
@@ -129,12 +129,12 @@ impl Scoped {
     }
 }
 
-/// What both of two alternatives take, each of one with each of the other.
+/// The intersections of each of one list with each of the other.
 pub(super) fn all_of(one: &[Match], another: &[Match]) -> Vec<Match> {
     one.iter().flat_map(|one| another.iter().filter_map(|another| one.and(another))).collect()
 }
 
-/// The same with fewer: two that differ by their hosts alone, or by their methods alone, are one.
+/// Joins matches that differ only in their hosts, or only in their methods.
 pub(super) fn joined(all: impl IntoIterator<Item = Match>) -> Vec<Match> {
     let mut joined: Vec<Match> = Vec::new();
     for one in all {
@@ -160,7 +160,7 @@ pub(super) fn joined(all: impl IntoIterator<Item = Match>) -> Vec<Match> {
     joined
 }
 
-/// `whole`, and the parts of it for which further limits hold; nothing where these are too many.
+/// `whole`, and the parts of it to which further limits apply; `None` where there are too many parts.
 pub(super) fn split(whole: &Match, limits: &[Scoped]) -> Option<Vec<Match>> {
     let mut cells = vec![whole.clone()];
     for condition in limits.iter().flat_map(|limit| &limit.matches) {
@@ -175,7 +175,7 @@ pub(super) fn split(whole: &Match, limits: &[Scoped]) -> Option<Vec<Match>> {
     Some(cells)
 }
 
-/// What two lists have in common, of which an empty one is any.
+/// The intersection of two lists, of which an empty one stands for any value; `None` if they have nothing in common.
 fn common(one: &[String], another: &[String], of: impl Fn(&str, &str) -> Option<String>) -> Option<Vec<String>> {
     if one.is_empty() || another.is_empty() {
         return Some([one, another].concat());

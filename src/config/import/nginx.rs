@@ -1,6 +1,6 @@
 //! nginx's configuration: servers and locations that proxy, with `limit_req` and `limit_conn`.
 //!
-//! Every directive is carried over, or known to be what tollgate does anyway, or named.
+//! Every directive is carried over, or describes what tollgate does anyway, or gets a note.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::config::values::check_name;
 mod syntax;
 mod zones;
 
-/// What tollgate does anyway, or does its own way without a difference that requests show.
+/// Directives that need no note: tollgate does the same anyway, or differs only in ways that requests do not show.
 const UNNEEDED: [&str; 14] = [
     "events",
     "worker_processes",
@@ -34,7 +34,7 @@ const UNNEEDED: [&str; 14] = [
     "limit_conn_log_level",
 ];
 
-/// What is read where it stands.
+/// Directives that other functions of this module read.
 const READ: [&str; 18] = [
     "server",
     "upstream",
@@ -56,7 +56,7 @@ const READ: [&str; 18] = [
     "client_max_body_size",
 ];
 
-/// What a level says of limits, or takes from the one around it.
+/// The settings about limits that apply at a level (`http`, `server` or `location`), its own or inherited ones.
 #[derive(Clone)]
 struct Limits<'d> {
     requests: Vec<&'d Directive>,
@@ -64,22 +64,22 @@ struct Limits<'d> {
     request_status: u64,
     connection_status: u64,
     dry_run: bool,
-    /// Whether upstreams see the host that clients ask for.
+    /// Whether upstreams get the host that the client asks for.
     keeps_host: bool,
-    /// How large the body of a request may be, if that is said and bounded.
+    /// The largest body of a request, if the level bounds it.
     max_body: Option<String>,
 }
 
 struct Reader<'d, 'f> {
     findings: &'f Findings,
     zones: HashMap<String, Zone>,
-    /// Those of `map` and `geo`, by the variable that they set.
+    /// The directives `map` and `geo`, by the variable that they set.
     variables: HashMap<&'d str, &'d Directive>,
     front: Front,
     names: &'f mut Names,
 }
 
-/// Whether a text is written as nginx's configurations are.
+/// Whether a text is a configuration of nginx.
 pub(super) fn is_written_so(text: &str) -> bool {
     const BLOCKS: [&str; 5] = ["http", "server", "upstream", "events", "limit_req_zone"];
     let words = text
@@ -137,7 +137,7 @@ impl<'d> Reader<'d, '_> {
         self.findings.add(Problem::error(self.findings.place(of.mark, of.name()), message));
     }
 
-    /// Takes up what others refer to.
+    /// Reads the variables, zones and upstreams that other directives refer to.
     fn define(&mut self, http: &[&'d Directive]) {
         for of in http.iter().filter(|of| matches!(of.name(), "map" | "geo")) {
             let set = of.arguments().last().map_or("", String::as_str);
@@ -188,7 +188,7 @@ impl<'d> Reader<'d, '_> {
         self.front.upstreams.push(Upstream { name: of.argument().to_owned(), nodes, more });
     }
 
-    /// What a level says of limits, where `outer` holds what the one around it says; names what it says of anything else.
+    /// The settings of a level, which inherits from `outer`. Adds notes about all directives that are not carried over.
     fn level(&self, block: &[&'d Directive], outer: &Limits<'d>) -> Limits<'d> {
         let all = |name: &str| block.iter().copied().filter(|one| one.name() == name).collect::<Vec<_>>();
         let last = |name: &str| all(name).last().map(|one| one.argument());
@@ -224,7 +224,7 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
-    /// A size as tollgate writes it; nothing for 0, which bounds nothing.
+    /// Formats a size for tollgate; `None` for 0, which stands for no bound.
     fn size(&self, text: &str, said: &[&Directive]) -> Option<String> {
         let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
         let unit = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
@@ -280,7 +280,7 @@ impl<'d> Reader<'d, '_> {
                 None => hosts.push(name.clone()),
             }
         }
-        // the first server answers for names that no server has
+        // the first server is the default for names that no server has
         let hosts = if is_default { Vec::new() } else { hosts };
         let locations: Vec<&Directive> = all("location").collect();
         if locations.iter().all(|one| one.arguments() != ["/"]) && all("proxy_pass").next().is_none() {
@@ -344,7 +344,7 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
-    /// The upstream of a `proxy_pass`, and the path that it asks for in place of the location's.
+    /// The upstream of a `proxy_pass`, and the path that replaces the location's path.
     fn target(&mut self, to: &Directive) -> Option<(String, Option<String>)> {
         let told = url(to.argument())
             .filter(|(_, authority, _)| !to.argument().contains('$') && !authority.starts_with("unix:"));
@@ -374,7 +374,7 @@ impl<'d> Reader<'d, '_> {
     }
 }
 
-/// Whether tollgate tells upstreams what a `proxy_set_header` tells them.
+/// Whether tollgate already does what a `proxy_set_header` asks for.
 fn is_told_anyway(one: &Directive) -> bool {
     let value = one.arguments().last().map_or("", String::as_str);
     match one.argument().to_ascii_lowercase().as_str() {

@@ -58,11 +58,11 @@ const UNITS: [(&str, u64); 7] = [
     ("year", 365 * 86_400),
 ];
 
-/// An entry on the way to a limit.
+/// An entry of the descriptor that leads to a limit.
 struct Step {
     key: String,
     value: Option<String>,
-    /// Whether each value has a count of its own.
+    /// Whether each value of the entry is counted separately.
     counts: bool,
 }
 
@@ -108,7 +108,7 @@ impl Reader<'_> {
         }))
     }
 
-    /// What stands behind the entries so far.
+    /// Reads a descriptor that follows the entries in `path`.
     fn descriptor(&mut self, section: &Section<'_>) -> Option<Descriptor> {
         self.note_what_is_left_out(section);
         let shadow = section.get_or("shadow_mode", false, Field::flag)?;
@@ -118,7 +118,7 @@ impl Reader<'_> {
             field.list("a list of descriptors").and_then(|items| self.descriptors(&items))
         });
         let (end, next) = (end?, next?);
-        // without a limit it is there to be let through
+        // a descriptor without a limit is let through
         let end = end.or_else(|| next.is_empty().then(|| End::Limits(Vec::new())));
         Some(Descriptor { end, next, ..Descriptor::default() })
     }

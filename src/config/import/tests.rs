@@ -1,4 +1,4 @@
-//! The public cases of envoyproxy/ratelimit's configuration, in words of our own: what a descriptor is under once it is imported.
+//! The public test cases for envoyproxy/ratelimit's configuration, reworded: the limits of a descriptor after an import.
 
 use super::Import;
 use crate::config;
@@ -14,8 +14,8 @@ fn imported(texts: &[&str]) -> Ruleset {
     config::load(&import.written(), "written.yaml", &|_| None).unwrap().ruleset
 }
 
-/// What a descriptor, written `key=value,key=value`, is under: the parameters and what is counted apart, `denied`, `unlimited`
-/// where that is said, or nothing where it leads nowhere.
+/// The limits of a descriptor, written `key=value,key=value`: parameters and separately counted values, `denied`,
+/// `unlimited` where the file says so, or an empty text where no entry matches.
 fn under(ruleset: &Ruleset, domain: &str, descriptor: &str) -> String {
     let entries: Vec<(&str, &str)> = descriptor.split(',').filter_map(|entry| entry.split_once('=')).collect();
     let Some(node) = ruleset.domains.get(domain).and_then(|domain| domain.find(&entries)) else {

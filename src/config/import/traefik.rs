@@ -13,16 +13,16 @@ use crate::units::Nanos;
 
 mod rule;
 
-/// Middlewares that refuse requests: without them more of them pass.
+/// Middlewares that refuse requests. tollgate does not carry them over, so more requests pass.
 const GUARDS: [&str; 4] = ["basicAuth", "digestAuth", "forwardAuth", "plugin"];
 
-/// Whether a file is written as Traefik's are.
+/// Whether a file is a configuration of Traefik.
 pub(super) fn is_written_so(top: &Section<'_>) -> bool {
     let http = top.get("http").and_then(|http| http.mapping_if());
     http.is_some_and(|http| ["routers", "services", "middlewares"].iter().any(|name| http.has(name)))
 }
 
-/// What requests go through before they reach a service.
+/// The effects of a router's middlewares.
 #[derive(Default)]
 struct Chain {
     limits: Vec<Scoped>,
@@ -33,9 +33,9 @@ struct Chain {
 struct Reader<'a, 'n> {
     middlewares: HashMap<&'a str, Field<'a>>,
     services: HashMap<&'a str, Field<'a>>,
-    /// What routers led to.
+    /// The names of the middlewares and services that routers use.
     used: RefCell<HashSet<String>>,
-    /// What each router matches, and its priority.
+    /// The router, the match and the priority of each route so far.
     taken: Vec<(String, Match, u64)>,
     front: Front,
     names: &'n mut Names,
@@ -79,7 +79,7 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Front> {
     Some(reader.front)
 }
 
-/// A name without the provider behind it.
+/// A name without its provider, like `@file`.
 fn bare(name: &str) -> &str {
     name.strip_suffix("@file").unwrap_or(name)
 }
@@ -138,7 +138,7 @@ impl Reader<'_, '_> {
     }
 
     fn middleware(&mut self, from: &Field<'_>, router: &str, name: &str, chain: &mut Chain, depth: usize) {
-        /// A chain may be in itself.
+        /// Ends a chain that contains itself.
         const DEEPEST: usize = 8;
         let of = self.middlewares.get(name).filter(|_| depth < DEEPEST).cloned();
         let Some(of) = of.and_then(|field| field.mapping("a mapping")) else {
@@ -151,7 +151,7 @@ impl Reader<'_, '_> {
                 "rateLimit" | "inFlightReq" => {
                     let settings = if kind == "rateLimit" { rate(&field, &section) } else { in_flight(&section) };
                     let Some(settings) = settings else { continue };
-                    // each router has counts of its own
+                    // each router has its own counts
                     let label = format!("{name}.{router}");
                     let limit = self.front.limit(&label, &label, settings, self.names);
                     chain.limits.push(Scoped { limit, matches: vec![Match::default()], exempt: Vec::new() });
@@ -181,7 +181,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The upstreams of a service with their shares; nothing where it is left out.
+    /// The upstreams of a service with their weights; `None` where the service is left out.
     fn service(&mut self, from: &Field<'_>, name: &str) -> Option<Vec<(String, u64)>> {
         let field = self.services.get(name).cloned();
         let Some(service) = field.as_ref().and_then(Field::mapping_if) else {
@@ -258,7 +258,7 @@ fn upstream_of(name: String, balancer: &Section<'_>) -> Option<Upstream> {
     Some(Upstream { name, nodes, more }).filter(|upstream| !upstream.nodes.is_empty())
 }
 
-/// The settings of a `rateLimit`: a token bucket, of which requests wait for at most half of the time between two tokens.
+/// The settings of a `rateLimit`: a token bucket in which requests wait at most half of the time between two tokens.
 fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
     const SECOND: u64 = 1_000_000_000;
     name_others(section, &["average", "burst", "period", "sourceCriterion"]);
@@ -278,7 +278,7 @@ fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
     let wait = SECOND.checked_div(per_second.saturating_mul(2)).unwrap_or(SECOND / 2);
     let (size, after) = (burst.saturating_add(1), burst.saturating_sub(1));
     let wait = Nanos::new(wait).exactly();
-    // 100/s, not 100/1s
+    // writes `100/s` instead of `100/1s`
     let unit = parsed.strip_prefix('1').filter(|unit| unit.starts_with(char::is_alphabetic)).unwrap_or(&parsed);
     let key = source(section, "client_address");
     Some(format!(
@@ -292,7 +292,7 @@ fn in_flight(section: &Section<'_>) -> Option<String> {
     Some(format!("algorithm: concurrency, limit: {amount}, key: {}", source(section, "host")))
 }
 
-/// What a limit counts by, in YAML.
+/// The key that a limit counts by, in YAML.
 fn source(of: &Section<'_>, default: &str) -> String {
     let Some(criterion) = section(of, "sourceCriterion") else { return default.to_owned() };
     name_others(&criterion, &["ipStrategy", "requestHeaderName", "requestHost"]);

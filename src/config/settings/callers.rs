@@ -1,4 +1,4 @@
-//! The settings about callers: who they are, who is let in, and what browsers may read.
+//! The settings about callers: their identity, their access, and the answers that browsers may read.
 
 use super::{Kind, STORE_TLS, Setting, Table};
 use crate::units::Nanos;
@@ -53,7 +53,7 @@ pub(in crate::config) static PLAN_FROM: Table = Table {
     ],
 };
 
-/// Each source names one place, and the mapping has one entry.
+/// A source of credentials. The mapping has one entry, the place of the credential.
 pub(in crate::config) static IDENTIFY: Table = Table {
     name: "identify",
     settings: &[

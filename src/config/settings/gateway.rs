@@ -1,4 +1,4 @@
-//! The settings of the gateway itself: where it listens, what it holds clients to, what it tells them.
+//! The settings of the gateway itself: its listeners, its bounds on clients, and its response headers.
 
 use super::{
     ACCESS, BYPASS, CLUSTER, CORS, CUSTOMERS, Kind, LIMIT, ROUTE, STATE, STORE, Setting, TRACES, Table, UPSTREAM,
@@ -11,7 +11,7 @@ const PEM_FILE: Kind = Kind::Text("the name of a file in PEM");
 const PEERS: Kind = Kind::List(&Kind::Text("an address or a network, like `10.0.0.0/8`, or `unix`"));
 const HEAD_PART: Kind = Kind::Size(64, 512 << 10);
 
-/// The file.
+/// The settings at the top of the file.
 pub(in crate::config) static FILE: Table = Table {
     name: "file",
     settings: &[
@@ -88,7 +88,7 @@ pub(in crate::config) static FILE: Table = Table {
     ],
 };
 
-/// Each setting as a whole: a route that has `request_headers` has none of those here.
+/// A default is a whole setting: a route with its own `request_headers` takes over none of the fields here.
 pub(in crate::config) static DEFAULTS: Table = Table {
     name: "defaults",
     settings: &[
@@ -352,6 +352,6 @@ pub(in crate::config) static REQUEST_BODY: Table = Table {
     ],
 };
 
-/// The most that decisions may wait for another machine.
+/// The range of timeouts for decisions that wait for another machine.
 pub(super) const CALL: Kind = Kind::Duration(Nanos::new(1_000_000), Nanos::SECOND);
 pub(super) const A_PEM_FILE: Kind = PEM_FILE;

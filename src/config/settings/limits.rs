@@ -83,7 +83,7 @@ pub(in crate::config) static REQUEST_OVERRIDE: Table = Table {
 const REQUEST_OVERRIDES: Kind = Kind::Named("parameter", &Kind::Section(&REQUEST_OVERRIDE));
 const A_NUMBER: Kind = Kind::OneOf(&[MOST, Kind::Text("a rate, like `100/s`")]);
 
-/// What every limit may have, whatever its algorithm.
+/// The settings of every limit, whatever its algorithm.
 pub(in crate::config) static LIMIT: Table = Table {
     name: "limit",
     settings: &[
@@ -201,7 +201,7 @@ pub(in crate::config) static LIMIT: Table = Table {
     ],
 };
 
-/// What a window may have beside parameters.
+/// The settings of a window beside its parameters.
 pub(in crate::config) const WINDOW: [Setting; 3] = [
     Setting::optional(
         "plans",
@@ -226,7 +226,7 @@ const CANDIDATE: [Setting; 3] = [
     Setting::optional("max_wait", Kind::DURATION, "The longest wait, if it is another one."),
 ];
 
-/// Names one way to count, and what goes with it.
+/// The settings of a cost: one way to count, and the settings that belong to it.
 pub(in crate::config) static COST_RULE: Table = Table {
     name: "cost",
     settings: &[
@@ -299,7 +299,7 @@ pub(in crate::config) static GRAPHQL: Table = Table {
     ],
 };
 
-/// Names one number in the response.
+/// The settings of one number in the response.
 pub(in crate::config) static COST_PART: Table = Table {
     name: "cost_part",
     settings: &[
@@ -356,7 +356,7 @@ pub(in crate::config) static MODEL: Table = Table {
     )],
 };
 
-/// What a request says that it may come to.
+/// The settings of `reserve`: the field in which a request announces its largest cost.
 pub(in crate::config) static RESERVE: Table = Table {
     name: "reserve",
     settings: &[

@@ -18,7 +18,7 @@ Lengths of time are written like `250ms`, `30s`, `15m`, `6h` or `1d`, sizes like
 `5000/h`. An unknown name is an error, and `tollgate check` says which one was probably meant.
 ";
 
-/// The page.
+/// Writes the page.
 pub(in crate::config) fn reference() -> String {
     let mut page = Page { text: INTRODUCTION.to_owned(), written: HashSet::new() };
     page.section("The whole file.", &FILE);
@@ -32,7 +32,7 @@ struct Page {
 }
 
 impl Page {
-    /// A table of settings, then those that stand in it.
+    /// Writes a table of settings, followed by the tables of the sections in it.
     fn section(&mut self, place: &str, table: &'static Table) {
         if !self.written.insert(table.name) {
             return;
@@ -71,7 +71,7 @@ impl Page {
         self.line(format_args!("| `{name}` | {} | {default} | {about} |", written(kind)));
     }
 
-    /// What each algorithm takes.
+    /// Writes the parameters of each algorithm.
     fn parameters(&mut self) {
         self.line(format_args!(
             "\n## Parameters of algorithms\n\nThey stand in the limit, and under its `plans`. \
@@ -84,7 +84,7 @@ impl Page {
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // a text takes everything
+        // writing to a string never fails
         let _written = writeln!(self.text, "{line}");
     }
 }

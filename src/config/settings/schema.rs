@@ -1,7 +1,7 @@
 //! The JSON Schema of the file (draft 2020-12), with which editors complete and check it.
 //!
-//! It says of each setting what it takes and what it is for. What only the reader knows, such as names that have to be there
-//! elsewhere in the file, `tollgate check` tells.
+//! It describes the kind and the purpose of each setting. `tollgate check` also finds errors that only the reader knows,
+//! such as references to names that the file does not define.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ pub(in crate::config) fn schema() -> Value {
     Value::Object(file)
 }
 
-/// A mapping of these settings. Definitions of the tables in it are added to `definitions`.
+/// The schema of a mapping with these settings. Adds the definitions of the tables in it to `definitions`.
 fn table(table: &'static Table, definitions: &mut Map<String, Value>) -> Value {
     let properties = table.settings.iter().map(|setting| (setting.name.to_owned(), described(setting, definitions)));
     let properties: Map<String, Value> = properties.collect();
@@ -86,7 +86,7 @@ fn value(kind: &'static Kind, definitions: &mut Map<String, Value>) -> Value {
     }
 }
 
-/// A limit with this algorithm.
+/// The schema of a limit with this algorithm.
 fn limit(algorithm: AlgorithmName, definitions: &mut Map<String, Value>) -> Value {
     let Value::Object(mut schema) = table(&LIMIT, definitions) else { return Value::Null };
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
@@ -120,14 +120,14 @@ fn duration() -> Value {
     json!({ "type": "string", "pattern": "^[0-9.]+(ns|us|ms|s|m|h|d)$", "examples": [Nanos::SECOND.to_string()] })
 }
 
-/// One of these words; YAML reads some of them as numbers.
+/// The schema of a choice; YAML reads some of the words as numbers.
 fn choice(words: &[&str]) -> Value {
     let numbers = words.iter().filter_map(|word| word.parse::<f64>().ok()).map(Value::from);
     let words: Vec<Value> = words.iter().map(|word| Value::from(*word)).chain(numbers).collect();
     json!({ "enum": words })
 }
 
-/// An environment variable may stand in its place.
+/// Accepts an environment variable in place of the value.
 fn or_variable(schema: Value) -> Value {
     json!({ "anyOf": [schema, { "$ref": "#/$defs/variable" }] })
 }

@@ -1,4 +1,4 @@
-//! The settings of what is shared or kept: Redis, the cluster, the state file.
+//! The settings of shared and stored data: Redis, the state file, queues of messages, the cluster.
 
 use super::gateway::{A_PEM_FILE, CALL};
 use super::{Kind, Setting, Table};

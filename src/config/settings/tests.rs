@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::config::load;
 
-/// A file with `@` where a setting of the table may stand, among others.
+/// For each table, a file with `@` where a setting of the table may stand.
 const FILES: [(&Table, &str); 54] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
@@ -106,14 +106,14 @@ const FILES: [(&Table, &str); 54] = [
     (&OVER_LIMIT, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, over_limit: { deny: {}, @ } } }"),
 ];
 
-/// What every file needs that has not got it.
+/// The sections that every file needs, for files that lack them.
 const NEEDED: [&str; 3] = [
     "listeners: [{ address: \"127.0.0.1:1\" }]",
     "upstreams: { a: { nodes: [\"n:1\"] } }",
     "routes: [{ name: r, upstream: a }]",
 ];
 
-/// What `file` says with `setting` in it; the error if it is refused.
+/// The result of reading `file` with `setting` in it; `Err` if the file is refused.
 fn read(file: &str, setting: &str) -> Result<String, String> {
     let name = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
     let there: Vec<String> = file.lines().map(name).collect();
@@ -129,10 +129,10 @@ fn a_default_says_what_leaving_the_setting_out_says() {
     for (table, file) in FILES {
         for setting in table.settings {
             let Presence::Default(default) = setting.presence else { continue };
-            // where they stand is told, too
+            // the loaded values hold positions in the text, so both texts get the same length
             let written = format!("{}: {default}", setting.name);
             let left_out = read(file, &" ".repeat(written.len())).unwrap();
-            // some go with one of two others only
+            // some settings are only valid beside another one
             if let Ok(set) = read(file, &written) {
                 assert_eq!(set, left_out, "{}.{}", table.name, setting.name);
                 held.insert((table.name, setting.name));

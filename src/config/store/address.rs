@@ -1,4 +1,4 @@
-//! `redis://[user[:password]@]host[:port][/database]`
+//! Addresses of Redis servers: `redis://[user[:password]@]host[:port][/database]`.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use super::invalid;
 use crate::config::scalar::InvalidValue;
 use crate::config::values::host_and_port;
 
-/// A text that is never shown.
+/// A text that no output shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The text, for the one who needs it.
+    /// The text, for the code that needs it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -25,11 +25,11 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What an address says.
+/// The parts of an address.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) scheme: Scheme,
-    /// Host and port.
+    /// The host and the port.
     pub(super) at: String,
     pub(super) database: Option<u32>,
     pub(super) username: Option<String>,
@@ -73,12 +73,12 @@ pub(super) fn sentinel(text: &str) -> Result<String, InvalidValue> {
     with_port(text, DEFAULT_SENTINEL_PORT)
 }
 
-/// A host and a port, which may be left out.
+/// A host and a port; adds `port` if the text has none.
 fn with_port(text: &str, port: u16) -> Result<String, InvalidValue> {
     host_and_port(text).or_else(|invalid| host_and_port(&format!("{text}:{port}")).map_err(|_| invalid))
 }
 
-/// The text of a part of an address; `None` if it is empty.
+/// Decodes a part of an address; `None` if it is empty.
 fn decoded(part: &str) -> Result<Option<String>, InvalidValue> {
     let text = percent_decode_str(part).decode_utf8().map_err(|_| invalid("has a user or password not in UTF-8"))?;
     Ok(Some(text.into_owned()).filter(|text| !text.is_empty()))

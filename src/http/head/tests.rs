@@ -7,8 +7,8 @@ use crate::http::body::{Decoder, Step};
 
 const BOUNDS: HeadBounds = HeadBounds { first_line: 300, fields: 4096 };
 
-/// What comes of a stream that arrives in parts of these lengths, over and over: the requests that were read whole, what was
-/// read of the last one, and why that ended, if it did.
+/// Reads a stream that arrives in parts of these lengths, which repeat. Returns the requests that were read completely,
+/// the bytes read of the last one, and the refusal, if there was one.
 fn read(stream: &[u8], parts: &[usize]) -> (Vec<Vec<u8>>, Vec<u8>, Option<Refused>) {
     let (mut whole, mut current, mut held, mut arrived) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let (mut reader, mut head, mut body) = (HeadReader::default(), RequestHead::default(), None::<Decoder>);
@@ -51,7 +51,7 @@ fn read(stream: &[u8], parts: &[usize]) -> (Vec<Vec<u8>>, Vec<u8>, Option<Refuse
     }
 }
 
-/// What an independent reader makes of one whole request: its head's length and its content.
+/// The result of an independent reader for one whole request: the length of its head, and its content.
 fn read_otherwise(request: &[u8]) -> Option<(usize, Vec<u8>)> {
     let mut fields = [httparse::EMPTY_HEADER; 256];
     let mut head = httparse::Request::new(&mut fields);
@@ -70,7 +70,7 @@ fn read_otherwise(request: &[u8]) -> Option<(usize, Vec<u8>)> {
     content.map(|content| (length, content))
 }
 
-/// The content of a body in chunks that ends where `body` does.
+/// The content of a chunked body, if the body ends exactly where `body` does.
 fn unchunk(mut body: &[u8]) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     loop {
@@ -260,7 +260,7 @@ fn no_more_is_held_than_the_bounds_say() {
         refused(&[chunked, b"0\r\n".to_vec(), b"x: y\r\n".repeat(5000)].concat()),
         Some(Refused::HeadTooLarge(_))
     ));
-    // what is no text shows at its first byte
+    // bytes that are not text are refused at the first byte
     assert!(matches!(refused(b"\x16\x03\x01"), Some(Refused::Malformed(_))));
 }
 
@@ -301,7 +301,7 @@ fn a_request() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![plain, with_length, in_chunks]
 }
 
-/// One thing done to a stream: what is at a place is replaced by these bytes.
+/// One mutation of a stream: the bytes at a position are replaced by others.
 fn a_mutation() -> impl Strategy<Value = (prop::sample::Index, usize, Vec<u8>)> {
     let bits: &[&[u8]] = &[
         b"",

@@ -1,4 +1,4 @@
-//! New connections to servers.
+//! Opens connections to servers.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,11 +17,11 @@ use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::socket::{RawSocket, Socket};
 use crate::http::upstream::OutgoingRequest;
 
-/// How much of one response, and of all on a connection, may wait for clients, in bytes.
+/// How many bytes of one response, and of all responses on a connection, may wait for clients.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 
-/// Connects to `server`, and agrees on TLS where that is spoken.
+/// Connects to `server`, with a TLS handshake if it has TLS settings.
 pub(super) async fn connect(server: &Server) -> io::Result<Socket> {
     let raw = match &server.address {
         Address::Inet(address) => {
@@ -50,7 +50,7 @@ pub(super) async fn connect(server: &Server) -> io::Result<Socket> {
     }
 }
 
-/// Makes a connection for requests of a new socket. A connection of HTTP/2 is driven by a task of this thread.
+/// Opens a connection for requests. A task of this thread drives an HTTP/2 connection.
 pub(in crate::http) async fn open(server: &Server) -> io::Result<Connection> {
     let socket = connect(server).await?;
     if !server.http2 {
@@ -74,9 +74,9 @@ fn http2_options() -> h2::client::Builder {
     options
 }
 
-/// Asks `server` for `path` on a connection of its own, and says with which status it answers.
+/// Requests `path` from `server` on a new connection, and returns the status of the response.
 ///
-/// Errors: what keeps it from answering.
+/// Errors: the reason why there is no response.
 pub async fn probe(server: &Server, host: &str, path: &str, user_agent: &str) -> io::Result<u16> {
     let mut fields = Fields::default();
     fields.push("host", host);
@@ -86,9 +86,9 @@ pub async fn probe(server: &Server, host: &str, path: &str, user_agent: &str) ->
     send(server, &request, outgoing, &[]).await.map(|head| head.status)
 }
 
-/// Posts `content` to `server` on a connection of its own. The first head that it answers with, which may be an interim one.
+/// Posts `content` to `server` on a new connection. Returns the first head of the response, which may be an interim one.
 ///
-/// Errors: what keeps it from answering.
+/// Errors: the reason why there is no response.
 pub async fn post(server: &Server, outgoing: OutgoingRequest, content: &[u8]) -> io::Result<ResponseHead> {
     let framing = Framing::Length(u64::try_from(content.len()).unwrap_or(u64::MAX));
     let request = RequestHead { method: "POST".to_owned(), framing, ..RequestHead::default() };
@@ -117,20 +117,20 @@ async fn send(
     let (mut driving, mut exchanging) = (pin!(driving), pin!(exchanging));
     let mut is_driven = true;
     poll_fn(|task| {
-        // its end shows in the exchange's own
+        // an error of the connection appears in the result of the exchange
         is_driven = is_driven && driving.as_mut().poll(task).is_pending();
         exchanging.as_mut().poll(task)
     })
     .await
 }
 
-/// The head that an upstream answers `content` with.
+/// The head of the upstream's response to `content`.
 async fn answer(upstream: &mut Upstream, method: &str, content: &[u8]) -> io::Result<ResponseHead> {
     exchange(upstream, method, content).await.map_err(io::Error::other)
 }
 
-/// Sends the whole `content` of a request that has begun. The first head that an upstream answers with, which may be an
-/// interim one.
+/// Sends the whole `content` of a request that has begun. Returns the first head of the response, which may be an interim
+/// one.
 pub(super) async fn exchange(
     upstream: &mut Upstream,
     method: &str,

@@ -1,4 +1,4 @@
-//! Requests of the gateway's own, to servers that are no upstreams: each on a connection of its own, answered in memory.
+//! The gateway's own requests to servers that are not upstreams: each on a new connection, with the response in memory.
 
 use std::future::poll_fn;
 use std::io;
@@ -16,50 +16,50 @@ use crate::http::head::RequestHead;
 use crate::http::socket::Socket;
 use crate::tls::TlsClient;
 
-/// What the gateway calls itself.
+/// The `User-Agent` of the gateway.
 const USER_AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
 
-/// A request of the gateway's own. No `Debug`: its fields and its body may hold secrets.
+/// A request that the gateway itself makes. No `Debug`: its fields and its body may hold secrets.
 #[derive(Clone, Copy)]
 pub struct OwnRequest<'a> {
     /// The method.
     pub method: &'a str,
-    /// Where it goes: an absolute URL of the scheme `http` or `https`.
+    /// The absolute URL, with the scheme `http` or `https`.
     pub url: &'a Uri,
-    /// What `https` takes.
+    /// The TLS settings, which `https` needs.
     pub tls: Option<&'a Arc<TlsClient>>,
-    /// Fields beside those that every request has.
+    /// Fields in addition to the standard ones.
     pub fields: &'a [(&'a str, &'a str)],
-    /// Its content.
+    /// The body.
     pub body: &'a [u8],
-    /// How long the content of the answer may be, in bytes.
+    /// The maximum size of the response's body, in bytes.
     pub max_answer: usize,
 }
 
-/// The answer to a request of the gateway's own.
+/// The response to a request of the gateway's own.
 #[derive(Debug)]
 pub struct Fetched {
     /// The status.
     pub status: u16,
     /// The fields.
     pub fields: Fields,
-    /// The content, whole.
+    /// The whole body.
     pub body: Vec<u8>,
 }
 
-/// Why there is no answer. Holds nothing of it.
+/// The reason why there is no response. Holds nothing of the request or the response.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The URL names no server that can be spoken to.
+    /// The URL names no server that the gateway can connect to.
     #[error("is no URL that can be fetched")]
     BadUrl,
-    /// The connection failed, or there was none.
+    /// The connection failed or could not be opened.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The answer is no response of HTTP.
+    /// The response is not valid HTTP.
     #[error("{0}")]
     Unreadable(UpstreamError),
-    /// The answer is longer than it may be.
+    /// The response is longer than allowed.
     #[error("the answer is longer than {} KiB", .0 >> 10)]
     TooLong(usize),
 }
@@ -73,7 +73,7 @@ impl From<UpstreamError> for FetchError {
     }
 }
 
-/// Sends `request` and reads the answer. Redirects are not followed. May take for ever.
+/// Sends `request` and reads the response. Does not follow redirects. Has no timeout.
 pub async fn fetch(request: OwnRequest<'_>) -> Result<Fetched, FetchError> {
     let authority = request.url.authority().ok_or(FetchError::BadUrl)?;
     let connection = Box::new(Http1Connection::new(open(&request).await?));
@@ -88,7 +88,7 @@ pub async fn fetch(request: OwnRequest<'_>) -> Result<Fetched, FetchError> {
     let head = RequestHead { method: request.method.to_owned(), framing, ..RequestHead::default() };
     let mut upstream = Upstream::begin_http1(connection, &head, &outgoing, None);
     let mut head = exchange(&mut upstream, request.method, request.body).await?;
-    // what comes before the response itself says nothing here
+    // interim responses do not matter here
     while head.status < 200 {
         poll_fn(|task| upstream.poll_head(task, &mut head, request.method)).await?;
     }
@@ -105,7 +105,7 @@ pub async fn fetch(request: OwnRequest<'_>) -> Result<Fetched, FetchError> {
     Ok(Fetched { status: head.status, fields: head.fields, body })
 }
 
-/// Connects to the server of the request, at the first of its addresses that can be connected to.
+/// Connects to the server of the request, at the first address that accepts a connection.
 async fn open(request: &OwnRequest<'_>) -> Result<Socket, FetchError> {
     let (url, secured) = (request.url, request.url.scheme() == Some(&Scheme::HTTPS));
     let host = url.host().ok_or(FetchError::BadUrl)?;

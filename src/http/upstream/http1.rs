@@ -1,4 +1,4 @@
-//! Exchanges of HTTP/1.1 with an upstream.
+//! HTTP/1.1 exchanges with an upstream.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -12,7 +12,7 @@ use crate::http::socket::Socket;
 use crate::http::upstream::OutgoingRequest;
 use crate::units::Nanos;
 
-/// A connection of HTTP/1.1, on which one exchange follows the other.
+/// An HTTP/1.1 connection, with one exchange after the other.
 #[derive(Debug)]
 pub struct Http1Connection {
     pub(in crate::http) socket: Socket,
@@ -22,13 +22,13 @@ pub struct Http1Connection {
     body: Decoder,
     available: usize,
     keeps_alive: bool,
-    /// For how long the server keeps the connection, by its own word.
+    /// How long the server keeps the connection by its own statement, less one second.
     kept_for: Option<Nanos>,
     is_request_sent: bool,
 }
 
 impl Http1Connection {
-    /// A connection on which nothing was sent yet.
+    /// A connection on which no request was sent yet.
     pub(in crate::http) fn new(socket: Socket) -> Self {
         Self {
             socket,
@@ -43,7 +43,7 @@ impl Http1Connection {
         }
     }
 
-    /// Sends the head of a request; it leaves with what follows it.
+    /// Begins a request with its head, which is sent together with the bytes that follow.
     pub(super) fn begin(&mut self, request: &RequestHead, outgoing: &OutgoingRequest, upgrade: Option<&[u8]>) {
         let framing = request.framing;
         let out = self.encoder.begin(framing);
@@ -87,7 +87,7 @@ impl Http1Connection {
                 let framing = head.framing(method)?;
                 self.body = Decoder::new(framing);
                 self.keeps_alive = head.keeps_alive() && framing != Framing::UntilClose;
-                // a second earlier than the server, so that no request meets its end
+                // one second less than the server, so that no request arrives while the server closes
                 let kept_for = head.keep_alive_timeout().map(|seconds| Nanos::from_secs(seconds.saturating_sub(1)));
                 self.kept_for = kept_for;
                 return Poll::Ready(Ok(framing));
@@ -154,8 +154,8 @@ impl Http1Connection {
         self.body.ends_behind(self.available, behind)
     }
 
-    /// For how long the connection can be kept for a further request, if the server says so; `None` where it cannot be kept:
-    /// the exchange did not come to its end on both sides, or more came than the response.
+    /// How long the connection can be kept for another request, if the server says so. `None` if it cannot be kept: the
+    /// exchange did not end on both sides, or more bytes than the response arrived.
     pub(super) fn end_exchange(&mut self) -> Option<Option<Nanos>> {
         let is_whole =
             self.keeps_alive && self.is_request_sent && self.body.is_over() && self.buffer.unread().is_empty();

@@ -1,4 +1,4 @@
-//! Exchanges of HTTP/2 with an upstream, which share a connection.
+//! HTTP/2 exchanges with an upstream, several of which share a connection.
 
 use std::io;
 use std::pin::Pin;
@@ -18,46 +18,46 @@ use crate::http::frames::poll_capacity;
 use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::upstream::OutgoingRequest;
 
-/// How many requests share a connection of HTTP/2, if the upstream allows so many.
+/// The maximum number of requests that share an HTTP/2 connection, if the upstream allows as many.
 const MAX_STREAMS: usize = 100;
 
-/// A connection of HTTP/2, which a task of its own drives as long as somebody holds this.
+/// A handle to an HTTP/2 connection, which its own task drives as long as a handle exists.
 #[derive(Clone, Debug)]
 pub struct Http2Connection {
     requests: SendRequest<Bytes>,
-    /// How many requests are on it.
+    /// How many requests it currently has.
     running: Arc<AtomicUsize>,
     is_closed: Arc<AtomicBool>,
 }
 
 impl Http2Connection {
-    /// A connection on which requests are sent by `requests`.
+    /// A connection on which `requests` sends requests.
     pub(super) fn new(requests: SendRequest<Bytes>) -> Self {
         Self { requests, running: Arc::default(), is_closed: Arc::default() }
     }
 
-    /// Is to be set once the connection has ended.
+    /// The flag that the connection's task sets when the connection has ended.
     pub(super) fn closed_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.is_closed)
     }
 
-    /// How many requests may be on it at once.
+    /// The maximum number of concurrent requests.
     pub(in crate::http) fn max_streams(&self) -> usize {
         self.requests.current_max_send_streams().clamp(1, MAX_STREAMS)
     }
 
-    /// How many requests are on it.
+    /// How many requests it currently has.
     pub(in crate::http) fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// Whether the server, or the way to it, ended the connection.
+    /// Whether the connection has ended, by the server or by a network failure.
     pub(in crate::http) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
 }
 
-/// One exchange of HTTP/2.
+/// One HTTP/2 exchange.
 #[derive(Debug)]
 pub struct Http2Upstream {
     response: ResponseFuture,
@@ -70,7 +70,7 @@ pub struct Http2Upstream {
     _running: Running,
 }
 
-/// Counts a request on its connection.
+/// Counts a request on its connection, until dropped.
 #[derive(Debug)]
 struct Running(Arc<AtomicUsize>);
 
@@ -136,7 +136,7 @@ impl Http2Upstream {
         task: &mut Context<'_>,
         head: &mut ResponseHead,
     ) -> Poll<Result<Framing, UpstreamError>> {
-        // whether more of them are to come is said by the response itself
+        // an error here also appears in the response itself
         if let Poll::Ready(Some(Ok(interim))) = self.response.poll_informational(task) {
             head.status = interim.status().as_u16();
             head.fields = Fields::from(interim.headers());
@@ -201,12 +201,12 @@ impl Http2Upstream {
     pub(super) fn consume(&mut self, length: usize) {
         self.part.advance(length.min(self.part.len()));
         if let Some(body) = &mut self.body {
-            // fails only on a stream that is over
+            // fails only if the stream has ended
             drop(body.flow_control().release_capacity(length));
         }
     }
 
-    /// Trailers may follow unless the stream is over.
+    /// Whether the stream has ended. While it has not, trailers may follow.
     pub(super) fn ends_with_content(&self) -> bool {
         self.body.as_ref().is_none_or(RecvStream::is_end_stream)
     }

@@ -9,7 +9,7 @@ use crate::config::import::matches::Scoped;
 use crate::config::import::scalar;
 
 impl<'l> Reader<'l, '_> {
-    /// The limits of a backend, which is an upstream from now on; nothing where it is left out.
+    /// The limits of a backend, which this function adds as an upstream; `None` where the backend is left out.
     pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<Vec<Scoped>> {
         let is_it = |section: &Section| matches!(section.kind(), "backend" | "listen") && section.name() == name;
         let Some((position, section)) = self.sections.iter().enumerate().find(|(_, section)| is_it(section)) else {
@@ -117,7 +117,7 @@ impl<'l> Reader<'l, '_> {
         format!(", health_check: {{ path: {}{parts} }}", scalar(path))
     }
 
-    /// Backends with servers that no route leads to.
+    /// Adds notes about backends with servers to which no route leads.
     pub(super) fn name_unused_backends(&self) {
         for section in self.sections.iter().filter(|section| section.kind() == "backend") {
             let name = upstream_name(section.name());
@@ -129,10 +129,10 @@ impl<'l> Reader<'l, '_> {
     }
 }
 
-/// More requests than ever wait for a server.
+/// A number of waiting requests that is never reached.
 const ANY_NUMBER: u64 = 1_000_000;
 
-/// What is carried over of a server, and what makes no difference.
+/// The words of a `server` line that are carried over, or that make no difference.
 const SERVER: [&str; 14] = [
     "weight",
     "check",

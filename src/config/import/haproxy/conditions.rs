@@ -1,14 +1,14 @@
-//! Conditions: ACLs by their names and in braces, joined by `or`, of tests that all have to be true.
+//! Conditions: conjunctions joined by `or`. A conjunction lists named ACLs and tests in braces, which must all be true.
 
 use std::collections::HashMap;
 
 use super::syntax::Line;
 use crate::config::import::matches::{Match, PathMatch, all_of};
 
-/// The ACLs of a section: the tests of each name, of which one has to be true.
+/// The ACLs of a section: for each name its tests, of which at least one must be true.
 pub(super) type Acls = HashMap<String, Vec<Vec<String>>>;
 
-/// The ACLs that HAProxy knows without being told.
+/// The ACLs that HAProxy predefines.
 const PREDEFINED: [(&str, &[&str]); 8] = [
     ("METH_GET", &["method", "GET", "HEAD"]),
     ("METH_HEAD", &["method", "HEAD"]),
@@ -20,42 +20,42 @@ const PREDEFINED: [(&str, &[&str]); 8] = [
     ("LOCALHOST", &["src", "127.0.0.0/8"]),
 ];
 
-/// What has to be true: one of several `Conjunction`s.
+/// A condition: at least one of its conjunctions must be true.
 pub(super) type Condition = Vec<Conjunction>;
 
-/// Tests that all have to be true.
+/// Tests that must all be true.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Conjunction {
     pub(super) matches: Vec<Match>,
-    /// Networks, one of which the client has to be in; any where there are none.
+    /// Networks, one of which must contain the client; any client where the list is empty.
     pub(super) from: Vec<String>,
-    /// Networks that the client must not be in.
+    /// Networks that must not contain the client.
     pub(super) except: Vec<String>,
     pub(super) over: Option<Over>,
-    /// What is read in another way than HAProxy does.
+    /// Notes about tests that tollgate reads differently from HAProxy.
     pub(super) remarks: Vec<String>,
 }
 
-/// A counter that is compared with a number.
+/// A comparison of a counter with a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Over {
     /// `http_req_rate`, `gpc0_rate`, ...
     pub(super) counter: String,
     pub(super) of: Tracked,
-    /// The counter is above this.
+    /// The counter must be above this number.
     pub(super) above: u64,
 }
 
-/// Where a counter is found.
+/// The place of a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Tracked {
-    /// What `track-scN` tracks.
+    /// The entry that `track-scN` tracks.
     Slot(u8),
-    /// The entry of the client's address in a table; in the proxy's own where the name is empty.
+    /// The entry of the client's address in a table; an empty name stands for the proxy's own table.
     Source(String),
 }
 
-/// The ACLs of these lines.
+/// Reads the ACLs from these lines.
 pub(super) fn acls<'l>(lines: impl Iterator<Item = &'l Line>) -> Acls {
     let predefined = PREDEFINED
         .iter()
@@ -68,8 +68,8 @@ pub(super) fn acls<'l>(lines: impl Iterator<Item = &'l Line>) -> Acls {
     acls
 }
 
-/// The condition behind `if` or `unless` in a line; one that is always true where there is none. `Err` says what of it
-/// cannot be carried over.
+/// Reads the condition behind `if` or `unless` in a line; a line without one has a condition that is always true. `Err`
+/// names the part that cannot be carried over.
 pub(super) fn of_line(line: &Line, acls: &Acls) -> Result<Condition, String> {
     let always = Conjunction { matches: vec![Match::default()], ..Conjunction::default() };
     let Some(at) = line.words.iter().position(|word| word == "if" || word == "unless") else { return Ok(vec![always]) };
@@ -80,7 +80,7 @@ pub(super) fn of_line(line: &Line, acls: &Acls) -> Result<Condition, String> {
         if alternatives.iter().any(|terms| terms.len() != 1) {
             return Err("`unless` of several tests that all have to be true".to_owned());
         }
-        // not one or another: neither
+        // `unless a or b` means: neither a nor b
         alternatives = vec![alternatives.into_iter().flatten().map(|(negated, tests)| (!negated, tests)).collect()];
     }
     let mut condition = Vec::new();
@@ -98,10 +98,10 @@ pub(super) fn of_line(line: &Line, acls: &Acls) -> Result<Condition, String> {
     Ok(condition)
 }
 
-/// A term: whether it is negated, and the tests of which one has to be true.
+/// A term: whether it is negated, and the tests of which at least one must be true.
 type Term = (bool, Vec<Vec<String>>);
 
-/// The terms of a conjunction.
+/// Reads the terms of a conjunction.
 fn terms(words: &[String], acls: &Acls) -> Result<Vec<Term>, String> {
     let (mut terms, mut rest, mut negated) = (Vec::new(), words, false);
     while let [first, behind @ ..] = rest {
@@ -123,7 +123,7 @@ fn terms(words: &[String], acls: &Acls) -> Result<Vec<Term>, String> {
     Ok(terms)
 }
 
-/// What is true where one of `all` is, and one of `tests`.
+/// The conjunctions that are true where one of `all` and one of `tests` are true.
 fn and(all: &[Conjunction], tests: &[Conjunction]) -> Result<Vec<Conjunction>, String> {
     let mut found = Vec::new();
     for (one, test) in all.iter().flat_map(|one| tests.iter().map(move |test| (one, test))) {
@@ -145,7 +145,7 @@ fn and(all: &[Conjunction], tests: &[Conjunction]) -> Result<Vec<Conjunction>, S
     Ok(found)
 }
 
-/// What is true where `one` is, and none of `tests`.
+/// The conjunction that is true where `one` is true and none of `tests` is.
 fn without(one: &Conjunction, tests: &[Conjunction]) -> Result<Conjunction, String> {
     let mut found = one.clone();
     for test in tests {
@@ -157,7 +157,7 @@ fn without(one: &Conjunction, tests: &[Conjunction]) -> Result<Conjunction, Stri
     Ok(found)
 }
 
-/// What a test says: a sample, flags, and values.
+/// Reads a test: a sample, flags, and values.
 fn read(test: &[String]) -> Result<Conjunction, String> {
     let [sample, rest @ ..] = test else { return Err("an empty test".to_owned()) };
     let (mut method, mut values, mut remarks) = (None, Vec::new(), Vec::new());
@@ -227,7 +227,7 @@ fn with_header(name: &str, value: Option<String>) -> Match {
     Match { headers: vec![(name.to_owned(), value)], ..Match::default() }
 }
 
-/// `sc_http_req_rate(0)`, `sc0_http_req_rate`, `src_http_req_rate(table)`, `src,table_http_req_rate(table)`.
+/// Parses `sc_http_req_rate(0)`, `sc0_http_req_rate`, `src_http_req_rate(table)` or `src,table_http_req_rate(table)`.
 fn counter(name: &str, argument: &str) -> Option<(String, Tracked)> {
     if let Some(counter) = name.strip_prefix("src,table_").or_else(|| name.strip_prefix("src_")) {
         return Some((counter.to_owned(), Tracked::Source(argument.to_owned())));
@@ -240,7 +240,7 @@ fn counter(name: &str, argument: &str) -> Option<(String, Tracked)> {
     Some((counter.trim_start_matches("get_").to_owned(), Tracked::Slot(slot.trim().parse().ok()?)))
 }
 
-/// The number that a counter has to be above.
+/// Parses the number that a counter must be above.
 fn above(values: &[&str]) -> Option<u64> {
     match values {
         ["gt", number] => number.parse().ok(),

@@ -1,4 +1,4 @@
-//! Stick tables: what `track-sc` counts, and the counters over which requests are denied.
+//! Stick tables: the keys that `track-sc` counts by, and the counters above which rules deny requests.
 
 use std::collections::HashMap;
 
@@ -9,30 +9,30 @@ use crate::config::import::front::{denial, key_field};
 use crate::config::import::list;
 use crate::config::import::matches::{Match, Scoped, all_of};
 
-/// What a `track-sc` says.
+/// The settings of a `track-sc` line.
 struct Tracker<'l> {
     slot: u8,
-    /// In YAML.
+    /// The key, in YAML.
     key: String,
-    /// The section of its table.
+    /// The name of the section with its table.
     table: &'l str,
     when: Condition,
 }
 
-/// What a counter counts, as a limit says it.
+/// A counter, as settings of a limit.
 struct Counted {
     limit: u64,
-    /// With a comma in front.
+    /// The `charge` setting in YAML, with a comma in front; may be empty.
     charge: &'static str,
-    /// Which requests it counts.
+    /// The requests that the counter counts.
     matches: Vec<Match>,
 }
 
-/// Lines of rules that say nothing of limits, and that tollgate does anyway.
+/// Actions of rules that need no note: tollgate does the same anyway, or they do not concern limits.
 const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
 
 impl<'l> Reader<'l, '_> {
-    /// The limits that a section's rules make.
+    /// Adds the limits that the rules of a section define.
     pub(super) fn limits(&mut self, section: &'l Section, acls: &Acls) -> Vec<Scoped> {
         let (mut trackers, mut limits) = (Vec::new(), Vec::new());
         let is_rule = |line: &&Line| matches!(line.word(0), "http-request" | "tcp-request");
@@ -101,7 +101,7 @@ impl<'l> Reader<'l, '_> {
         Ok(())
     }
 
-    /// A denial that goes by no counter.
+    /// Adds `access:` for a denial that does not depend on a counter.
     fn access(&mut self, one: &Conjunction) -> Result<(), String> {
         let section = match (one.from.as_slice(), one.except.as_slice()) {
             _ if one.matches != [Match::default()] => None,
@@ -177,7 +177,7 @@ impl<'l> Reader<'l, '_> {
         tracker: &Tracker<'_>,
         over: &Over,
     ) -> Result<Counted, String> {
-        /// Denied requests are counted as well.
+        /// Counts denied requests as well.
         const ALL: &str = ", charge: { denied: true }";
         let tracked: Vec<Match> = tracker.when.iter().flat_map(|one| one.matches.clone()).collect();
         let next = over.above.saturating_add(1);
@@ -199,7 +199,7 @@ impl<'l> Reader<'l, '_> {
                     .ok_or("is left out: what it counts depends on more than host, path, method and header fields")?;
                 let when: Vec<Match> = when.into_iter().flat_map(|one| one.matches).collect();
                 let matches = all_of(&tracked, &when);
-                // a request is counted before it is looked at, or after that and only if it passes
+                // with the increment in front, HAProxy counts every request; behind the denial, only requests that pass
                 let is_before = increment.mark < line.mark;
                 let (limit, charge) = if is_before { (over.above, ALL) } else { (next, "") };
                 Ok(Counted { limit, charge, matches })
@@ -208,7 +208,7 @@ impl<'l> Reader<'l, '_> {
         }
     }
 
-    /// The status of a denial.
+    /// The status of the responses to denied requests.
     fn status(&self, line: &Line) -> u64 {
         let usual = match line.words.iter().find(|word| ["deny", "tarpit", "return"].contains(&word.as_str())) {
             Some(word) if word == "deny" => 403,
@@ -229,7 +229,7 @@ impl<'l> Reader<'l, '_> {
     }
 }
 
-/// The periods of the counters that a table stores.
+/// The periods of the counters that a table stores, by the counters' names.
 pub(super) fn periods(line: &Line) -> HashMap<String, String> {
     let stored = line.words.iter().zip(line.words.iter().skip(1)).filter(|(word, _)| *word == "store");
     let counters = stored.flat_map(|(_, counters)| counters.split(','));
@@ -240,7 +240,7 @@ pub(super) fn periods(line: &Line) -> HashMap<String, String> {
     counters.filter_map(period).collect()
 }
 
-/// A length of time; HAProxy means milliseconds where there is no unit.
+/// Reads a length of time; a number without a unit is in milliseconds, as in HAProxy.
 pub(super) fn time(text: &str) -> Option<String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let has_number = unit.len() < text.len();

@@ -39,7 +39,7 @@ impl Line {
         self.words.get(at).map_or("", String::as_str)
     }
 
-    /// The word behind `name`.
+    /// The word that follows `name`.
     pub(super) fn option(&self, name: &str) -> Option<&str> {
         let at = self.words.iter().position(|word| word == name)?;
         self.words.get(at.saturating_add(1)).map(String::as_str)
@@ -49,7 +49,7 @@ impl Line {
         self.words.iter().any(|word| word == name)
     }
 
-    /// The words from `from` on that are not `known`, but for what follows those with a value.
+    /// The words from `from` on that are not `known`. Skips the values of the words in `with_value`.
     pub(super) fn others(&self, from: usize, known: &[&str], with_value: &[&str]) -> Vec<&str> {
         let mut others = Vec::new();
         let mut words = self.words.iter().skip(from).map(String::as_str);
@@ -64,7 +64,7 @@ impl Line {
         others
     }
 
-    /// What it is called in remarks: its first word, or its first two where the first says little.
+    /// The line's name in notes: its first word, or the first two where the first is too general.
     pub(super) fn name(&self) -> String {
         const GENERAL: [&str; 6] =
             ["http-request", "http-response", "tcp-request", "tcp-response", "option", "timeout"];
@@ -86,13 +86,13 @@ impl Section {
     }
 }
 
-/// Whether a text is written as HAProxy's configurations are.
+/// Whether a text is a configuration of HAProxy.
 pub(in crate::config::import) fn is_written_so(text: &str) -> bool {
     let first = text.lines().find(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
     first.and_then(|line| line.split_whitespace().next()).is_some_and(|word| SECTIONS.contains(&word))
 }
 
-/// All sections of a file. `Err` says what is wrong and where.
+/// Parses all sections of a file. `Err` holds an error and its position.
 pub(super) fn parse(text: &str) -> Result<Vec<Section>, (Mark, &'static str)> {
     let mut sections: Vec<Section> = Vec::new();
     for (number, text) in text.lines().enumerate() {
@@ -109,7 +109,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Section>, (Mark, &'static str)> {
     Ok(sections)
 }
 
-/// The words of a line; nothing where a quote has no end.
+/// The words of a line; `None` where a quote is not closed.
 fn words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

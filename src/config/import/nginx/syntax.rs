@@ -2,14 +2,14 @@
 
 use crate::config::problem::Mark;
 
-/// How deep blocks may stand in each other.
+/// The deepest nesting of blocks.
 const DEEPEST: usize = 16;
 
-/// A directive.
+/// A directive of nginx.
 #[derive(Debug)]
 pub(super) struct Directive {
     pub(super) mark: Mark,
-    /// Its name, and what follows.
+    /// The name, followed by the arguments.
     pub(super) words: Vec<String>,
     pub(super) block: Option<Vec<Self>>,
 }
@@ -19,12 +19,12 @@ impl Directive {
         self.words.first().map_or("", String::as_str)
     }
 
-    /// What follows the name.
+    /// The words that follow the name.
     pub(super) fn arguments(&self) -> &[String] {
         self.words.get(1..).unwrap_or_default()
     }
 
-    /// The first word behind the name, or nothing.
+    /// The first word behind the name; empty if there is none.
     pub(super) fn argument(&self) -> &str {
         self.arguments().first().map_or("", String::as_str)
     }
@@ -40,7 +40,7 @@ enum Token {
     Sign(char),
 }
 
-/// All directives of a file. `Err` says what is wrong and where.
+/// Parses all directives of a file. `Err` holds an error and its position.
 pub(super) fn parse(text: &str) -> Result<Vec<Directive>, (Mark, &'static str)> {
     let tokens = tokens(text)?;
     let mut open: Vec<(Directive, Vec<Directive>)> = Vec::new();

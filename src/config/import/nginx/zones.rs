@@ -1,23 +1,23 @@
-//! Zones of limits: what `limit_req_zone` and `limit_conn_zone` count by, and the limits that their uses make.
+//! Zones: the keys of `limit_req_zone` and `limit_conn_zone`, and the limits that use the zones.
 
 use super::syntax::Directive;
 use super::{Limits, Reader};
 use crate::config::import::front::{denial, key, key_field};
 use crate::config::import::matches::{Match, Scoped};
 
-/// A zone of a limit.
+/// The zone of one or more limits.
 pub(super) struct Zone {
-    /// Of requests; none where it is of connections.
+    /// The rate of requests; `None` for a zone of connections.
     rate: Option<(u64, &'static str)>,
     key: ZoneKey,
 }
 
-/// What a limit counts by.
+/// The key that a limit counts by.
 #[derive(Clone)]
 pub(super) struct ZoneKey {
-    /// In YAML.
+    /// The parts of the key, in YAML.
     parts: Vec<String>,
-    /// The networks for which it is empty, so that they are not limited.
+    /// The networks for which the key is empty, so that they are not limited.
     exempt: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// What a key of variables counts by. `Err` says what of it cannot be carried over.
+    /// Reads a key that consists of variables. `Err` names the part that cannot be carried over.
     fn key(&self, expression: &str) -> Result<ZoneKey, String> {
         let (mut parts, mut exempt) = (Vec::new(), Vec::new());
         for variable in expression.split('$').skip(1) {
@@ -72,7 +72,7 @@ impl Reader<'_, '_> {
         Ok(ZoneKey { parts, exempt })
     }
 
-    /// The key that a `map` of a `geo` makes: a key for all addresses but some, for which it is empty.
+    /// The key of a `map` over a `geo`, which is empty for some networks and otherwise the client's address.
     fn mapped(&self, map: &Directive) -> Result<ZoneKey, String> {
         const OTHER: &str = "of `map`, only one of a `geo` is known that makes the key empty for some networks";
         let geo = self.variables.get(map.argument().trim_start_matches('$')).filter(|geo| geo.name() == "geo");
@@ -93,14 +93,14 @@ impl Reader<'_, '_> {
                 _ => return Err(OTHER.to_owned()),
             }
         }
-        // a map of a map would go round
+        // other values could refer to a map again, without an end
         if usual.is_empty() || !["$binary_remote_addr", "$remote_addr"].contains(&usual.as_str()) {
             return Err(OTHER.to_owned());
         }
         Ok(ZoneKey { exempt, ..self.key(&usual)? })
     }
 
-    /// The limit that a use of a zone makes.
+    /// Adds the limit for a `limit_req` or `limit_conn` directive.
     pub(super) fn limit(&mut self, use_of: &Directive, limits: &Limits<'_>) -> Option<Scoped> {
         let option = |name: &str| use_of.arguments().iter().find_map(|word| word.strip_prefix(name));
         let is_of_requests = use_of.name() == "limit_req";

@@ -2,10 +2,10 @@
 
 use crate::config::import::matches::{Match, PathMatch, all_of, joined};
 
-/// How deep parentheses may stand in each other.
+/// The deepest nesting of parentheses.
 const DEEPEST: usize = 16;
 
-/// What a rule matches, and where it takes less than in Traefik. `Err` says what of it cannot be carried over.
+/// The matches of a rule, and notes where they cover less than in Traefik. `Err` names the part that cannot be carried over.
 pub(super) fn read(rule: &str) -> Result<(Vec<Match>, Vec<String>), String> {
     let mut reader = Reader { rest: rule, depth: 0, remarks: Vec::new() };
     let found = reader.any()?;
