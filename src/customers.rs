@@ -1,4 +1,4 @@
-//! Who is calling: customers, and the directory that knows them by their credentials.
+//! Customers, and the directory that maps credentials to them.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ pub mod source;
 pub use directory::{Directory, Unavailable};
 pub use jwt::{TokenFault, Tokens};
 
-/// Somebody who is known by a credential, or by several.
+/// A customer, identified by one or more credentials.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Customer {
-    /// The name in the directory: what limits count by.
+    /// The name in the directory, which is the key of limits per customer.
     pub name: Arc<str>,
     /// The customer's plan.
     pub plan: PlanId,
-    /// What the customer has in place of what its plan has.
+    /// The customer's own settings, which take precedence over those of its plan.
     pub own: Option<Arc<Overrides>>,
     /// The groups that the customer belongs to.
     pub groups: Option<Arc<Groups>>,
-    /// From when on, since 1970, the credential is not valid any more.
+    /// The time, since 1970, at which the credential expires.
     pub valid_until: Option<Nanos>,
-    /// Whether the customer, or one of its groups, is kept out for now.
+    /// Whether the customer, or one of its groups, is suspended.
     pub suspended: bool,
 }
 
 impl Customer {
-    /// What limits go by.
+    /// The parts of the customer that limits use.
     pub fn known(&self) -> KnownCaller<'_> {
         KnownCaller { name: &self.name, plan: self.plan, own: self.own.as_deref(), groups: self.groups.as_deref() }
     }

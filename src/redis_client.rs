@@ -1,16 +1,17 @@
-//! The way to Redis: which servers hold the data, what they are shown, and connections on which nothing gets out of step.
+//! The Redis client: the servers that hold the data, their credentials, and connections that match replies to commands.
 //!
-//! Written for Redis 7 and tested with 7.0: one server, Sentinel and Cluster, each with TLS; users and passwords. Certificates
-//! have to name the addresses that servers tell each other. `make valkey` runs the tests on Valkey, but for those of TLS.
+//! Written for Redis 7 and tested with 7.0: one server, Sentinel and Cluster, each with TLS; users and passwords.
+//! Certificates have to name the addresses that servers report of each other. `make valkey` runs the tests on Valkey,
+//! except the TLS tests.
 //!
-//! A user of Redis who may do no more than tollgate needs, for keys that begin with `tollgate:`:
+//! A Redis user with no more rights than tollgate needs, for keys that begin with `tollgate:`:
 //!
 //! ```text
 //! ACL SETUSER tollgate on >PASSWORD ~tollgate:* resetchannels -@all +select +hget
 //! ```
 //!
-//! CallArgument it `+role` behind Sentinel, whose own users need `+sentinel|get-master-addr-by-name`; `+cluster|slots +asking`
-//! in a cluster; and what scripts do ([`crate::store::shared::link`]).
+//! In addition, the user needs `+role` behind Sentinel, whose own users need `+sentinel|get-master-addr-by-name`;
+//! `+cluster|slots +asking` in a cluster; and the commands of the scripts ([`crate::store::shared::link`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub use pool::Pool;
 
 use cluster::Cluster;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// A name or an address, IPv6 without brackets.
@@ -43,44 +44,45 @@ pub struct Address {
     pub port: u16,
 }
 
-/// Which servers hold the data.
+/// The servers that hold the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// One.
+    /// One server.
     Standalone {
-        /// Where it is.
+        /// The server's address.
         server: Address,
         /// The number of the database.
         database: u32,
     },
-    /// One that takes writes, and others that take its place when it ends.
+    /// A primary, which takes writes, and replicas that replace it when it fails.
     Sentinel {
-        /// What the sentinels call them.
+        /// The name by which the sentinels know this primary and its replicas.
         master: String,
-        /// Who knows which of them takes writes.
+        /// The sentinels, which know the current primary.
         sentinels: Vec<Address>,
-        /// Who tollgate is for the sentinels; the default user, if absent.
+        /// The user name of tollgate at the sentinels; the default user, if absent.
         username: Option<String>,
     },
-    /// Several, each with its share of the keys.
+    /// Several servers, each with its share of the keys.
     Cluster {
-        /// Some of them, which know the others.
+        /// Some of the servers, which know the others.
         seeds: Vec<Address>,
     },
 }
 
-/// What servers are shown. May change while they are used: each connection takes what holds when it is opened.
+/// The credentials for the servers. They may change at any time: each connection takes the credentials in force when it
+/// opens.
 #[derive(Clone, Default)]
 pub struct Credentials {
     /// The password of the servers that hold the data.
     pub password: Option<Arc<str>>,
     /// The password of the sentinels.
     pub sentinel_password: Option<Arc<str>>,
-    /// What TLS takes, if it is spoken.
+    /// The TLS settings, if the connections use TLS.
     pub tls: Option<Arc<TlsClient>>,
 }
 
-/// The servers that hold what is shared, and how they are reached. All clones are one.
+/// The servers that hold shared states and customers, and the way to reach them. All clones share one set of credentials.
 #[derive(Clone)]
 pub struct Servers(Arc<Inner>);
 
@@ -88,28 +90,28 @@ struct Inner {
     layout: Layout,
     username: Option<String>,
     credentials: ArcSwap<Credentials>,
-    /// Of no use for other layouts.
+    /// The slots of a cluster; unused with other layouts.
     cluster: Cluster,
 }
 
-/// Why there is no answer.
+/// The reason why a call has no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// There is no connection, or it broke off.
+    /// There is no connection, or the connection broke.
     #[error("{0}")]
     Unreachable(String),
-    /// The server will not do it now: it is read-only, loading, out of memory, or wants another password.
+    /// The server refuses the command now: it is read-only, loading, out of memory, or wants another password.
     #[error("{0}")]
     Refused(String),
-    /// Some of the keys are on their way to another member of a cluster, and the others are not.
+    /// Some of the keys are moving to another server of the cluster, and the others are not.
     #[error("{0}")]
     Moving(String),
-    /// What came is no answer of Redis.
+    /// The server sent something that is no Redis reply.
     #[error("{0}")]
     Nonsense(String),
 }
 
-/// How long a connection may take, until its server has said who it is.
+/// The time limit for opening a connection, login included; also for asking a server for addresses or slots.
 pub(crate) const CONNECT_TIME: Nanos = Nanos::new(250_000_000);
 
 // === impl Address ===
@@ -126,7 +128,7 @@ impl fmt::Display for Address {
 // === impl Credentials ===
 
 impl fmt::Debug for Credentials {
-    /// They are secrets.
+    /// Shows none of the fields: they are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials")
     }
@@ -135,8 +137,8 @@ impl fmt::Debug for Credentials {
 // === impl Servers ===
 
 impl Servers {
-    /// The servers of `layout`, where tollgate is `username`, the default user if that is absent. They are shown nothing
-    /// until [`Servers::renew`] says what.
+    /// The servers of `layout`, where tollgate is `username`, the default user if that is absent. Connections carry no
+    /// credentials until [`Servers::renew`] sets them.
     pub fn new(layout: Layout, username: Option<String>) -> Self {
         Self(Arc::new(Inner { layout, username, credentials: ArcSwap::default(), cluster: Cluster::default() }))
     }
@@ -147,17 +149,17 @@ impl Servers {
         Self::new(Layout::Standalone { server, database: 0 }, None)
     }
 
-    /// What the next connections show. Those that are open stay.
+    /// Sets the credentials for new connections. Open connections stay as they are.
     pub fn renew(&self, credentials: Credentials) {
         self.0.credentials.store(Arc::new(credentials));
     }
 
-    /// Whether keys lie in slots, of which each server has its share.
+    /// Whether the servers form a cluster, in which each server holds its share of the key slots.
     pub fn is_cluster(&self) -> bool {
         matches!(self.0.layout, Layout::Cluster { .. })
     }
 
-    /// What to say first to a server that holds data.
+    /// The login for a server that holds data.
     fn login(&self, credentials: &Credentials) -> RedisConnectionInfo {
         let database = match self.0.layout {
             Layout::Standalone { database, .. } => database,
@@ -184,7 +186,7 @@ fn login(username: Option<&str>, password: Option<&str>) -> RedisConnectionInfo 
     login
 }
 
-/// The text in an answer.
+/// The text of a reply.
 fn word(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => str::from_utf8(bytes).ok(),

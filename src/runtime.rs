@@ -72,13 +72,13 @@ use crate::store::{SharedStore, Store};
 use crate::telemetry::history::History;
 use crate::telemetry::{DenialRecorder, Telemetry};
 
-/// What a gateway is made of.
+/// The parts of a running gateway.
 pub struct Setup {
-    /// What its configuration says.
+    /// The configuration, compiled.
     pub parts: Parts,
-    /// Where that comes from, to be read again; `None` where it does not change.
+    /// The source of the configuration, for reloads; `None` if it cannot change.
     pub origin: Option<Origin>,
-    /// Where to serve the sample upstream, if at all.
+    /// The address of the sample upstream, if this process serves it.
     pub sample: Option<SocketAddr>,
 }
 
@@ -88,15 +88,15 @@ pub enum StartError {
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Bind {
-        /// Which address, or path.
+        /// The address, or the path.
         address: Endpoint,
-        /// What the system says.
+        /// The error of the operating system.
         error: std::io::Error,
     },
     /// The metrics cannot be registered.
     #[error("cannot register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// The process that is to hand over does not.
+    /// The process that should hand over to this one does not do so.
     #[error("cannot take over from the process that started this one: {0}")]
     Predecessor(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -107,10 +107,10 @@ impl StartError {
     }
 }
 
-/// A gateway that can start. Its sockets are open: connections are not refused any more, but wait until it runs.
+/// A gateway that can start. Its sockets are open: the system no longer refuses connections, and queues them until it runs.
 pub struct Prepared {
     sockets: Sockets,
-    /// The process that waits for this one to serve.
+    /// The old process, which waits until this one serves.
     predecessor: Option<Predecessor>,
     addresses: ListenAddresses,
     origin: Option<Origin>,
@@ -124,22 +124,22 @@ pub struct Prepared {
     room: FdBudget,
 }
 
-/// Where connections come in.
+/// The listening sockets.
 struct Sockets {
-    /// For each worker, a socket for each address, with the position of that address.
+    /// For each worker, its sockets, each with the position of its address.
     clients: Vec<Vec<(usize, Socket)>>,
     admin: Vec<Socket>,
     sample: Option<Vec<Socket>>,
-    /// For other gateways.
+    /// The sockets for other gateways of the cluster.
     cluster: Vec<Socket>,
-    /// The same ones, each once.
+    /// All sockets above, each once.
     all: Vec<Socket>,
-    /// What is left in the file system when this process ends.
+    /// The sockets in the file system, which this process removes when it ends.
     left: Left,
 }
 
-/// Does everything that can fail. Where another process hands over to this one, it has stopped accepting when this
-/// returns.
+/// Does every step of the start that can fail. If another process hands over to this one, that process has stopped
+/// accepting connections when this function returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     descriptors::raise();
     take_small_pages();
@@ -169,7 +169,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     )?;
     let telemetry = Telemetry::new()?;
     telemetry.watch_panics();
-    // Before the process that hands over stops, and before anybody is told that this one is ready.
+    // before the old process stops accepting, and before it learns that this one is ready
     let pools = rules.pools(None);
     meet_others(&pools, &rules.sources(), &telemetry);
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
@@ -184,7 +184,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let RestoredState { store: local, seed, clock, recovery } = recovered;
     let clock: Arc<dyn Clock> = Arc::new(clock.telling(local.wall_offset()));
     let secret = store.as_ref().and_then(|settings| settings.key_secret.clone());
-    // the proxies ask, and what goes on beside them
+    // the workers call Redis and peers, and so does the background work
     let asking = sockets.clients.len().saturating_add(1);
     let shared = store.map(|settings| {
         let telemetry = telemetry.clone();
@@ -252,22 +252,22 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     })
 }
 
-/// Takes memory in small pages only. The system clears a large one, 2 MiB, as a whole when its first byte is touched, and
-/// all requests of that core wait; and a gateway with many connections touches a little of many.
+/// Makes the kernel use small pages only. The kernel clears a large page, 2 MiB, as a whole at its first use, and all
+/// requests of that core wait; a gateway with many connections uses a little memory of many pages.
 fn take_small_pages() {
     if let Err(error) = disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "memory may come in large pages");
     }
 }
 
-/// Finds addresses for the nodes that are written as host names, and asks the sources of customers and keys. What is not
-/// there in time has to wait for the background.
+/// Resolves the host names of upstream nodes, and reads the sources of customers and keys. Work that is not done in time
+/// goes on in the background.
 fn meet_others(pools: &[Arc<Pool>], sources: &[Arc<Refresher>], telemetry: &Telemetry) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             runtime.block_on(reload::meet_others(pools, sources, telemetry, &clock));
-            // Nobody waits for what the system is still looking up.
+            // no thread waits for the name lookups that are still running
             runtime.shutdown_background();
         }
         Err(error) => tracing::warn!(%error, "cannot ask anybody before the start"),
@@ -275,9 +275,9 @@ fn meet_others(pools: &[Arc<Pool>], sources: &[Arc<Refresher>], telemetry: &Tele
 }
 
 impl Prepared {
-    /// Runs the gateway until it is told to stop. Returns when the requests in flight are finished.
+    /// Runs the gateway until a signal stops it. Returns when the requests in flight are finished.
     ///
-    /// Errors: it ended without being told to.
+    /// Errors: the gateway ended without a signal.
     pub fn run(self) -> Result<(), ServerPanicked> {
         let Self {
             sockets,
@@ -296,7 +296,7 @@ impl Prepared {
         let Sockets { clients, admin, sample, cluster, all, left } = sockets;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
-        // And the one who listens for signals.
+        // the workers, the admin port and the signal handler, then the optional services
         let services = clients.len() + 2 + usize::from(sample.is_some()) + usize::from(!cluster.is_empty());
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
         let announced = addresses.clients.len();
@@ -350,7 +350,7 @@ impl Prepared {
 }
 
 impl Sockets {
-    /// Those that are open already, and new ones on the other addresses.
+    /// Takes the inherited sockets, and opens new ones on the other addresses.
     fn open(
         (clients, workers): (&[Endpoint], usize),
         operators: SocketAddr,
@@ -367,7 +367,7 @@ impl Sockets {
                 listen::probe(*address).map_err(fails(&endpoint))?;
             }
         }
-        // systemd, which keeps sockets for this process, keeps their files too
+        // systemd keeps its sockets open for this process, and their files in the file system too
         let of_systemd = |endpoint: &&Endpoint| inherit::are_of_systemd() && inherited.has(endpoint);
         let ours: Vec<&Endpoint> = clients.iter().filter(|endpoint| !of_systemd(endpoint)).collect();
         let mut all = Vec::new();

@@ -1,7 +1,7 @@
-//! Where the states of all keys are kept, and how requests are charged: all of a request's limits, or none.
+//! The store, which keeps the states of all keys and charges requests: under all limits of a request, or none.
 //!
-//! Knows nothing of routes, HTTP or metrics: limits are positions, keys are hashes, and outcomes are returned or
-//! read off [`Store::usage`].
+//! The store knows nothing of routes, HTTP or metrics: limits are positions, keys are hashes, and callers get outcomes
+//! as return values or read them off [`Store::usage`].
 
 pub mod amend;
 pub mod local;
@@ -39,25 +39,25 @@ use remote_charges::EndedSlots;
 use shared::Tables;
 use transaction::ChargeTransaction;
 
-/// A limit as a store has to know it. Its states belong to `name`, `algorithm` and `key`: a limit that comes back with
-/// other rules finds them again.
+/// A limit as a store has to know it. Its states belong to `name`, `algorithm` and `key`: a limit that a later
+/// configuration adds again with other rules finds them.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitSpec<'a> {
     /// The limit's name.
     pub name: &'a str,
     /// Its algorithm.
     pub algorithm: AlgorithmName,
-    /// Whose its states are.
+    /// Where its states are kept.
     pub mode: Mode,
-    /// The kind of its keys: a key of another kind means another caller.
+    /// The kind of its keys: a key of another kind identifies another caller.
     pub key: u64,
-    /// Whether states that it left are forgotten.
+    /// Whether the store forgets the states that this limit had before.
     pub afresh: bool,
     /// All parameters that charges may refer to.
     pub rules: &'a [Rule],
-    /// How many keys may be remembered.
+    /// The most keys that the limit's table holds.
     pub max_keys: u64,
-    /// Whether tokens come back when requests turn out to cost less than was taken.
+    /// Whether the gateway refunds tokens when a request costs less than it was charged.
     pub gives_back: bool,
 }
 
@@ -74,13 +74,13 @@ impl<'a> LimitSpec<'a> {
 pub struct Usage {
     /// The limit's name.
     pub name: String,
-    /// Keys remembered.
+    /// The number of keys in the table.
     pub keys: u64,
-    /// Keys that may be remembered.
+    /// The most keys that the table holds.
     pub max_keys: u64,
-    /// Keys forgotten because they were as good as new.
+    /// Keys that the store evicted because their states were as good as new.
     pub evicted_expired: u64,
-    /// Keys forgotten early because the table was full.
+    /// Keys that the store evicted early because the table was full.
     pub evicted_full: u64,
     /// Charges of new keys that went to the common bucket because the table was full.
     pub overflowed: u64,
@@ -100,16 +100,17 @@ pub struct Binding {
 /// The outcome of a batch of charges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Receipt {
-    /// For each charge.
+    /// The outcome of each charge.
     pub charged: AllCharged,
-    /// Where it was decided.
+    /// The place that decided.
     pub source: DecisionSource,
-    /// The position of a charge whose limit lets nothing pass while Redis is unavailable, if that is why nothing was charged.
+    /// The position of the charge whose limit denies everything while Redis is unavailable, if that is why nothing was
+    /// charged.
     pub refused: Option<usize>,
 }
 
-/// Where states are kept: in this process's memory, in Redis for limits that nodes share, and in the memory of other gateways
-/// for keys that they own.
+/// The states of all keys: in this process's memory, in Redis for limits that nodes share, and in the memory of other
+/// gateways for keys that they own.
 #[derive(Debug, Default)]
 pub struct Store {
     local: LocalStore,
@@ -119,13 +120,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store with these states. Without a place that nodes share, every limit is this node's own; without a cluster,
-    /// every key of a sticky limit.
+    /// A store with these states. Without `shared`, this node keeps the states of every limit; without a cluster, it
+    /// owns every key of a sticky limit.
     pub fn new(local: LocalStore, shared: Option<SharedStore>, cluster: Option<Arc<Cluster>>) -> Self {
         Self { local, shared, owners: cluster.map(Owners::new), ended_slots: EndedSlots::default() }
     }
 
-    /// The gateways among which keys are divided, if they are.
+    /// The gateways among which keys are divided; `None` without a cluster.
     pub fn cluster(&self) -> Option<&Arc<Cluster>> {
         self.owners.as_ref().map(|owners| &owners.cluster)
     }
@@ -136,13 +137,13 @@ impl Store {
         Some(self.owners.as_ref()?.cluster.owner(charge.key))
     }
 
-    /// Whether nothing is on its way to others that would be lost if the process ended now.
+    /// Whether the process can end now without losing anything that it still has to send to Redis or to other gateways.
     pub fn is_settled(&self) -> bool {
         self.shared.as_ref().is_none_or(SharedStore::is_settled)
             && self.cluster().is_none_or(|cluster| cluster.is_settled())
     }
 
-    /// Connects the calling thread to Redis and to the other gateways, if that can be done in a moment.
+    /// Connects the calling thread to Redis and to the other gateways, if they answer quickly.
     pub async fn connect(&self) {
         let redis = async {
             if let Some(shared) = &self.shared {
@@ -157,15 +158,15 @@ impl Store {
         tokio::join!(redis, cluster);
     }
 
-    /// The part that keeps states in Redis, if there is one.
+    /// The part of the store that keeps states in Redis, if there is one.
     pub const fn shared(&self) -> Option<&SharedStore> {
         self.shared.as_ref()
     }
 
-    /// Makes `limits` known; charges refer to them by their position. States of limits that were known before stay.
+    /// Registers `limits`; charges refer to them by their position. Limits that the store knew before keep their states.
     ///
-    /// States of limits that no binding knows any more are kept until they are as good as new, in case the limit comes
-    /// back. The number of such limits is bounded.
+    /// The store keeps the states of limits that no binding knows any more until they are as good as new, in case the
+    /// limit comes back. The number of such limits is bounded.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
         let shared = |spec| self.shared.as_ref().and_then(|shared| shared.limit(spec));
         let owned =
@@ -177,21 +178,21 @@ impl Store {
         }
     }
 
-    /// Charges every entry of `batch` or none: none if an enforcing limit denies. See [`crate::charge::Enforcement`] for
-    /// limits that do not enforce. Answers in the order of `batch`, in which no limit may appear twice, and notes in it
-    /// where each was charged: a new key for which there is no room is charged to a common bucket, and has to be
-    /// given back there.
+    /// Charges every entry of `batch` or none: none if an enforcing limit denies. See [`crate::charge::Enforcement`]
+    /// for limits that do not enforce. Answers in the order of `batch`, in which no limit may appear twice, and notes
+    /// in `batch` where each charge was made: the store charges a new key for which there is no room to a common
+    /// bucket, and the caller has to refund it there.
     ///
-    /// A future that is dropped before it is ready has charged nothing, or gives it back.
+    /// If the caller drops this future before it is ready, it has charged nothing, or refunds the charges.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
         if let Some(receipt) = self.charge_in_memory(binding, batch, now) {
             return receipt;
         }
-        // large, and moved with the futures that it is part of: it has its memory only where it is needed
+        // this future is large, and moves with every future that contains it: it is boxed, and only where it is needed
         Box::pin(self.charge_with_floors(binding, batch, now)).await
     }
 
-    /// [`Store::charge`] where others may have to be asked.
+    /// [`Store::charge`] where the store may have to ask Redis or another gateway.
     async fn charge_with_floors(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
         let Some(mut floors) = BatchWithFloors::of(batch) else {
             return self.charge_with_others(binding, batch, now).await;
@@ -201,8 +202,8 @@ impl Store {
         Receipt { charged: floors.answer(batch, &receipt.charged), refused, ..receipt }
     }
 
-    /// [`Store::charge`] where all of `batch` is decided in memory, and other gateways have nothing to do with it. `None`,
-    /// with nothing charged, where that is not so.
+    /// [`Store::charge`] where this process decides all of `batch` in memory and has no cluster. `None`, with nothing
+    /// charged, in all other cases.
     fn charge_in_memory(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Option<Receipt> {
         let is_alone = self.cluster().is_none() && self.owners.is_none();
         if !is_alone || !batch.iter().all(|charge| self.is_here(binding, charge)) {
@@ -212,8 +213,8 @@ impl Store {
         Some(Receipt { charged, source: DecisionSource::Local, refused: None })
     }
 
-    /// [`Store::charge`] of charges without floors, where Redis or another gateway may have to be asked. Where a limit appears
-    /// twice, all but the last of its charges only ask.
+    /// [`Store::charge`] of charges without floors, where the store may have to ask Redis or another gateway. Where a
+    /// limit appears twice, all but the last of its charges only ask.
     async fn charge_with_others(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
         self.number_slots(binding, batch);
         let epoch = self.ownership_epoch(batch);
@@ -226,8 +227,9 @@ impl Store {
         ChargeTransaction { store: self, binding, now }.charge(batch).await
     }
 
-    /// Makes the charges that are decided in memory; of a request that is `denied` already, only charges that count denials. An
-    /// error, with nothing charged, if a state is not here of which `may_have_moved` says that another gateway may have it.
+    /// Makes the charges that this process decides in memory; of a request that is `denied` already, only charges that
+    /// count denials. Returns an error, with nothing charged, if a state is not here and `may_have_moved` says that
+    /// another gateway may have it.
     fn charge_here(
         &self,
         binding: &Binding,
@@ -244,7 +246,7 @@ impl Store {
         Ok(charged)
     }
 
-    /// Whether another gateway may have states of keys that this one decides about.
+    /// Whether another gateway may still have states of keys that this gateway owns.
     fn is_migrating(&self) -> bool {
         self.cluster().is_some_and(|cluster| cluster.is_migrating())
     }
@@ -254,12 +256,12 @@ impl Store {
         self.cluster().is_some_and(|cluster| cluster.may_have_moved(epoch, position))
     }
 
-    /// Where the states of `batch` are.
+    /// The ownership of the keys of `batch` at this time.
     fn ownership_epoch(&self, batch: &[Charge]) -> OwnershipEpoch {
         self.cluster().map(|cluster| cluster.ownership_epoch(batch.iter().map(|charge| charge.key))).unwrap_or_default()
     }
 
-    /// Numbers the slots that charges are going to hold, where keys are divided.
+    /// Numbers the slots that the charges will hold, where keys are divided among gateways.
     fn number_slots(&self, binding: &Binding, batch: &mut [Charge]) {
         let Some(owners) = &self.owners else { return };
         for charge in batch {
@@ -267,7 +269,7 @@ impl Store {
         }
     }
 
-    /// Notes the slots that the charges of `batch` hold from here on, if they were made.
+    /// Records the slots that the charges of `batch` hold from now on, if all enforcing limits admitted.
     fn note_running(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
         let Some(owners) = &self.owners else { return };
         let mut all = batch.iter().zip(charged);
@@ -280,8 +282,8 @@ impl Store {
         }
     }
 
-    /// Gives back the slots of a charge, whichever gateway counts them by now. `true` if the charge holds slots where keys are
-    /// divided.
+    /// Gives back the slots of a charge, whichever gateway counts them now. Returns `true` if the charge holds slots
+    /// and keys are divided among gateways.
     fn end(&self, binding: &Binding, charge: &Charge, end: Completion, now: Nanos) -> bool {
         let Some((owners, slot)) = self.owners.as_ref().zip(charge.slot) else { return false };
         if owners.ends(slot, end, now) {
@@ -291,7 +293,7 @@ impl Store {
         true
     }
 
-    /// Brings states of `charges` here that others may still have.
+    /// Fetches those states of `charges` that other gateways may still have.
     async fn gather(&self, cluster: &Cluster, binding: &Binding, charges: &[Charge]) -> Vec<Fetch> {
         let owned = charges.iter().filter(|charge| binding.owned(charge).is_some());
         let wanted =
@@ -300,14 +302,14 @@ impl Store {
         if wanted.is_empty() { Vec::new() } else { cluster.gather(wanted).await }
     }
 
-    /// Whether a charge is decided in this process's memory.
+    /// Whether this process decides a charge in its memory.
     pub fn is_here(&self, binding: &Binding, charge: &Charge) -> bool {
         let owned = self.owners.as_ref().filter(|_| binding.owned(charge).is_some());
         binding.shared(charge).is_none() && owned.is_none_or(|owners| owners.cluster.owns(charge.key))
     }
 
-    /// Takes back charges, as far as the algorithms allow. With each stands when its key was going to be whole again,
-    /// as [`crate::algorithm::Headroom::until_full`] told right after the charge.
+    /// Refunds charges, as far as the algorithms allow. Each charge comes with the time at which its key was going to
+    /// be whole again, as [`crate::algorithm::Headroom::until_full`] gave it right after the charge.
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         for (charge, full_at) in batch {
             if self.end(binding, charge, Completion::UNMEASURED, now) {
@@ -329,7 +331,7 @@ impl Store {
         }
     }
 
-    /// An error if the state of a charge's key may be with another gateway, should it not be here.
+    /// Returns an error if the state of a charge's key is not necessarily here: another gateway may have it.
     fn is_owned_here(&self, binding: &Binding, charge: &Charge) -> Result<(), StateElsewhere> {
         let cluster = self.cluster().filter(|_| binding.owned(charge).is_some());
         let is_elsewhere = |cluster: &Arc<Cluster>| cluster.is_migrating() || !cluster.owns(charge.key);
@@ -342,7 +344,7 @@ impl Store {
             match self.charged_at(binding, charge) {
                 ChargedAt::Local | ChargedAt::Owner(..) => {
                     let owned = self.owners.as_ref().zip(binding.owned(charge));
-                    // the gateway that owns the key by now, wherever it was charged
+                    // the gateway that owns the key now, wherever the key was charged
                     let elsewhere = owned.and_then(|(owners, _)| owners.elsewhere(charge));
                     let watch = || self.is_owned_here(binding, charge);
                     let is_here =
@@ -367,14 +369,14 @@ impl Store {
             match self.charged_at(binding, charge) {
                 ChargedAt::Local => local.push(charge.clone()),
                 ChargedAt::Shared(shared, _) => shared.complete(charge),
-                // every charge that is held there has a slot
+                // every charge that is held there has a slot, which `end` has given back
                 ChargedAt::Owner(..) | ChargedAt::FailedOpen => {}
             }
         }
         self.local.complete(&binding.local, &local, end, now);
     }
 
-    /// Where a charge was taken.
+    /// The place where a charge was made.
     fn charged_at<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> ChargedAt<'a> {
         match (charge.taken, &self.shared, binding.shared(charge)) {
             (Taken::FailedOpen, _, _) => ChargedAt::FailedOpen,
@@ -391,7 +393,7 @@ impl Store {
         Tables { store: &self.local, binding: &binding.local }
     }
 
-    /// Forgets keys that are as good as new, in the `part`-th of `parts` equal parts of the store.
+    /// Evicts keys that are as good as new, in the `part`-th of `parts` equal parts of the store.
     pub fn sweep(&self, part: usize, parts: usize, now: Nanos) {
         self.local.sweep(part, parts, now);
     }
@@ -401,40 +403,40 @@ impl Store {
         self.local.write_snapshot(head, out)
     }
 
-    /// Whether the states that there are for a limit are from a process that knew it with other parameters.
+    /// Whether a limit's states come from a process that had other parameters for it.
     pub fn was_bound_otherwise(&self, spec: &LimitSpec<'_>) -> bool {
         self.local.was_bound_otherwise(spec)
     }
 
-    /// How full the tables of `binding` are, in the order of its limits.
+    /// The fill level of each table of `binding`, in the order of its limits.
     pub fn usage(&self, binding: &Binding) -> Vec<Usage> {
         self.local.usage(&binding.local)
     }
 
-    /// The number of tables, with the tables of limits that may come back.
+    /// The number of tables, including the tables of limits that may come back.
     pub fn tables(&self) -> usize {
         self.local.tables()
     }
 }
 
-/// See [`Store::charged_at`].
+/// The place where a charge was made: see [`Store::charged_at`].
 enum ChargedAt<'a> {
     /// In this process's memory.
     Local,
-    /// In Redis, or here because Redis was unavailable.
+    /// In Redis, or in this process because Redis was unavailable.
     Shared(&'a SharedStore, &'a SharedLimit),
-    /// At the gateway that the charge tells of.
+    /// In the memory of the gateway that the charge names.
     Owner(&'a Owners, &'a OwnedLimit),
     FailedOpen,
 }
 
 impl Binding {
-    /// The shared side of a charge's limit, where it has one.
+    /// The shared side of a charge's limit, if nodes share the limit.
     fn shared(&self, charge: &Charge) -> Option<&SharedLimit> {
         self.shared.get(charge.limit)?.as_ref()
     }
 
-    /// The side of a charge's limit that other gateways see, where keys are divided.
+    /// The clustered side of a charge's limit, if its keys are divided among gateways.
     fn owned(&self, charge: &Charge) -> Option<&OwnedLimit> {
         self.owned.get(charge.limit)?.as_ref()
     }

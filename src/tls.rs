@@ -1,6 +1,6 @@
-//! What TLS takes on either side: certificates and their keys, which of them is shown, and whose are believed.
+//! The TLS settings of clients and servers: certificates and their keys, the choice of a certificate, trusted authorities.
 //!
-//! Pure: bytes come in, what is wrong with them goes out. Who reads the files says which file it is.
+//! Pure: bytes come in, faults go out. The caller, which reads the files, names the file that is at fault.
 
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -12,25 +12,25 @@ mod server;
 pub use client::{ClientCertificate, TlsClient, client};
 pub use server::{Certificate, Certificates, ClientCertificates, ClientTlsTerms, TlsServer, common_name, server};
 
-/// What is wrong, to be said after what holds it.
+/// The fault of a TLS setting; its text follows the name of the file or setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
-    /// Of whom to believe.
+    /// In the certificates of trusted authorities.
     #[error("holds no certificate of an authority in PEM")]
     Authority,
-    /// Of the system.
+    /// In the system's certificates of authorities.
     #[error("needs certificates of authorities, and this system has none")]
     NoSystemRoots,
-    /// Of the certificate to show.
+    /// In the certificate to present.
     #[error("holds no certificate in PEM")]
     Certificate,
-    /// Of its key.
+    /// In the private key of that certificate.
     #[error("holds no private key in PEM")]
     Key,
-    /// Of both.
+    /// In the pair: the key belongs to another certificate.
     #[error("is not the key of the certificate")]
     OtherKey,
-    /// Of the library.
+    /// In the TLS library, which rejects the settings.
     #[error("cannot be used")]
     Unusable,
 }

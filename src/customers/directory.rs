@@ -1,6 +1,7 @@
-//! The directory: credential to customer, from a file or a database that is read, or from a server that is asked.
+//! The directory, which maps credentials to customers: from a file or a database that is read, or from a server that is
+//! asked.
 //!
-//! Credentials are kept as keyed 128-bit hashes, so that no dump of the memory or of a state shows one.
+//! It keeps credentials as keyed 128-bit hashes, so that no dump of the memory or of a state shows a credential.
 
 use std::sync::Arc;
 
@@ -41,27 +42,27 @@ pub use postgres::{DatabaseUrl, MAX_URL, NamedStatement, PostgresDirectory, Post
 pub(super) use row::is_name;
 pub use table::{CustomerTable, Format};
 
-/// Who the customers are.
+/// The directory of customers.
 #[derive(Debug, Default)]
 pub enum Directory {
-    /// Nobody is known.
+    /// No directory: there are no customers.
     #[default]
     Nobody,
-    /// They stand in a file, which was read.
+    /// Customers from a file, which was read.
     File(FileDirectory),
-    /// They stand in a Redis hash, or a service over HTTP knows them. It is asked.
+    /// Customers from a Redis hash or an HTTP service, which is asked for each credential.
     Asked(LookupDirectory),
-    /// They stand in a PostgreSQL database, which is read in the background.
+    /// Customers from a PostgreSQL database, which is read in the background.
     Postgres(PostgresDirectory),
 }
 
-/// Nobody can tell at the moment whose a credential is.
+/// The error that the directory cannot tell now whose a credential is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("nobody can tell at the moment whose the credential is")]
 pub struct Unavailable;
 
 impl Directory {
-    /// The customers, where they are listed and were read.
+    /// The table of customers, if the directory lists them and has read them.
     pub fn table(&self) -> Option<&CustomerTable> {
         match self {
             Self::File(file) => Some(&file.table),
@@ -70,12 +71,12 @@ impl Directory {
         }
     }
 
-    /// Whether it is known who the customers are, as far as that can be known before they come.
+    /// Whether the directory can find customers: a database has been read, the other kinds are always ready.
     pub fn is_ready(&self) -> bool {
         !matches!(self, Self::Postgres(database) if database.table().is_none())
     }
 
-    /// What reads it in the background, if anything does.
+    /// The background refresher of the directory, if it has one.
     pub const fn refresher(&self) -> Option<&Arc<Refresher>> {
         match self {
             Self::Postgres(database) => Some(database.refresher()),
@@ -83,7 +84,7 @@ impl Directory {
         }
     }
 
-    /// How many credentials there are; `None` where that is not known.
+    /// The number of credentials; `None` if it is unknown.
     pub fn credentials(&self) -> Option<usize> {
         match self {
             Self::Nobody => Some(0),
@@ -91,7 +92,7 @@ impl Directory {
         }
     }
 
-    /// How many rows of the database are left out because they are wrong.
+    /// The number of the database's rows that are left out because they are invalid.
     pub fn refused_rows(&self) -> usize {
         match self {
             Self::Postgres(database) => database.refused(),
@@ -99,7 +100,7 @@ impl Directory {
         }
     }
 
-    /// Prepares [`Directory::named`] for requests, from here on.
+    /// Builds the index that makes [`Directory::named`] fast enough for requests.
     pub fn index_names(&self) {
         match self {
             Self::File(file) => file.table.index_names(),
@@ -108,7 +109,7 @@ impl Directory {
         }
     }
 
-    /// Whether its rows may be changed.
+    /// Whether the gateway may change its rows.
     pub fn is_writable(&self) -> bool {
         match self {
             Self::File(file) => file.writable.is_some(),
@@ -117,8 +118,8 @@ impl Directory {
         }
     }
 
-    /// The rows of a customer as they stand where they may be changed; none where there is no such customer. `groups` are
-    /// those that it may belong to.
+    /// The current rows of a customer in the file or database; empty if there is no such customer. `groups` are the groups
+    /// that it may belong to.
     pub async fn rows(&self, customer: &str, groups: &Arc<GroupTable>) -> Result<Vec<RowText>, ChangeError> {
         match self {
             Self::Postgres(database) if database.is_writable() => database.rows_of(customer, groups).await,
@@ -130,8 +131,8 @@ impl Directory {
         }
     }
 
-    /// Changes a customer, whose rows may belong to `groups`. Who calls it has one change made at a time, and has the
-    /// directory read anew.
+    /// Changes a customer, whose rows may belong to `groups`. The caller makes one change at a time, and has the directory
+    /// read again.
     pub async fn change(
         &self,
         customer: &str,
@@ -148,8 +149,8 @@ impl Directory {
         }
     }
 
-    /// Has rows that were changed in a database read, and waits a while until they are in force; whether they are. `None`
-    /// where they stand in a file, which a reload reads.
+    /// Has changed rows of a database read, and waits for a while until they are in force; returns whether they are. `None`
+    /// for a file, which a reload reads.
     pub async fn follow(&self, changed: &Changed, groups: &GroupTable) -> Option<bool> {
         match self {
             Self::Postgres(database) => Some(database.follow(changed, groups).await),
@@ -157,9 +158,9 @@ impl Directory {
         }
     }
 
-    /// The customer of this name; `None` where there is none, or customers are not known by name.
+    /// The customer with this name; `None` if there is none, or if the directory does not know names.
     ///
-    /// Errors: nobody can tell before the customers were read.
+    /// Errors: the customers have not been read yet.
     pub fn named(&self, name: &str) -> Result<Option<Arc<Customer>>, Unavailable> {
         match self.is_ready() {
             true => Ok(self.table().and_then(|table| table.named(name))),
@@ -167,7 +168,7 @@ impl Directory {
         }
     }
 
-    /// The same as [`Directory::find`], where that is known without asking anybody.
+    /// The result of [`Directory::find`], if it is known without asking a server.
     pub fn remembered(&self, credential: &[u8], now: Nanos) -> Option<Result<Option<Arc<Customer>>, Unavailable>> {
         match self {
             Self::Asked(server) => server.remembered(credential, now),
@@ -175,7 +176,7 @@ impl Directory {
         }
     }
 
-    /// Whose credential this is; `None` if it is nobody's.
+    /// The customer with this credential; `None` if no customer has it.
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> Result<Option<Arc<Customer>>, Unavailable> {
         match self {
             Self::Asked(server) => server.find(credential, clock).await,
@@ -183,7 +184,7 @@ impl Directory {
         }
     }
 
-    /// The same where nobody is to be asked.
+    /// The same without asking a server.
     pub fn listed(&self, credential: &[u8]) -> Result<Option<Arc<Customer>>, Unavailable> {
         match (self, self.table()) {
             (_, Some(table)) => Ok(table.find(credential)),
@@ -193,7 +194,7 @@ impl Directory {
     }
 }
 
-/// Has `work` done where it may block.
+/// Runs `work` on a thread that may block.
 async fn unblocked<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ChangeError> + Send + 'static,
 ) -> Result<T, ChangeError> {

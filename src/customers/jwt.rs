@@ -1,8 +1,8 @@
-//! Customers who show a signed token (RFC 7519): whether it is genuine and still good, and what it says of them.
+//! Signed tokens (RFC 7519) of customers: verification of the signature and the times, and the customer that a token names.
 //!
-//! Keys and the time come in: from a file, or from where the issuer publishes them ([`remote`]). Which tokens were found
-//! genuine is remembered as long as the keys stay the same, as looking at a signature takes far longer than looking at a
-//! clock.
+//! The caller passes the keys and the time; keys come from a file, or from the URL where the issuer publishes them
+//! ([`remote`]). Verified tokens are cached until the keys change, because verifying a signature takes far longer than
+//! checking the times.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -30,42 +30,42 @@ use keys::{Key, Keys};
 use remote::KeySet;
 use verified::VerifiedTokens;
 
-/// The longest token that is looked at, in bytes.
+/// The maximum length of a token, in bytes; longer ones are refused.
 const MAX_TOKEN: usize = 8 << 10;
 
-/// Tells whose a token is. Belongs to the configuration whose rules and plans it was made with.
+/// Verifies tokens and finds their customers. Belongs to the configuration whose rules and plans it was made with.
 pub struct Tokens {
     rules: Arc<JwtRules>,
-    /// Their names.
+    /// The names of the plans.
     plans: Vec<String>,
     groups: Arc<GroupTable>,
     keys: KeySet,
-    /// Keys the hashes by which tokens are remembered.
+    /// The key of the hashes by which tokens are cached.
     seed: [u8; 16],
-    /// What the keys were made into last.
+    /// The keys in the form for verification, made from the latest `keys`.
     verifier: ArcSwapOption<Verifier>,
 }
 
-/// Keys, and the tokens that they verified.
+/// Keys in the form for verification, and the tokens that they verified.
 struct Verifier {
-    /// What it is made of.
+    /// The keys that this was made from.
     from: Arc<Keys>,
     keys: Vec<Trusted>,
     known: VerifiedTokens,
 }
 
-/// A key, and what it is trusted with.
+/// A key, and the rules for tokens that it signs.
 struct Trusted {
     id: Option<String>,
     key: DecodingKey,
     validation: Validation,
 }
 
-/// A token whose signature, issuer and audience are right.
+/// A token whose signature, issuer and audience are valid.
 pub struct Token {
-    /// Whom it names.
+    /// The customer that the token names.
     pub customer: Arc<Customer>,
-    /// What it says.
+    /// The claims of the token.
     pub claims: Claims,
     times: Times,
 }
@@ -73,54 +73,54 @@ pub struct Token {
 /// The claims of a token.
 pub struct Claims(Map<String, Value>);
 
-/// From when to when a token is good.
+/// The start and the end of a token's validity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Times {
     not_before: Option<Nanos>,
     expires: Option<Nanos>,
 }
 
-/// Why a token is refused, in words for the client. Says nothing that the token holds.
+/// The reason why a token is refused, worded for the client. Contains nothing from the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFault {
-    /// It is none, or no key that is trusted signed it.
+    /// The text is no token, or no trusted key signed it.
     #[error("the token cannot be verified")]
     Unverified,
-    /// It is over.
+    /// The token has expired.
     #[error("the token has expired")]
     Expired,
-    /// It has not begun.
+    /// The token is not valid yet.
     #[error("the token is not valid yet")]
     NotYetValid,
-    /// It goes on for ever.
+    /// The token has no expiry, and the rules require one.
     #[error("the token does not say when it expires")]
     WithoutExpiry,
-    /// Its times are no times.
+    /// The token's times are not numbers.
     #[error("the token's times cannot be read")]
     BadTimes,
-    /// Somebody else issued it.
+    /// Another issuer issued the token.
     #[error("the token is from another issuer")]
     WrongIssuer,
-    /// It is meant for somebody else.
+    /// The token is for another audience.
     #[error("the token is meant for another audience")]
     WrongAudience,
-    /// It does not say who is calling.
+    /// The token names no customer.
     #[error("the token does not say who is calling")]
     WithoutCustomer,
-    /// It names groups that do not belong together, or that have no name.
+    /// The token names groups that do not belong together, or a group name that is not valid.
     #[error("the token names groups that do not fit")]
     BadGroups,
-    /// It names no plan that there is.
+    /// The token names no known plan, and neither its groups nor the rules give one.
     #[error("the token names no plan that is known here")]
     WithoutPlan,
-    /// Nobody can tell at the moment: the keys that the issuer publishes cannot be fetched, or not in time.
+    /// The token cannot be verified now: the issuer's published keys cannot be fetched, or not in time.
     #[error("the keys of the token's issuer cannot be fetched at the moment")]
     WithoutKeys,
 }
 
-/// Why no claims are taken from a token.
+/// The reason why a token's claims are not accepted.
 enum NotGenuine {
-    /// It names a key that is not known.
+    /// The token names an unknown key.
     UnknownKey,
     Fault(TokenFault),
 }
@@ -128,10 +128,10 @@ enum NotGenuine {
 // === impl Tokens ===
 
 impl Tokens {
-    /// What `rules` make of tokens that one of `keys` signed. `plans` are the names of the plans, `groups` those that
-    /// customers may belong to, `seed` keys the hashes by which tokens are remembered.
+    /// A verifier of tokens that one of `keys` signed, by these `rules`. `plans` are the names of the plans, `groups` the
+    /// groups that customers may belong to, and `seed` is the key of the hashes by which tokens are cached.
     ///
-    /// `None` if the rules accept no algorithm that any of the keys is good for, of those that are there.
+    /// `None` if keys are present, but the rules accept none of their algorithms.
     pub fn new(
         rules: Arc<JwtRules>,
         keys: KeySet,
@@ -151,7 +151,7 @@ impl Tokens {
         &self.keys
     }
 
-    /// The keys as they are now; nothing before they were fetched.
+    /// The current keys; `None` before they were fetched.
     fn verifier(&self) -> Guard<Option<Arc<Verifier>>> {
         let (keys, made) = (self.keys.keys.load(), self.verifier.load());
         if made.as_ref().map(|made| &made.from).map(Arc::as_ptr) == keys.as_ref().map(Arc::as_ptr) {
@@ -164,7 +164,7 @@ impl Tokens {
         self.verifier.load()
     }
 
-    /// The same as [`Tokens::verify`], where no signature has to be verified for it.
+    /// The result of [`Tokens::verify`] from the cache, without verifying a signature; `None` if the token is not cached.
     pub fn remembered(&self, token: &[u8], now: Nanos) -> Option<Result<Arc<Token>, TokenFault>> {
         if token.len() > MAX_TOKEN {
             return Some(Err(TokenFault::Unverified));
@@ -173,8 +173,8 @@ impl Tokens {
         Some(known.times.check(now, &self.rules).map(|()| known))
     }
 
-    /// Whose token this is, if it is good now. Where it names a key that is not known, the keys are fetched anew, and the
-    /// token waits for them for a tenth of a second at most.
+    /// The verified token, if it is valid now. If it names an unknown key, this function has the keys fetched again, and
+    /// waits for them for a tenth of a second at most.
     pub async fn find(&self, token: &[u8], clock: &Arc<dyn Clock>) -> Result<Arc<Token>, TokenFault> {
         match self.check(token, clock.wall()) {
             Err(NotGenuine::UnknownKey) => {}
@@ -182,13 +182,13 @@ impl Tokens {
         }
         let are_current = self.keys.renewed(clock).await;
         match self.check(token, clock.wall()) {
-            // the key may be a new one
+            // the issuer may have published this key only now
             Err(NotGenuine::UnknownKey) if !are_current => Err(TokenFault::WithoutKeys),
             checked => checked.map_err(TokenFault::from),
         }
     }
 
-    /// Whose token this is, if it is good at `now`, going by the keys that are there.
+    /// The verified token, if it is valid at `now`, with the keys that are present.
     pub fn verify(&self, token: &[u8], now: Nanos) -> Result<Arc<Token>, TokenFault> {
         self.check(token, now).map_err(TokenFault::from)
     }
@@ -240,7 +240,7 @@ impl Tokens {
 }
 
 impl fmt::Debug for Tokens {
-    /// Keys may be secrets.
+    /// Shows no key: keys may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tokens({} keys)", self.keys.keys.load().as_ref().map_or(0, |keys| keys.0.len()))
     }
@@ -264,10 +264,10 @@ impl From<NotGenuine> for TokenFault {
 // === impl Verifier ===
 
 impl Verifier {
-    /// The claims of a token that a trusted key signed. A token that names its key is held to that key.
+    /// The claims of a token that a trusted key signed. If the token names a key, only that key counts.
     fn genuine(&self, token: &[u8]) -> Result<Claims, NotGenuine> {
         let header = jsonwebtoken::decode_header(token).map_err(|_| TokenFault::Unverified)?;
-        // what is marked as critical has to be understood (RFC 7515, section 4.1.11), and nothing is
+        // the verifier has to understand critical header fields (RFC 7515, section 4.1.11), and this one understands none
         if header.crit.is_some() {
             return Err(TokenFault::Unverified.into());
         }
@@ -302,7 +302,7 @@ impl Trusted {
         let algorithms: Vec<_> = algorithms.iter().filter(accepted).copied().collect();
         let mut validation = Validation::new(*algorithms.first()?);
         validation.algorithms = algorithms;
-        // the library would read the machine's clock
+        // the library would use the machine's clock
         validation.validate_exp = false;
         validation.validate_nbf = false;
         validation.required_spec_claims.clear();
@@ -339,7 +339,7 @@ impl Times {
     }
 }
 
-/// A point in time: seconds since 1970, decimals allowed.
+/// The time in a claim, in seconds since 1970, with or without decimals; a time before 1970 counts as 1970.
 fn time(claims: &Map<String, Value>, name: &str) -> Result<Option<Nanos>, TokenFault> {
     let Some(value) = claims.get(name) else { return Ok(None) };
     let seconds = value.as_f64().ok_or(TokenFault::BadTimes)?;
@@ -358,7 +358,7 @@ impl Claims {
     }
 }
 
-/// A claim may have points in its name, so the whole name goes before a way through nested claims.
+/// Finds a claim. Its name may contain dots, so the whole name is tried before the path through nested claims.
 fn find<'c>(claims: &'c Map<String, Value>, way: &str) -> Option<&'c Value> {
     claims.get(way).or_else(|| {
         let (first, rest) = way.split_once('.')?;
@@ -382,7 +382,7 @@ impl key::Claims for Claims {
 }
 
 impl fmt::Debug for Claims {
-    /// What a token says of somebody is nobody else's business.
+    /// Shows only the number of claims: claims are personal data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Claims({})", self.0.len())
     }
@@ -394,8 +394,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Whether a credential is written like a token: three parts in base64url with points between them, of which only the
-/// signature may be empty.
+/// Whether a credential looks like a token: three parts in base64url, separated by dots, of which only the signature may be
+/// empty.
 pub fn looks_like_token(credential: &[u8]) -> bool {
     let fine = |part: &[u8]| part.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'='));
     let mut parts = credential.split(|byte| *byte == b'.');

@@ -1,5 +1,5 @@
-//! What stands elsewhere and is served from memory: fetched in the background, again and again. What was understood last
-//! stays while the source is unreachable or says something that nobody understands.
+//! Remote data that is served from memory: fetched in the background, again and again. The last valid data stays in use
+//! while the source is unavailable or its answer cannot be read.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,85 +14,85 @@ use tokio::time::{sleep, timeout};
 use crate::clock::Clock;
 use crate::units::Nanos;
 
-/// The pause after the first attempt that fails; it doubles with each further one.
+/// The pause after the first failed attempt; it doubles with each further one.
 const FIRST_PAUSE: Nanos = Nanos::SECOND;
-/// The longest pause after attempts that fail.
+/// The longest pause after failed attempts.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(30);
 
-/// Where something is fetched from.
+/// A source of remote data.
 #[async_trait]
 pub trait Source: Send + Sync {
-    /// A word for logs and metrics.
+    /// The source's name for logs and metrics.
     fn name(&self) -> &'static str;
 
-    /// How often it may be asked, and how long one attempt may take.
+    /// The least interval between attempts, and the deadline of one attempt.
     fn pace(&self) -> Pace;
 
-    /// Brings what is served up to date. Stopped when the attempt takes too long.
+    /// Updates the served data from the source. Cancelled at the deadline.
     ///
-    /// Errors: what keeps it from that, in words that hold no secret and nothing that the source said.
+    /// Errors: the reason of the failure, without secrets and without text from the source.
     async fn refresh(&self, clock: &Arc<dyn Clock>) -> Result<Refreshed, String>;
 }
 
-/// How often a source may be asked, and how long one attempt may take.
+/// The least interval between attempts at a source, and the deadline of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The least time from the beginning of one attempt to that of the next.
+    /// The least time between the starts of two attempts.
     pub min_interval: Nanos,
-    /// The longest time of an attempt.
+    /// The longest time of one attempt.
     pub deadline: Nanos,
 }
 
-/// What came of an attempt.
+/// The result of a successful attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refreshed {
-    /// How many things are served now.
+    /// The number of entries that are served now.
     pub entries: usize,
-    /// When the source is to be asked again at the latest, from now on.
+    /// The time from now until the next attempt, at the latest.
     pub next: Nanos,
 }
 
-/// How a source stands.
+/// The status of a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceStatus {
-    /// How many things are served.
+    /// The number of entries that are served.
     pub entries: usize,
-    /// When the last attempt that succeeded began, on the wall clock.
+    /// The start of the last successful attempt, by the wall clock.
     pub fresh_at: Option<Nanos>,
     /// Whether the last attempt succeeded.
     pub is_fresh: bool,
-    /// Attempts that ended.
+    /// The number of finished attempts.
     ended: u64,
     is_asking: bool,
 }
 
-/// Is told of every attempt, and whether it succeeded.
+/// Called after every attempt; the argument is whether it succeeded.
 pub type Observer = Box<dyn Fn(bool) + Send + Sync>;
 
-/// Asks a source in the background.
+/// Refreshes a source in the background.
 pub struct Refresher {
     source: Box<dyn Source>,
-    /// Says that there may be something new.
+    /// Notified when the source may have new data.
     hint: Arc<Notify>,
     status: watch::Sender<SourceStatus>,
     observer: OnceLock<Observer>,
-    /// When the last attempt began.
+    /// The start of the last attempt.
     began: AtomicU64,
     schedule: Mutex<Schedule>,
-    /// Why the last attempt failed, if it did.
+    /// The reason why the last attempt failed, if it did.
     failure: Mutex<Option<String>>,
 }
 
-/// When a source is asked next.
+/// The time of the next attempt.
 #[derive(Clone, Copy, Debug, Default)]
 struct Schedule {
     due: Nanos,
-    /// Attempts that failed in a row.
+    /// The number of failed attempts in a row.
     failures: u32,
 }
 
 impl Refresher {
-    /// Asks `source`; earlier than it is due where `hint` is notified.
+    /// A refresher of `source`. It makes its next attempt early if `hint` is notified.
     pub fn new(source: impl Source + 'static, hint: Arc<Notify>) -> Self {
         Self {
             source: Box::new(source),
@@ -105,35 +105,35 @@ impl Refresher {
         }
     }
 
-    /// What the source said earlier is served, `entries` things, read when the wall clock said `fresh_at`.
+    /// Notes that `entries` entries from an earlier process are served, which were read at the wall time `fresh_at`.
     pub(super) fn resume(&self, entries: usize, fresh_at: Nanos) {
         self.status.send_modify(|status| (status.entries, status.fresh_at) = (entries, Some(fresh_at)));
     }
 
-    /// The word for logs and metrics.
+    /// The source's name for logs and metrics.
     pub fn name(&self) -> &'static str {
         self.source.name()
     }
 
-    /// How the source stands.
+    /// The status of the source.
     pub fn status(&self) -> SourceStatus {
         *self.status.borrow()
     }
 
-    /// Tells `observer` of every attempt from here on; the first observer stays.
+    /// Calls `observer` after every attempt from here on; the first observer stays.
     pub fn observe(&self, observer: Observer) {
         drop(self.observer.set(observer));
     }
 
-    /// Asks the source, if it never answered, and waits for `patience` at most.
+    /// Makes an attempt if none has succeeded yet, and waits for `patience` at most.
     async fn begin(&self, patience: Nanos, clock: &Arc<dyn Clock>) {
         if self.status().fresh_at.is_none() {
-            // The background goes on with it.
+            // after a timeout, the background task goes on
             drop(timeout(patience.to_duration(), self.refresh(clock)).await);
         }
     }
 
-    /// Asks the source again and again, until dropped.
+    /// Refreshes the source again and again, until dropped.
     pub async fn run(self: Arc<Self>, clock: Arc<dyn Clock>) {
         loop {
             let due = self.schedule.lock().due;
@@ -148,8 +148,8 @@ impl Refresher {
         }
     }
 
-    /// Waits until the source has been asked after this call, or is known not to have to be, for `patience` at most.
-    /// Whether what is served is what the source says now, to within its least interval.
+    /// Waits for the running or the next attempt, for `patience` at most; not at all within the least interval after the
+    /// last one began. Returns whether the served data is as the source has it now, to within that interval.
     pub async fn renewed(&self, patience: Nanos, clock: &Arc<dyn Clock>) -> bool {
         let mut watched = self.status.subscribe();
         let seen = *watched.borrow_and_update();
@@ -164,7 +164,8 @@ impl Refresher {
         timeout(patience.to_duration(), ended).await.is_ok_and(|ended| ended.is_ok_and(|status| status.is_fresh))
     }
 
-    /// Asks the source once more, and waits until `holds` after an attempt, for `patience` at most. Whether it does.
+    /// Has another attempt made, and waits until `holds` is true after an attempt, for `patience` at most. Returns whether
+    /// it is.
     pub(super) async fn renewed_until(&self, patience: Nanos, holds: impl Fn() -> bool) -> bool {
         let mut watched = self.status.subscribe();
         self.hint.notify_one();
@@ -232,7 +233,7 @@ impl Refresher {
     }
 }
 
-/// Asks those of `sources` that never answered, and waits for `patience` at most.
+/// Makes a first attempt at each of `sources` that has not succeeded yet, and waits for `patience` at most.
 pub async fn begin(sources: &[Arc<Refresher>], patience: Nanos, clock: &Arc<dyn Clock>) {
     let mut tasks = JoinSet::new();
     for source in sources {
@@ -251,8 +252,8 @@ impl fmt::Debug for Refresher {
     }
 }
 
-/// How long to wait after an attempt that failed as `failures` before it had. `spread` makes it up to a half longer, so that
-/// gateways that failed together do not come back together.
+/// The pause after a failed attempt that followed `failures` failed ones. `spread` makes it up to half longer, so that
+/// gateways that failed at the same time do not retry at the same time.
 fn pause_after(failures: u32, spread: u8) -> Nanos {
     let pause = FIRST_PAUSE.doubled(failures).min(LONGEST_PAUSE).get();
     Nanos::new(pause.saturating_add(pause.saturating_mul(spread.into()) >> 9))

@@ -1,4 +1,4 @@
-//! Cluster: which server holds which slots. Learnt from any of them, and anew whenever one turns out not to.
+//! Cluster: the servers and their slots. Any server can tell them; the client asks again after a redirect or a failure.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,29 +15,29 @@ use super::shared_future::SharedFuture;
 use super::{Address, CONNECT_TIME, Servers, word};
 use crate::units::Nanos;
 
-/// What is known of a cluster.
+/// The client's knowledge of a cluster.
 #[derive(Default)]
 pub(super) struct Cluster {
     topology: ArcSwapOption<Topology>,
     learning: Mutex<Option<Learning>>,
-    /// Whether a server did not do what was expected of it.
+    /// Whether a failure or a redirect has put `topology` in doubt.
     is_doubted: AtomicBool,
 }
 
-/// Who holds which slots: first and last slot, in order.
+/// The server of each range of slots: first and last slot, in order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Topology(Vec<(u16, u16, Address)>);
 
 type Learning = SharedFuture<RedisResult<Arc<Topology>>>;
 
-/// How many slots a cluster has.
+/// The number of slots in a cluster.
 pub const SLOTS: u16 = 16_384;
-/// How long nobody is asked again after an answer or a failure.
+/// How long the client waits after an answer or a failure before it asks again.
 const PAUSE: Nanos = Nanos::new(100_000_000);
-/// How many servers are asked at once, beside those of the configuration.
+/// How many servers the client asks at once, in addition to the configured ones.
 const MOST_ASKED: usize = 16;
 
-/// The slot of a key: that of what stands in its first braces, or of all of it where nothing does.
+/// The slot of a key: that of the text in its first braces, or of the whole key if there is no such text.
 pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -47,7 +47,8 @@ pub fn slot_of(key: &str) -> u16 {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Who holds what, as far as is known; where that is in doubt it is learnt anew beside, and where nothing is known first.
+    /// The servers and their slots, as far as the client knows them. If they are in doubt, it asks again in the
+    /// background; if it knows none, it waits for the answer.
     pub(super) async fn topology(&self, servers: &Servers, seeds: &[Address]) -> RedisResult<Arc<Topology>> {
         let known = self.topology.load_full();
         if let Some(known) = known {
@@ -60,17 +61,17 @@ impl Cluster {
         learnt.unwrap_or_else(|| Err(failed("given up".to_owned())))
     }
 
-    /// Who holds what, as far as is known.
+    /// The servers and their slots, as far as the client knows them.
     pub(super) fn known(&self) -> Option<Arc<Topology>> {
         self.topology.load_full()
     }
 
-    /// A server did not do what was expected of it.
+    /// Marks the known slots as doubtful, after a failure or a redirect.
     pub(super) fn doubt(&self) {
         self.is_doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Begins to learn, unless that is done now or was just done.
+    /// Begins to ask for the slots, unless the client is asking now or asked a moment ago.
     fn learn(&self, servers: &Servers, seeds: &[Address]) -> Learning {
         let mut learning = self.learning.lock();
         if let Some(learning) = learning.as_ref().filter(|learning| !learning.is_over()) {
@@ -90,7 +91,7 @@ impl Cluster {
     }
 }
 
-/// Those of the configuration, and some of those that are known.
+/// The servers to ask: the configured ones, and some of the known ones.
 fn asked(seeds: &[Address], known: &Topology) -> Vec<Address> {
     let mut asked = seeds.to_vec();
     for (_, _, address) in &known.0 {
@@ -101,7 +102,7 @@ fn asked(seeds: &[Address], known: &Topology) -> Vec<Address> {
     asked
 }
 
-/// Asks all at once; the first who answers is believed.
+/// Asks all servers at once and takes the first valid answer.
 async fn learn(servers: Servers, asked: Vec<Address>) -> RedisResult<Arc<Topology>> {
     let credentials = servers.0.credentials.load_full();
     let login = servers.login(&credentials);
@@ -131,8 +132,8 @@ async fn learn(servers: Servers, asked: Vec<Address>) -> RedisResult<Arc<Topolog
 // === impl Topology ===
 
 impl Topology {
-    /// From the answer to `CLUSTER SLOTS` of the server at `host`, which is meant where it names none; `None` if that says
-    /// nothing.
+    /// Reads the reply to `CLUSTER SLOTS` of the server at `host`; a range without a host name belongs to that server.
+    /// `None` if the reply names no slots.
     fn read(answer: Value, host: &str) -> Option<Self> {
         let Value::Array(ranges) = answer else { return None };
         let range = |range: &Value| {
@@ -155,20 +156,20 @@ impl Topology {
         (!ranges.is_empty()).then_some(Self(ranges))
     }
 
-    /// Who holds `slot`, if anybody does.
+    /// The server that holds `slot`, if there is one.
     pub(super) fn holder(&self, slot: u16) -> Option<&Address> {
         let behind = self.0.partition_point(|(first, ..)| *first <= slot);
         let (_, last, address) = self.0.get(behind.checked_sub(1)?)?;
         (slot <= *last).then_some(address)
     }
 
-    /// All who hold slots; one may be named several times.
+    /// All servers that hold slots; a server may appear several times.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Address> {
         self.0.iter().map(|(_, _, address)| address)
     }
 }
 
-/// Where a server says that a key is now; `asked` is that server.
+/// The server to which `error` redirects; `asked` is the server that sent it.
 pub(super) fn redirected(error: &RedisError, asked: &Address) -> Option<Address> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
     let host = if host.is_empty() { asked.host.as_str() } else { host };

@@ -28,7 +28,7 @@ pub(super) struct Connection {
 /// The task that writes and reads.
 struct Driver(AbortHandle);
 
-/// A connection on which commands wait and nothing was answered between two looks is cut.
+/// The time between two checks: a connection on which commands wait and no reply came since the last check is cut.
 const LOOK: Nanos = Nanos::new(500_000_000);
 
 impl Drop for Driver {
@@ -37,7 +37,7 @@ impl Drop for Driver {
     }
 }
 
-/// Ends when nothing is answered any more.
+/// Ends when commands wait and no reply has come between two checks.
 async fn silence(progress: Arc<Progress>) {
     let mut before = None;
     loop {
@@ -51,7 +51,7 @@ async fn silence(progress: Arc<Progress>) {
 }
 
 impl Connection {
-    /// Connects to `address`, over TLS if there is any, and logs in. Ends within [`CONNECT_TIME`].
+    /// Connects to `address`, over TLS if `tls` is set, and logs in. Ends within [`CONNECT_TIME`].
     pub(super) async fn open(
         address: &Address,
         tls: Option<Arc<TlsClient>>,
@@ -82,7 +82,7 @@ impl Connection {
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         login: &RedisConnectionInfo,
     ) -> RedisResult<Self> {
-        // whoever calls has a deadline of its own
+        // no timeouts here: each caller has a deadline of its own
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let progress = Arc::new(Progress::default());
         let guard = Guard::new(stream, Arc::clone(&progress));
@@ -96,12 +96,12 @@ impl Connection {
         Ok(Self { connection, driver: Arc::new(Driver(tokio::spawn(driving).abort_handle())) })
     }
 
-    /// What the server answers. Dropping the future does not undo what is sent.
+    /// The server's reply. The command stays sent if the caller drops the future.
     pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         command.query_async(&mut self.connection.clone()).await
     }
 
-    /// The same of a key that is on its way to this server from another one.
+    /// [`Connection::ask`] for a key that is moving to this server from another one (`ASKING`).
     pub(super) async fn ask_ahead(&self, command: &Cmd) -> RedisResult<Value> {
         let mut both = redis::pipe();
         both.cmd("ASKING").ignore().add_command(command.clone());
@@ -109,12 +109,12 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Closes it: those that wait for answers get none.
+    /// Closes the connection: callers that wait for replies get none.
     pub(super) fn cut(&self) {
         self.driver.0.abort();
     }
 
-    /// Whether it was not closed yet, as far as is known here.
+    /// Whether the connection is still open, as far as this process knows.
     pub(super) fn is_open(&self) -> bool {
         !self.driver.0.is_finished()
     }
@@ -124,7 +124,7 @@ pub(super) fn failed(detail: String) -> RedisError {
     RedisError::from((ErrorKind::Io, "no connection", detail))
 }
 
-/// What the system says, if that is what went wrong.
+/// The I/O error of the operating system, if that is the cause.
 pub(super) fn io_error(error: &RedisError) -> Option<&io::Error> {
     error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?.downcast_ref()
 }

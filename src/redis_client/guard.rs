@@ -1,8 +1,8 @@
-//! A stream that watches over what it carries: commands one way, answers the other, an answer for each command and no
-//! more, and none that is beyond measure.
+//! A stream that checks the bytes it carries: commands in one direction, replies in the other, one reply for each
+//! command and no more, and no reply that exceeds the bounds.
 //!
-//! What is not so is an error of reading, so the connection ends before anybody is told something that was not meant for
-//! it, and before much memory is spent.
+//! Anything else is a read error, so the connection ends before a caller gets a reply that was meant for another one,
+//! and before the reply takes much memory.
 
 use std::io;
 use std::pin::Pin;
@@ -22,22 +22,22 @@ pub struct Guard<S> {
     progress: Arc<Progress>,
 }
 
-/// How far a stream has come.
+/// The progress of a stream.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Commands that were written.
+    /// The number of commands written.
     asked: AtomicU64,
-    /// Those that were answered.
+    /// The number of commands answered.
     answered: AtomicU64,
 }
 
-/// Follows values of the Redis protocol, version 2, through their bytes.
+/// A parser that follows values of the Redis protocol, version 2, through their bytes.
 #[derive(Debug)]
 struct Scanner {
     state: State,
-    /// How many values are still to come, for each list that is open.
+    /// The number of values still to come, for each open list.
     lists: SmallVec<[u64; 8]>,
-    /// What the value at hand has so far, in bytes and in values.
+    /// The size of the current value so far, in bytes and in values.
     bytes: u64,
     values: u64,
     bounds: Bounds,
@@ -53,19 +53,19 @@ struct Bounds {
 enum State {
     /// Before a value.
     Kind,
-    /// In a line of text, of this many bytes so far.
+    /// In a line of text; the number of its bytes so far.
     Text(u64),
     /// In a line that holds a number.
     Number(Of, Number),
-    /// Before the line feed.
+    /// Before the line feed that ends a line.
     LineFeed(Then),
-    /// In a text of this many bytes more.
+    /// In a bulk string; the number of its bytes still to come.
     Bulk(u64),
-    /// Before the end of the line behind such a text.
+    /// Before the line end that follows a bulk string.
     BulkEnd,
 }
 
-/// What a number is of.
+/// The meaning of a number: a value, the length of a bulk string or the length of a list.
 #[derive(Clone, Copy, Debug)]
 enum Of {
     Itself,
@@ -80,7 +80,7 @@ struct Number {
     value: u64,
 }
 
-/// What a line is followed by.
+/// The part of the value that follows a line.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Done,
@@ -88,19 +88,19 @@ enum Then {
     List(u64),
 }
 
-/// The most that an answer holds: the map of a large cluster is a part of it.
+/// The bounds of a reply: they leave room for the `CLUSTER SLOTS` of a large cluster.
 const ANSWER: Bounds = Bounds { bytes: 4 << 20, values: 200_000 };
-/// Commands are our own.
+/// Commands have no bounds, since the gateway writes them itself.
 const COMMAND: Bounds = Bounds { bytes: u64::MAX, values: u64::MAX };
-/// The longest line, in bytes: errors are lines.
+/// The longest line, in bytes: error messages are lines.
 const LONGEST_LINE: u64 = 16 << 10;
-/// The most lists in one another.
+/// The most lists nested in each other.
 const DEEPEST: usize = 8;
 
 // === impl Guard ===
 
 impl<S> Guard<S> {
-    /// Watches over `stream` from its first byte on, and tells `progress` how far it comes.
+    /// Checks `stream` from its first byte on, and keeps `progress` up to date.
     pub fn new(stream: S, progress: Arc<Progress>) -> Self {
         Self { stream, asked: Scanner::new(COMMAND), answered: Scanner::new(ANSWER), progress }
     }
@@ -109,7 +109,7 @@ impl<S> Guard<S> {
 // === impl Progress ===
 
 impl Progress {
-    /// How many commands were answered, if there are others that were not.
+    /// The number of answered commands, if others are still unanswered.
     pub fn waits_behind(&self) -> Option<u64> {
         let answered = self.answered.load(Ordering::Relaxed);
         (answered < self.asked.load(Ordering::Relaxed)).then_some(answered)
@@ -158,7 +158,7 @@ impl Scanner {
         Self { state: State::Kind, lists: SmallVec::new(), bytes: 0, values: 0, bounds }
     }
 
-    /// How many values end in `bytes`.
+    /// Reads `bytes`; returns how many values end in them.
     fn follow(&mut self, mut bytes: &[u8]) -> Result<u64, &'static str> {
         let mut ended: u64 = 0;
         while let Some((first, rest)) = bytes.split_first() {
@@ -184,7 +184,7 @@ impl Scanner {
         if self.bytes > self.bounds.bytes { Err("an answer that is too long") } else { Ok(()) }
     }
 
-    /// Whether a whole value ends with `byte`.
+    /// Reads one byte; returns whether a whole value ends with it.
     fn step(&mut self, byte: u8) -> Result<bool, &'static str> {
         const NO_NUMBER: &str = "an answer with something else where a number has to be";
         self.state = match (self.state, byte) {
@@ -202,7 +202,7 @@ impl Scanner {
             (State::LineFeed(then), b'\n') => return self.begin(then),
             (State::BulkEnd, b'\r') => State::LineFeed(Then::Done),
             (State::LineFeed(_) | State::BulkEnd, _) => return Err("an answer with a line that does not end"),
-            // taken in one go by the caller
+            // the caller has taken these bytes in one go
             (State::Bulk(_), _) => return Err("something that is no answer of Redis"),
         };
         Ok(false)
@@ -236,7 +236,7 @@ impl Scanner {
         Ok(false)
     }
 
-    /// A value ends, and with it the lists that it is the last value of.
+    /// Ends a value, and all lists that end with it.
     fn end(&mut self) -> Result<bool, &'static str> {
         self.state = State::Kind;
         self.values = self.values.saturating_add(1);
@@ -256,7 +256,7 @@ impl Scanner {
 }
 
 impl Number {
-    /// With one more character, if it is still one of 64 bits.
+    /// The number with one more character, if it still fits 64 bits.
     fn and(self, byte: u8) -> Option<Self> {
         match byte {
             b'-' if self.digits == 0 && !self.negative => Some(Self { negative: true, ..self }),
@@ -274,7 +274,7 @@ impl Number {
 mod tests {
     use super::*;
 
-    /// How many values end in `parts`, handed over one after the other.
+    /// The number of values that end in `parts`, which the scanner gets one after the other.
     fn count(bounds: Bounds, parts: &[&[u8]]) -> Result<u64, &'static str> {
         let mut scanner = Scanner::new(bounds);
         parts.iter().map(|part| scanner.follow(part)).sum()

@@ -1,4 +1,4 @@
-//! The connections of one thread.
+//! The Redis connections of one thread.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,46 +10,46 @@ use super::connection::{Connection, failed, io_error};
 use super::shared_future::SharedFuture;
 use super::{Address, CallError, Layout, Servers, cluster, sentinel};
 
-/// Connections that are opened when they are needed, shared by all who call, and given up when they fail.
+/// Connections that the pool opens when they are needed, shares among all callers, and drops when they fail.
 pub struct Pool {
     servers: Servers,
     open: Mutex<HashMap<Goal, Opening>>,
 }
 
-/// What a connection leads to.
+/// The destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Goal {
-    /// Whoever holds the data.
+    /// The primary, which holds all data.
     Primary,
-    /// One of those who do.
+    /// One server of a cluster.
     Node(Address),
 }
 
-/// How a command is put.
+/// The way to send a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Put {
     Plainly,
-    /// To a server that is about to take over the key.
+    /// After `ASKING`, to a server that is about to take over the key.
     Ahead,
 }
 
 type Opening = SharedFuture<RedisResult<Connection>>;
 
-/// How often a call goes on to another server that is said to hold its key.
+/// How often a call follows a redirect to another server.
 const MOST_REDIRECTED: usize = 4;
-/// The most connections. More servers than a cluster has are named only by one that talks nonsense.
+/// The most connections. No cluster has more servers: only a faulty server names more.
 const MOST_CONNECTIONS: usize = 1_024;
 
 // === impl Pool ===
 
 impl Pool {
-    /// Connects when it is first asked.
+    /// A pool without connections: it connects at the first call.
     pub fn new(servers: Servers) -> Self {
         Self { servers, open: Mutex::default() }
     }
 
-    /// What is answered to `command` by whoever holds `key`. A server that says nothing to
-    /// anybody for a second is given up; dropping the future does not undo what is sent.
+    /// The reply to `command` of the server that holds `key`. The client cuts the connection to a server that sends no
+    /// reply to any caller for a second; the command stays sent if the caller drops the future.
     pub async fn run(&self, key: &str, command: &Cmd) -> RedisResult<Value> {
         match &self.servers.0.layout {
             Layout::Cluster { seeds } => self.run_in_cluster(seeds, cluster::slot_of(key), command).await,
@@ -59,7 +59,7 @@ impl Pool {
         }
     }
 
-    /// Connects to all who hold data, as far as they can be reached.
+    /// Connects to all servers that hold data, as far as they are reachable.
     pub async fn open(&self) {
         let goals = match &self.servers.0.layout {
             Layout::Standalone { .. } | Layout::Sentinel { .. } => vec![Goal::Primary],
@@ -74,7 +74,7 @@ impl Pool {
         }
     }
 
-    /// Whether there is a connection to whoever holds `key`, as far as is known.
+    /// Whether there is a connection to the server that holds `key`, as far as the client knows.
     pub fn leads_to(&self, key: &str) -> bool {
         let Some(goal) = self.goal_of(key) else { return false };
         let opening = self.open.lock().get(&goal).cloned();
@@ -83,7 +83,7 @@ impl Pool {
             .is_some_and(|landed| landed.is_ok_and(|connection| connection.is_open()))
     }
 
-    /// Begins to connect to whoever holds `key`, where that is known.
+    /// Begins to connect to the server that holds `key`, if the client knows it.
     pub fn set_out(&self, key: &str) {
         if let Some(goal) = self.goal_of(key) {
             drop(self.opening(&goal));
@@ -100,7 +100,7 @@ impl Pool {
         }
     }
 
-    /// Forgets all connections: the next calls open others, and those that wait for answers get none.
+    /// Closes all connections: the next calls open new ones, and callers that wait for replies get none.
     pub fn give_up(&self) {
         self.servers.0.cluster.doubt();
         for (_, opening) in self.open.lock().drain() {
@@ -108,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// Follows the key from server to server.
+    /// Runs the command, and follows redirects from server to server.
     async fn run_in_cluster(&self, seeds: &[Address], slot: u16, command: &Cmd) -> RedisResult<Value> {
         let cluster = &self.servers.0.cluster;
         let topology = cluster.topology(&self.servers, seeds).await?;
@@ -157,7 +157,7 @@ impl Pool {
         asked
     }
 
-    /// The connection that is there, or else another; those who come while one is opened wait for it.
+    /// The existing connection, or else a new one; callers that come while it opens wait for the same one.
     fn opening(&self, goal: &Goal) -> Opening {
         let mut open = self.open.lock();
         match open.get(goal) {
@@ -173,7 +173,7 @@ impl Pool {
         opening
     }
 
-    /// Gives `opening` up, unless another one took its place.
+    /// Closes `opening` and removes it, unless another one has taken its place.
     fn forget(&self, goal: &Goal, opening: &Opening) {
         self.servers.0.cluster.doubt();
         let mut open = self.open.lock();
@@ -222,7 +222,7 @@ async fn connect(servers: Servers, goal: Goal) -> RedisResult<Connection> {
     Ok(connection)
 }
 
-/// Whether a connection on which this came is good for nothing more.
+/// Whether a connection that returned this error is useless from now on.
 fn is_over(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => true,
@@ -236,7 +236,7 @@ fn is_over(error: &RedisError) -> bool {
 
 impl From<&RedisError> for CallError {
     fn from(error: &RedisError) -> Self {
-        /// What an error says is up to the server.
+        /// The most characters of the error's text, which the server chooses.
         const LONGEST: usize = 200;
         let text: String = error.to_string().chars().filter(|each| !each.is_control()).take(LONGEST).collect();
         match error.kind() {

@@ -1,4 +1,4 @@
-//! Sentinel: who of several servers takes writes now. Asked for each connection, so that a failover is followed.
+//! Sentinel: the current primary. The client asks the sentinels for each new connection, so that it follows a failover.
 
 use redis::{Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::task::JoinSet;
@@ -7,16 +7,15 @@ use tokio::time::timeout;
 use super::connection::{Connection, failed};
 use super::{Address, CONNECT_TIME, Credentials, login, word};
 
-/// How one of several ways to the primary went on.
+/// One completed step on one of several ways to the primary.
 enum Step {
-    /// A sentinel named it.
+    /// A sentinel has named the primary, or failed to.
     Named(RedisResult<Address>),
-    /// It is open.
+    /// The connection to the primary is open, or failed.
     Open(RedisResult<Connection>),
 }
 
-/// A connection to the primary of `master`. All `sentinels` are asked at once; the first whose word leads to a server that
-/// takes writes is believed.
+/// A connection to the primary of `master`. Asks all `sentinels` at once; the first named server that takes writes wins.
 pub(super) async fn primary(
     master: &str,
     sentinels: &[Address],
@@ -72,7 +71,7 @@ async fn within<T>(work: impl Future<Output = RedisResult<T>>) -> RedisResult<T>
     timeout(CONNECT_TIME.to_duration(), work).await.unwrap_or_else(late)
 }
 
-/// The address in the answer of `sentinel`.
+/// The address in the reply of `sentinel`.
 fn address(answer: Value, sentinel: &Address) -> RedisResult<Address> {
     let nobody = |what: &'static str| Err(RedisError::from((ErrorKind::Client, what, sentinel.to_string())));
     let Value::Array(parts) = answer else { return nobody("a sentinel knows no master of this name") };

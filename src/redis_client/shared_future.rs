@@ -1,4 +1,4 @@
-//! Work that several wait for, and that goes on when they do not wait any more.
+//! A task that several callers wait for, and that goes on when they stop waiting.
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -6,19 +6,19 @@ use tokio::time::sleep;
 
 use crate::units::Nanos;
 
-/// Work on its way, and what came of it.
+/// A running task, and its result.
 pub(super) struct SharedFuture<T> {
     landed: watch::Receiver<Option<T>>,
     task: AbortHandle,
 }
 
 impl<T: Clone + Send + Sync + 'static> SharedFuture<T> {
-    /// Begins `work`, on the runtime of whoever asks first.
+    /// Starts `work` on the runtime of the caller.
     pub(super) fn begin(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self::begin_with_rest(work, Nanos::ZERO)
     }
 
-    /// The same, and it is not over for another `rest` when something came of it.
+    /// Starts `work`; the task stays unfinished for another `rest` after the result is there.
     pub(super) fn begin_with_rest(work: impl Future<Output = T> + Send + 'static, rest: Nanos) -> Self {
         let (land, landed) = watch::channel(None);
         let task = tokio::spawn(async move {
@@ -28,17 +28,17 @@ impl<T: Clone + Send + Sync + 'static> SharedFuture<T> {
         Self { landed, task: task.abort_handle() }
     }
 
-    /// What came of it; `None` if it was called off.
+    /// The task's result; `None` if it was cancelled first.
     pub(super) async fn land(mut self) -> Option<T> {
         self.landed.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
     }
 
-    /// What has come of it so far.
+    /// The task's result, if there is one already.
     pub(super) fn landed(&self) -> Option<T> {
         self.landed.borrow().clone()
     }
 
-    /// Whether nothing will come of it any more that has not come yet.
+    /// Whether the task has ended, its rest included: no further result comes.
     pub(super) fn is_over(&self) -> bool {
         self.task.is_finished()
     }

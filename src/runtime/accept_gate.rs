@@ -1,4 +1,4 @@
-//! What the services of a process have in common: their sockets, and how accepting from them begins, pauses and ends.
+//! The gate that all services of a process accept through: it holds their sockets, and starts, pauses and ends accepting.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,38 +16,38 @@ use crate::lifecycle::Lifecycle;
 use crate::ruleset::Endpoint;
 use crate::units::Nanos;
 
-/// How long new connections have to ask for something before what is going on goes on without them.
+/// How long new connections may take to send their first request before a pause or shutdown goes on without them.
 const SETTLE: Duration = Duration::from_millis(250);
-/// How often it is looked whether they have.
+/// How often the gate checks whether they have.
 const LOOK: Duration = Duration::from_millis(2);
-/// A condition that lasts is told of once in this time.
+/// The least time between two log lines about the same lasting problem.
 const QUIET: Nanos = Nanos::SECOND;
 
-/// What is logged once every service accepts.
+/// The addresses, which are logged once every service accepts.
 #[derive(Debug)]
 pub(super) struct ListenAddresses {
     pub(super) clients: Vec<Endpoint>,
     pub(super) operators: SocketAddr,
 }
 
-/// What the services of a process have in common.
+/// The state that all services of a process share.
 pub(super) struct AcceptGate {
-    /// How many services do not accept yet.
+    /// The number of services that do not accept yet.
     starting: AtomicUsize,
     addresses: ListenAddresses,
     traffic: Arc<Traffic>,
     clock: Arc<dyn Clock>,
-    /// How many sockets are accepted from.
+    /// The number of sockets that services accept from.
     accepting: watch::Sender<usize>,
     /// All sockets, for a successor.
     sockets: Mutex<Vec<Socket>>,
     quiet_until: Mutex<Nanos>,
-    /// Who is told that every service accepts.
+    /// Called once every service accepts.
     opened: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl AcceptGate {
-    /// For so many services.
+    /// A gate for `services` services.
     pub(super) fn new(
         services: usize,
         addresses: ListenAddresses,
@@ -71,7 +71,7 @@ impl AcceptGate {
         Self { opened: Mutex::new(Some(Box::new(then))), ..self }
     }
 
-    /// One more service accepts; each says so once.
+    /// Notes that one more service accepts; each service calls this once.
     pub(super) fn opened(&self) {
         if self.starting.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.lifecycle().serve();
@@ -85,18 +85,18 @@ impl AcceptGate {
         }
     }
 
-    /// Whether connections are accepted, and what follows.
+    /// The phase of the process, which says whether services accept connections.
     pub(super) fn lifecycle(&self) -> &Lifecycle {
         &self.traffic.lifecycle
     }
 
-    /// From here on a socket is accepted from, until this is dropped.
+    /// Counts a socket as accepting until the returned value is dropped.
     pub(super) fn accept(self: &Arc<Self>) -> Accepting {
         self.accepting.send_modify(|count| *count = count.saturating_add(1));
         Accepting(Arc::clone(self))
     }
 
-    /// Where connections that were accepted are counted.
+    /// The counts of accepted connections and their requests.
     pub(super) const fn traffic(&self) -> &Arc<Traffic> {
         &self.traffic
     }
@@ -106,40 +106,40 @@ impl AcceptGate {
         self.sockets.lock().iter().map(Socket::try_clone).collect()
     }
 
-    /// Accepts no more, and lets every connection end after what it is asked by now. Returns when no further request is
-    /// to be expected, apart from those of connections that are in no hurry.
+    /// Stops accepting, and lets every connection end after its current request. Returns when no further request is
+    /// expected, except on connections that have sent nothing within [`SETTLE`].
     pub(super) async fn pause(&self) {
         self.lifecycle().pause();
         self.settle().await;
     }
 
-    /// Takes [`AcceptGate::pause`] back.
+    /// Undoes [`AcceptGate::pause`].
     pub(super) fn open(&self) {
         self.lifecycle().resume();
     }
 
-    /// Like [`AcceptGate::pause`], and for good.
+    /// Like [`AcceptGate::pause`], but final.
     pub(super) async fn close(&self) {
         self.lifecycle().close();
         self.sockets.lock().clear();
         self.settle().await;
     }
 
-    /// Waits for requests that have begun to come in, and drains.
+    /// Waits for requests that have begun to arrive, then drains.
     async fn settle(&self) {
         let settled = async {
-            // Their sender is in this value.
+            // never an error: `self` holds the sender
             drop(self.accepting.subscribe().wait_for(|accepting| *accepting == 0).await);
             while self.traffic.awaits_requests() {
                 sleep(LOOK).await;
             }
         };
-        // A client may connect and say nothing.
+        // a client may connect and send nothing
         drop(timeout(SETTLE, settled).await);
         self.lifecycle().drain();
     }
 
-    /// Whether to tell that connections wait, which is not told again a moment later.
+    /// Whether to log that connections wait: at most once in [`QUIET`].
     pub(super) fn may_complain(&self) -> bool {
         let now = self.clock.now();
         let mut quiet_until = self.quiet_until.lock();

@@ -1,8 +1,8 @@
-//! An HTTP application whose connections are bounded, in number and in time: those of the admin port, which share the
-//! process's descriptors with clients and must not take theirs.
+//! An HTTP application with bounded connections, in number and in time. The admin port uses it: its connections share the
+//! process's file descriptors with clients, and must not use up theirs.
 //!
-//! A connection without a request is closed after a while, and when there are as many connections as there may be: the one
-//! that has been without a request for longest makes room for the next. Requests keep their places, but not for good.
+//! The gateway closes a connection that is idle for too long. At the maximum number of connections, a new one evicts the
+//! one that has been idle for longest. A connection with a request is not evicted, but its request has a deadline.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -23,11 +23,10 @@ use crate::clock::Clock;
 use crate::http::idle::IdleConnections;
 use crate::http::limiter::{ConnectionLimiter, ConnectionPermit};
 
-/// How long a connection may be without a whole head of a request, and how long a request may take from then until its
-/// answer is sent.
+/// The timeout for the complete head of a request, and the timeout from there until its response is sent.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `app` on at most so many connections.
+/// `app`, with at most `most` connections.
 pub(super) struct Bounded<A> {
     requests: Arc<Requests<A>>,
     most: usize,
@@ -45,7 +44,7 @@ struct Requests<A> {
 }
 
 impl<A> Bounded<A> {
-    /// `shed` is called for each connection that is closed because there are too many.
+    /// `shed` is called for each connection that is closed because the maximum is reached.
     pub(super) fn new(
         app: A,
         (most, patience): (usize, Duration),
@@ -56,14 +55,14 @@ impl<A> Bounded<A> {
         Self { requests, most, limiter: Arc::new(ConnectionLimiter::new(1)), shed: Box::new(shed) }
     }
 
-    /// A permit for a connection; `None` where all have requests.
+    /// A permit for a connection; `None` if all connections have requests.
     fn permit(&self) -> Option<ConnectionPermit> {
         if let Ok(permit) = self.limiter.take(0, (Some(self.most), None)) {
             return Some(permit);
         }
         (self.shed)();
         let Requests { idle, clock, .. } = &*self.requests;
-        // the connection that makes room is counted until its task has ended
+        // the evicted connection still counts until its task ends, so this permit has no maximum
         if idle.make_room(None, clock.now()) { self.limiter.take(0, (None, None)).ok() } else { None }
     }
 }
@@ -107,7 +106,7 @@ impl<A: ServeHttp + Send + Sync> Requests<A> {
         has_request
     }
 
-    /// Answers the request that is there. The connection, if another one can follow.
+    /// Answers the request that was read. Returns the connection if another request can follow.
     async fn answer(&self, mut session: ServerSession) -> Option<ReusedHttpStream> {
         let (parts, body) = Response::into_parts(self.app.response(&mut session).await);
         session.write_response_header(Box::new(ResponseHeader::from(parts))).await.ok()?;
@@ -132,10 +131,10 @@ mod tests {
     use super::*;
     use crate::clock::SystemClock;
 
-    /// Greets who sent a whole request.
+    /// Answers every complete request with a greeting.
     #[derive(Default)]
     struct Greets {
-        /// The heads that came.
+        /// The number of request heads received.
         heads: AtomicUsize,
     }
 
@@ -158,12 +157,12 @@ mod tests {
             let (_sender, shutdown) = watch::channel(false);
             app.process_new(stream, &shutdown).await
         });
-        // the task has seen it
+        // lets the task see the connection
         tokio::task::yield_now().await;
         client
     }
 
-    /// Everything that comes until the end of the connection.
+    /// Everything that the client receives until the connection ends.
     async fn rest(mut client: TcpStream) -> String {
         let read = move || {
             let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The gateway's place in its cluster: serves the other gateways, and keeps in touch with them.
+//! The gateway's part in its cluster: serves the other gateways, and exchanges heartbeats with them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::lifecycle::Phase;
 use crate::panics::catch_panic;
 use crate::store::Store;
 
-/// Connections that are accepted and not served yet.
+/// The maximum number of connections that are accepted and not served yet.
 const WAITING: usize = 64;
 
 /// Serves other gateways in a thread of its own.
@@ -63,14 +63,14 @@ impl Service for ClusterListener {
                 accepting.spawn(accept(Arc::clone(listener), sender.clone()));
             }
             tokio::select! {
-                // it ends by a panic only, and begins anew
+                // it ends only by a panic, and then starts again
                 _ = catch_panic(cluster.run(Arc::clone(&self.store) as _, accepted)) => {}
-                // what is handed over must not change any more; requests in flight end without this one's keys
+                // the state that is handed over must not change; requests in flight finish without the keys of this node
                 _ = lifecycle.wait_for(Phase::is_pause) => {}
             }
             drop(accepting);
             if lifecycle.wait_for(|phase| !phase.is_pause()).await.is_stopping() {
-                // another process has the address now
+                // the successor listens on the address now
                 return;
             }
         }
@@ -93,7 +93,7 @@ async fn accept(listener: Arc<tokio::net::TcpListener>, accepted: Sender<(TcpStr
                     return;
                 }
             }
-            // of one connection, or it would come again at once
+            // the error may be of one connection only, or it would return at once: wait either way
             Err(_) => sleep(PAUSE.to_duration()).await,
         }
     }

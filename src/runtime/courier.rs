@@ -1,7 +1,8 @@
-//! Delivers records that wait in a queue on disk to a receiver that may be away: the oldest first, again and again until the
+//! Delivers records from a queue on disk to a receiver that may be unavailable: the oldest first, again and again until the
 //! receiver takes them.
 //!
-//! Records that were delivered and not crossed off before the process was killed are delivered again as they were.
+//! If the process is killed between a delivery and its acknowledgement in the queue, the records are delivered again
+//! unchanged.
 
 use std::future::Future;
 use std::io;
@@ -22,73 +23,73 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::deliveries::QueueMetrics;
 use crate::units::Nanos;
 
-/// How long it takes until a queue is tried again that another process has, or that cannot be read or written.
+/// The pauses before a retry to open a queue that another process has, and to use one that cannot be read or written.
 const TAKEN_PAUSE: Nanos = Nanos::new(250_000_000);
 const BROKEN_PAUSE: Nanos = Nanos::from_secs(10);
-/// The time between two attempts: at first, and at most.
+/// The pause between two attempts: at first, and at most.
 const FIRST_PAUSE: Nanos = Nanos::SECOND;
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(300);
-/// After so many answers that a record is wrong it is given up.
+/// The maximum number of refusals of a record; after them the courier gives it up.
 const MOST_REFUSALS: u32 = 5;
 
-/// Where records are kept until they are delivered.
+/// The queue that keeps records until they are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSettings {
     /// The directory of the queue.
     pub directory: PathBuf,
-    /// The most bytes of the queue.
+    /// The maximum size of the queue, in bytes.
     pub most: u64,
 }
 
-/// What a courier delivers.
+/// A kind of record that a courier delivers.
 pub(super) trait Mail: Send + Sync + Sized + 'static {
-    /// What it takes to deliver it.
+    /// The settings for its delivery.
     type Settings: Clone + PartialEq + Send + Sync + 'static;
 
-    /// Who is told, in the log.
+    /// The name of the queue in the log.
     const NAME: &'static str;
-    /// How many records one request delivers at most.
+    /// The maximum number of records in one request.
     const BATCH: usize;
 
-    /// Where records are kept.
+    /// The queue that keeps the records.
     fn queue(settings: &Self::Settings) -> &QueueSettings;
 
-    /// What is counted of them.
+    /// The metrics of the records.
     fn metrics(telemetry: &Telemetry) -> &QueueMetrics;
 
-    /// Where the receiver is; `None` where the configuration in force names none.
+    /// The receiver's upstream and path; `None` if the active configuration names none.
     fn receiver(ruleset: &Ruleset) -> Option<(UpstreamId, &str)>;
 
-    /// Writes records to the queue of `courier` as they come up. Does not end.
+    /// Writes records to the queue of `courier` as they arrive. Never returns.
     fn write(courier: &Arc<Courier<Self>>, settings: &Self::Settings) -> impl Future<Output = ()> + Send;
 
-    /// Writes down what has come up and is not in the queue: the queue is closed after this, or the process ends. Waits for
-    /// the disk.
+    /// Writes the records to the queue that are still in memory, before the queue closes or the process ends. Waits for the
+    /// disk.
     fn write_down(courier: &Courier<Self>, settings: &Self::Settings);
 
-    /// The request that delivers `records` at that time, by the wall clock; `None` where one of them is no record.
+    /// The request that delivers `records` at the wall time `now`; `None` if one of them is not a record.
     fn letter(settings: &Self::Settings, records: &[Vec<u8>], now: Nanos) -> Option<Letter>;
 
-    /// Whether a receiver that answers so will not take the same records later.
+    /// Whether a receiver that answers with `status` will not take the same records later either.
     fn is_refusal(status: u16) -> bool;
 
-    /// Whether `record` is older than such records are kept.
+    /// Whether `record` is older than the configuration keeps such records.
     fn is_expired(record: &[u8], ruleset: &Ruleset, now: Nanos) -> bool;
 
-    /// What `records` are called in the log.
+    /// The description of `records` in the log.
     fn describe(records: &[Vec<u8>]) -> String;
 }
 
-/// Keeps the queue of one sort of records, and delivers what is in it.
+/// Keeps the queue of one kind of record, and delivers its records.
 pub(super) struct Courier<M: Mail> {
     pub(super) gateway: Gateway,
     pub(super) telemetry: Telemetry,
     pub(super) mail: M,
     settings: watch::Sender<Option<M::Settings>>,
-    /// Open while this process has it.
+    /// Open while this process has the queue.
     queue: Mutex<Option<Outbox>>,
     is_open: watch::Sender<bool>,
-    /// Rings when there is a record.
+    /// Notified when a record was written to the queue.
     written: Notify,
 }
 
@@ -98,7 +99,7 @@ impl<M: Mail> Courier<M> {
         Self { gateway, telemetry, mail, settings, queue: Mutex::default(), is_open, written: Notify::new() }
     }
 
-    /// Records are kept and delivered like this from here on. What waits in another queue waits there.
+    /// Applies new settings. Records in the old queue stay there if the directory is another one.
     pub(super) fn follow(&self, settings: Option<M::Settings>) {
         self.settings.send_if_modified(|before| {
             let differs = *before != settings;
@@ -107,9 +108,9 @@ impl<M: Mail> Courier<M> {
         });
     }
 
-    /// Works until dropped.
+    /// Writes and delivers records until dropped.
     pub(super) async fn run(self: Arc<Self>) {
-        // after a panic
+        // an earlier run may have panicked
         self.close();
         let mut settings = self.settings.subscribe();
         loop {
@@ -122,10 +123,10 @@ impl<M: Mail> Courier<M> {
             };
             tokio::select! {
                 () = work => {}
-                // the sender is in this value
+                // never an error: `self` holds the sender
                 _ = settings.changed() => {}
             }
-            // what comes up while another process has the queue is for the next one
+            // while another process has the queue, new records stay in memory for the next queue
             if let Some(before) = now.filter(|_| self.is_open()) {
                 self.blocking(move |courier| M::write_down(courier, &before)).await;
             }
@@ -133,7 +134,7 @@ impl<M: Mail> Courier<M> {
         }
     }
 
-    /// Writes down what has come up and is not in the queue; at the end of the process.
+    /// Writes the records to the queue that are still in memory; at the end of the process.
     pub(super) fn write_down(&self) {
         let settings = self.settings.borrow().clone();
         if let Some(settings) = settings {
@@ -149,7 +150,7 @@ impl<M: Mail> Courier<M> {
         tokio::join!(M::write(self, settings), delivering);
     }
 
-    /// Opens the queue as soon as nobody else has it: the process that hands over to this one keeps it until it ends.
+    /// Opens the queue as soon as no other process has it: the process that hands over to this one keeps it until it ends.
     async fn open(self: &Arc<Self>, settings: &QueueSettings) {
         let (queue, directory) = (M::NAME, settings.directory.display());
         let mut is_taken = false;
@@ -187,7 +188,7 @@ impl<M: Mail> Courier<M> {
 
     /// Waits until this process has the queue.
     pub(super) async fn opened(&self) {
-        // the sender is in this value
+        // never an error: `self` holds the sender
         drop(self.is_open.subscribe().wait_for(|is_open| *is_open).await);
     }
 
@@ -196,7 +197,7 @@ impl<M: Mail> Courier<M> {
         *self.is_open.borrow()
     }
 
-    /// Writes records to the queue. How many it took, in their order: none while another process has it.
+    /// Writes records to the queue. Returns how many it took, in order; 0 while another process has it.
     pub(super) fn append(&self, records: &[Vec<u8>]) -> io::Result<usize> {
         let mut queue = self.queue.lock();
         let Some(queue) = queue.as_mut() else { return Ok(0) };
@@ -236,7 +237,7 @@ impl<M: Mail> Courier<M> {
             }
             if answered.as_ref().is_ok_and(|status| M::is_refusal(*status)) {
                 if records.len() > 1 {
-                    // the others may be good
+                    // the receiver may take the others: try fewer at a time
                     most = records.len() / 2;
                     continue;
                 }
@@ -256,7 +257,7 @@ impl<M: Mail> Courier<M> {
         }
     }
 
-    /// Why records are not tried any more, if they are not.
+    /// The reason why the courier gives up `records`, or `None`.
     fn is_given_up(&self, refusals: u32, records: &[Vec<u8>]) -> Option<&'static str> {
         let (active, now) = (self.gateway.active.load(), self.gateway.clock.wall());
         if refusals >= MOST_REFUSALS {
@@ -269,7 +270,7 @@ impl<M: Mail> Courier<M> {
         self.queue.lock().as_ref().map_or(Ok(Vec::new()), |queue| queue.batch(most))
     }
 
-    /// The oldest `count` records are over: they leave the queue.
+    /// Removes the oldest `count` records from the queue, and counts their result.
     async fn end(self: &Arc<Self>, result: &str, count: usize) {
         self.metrics().deliveries.ended(result, count);
         if let Err(error) = self.blocking(move |courier| courier.cross_off(count)).await {
@@ -294,7 +295,7 @@ impl<M: Mail> Courier<M> {
         M::metrics(&self.telemetry)
     }
 
-    /// Does what waits for the disk where nobody waits for it.
+    /// Runs work that waits for the disk on a thread that may block.
     pub(super) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> T + Send + 'static,
@@ -302,20 +303,20 @@ impl<M: Mail> Courier<M> {
         let courier = Arc::clone(self);
         match spawn_blocking(move || work(&courier)).await {
             Ok(done) => done,
-            // it panicked, and so does the task, which begins anew
+            // the work panicked: so does this task, which then restarts
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 }
 
-/// How long to wait after so many failed attempts: twice as long each time, of which up to a half is left out at random
-/// (`chance`, 0 to 255).
+/// The pause after `attempts` failed attempts: it doubles each time, minus up to half of it at random (`chance`, 0 to
+/// 255).
 fn pause(attempts: u32, chance: u8) -> Nanos {
     let longest = FIRST_PAUSE.doubled(attempts).min(LONGEST_PAUSE).get();
     Nanos::new(longest.saturating_sub(longest / 512 * u64::from(chance)))
 }
 
-/// A time in the form of RFC 3339; null where it is later than can be said.
+/// A time in the format of RFC 3339; `None` if it is too late for that format.
 pub(super) fn rfc3339(time: Nanos) -> Option<String> {
     let time = Timestamp::from_nanosecond(time.get().into()).ok()?;
     Some(format!("{time:.3}"))

@@ -1,4 +1,4 @@
-//! Requests of the gateway's own that deliver something to an upstream of the configuration.
+//! The gateway's own requests, which deliver something to an upstream of the configuration.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::http::head::ResponseHead;
 use crate::http::upstream::{OutgoingRequest, post};
 use crate::ruleset::{Ruleset, UpstreamId};
 
-/// What a receiver is shown.
+/// The token that the gateway presents to a receiver.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BearerToken(String);
 
@@ -20,7 +20,7 @@ impl BearerToken {
         Self(text)
     }
 
-    /// The field that shows it.
+    /// The request field with the token.
     pub(super) fn field(&self) -> (&'static str, String) {
         ("authorization", format!("Bearer {}", self.0))
     }
@@ -34,15 +34,15 @@ impl fmt::Debug for BearerToken {
 
 /// A request to the receiver. No `Debug`: its fields hold secrets.
 pub(super) struct Letter {
-    /// Fields beside those that every request has.
+    /// Fields beyond those of every request.
     pub(super) fields: Vec<(&'static str, String)>,
-    /// The content.
+    /// The request body.
     pub(super) body: Vec<u8>,
 }
 
-/// Posts `letter` to a node of the upstream that `receiver` finds in the configuration in force, on a connection of its own.
+/// Posts `letter` to a node of the upstream that `receiver` finds in the active configuration, on a connection of its own.
 ///
-/// Errors: why nobody answers.
+/// Errors: why there is no response.
 pub(super) async fn deliver(
     gateway: &Gateway,
     receiver: impl Fn(&Ruleset) -> Option<(UpstreamId, &str)>,

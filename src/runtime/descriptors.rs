@@ -1,46 +1,46 @@
-//! How many descriptors the process may have, and how many connections of clients that is enough for.
+//! The process's limit of file descriptors, and how many client connections it allows.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cluster::serve::MAX_HANDSHAKES;
 
-/// Connections to upstreams that are kept for the next request, for each worker, at most.
+/// The maximum number of idle upstream connections that each worker keeps for further requests.
 const MOST_KEPT: usize = 512;
-/// What the process itself needs: logs, state, Redis, other gateways, health checks, files that are read again.
+/// Descriptors of the process itself: logs, state, Redis, other gateways, health checks, files that are read again.
 const OWN: usize = 64;
-/// Connections to the admin port, at most.
+/// The maximum number of connections to the admin port.
 pub(super) const MOST_ADMIN: usize = 64;
-/// Connections to the cluster's port that are at their handshake, at most.
+/// The maximum number of connections to the cluster port that are in their handshake.
 const OF_CLUSTER: usize = MAX_HANDSHAKES;
-/// What each worker needs, and each listener of it.
+/// Descriptors for each worker, and for each listener of a worker.
 const OF_WORKER: usize = 8;
 const OF_LISTENER: usize = 2;
 
-/// For how many connections there are descriptors.
+/// The numbers of connections that the descriptors are enough for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdBudget {
-    /// Connections of clients.
+    /// Connections from clients.
     pub clients: usize,
-    /// Connections to upstreams that are kept for the next request, for each worker.
+    /// Idle connections to upstreams that each worker keeps for further requests.
     pub kept: usize,
 }
 
-/// What takes descriptors beside the connections of clients.
+/// The parts of a gateway that need descriptors beside its client connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// How many workers there are.
+    /// The number of workers.
     pub workers: usize,
-    /// How many listeners each of them has.
+    /// The number of listeners of each worker.
     pub listeners: usize,
-    /// Whether there is a port for other gateways.
+    /// Whether the process listens for other gateways.
     pub is_clustered: bool,
     /// Whether the sample upstream is served by the same process.
     pub has_sample: bool,
 }
 
 impl FdBudget {
-    /// What `limit` descriptors are enough for: a connection of a client, one to an upstream for its request, and one there
-    /// that another worker keeps.
+    /// The budget for `limit` descriptors. Each client connection needs three: itself, an upstream connection for its
+    /// request, and one that another worker keeps idle.
     pub fn within(limit: usize, needs: Needs) -> Self {
         let Needs { workers, listeners, is_clustered, has_sample } = needs;
         let of_worker = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_WORKER);
@@ -53,18 +53,18 @@ impl FdBudget {
     }
 }
 
-/// How many workers serve clients, each of them a thread, where the configuration does not say: one for each core.
+/// The default number of workers, each a thread: one for each core.
 pub fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many descriptors a gateway may have that is started as this process is.
+/// The maximum number of descriptors of a process that is started like this one.
 pub fn limit() -> usize {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// Lets the process have as many descriptors as it may, which is more than it has unless asked for.
+/// Raises the process's limit of descriptors to the maximum that the system allows; the default is lower.
 pub(super) fn raise() {
     let limits = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }) {

@@ -1,10 +1,10 @@
-//! How a process hands over to a new one, which may be of another version: sockets first, then the state, and in between
-//! each waits for the other's word.
+//! The handover from a process to a new one, which may have another version: first the sockets, then the state. In
+//! between, each process waits for the other's message.
 //!
-//! The old process starts the new one with a Unix socket for its standard input and sends the listening sockets through
-//! it. The new one reads its configuration, and says [`READY`] once nothing is missing but the state. Then the old one
-//! stops accepting, while the system queues connections, and writes the state. The new one accepts, and says [`SERVING`].
-//! Until then the old one can take everything back: whatever becomes of the new one, it goes on as before.
+//! The old process starts the new one with a Unix socket as its standard input, and sends the listening sockets through
+//! it. The new one reads its configuration, and sends [`READY`] when only the state is missing. Then the old one stops
+//! accepting, while the system queues connections, and writes the state. The new one accepts, and sends [`SERVING`].
+//! Until then the old one can undo every step: if the new one fails, the old one goes on as before.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
@@ -21,40 +21,40 @@ use rustix::net::{
 use super::inherit::{self, FROM_SYSTEMD, HANDOVER_VARIABLE, SYSTEMD_VARIABLES};
 use super::socket::Socket;
 
-/// What the old process begins with; another number for another way of handing over.
+/// The first bytes that the old process sends; another number means another protocol.
 const GREETING: [u8; 10] = *b"tollgate/1";
-/// The new process lacks only the state.
+/// From the new process: only the state is missing.
 const READY: u8 = b'R';
-/// The new process accepts.
+/// From the new process: it accepts connections.
 const SERVING: u8 = b'S';
-/// Goes with each socket.
+/// The byte that accompanies each socket.
 const SOCKET: u8 = b's';
-/// How long each waits for the other.
+/// The timeout of each process for the other's message.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why handing over has failed.
+/// The reason why a handover failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UpgradeError {
     /// The program cannot be started.
     #[error("cannot start {program:?}: {error}")]
     Start { program: OsString, error: io::Error },
-    /// The system would end the new process with this one.
+    /// This process is process 1 of a container, so the new process would end with it.
     #[error("this process is the first of its container: with it the new one would end; start another container")]
     First,
-    /// The new process is gone.
+    /// The new process ended.
     #[error("the new process ended before it served; what it logged says why")]
     Ended,
-    /// The new process does not get on.
+    /// The new process did not reach the named step in time.
     #[error("the new process was not {0} after {PATIENCE:?}")]
     Late(&'static str),
-    /// The system does not let them talk.
+    /// The connection between the processes failed.
     #[error("cannot hand over to the new process: {0}")]
     Failed(#[from] io::Error),
 }
 
 // === the old process ===
 
-/// A process that is to take over. It ends where this is dropped before it serves.
+/// A process that is to take over. Dropping this value before that process serves kills it.
 pub(super) struct Successor {
     stream: UnixStream,
     child: Child,
@@ -62,7 +62,7 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Starts the program that this process was started as, with the same arguments, and gives it `sockets`.
+    /// Starts this process's program again, with the same arguments, and sends `sockets` to it.
     pub(super) fn start(sockets: &[Socket]) -> Result<Self, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::First);
@@ -75,12 +75,12 @@ impl Successor {
             .args(arguments)
             .env(HANDOVER_VARIABLE, if inherit::are_of_systemd() { FROM_SYSTEMD } else { "1" })
             .stdin(Stdio::from(OwnedFd::from(theirs)));
-        // what is sent needs no telling
+        // the new process receives the sockets through the Unix socket, not from systemd
         for name in SYSTEMD_VARIABLES {
             command.env_remove(name);
         }
         let child = command.spawn().map_err(|error| UpgradeError::Start { program, error })?;
-        // Otherwise its end of the socket stays open here.
+        // otherwise the new process's end of the socket stays open in this process
         drop(command);
         let mut successor = Self { stream: ours, child, serves: false };
         successor.stream.set_read_timeout(Some(PATIENCE))?;
@@ -89,7 +89,7 @@ impl Successor {
         Ok(successor)
     }
 
-    /// Which process it is.
+    /// The process's number.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -107,12 +107,12 @@ impl Successor {
         Ok(())
     }
 
-    /// Waits until it lacks only the state.
+    /// Waits until the new process lacks only the state.
     pub(super) fn wait_until_ready(&mut self) -> Result<(), UpgradeError> {
         self.wait_for(READY, "ready")
     }
 
-    /// Lets `write` give it the state, and waits until it serves.
+    /// Calls `write` to send the state, and waits until the new process serves.
     pub(super) fn give<T>(mut self, write: impl FnOnce(&mut UnixStream) -> io::Result<T>) -> Result<T, UpgradeError> {
         let written = write(&mut self.stream)?;
         self.wait_for(SERVING, "serving")?;
@@ -137,7 +137,7 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if !self.serves {
-            // It may have ended by itself.
+            // an error is harmless: the process may have ended by itself
             drop(self.child.kill());
             drop(self.child.wait());
         }
@@ -152,7 +152,7 @@ pub(super) struct Predecessor {
 }
 
 impl Predecessor {
-    /// The process that started this one in order to hand over, if one did, and its sockets.
+    /// The process that started this one for a handover, if one did, and its sockets.
     pub(super) fn meet() -> io::Result<Option<(Self, Vec<Socket>)>> {
         if std::env::var_os(HANDOVER_VARIABLE).is_none() {
             return Ok(None);
@@ -169,13 +169,13 @@ impl Predecessor {
         Ok(Some((Self { stream }, sockets)))
     }
 
-    /// Nothing is missing but the state, which is to be read here.
+    /// Tells the old process that only the state is missing. Returns the stream to read the state from.
     pub(super) fn ask_for_state(&mut self) -> io::Result<&mut impl Read> {
         self.stream.write_all(&[READY])?;
         Ok(&mut self.stream)
     }
 
-    /// This process accepts.
+    /// Tells the old process that this one accepts connections.
     pub(super) fn release(mut self) {
         if let Err(error) = self.stream.write_all(&[SERVING]) {
             tracing::warn!(%error, "the process that handed over is gone already");

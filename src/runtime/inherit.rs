@@ -1,4 +1,4 @@
-//! Sockets that are open already: of the process before this one, or of systemd (`LISTEN_FDS`), which keeps them while
+//! Sockets that are already open: from the process before this one, or from systemd (`LISTEN_FDS`), which keeps them while
 //! the gateway restarts.
 
 use listenfd::ListenFd;
@@ -6,20 +6,20 @@ use listenfd::ListenFd;
 use super::socket::Socket;
 use crate::ruleset::Endpoint;
 
-/// Tells a process that its standard input is the socket to the process before it.
+/// The variable that tells a process that its standard input is the socket to the old process.
 pub(super) const HANDOVER_VARIABLE: &str = "TOLLGATE_HANDOVER";
-/// The value of that variable where the sockets are systemd's.
+/// The value of that variable if the sockets come from systemd.
 pub(super) const FROM_SYSTEMD: &str = "systemd";
-/// What systemd tells about its sockets.
+/// The variables in which systemd describes its sockets.
 pub(super) const SYSTEMD_VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// Whether the sockets that this process was handed are systemd's, or were when they were handed to the one before.
+/// Whether this process's inherited sockets come from systemd, directly or through the old process.
 pub(super) fn are_of_systemd() -> bool {
     let handed_on = std::env::var_os(HANDOVER_VARIABLE).is_some_and(|from| from == FROM_SYSTEMD);
     handed_on || SYSTEMD_VARIABLES.iter().any(|name| std::env::var_os(name).is_some())
 }
 
-/// Listening sockets that nobody has taken yet.
+/// Inherited listening sockets that are not in use yet.
 #[derive(Debug, Default)]
 pub(super) struct Inherited(Vec<Socket>);
 
@@ -34,12 +34,12 @@ impl Inherited {
         Self(sockets.into_iter().filter(is_usable).collect())
     }
 
-    /// What systemd hands to this process.
+    /// The sockets that systemd passes to this process.
     pub(super) fn from_systemd() -> Self {
         let mut handed = ListenFd::from_env();
         let count = handed.len();
         let mut listener = |position| {
-            // each looks at what it is, and leaves what is something else
+            // each `take` checks the kind of the socket, and leaves a socket of another kind in place
             let tcp = handed.take_tcp_listener(position).map(|socket| socket.map(Socket::Tcp));
             match tcp.or_else(|_| handed.take_unix_listener(position).map(|socket| socket.map(Socket::Unix))) {
                 Ok(listener) => listener,
@@ -56,7 +56,7 @@ impl Inherited {
         self.0.iter().any(|socket| socket.is_at(endpoint))
     }
 
-    /// Those at `endpoint`.
+    /// Takes the sockets at `endpoint`.
     pub(super) fn take(&mut self, endpoint: &Endpoint) -> Vec<Socket> {
         let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|socket| socket.is_at(endpoint));
         self.0 = left;
@@ -65,7 +65,7 @@ impl Inherited {
 }
 
 impl Drop for Inherited {
-    /// Connections to what is left would wait for ever.
+    /// Warns about sockets that no listener took: connections to them wait for ever.
     fn drop(&mut self) {
         for socket in &self.0 {
             let address = socket.name();

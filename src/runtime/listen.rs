@@ -1,8 +1,8 @@
-//! Where connections come in: the sockets, which are open before anything runs, and the services that accept from them.
+//! Listening sockets, which open before anything runs, and the services that accept connections from them.
 //!
-//! pingora would open each address in the thread that serves it, and try for 30 s where it cannot. Here an address
-//! that cannot be listened on is an error of the start, and from then on the system queues connections: a client that
-//! comes while the gateway starts waits for a moment, and is never refused.
+//! pingora would open each address in the thread that serves it, and retry for 30 s if it cannot. Here, an address that
+//! cannot be opened is a start error, and from then on the system queues connections: a client that connects while the
+//! gateway starts waits for a moment, and is never refused.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -27,19 +27,19 @@ use crate::panics::{failpoint, restart_on_panic};
 use crate::ruleset::Endpoint;
 use crate::units::Nanos;
 
-/// How long accepting pauses when the process has no descriptor left, or the system no memory.
+/// How long accepting pauses when the process has no file descriptor left, or the system no memory.
 pub(super) const PAUSE: Nanos = Nanos::new(10_000_000);
 
 // === the sockets ===
 
-/// Sees that nobody listens on `address`. One of several of [`open`] would not: it joins those of other processes of the
-/// same user. Takes no connection.
+/// Checks that no process listens on `address`; opens no listening socket and takes no connection. [`open`] with several
+/// sockets does not check this: it would share the address with other processes of the same user.
 pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
     let socket = unbound(address)?;
     socket.bind(&address.into())
 }
 
-/// `count` sockets on `address`, among which the system spreads connections; one is the only one there.
+/// `count` sockets on `address`, among which the system spreads connections; a single socket does not share its address.
 pub(super) fn open(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
     let mut listeners = Vec::with_capacity(count);
     for _ in 0..count {
@@ -50,14 +50,14 @@ pub(super) fn open(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpL
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         let listener = TcpListener::from(socket);
-        // Where the system chooses a port, it does so once.
+        // if the system chooses the port, the further sockets use the same one
         address = listener.local_addr()?;
         listeners.push(listener);
     }
     Ok(listeners)
 }
 
-/// Sockets for `count` services at `endpoint`, which all have the same one where it is a path.
+/// Sockets at `endpoint` for `count` services; at a path in the file system, one socket for all services.
 pub(super) fn open_at(endpoint: &Endpoint, count: usize) -> io::Result<Vec<Socket>> {
     match endpoint {
         Endpoint::Inet(address) => Ok(open(*address, count)?.into_iter().map(Socket::Tcp).collect()),
@@ -65,8 +65,8 @@ pub(super) fn open_at(endpoint: &Endpoint, count: usize) -> io::Result<Vec<Socke
     }
 }
 
-/// `sockets` on one address for `count` services: each service gets one at least, and each socket a service. What
-/// several have is the same socket.
+/// Spreads the `sockets` of one address over `count` services: each service gets at least one socket, and each socket a
+/// service. A socket of several services is cloned.
 pub(super) fn spread(sockets: &[Socket], count: usize) -> io::Result<Vec<Vec<Socket>>> {
     let mut services: Vec<Vec<Socket>> = (0..count).map(|_| Vec::new()).collect();
     for (position, socket) in sockets.iter().cycle().take(sockets.len().max(count)).enumerate() {
@@ -79,7 +79,7 @@ pub(super) fn spread(sockets: &[Socket], count: usize) -> io::Result<Vec<Vec<Soc
 
 fn unbound(address: SocketAddr) -> io::Result<Socket2> {
     let socket = Socket2::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // Connections of an earlier process that linger do not keep the address.
+    // connections of an earlier process that linger do not block the address
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
@@ -87,7 +87,7 @@ fn unbound(address: SocketAddr) -> io::Result<Socket2> {
 
 // === Listening ===
 
-/// Applications on their sockets, in a thread of their own.
+/// A service that runs applications on their sockets, in a thread of its own.
 pub(super) struct Listening<A> {
     name: String,
     listeners: Vec<(Socket, Arc<A>)>,
@@ -99,7 +99,7 @@ impl<A> Listening<A> {
         Self { name, listeners, gate }
     }
 
-    /// The same application on all sockets.
+    /// Runs the same application on all sockets.
     pub(super) fn of_one(name: String, listeners: Vec<Socket>, app: A, gate: Arc<AcceptGate>) -> Self {
         let app = Arc::new(app);
         let listeners = listeners.into_iter().map(|listener| (listener, Arc::clone(&app))).collect();
@@ -142,7 +142,7 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
     }
 }
 
-/// Accepts until the process is told to stop, and has each connection served.
+/// Accepts connections until the process stops, and calls `serve` for each.
 pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve: impl Fn(RawSocket, ArrivalGuard)) {
     loop {
         let accepting = gate.accept();
@@ -157,7 +157,7 @@ pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve
                 Ok(socket) => {
                     failpoint("accept");
                     serve(socket, gate.traffic().arrive());
-                    // where many come at once, those that are one too many are gone before the next is accepted
+                    // in a burst, lets connections over the limit close before the next is accepted
                     yield_now().await;
                 }
                 Err(error) if is_over(&error) => {}
@@ -165,7 +165,7 @@ pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve
                     if gate.may_complain() {
                         tracing::error!(%error, "cannot accept connections; they wait");
                     }
-                    // The error would come again at once. Descriptors become free anywhere: nothing says when.
+                    // without a pause the same error returns at once; no event says when a descriptor becomes free
                     sleep(PAUSE.to_duration()).await;
                 }
             }
@@ -177,7 +177,7 @@ pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve
     }
 }
 
-/// Whether an error is that of one connection, which ended before it was accepted.
+/// Whether an error concerns one connection only, which ended before it was accepted.
 fn is_over(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
 }
@@ -197,7 +197,7 @@ async fn serve<A: ServerApp + Send + Sync>(
     let mut arriving = Some(arriving);
     poll_fn(|task| {
         let polled = serving.as_mut().poll(task);
-        // By now the application has counted it, if it does.
+        // by now the application has counted the connection, if it counts any
         drop(arriving.take());
         polled
     })
@@ -218,10 +218,10 @@ mod tests {
     use crate::lifecycle::Phase;
     use crate::runtime::accept_gate::ListenAddresses;
 
-    /// Port 0: the system chooses.
+    /// Port 0: the system chooses the port.
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-    /// Says who is there, and then what it hears.
+    /// Sends the client's address, and then all bytes that it receives.
     struct Echo;
 
     #[async_trait]

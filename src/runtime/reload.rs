@@ -1,8 +1,8 @@
-//! Reloading: who asks for it, what is read, and the one swap that puts it in force.
+//! Reloading: its triggers, the files that it reads, and the one swap that puts a new configuration in force.
 //!
-//! Files are looked at again and again, and what they held decides whether anything changed. A file that is being written
-//! is read once it has been left alone for a moment. Everything is read and built beside the requests; what is wrong
-//! anywhere changes nothing.
+//! A task checks the files again and again; their content decides whether anything changed. A file that is being written
+//! is read once it has stayed the same for a moment. Everything is read and built beside the requests; an error anywhere
+//! leaves the active configuration as it is.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,57 +40,57 @@ pub use crate::store::shared::{KeySecret, Settings as StoreSettings};
 use crate::telemetry::Telemetry;
 use crate::units::Nanos;
 
-/// How often what was in force before is asked whether a request still holds it.
+/// How often the reloader checks whether requests still hold a retired configuration, and its pause after a panic.
 const TIDY: Duration = Duration::from_secs(1);
-/// How long host names of new upstream nodes may take to be resolved, and new sources of customers and keys to be read,
-/// before the configuration that names them is in force.
+/// How long a new configuration waits for the host names of its upstream nodes, and for its new sources of customers and
+/// keys, before it takes force without them.
 const MEETING: Nanos = Nanos::from_secs(5);
 
-/// What a configuration says, read whole.
+/// The parts of a configuration, read completely.
 #[derive(Debug)]
 pub struct Parts {
-    /// Where clients connect to, in the order of `rules.listeners`.
+    /// The addresses for clients, in the order of `rules.listeners`.
     pub listeners: Vec<Endpoint>,
-    /// Where operators connect to.
+    /// The address for operators.
     pub admin: SocketAddr,
-    /// How many threads serve clients.
+    /// The number of threads that serve clients.
     pub workers: usize,
-    /// What they may do there.
+    /// The access rules of the admin port.
     pub access: AccessTerms,
-    /// What holds for requests.
+    /// The compiled rules for requests.
     pub rules: CompiledConfig,
-    /// Where states are kept over restarts, if anywhere.
+    /// The file that keeps states over restarts, if there is one.
     pub state: Option<StateFile>,
-    /// Where what is shared is kept, if anything is. Cannot change.
+    /// The store of shared limits, if there are any. Cannot change.
     pub store: Option<StoreSettings>,
-    /// The nodes that keep sticky limits together, if there are several. Only who the others are can change.
+    /// The cluster of gateways, if there is one. A reload can change only its peers.
     pub cluster: Option<ClusterSettings>,
-    /// What others are sent with.
+    /// The settings of the senders.
     pub senders: SenderSettings,
-    /// What is suspicious about it.
+    /// Warnings about suspicious settings.
     pub warnings: Vec<String>,
 }
 
-/// What came of reading a configuration.
+/// The result of reading a configuration.
 #[derive(Debug)]
 pub struct Reading {
-    /// Every file that was read for it, or could not be: those that are watched.
+    /// Every file that was read for it or could not be read; these files are watched.
     pub files: Vec<FileVersion>,
-    /// The configuration, or everything that is wrong with it.
+    /// The configuration, or all its errors.
     pub outcome: Result<Parts, Vec<String>>,
 }
 
-/// Where a configuration comes from.
+/// The way to read a configuration.
 pub trait Loader: Send {
-    /// Reads everything anew. May take its time.
+    /// Reads the whole configuration again. May block.
     fn load(&mut self) -> Reading;
 }
 
-/// A configuration that can be read again.
+/// The source of a configuration, for reloads.
 pub struct Origin {
-    /// Reads it.
+    /// Reads the configuration.
     pub loader: Box<dyn Loader>,
-    /// The files that the one in force was read from.
+    /// The files from which the active configuration was read.
     pub files: Vec<FileVersion>,
 }
 
@@ -103,15 +103,15 @@ pub(super) struct Reloader {
     keeper: Arc<SnapshotWriter>,
     access: Arc<Access>,
     senders: Senders,
-    /// `None` for a gateway whose configuration is no file.
+    /// `None` for a gateway whose configuration is built in.
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
-    /// What is watched, as it was when it was last read.
+    /// The watched files, as they were when they were last read.
     files: Vec<FileVersion>,
-    /// What was read for what is in force.
+    /// The files of the active configuration, with the hashes of their content.
     in_force: Vec<(PathBuf, Print)>,
-    /// What was in force before, and may still hold for requests that came then.
+    /// Earlier configurations that requests may still hold.
     retired: Vec<Arc<ActiveConfig>>,
-    /// Whether there may be series of what is not in force any more.
+    /// Whether there may be metric series of retired configurations.
     has_old_series: bool,
 }
 
@@ -146,7 +146,7 @@ impl Reloader {
         }
     }
 
-    /// Works until dropped.
+    /// Reloads whenever asked to, until dropped; starts again after a panic.
     pub(super) async fn run(mut self) {
         while catch_panic(self.work()).await == Err(Panicked) {
             sleep(TIDY).await;
@@ -183,7 +183,7 @@ impl Reloader {
             if trigger != Trigger::File || self.has_other_contents().await {
                 let attempt = self.reload(trigger).await;
                 for answer in answers {
-                    // Who went away does not want to know.
+                    // fails if the caller has gone away, which is no problem
                     drop(answer.send(attempt.clone()));
                 }
                 tasks.follow(&self.gateway);
@@ -193,7 +193,7 @@ impl Reloader {
         }
     }
 
-    /// One reload answers everybody who asks for one by now.
+    /// Collects the answers of all waiting requests: one reload answers them all.
     fn all_asked(&mut self, first: ReloadRequest) -> (Trigger, Vec<tokio::sync::oneshot::Sender<Attempt>>) {
         let mut answers: Vec<_> = first.answer.into_iter().collect();
         while let Ok(another) = self.asked.try_recv() {
@@ -202,15 +202,15 @@ impl Reloader {
         (first.trigger, answers)
     }
 
-    /// The files as they are now. `closely`: read, not only looked at from outside.
+    /// The files as they are now. With `closely` their content is read, otherwise only their stamps.
     async fn look(&self, closely: bool) -> Vec<FileVersion> {
         let files = self.files.clone();
         let look = move || files.iter().map(if closely { FileVersion::again } else { FileVersion::stamped }).collect();
-        // Nothing in there panics; if it did, nothing would have changed.
+        // no panic is expected here; if there is one, the files count as unchanged
         spawn_blocking(look).await.unwrap_or_else(|_| self.files.clone())
     }
 
-    /// Reads the files; whether any holds something else.
+    /// Reads the files. Returns whether the content of any has changed.
     async fn has_other_contents(&mut self) -> bool {
         let files = self.look(true).await;
         let differs = prints(&files) != prints(&self.files);
@@ -218,7 +218,7 @@ impl Reloader {
         differs
     }
 
-    /// Reads the configuration, and puts it in force if it is good and another one.
+    /// Reads the configuration, and puts it in force if it is valid and has changed.
     async fn reload(&mut self, trigger: Trigger) -> Attempt {
         let clock = Arc::clone(&self.gateway.clock);
         let (began, at) = (clock.now(), clock.wall());
@@ -253,7 +253,7 @@ impl Reloader {
             failpoint("load");
             let Reading { mut files, outcome } = loader.lock().load();
             if outcome.is_err() {
-                // What a broken configuration does not name any more is still in force.
+                // files that a broken configuration does not name stay watched: the active one uses them
                 let unread = known.iter().filter(|known| !files.iter().any(|file| file.path == known.path));
                 let unread: Vec<FileVersion> = unread.map(FileVersion::again).collect();
                 files.extend(unread);
@@ -299,7 +299,7 @@ impl Reloader {
         ReloadOutcome::Applied { warnings, notes }
     }
 
-    /// Log lines and metrics.
+    /// Reports an attempt to the log and the metrics.
     fn tell(&self, attempt: &Attempt, now: Nanos) {
         let (trigger, took) = (attempt.trigger.as_str(), attempt.took.as_secs_f64());
         let active = self.gateway.active.load();
@@ -333,7 +333,7 @@ impl Reloader {
         }
     }
 
-    /// Drops what no request holds any more. What it counted on goes with it.
+    /// Drops the configurations that no request holds any more, and their metric series.
     async fn drop_retired(&mut self) {
         let (gone, held): (Vec<_>, Vec<_>) = self.retired.drain(..).partition(|active| Arc::strong_count(active) == 1);
         self.retired = held;
@@ -345,7 +345,7 @@ impl Reloader {
         kept.push(self.gateway.active.load_full());
         let telemetry = self.telemetry.clone();
         let work = move || {
-            // Large ones take a while.
+            // dropping a large configuration takes a while
             drop(gone);
             let rulesets: Vec<&Ruleset> = kept.iter().map(|active| &active.ruleset).collect();
             telemetry.retain(&rulesets);
@@ -356,7 +356,7 @@ impl Reloader {
     }
 }
 
-/// Finds addresses for nodes and asks sources that nobody asked before.
+/// Resolves the host names of new nodes, and reads new sources; waits for [`MEETING`] at most.
 pub(super) async fn meet_others(
     pools: &[Arc<Pool>],
     sources: &[Arc<Refresher>],

@@ -1,11 +1,11 @@
-//! The sample upstream of `tollgate demo`: tells what it was asked.
+//! The sample upstream of `tollgate demo`: it echoes the request.
 
 use async_trait::async_trait;
 use http::{HeaderValue, Response, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
-/// Answers every request with 200 and what it was.
+/// Answers every request with 200, its method and its path.
 pub(super) struct Sample;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! What this process sends others beside the requests that it forwards.
+//! The senders: they send webhook messages, usage events and traces, beside the requests that the gateway forwards.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::usage_events::{self, Events};
 use super::webhook::{self, Messages};
 use crate::panics::restart_on_panic;
 
-/// All that send something.
+/// The senders of a process.
 #[derive(Clone)]
 pub(super) struct Senders {
     pub(super) webhook: Arc<Courier<Messages>>,
@@ -18,7 +18,7 @@ pub(super) struct Senders {
     pub(super) traces: Arc<Exporter>,
 }
 
-/// What they send with; absent where nothing is sent.
+/// The settings of the senders; absent for a sender that sends nothing.
 #[derive(Debug)]
 pub struct SenderSettings {
     /// Messages to the webhook.
@@ -30,7 +30,7 @@ pub struct SenderSettings {
 }
 
 impl Senders {
-    /// They send like this from here on.
+    /// Applies new settings to the senders.
     pub(super) fn follow(&self, settings: SenderSettings) {
         let SenderSettings { webhook, usage_events, traces } = settings;
         self.webhook.follow(webhook);
@@ -38,7 +38,7 @@ impl Senders {
         self.traces.follow(traces);
     }
 
-    /// Begins their work among `tasks`.
+    /// Starts the senders as `tasks`.
     pub(super) fn start(&self, tasks: &mut JoinSet<()>) {
         let Self { webhook, usage_events, traces } = self.clone();
         tasks.spawn(restart_on_panic(move || Arc::clone(&webhook).run()));
@@ -46,7 +46,7 @@ impl Senders {
         tasks.spawn(restart_on_panic(move || Arc::clone(&traces).run()));
     }
 
-    /// Brings what they hold to where it goes, or where it outlives the process; at its end.
+    /// Writes records that are still in memory to their queues, and sends the last spans; at the end of the process.
     pub(super) fn finish(&self) {
         self.webhook.write_down();
         self.usage_events.write_down();

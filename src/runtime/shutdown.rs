@@ -1,5 +1,5 @@
-//! The end: readiness fails, accepting stops, requests in flight finish, and the process ends as soon as they have.
-//! A panic of the server's thread ends the process too, as failed.
+//! Shutdown: readiness fails, the process accepts no connections, requests in flight finish, then the process ends.
+//! A panic of the server thread also ends the process, with an error.
 
 use std::any::Any;
 use std::pin::pin;
@@ -22,19 +22,19 @@ use crate::lifecycle::Phase;
 use crate::panics::failpoint;
 use crate::units::Nanos;
 
-/// How long requests in flight may take to finish.
+/// The longest time that a shutdown waits for requests in flight.
 pub const GRACE: Nanos = Nanos::from_secs(60);
-/// How often it is looked whether they have.
+/// How often the main thread checks whether they are finished.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What signals targets.
+/// The parts of the gateway that signals act on.
 pub(super) struct SignalTargets {
     pub(super) reloads: Arc<Reloads>,
     pub(super) gate: Arc<AcceptGate>,
     pub(super) upgrader: Upgrader,
 }
 
-/// Who goes on.
+/// The process that goes on when this one ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExitMode {
     Nobody,
@@ -42,7 +42,7 @@ pub(super) enum ExitMode {
     Successor,
 }
 
-/// The server's thread panicked, in which no request is handled: it starts the threads that handle them, and waits for
+/// The server thread panicked. This thread handles no request: it starts the threads of the services, and waits for
 /// signals.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -51,8 +51,8 @@ pub(super) enum ExitMode {
 )]
 pub struct ServerPanicked(String);
 
-/// Runs `server` until a signal ends it. SIGTERM and SIGINT finish what is in flight, a second one does not wait; SIGUSR2
-/// does the same once another process has taken over.
+/// Runs `server` until a signal ends it. SIGTERM and SIGINT let requests in flight finish, a second one does not wait;
+/// SIGUSR2 does the same once another process has taken over.
 pub(super) fn run_until_idle(
     server: Server,
     workforce: WorkerThreads,
@@ -68,13 +68,13 @@ pub(super) fn run_until_idle(
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
         drop(finished);
     });
-    // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
+    // pingora sleeps through the whole grace period, idle or not; returning from here ends the process earlier
     let mut has_ended = false;
     while !has_ended {
         has_ended = has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
-        // a head that has not come by now is waited for only where another process answers everybody else
+        // the shutdown waits for an incomplete request head only if a successor serves the other clients
         let waits = || succeeded.load(Ordering::Acquire) && gateway.traffic.is_in_a_request();
-        // last: what requests leave behind at their end is there only then, and whoever is settled answers no other gateway
+        // check the store last: requests leave records there when they end, and a settled node answers no other gateway
         let is_idle = || !waits() && gateway.traffic.is_idle() && gateway.store.is_settled();
         match gateway.traffic.lifecycle.phase() {
             Phase::Stopped => break,
@@ -97,7 +97,7 @@ fn what_it_said(panic: &(dyn Any + Send)) -> String {
     message.unwrap_or("without a message").to_owned()
 }
 
-/// Which signals end the server, and which make it do something else.
+/// The handler of signals: some end the server, others start a reload or an upgrade.
 struct Signals {
     targets: SignalTargets,
     gateway: Gateway,
@@ -112,7 +112,7 @@ impl ShutdownSignalWatch for Signals {
         let [mut terminate, mut interrupt, mut hangup, mut upgrade] =
             [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::user_defined2()]
                 .map(listen);
-        // Before, a signal would end the process as it is.
+        // before this point, a signal would end the process at once
         gate.opened();
         let mut ends = async || {
             tokio::select! {
@@ -130,7 +130,7 @@ impl ShutdownSignalWatch for Signals {
                         successor = upgrader.prepare() => successor,
                     };
                     let Some(successor) = successor else { continue };
-                    // A signal has to wait: somebody must have the state, this process or the other.
+                    // a signal has to wait: one process, this one or the successor, must own the state
                     let mut handing_over = pin!(upgrader.hand_over(successor));
                     tokio::select! {
                         () = ends() => break handing_over.await,
@@ -162,7 +162,7 @@ fn listen(kind: SignalKind) -> Option<Signal> {
     signal(kind).inspect_err(|error| tracing::error!(%error, ?kind, "cannot listen for a signal")).ok()
 }
 
-/// The next signal; never, if it cannot be listened for.
+/// Waits for the next signal; for ever if the process cannot listen for it.
 async fn next(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => {

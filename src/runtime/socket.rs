@@ -15,7 +15,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket as Socket2, Type};
 use crate::http::socket::RawSocket;
 use crate::ruleset::{Endpoint, SocketPath};
 
-/// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
+/// The maximum number of connections that the system queues for a socket; its own limit may be lower.
 pub(super) const BACKLOG: i32 = 65_535;
 
 /// A listening socket.
@@ -26,7 +26,7 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// A socket that is open already.
+    /// Wraps a listening socket that is already open.
     pub(super) fn of(descriptor: OwnedFd) -> io::Result<Self> {
         let at = SockRef::from(&descriptor).local_addr()?;
         Ok(if at.is_unix() { Self::Unix(descriptor.into()) } else { Self::Tcp(descriptor.into()) })
@@ -46,7 +46,7 @@ impl Socket {
         }
     }
 
-    /// Whether it is where `endpoint` says.
+    /// Whether the socket is at `endpoint`.
     pub(super) fn is_at(&self, endpoint: &Endpoint) -> bool {
         match self {
             Self::Tcp(socket) => socket.local_addr().is_ok_and(|at| endpoint.inet() == Some(at)),
@@ -57,7 +57,7 @@ impl Socket {
         }
     }
 
-    /// For whoever reads a log.
+    /// The socket's address for log lines.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Tcp(socket) => socket.local_addr().map_or_else(|error| error.to_string(), |at| at.to_string()),
@@ -82,11 +82,11 @@ impl AsFd for Socket {
 
 // === accepting ===
 
-/// How many bytes of a response the system takes beyond what it has sent. Without a bound it takes megabytes for a client
-/// that reads nothing, and there is no telling that it does.
+/// The maximum number of unsent bytes of a response that the kernel takes. Without it, the kernel takes megabytes for a
+/// client that reads nothing, and the gateway does not notice.
 const MOST_UNSENT: u32 = 32 << 10;
 
-/// A socket that connections are accepted from.
+/// A listening socket on the worker's runtime, which accepts connections.
 #[derive(Debug)]
 pub(super) enum Acceptor {
     Tcp(tokio::net::TcpListener),
@@ -97,7 +97,7 @@ impl Acceptor {
     pub(super) fn new(socket: Socket) -> io::Result<Self> {
         match socket {
             Socket::Tcp(socket) => {
-                // connections have it from the socket that they are accepted from
+                // each accepted connection inherits this option
                 SockRef::from(&socket).set_tcp_notsent_lowat(MOST_UNSENT)?;
                 tokio::net::TcpListener::from_std(socket).map(Self::Tcp)
             }
@@ -105,12 +105,12 @@ impl Acceptor {
         }
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub(super) async fn accept(&self) -> io::Result<RawSocket> {
         match self {
             Self::Tcp(socket) => {
                 let (stream, _) = socket.accept().await?;
-                // fails only on a connection that is over, which the first read finds out
+                // fails only on a connection that has ended, and then the first read reports it
                 drop(stream.set_nodelay(true));
                 Ok(RawSocket::Tcp(stream))
             }
@@ -119,12 +119,12 @@ impl Acceptor {
     }
 }
 
-/// A connection as pingora's own listener makes it.
+/// A connection with the data that pingora's own listener adds.
 pub(super) fn for_pingora(socket: RawSocket) -> Stream {
     let digest = SocketDigest::from_raw_fd(socket.as_fd().as_raw_fd());
     let mut stream = match socket {
         RawSocket::Tcp(stream) => {
-            // it is new, so nothing is set; if it were, it would be asked of the socket
+            // the digest is new, so `set` succeeds; without a value, pingora would ask the socket
             drop(digest.peer_addr.set(stream.peer_addr().ok().map(Into::into)));
             PingoraStream::from(stream)
         }
@@ -139,7 +139,7 @@ pub(super) fn for_pingora(socket: RawSocket) -> Stream {
 
 // === paths ===
 
-/// A socket at `at`. What an earlier process left there is taken away, and nothing else is.
+/// A socket at `at`. Removes the socket of an earlier process there, and no other file.
 pub(super) fn open_path(at: &SocketPath) -> io::Result<UnixListener> {
     clear(&at.path)?;
     let socket = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
@@ -148,13 +148,13 @@ pub(super) fn open_path(at: &SocketPath) -> io::Result<UnixListener> {
         (ErrorKind::NotFound, Some(folder)) => io::Error::other(format!("there is no folder {}", folder.display())),
         _ => error,
     })?;
-    // nobody can connect before it listens
+    // no client can connect before the socket listens
     fs::set_permissions(&at.path, fs::Permissions::from_mode(at.mode))?;
     socket.listen(BACKLOG)?;
     Ok(UnixListener::from(OwnedFd::from(socket)))
 }
 
-/// Takes away the socket at `path` that nobody listens on.
+/// Removes the socket at `path` if no process listens on it.
 fn clear(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -170,21 +170,21 @@ fn clear(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Sockets in the file system that go when this process ends, unless another one has taken them over.
+/// Sockets in the file system that this process removes at its end, unless a successor has taken them over.
 #[derive(Debug, Default)]
 pub(super) struct Left(Vec<(PathBuf, FileIdentity)>);
 
-/// What a file is known by: its device, its number, which is given again when it is free, and when it was made.
+/// A file's identity: its device, its inode number, which the system reuses, and the time of its last change.
 type FileIdentity = (u64, u64, i64, i64);
 
 impl Left {
-    /// Those of `endpoints` that are paths. What is there now is known from what comes later.
+    /// The sockets of those `endpoints` that are paths. Records each file's identity, to recognize a later file at the path.
     pub(super) fn behind<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Self {
         let there = |path: &Path| Some((path.to_owned(), identity(path)?));
         Self(endpoints.filter_map(|endpoint| there(endpoint.path()?)).collect())
     }
 
-    /// Takes them away, if they are still the same.
+    /// Removes the sockets that are still the same files.
     pub(super) fn clear(&self) {
         for (path, known) in &self.0 {
             if identity(path) == Some(*known)
@@ -222,7 +222,7 @@ mod tests {
         let left = Left::behind([&endpoint].into_iter());
         drop(socket);
         let began = fs::metadata(&path).unwrap().modified().unwrap();
-        // times of files are coarse
+        // the file system's times are coarse
         while fs::metadata(&path).is_ok_and(|found| found.modified().unwrap() == began) {
             drop(open_path(&at(path.clone())).unwrap());
         }

@@ -1,7 +1,8 @@
-//! The state that outlives the process: what a process begins with, and the snapshots that it leaves.
+//! The state that outlives the process: the state that a process starts with, and the snapshots that it writes.
 //!
-//! A snapshot that cannot be used keeps no gateway from starting: it is put aside (`<file>.refused`), told of loudly, and
-//! everybody starts afresh. A file that is no snapshot is left alone, and never written over; an empty one counts as none.
+//! A snapshot that cannot be used does not prevent the start: the gateway moves it aside (`<file>.refused`), logs an error,
+//! and every key starts afresh. The gateway never moves or overwrites a file that is no snapshot; an empty file counts as
+//! none.
 
 use std::fs;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
@@ -22,32 +23,32 @@ use crate::store::{Head, LocalStore, Written};
 use crate::telemetry::Telemetry;
 use crate::units::Nanos;
 
-/// Where the state is kept while the process does not run.
+/// The snapshot file, which keeps the state while no process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateFile {
     /// The file.
     pub path: PathBuf,
-    /// How often it is written.
+    /// The interval between two snapshots.
     pub every: Nanos,
 }
 
-/// How far the wall clock may have gone back since a snapshot was written. Up to here the process's clock goes on from
-/// the snapshot; a snapshot from further ahead is refused, since its states could deny for as long.
+/// How far the wall clock may have gone back since a snapshot was written. Up to this step the process's clock continues
+/// from the snapshot; a snapshot from further ahead is refused, because its states could deny requests for as long.
 const LARGEST_STEP_BACK: Nanos = Nanos::from_secs(60);
 
-// === what a process begins with ===
+// === the state at the start ===
 
-/// What a process begins with.
+/// The state that a process starts with.
 pub(super) struct RestoredState {
     pub(super) store: LocalStore,
-    /// What keys are hashed with.
+    /// The seed that keys are hashed with.
     pub(super) seed: [u8; 16],
     pub(super) clock: SystemClock,
     pub(super) recovery: Recovery,
 }
 
 impl RestoredState {
-    /// Without anything from before. Keys are hashed with `seed`, if other nodes hash them with it too.
+    /// An empty state. Keys are hashed with `seed` if other nodes use it too, else with a random one.
     fn fresh(recovery: Recovery, seed: Option<&[u8; 16]>) -> Self {
         let seed = seed.copied().unwrap_or_else(rand::random);
         Self { store: LocalStore::new(), seed, clock: SystemClock::new(), recovery }
@@ -60,8 +61,8 @@ impl RestoredState {
         Self { store, seed: head.seed, clock, recovery }
     }
 
-    /// What a process left that hands over now. Its clock is gone on with, whatever the wall clock says. `seed` as in
-    /// [`RestoredState::from_file`].
+    /// The state of a process that hands over now. This process continues its clock, whatever the wall clock says. `seed` as
+    /// in [`RestoredState::from_file`].
     pub(super) fn from_predecessor(state: impl Read, seed: Option<&[u8; 16]>) -> Result<Self, Refused> {
         let restored = LocalStore::read_snapshot(BufReader::new(state), Nanos::MAX)?;
         if !fits(&restored, seed) {
@@ -72,7 +73,7 @@ impl RestoredState {
         Ok(Self::from(restored, true))
     }
 
-    /// What a process left that has ended, or nothing. `seed` is what keys are hashed with where nodes have to agree on it.
+    /// The state that an earlier process wrote, if any. `seed` is the cluster's, if nodes have to hash keys alike.
     pub(super) fn from_file(file: Option<&StateFile>, seed: Option<&[u8; 16]>) -> Self {
         let Some(StateFile { path, .. }) = file else { return Self::fresh(Recovery::Nothing, seed) };
         match read(path) {
@@ -93,7 +94,7 @@ impl RestoredState {
         }
     }
 
-    /// Log lines and metrics.
+    /// Reports the recovery to the log and the metrics.
     pub(super) fn tell(&self, telemetry: &Telemetry) {
         telemetry.state_recovered(self.recovery.as_str());
         match &self.recovery {
@@ -111,15 +112,15 @@ impl RestoredState {
     }
 }
 
-/// Why states are of no use under another seed, to be said after where they are.
+/// The reason why states with another seed cannot be used; it follows the place of the states.
 const OTHER_NAMES: &str = "was written without this cluster's secret, and knows its keys by other names";
 
-/// Whether the keys of a snapshot are hashed as they are from here on.
+/// Whether a snapshot's keys are hashed with the same seed as in this process.
 fn fits(restored: &Restored, seed: Option<&[u8; 16]>) -> bool {
     seed.is_none_or(|seed| restored.head.seed == *seed)
 }
 
-/// The snapshot in a file; `None` if there is no file, or an empty one.
+/// The snapshot in a file; `None` if the file is missing or empty.
 fn read(path: &Path) -> Result<Option<Restored>, Refused> {
     let file = match files::open(path) {
         Ok(file) if file.metadata().is_ok_and(|about| about.len() == 0) => return Ok(None),
@@ -150,9 +151,8 @@ fn put_aside(path: &Path) {
     }
 }
 
-// === what a process leaves ===
+// === the snapshots of a running process ===
 
-/// Writes snapshots.
 pub(super) struct SnapshotWriter {
     gateway: Gateway,
     telemetry: Telemetry,
@@ -183,7 +183,7 @@ impl SnapshotWriter {
         keeper
     }
 
-    /// Snapshots go to `file` from here on.
+    /// Writes later snapshots to `file`.
     pub(super) fn follow(&self, file: Option<StateFile>) {
         self.snapshots.follow(file.as_ref().map(|file| file.path.display().to_string()));
         self.file.send_if_modified(|before| {
@@ -193,7 +193,7 @@ impl SnapshotWriter {
         });
     }
 
-    /// Writes a snapshot at once, and again and again, until dropped.
+    /// Writes a snapshot at once, and then at each interval, until dropped.
     pub(super) async fn run(self: Arc<Self>) {
         let mut file = self.file.subscribe();
         loop {
@@ -209,13 +209,13 @@ impl SnapshotWriter {
                         _ = file.changed() => {}
                     }
                 }
-                // The sender is in this value.
+                // never an error: `self` holds the sender
                 None => drop(file.changed().await),
             }
         }
     }
 
-    /// Writes a snapshot now, if there is a file for it and the state is still this process's.
+    /// Writes a snapshot now, if there is a file for it and this process still owns the state.
     pub(super) fn write(&self) {
         let Some(StateFile { path, .. }) = self.file.borrow().clone() else { return };
         let handed_over = self.handed_over.lock();
@@ -244,24 +244,24 @@ impl SnapshotWriter {
         self.gateway.store.write_snapshot(&Head { seed: self.seed, at }, out)
     }
 
-    /// The state is about to be another process's: this one writes no snapshot any more, unless it takes that back.
-    /// Returns when none is being written.
+    /// Stops snapshots, because another process is about to own the state; [`SnapshotWriter::take_back`] undoes this.
+    /// Returns when no snapshot is being written.
     pub(super) fn give_up(&self) {
         *self.handed_over.lock() = true;
     }
 
-    /// Gives the state away.
+    /// Writes the state to the successor.
     pub(super) fn hand_over(&self, out: &mut dyn Write) -> io::Result<Written> {
         self.write_snapshot(self.gateway.clock.wall(), out)
     }
 
-    /// Takes [`SnapshotWriter::give_up`] back.
+    /// Undoes [`SnapshotWriter::give_up`].
     pub(super) fn take_back(&self) {
         *self.handed_over.lock() = false;
     }
 }
 
-/// Writes the file anew, whole or not at all. What is there is written over only if it is a snapshot, or empty.
+/// Replaces the file as a whole or not at all. Overwrites an existing file only if it is a snapshot, or empty.
 fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<Written>) -> io::Result<Written> {
     match files::open(path) {
         Ok(file) => {
@@ -282,7 +282,7 @@ fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<Writte
     })
 }
 
-/// How much is written at a time, in bytes.
+/// The size of a write to the file, in bytes.
 const BUFFER: usize = 1 << 20;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Spans of requests are sent to a collector by OTLP, in batches, from memory.
+//! Sends spans of requests to a collector by OTLP, in batches, from memory.
 //!
-//! A collector that is unavailable costs spans, never requests: a batch is tried a few times, and what finds no room meanwhile is
-//! dropped and counted.
+//! An unavailable collector costs spans, never requests: the gateway tries a batch a few times, and meanwhile drops and
+//! counts spans for which there is no room.
 
 use std::sync::Arc;
 
@@ -22,22 +22,22 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::deliveries::DeliveryMetrics;
 use crate::units::Nanos;
 
-/// How long spans wait for others to be sent with.
+/// The longest time that a span waits for its batch.
 const EVERY: Nanos = Nanos::from_secs(2);
-/// How often a batch is tried.
+/// The maximum number of attempts for a batch.
 const ATTEMPTS: u32 = 4;
-/// The time after the first attempt, which doubles from one to the next, and the longest that a collector may ask for.
+/// The pause after the first attempt, which doubles with each further one, and the longest that a collector may ask for.
 const FIRST_PAUSE: Nanos = Nanos::SECOND;
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(30);
-/// How long the end of the process waits for what is left to be sent.
+/// How long the end of the process waits until the last spans are sent.
 const LAST: Nanos = Nanos::from_secs(2);
 
-/// What spans are sent with.
+/// The settings of the exporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What the collector is shown.
+    /// The token that the gateway presents to the collector.
     pub token: Option<BearerToken>,
-    /// What spans call the gateway.
+    /// The gateway's service name in spans.
     pub service: String,
 }
 
@@ -45,12 +45,12 @@ pub struct Settings {
 pub(super) struct Exporter {
     gateway: Gateway,
     telemetry: Telemetry,
-    /// Identifies this process among those of the same name.
+    /// Identifies this process among those with the same service name.
     instance: u128,
     settings: Mutex<Option<Settings>>,
-    /// Held while a batch is sent.
+    /// Locked while a batch is sent.
     sending: tokio::sync::Mutex<()>,
-    /// What went wrong last, so that it is told once.
+    /// The last failure, so that it is logged once.
     trouble: Mutex<Option<String>>,
 }
 
@@ -60,23 +60,23 @@ impl Exporter {
         Self { gateway, telemetry, instance: rand::random(), settings, sending, trouble }
     }
 
-    /// Spans are sent like this from here on.
+    /// Applies new settings.
     pub(super) fn follow(&self, settings: Option<Settings>) {
         *self.settings.lock() = settings;
     }
 
-    /// Works until dropped.
+    /// Sends batches until dropped.
     pub(super) async fn run(self: Arc<Self>) {
         let spans = &self.gateway.spans;
         loop {
             spans.has(1).await;
-            // it is time, or there are many
+            // a batch is due after this time, or earlier with many spans
             drop(timeout(EVERY.to_duration(), spans.has(Spans::MANY)).await);
             self.send(ATTEMPTS).await;
         }
     }
 
-    /// Sends what is left; at the end of the process.
+    /// Sends the last spans; at the end of the process.
     pub(super) fn flush(&self) {
         let spans = &self.gateway.spans;
         if spans.is_empty() {
@@ -89,7 +89,7 @@ impl Exporter {
         };
         if let Ok(runtime) = Builder::new_current_thread().enable_all().build() {
             drop(runtime.block_on(async { timeout(LAST.to_duration(), sending).await }));
-            // what the system still looks up is waited for by nobody
+            // no thread waits for the name lookups that are still running
             runtime.shutdown_background();
         }
         if !spans.is_empty() {
@@ -98,7 +98,7 @@ impl Exporter {
         }
     }
 
-    /// Sends the oldest spans, in so many attempts; then they are over, whether anybody took them or not.
+    /// Sends the oldest spans in at most `attempts` attempts; then removes them, whether the collector took them or not.
     async fn send(&self, attempts: u32) {
         let _alone = self.sending.lock().await;
         let spans = self.gateway.spans.oldest();
@@ -115,7 +115,7 @@ impl Exporter {
         *told = trouble;
     }
 
-    /// Posts `spans` in so many attempts at most.
+    /// Posts `spans` in at most `attempts` attempts.
     async fn deliver(&self, spans: &[Arc<EndedSpan>], attempts: u32) -> Result<(), Failed> {
         let mut attempt: u32 = 1;
         loop {
@@ -149,26 +149,27 @@ impl Exporter {
     }
 }
 
-/// What becomes of spans that nobody takes, and why nobody does.
+/// The outcome for spans that the collector did not take, as metrics count it, and the reason.
 type Failed = (&'static str, String);
 
 fn receiver(ruleset: &Ruleset) -> Option<(UpstreamId, &str)> {
     ruleset.traces.as_ref().map(|traces| (traces.upstream, traces.path.as_str()))
 }
 
-/// Whether a collector that answers so may take the same spans later (OTLP 1, OTLP/HTTP, "Retryable Response Codes").
+/// Whether a collector that answers with `status` may take the same spans later (OTLP 1, OTLP/HTTP, "Retryable Response
+/// Codes").
 const fn is_worth_another(status: u16) -> bool {
     matches!(status, 429 | 502..=504)
 }
 
-/// How long a collector asks to be left alone.
+/// The pause that the collector asks for in `Retry-After`.
 fn asked(head: &ResponseHead) -> Option<Nanos> {
     let seconds = str::from_utf8(head.fields.get("retry-after")?).ok()?.parse().ok()?;
     Some(Nanos::from_secs(seconds).min(LONGEST_PAUSE))
 }
 
-/// How long to wait after so many attempts: as long as the collector `asked`, or twice as long each time, of which up to a half
-/// is left out at random (`chance`, 0 to 255).
+/// The pause after `attempts` attempts: the time that the collector `asked` for, or a time that doubles with each attempt,
+/// minus up to half of it at random (`chance`, 0 to 255).
 fn pause(attempts: u32, asked: Option<Nanos>, chance: u8) -> Nanos {
     let doubled = FIRST_PAUSE.doubled(attempts.saturating_sub(1)).min(LONGEST_PAUSE).get();
     let shortened = Nanos::new(doubled.saturating_sub(doubled / 512 * u64::from(chance)));

@@ -1,4 +1,4 @@
-//! SIGUSR2: another process takes over, with the sockets and the state, and no connection is refused.
+//! SIGUSR2: another process takes over the sockets and the state, and no connection is refused.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::state::SnapshotWriter;
 use crate::store::Written;
 use crate::telemetry::Telemetry;
 
-/// Hands over to a new process.
+/// Hands this process's sockets and state over to a new process.
 pub(super) struct Upgrader {
     pub(super) gate: Arc<AcceptGate>,
     pub(super) keeper: Arc<SnapshotWriter>,
@@ -18,8 +18,8 @@ pub(super) struct Upgrader {
 }
 
 impl Upgrader {
-    /// Starts a process and waits until it lacks only the state. Nothing of this one changes, and
-    /// what was started ends when this is dropped.
+    /// Starts a new process and waits until it lacks only the state. This process goes on unchanged. Dropping the future or
+    /// the successor ends the new process.
     pub(super) async fn prepare(&self) -> Option<Successor> {
         tracing::info!("starting a process that is to take over");
         let successor = match self.gate.sockets() {
@@ -36,8 +36,8 @@ impl Upgrader {
         successor.map_err(|error| self.failed(&error)).ok()
     }
 
-    /// Hands over to `successor`. Whether it serves now; otherwise everything is as it was. Not to be dropped before it
-    /// is over: nobody would know whose the state is.
+    /// Hands over to `successor`. Returns whether the successor serves now; if not, this process goes on as before. The
+    /// caller must not drop this future early: then it is unclear which process owns the state.
     pub(super) async fn hand_over(&self, successor: Successor) -> bool {
         let process = successor.id();
         tracing::info!(process, "it is ready: handing over, connections wait");
@@ -67,8 +67,8 @@ impl Upgrader {
             Ok(())
         })
         .await?;
-        // From here on connections wait in the system's queue, and requests that this process did not expect do not come:
-        // what is handed over is all that was charged, up to what happens to requests in flight.
+        // from here on connections wait in the system's queue, and no unexpected request arrives: the state has every
+        // charge, except later changes by requests in flight
         self.gate.pause().await;
         let keeper = Arc::clone(&self.keeper);
         blocking(move || successor.give(|stream| keeper.hand_over(stream))).await

@@ -1,5 +1,5 @@
-//! What goes on beside requests: forgetting keys that are as good as new, keeping the others, reloading, watching
-//! upstream nodes, being in touch with Redis.
+//! Background work beside requests: sweeping idle keys, writing snapshots, sending, recording rates, reloading, watching
+//! upstream nodes, and the link to Redis.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::panics::{failpoint, restart_on_panic};
 use crate::telemetry::history::History;
 use crate::units::Nanos;
 
-/// Every key is looked at once in this many ticks.
+/// A sweep visits every key once in this many ticks.
 const SWEEP_PARTS: usize = 64;
 const SWEEP_TICK: Nanos = Nanos::SECOND;
 const LOOK_TICK: Nanos = Nanos::SECOND;
@@ -26,7 +26,7 @@ const LOOK_TICK: Nanos = Nanos::SECOND;
 /// The background work of a gateway.
 pub(super) struct Upkeep {
     gateway: Gateway,
-    /// Taken when the work begins.
+    /// Taken when the work starts.
     reloader: Mutex<Option<Reloader>>,
     keeper: Arc<SnapshotWriter>,
     history: Arc<History>,
@@ -44,7 +44,7 @@ impl Upkeep {
         Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history, senders }
     }
 
-    /// Looks at the meters, so that rates can be told.
+    /// Samples the meters, from which rates are computed, and logs steps of the wall clock.
     async fn look(gateway: Gateway, history: Arc<History>) {
         let mut ticks = interval(LOOK_TICK.to_duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -102,7 +102,7 @@ impl BackgroundService for Upkeep {
         if let Some(reloader) = reloader {
             tasks.spawn(reloader.run());
         }
-        // The sender goes away only with the server.
+        // the sender lives as long as the server
         drop(shutdown.changed().await);
     }
 }

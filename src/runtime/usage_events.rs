@@ -1,8 +1,8 @@
-//! Usage events: what customers use is summed per customer, limit and interval, written to a queue on disk as `CloudEvents`,
-//! and posted from there in batches until the receiver takes them.
+//! Usage events: the gateway sums the usage per customer, limit and interval, writes it to a queue on disk as `CloudEvents`,
+//! and posts it from there in batches until the receiver takes them.
 //!
-//! Sums are saved every few seconds and when the process ends. While another process has the queue, or it is full, they go on
-//! in memory and in the saved file.
+//! The gateway saves the sums every few seconds and when the process ends. While another process has the queue, or the queue
+//! is full, the sums grow in memory and in the saved file.
 
 use std::sync::Arc;
 
@@ -22,39 +22,39 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::deliveries::QueueMetrics;
 use crate::units::Nanos;
 
-/// How often sums are saved: a process that is killed loses what it has summed since.
+/// How often sums are saved: a process that is killed loses the usage since the last time.
 const SAVE_EVERY: Nanos = Nanos::from_secs(2);
-/// How often it is looked for what other processes have left.
+/// How often the gateway looks for sums of processes that have ended.
 const ADOPT_EVERY: Nanos = Nanos::from_secs(60);
 
-/// What usage events are sent with, and where they are kept until they are delivered.
+/// The settings of usage events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where events are kept.
+    /// The queue that keeps events until they are delivered.
     pub queue: QueueSettings,
-    /// What the receiver is shown.
+    /// The token that the gateway presents to the receiver.
     pub token: Option<BearerToken>,
-    /// Where events say that they come from.
+    /// The `source` attribute of the events.
     pub source: String,
-    /// The length of the intervals that are summed.
+    /// The length of the intervals of the sums.
     pub every: Nanos,
 }
 
-/// Events of what customers use.
+/// The usage events of this process.
 pub(super) struct Events(Mutex<State>);
 
 struct State {
     ledger: Ledger,
     /// Open while there are settings.
     journal: Option<Journal>,
-    /// When it is looked next for what other processes have left.
+    /// The next time to look for sums of processes that have ended.
     adopts_at: Nanos,
-    /// What went wrong last, so that it is told once.
+    /// The last failure, so that it is logged once.
     trouble: Option<String>,
 }
 
 impl Events {
-    /// Of a process that starts now, by the wall clock.
+    /// The events of a process that starts at the wall time `now`.
     pub(super) fn new(now: Nanos) -> Self {
         let ledger = Ledger::new(rand::random(), now);
         Self(Mutex::new(State { ledger, journal: None, adopts_at: Nanos::ZERO, trouble: None }))
@@ -84,7 +84,7 @@ impl Mail for Events {
             let settings = settings.clone();
             let due = courier.blocking(move |courier| write(courier, &settings, false)).await;
             let left = due.saturating_sub(courier.gateway.clock.wall());
-            // an interval that is over goes on while there is no room in the queue
+            // an interval that has ended grows while the queue has no room
             let pause = if left == Nanos::ZERO { SAVE_EVERY } else { left.min(SAVE_EVERY) };
             tokio::select! {
                 () = sleep(pause.to_duration()) => {}
@@ -106,7 +106,7 @@ impl Mail for Events {
         Some(Letter { fields, body: [b"[".as_slice(), &records.join(&b","[..]), b"]"].concat() })
     }
 
-    /// Nothing is given up because a token is wrong or a path: somebody has to see to that.
+    /// A wrong token or path is no refusal, so no event is lost to it: an operator has to correct it.
     fn is_refusal(status: u16) -> bool {
         matches!(status, 400 | 409 | 413 | 422)
     }
@@ -123,8 +123,8 @@ impl Mail for Events {
     }
 }
 
-/// Takes what workers have summed, ends the interval if it is over or `is_last`, saves the sums and puts events into the queue.
-/// When the next interval is over.
+/// Takes the workers' sums, ends the interval if it is over or `is_last`, saves the sums and puts events into the queue.
+/// Returns the end of the next interval.
 fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos {
     let Events(state) = &courier.mail;
     let (mut state, now) = (state.lock(), courier.gateway.clock.wall());
@@ -151,7 +151,7 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
         state.adopt(courier);
     }
     if is_last {
-        // and what the queue had no room for
+        // once more, for sums that had to wait for room in the queue
         state.ledger.end_interval(&settings.source, settings.every, now);
         state.save_and_queue(courier, settings, now);
         state.save(settings, now);
@@ -172,7 +172,7 @@ impl State {
         }
     }
 
-    /// Saves everything before any of it is in the queue: what comes a second time after a crash is the same then.
+    /// Saves all events before it queues any: if a crash delivers an event twice, both copies are the same.
     fn save_and_queue(&mut self, courier: &Courier<Events>, settings: &Settings, now: Nanos) {
         self.save(settings, now);
         let waiting = self.ledger.ended();
@@ -213,7 +213,7 @@ impl State {
         }
     }
 
-    /// What came of `done`; a failure is told in the log when it is another one than before.
+    /// The value of `done`; logs a failure if it differs from the one before.
     fn told<T>(&mut self, failed: &str, done: std::io::Result<T>) -> Option<T> {
         match done {
             Ok(done) => {

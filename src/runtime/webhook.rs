@@ -1,8 +1,8 @@
-//! The webhook: messages about keys at the marks of `warn_at` are written to a queue on disk, and posted from there, signed,
-//! one after the other, until the receiver takes them.
+//! The webhook: the gateway writes messages about keys that reach a mark of `warn_at` to a queue on disk, and posts them
+//! from there, signed, one after the other, until the receiver takes them.
 //!
-//! Requests hand crossings over and wait for nothing. A message that was delivered and not crossed off before the process was
-//! killed is delivered again with the same `webhook-id`.
+//! Requests hand crossings over and wait for nothing. If the process is killed between a delivery and its acknowledgement in
+//! the queue, the next process delivers the message again with the same `webhook-id`.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::deliveries::QueueMetrics;
 use crate::units::Nanos;
 
-/// What messages are signed with, and where they are kept until they are delivered.
+/// The settings of the webhook.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Where messages are kept.
+    /// The queue that keeps messages until they are delivered.
     pub queue: QueueSettings,
-    /// What is signed with.
+    /// The secrets that messages are signed with.
     pub secrets: Secrets,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Settings {
     }
 }
 
-/// How many crossings are written down at a time.
+/// The maximum number of crossings in one write to the queue.
 const WRITTEN_AT_ONCE: usize = 256;
 
 /// Messages about keys.
@@ -46,7 +46,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// About what comes out of `crossed`.
+    /// Messages about the crossings that `crossed` receives.
     pub(super) fn new(crossed: Receiver<Crossing>) -> Self {
         Self { crossed: tokio::sync::Mutex::new(crossed) }
     }
@@ -122,7 +122,7 @@ impl Mail for Messages {
     }
 }
 
-/// Writes messages to the queue.
+/// Writes messages to the queue, and counts those that are lost.
 fn put(courier: &Courier<Messages>, settings: &Settings, batch: &[Crossing]) {
     let messages: Vec<Vec<u8>> =
         batch.iter().map(|crossing| Message::of(crossing, &settings.secrets).to_bytes()).collect();

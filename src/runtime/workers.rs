@@ -1,4 +1,4 @@
-//! The threads that serve clients.
+//! The threads that serve clients (workers).
 
 use std::io;
 use std::rc::Rc;
@@ -20,15 +20,15 @@ use crate::http::worker::{EngineState, Worker};
 use crate::panics::restart_on_panic;
 use crate::stripes;
 
-/// One worker for each core, each with a socket of its own at every address.
+/// The worker threads. Each worker has a socket of its own at every address.
 pub(super) struct WorkerThreads {
     threads: Vec<Thread>,
 }
 
-/// What the thread of a worker takes.
+/// The parts of one worker's thread.
 struct Thread {
     number: usize,
-    /// Its sockets, each with the position of its listener.
+    /// The worker's sockets, each with the position of its listener.
     sockets: Vec<(usize, Socket)>,
     received: mpsc::UnboundedReceiver<HandedOver>,
     workers: Arc<Workers>,
@@ -39,8 +39,8 @@ struct Thread {
 }
 
 impl WorkerThreads {
-    /// Workers at so many `listeners`, each with its `sockets` and at most `kept` connections to upstreams for further
-    /// requests.
+    /// Workers at `listeners` addresses, each with its `sockets` and with at most `kept` idle connections to upstreams for
+    /// further requests.
     pub(super) fn new(
         sockets: Vec<Vec<(usize, Socket)>>,
         listeners: usize,
@@ -70,7 +70,7 @@ impl WorkerThreads {
 }
 
 impl WorkerThreads {
-    /// Starts the threads. None of them ends before the process does, unless it cannot go on.
+    /// Starts the threads. A thread ends before the process only if it cannot go on.
     pub(super) fn start(self) -> io::Result<Vec<JoinHandle<()>>> {
         let start = |thread: Thread| {
             let name = format!("worker {}", thread.number);
@@ -85,7 +85,7 @@ impl WorkerThreads {
 }
 
 impl Thread {
-    /// Serves until the process ends.
+    /// Serves connections until the process ends.
     fn run(self) -> io::Result<()> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         LocalSet::new().block_on(&runtime, self.serve())
@@ -116,7 +116,7 @@ impl Thread {
         tokio::task::spawn_local(async move { receive(&receiving, received).await });
         gate.opened();
         while accepting.join_next().await.is_some() {}
-        // connections go on until they or the process end
+        // open connections go on until they end or the process ends
         std::future::pending().await
     }
 }

@@ -1,4 +1,4 @@
-//! Amends a key for an operator: gives tokens back, or resets the key.
+//! Operators' changes of a key: giving tokens back, or resetting the key.
 
 use std::net::SocketAddr;
 
@@ -6,32 +6,32 @@ use crate::charge::{Charge, DecisionSource, Enforcement};
 use crate::store::{Binding, Receipt, Store};
 use crate::units::{Cost, Nanos};
 
-/// How a key is amended.
+/// A change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amendment {
-    /// It is as if it had never been seen.
+    /// Resets the key, as if the store had never seen it.
     Afresh,
-    /// Up to so many tokens of what was charged last are given back (see [`crate::algorithm::Rule::grant`]).
+    /// Gives back at most this many tokens of the last charges (see [`crate::algorithm::Rule::grant`]).
     Grant(Cost),
 }
 
-/// Why a key was not amended.
+/// The reason why the store did not amend a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unamended {
-    /// What is counted is what runs.
+    /// The limit counts running requests, so there are no tokens to give back.
     #[error("it counts what runs: what is taken comes back when requests end, and not otherwise")]
     Holds,
     /// The key belongs to another gateway.
     #[error("its key belongs to the gateway at {0}: ask the admin port of that one")]
     Elsewhere(SocketAddr),
-    /// It is kept in Redis, which does not answer.
+    /// Redis keeps the key, and does not answer.
     #[error("it is kept in Redis, which does not answer; try again when Redis answers")]
     Away,
 }
 
 impl Store {
-    /// Where the key that `charge` names stands, and what would become of `charge`. Takes nothing, not even ahead: Redis
-    /// is asked whatever this node remembers or holds, unless this node counts by itself.
+    /// Asks for the state of the key that `charge` names, and for the decision that `charge` would get. Charges and leases
+    /// nothing: this function asks Redis even if this node remembers or leases tokens, unless this node counts by itself.
     pub async fn ask(&self, binding: &Binding, charge: &Charge, now: Nanos) -> Receipt {
         let mut asks = [Charge { enforcement: Enforcement::ASKS, ..charge.clone() }];
         let [ask] = &asks;
@@ -44,10 +44,9 @@ impl Store {
         self.charge(binding, &mut asks, now).await
     }
 
-    /// Does something to the key that `charge` names, whatever the charge's cost.
+    /// Amends the key that `charge` names; the charge's cost does not matter.
     ///
-    /// Of a limit that nodes share, what this node remembers of the key is forgotten too; what other nodes remember of it
-    /// is not.
+    /// For a limit that nodes share, this node also forgets what it remembers of the key; other nodes do not.
     pub async fn amend(
         &self,
         binding: &Binding,

@@ -9,11 +9,11 @@ use crate::units::{Cost, Nanos};
 pub(super) struct CachedDenial {
     at: Nanos,
     headroom: Headroom,
-    /// The cost that was denied, and when it would be admitted.
+    /// The denied cost, and the time from which it would be admitted.
     denied: Option<(Cost, Nanos)>,
 }
 
-/// How long a denial is repeated where tokens may come back sooner than time refills them.
+/// How long a denial is repeated where refunds may return tokens sooner than time refills them.
 pub(super) const SETTLING: Nanos = Nanos::SECOND;
 
 /// Whether a denial can be repeated without a call until its retry time.
@@ -31,7 +31,7 @@ impl CachedDenial {
         Self { at, headroom: charged.headroom, denied }
     }
 
-    /// When that was.
+    /// The time of the result.
     pub(super) const fn at(&self) -> Nanos {
         self.at
     }

@@ -1,7 +1,7 @@
-//! Charges that leave tokens for others: a charge with a floor is admitted where one that costs so many tokens more would be.
+//! Charges that leave tokens for others: a charge with a floor passes if one that costs the floor more would pass.
 //!
-//! That is asked in the same batch, before it and of the same bucket, so that the places that keep states know nothing of
-//! floors, and decide by the rule of the limit's algorithm as ever.
+//! A question asks this in the same batch, before the charge and of the same bucket. So the places that keep states
+//! know nothing of floors, and decide by the rule of the limit's algorithm as always.
 
 use smallvec::SmallVec;
 
@@ -21,11 +21,11 @@ pub fn charge_local(store: &LocalStore, binding: &Binding, batch: &mut [Charge],
     }
 }
 
-/// A batch with its questions.
+/// A batch, with a question before each charge that has a floor.
 pub(super) struct BatchWithFloors(SmallVec<[Charge; 4]>);
 
 impl BatchWithFloors {
-    /// `batch` with a question before each charge that has a floor; `None` where none has.
+    /// `batch` with a question before each charge that has a floor; `None` if no charge has one.
     pub(super) fn of(batch: &[Charge]) -> Option<Self> {
         if batch.iter().all(|charge| charge.floor == 0) {
             return None;
@@ -41,19 +41,19 @@ impl BatchWithFloors {
         Some(Self(all))
     }
 
-    /// What is to be charged.
+    /// The charges to make, questions included.
     pub(super) fn charges(&mut self) -> &mut [Charge] {
         &mut self.0
     }
 
-    /// The position in the batch of what stands at `position` here.
+    /// The position in `batch` of the charge or question at `position` in this one.
     pub(super) fn position(&self, batch: &[Charge], position: usize) -> usize {
         let places = batch.iter().enumerate();
         let mut places = places.flat_map(|(place, charge)| [Some(place), (charge.floor > 0).then_some(place)]);
         places.by_ref().flatten().nth(position).unwrap_or_default()
     }
 
-    /// What came of `batch`, in which is noted where it was charged; `charged` came of the charges here.
+    /// The results for `batch`, given those of the charges here (`charged`). Notes in `batch` where each charge was made.
     pub(super) fn answer(self, batch: &mut [Charge], charged: &[Charged]) -> AllCharged {
         let mut answers = self.0.into_iter().zip(charged);
         let mut all = AllCharged::new();
@@ -68,7 +68,7 @@ impl BatchWithFloors {
     }
 }
 
-/// What came of a charge whose question was `asked`, as it looks above its `floor`.
+/// The result of a charge above its `floor`, where its question had the decision `asked`.
 fn above(Charged { mut decision, mut headroom }: Charged, asked: Option<Decision>, floor: u64) -> Charged {
     headroom.remaining = headroom.remaining.map(|remaining| remaining.saturating_sub(floor));
     match asked {

@@ -1,9 +1,9 @@
 //! States in this process's memory: one table per limit, cut into shards that are locked one by one.
 //!
-//! A cell (key, state, number of the parameters it was written under) belongs to one shard, and a shard to one lock,
-//! so no two values that must agree can be seen apart. Keys are known by their fingerprints here: see
-//! [`LimitKey::fingerprint`]. A request under several limits locks all its shards, in ascending order, before it looks at
-//! any cell: it is charged by all limits or by none, and cannot deadlock.
+//! A cell (key, state, number of the parameters it was written under) belongs to one shard, and a shard to one lock, so
+//! no reader sees one without the others. The store knows keys by their fingerprints: see [`LimitKey::fingerprint`]. A
+//! request under several limits locks all its shards, in ascending order, before it looks at any cell: it is charged by
+//! all limits or by none, and cannot deadlock.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -38,7 +38,7 @@ use shard::{FOR_MANY_THREADS, FOR_ONE_THREAD, Shard, Shards};
 use table::Cells;
 use tables::Tables;
 
-/// States in memory. See the module.
+/// The store of states in memory. See the module's documentation.
 pub struct LocalStore {
     shards: Shards,
     tables: RwLock<Tables>,
@@ -46,31 +46,31 @@ pub struct LocalStore {
     wall: Arc<WallOffset>,
 }
 
-/// What all shards share about one limit.
+/// The data of one limit that all shards share.
 #[derive(Debug)]
 struct LimitTable {
     position: usize,
     name: String,
     algorithm: AlgorithmName,
     key: u64,
-    /// Whether its limit started afresh, with another table.
+    /// Whether the limit was reset, and has another table now.
     abandoned: AtomicBool,
     /// Every set of parameters ever charged under; a cell knows its own by number. Only grows.
     rules: RwLock<Rules>,
-    /// The numbers of those that the last binding had.
+    /// The numbers of the parameters in the last binding.
     bound: Mutex<Vec<u32>>,
     max_keys: AtomicU64,
     keys: AtomicU64,
     wall: Arc<WallOffset>,
-    /// Whether Redis keeps its limit's states while it answers: the `now` of those here is then that of Redis's clock.
+    /// Whether Redis keeps the limit's states while it is available: rules then get no wall clock offset here.
     is_shared: AtomicBool,
     forgotten: Arc<Forgotten>,
-    /// When it was last searched for keys to forget because it was full, and where the next search begins.
+    /// When the full table was last searched for keys to evict, and where the next search begins.
     searched: AtomicU64,
     search_from: AtomicUsize,
 }
 
-/// Counts what was forgotten of a limit, over all tables of its name.
+/// The eviction counters of a limit, over all tables of its name.
 #[derive(Debug, Default)]
 struct Forgotten {
     expired: AtomicU64,
@@ -97,7 +97,7 @@ struct BoundRule<'a> {
     rule: &'a Rule,
 }
 
-/// No state is anywhere else.
+/// The `watch` of a store that holds all states: no state is anywhere else.
 const ALWAYS: fn() -> Result<(), Infallible> = || Ok(());
 
 /// Whether `key` is the bucket that new keys share when their limit's table is full.
@@ -105,7 +105,7 @@ pub fn is_overflow(key: LimitKey) -> bool {
     key == OVERFLOW_KEY
 }
 
-/// The bucket that new keys share when a table is full. A hash meets it by chance as often as another key.
+/// The bucket that new keys share when a table is full. A key's hash equals it as rarely as any other key.
 const OVERFLOW_KEY: LimitKey = LimitKey::of_fingerprint(u64::MAX);
 
 // === impl LocalStore ===
@@ -116,12 +116,12 @@ impl LocalStore {
         Self { shards: Shards::new(FOR_MANY_THREADS), tables: RwLock::default(), wall: Arc::default() }
     }
 
-    /// The same for a single thread, which finds keys faster in it.
+    /// An empty store for a single thread, which finds keys in it faster.
     pub fn for_one_thread() -> Self {
         Self { shards: Shards::new(FOR_ONE_THREAD), tables: RwLock::default(), wall: Arc::default() }
     }
 
-    /// To be told how far the wall clock is ahead of the `now` that is passed in.
+    /// The handle by which the store learns how far the wall clock is ahead of the `now` that callers pass in.
     pub fn wall_offset(&self) -> Arc<WallOffset> {
         Arc::clone(&self.wall)
     }
@@ -142,7 +142,7 @@ impl LocalStore {
         BoundLimit { table, rules }
     }
 
-    /// The table of a limit, made if there is none yet.
+    /// The table of a limit; creates it if there is none, or if the limit starts afresh.
     fn table(&self, spec: &LimitSpec<'_>) -> Arc<LimitTable> {
         let mut tables = self.tables.write();
         if let Some(known) = tables.find(spec) {
@@ -175,10 +175,10 @@ impl LocalStore {
         table
     }
 
-    /// Forgets tables that no binding knows and nobody needs any more.
+    /// Drops the tables that no binding knows and no limit needs any more.
     fn drop_unneeded(&self) {
         let gone = self.tables.write().take_unneeded();
-        // Nobody finds them any more, and their places are free only once they are empty.
+        // no charge finds these tables any more, but their positions are free only once their cells are gone
         for table in &gone {
             for shard in self.shards.iter() {
                 shard.lock().replace(table.position, Cells::new(table.algorithm));
@@ -199,7 +199,7 @@ impl LocalStore {
         }
     }
 
-    /// The same of one charge, unless its state is not here and `watch` says that it may be elsewhere.
+    /// [`LocalStore::refund`] of one charge. An error if its state is not here and `watch` says that it may be elsewhere.
     pub fn refund_here<E>(
         &self,
         binding: &Binding,
@@ -213,14 +213,14 @@ impl LocalStore {
         })
     }
 
-    /// See [`super::Store::debit`]. A new key for which there is no room leaves its debt to the common bucket.
+    /// See [`super::Store::debit`]. The debt of a new key for which there is no room goes to the common bucket.
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
         for charge in batch {
             let Ok(()) = self.debit_here(binding, charge, ALWAYS, now);
         }
     }
 
-    /// The same of one charge, unless its state is not here and `watch` says that it may be elsewhere.
+    /// [`LocalStore::debit`] of one charge. An error if its state is not here and `watch` says that it may be elsewhere.
     pub fn debit_here<E>(
         &self,
         binding: &Binding,
@@ -256,8 +256,8 @@ impl LocalStore {
         });
     }
 
-    /// Changes the state of a charge's key, unless that is not here and `watch` says that it may be elsewhere; `change` is
-    /// handed the rule's [`own_offset`](Rule::own_offset).
+    /// Changes the state of a charge's key. An error if the state is not here and `watch` says that it may be
+    /// elsewhere. `change` gets the rule's [`own_offset`](Rule::own_offset).
     fn change<E>(
         &self,
         binding: &Binding,
@@ -317,7 +317,7 @@ impl Binding {
         }
     }
 
-    /// Must not be called while a shard is locked: parameters of a customer's own may have to be made known.
+    /// Must not be called while a shard is locked: this function may have to register a customer's own parameters.
     fn find<'a>(&'a self, charge: &'a Charge) -> (&'a LimitTable, BoundRule<'a>) {
         let limit = &self.limits[charge.limit];
         let bound = match &charge.rule {
@@ -334,7 +334,7 @@ impl Binding {
 // === impl LimitTable ===
 
 impl LimitTable {
-    /// The number of `rule`, which becomes known if it is new.
+    /// The number of `rule`, which is registered if it is new.
     fn number(&self, rule: &Rule) -> u32 {
         let known = self.rules.read().find(rule);
         known.unwrap_or_else(|| self.rules.write().insert(rule))
@@ -345,7 +345,7 @@ impl LimitTable {
         if self.is_shared.load(Ordering::Relaxed) { ClockOffset::ZERO } else { self.wall.get() }
     }
 
-    /// The time that `rule` goes by, where it is `now` for others.
+    /// The time that `rule` uses when `now` is the time of other rules.
     fn own_time(&self, rule: &Rule, now: Nanos) -> Nanos {
         now.shifted(rule.own_offset(self.wall_ahead()))
     }

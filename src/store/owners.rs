@@ -25,18 +25,18 @@ pub(super) struct Owners {
 
 /// How many keys are cached: about 25 MB.
 const MAX_CACHED_KEYS: usize = 200_000;
-/// How many customers' own parameters of one limit are cached in the form that is sent.
+/// How many customers' own parameters of one limit are cached in their wire form.
 const MAX_CUSTOMER_RULES: usize = 4_096;
 
 /// A sticky limit as the owners of its keys learn it.
 pub(super) struct OwnedLimit {
     identity: Arc<LimitIdentity>,
     forms: Vec<OwnedRule>,
-    /// Customers' own parameters by their address in memory, which is stable while they are in here.
+    /// Customers' own parameters by their address in memory, which is stable while they are in this cache.
     own: Cache<usize, OwnedRule>,
 }
 
-/// Parameters, and their form.
+/// Parameters, and their wire form.
 #[derive(Clone, Debug)]
 struct OwnedRule {
     rule: Arc<Rule>,
@@ -68,7 +68,7 @@ impl Owners {
             };
             return Some(Charged { decision: Decision::never(largest), headroom });
         }
-        // the owner may have been told to amend the key, and refunds what requests did not cost
+        // the owner may have amended the key since, or refunded tokens that requests did not use
         let known = known.filter(|known| now.saturating_sub(known.at()) < SETTLING)?;
         let charged = known.again(&rule, charge.cost, now);
         (!charged.decision.is_admitted()).then_some(charged)
@@ -116,14 +116,14 @@ impl Owners {
         Some(PeerCharge { form, key, cost, enforcement, slot: slot.map_or(0, |slot| slot.number) })
     }
 
-    /// The slot that a charge is going to hold while its request runs, if it holds one.
+    /// The slot that a charge will hold while its request runs, if it holds one.
     pub(super) fn slot(&self, limit: &OwnedLimit, charge: &Charge) -> Option<Slot> {
         let OwnedRule { rule, .. } = limit.owned_rule(&charge.rule)?;
         let holds = rule.holds() && charge.enforcement.consumes && charge.cost > 0;
         holds.then(|| Slot { process: self.cluster.process(), number: self.cluster.next_slot() })
     }
 
-    /// Whether `slot` is of this process, and held.
+    /// Whether `slot` belongs to this process, and a request holds it.
     pub(super) fn holds(&self, slot: Slot) -> bool {
         slot.process == self.cluster.process() && self.running.has(slot.number)
     }
@@ -142,7 +142,7 @@ impl Owners {
         }
     }
 
-    /// Ends `slot` at every gateway that may count it. Whether it was held.
+    /// Ends `slot` at every gateway that may count it. Returns whether a request held it.
     pub(super) fn ends(&self, slot: Slot, end: Completion, now: Nanos) -> bool {
         let Some((part, counted_at_all)) = self.running.ends(slot.number, now) else { return false };
         for counted_at in counted_at_all {
@@ -166,8 +166,8 @@ impl Owners {
         peer.correct(Correction::Refund { part, full_at });
     }
 
-    /// The slots of this process that the gateways that count them now have not been told of since `since`: see
-    /// [`RunningSlots::unreported`]. Tells those gateways of slots that have ended.
+    /// The slots of this process that have not been reported since `since` to the gateways that count them now: see
+    /// [`RunningSlots::unreported`]. Also tells those gateways of slots that have ended.
     pub(super) fn unreported(&self, since: Nanos, now: Nanos) -> (Vec<(Arc<Peer>, StateBatch)>, Vec<StateBatch>) {
         for (peer, part) in self.running.unreported_ends(|key| self.cluster.owner_peer(key), now) {
             peer.correct(Correction::Complete(part, Completion::UNMEASURED));
@@ -175,7 +175,7 @@ impl Owners {
         self.running.unreported(self.cluster.process(), |key, last| self.counts(key, last), since, now)
     }
 
-    /// The gateway that counts a key now, if it is another one; `last` counted it before.
+    /// The gateway that counts a key now, if it is not this one; `last` counted it before.
     fn counts(&self, key: LimitKey, last: CountedAt) -> Option<Arc<Peer>> {
         match last {
             // the common bucket of a full table is not the owner's
@@ -185,7 +185,7 @@ impl Owners {
         }
     }
 
-    /// The gateway that decides about the key of a charge, if it is another one.
+    /// The gateway that decides about the key of a charge, if it is not this one.
     pub(super) fn elsewhere(&self, charge: &Charge) -> Option<Arc<Peer>> {
         match self.decider(charge) {
             Decider::There(peer) | Decider::StandInThere(peer) => Some(peer),

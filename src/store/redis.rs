@@ -1,11 +1,11 @@
-//! States in Redis: the rules of [`crate::algorithm`] as one Lua script, and what is said to it and by it.
+//! States in Redis: the rules of [`crate::algorithm`] as one Lua script, its arguments and its replies.
 //!
 //! One call of [`SCRIPT`] charges all buckets of a request or none, on Redis's clock. The script decides and keeps the
-//! states; it answers with the states it found, from which [`answer`] works out waits, retry times and headroom by the
-//! same Rust code that decides in memory. So these exist once, and Redis, which all nodes share, does the least.
+//! states; it replies with the states it found, from which [`answer`] computes waits, retry times and headroom by the
+//! same Rust code that decides in memory. So this code exists once, and Redis, which all nodes share, does little work.
 //!
-//! Each family of rules brings its part of the script ([`Core::SCRIPT`](crate::algorithm::Core::SCRIPT)); what they have in
-//! common stands in `lua/`. Its numbers are exact (`lua/naturals.lua`), except where the rule itself is in doubles.
+//! Each family of rules brings its part of the script ([`Core::SCRIPT`](crate::algorithm::Core::SCRIPT)); the common
+//! parts are in `lua/`. Its numbers are exact (`lua/naturals.lua`), except where the rule itself uses doubles.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ pub mod codec;
 pub use answer::{AllSeen, BadReply, ChargeReply, Field, KeyState};
 pub use codec::{Bucket, Call, CallArgument, Clock, Encoded, Refused, encode, key_name};
 
-/// The script. Its SHA-1 is what EVALSHA takes.
+/// The script; EVALSHA takes its SHA-1.
 pub static SCRIPT: LazyLock<String> = LazyLock::new(|| {
     let mut families: Vec<&str> = Vec::new();
     for family in AlgorithmName::ALL.iter().map(|algorithm| algorithm.script()) {
@@ -43,14 +43,14 @@ pub struct SharedRule {
 pub struct NotShareable {
     /// The algorithm.
     pub algorithm: &'static str,
-    /// What is wrong with it and what would be right, to be read after the algorithm's name.
+    /// The problem and the remedy, to be read after the algorithm's name.
     pub problem: String,
 }
 
 impl SharedRule {
-    /// `rule` as the script takes it. A slot of `concurrency` lapses `lifetime` after it was taken or renewed.
+    /// `rule` in the form that the script takes. A slot of `concurrency` lapses `lifetime` after it was taken or renewed.
     ///
-    /// Errors: a rule of which there is no shared form.
+    /// Errors: a rule that has no shared form.
     pub fn new(rule: Rule, lifetime: Nanos) -> Result<Self, NotShareable> {
         match rule.shared_form(lifetime) {
             Ok(form) => Ok(Self { rule, form }),
@@ -63,17 +63,17 @@ impl SharedRule {
         &self.rule
     }
 
-    /// What the script takes, and keeps beside the states.
+    /// The parameters that the script takes, and keeps beside the states.
     pub fn parameters(&self) -> &str {
         &self.form.parameters
     }
 
-    /// Whether it makes no difference in what portions tokens are taken, and nobody waits for them.
+    /// Whether charges add up, so that tokens can be taken in any portions, and no request waits for its tokens.
     pub fn adds_up(&self) -> bool {
         self.form.charges == Charges::AddUp && !self.rule.reserves() && !self.rule.denials_count()
     }
 
-    /// Whether many charges are not the same as one of their sum, or one slot each.
+    /// Whether each request needs a charge of its own: several charges are neither one of their sum, nor one slot each.
     pub(super) fn is_charged_one_by_one(&self) -> bool {
         self.form.charges == Charges::OneByOne
     }
@@ -83,7 +83,7 @@ impl SharedRule {
         self.form.kept == KeptAs::Log
     }
 
-    /// Whether it counts in windows, so that what is taken in one is of no use in the next.
+    /// Whether it counts in windows, so that tokens taken in one window are of no use in the next.
     pub fn is_window(&self) -> bool {
         self.form.kept == KeptAs::Window
     }

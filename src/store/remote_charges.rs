@@ -20,7 +20,7 @@ use crate::units::{Cost, LimitKey, Nanos};
 #[derive(Debug, Default)]
 pub(super) struct EndedSlots(Mutex<HashMap<u64, Ended>>);
 
-/// The latest ones of one process.
+/// The latest ended slots of one process.
 #[derive(Debug, Default)]
 struct Ended {
     slots: HashSet<u64>,
@@ -31,7 +31,7 @@ struct Ended {
 const MOST_ENDED: usize = 16_384;
 
 impl EndedSlots {
-    /// Notes that `slot` is given back. Must be called before the slot is looked up: a charge that takes it later checks here.
+    /// Records that `slot` is given back. Call this before looking the slot up: a later charge of the slot checks here.
     pub(super) fn note_end(&self, slot: Slot) {
         let mut all = self.0.lock();
         let ended = all.entry(slot.process).or_default();
@@ -54,9 +54,9 @@ impl EndedSlots {
 /// The limits that one connection has named.
 #[derive(Debug)]
 struct Limits {
-    /// Grows; a limit that starts afresh is replaced.
+    /// The limits so far; a limit that starts afresh is replaced.
     binding: RwLock<Binding>,
-    /// For each number of parameters on the connection, its position in the binding; none if this program does not know them.
+    /// The position in the binding of each set of parameters on this connection; none if this program does not know them.
     positions: RwLock<Vec<Option<usize>>>,
 }
 

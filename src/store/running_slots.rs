@@ -1,5 +1,5 @@
-//! The slots that requests of this process hold where gateways divide keys, and the gateways that count each: the owner of its
-//! key, and earlier owners that may still have the state.
+//! The slots that requests of this process hold where gateways divide keys, and the gateways that count each slot: the
+//! owner of its key, and earlier owners that may still have the state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,25 +28,25 @@ struct Slots {
 #[derive(Debug)]
 struct RunningSlot {
     part: PeerCharge,
-    /// The gateways that count it or counted it before; the one that it was reported to last stands last.
+    /// The gateways that count the slot or counted it before; the last one is the one it was last reported to.
     counters: Counters,
-    /// When it was reported to that one; none while that is not confirmed.
+    /// When the slot was reported to that gateway; `None` until the gateway has confirmed it.
     reported: Option<Nanos>,
 }
 
 /// The gateway that counts a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountedAt {
-    /// This one.
+    /// This gateway.
     Here,
     /// The gateway of this number.
     There(u32),
 }
 
-/// Each once.
+/// The gateways that may count a slot, each once.
 pub(super) type Counters = SmallVec<[CountedAt; 1]>;
 
-/// For how long a slot that ended is remembered: by then this process sees every new owner of its key, which may have received
+/// How long an ended slot is remembered: by then this process sees every new owner of its key, which may have received
 /// a state that still counts the slot.
 const REMEMBERED: Nanos = Nanos::from_secs(3);
 const MAX_REMEMBERED: usize = 16_384;
@@ -70,13 +70,13 @@ impl CountedAt {
 }
 
 impl RunningSlots {
-    /// `part` is held from here on, and counted at `counted_at`.
+    /// Records that a request holds `part` from now on, and that the gateway `counted_at` counts it.
     pub(super) fn begins(&self, part: PeerCharge, counted_at: CountedAt, now: Nanos) {
         let slot = RunningSlot { counters: Counters::from_slice(&[counted_at]), reported: Some(now), part };
         self.0.lock().held.insert(slot.part.slot, slot);
     }
 
-    /// Whether it is held.
+    /// Whether a request holds the slot.
     pub(super) fn has(&self, number: u64) -> bool {
         self.0.lock().held.contains_key(&number)
     }
@@ -94,7 +94,7 @@ impl RunningSlots {
         Some((part, counters))
     }
 
-    /// Slots that ended lately whose keys other gateways own now that have not been told of the end.
+    /// Slots that ended recently, whose keys now belong to other gateways that do not know of the end yet.
     pub(super) fn unreported_ends(
         &self,
         owner: impl Fn(LimitKey) -> Option<Arc<Peer>>,
@@ -113,9 +113,9 @@ impl RunningSlots {
         unreported.collect()
     }
 
-    /// The slots that have to be reported: to other gateways, and to this one. `peer` returns the gateway that counts a key now,
-    /// if it is another one, from the one that was told last. Slots that were reported at `since` or later are left out. The
-    /// others count as reported once that is confirmed (see [`RunningSlots::set_reported`]).
+    /// The slots that have to be reported: to other gateways, and to this one. `peer` returns the gateway that counts a
+    /// key now, if it is another one; it gets the gateway that was told last. Slots that were reported at `since` or
+    /// later are left out. The others count as reported once the gateway confirms (see [`RunningSlots::set_reported`]).
     pub(super) fn unreported(
         &self,
         process: u64,

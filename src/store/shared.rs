@@ -1,8 +1,8 @@
-//! The gateway's side of limits that all nodes share: what is asked of Redis, when, and what is done without it.
+//! The gateway's side of limits that all nodes share: its calls to Redis, their times, and its decisions without Redis.
 //!
-//! A request's part in Redis is asked for by a task of its own, so that a request that goes away takes nothing with it:
-//! what was taken for it is given back. Nobody waits for Redis longer than [`Settings::timeout`]; a breaker stops asking
-//! while it does not answer.
+//! A task of its own calls Redis for a request, so that the call survives a request that goes away: the task then gives
+//! back the charges. No request waits for Redis longer than [`Settings::timeout`]; a breaker stops the calls while
+//! Redis does not answer.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -59,32 +59,32 @@ use link::{Link, Script, Scripts};
 use memory::Memory;
 use slots::Slots;
 
-/// By key. Keys are keyed hashes, so nobody chooses where they lie, and a fixed hasher has all of them come in an order that
-/// a simulation sees again.
+/// A map by key. Keys are keyed hashes, so no client can choose their places in the map. The hasher is fixed, so that a
+/// simulation sees the keys in the same order in each run.
 type ByKey<T> = HashMap<LimitKey, T, BuildHasherDefault<DefaultHasher>>;
 
-/// Is told of every call.
+/// The callback for every call that has ended.
 pub type Observer = Box<dyn Fn(CallEvent) + Send + Sync>;
 
 /// A call that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallEvent {
-    /// What was asked.
+    /// The operation.
     pub op: &'static str,
-    /// What came of it.
+    /// The call's result.
     pub result: CallResult,
-    /// How long it took.
+    /// The call's duration.
     pub took: Nanos,
-    /// The requests that it charged, if it was to charge any.
+    /// The number of requests that the call was to charge; `None` for calls that do not charge.
     pub charges: Option<u64>,
 }
 
 /// States that all nodes share, in Redis.
 pub struct SharedStore(Arc<SharedNode>);
 
-/// This gateway as one of several.
+/// This gateway as one of several nodes.
 struct SharedNode {
-    /// Tells nodes apart.
+    /// The number that identifies this node.
     id: u64,
     settings: Settings,
     link: Box<dyn Scripts>,
@@ -97,64 +97,64 @@ struct SharedNode {
     coalescer: RequestCoalescer,
     leases: Leases,
     counters: EventualCounters,
-    /// How long a call takes in the mean, in nanoseconds.
+    /// The mean duration of a call, in nanoseconds.
     call_time: AtomicU64,
     breaker: Mutex<Breaker>,
-    /// Whether the breaker leaves Redis alone.
+    /// Whether the breaker keeps this node from calling Redis.
     is_away: AtomicBool,
-    /// The breaker has closed.
+    /// Notified when the breaker closes.
     recovered: Notify,
     fallback: Fallback,
     node_count: Mutex<NodeCount>,
-    /// How many nodes there are, as far as is known.
+    /// The number of nodes, as far as this node knows.
     nodes: AtomicU64,
     /// The slots that requests of this node hold.
     slots: Slots,
-    /// Changes that are on their way to Redis.
+    /// The number of changes that are on their way to Redis.
     pending: AtomicU64,
     counts: Counts,
 }
 
-/// How things stand, for reports.
+/// The status of the shared store, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedStatus {
-    /// Whether Redis is asked.
+    /// The breaker's state.
     pub breaker: BreakerState,
-    /// How many nodes there are, as far as is known.
+    /// The number of nodes, as far as this node knows.
     pub nodes: u64,
-    /// States that made no sense and were healed.
+    /// Invalid states in Redis that the script repaired or dropped.
     pub healed: u64,
     /// Tokens that this node admitted while Redis was unavailable and that Redis's bucket lacked when it recovered.
     pub overshoot: u64,
     /// Tokens that this node admitted while Redis was unavailable and has yet to reconcile.
     pub unsynced: u64,
-    /// Requests that wait for the call before theirs.
+    /// Requests that wait in a queue behind another call.
     pub waiting: u64,
     /// How far Redis's clock is ahead of this node's, in nanoseconds; behind if negative.
     pub clock_ahead: i64,
-    /// What became of tokens that were taken ahead.
+    /// The counts of leased tokens.
     pub leases: LeaseReport,
 }
 
-/// What came of a part that was asked for.
+/// The result of the shared part of a request.
 pub(super) enum Asked {
-    /// Redis decided, or what it granted before.
+    /// Redis decided, or this node did with tokens that Redis had granted or counts that it had synced.
     Charged(AllCharged, DecisionSource),
-    /// Redis could not be asked, and this node decided.
+    /// Redis was unavailable, and this node decided.
     Alone(AllCharged),
-    /// Redis could not be asked, and the limit of this position wants nothing admitted then.
+    /// Redis was unavailable, and the limit at this position then denies everything.
     Refused(usize),
 }
 
 impl SharedStore {
-    /// Connects when it is first asked. `threads` is how many threads ask.
+    /// A store that connects at its first call. `threads` is the number of threads that call Redis.
     pub fn new(settings: Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
         let link = |threads| Box::new(Link::new(settings.servers.clone(), threads)) as Box<dyn Scripts>;
         let links = (link(threads), link(1));
         Self::reached_over(links, rand::random(), settings, clock, observer)
     }
 
-    /// As the node `id`, which no other one is, that asks over the first link and sends its heartbeats over the second.
+    /// A store of the node `id`, which must be unique. It calls over the first link and sends heartbeats over the second.
     pub fn reached_over(
         (link, heartbeat_link): (Box<dyn Scripts>, Box<dyn Scripts>),
         id: u64,
@@ -189,7 +189,7 @@ impl SharedStore {
         }))
     }
 
-    /// How things stand.
+    /// The status at this time.
     pub fn report(&self) -> SharedStatus {
         let node = &self.0;
         let breaker = match node.breaker.lock().state() {
@@ -208,17 +208,17 @@ impl SharedStore {
         }
     }
 
-    /// Whether nothing is on its way to Redis that would be lost if the process ended now.
+    /// Whether the process can end now without losing changes that are on their way to Redis.
     pub fn is_settled(&self) -> bool {
         self.0.pending.load(Ordering::Relaxed) == 0
     }
 
-    /// Connects the thread that asks, if that can be done in a moment, so that its first requests need not wait for it.
+    /// Connects the calling thread, if Redis answers quickly, so that its first requests need not wait for a connection.
     pub async fn connect(&self) {
         self.0.link.open().await;
     }
 
-    /// Keeps in touch with Redis and the other nodes, for as long as it is polled.
+    /// Runs the background tasks (heartbeat, reconciliation, slots, sync) for as long as it is polled.
     pub async fn run(&self) {
         let node = &self.0;
         tokio::join!(node.keep_heartbeat(), node.keep_reconciling(), node.keep_slots(), node.keep_syncing());
@@ -228,7 +228,7 @@ impl SharedStore {
         SharedLimit::new(spec, self.0.settings.nodes.unwrap_or(1))
     }
 
-    /// The denial of a charge, if it is certain without asking.
+    /// The denial of a charge, if it is certain without a call.
     pub(super) fn denial(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
         let node = &self.0;
@@ -236,13 +236,14 @@ impl SharedStore {
         if has_own { None } else { node.memory.denial(&part, node.theirs(&part, now)) }
     }
 
-    /// Where the key of a charge stands, as far as is known.
+    /// The result that this node expects for a charge, from the key's last known state.
     pub(super) fn standing(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
         Some(self.0.memory.standing(&part, self.0.theirs(&part, now)))
     }
 
-    /// Charges what lies in Redis of one request, all or none. The request came `now`, and has `waited` for Redis so long.
+    /// Charges the shared limits of one request, all or none. The request came at `now`, and has waited for Redis for
+    /// `waited`.
     pub(super) async fn charge(
         &self,
         tables: Tables<'_>,
@@ -280,7 +281,7 @@ impl SharedStore {
         }
     }
 
-    /// What lies in the same slot of a cluster can be charged in one call.
+    /// The cluster slot of a tag: keys of the same slot can be charged in one call.
     pub(super) fn slot(&self, tag: LimitKey) -> u16 {
         self.0.link.slot(tag)
     }
@@ -302,7 +303,7 @@ impl SharedNode {
         self.redis_clocks.theirs(self.link.slot(part.tag), now)
     }
 
-    /// What Redis says to one request, if it says so in time.
+    /// Asks Redis to charge one request, and waits for the reply until the timeout.
     async fn ask(
         self: &Arc<Self>,
         parts: &[ChargePart],
@@ -312,7 +313,7 @@ impl SharedNode {
         if self.is_away() || *waited >= self.settings.timeout {
             return Err(Down);
         }
-        // of several requests at once only those pass that leave the floor, one after the other
+        // with a floor, each request has to be checked after the charge of the one before, so requests cannot be merged
         let asks_first = parts.windows(2).any(|pair| matches!(pair, [one, other] if one.key == other.key));
         let mergeable = !asks_first && parts.iter().all(|part| !part.rule().holds() && !part.rule().denials_count());
         let slot = parts.iter().any(|part| part.rule().holds()).then(|| self.slots.next());
@@ -332,7 +333,7 @@ impl SharedNode {
         Ok(charged)
     }
 
-    /// Takes what one request costs from what this node holds, which may have to be asked for first.
+    /// Charges one request to the tokens that this node leases; the node may have to ask for more of them first.
     async fn charge_leased(
         self: &Arc<Self>,
         part: &ChargePart,
@@ -356,7 +357,7 @@ impl SharedNode {
         }
     }
 
-    /// How many tokens each token of `limit` is for this node: it has a share only while Redis is unavailable.
+    /// The factor on each cost: more than 1 only where this node has a share of the limit, while Redis is unavailable.
     fn times(&self, limit: &SharedLimit) -> u64 {
         match self.is_away() {
             true => share(limit.sharing.on_store_down, self.nodes.load(Ordering::Relaxed)),
@@ -364,7 +365,7 @@ impl SharedNode {
         }
     }
 
-    /// Decides on what this node counts by itself; a key that is new to it is asked for.
+    /// Decides by the counts of this node; asks Redis for a key that is new to it.
     async fn charge_eventual(
         self: &Arc<Self>,
         limit: &SharedLimit,
@@ -386,7 +387,7 @@ impl SharedNode {
         Ok((charged, DecisionSource::Store))
     }
 
-    /// What is heard of a call, if it is in time: in what the request has left of it.
+    /// Waits for a call's result, for as long as the request's timeout allows; adds the wait to `waited`.
     async fn hear(&self, heard: oneshot::Receiver<Heard>, waited: &mut Nanos) -> Heard {
         let (asked, left) = (self.clock.now(), self.settings.timeout.saturating_sub(*waited));
         let heard = timeout(left.to_duration(), heard).await;
@@ -394,14 +395,14 @@ impl SharedNode {
         heard.ok().and_then(Result::ok).unwrap_or(Err(Down))
     }
 
-    /// A call or a heartbeat while Redis is asked came out like this.
+    /// Notes the `health` that a call or heartbeat showed; may open the breaker.
     fn called(&self, health: Health) {
         let mut breaker = self.breaker.lock();
         if breaker.called(health, self.settings.timeout, self.clock.now()) {
             self.is_away.store(true, Ordering::Relaxed);
             drop(breaker);
             tracing::warn!("Redis does not answer; limits that nodes share are enforced as their `on_store_down` says");
-            // answers that are still to come are of use to nobody
+            // no request waits long enough for the replies that are still to come
             self.link.give_up();
         }
     }

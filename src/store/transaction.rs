@@ -30,13 +30,13 @@ type Decisions = SmallVec<[Option<Charged>; 4]>;
 /// Positions in a batch.
 type Positions = SmallVec<[usize; 4]>;
 
-/// Where charges are decided.
+/// A place where charges are decided.
 enum Site {
     /// In memory.
     Here,
     /// In memory, because no other gateway can be reached.
     Alone,
-    /// By this gateway.
+    /// By this other gateway.
     Peer(Arc<Peer>, StandsIn),
     /// In Redis, in one call.
     Redis,
@@ -49,9 +49,9 @@ type StandsIn = bool;
 struct Group {
     site: Site,
     positions: Positions,
-    /// How often that was tried in vain.
+    /// How often the transaction tried this without success.
     tried: usize,
-    /// How often because a gateway did not answer.
+    /// How often it did so because a gateway did not answer.
     unanswered: usize,
 }
 
@@ -61,7 +61,7 @@ impl Group {
     }
 }
 
-/// The most gateways that are asked for one charge and do not answer.
+/// How many gateways may fail to answer for one charge, before this gateway decides alone.
 const MAX_UNANSWERED: usize = 2;
 /// A charge that was tried this often is decided by the next gateway, whoever owns the key.
 const OFTEN: usize = 4;
@@ -170,7 +170,7 @@ impl<'a> ChargeTransaction<'a> {
         here.into_iter().chain(owned).chain(redis).collect()
     }
 
-    /// Where the charges of `group` are decided, whose gateway did not answer, or, without an `outcome`, whose states have moved.
+    /// The groups to try after `group`, whose gateway did not decide, or whose states have moved if there is no `outcome`.
     fn others(&self, batch: &mut [Charge], group: &Group, outcome: Option<Outcome>) -> Vec<Group> {
         let tried = group.tried.saturating_add(1);
         let is_answered = matches!(outcome, None | Some(Outcome::NotOwner(_)));
@@ -178,7 +178,7 @@ impl<'a> ChargeTransaction<'a> {
         let mut groups = Vec::new();
         for position in &group.positions {
             let Some((owners, limit)) = self.owned(&batch[*position]) else { continue };
-            // the gateway that did not answer may still charge the old slot: a late answer gives that one back
+            // the gateway that did not answer may still charge the old slot: a late reply gives that slot back
             batch[*position].slot = owners.slot(limit, &batch[*position]);
             let decider = match (outcome, &group.site) {
                 (Some(Outcome::NotOwner(owner)), Site::Peer(asked, _)) => {
@@ -244,8 +244,8 @@ impl<'a> ChargeTransaction<'a> {
         Ok(())
     }
 
-    /// Charges keys of one hash slot in Redis. `waited` is how long the request has waited for Redis. The error is the position
-    /// of a limit that denies while Redis is unavailable.
+    /// Charges keys of one hash slot in Redis. `waited` is how long the request has waited for Redis. The error is the
+    /// position of a limit that denies while Redis is unavailable.
     async fn charge_shared(
         &self,
         batch: &mut [Charge],

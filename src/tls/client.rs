@@ -1,4 +1,4 @@
-//! The side that connects.
+//! TLS for outgoing connections.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 
 use super::{TlsFault, certificates_in};
 
-/// A certificate with those between it and one that the server believes, and its key; both in PEM.
+/// A certificate chain, up to an authority that the server trusts, and its private key; both in PEM.
 #[derive(Clone, Copy)]
 pub struct ClientCertificate<'a> {
-    /// The certificate first.
+    /// The chain, the client's own certificate first.
     pub certificates: &'a [u8],
-    /// The key.
+    /// The private key.
     pub key: &'a [u8],
 }
 
-/// What connections take. `authorities`, in PEM, are believed and nobody else; where they are absent, those of the system
-/// are, which are read from where it has them.
+/// The TLS settings of outgoing connections. They trust the `authorities`, in PEM, and no others; without `authorities`,
+/// they trust those of the operating system, read from its usual place.
 pub fn client(authorities: Option<&[u8]>, identity: Option<ClientCertificate<'_>>) -> Result<TlsClient, TlsFault> {
     let provider = Arc::new(ring::default_provider());
     let versions = TlsClient::builder_with_provider(provider).with_safe_default_protocol_versions();

@@ -1,8 +1,8 @@
-//! The side that is connected to.
+//! TLS for incoming connections.
 //!
-//! Which certificate a client is shown follows from the name that it asks for (SNI) and the names in the certificates:
-//! a whole name goes before a wildcard, which stands for one label, and whoever asks for no name or for one that no
-//! certificate has is shown the first. The same choice says which certificate a request's host belongs to.
+//! The server name of a client (SNI) and the names in the certificates decide which certificate the gateway presents:
+//! a full name takes precedence over a wildcard, which stands for one label. A client that sends no name, or an unknown
+//! one, gets the first certificate. The same choice says which certificate a request's host belongs to.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,11 +20,11 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use super::{TlsFault, authorities, certificates_in};
 use crate::units::Nanos;
 
-/// A certificate with its key, and what its first part says.
+/// A certificate chain with its private key, and the names and validity of its first certificate.
 pub struct Certificate {
     shown: Arc<CertifiedKey>,
     names: Vec<String>,
-    /// From when to when it holds.
+    /// The start and the end of the certificate's validity.
     valid: (Nanos, Nanos),
 }
 
@@ -33,43 +33,43 @@ pub struct Certificate {
 pub struct Certificates {
     all: Vec<Certificate>,
     whole: HashMap<String, usize>,
-    /// By what follows the first label.
+    /// Wildcard names without `*.`, each with the position of its certificate.
     wildcards: HashMap<String, usize>,
 }
 
-/// Whose certificates clients have to show.
+/// The client certificates that a listener asks for.
 #[derive(Clone, Copy)]
 pub struct ClientCertificates<'a> {
-    /// The authorities that are believed, in PEM.
+    /// The trusted authorities, in PEM.
     pub authorities: &'a [u8],
-    /// Whether a client without one is turned away.
+    /// Whether the listener rejects a client without a certificate.
     pub required: bool,
 }
 
-/// On which terms clients come in.
+/// The TLS terms for clients of a listener.
 #[derive(Clone, Copy)]
 pub struct ClientTlsTerms<'a> {
-    /// Absent where clients are asked for none.
+    /// Client certificates; absent if the listener asks for none.
     pub clients: Option<ClientCertificates<'a>>,
-    /// Whether TLS 1.2 is spoken beside 1.3.
+    /// Whether the listener accepts TLS 1.2 beside 1.3.
     pub allows_1_2: bool,
-    /// Whether HTTP/2 is offered beside HTTP/1.1.
+    /// Whether the listener offers HTTP/2 beside HTTP/1.1.
     pub offers_http2: bool,
 }
 
-/// What a listener takes.
+/// The TLS settings of a listener.
 #[derive(Clone, Debug)]
 pub struct TlsServer {
-    /// What the library takes.
+    /// The configuration of the TLS library.
     pub config: Arc<ServerConfig>,
-    /// What it shows.
+    /// The certificates that the listener presents.
     pub certificates: Arc<Certificates>,
 }
 
 // === impl Certificate ===
 
 impl Certificate {
-    /// Reads a certificate, with those between it and one that clients believe after it, and its key; both in PEM.
+    /// Reads a certificate chain, up to an authority that clients trust, and its private key; both in PEM.
     pub fn read(certificates: &[u8], key: &[u8]) -> Result<Self, TlsFault> {
         let chain = certificates_in(certificates).ok_or(TlsFault::Certificate)?;
         let first = chain.first().ok_or(TlsFault::Certificate)?;
@@ -84,12 +84,12 @@ impl Certificate {
         Ok(Self { shown: Arc::new(shown), names, valid })
     }
 
-    /// From when to when it holds.
+    /// The start and the end of the certificate's validity.
     pub const fn valid(&self) -> (Nanos, Nanos) {
         self.valid
     }
 
-    /// The hosts that it is for, in lower case; `*.` stands for one label.
+    /// The certificate's host names, in lower case; `*.` stands for one label.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -101,7 +101,7 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// The names in a certificate, and from when to when it holds.
+/// The names in a certificate, and the start and end of its validity.
 fn contents(certificate: &CertificateDer<'_>) -> Option<(Vec<String>, (Nanos, Nanos))> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let names = certificate.subject_alternative_name().ok()?;
@@ -114,7 +114,7 @@ fn contents(certificate: &CertificateDer<'_>) -> Option<(Vec<String>, (Nanos, Na
     Some((names.collect(), (at(validity.not_before.timestamp()), at(validity.not_after.timestamp()))))
 }
 
-/// The common name in the subject of a certificate.
+/// The common name in the subject of a certificate, if there is exactly one.
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let mut names = certificate.subject().iter_common_name();
@@ -127,7 +127,7 @@ pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
 // === impl Certificates ===
 
 impl Certificates {
-    /// Where two have the same name, the first is shown.
+    /// Indexes the certificates by name. If two have the same name, the first one is presented.
     pub fn new(all: Vec<Certificate>) -> Self {
         let (mut whole, mut wildcards) = (HashMap::new(), HashMap::new());
         for (position, certificate) in all.iter().enumerate() {
@@ -141,26 +141,26 @@ impl Certificates {
         Self { all, whole, wildcards }
     }
 
-    /// The position of the certificate for `host`, in lower case.
+    /// The position of the certificate for `host`, which is in lower case; the first one if no certificate has that name.
     pub fn choose(&self, host: &str) -> usize {
         let rest = || host.split_once('.').map(|(_, rest)| rest);
         let found = self.whole.get(host).or_else(|| self.wildcards.get(rest()?));
         found.copied().unwrap_or_default()
     }
 
-    /// The position of the certificate that a client is shown who asks for `name`.
+    /// The position of the certificate for a client that sends `name` as its server name.
     pub fn shown_for(&self, name: Option<&str>) -> usize {
         name.map(|name| self.choose(&name.to_ascii_lowercase())).unwrap_or_default()
     }
 
-    /// The positions of those that no client is ever shown: each of their names stands in an earlier one.
+    /// The positions of certificates that no client ever gets: an earlier certificate has each of their names.
     pub fn never_shown(&self) -> impl Iterator<Item = usize> {
         let shown =
             |position: &usize| self.whole.values().chain(self.wildcards.values()).any(|other| other == position);
         (1..self.all.len()).filter(move |position| !shown(position))
     }
 
-    /// All of them.
+    /// All certificates.
     pub fn all(&self) -> &[Certificate] {
         &self.all
     }
@@ -173,7 +173,7 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// What a listener takes that shows `certificates`.
+/// The TLS settings of a listener that presents `certificates`.
 pub fn server(certificates: Certificates, terms: ClientTlsTerms<'_>) -> Result<TlsServer, TlsFault> {
     let certificates = Arc::new(certificates);
     let provider = Arc::new(ring::default_provider());

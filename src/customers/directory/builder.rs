@@ -1,4 +1,4 @@
-//! Builds the rows of a directory, and collects every fault of its file.
+//! Builds the index of a directory from rows, and collects all faults of the text.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use super::row::{Content, Row, RowSet, Rows};
 use crate::customers::Customer;
 use crate::ruleset::PlanId;
 
-/// A directory while its file is read.
+/// A directory while its text is read.
 pub(super) struct DirectoryBuilder<'d> {
     hashes: &'d Hashes,
-    /// The directory so far. A customer that stays as it is keeps its place in memory.
+    /// The index so far. An unchanged customer keeps its copy in memory.
     before: &'d CredentialIndex,
     interner: &'d mut Interner,
     groups: &'d GroupTable,
     credentials: Vec<CredentialRow>,
     customers: Vec<CustomerRow>,
     has_hashed: bool,
-    /// The name of the last customer: several credentials of one customer often stand together.
+    /// The name of the last customer: rows of one customer often follow each other.
     last_name: Option<Arc<str>>,
     faults: Faults,
 }
 
-/// A row with a valid credential. There is no customer if the rest of the row is wrong.
+/// A row with a valid credential; `customer` is absent if the rest of the row has faults.
 struct CredentialRow {
     hash: KeyedHash,
     line: u32,
@@ -61,7 +61,7 @@ impl<'d> DirectoryBuilder<'d> {
         }
     }
 
-    /// The customer of a row, if all of the row is valid.
+    /// The customer of a row, if the whole row is valid.
     fn customer(&mut self, line: u64, row: &Row<'_>, hash: Option<KeyedHash>) -> Option<Arc<Customer>> {
         let groups = self.interner.groups(row, self.groups).map_err(|fault| self.faults.add(line, fault)).ok();
         let inherited = groups.as_ref().and_then(|groups| groups.as_ref()?.plan());
@@ -82,7 +82,7 @@ impl<'d> DirectoryBuilder<'d> {
         Some(unchanged.cloned().unwrap_or_else(|| Arc::new(customer)))
     }
 
-    /// The terms of a row; its plan may be that of its groups, if those are `known`.
+    /// The terms of a row; if its groups are `known` to be valid, a row that gets no plan is a fault.
     fn terms(
         &mut self,
         line: u64,
@@ -93,7 +93,7 @@ impl<'d> DirectoryBuilder<'d> {
         if let Some(known) = self.interner.known(row, inherited).filter(|terms| terms.plan.is_some()) {
             return Some(known);
         }
-        // a further fault would only be counted, and finding its words takes long
+        // a further fault would only be counted, and formatting its message takes long
         if self.faults.is_full() {
             self.faults.more = self.faults.more.saturating_add(1);
             return None;
@@ -106,7 +106,7 @@ impl<'d> DirectoryBuilder<'d> {
         terms
     }
 
-    /// The rows of the directory, or everything that is wrong with the file.
+    /// The index of the directory, or all faults of the text.
     pub(super) fn finish(mut self) -> Result<CredentialIndex, Faults> {
         self.find_conflicts();
         if !self.faults.is_empty() {
@@ -118,9 +118,9 @@ impl<'d> DirectoryBuilder<'d> {
         Ok(CredentialIndex::new(entries, self.has_hashed))
     }
 
-    /// The directory with these `rows`, and what is wrong with them. Credentials of rows that are wrong stay as they were.
+    /// The index with these `rows`, and the faults of the text. Credentials of rows with faults keep their old customer.
     ///
-    /// Errors: what is wrong with the first line.
+    /// Errors: the faults, if one is in the first line.
     pub(super) fn finish_with_faults(mut self, rows: RowSet) -> Result<(CredentialIndex, Faults), Faults> {
         if self.faults.faults.iter().any(|(line, _)| *line == 1) {
             return Err(self.faults);
@@ -144,7 +144,7 @@ impl<'d> DirectoryBuilder<'d> {
         Ok((index, self.faults))
     }
 
-    /// Drops the rows that a later one of the same credential takes the place of.
+    /// Drops the rows that a later row of the same credential replaces.
     fn drop_replaced(&mut self) {
         self.credentials.sort_unstable_by_key(|row| (row.hash, row.line));
         let mut replaced = HashSet::new();
@@ -159,8 +159,8 @@ impl<'d> DirectoryBuilder<'d> {
         }
     }
 
-    /// Sorts the rows, and finds those that contradict each other: the lines of the rows of customers who disagree with
-    /// themselves.
+    /// Sorts the rows, and adds a fault for each repeated credential and each contradiction between rows of a customer.
+    /// Returns the lines of the customers with contradictions.
     fn find_conflicts(&mut self) -> HashSet<u32> {
         self.credentials.sort_unstable_by_key(|row| (row.hash, row.line));
         for rows in self.credentials.chunk_by(|a, b| a.hash == b.hash) {
@@ -216,7 +216,7 @@ fn bounded(line: u64) -> u32 {
     u32::try_from(line).unwrap_or(u32::MAX)
 }
 
-/// What two rows of a customer do not agree on.
+/// The name of the first field in which two rows of a customer contradict each other.
 fn disagreement(one: &Arc<CustomerTerms>, other: &Arc<CustomerTerms>) -> Option<&'static str> {
     match () {
         () if Arc::ptr_eq(one, other) => None,

@@ -6,25 +6,25 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::ruleset::key::sha256;
 
-/// What stands before a credential's SHA-256 where that is written in its place.
+/// The prefix of a credential that is written as its SHA-256.
 const PREFIX: &[u8] = b"sha256:";
-/// How many digits of a credential's SHA-256 name it where nobody is to learn it.
+/// The number of digits of a credential's SHA-256 in its id, which does not reveal the credential.
 const ID_DIGITS: usize = 12;
 
-/// A keyed hash of a credential or of a name. Two of them are equal by chance as often as any 128 bits.
+/// A keyed hash of 128 bits, of a credential or of a name.
 pub(super) type KeyedHash = [u64; 2];
 
 /// A credential as a directory writes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WrittenCredential<'t> {
-    /// As it is presented.
+    /// The credential itself, as clients present it.
     Plain(&'t [u8]),
-    /// By its SHA-256.
+    /// The SHA-256 of the credential.
     Hashed([u8; 32]),
 }
 
 impl<'t> WrittenCredential<'t> {
-    /// Reads a row's credential; `None` if it begins like a hash and is none.
+    /// Reads a row's credential; `None` if it begins with `sha256:` and no valid hash follows.
     pub(super) fn read(text: &'t [u8]) -> Option<Self> {
         match text.split_at_checked(PREFIX.len()) {
             Some((prefix, digits)) if prefix.eq_ignore_ascii_case(PREFIX) => from_hex(digits).map(Self::Hashed),
@@ -32,7 +32,7 @@ impl<'t> WrittenCredential<'t> {
         }
     }
 
-    /// The SHA-256 of a credential that is presented.
+    /// The SHA-256 of a credential that a client presents.
     pub(super) fn hashed(presented: &[u8]) -> Self {
         Self::Hashed(sha256(presented))
     }
@@ -45,8 +45,8 @@ pub fn field_of(presented: &[u8]) -> String {
     PREFIX.iter().copied().map(char::from).chain(digits).collect()
 }
 
-/// The first digits of the SHA-256 of a credential, however a directory writes that: enough to tell the few credentials of a
-/// customer apart, and no use to present one.
+/// The id of a key: the first digits of its SHA-256, however the directory writes it. It tells the few credentials of a
+/// customer apart, and cannot be presented as a credential.
 pub(super) fn key_id(written: &str) -> String {
     let hashed = match WrittenCredential::read(written.as_bytes()) {
         Some(WrittenCredential::Hashed(_)) => written.to_ascii_lowercase(),
@@ -55,7 +55,7 @@ pub(super) fn key_id(written: &str) -> String {
     hashed.chars().skip(PREFIX.len()).take(ID_DIGITS).collect()
 }
 
-/// Whether this may be such an id, and is no credential.
+/// Whether the text has the form of such an id.
 pub fn is_key_id(text: &str) -> bool {
     text.len() == ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -73,7 +73,7 @@ fn from_hex(digits: &[u8]) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Makes keyed hashes; its seed is a secret.
+/// The maker of keyed hashes; its seed is a secret.
 #[derive(Clone, Copy)]
 pub(super) struct Hashes(SipHasher13);
 
@@ -82,7 +82,7 @@ impl Hashes {
         Self(SipHasher13::new_with_key(seed))
     }
 
-    /// A text that presents itself as a hash is another credential than the one it is the hash of.
+    /// Presenting the written hash of a credential does not match that credential: the two kinds have different tags.
     pub(super) fn credential(&self, credential: WrittenCredential<'_>) -> KeyedHash {
         match credential {
             WrittenCredential::Plain(text) => self.tagged(0, text),

@@ -1,6 +1,6 @@
-//! Reads a directory from CSV, and writes rows of one.
+//! Reads a directory from CSV, and writes rows as CSV.
 //!
-//! Spaces around fields do not count, blank lines are skipped, and `\r` ends a line as `\n` and `\r\n` do.
+//! Spaces around fields are ignored, blank lines are skipped, and `\r` ends a line like `\n` and `\r\n`.
 
 use csv::{ByteRecord, ReaderBuilder, Trim, WriterBuilder};
 use memchr::memchr_iter;
@@ -32,7 +32,7 @@ pub(super) fn read(text: &str, rows: &mut impl Rows) {
     }
 }
 
-/// Fields as a line of CSV, without its end.
+/// Fields as a line of CSV, without the line end.
 pub(super) fn record<'f>(fields: impl Iterator<Item = &'f str>) -> String {
     let mut writer = WriterBuilder::new().from_writer(Vec::new());
     // writing to memory does not fail
@@ -41,7 +41,7 @@ pub(super) fn record<'f>(fields: impl Iterator<Item = &'f str>) -> String {
     String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned()
 }
 
-/// Counts lines up to the record that was read last.
+/// Counts lines up to the latest record.
 struct LineCounter<'t> {
     text: &'t [u8],
     at: usize,
@@ -49,7 +49,7 @@ struct LineCounter<'t> {
 }
 
 impl LineCounter<'_> {
-    /// The line on which a record begins, behind the line ends before it.
+    /// The line on which a record begins, after the blank lines before it.
     fn line_of(&mut self, record: &ByteRecord) -> u64 {
         let start = record.position().and_then(|position| usize::try_from(position.byte()).ok()).unwrap_or(self.at);
         let rest = self.text.get(start..).unwrap_or_default();
@@ -61,7 +61,7 @@ impl LineCounter<'_> {
     }
 }
 
-/// Where in a record each of [`COLUMNS`] is, and each level.
+/// The position of each of [`COLUMNS`] in a record, and of each level of groups.
 struct Columns {
     positions: [Option<usize>; COLUMNS.len()],
     levels: [Option<usize>; MOST_LEVELS],

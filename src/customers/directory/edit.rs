@@ -1,4 +1,4 @@
-//! Changes of one customer: its rows before, as text, and what they become. Where the rows stand is no matter here.
+//! Changes of one customer: from its rows, as text, to its new rows. Independent of where the rows are stored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,59 +16,58 @@ use super::yaml;
 use crate::ruleset::groups::COLUMNS;
 use crate::ruleset::overrides::OverridesReader;
 
-/// What stands in a row, by the names of columns; a column in which nothing stands is left out. No `Debug`: a credential is
-/// in it.
+/// The text of a row by column name; empty columns are left out. No `Debug`: it contains a credential.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowText(BTreeMap<String, String>);
 
-/// What is to become of a customer.
+/// A change of a customer.
 pub enum Change {
-    /// It has these terms, and no others.
+    /// The customer gets these terms and loses its others.
     Put {
-        /// What stands in the columns.
+        /// The text of the columns.
         terms: Terms,
-        /// The first key of a customer who is not there yet.
+        /// The first key of a new customer.
         key: NewKey,
-        /// Whether a customer who is there is left alone.
+        /// Whether the change is refused if the customer exists.
         is_new: bool,
     },
-    /// It has these terms beside its others.
+    /// The customer gets these terms and keeps its others.
     Patch(Terms),
-    /// It has one more key, which differs from its first one in these terms.
+    /// The customer gets one more key, whose row copies that of its first key except for these terms.
     AddKey(NewKey, Terms),
-    /// It has one more key, and its others only until a moment, written like `2027-12-31T18:00:00Z`; at once no more without
-    /// one.
+    /// The customer gets a new key, and its other keys end at a time, written like `2027-12-31T18:00:00Z`; without a time
+    /// they are removed at once.
     Rotate(NewKey, Option<String>),
-    /// It has the key with this id no more.
+    /// The customer loses the key with this id.
     RemoveKey(String),
-    /// It has no key any more, and is gone.
+    /// The customer is removed with all its keys.
     Remove,
 }
 
-/// What is to stand in columns; nothing in those without a text.
+/// The new text of columns; `None` clears a column.
 pub type Terms = BTreeMap<String, Option<String>>;
 
-/// A credential that was made up.
+/// A newly generated credential.
 pub struct NewKey {
-    /// As a directory writes it: `sha256:` and 64 digits.
+    /// The credential as a directory writes it: `sha256:` and 64 digits.
     pub credential: String,
-    /// Until when it is good, if not for ever.
+    /// The time when the credential expires, if it does.
     pub valid_until: Option<String>,
 }
 
 /// A customer's rows before and after a change.
 #[derive(Clone)]
 pub struct Changed {
-    /// Before; empty for a customer who was not there.
+    /// The rows before; empty for a new customer.
     pub before: Vec<RowText>,
-    /// After; empty for a customer who is gone.
+    /// The rows after; empty for a removed customer.
     pub after: Vec<RowText>,
 }
 
-/// Why rows are not changed.
+/// The reason why rows are not changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// The configuration does not say that they may be, or how.
+    /// The configuration does not allow changes, or does not say how to make them.
     #[error(
         "the customers cannot be changed here: `customers.directory` needs `writable: true` beside `file`, or `put` and \
          `delete` in `postgres`"
@@ -77,25 +76,25 @@ pub enum ChangeError {
     /// There is no such customer.
     #[error("no customer in the directory is called that")]
     NoCustomer,
-    /// There is one already.
+    /// There is a customer with this name already.
     #[error("there is a customer of this name already")]
     Exists,
-    /// There is no such key.
+    /// The customer has no such key.
     #[error("the customer has no key of this id")]
     NoKey,
-    /// A customer is known by its keys.
+    /// The key is the customer's last one, and a customer needs a key.
     #[error("this is the customer's last key: add another one first, or delete the customer")]
     LastKey,
     /// The directory would refuse the rows.
     #[error("{0}")]
     Invalid(String),
-    /// What is there does not let the change be made.
+    /// The current content of the file or database prevents the change.
     #[error("{0}")]
     Conflict(String),
-    /// What keeps the rows cannot be reached or written.
+    /// The file or database cannot be reached or written.
     #[error("{0}")]
     Unavailable(String),
-    /// The rows may be changed or not: what keeps them became unavailable in between.
+    /// The outcome is unknown: the database became unavailable during the change.
     #[error("nobody knows whether the change was made: {0}")]
     Unknown(String),
 }
@@ -103,7 +102,7 @@ pub enum ChangeError {
 // === impl RowText ===
 
 impl RowText {
-    /// What stands in a row that was read.
+    /// The text of a row that was read.
     fn of(row: &Row<'_>, levels: &[impl AsRef<str>]) -> Self {
         let Row { credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups } =
             *row;
@@ -113,12 +112,12 @@ impl RowText {
         all.map(|(column, text)| (column, String::from_utf8_lossy(text))).collect()
     }
 
-    /// What stands in a column; empty where nothing does.
+    /// The text of a column; empty if the column is.
     pub fn get(&self, column: &str) -> &str {
         self.0.get(column).map(String::as_str).unwrap_or_default()
     }
 
-    /// Has `text` stand in a column.
+    /// Sets the text of a column; an empty text clears it.
     fn set(&mut self, column: &str, text: &str) {
         match text.trim() {
             "" => drop(self.0.remove(column)),
@@ -131,17 +130,17 @@ impl RowText {
         yaml::overrides_as_json(self.get("overrides"))
     }
 
-    /// The columns in which something stands, and what.
+    /// The columns that are not empty, with their text.
     pub fn columns(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(column, text)| (column.as_str(), text.as_str()))
     }
 
-    /// What names its key, and is no use to whoever wants to use that.
+    /// The id of the row's key; it is no use as a credential.
     pub fn key_id(&self) -> String {
         key_id(self.get("credential"))
     }
 
-    /// The same row for another key.
+    /// A copy of the row for another key.
     fn with_key(&self, key: &NewKey) -> Self {
         let mut row = self.clone();
         row.set("credential", &key.credential);
@@ -153,7 +152,7 @@ impl RowText {
         terms.iter().for_each(|(column, text)| self.set(column, text.as_deref().unwrap_or_default()));
     }
 
-    /// Has the key be good until `end` at most.
+    /// Makes the key expire at `end`, unless it expires earlier.
     fn end_by(&mut self, end: &str) {
         let zone = Some(self.get("time_zone")).filter(|zone| !zone.is_empty());
         let zone = zone.and_then(|zone| TimeZone::get(zone).ok());
@@ -176,12 +175,12 @@ impl<'t, T: AsRef<str>> FromIterator<(&'t str, T)> for RowText {
     }
 }
 
-/// Collects the rows of a text as they stand there.
+/// Collects the rows of a text as they are written there.
 pub(super) struct RowTexts<'g> {
     levels: &'g [Arc<str>],
-    /// Each with the line on which it begins.
+    /// The rows, each with the line on which it begins.
     pub(super) rows: Vec<(u64, RowText)>,
-    /// What keeps other rows from being read.
+    /// The faults of rows that cannot be read.
     pub(super) faults: Faults,
 }
 
@@ -212,7 +211,7 @@ impl Rows for RowTexts<'_> {
 // === impl Change ===
 
 impl Change {
-    /// The rows of `customer` after this change of those `before`; `levels` are those of groups.
+    /// The rows of `customer` after this change, made from the rows `before`; `levels` are the levels of groups.
     pub(super) fn apply(
         &self,
         customer: &str,
@@ -268,19 +267,19 @@ impl Change {
 // === impl Changed ===
 
 impl Changed {
-    /// The rows that there were not before, or not like this.
+    /// The rows that are new or changed.
     pub(super) fn put(&self) -> impl Iterator<Item = &RowText> {
         self.after.iter().filter(|row| !self.before.contains(row))
     }
 
-    /// The rows whose credentials are there no more.
+    /// The rows whose credentials are removed.
     pub(super) fn deleted(&self) -> impl Iterator<Item = &RowText> {
         let stays = |old: &RowText| self.after.iter().any(|row| row.get("credential") == old.get("credential"));
         self.before.iter().filter(move |old| !stays(old))
     }
 }
 
-/// Rows of a customer as a directory would take them. Errors: why it would not.
+/// A table of a customer's rows, read as a directory reads them. Errors: the directory would refuse the rows.
 pub(super) fn table_of(
     rows: &[RowText],
     reader: &Arc<dyn OverridesReader>,
@@ -290,7 +289,7 @@ pub(super) fn table_of(
         .map_err(|faults| ChangeError::Invalid(faults.reasons()))
 }
 
-/// Rows as a directory in CSV.
+/// The rows as a directory in CSV.
 pub(super) fn csv_of(rows: &[RowText], groups: &GroupTable) -> String {
     let own = COLUMNS.into_iter().filter(|column| !matches!(*column, "level" | "group"));
     let columns: Vec<&str> = own.chain(groups.levels().iter().map(|level| &**level)).collect();
@@ -354,7 +353,7 @@ mod tests {
             rows.iter().map(|row| format!("{} {}", row.get("credential"), row.get("valid_until"))).collect::<Vec<_>>()
         };
         assert_eq!(ends(None), ["d "]);
-        // the last day of the year ends there an hour before it does in UTC
+        // in Berlin, the last day of the year ends an hour earlier than in UTC
         let end = "2027-12-31T23:00:00Z";
         assert_eq!(ends(Some(end)), [&format!("a {end}"), "b 2027-12-31", &format!("c {end}"), "d "]);
     }

@@ -1,16 +1,16 @@
-//! What can be wrong with a directory.
+//! The faults of a directory.
 
 use std::sync::Arc;
 
 use crate::ruleset::overrides::InvalidOverride;
 
-/// How many faults are kept; further ones are only counted.
+/// The maximum number of faults that are kept; further ones are only counted.
 const MOST_FAULTS: usize = 1_000;
 
-/// The longest name of a customer, in bytes.
+/// The maximum length of a name, in bytes.
 pub(super) const MAX_NAME: usize = 256;
 
-/// One thing that is wrong with a directory. Never holds a credential.
+/// A fault of a directory. Never contains a credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// There is no header line.
@@ -19,19 +19,19 @@ pub enum Fault {
     /// A column is missing.
     #[error("the column `{0}` is missing")]
     MissingColumn(&'static str),
-    /// A column is there twice.
+    /// A column appears twice.
     #[error("the column `{0}` is there twice")]
     RepeatedColumn(String),
-    /// The column at this position (from 1) has another name than those known. A file without a header line begins with
-    /// a credential, so the name is not told.
+    /// The column at this position (from 1) has an unknown name. The message does not contain the name: a file without a
+    /// header line begins with a credential.
     #[error("the column {0} has an unknown name")]
     UnknownColumn(usize),
     /// A line has more or fewer fields than the header.
     #[error("the line has {found} fields and the header {expected}")]
     FieldCount {
-        /// How many the line has.
+        /// The number of fields in the line.
         found: usize,
-        /// How many the header has.
+        /// The number of fields in the header.
         expected: usize,
     },
     /// A field holds a line break.
@@ -46,39 +46,39 @@ pub enum Fault {
     /// A customer's name is too long or holds control characters.
     #[error("the customer's name is longer than {MAX_NAME} bytes or holds control characters")]
     BadName,
-    /// The credential begins like a hash and is none.
+    /// The credential begins with `sha256:`, but no valid hash follows.
     #[error("the credential begins with `sha256:` and goes on with something else than 64 hexadecimal digits")]
     BadHash,
-    /// There is no such plan.
+    /// The plan does not exist.
     #[error("plan: {0}")]
     Plan(InvalidOverride),
-    /// There is no such time zone.
+    /// The time zone does not exist.
     #[error("time_zone: {0}")]
     TimeZone(InvalidOverride),
-    /// The overrides are not understood.
+    /// The overrides are invalid.
     #[error("overrides: {0}")]
     Overrides(InvalidOverride),
-    /// The time from when on the credential is not valid any more is no time.
+    /// The expiry of the credential is neither a date nor a time.
     #[error("`valid_until` is neither a date like `2027-12-31` nor a time like `2027-12-31T18:00:00Z`")]
     BadValidUntil,
-    /// Whether the customer is suspended is not said.
+    /// The `suspended` field is neither true nor false.
     #[error("`suspended` is neither `true` nor `false`")]
     BadSuspended,
-    /// The credential is in the file already.
+    /// An earlier line has the same credential.
     #[error("the credential is that of line {0} again")]
     RepeatedCredential(u64),
-    /// Another row of the customer says something else about it.
+    /// Another row of the same customer has other terms.
     #[error("the customer has another {what} on line {line}")]
     Disagrees {
-        /// About what.
+        /// The field with another value.
         what: &'static str,
-        /// Where.
+        /// The line of the other row.
         line: u64,
     },
-    /// The groups are those of a level that there is not.
+    /// `groups` names a level that does not exist.
     #[error("`groups` names a level that is none of `customers.groups.levels`")]
     UnknownLevel,
-    /// A group's own level is none.
+    /// The level of a group does not exist.
     #[error("`level` is none of `customers.groups.levels`")]
     BadLevel,
     /// A group's name is too long or holds control characters.
@@ -87,45 +87,45 @@ pub enum Fault {
     /// The file of groups does not list the group.
     #[error("the {level} {name:?} is not in the file of groups")]
     UnknownGroup {
-        /// Its level.
+        /// The level of the group.
         level: Arc<str>,
-        /// What it is called here.
+        /// The name of the group.
         name: Box<str>,
     },
-    /// A group belongs to itself, to one within it or to another of its level.
+    /// A group would belong to itself, to a group within it, or to another group of its own level.
     #[error(
         "a group of the level {level} cannot belong to one of the level {of}: levels go from the outermost to the innermost"
     )]
     NotOuter {
         /// The level of the group.
         level: Arc<str>,
-        /// That of the one it is to belong to.
+        /// The level of the group that it would belong to.
         of: Arc<str>,
     },
-    /// Two of the groups named do not belong together.
+    /// Two of a row's groups do not belong together.
     #[error("the {inner} {name:?} belongs to another {outer}")]
     Elsewhere {
-        /// The level of the group within the other.
+        /// The level of the inner group.
         inner: Arc<str>,
-        /// The name of that group.
+        /// The name of the inner group.
         name: Box<str>,
-        /// The level of the other.
+        /// The level of the outer group.
         outer: Arc<str>,
     },
-    /// The group is in the file already.
+    /// An earlier line has the same group.
     #[error("the group is that of line {0} again")]
     RepeatedGroup(u64),
-    /// The text is no such list in YAML.
+    /// The text is no YAML list of such mappings.
     #[error("what stands here is no list of `{{{0}}}` in YAML")]
     MalformedYaml(&'static str),
 }
 
-/// Everything that is wrong with a directory: at least one line number (from 1) and what is wrong there.
+/// The faults of a directory: at least one, each with its line number (from 1).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// In the order of the lines.
+    /// The faults, in the order of the lines.
     pub faults: Vec<(u64, Fault)>,
-    /// How many there are beyond those kept.
+    /// The number of further faults.
     pub more: usize,
 }
 
@@ -146,7 +146,7 @@ impl Faults {
         self.faults.is_empty()
     }
 
-    /// What is wrong, each thing once, whichever lines it is about.
+    /// The messages of the faults, without their lines and without consecutive repeats.
     pub(super) fn reasons(&self) -> String {
         let mut reasons: Vec<String> = self.faults.iter().map(|(_, fault)| fault.to_string()).collect();
         reasons.dedup();

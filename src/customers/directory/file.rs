@@ -1,5 +1,5 @@
-//! The customers of a file, and changes of it where the configuration lets tollgate write it: the rows of one customer
-//! become others, and everything else stays as it was written. What the directory would refuse is never written.
+//! The customers of a file, and changes of that file if the configuration allows them: the rows of one customer change, and
+//! the rest of the file stays as it was written. Content that the directory would refuse is never written.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -19,42 +19,42 @@ use crate::files::{self, Stamp};
 use crate::ruleset::groups::COLUMNS;
 use crate::ruleset::overrides::OverridesReader;
 
-/// The byte order mark that a text may begin with.
+/// The byte order mark, with which a text may begin.
 const MARK: char = '\u{feff}';
 const NO_LINES: &str = "a row of the file does not stand on lines of its own, so it cannot be changed here";
 
-/// Who the customers are, as a file says.
+/// The directory of the customers in a file.
 #[derive(Debug)]
 pub struct FileDirectory {
     /// The customers.
     pub table: Arc<CustomerTable>,
-    /// The file, where it may be written.
+    /// The file, if tollgate may write it.
     pub writable: Option<WritableFile>,
 }
 
-/// A file of customers that may be written.
+/// A file of customers that tollgate may write.
 #[derive(Clone, Debug)]
 pub struct WritableFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// How it is written.
+    /// The format of the file.
     pub format: Format,
-    /// The most bytes it may have.
+    /// The maximum size of the file, in bytes.
     pub most: usize,
-    /// Understands plans, time zones and overrides.
+    /// The parser of plans, time zones and overrides.
     pub reader: Arc<dyn OverridesReader>,
 }
 
 impl WritableFile {
-    /// The rows of a customer as they stand in the file now. Blocks.
+    /// The current rows of a customer in the file. Blocks.
     pub(super) fn rows(&self, customer: &str, groups: &GroupTable) -> Result<Vec<RowText>, ChangeError> {
         let (text, _) = self.read()?;
         let of_customer = |(_, row): (u64, RowText)| (row.get("customer") == customer).then_some(row);
         Ok(self.rows_of(&text, groups)?.into_iter().filter_map(of_customer).collect())
     }
 
-    /// Changes a customer, whose rows may belong to `groups`. The file is there whole after that, as before or changed.
-    /// One change at a time; blocks.
+    /// Changes a customer, whose rows may belong to `groups`. The file is never written in part: it is either as before or
+    /// changed. The caller makes one change at a time; blocks.
     pub(super) fn change(&self, customer: &str, change: &Change, groups: &GroupTable) -> Result<Changed, ChangeError> {
         let (text, stamp) = self.read()?;
         let (changed, edited) = self.edit(&text, customer, change, groups)?;
@@ -115,7 +115,7 @@ impl WritableFile {
         if read.faults.is_empty() { Ok(read.rows) } else { Err(self.refused(&read.faults)) }
     }
 
-    /// Whether the directory would take this text.
+    /// Checks whether the directory would accept this text.
     fn check(&self, text: &str, groups: &GroupTable) -> Result<(), Faults> {
         let reader = Arc::clone(&self.reader);
         CustomerTable::load(text, self.format, &rand::random(), reader, groups).map(drop)
@@ -133,7 +133,7 @@ impl WritableFile {
         self.path.display().to_string()
     }
 
-    /// Puts `bytes` in the place of the file, for those who may read it now, if nobody else has written it since `read`.
+    /// Replaces the file with `bytes`, with the same owner and mode, unless another program has written it since `read`.
     fn write(&self, bytes: &[u8], read: Stamp) -> Result<(), ChangeError> {
         let unwritten = |error: io::Error| match error.kind() {
             io::ErrorKind::ResourceBusy => {
@@ -142,7 +142,7 @@ impl WritableFile {
             _ => ChangeError::Unavailable(format!("{} cannot be written: {error}", self.name())),
         };
         put(&self.path, bytes, read).or_else(|error| match fs::read(&self.path) {
-            // it took the place of the old one, and only that this outlives a power cut is not known
+            // the file was replaced; it is only unknown whether the change survives a power failure
             Ok(there) if there == bytes => {
                 tracing::warn!(%error, file = self.name(), "the directory of customers may not outlive a power cut");
                 Ok(())
@@ -151,7 +151,7 @@ impl WritableFile {
         })
     }
 
-    /// The text with the rows of one customer changed. Lines of others stay as they are, and so do comments and blank lines.
+    /// The text with one customer's rows changed. Lines of other customers, comments and blank lines stay as they are.
     fn edited(
         &self,
         text: &str,
@@ -218,32 +218,32 @@ impl WritableFile {
     }
 }
 
-/// Puts `bytes` in the place of a file, for those who may read it now. Errors: `ResourceBusy` where the file is not as it was
-/// when it was `read`.
+/// Replaces a file with `bytes`, with the same owner and mode as far as the system allows. Errors: `ResourceBusy` if the
+/// file has changed since it was `read`.
 fn put(path: &Path, bytes: &[u8], read: Stamp) -> io::Result<()> {
-    // a link goes on leading to the file
+    // a symbolic link stays and points to the new file
     let path = path.canonicalize()?;
     let there = fs::metadata(&path)?;
     files::replace(&path, |file| {
         file.write_all(bytes)?;
         let (owner, group) = (there.uid(), there.gid());
-        // only root may give a file to somebody else
+        // only root may give a file to another user
         let has_group = fchown(&*file, Some(owner), Some(group)).or_else(|_| fchown(&*file, None, Some(group))).is_ok();
-        // what its group may do is not for another one
+        // the old group's permissions must not apply to another group
         let mode = if has_group { there.mode() } else { there.mode() & !0o070 };
         file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
-        // nothing that takes long comes between the look and the change
+        // sync before the check, so that nothing slow comes between the check and the rename
         file.sync_all()?;
         if Stamp::of(&path) == read { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
     })
 }
 
-/// Where among the lines one is by its number, which begins at 1.
+/// The index of a line; line numbers begin at 1.
 fn index(line: u64) -> usize {
     usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1)
 }
 
-/// The columns of a CSV file whose header is the line `first`, with those that the changed rows need and it does not have.
+/// Adds the columns to a CSV file that the changed rows need and its header, the line `first`, lacks. Returns all columns.
 fn with_columns(lines: &mut [String], first: usize, changed: &Changed, levels: &[Arc<str>]) -> Vec<String> {
     let header = lines.get(first).map(|line| line.trim_start_matches(MARK)).unwrap_or_default();
     let mut reader = ReaderBuilder::new();
@@ -271,7 +271,7 @@ fn csv_line(row: &RowText, columns: &[String]) -> String {
     record(columns.iter().map(|column| row.get(column))) + "\n"
 }
 
-/// A row as an entry of a list in YAML, on one line.
+/// A row as an entry of a YAML list, on one line.
 fn yaml_entry(row: &RowText, levels: &[Arc<str>]) -> String {
     let quoted = |text: &str| Value::from(text).to_string();
     let own = row.columns().filter(|(column, _)| COLUMNS.contains(column)).map(|(column, text)| match column {

@@ -12,7 +12,7 @@ use crate::ruleset::groups::{Group, Groups, MOST_LEVELS};
 use crate::ruleset::overrides::OverridesReader;
 
 impl GroupTable {
-    /// These levels with the groups of a file; `reader` understands plans, time zones and overrides.
+    /// Reads the groups of a file at these levels; `reader` parses plans, time zones and overrides.
     pub fn read(
         text: &str,
         format: Format,
@@ -27,7 +27,7 @@ impl GroupTable {
         table.list(rows, faults, Interner::new(reader)).map(|()| table)
     }
 
-    /// Lists the groups of `rows`, each after those it may belong to.
+    /// Lists the groups of `rows`; outer groups come before the groups that belong to them.
     fn list(&mut self, mut rows: Vec<GroupRow>, mut faults: Faults, mut interner: Interner) -> Result<(), Faults> {
         let mut lines = HashMap::new();
         rows.sort_by_key(|row| row.position);
@@ -38,7 +38,7 @@ impl GroupTable {
             }
             let listed = self.group(row, &mut interner).unwrap_or_else(|found| {
                 found.into_iter().for_each(|fault| faults.add(row.line, fault));
-                // the groups within it are not to be blamed
+                // list the group in spite of its faults: groups within it must not report an unknown group
                 let level = self.levels.get(row.position).map_or_else(|| "".into(), Arc::clone);
                 let name = row.name.as_str().into();
                 let group = Arc::new(Group { level, name, plan: None, own: None, suspended: false });
@@ -74,17 +74,17 @@ impl GroupTable {
     }
 }
 
-/// The rows of a file of groups.
+/// The rows of a group file while it is read.
 struct GroupRows<'r> {
     rows: Vec<GroupRow>,
     faults: Faults,
     levels: &'r [Arc<str>],
 }
 
-/// One group as it is written.
+/// One group of the file, as written there.
 struct GroupRow {
     line: u64,
-    /// The position of its level.
+    /// The position of the group's level.
     position: usize,
     name: String,
     plan: String,

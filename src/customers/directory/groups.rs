@@ -1,4 +1,4 @@
-//! The groups that there are, and those that a customer belongs to by their names.
+//! The table of groups, and the groups that a customer belongs to according to their names.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,37 +8,37 @@ use super::fault::Fault;
 use super::row::is_name;
 use crate::ruleset::groups::{Group, Groups, MOST_LEVELS};
 
-/// The names of groups, at the positions of their levels; empty where there is none.
+/// The names of groups, at the positions of their levels; an empty name means no group.
 pub(in crate::customers) type GroupNames<'n> = [&'n str; MOST_LEVELS];
 
-/// The levels, and the groups that are listed. Belongs to the configuration whose plans and limits it was read with.
+/// The levels of groups, and the listed groups. Belongs to the configuration whose plans and limits it was read with.
 #[derive(Default)]
 pub struct GroupTable {
-    /// The outermost first.
+    /// The levels, the outermost first.
     pub(super) levels: Box<[Arc<str>]>,
-    /// The groups by name, at the position of their level; `None` where no file lists them, so that any name is one.
+    /// The groups by name, at the position of their level; `None` if no file lists groups: then every name is a group.
     pub(super) listed: Option<Vec<HashMap<Box<str>, Listed>>>,
 }
 
-/// A group, and those it belongs to, the outermost first.
+/// A listed group, and the groups that it belongs to, the outermost first.
 pub(super) struct Listed {
     pub(super) group: Arc<Group>,
     pub(super) outer: Box<[Arc<Group>]>,
 }
 
 impl GroupTable {
-    /// These levels, the outermost first, with groups of any name.
+    /// A table of these levels, the outermost first, with groups of any name.
     pub fn unlisted(levels: &[String]) -> Self {
         Self { levels: levels.iter().map(|level| level.as_str().into()).collect(), listed: None }
     }
 
-    /// The group of this level that the file lists.
+    /// The group of this level and name, if the file lists it.
     pub fn find(&self, level: &str, name: &str) -> Option<&Arc<Group>> {
         let position = self.levels.iter().position(|known| **known == *level)?;
         self.listed(position, name).map(|listed| &listed.group)
     }
 
-    /// Every group that the file lists, by level and name.
+    /// Every group that the file lists.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Group>> {
         self.listed.iter().flatten().flat_map(HashMap::values).map(|listed| &listed.group)
     }
@@ -52,8 +52,8 @@ impl GroupTable {
         self.listed.as_ref()?.get(position)?.get(name)
     }
 
-    /// The groups of these names with those that they belong to; `None` if there are no names. Names that the file does
-    /// not list are refused where `must_list`, and have no terms otherwise.
+    /// The groups with these names and the groups that they belong to; `None` if there are no names. With `must_list`, a
+    /// name that the file does not list is a fault; otherwise its group has no terms of its own.
     pub(in crate::customers) fn resolve(
         &self,
         names: &GroupNames<'_>,
@@ -87,7 +87,7 @@ impl GroupTable {
         Ok((!groups.is_empty()).then_some(Groups(groups)))
     }
 
-    /// Puts the groups that `inner` belongs to among those found, unless others are named there.
+    /// Adds the groups that `inner` belongs to to `found`. Errors: `names` or `found` has another group at that level.
     fn place_outer(
         &self,
         inner: &Group,

@@ -1,4 +1,4 @@
-//! The credentials of a file directory in the order of their hashes.
+//! The index of a directory's credentials, sorted by their hashes.
 
 use std::iter;
 use std::ops::Range;
@@ -7,15 +7,15 @@ use std::sync::{Arc, OnceLock};
 use super::credential::{Hashes, KeyedHash};
 use crate::customers::Customer;
 
-/// The customers of a file by the hashes of their credentials.
+/// The customers of a directory by the hashes of their credentials.
 #[derive(Default)]
 pub(super) struct CredentialIndex {
     /// Sorted by hash.
     pub(super) entries: Box<[Entry]>,
-    /// Whether the file gives any credential by its SHA-256.
+    /// Whether the directory gives any credential by its SHA-256.
     pub(super) has_hashed: bool,
-    /// Where in `entries` each customer has one, sorted by half of the keyed hash of its name; once customers are looked for
-    /// by name.
+    /// The position in `entries` of one credential of each customer, sorted by half of the keyed hash of the customer's
+    /// name; set once customers are looked up by name.
     names: OnceLock<Box<[(u64, u32)]>>,
 }
 
@@ -26,24 +26,24 @@ pub(super) struct Entry {
     pub(super) customer: Arc<Customer>,
 }
 
-/// What an update changed, in credentials.
+/// The changes of an update, counted in credentials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Credentials that the file did not have before.
+    /// Credentials that are new.
     pub added: usize,
-    /// Credentials whose customer or terms are others.
+    /// Credentials with another customer or other terms.
     pub changed: usize,
-    /// Credentials that the file has no longer.
+    /// Credentials that are gone.
     pub removed: usize,
 }
 
 impl CredentialIndex {
-    /// The credentials in `entries`, in the order of their hashes.
+    /// An index of `entries`, which are sorted by hash.
     pub(super) const fn new(entries: Box<[Entry]>, has_hashed: bool) -> Self {
         Self { entries, has_hashed, names: OnceLock::new() }
     }
 
-    /// Sorts the customers by their names, so that [`CredentialIndex::named`] finds them fast: 16 bytes for each.
+    /// Sorts the customers by name, so that [`CredentialIndex::named`] is fast; takes 16 bytes per customer.
     pub(super) fn index_names(&self, hashes: &Hashes) {
         self.names.get_or_init(|| {
             let of_name = |entry: &Entry| hashes.name(entry.customer.name.as_bytes())[0];
@@ -57,13 +57,13 @@ impl CredentialIndex {
         });
     }
 
-    /// Whether customers are found fast by their names.
+    /// Whether there is an index of names.
     pub(super) fn has_names(&self) -> bool {
         self.names.get().is_some()
     }
 
-    /// The customer of this name, with the terms of one of its credentials. Looks through all credentials unless their names
-    /// are sorted.
+    /// The customer with this name, with the terms of one of its credentials. Searches all credentials if there is no index
+    /// of names.
     pub(super) fn named(&self, name: &str, hashes: &Hashes) -> Option<&Arc<Customer>> {
         let is_named = |customer: &&Arc<Customer>| *customer.name == *name;
         let Some(names) = self.names.get() else {
@@ -82,8 +82,8 @@ impl CredentialIndex {
         around.get(position).map(|entry| &entry.customer)
     }
 
-    /// Where the hash stands if it is there. Hashes are spread evenly, so that the place of one among n is off by about √n:
-    /// looking near it touches less memory than halving all of them.
+    /// The range of positions that contains the hash, if it is there. Hashes are spread evenly, so a guess among n entries
+    /// is off by about √n: a search near it touches less memory than a binary search of all.
     fn around(&self, hash: KeyedHash) -> Range<usize> {
         let at = |position: usize| self.entries.get(position).map(|entry| entry.hash);
         let count = u128::try_from(self.entries.len()).unwrap_or(u128::MAX);
@@ -101,8 +101,8 @@ impl CredentialIndex {
         first.min(self.entries.len())..end.min(self.entries.len())
     }
 
-    /// This index with `changed` entries, which are sorted, in place of those of the same credentials or beside them.
-    /// `has_hashed` says whether any of these is given by its SHA-256.
+    /// A copy of this index with the `changed` entries, which are sorted: they replace entries of the same credentials, or
+    /// are added. `has_hashed` says whether any of them is given by its SHA-256.
     pub(super) fn with(&self, changed: Vec<Entry>, has_hashed: bool) -> Self {
         let mut entries = Vec::with_capacity(self.entries.len().saturating_add(changed.len()));
         let mut before = self.entries.iter().peekable();
@@ -115,7 +115,7 @@ impl CredentialIndex {
         Self::new(entries.into(), self.has_hashed || has_hashed)
     }
 
-    /// How `after` differs from this index.
+    /// The changes from this index to `after`.
     pub(super) fn changes_to(&self, after: &Self) -> Changes {
         let (mut changes, mut before) = (Changes::default(), self.entries.iter().peekable());
         for entry in &after.entries {

@@ -1,4 +1,4 @@
-//! Keeps one copy of terms and rules that several customers share.
+//! Keeps a single copy of terms and rules that several customers share.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,29 +15,29 @@ use crate::ruleset::PlanId;
 use crate::ruleset::groups::{Groups, MOST_LEVELS};
 use crate::ruleset::overrides::{Override, Overrides, OverridesReader};
 
-/// What a row says about its customer or group, apart from the names and the end of the credential.
+/// The content of a row about its customer or group, without names and the credential's expiry.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CustomerTerms {
-    /// Its own, or the plan of its group.
+    /// The row's own plan, or the inherited plan of its group.
     pub(super) plan: Option<PlanId>,
     pub(super) zone: Option<TimeZone>,
     pub(super) own: Option<Arc<Overrides>>,
     pub(super) suspended: bool,
 }
 
-/// Reads the terms of customers, and keeps one copy of those that are the same.
+/// Reads the terms of customers, and keeps one copy of equal terms.
 #[derive(Debug)]
 pub(super) struct Interner {
     reader: Arc<dyn OverridesReader>,
-    /// By [`Row::terms_key`].
+    /// Terms by [`Row::terms_key`].
     terms: HashMap<Box<[u8]>, Arc<CustomerTerms>>,
     rules: HashTable<Arc<Rule>>,
-    /// By [`Row::groups_key`], for one table of groups.
+    /// Groups by [`Row::groups_key`], for one table of groups.
     groups: HashMap<Box<[u8]>, Arc<Groups>>,
     hasher: RandomState,
-    /// How many terms were in use after the last look.
+    /// The number of terms that were in use after the last sweep.
     used: usize,
-    /// The same of groups.
+    /// The number of groups that were in use after the last sweep.
     used_groups: usize,
 }
 
@@ -59,8 +59,8 @@ impl Interner {
         self.terms.get(row.terms_key(inherited).as_slice()).map(Arc::clone)
     }
 
-    /// The terms of a row of a customer, or of a group of this `level`, or everything that is wrong with them. A row that
-    /// names no plan has the one that is `inherited`.
+    /// The terms of a row of a customer, or of a group of this `level`, or all their faults. A row without a plan gets the
+    /// `inherited` plan.
     pub(super) fn terms(
         &mut self,
         row: &Row<'_>,
@@ -118,7 +118,7 @@ impl Interner {
         Ok((!own.is_empty()).then(|| Arc::new(Overrides(own))))
     }
 
-    /// The groups of a row, with those of `table` that they belong to.
+    /// The groups of a row, with the groups of `table` that they belong to.
     pub(super) fn groups(&mut self, row: &Row<'_>, table: &GroupTable) -> Result<Option<Arc<Groups>>, Fault> {
         if row.groups.iter().all(|name| name.is_empty()) {
             return Ok(None);
@@ -138,7 +138,7 @@ impl Interner {
         Ok(groups)
     }
 
-    /// Forgets which groups belong to which names: their table becomes another, or no row is read for now.
+    /// Drops the cached groups, because the table of groups changes or no row is read for now.
     pub(super) fn forget_groups(&mut self) {
         self.groups = HashMap::new();
     }
@@ -149,9 +149,9 @@ impl Interner {
         Arc::clone(rules.entry(hash(rule), |known| known == rule, hash).or_insert_with(|| Arc::clone(rule)).get())
     }
 
-    /// Forgets terms that no customer has any more, if there may be many.
+    /// Drops unused terms and groups, if there may be many.
     pub(super) fn forget_if_grown(&mut self) {
-        /// Fewer terms are not worth a look.
+        /// With fewer terms, a sweep is not worth its time.
         const FEW: usize = 1_000;
         if self.terms.len() > self.used.saturating_mul(2).max(FEW) {
             self.forget_unused();
@@ -162,7 +162,7 @@ impl Interner {
         }
     }
 
-    /// Forgets terms and rules that no customer has any more.
+    /// Drops terms and rules that no customer uses any more.
     pub(super) fn forget_unused(&mut self) {
         let is_used = |terms: &Arc<CustomerTerms>| terms.own.as_ref().is_some_and(|own| Arc::strong_count(own) > 1);
         self.terms.retain(|_, terms| is_used(terms));
@@ -171,7 +171,7 @@ impl Interner {
     }
 }
 
-/// What was read, or one more fault.
+/// The value that was read; a fault goes to `faults`.
 fn keep<T>(read: Result<T, Fault>, faults: &mut Vec<Fault>) -> Option<T> {
     read.map_err(|fault| faults.push(fault)).ok()
 }

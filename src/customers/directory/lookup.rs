@@ -1,8 +1,7 @@
-//! A directory that is asked for a credential when it is presented, in a Redis hash or over HTTP, and whose answers are
-//! remembered for a while.
+//! A directory that asks a server for each presented credential, in a Redis hash or over HTTP, and caches the answers.
 //!
-//! Requests that present the same credential at once share one call, which goes on when they do not wait any more. Where
-//! the server is unavailable or slow, the last answer stays good.
+//! Requests that present the same credential at the same time share one call, which continues after they stop waiting. If
+//! the server is unavailable or slow, the last answer stays valid.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,12 +30,12 @@ mod value;
 
 pub use http::{Contract, HttpService};
 
-/// Who is asked.
+/// The server that is asked.
 pub enum Server {
-    /// Redis, for a field of the hash with this key. The field is `sha256:` and the credential's SHA-256 in hexadecimal
-    /// digits, so Redis never sees a credential; the value is JSON.
+    /// A Redis hash at this key. The field is `sha256:` and the credential's SHA-256 in hexadecimal digits, so Redis never
+    /// sees a credential; the value is JSON.
     Redis {
-        /// The way to it.
+        /// The connections to Redis.
         pool: Pool,
         /// The key of the hash.
         key: String,
@@ -45,36 +44,36 @@ pub enum Server {
     Http(HttpService),
 }
 
-/// How answers are waited for and remembered.
+/// The terms of calls and of their cached answers.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupTerms {
     /// How long a request waits for an answer.
     pub patience: Nanos,
-    /// How long an answer is good for.
+    /// How long an answer is valid.
     pub ttl: Nanos,
-    /// How long it is good for where it says that nobody has the credential.
+    /// How long an answer is valid that says that no customer has the credential.
     pub negative_ttl: Nanos,
-    /// How many answers are remembered at most.
+    /// The maximum number of cached answers.
     pub max_cached: usize,
 }
 
-/// What came of asking for one credential.
+/// The result of a call for one credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallResult {
     /// A customer.
     Found,
-    /// That nobody has the credential.
+    /// No customer has the credential.
     Missing,
-    /// Something that is no customer.
+    /// An answer that is no valid customer.
     Invalid,
-    /// The server could not be reached, or refused.
+    /// The server cannot be reached, or refuses the call.
     Failed,
-    /// No answer in time.
+    /// No answer before the timeout.
     TimedOut,
 }
 
 impl CallResult {
-    /// A word for metrics.
+    /// The result's label in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Found => "found",
@@ -86,10 +85,10 @@ impl CallResult {
     }
 }
 
-/// Is told of every call and how long it took.
+/// Called after every call with its result and duration.
 pub type Observer = Box<dyn Fn(CallResult, Nanos) + Send + Sync>;
 
-/// Customers that are asked for when they come.
+/// A directory that looks customers up when their credentials are presented.
 pub struct LookupDirectory(Arc<Lookup>);
 
 struct Lookup {
@@ -101,12 +100,12 @@ struct Lookup {
     interner: Mutex<Interner>,
     groups: ArcSwap<GroupTable>,
     observer: OnceLock<Observer>,
-    /// Until when the server is not asked, because it just failed.
+    /// The end of the pause in calls after a failed one.
     rest_until: AtomicU64,
     is_away: AtomicBool,
 }
 
-/// Whose a credential is; an error where Redis says something that nobody understands.
+/// The customer of a credential, if it has one; an error if no valid answer is available.
 type LookupResult = Result<Option<Arc<Customer>>, Unavailable>;
 
 #[derive(Clone)]
@@ -115,26 +114,26 @@ struct Cached {
     good_until: Nanos,
 }
 
-/// A call on its way.
+/// A call that is in progress.
 #[derive(Clone)]
 struct Flight {
     began: Nanos,
     landed: watch::Receiver<Option<LookupResult>>,
 }
 
-/// How long a call may take beyond what a request waits for it, so that a slow answer is known at least to the next request.
+/// How long a call may take after its requests stop waiting: a slow answer then serves the next request.
 const CALL_TIME: Nanos = Nanos::new(900_000_000);
-/// After a call that failed, how long the last answer is taken for good, and how long the server is left alone.
+/// After a failed call: how long the last answer stays valid, and how long the server is not asked.
 const STALE_TIME: Nanos = Nanos::SECOND;
 const REST: Nanos = Nanos::new(100_000_000);
-/// The most calls at a time.
+/// The maximum number of concurrent calls.
 const MOST_FLIGHTS: usize = 10_000;
 
 // === impl LookupDirectory ===
 
 impl LookupDirectory {
-    /// Connects when it is first asked. `seed` keys the hashes of credentials, `reader` understands plans, time zones
-    /// and overrides, `groups` are those that customers may belong to.
+    /// Connects at the first call. `seed` is the key of the hashes of credentials, `reader` parses plans, time zones and
+    /// overrides, and `groups` are the groups that customers may belong to.
     pub fn new(
         (server, terms): (Server, LookupTerms),
         seed: &[u8; 16],
@@ -155,31 +154,31 @@ impl LookupDirectory {
         }))
     }
 
-    /// Goes on with other groups: whoever is asked for from here on belongs to these.
+    /// Replaces the groups: customers of later calls belong to the new ones.
     pub fn update(&self, groups: Arc<GroupTable>) {
         let mut interner = self.0.interner.lock();
         self.0.groups.store(groups);
         interner.forget_groups();
     }
 
-    /// Whether a service over HTTP is asked.
+    /// Whether the server is an HTTP service.
     pub fn is_http(&self) -> bool {
         matches!(self.0.server, Server::Http(_))
     }
 
-    /// Tells `observer` of every call from here on; the first observer stays.
+    /// Calls `observer` after every call from here on; the first observer stays.
     pub fn observe(&self, observer: Observer) {
         drop(self.0.observer.set(observer));
     }
 
-    /// The answer that is remembered, if it is still good.
+    /// The cached answer, if it is still valid.
     pub fn remembered(&self, credential: &[u8], now: Nanos) -> Option<LookupResult> {
         let hash = self.0.hashes.credential(WrittenCredential::Plain(credential));
         let cached = self.0.cache.get(&hash)?;
         (now < cached.good_until).then_some(cached.answer)
     }
 
-    /// Whose credential this is; `None` if it is nobody's. Waits for the server for as long as its terms say.
+    /// The customer of this credential; `None` if no customer has it. Waits for the server as long as the terms say.
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> LookupResult {
         let shared = &self.0;
         let now = clock.now();
@@ -197,7 +196,7 @@ impl LookupDirectory {
 }
 
 impl fmt::Debug for LookupDirectory {
-    /// The seed is a secret.
+    /// Shows only the number of answers: the seed is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LookupDirectory({} answers remembered)", self.0.cache.len())
     }
@@ -216,7 +215,7 @@ impl Flight {
 // === impl Lookup ===
 
 impl Lookup {
-    /// The call for a credential, begun if there is none; `None` where none may be begun now.
+    /// The call for a credential, started if there is none; `None` if no call may start now.
     fn flight(
         self: &Arc<Self>,
         hash: KeyedHash,
@@ -245,7 +244,7 @@ impl Lookup {
         Some(flight)
     }
 
-    /// Asks the server and remembers the answer.
+    /// Asks the server and caches the answer.
     async fn ask(&self, hash: KeyedHash, credential: &[u8], clock: &dyn Clock) -> LookupResult {
         let (began, field) = (clock.now(), field_of(credential));
         let longest = self.terms.patience.saturating_add(CALL_TIME);
@@ -288,7 +287,7 @@ impl Lookup {
         value::read(value, &mut interner, &self.groups.load())
     }
 
-    /// What the server says of a credential, which `field` stands for. May take for ever.
+    /// The server's answer for a credential, of which `field` is the hash. Has no timeout of its own.
     async fn get(&self, credential: &[u8], field: &str) -> Result<Option<Vec<u8>>, String> {
         match &self.server {
             Server::Redis { pool, key } => {
@@ -332,7 +331,7 @@ impl Lookup {
     }
 }
 
-/// A call's place among those on their way, free again when this is dropped.
+/// A call's entry among those in progress; dropping it removes the entry.
 struct CallPermit {
     shared: Arc<Lookup>,
     hash: KeyedHash,
@@ -344,7 +343,7 @@ impl Drop for CallPermit {
     }
 }
 
-/// So much of a field as tells it apart, and tells nothing about a weak credential.
+/// The start of a field: it identifies the credential in logs, but is too short to guess a weak credential from.
 fn shortened(field: &str) -> String {
     const SHOWN: usize = "sha256:01234567".len();
     format!("{}…", field.get(..SHOWN).unwrap_or_default())

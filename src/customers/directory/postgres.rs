@@ -1,7 +1,7 @@
-//! Customers from a query to PostgreSQL, which is asked in the background, and served from memory.
+//! Customers from a PostgreSQL query, which is read in the background and served from memory.
 //!
-//! All rows are read after connecting and every now and then; those that changed are read in between, where the query says
-//! when rows changed. A notification has that done at once. Rows that are wrong are left out and told of.
+//! The gateway reads all rows after it connects and at a fixed interval. In between it reads the changed rows, if the query
+//! gives `updated_at`; a notification triggers that at once. Invalid rows are left out and logged.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -44,42 +44,42 @@ pub use url::DatabaseUrl;
 pub use writer::WriteStatements;
 use writer::Writer;
 
-/// The longest URL that is read, in bytes.
+/// The maximum length of the URL's file, in bytes.
 pub const MAX_URL: usize = 4 << 10;
-/// The least time between two looks at the database.
+/// The least time between two reads of the database.
 const MIN_INTERVAL: Nanos = Nanos::new(100_000_000);
-/// How long reading all rows may take.
+/// The deadline for reading all rows.
 const DEADLINE: Nanos = Nanos::from_secs(600);
-/// How long whoever changed rows waits until they are in force.
+/// How long a change waits until its rows are in force.
 const PATIENCE: Nanos = Nanos::from_secs(5);
-/// How many rows that are wrong are told of one by one.
+/// The maximum number of invalid rows that are logged individually.
 const MOST_TOLD: usize = 10;
 
-/// Where customers are, and how they are read. No `Debug`: certificates of clients are in it.
+/// The settings of the database directory. No `Debug`: they include client certificates.
 pub struct PostgresTerms {
-    /// The file that holds the URL, which is read before each look at the database.
+    /// The file with the URL, which is read again before each read of the database.
     pub url_file: PathBuf,
-    /// Gives the rows.
+    /// The query for the rows.
     pub query: String,
-    /// Keeps the rows while the process does not run.
+    /// The file that keeps the rows while the process does not run.
     pub snapshot_file: PathBuf,
-    /// How often changes are looked for.
+    /// The interval between reads of changed rows.
     pub interval: Nanos,
-    /// How often all rows are read.
+    /// The interval between reads of all rows.
     pub full_every: Nanos,
-    /// Where the database notifies of changes, if it does.
+    /// The channel on which the database notifies of changes, if it does.
     pub channel: Option<String>,
-    /// How long the database may be silent when it is asked.
+    /// The timeout for each answer of the database.
     pub timeout: Nanos,
-    /// What TLS takes; absent where no server needed it when the URL was read.
+    /// The TLS settings; absent if no server needed TLS when the URL was read.
     pub tls: Option<Arc<TlsClient>>,
     /// Whether the configuration asks for TLS.
     pub asks_for_tls: bool,
-    /// What changes rows, if anything may.
+    /// The statements that change rows, if changes are allowed.
     pub writes: Option<WriteStatements>,
 }
 
-/// The customers of a database.
+/// The directory of the customers in a database.
 pub struct PostgresDirectory {
     rows: Arc<KnownRows>,
     wanted: Arc<Wanted>,
@@ -87,23 +87,23 @@ pub struct PostgresDirectory {
     writer: Writer,
 }
 
-/// The rows as they are known.
+/// The rows that this process knows.
 struct KnownRows {
     table: CustomerTable,
     groups: ArcSwap<GroupTable>,
-    /// Locked while rows are taken up and written down.
+    /// Locked while rows are merged and written to the snapshot.
     snapshot: Mutex<Snapshot>,
-    /// How many rows are left out because they are wrong.
+    /// The number of rows that are left out because they are invalid.
     refused: AtomicUsize,
-    /// A hash of what was told of them last.
+    /// A hash of the last log messages about invalid rows.
     told: Mutex<u128>,
 }
 
 // === impl PostgresDirectory ===
 
 impl PostgresDirectory {
-    /// Begins with the snapshot, if there is one. `seed` keys the hashes of credentials, `reader` understands plans, time
-    /// zones and overrides, `groups` are those that customers may belong to.
+    /// Starts with the snapshot, if there is one. `seed` is the key of the hashes of credentials, `reader` parses plans,
+    /// time zones and overrides, and `groups` are the groups that customers may belong to.
     pub fn open(
         terms: PostgresTerms,
         seed: &[u8; 16],
@@ -131,32 +131,32 @@ impl PostgresDirectory {
         Self { rows, wanted, refresher: Arc::new(refresher), writer }
     }
 
-    /// The customers; `None` before they were ever read.
+    /// The customers; `None` until they are read for the first time.
     pub fn table(&self) -> Option<&CustomerTable> {
         self.refresher.status().fresh_at.map(|_| &self.rows.table)
     }
 
-    /// What reads the rows.
+    /// The background reader of the rows.
     pub const fn refresher(&self) -> &Arc<Refresher> {
         &self.refresher
     }
 
-    /// Prepares [`CustomerTable::named`] for requests, from here on.
+    /// Builds the index that makes [`CustomerTable::named`] fast enough for requests.
     pub(super) fn index_names(&self) {
         self.rows.table.index_names();
     }
 
-    /// How many rows are left out because they are wrong.
+    /// The number of rows that are left out because they are invalid.
     pub fn refused(&self) -> usize {
         self.rows.refused.load(Ordering::Relaxed)
     }
 
-    /// Whether its rows may be changed.
+    /// Whether the configuration allows changes of the rows.
     pub(super) fn is_writable(&self) -> bool {
         self.writer.terms.writes.is_some()
     }
 
-    /// The rows of a customer as they stand in the database now.
+    /// The current rows of a customer in the database.
     pub(super) async fn rows_of(&self, customer: &str, groups: &GroupTable) -> Result<Vec<RowText>, ChangeError> {
         self.writer.rows(customer, groups).await
     }
@@ -172,11 +172,11 @@ impl PostgresDirectory {
         self.writer.change(statements, (customer, change), groups).await
     }
 
-    /// Reads the rows anew, and waits a while until those that were changed are in force here. Whether they are.
+    /// Has the rows read again, and waits for a while until the changed ones are in force here. Returns whether they are.
     pub(super) async fn follow(&self, changed: &Changed, groups: &GroupTable) -> bool {
         let Ok(wanted) = table_of(&changed.after, &self.writer.reader, groups) else { return false };
         let gone: Vec<&RowText> = changed.deleted().collect();
-        // those that are gone are found by a look at all of them
+        // only a read of all rows finds removed rows
         self.wanted.full.fetch_or(!gone.is_empty(), Ordering::Relaxed);
         let table = &self.rows.table;
         let is_in_force = || {
@@ -186,7 +186,7 @@ impl PostgresDirectory {
         self.refresher.renewed_until(PATIENCE.min(self.writer.terms.timeout), is_in_force).await
     }
 
-    /// Goes on with other groups.
+    /// Replaces the groups.
     pub fn update(&self, groups: Arc<GroupTable>) {
         self.rows.groups.store(groups);
         if self.rows.restore().is_none() {
@@ -206,7 +206,7 @@ impl fmt::Debug for PostgresDirectory {
 // === impl KnownRows ===
 
 impl KnownRows {
-    /// Takes up the rows of the snapshot. When it was written; `None` where there is none that can be used.
+    /// Merges the rows of the snapshot. Returns when it was written; `None` if no snapshot can be used.
     fn restore(&self) -> Option<Nanos> {
         let snapshot = self.snapshot.lock();
         let restored = snapshot.read().and_then(|kept| {
@@ -220,7 +220,7 @@ impl KnownRows {
         })
     }
 
-    /// Takes up rows of the database, and writes them down.
+    /// Merges rows of the database, and writes them to the snapshot.
     fn take(&self, copied: &Copied, header: usize, rows: RowSet) -> Result<Changes, String> {
         let mut snapshot = self.snapshot.lock();
         let changes = self.merge(&copied.text, rows)?;
@@ -246,7 +246,7 @@ impl KnownRows {
         Ok(changes)
     }
 
-    /// Names the customers of rows that are wrong, once.
+    /// Logs the customers of invalid rows, unless the last log messages were the same.
     fn tell(&self, text: &str, faults: &Faults, count: usize) {
         let told = faults.faults.iter().take(MOST_TOLD);
         let told: Vec<_> = told.map(|(line, fault)| (customer_on(text, *line), described(fault))).collect();
@@ -265,7 +265,7 @@ impl KnownRows {
     }
 }
 
-/// The name of the customer on a line, which is not the first one.
+/// The name of the customer on a line that is not the header.
 fn customer_on(text: &str, line: u64) -> String {
     let position = usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1);
     let [header, row] = [0, position].map(|position| {
@@ -278,7 +278,7 @@ fn customer_on(text: &str, line: u64) -> String {
     if is_name(name) { name.to_owned() } else { format!("(in row {position})") }
 }
 
-/// What is wrong with a row, where lines mean nothing.
+/// The message of a row's fault, without line numbers, which mean nothing for a database.
 fn described(fault: &Fault) -> String {
     match fault {
         Fault::RepeatedCredential(_) => "the credential stands in another row, too".to_owned(),
@@ -289,7 +289,6 @@ fn described(fault: &Fault) -> String {
 
 // === the source ===
 
-/// The database as a source.
 struct Database {
     terms: Arc<PostgresTerms>,
     rows: Arc<KnownRows>,
@@ -337,7 +336,7 @@ impl Source for Database {
 }
 
 impl Database {
-    /// What the file of the URL holds now.
+    /// The current content of the URL's file.
     fn url(&self) -> Result<String, String> {
         let (bytes, _) = files::read(&self.terms.url_file, MAX_URL);
         let bytes = bytes.map_err(|unreadable| format!("the file of the URL {unreadable}"))?;

@@ -11,12 +11,12 @@ use crate::ruleset::PlanId;
 use crate::ruleset::groups::MOST_LEVELS;
 use crate::units::Nanos;
 
-/// A byte that UTF-8 does not use.
+/// A byte that never occurs in UTF-8.
 const SEPARATOR: u8 = 0xff;
 
-/// What is read row by row.
+/// A receiver of rows while a text is read.
 pub(super) trait Rows {
-    /// What each row is about.
+    /// The kind of the rows.
     fn content(&self) -> Content;
 
     /// The levels of groups, the outermost first.
@@ -25,21 +25,21 @@ pub(super) trait Rows {
     /// Takes the row that begins on `line`.
     fn add(&mut self, line: u64, row: &Row<'_>);
 
-    /// Everything that is wrong so far.
+    /// All faults so far.
     fn faults(&mut self) -> &mut Faults;
 }
 
-/// What each row of a file is about.
+/// The kind of the rows of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
-    /// A credential.
+    /// One credential per row.
     Credentials,
-    /// A group.
+    /// One group per row.
     Groups,
 }
 
 impl Content {
-    /// Whether there may be a column of this name.
+    /// Whether a file of this kind may have the column.
     pub(super) fn takes(self, column: &str) -> bool {
         match self {
             Self::Credentials => !matches!(column, "level" | "group"),
@@ -47,7 +47,7 @@ impl Content {
         }
     }
 
-    /// Whether this column has to be there.
+    /// Whether a file of this kind must have the column.
     pub(super) fn requires(self, column: &str) -> bool {
         match self {
             Self::Credentials => matches!(column, "credential" | "customer" | "plan"),
@@ -56,18 +56,18 @@ impl Content {
     }
 }
 
-/// What rows are, of which those that are wrong are left out.
+/// The meaning of a text's rows, of which those with faults are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowSet {
-    /// All there are.
+    /// All rows of the directory.
     All,
-    /// The same, written down one after the other: a row takes the place of those of its credential before it.
+    /// All rows, in the order of their changes: a row replaces the earlier rows of its credential.
     Log,
-    /// Those that changed.
+    /// Only the changed rows.
     Changed,
 }
 
-/// What stands in a row; empty where nothing does.
+/// The fields of a row; empty if not given.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row<'t> {
     pub(super) credential: &'t [u8],
@@ -79,19 +79,19 @@ pub(super) struct Row<'t> {
     pub(super) time_zone: &'t [u8],
     pub(super) valid_until: &'t [u8],
     pub(super) suspended: &'t [u8],
-    /// The names of the groups that it belongs to, at the positions of their levels.
+    /// The names of the row's groups, at the positions of their levels.
     pub(super) groups: [&'t [u8]; MOST_LEVELS],
 }
 
 impl<'t> Row<'t> {
-    /// Rows with the same key have the same terms; `inherited` is the plan of those that name none.
+    /// A key that only rows with the same terms share; `inherited` is the plan of rows that name none.
     pub(super) fn terms_key(&self, inherited: Option<PlanId>) -> Vec<u8> {
         let inherited = inherited.filter(|_| self.plan.is_empty()).map_or(usize::MAX, |PlanId(plan)| plan);
         let inherited = inherited.to_ne_bytes();
         [&inherited[..], self.level, self.plan, self.time_zone, self.suspended, self.overrides].join(&SEPARATOR)
     }
 
-    /// Rows with the same key belong to the same groups.
+    /// A key that only rows with the same groups share.
     pub(super) fn groups_key(&self) -> Vec<u8> {
         self.groups.join(&SEPARATOR)
     }
@@ -112,7 +112,7 @@ impl<'t> Row<'t> {
         }
     }
 
-    /// Whether the customer is kept out.
+    /// Whether the customer is suspended.
     pub(super) const fn suspended(&self) -> Result<bool, Fault> {
         match self.suspended {
             b"" | b"false" => Ok(false),
@@ -121,7 +121,7 @@ impl<'t> Row<'t> {
         }
     }
 
-    /// From when on the credential is not valid any more; a date stands for its end in `zone`, else in UTC.
+    /// The time when the credential expires; a date stands for the end of that day in `zone`, or in UTC without a zone.
     pub(super) fn valid_until(&self, zone: Option<&TimeZone>) -> Result<Option<Nanos>, Fault> {
         const DATE: usize = "2027-12-31".len();
         let end = match text("valid_until", self.valid_until)? {
@@ -137,13 +137,13 @@ impl<'t> Row<'t> {
     }
 }
 
-/// The end of a day; `None` for the last day there is, which does not end.
+/// The end of a day; `None` for the last representable day.
 fn end_of(day: Date, zone: Option<&TimeZone>) -> Option<Timestamp> {
     let next = day.checked_add(1.day()).ok()?;
     zone.unwrap_or(&TimeZone::UTC).to_timestamp(next.at(0, 0, 0, 0)).ok()
 }
 
-/// Whether a customer or a group may be called so.
+/// Whether the text is a valid name of a customer or group.
 pub(in crate::customers) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_NAME && !text.contains(char::is_control)
 }
@@ -167,7 +167,7 @@ mod tests {
     fn a_date_ends_with_its_day_where_the_customer_is() {
         assert_eq!(valid_until("2024-12-31", None), Ok(Some(1_735_689_600)));
         assert_eq!(valid_until("2024-12-31", Some("Europe/Berlin")), Ok(Some(1_735_689_600 - 3_600)));
-        // the clocks went forward that night
+        // the clocks were set forward that night
         assert_eq!(valid_until("2024-03-31", Some("Europe/Berlin")), Ok(Some(1_711_922_400)));
         assert_eq!(valid_until("9999-12-31", None), Ok(None));
         assert_eq!(valid_until("1969-01-01", None), Ok(Some(0)));

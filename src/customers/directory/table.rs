@@ -1,5 +1,5 @@
-//! The customers of a file or a database, in memory. An update makes a new index and swaps it in, so that requests never
-//! wait for it.
+//! The customers of a file or a database, in memory. An update builds a new index and swaps it in, so requests never wait
+//! for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,14 +19,14 @@ use super::{csv, yaml};
 use crate::customers::Customer;
 use crate::ruleset::overrides::OverridesReader;
 
-/// How a directory, or a file of groups, is written.
+/// The format of a directory, or of a file of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A header line of `credential`, `customer`, `plan` and perhaps `overrides`, `time_zone`, `valid_until` and
-    /// `suspended` and levels of groups in any order, then a line for each credential. Spaces around fields do not count.
-    /// For groups `level`, `group` and perhaps `plan`, `overrides`, `time_zone`, `suspended` and the levels above.
+    /// A header line with `credential`, `customer`, `plan`, and optionally `overrides`, `time_zone`, `valid_until`,
+    /// `suspended` and levels of groups, in any order; then a line for each credential. Spaces around fields are ignored.
+    /// For groups: `level`, `group`, and optionally `plan`, `overrides`, `time_zone`, `suspended` and the levels above.
     Csv,
-    /// A list of mappings of the same names, each beginning on a line of its own.
+    /// A list of mappings with the same names, each beginning on a line of its own.
     Yaml,
 }
 
@@ -40,20 +40,20 @@ impl Format {
     }
 }
 
-/// The customers of a directory that is listed, found by credential.
+/// The customers of a directory that lists them, indexed by credential.
 pub struct CustomerTable {
     format: Format,
     hashes: Hashes,
     index: ArcSwap<CredentialIndex>,
-    /// An update holds this lock, so that there is one update at a time.
+    /// An update holds this lock, so updates happen one at a time.
     interner: Mutex<Interner>,
 }
 
 impl CustomerTable {
     /// Reads a directory. A customer may have several credentials, each in a row of its own.
     ///
-    /// `seed` keys the hashes of credentials, `reader` understands plans, time zones and overrides, `groups` are those that
-    /// customers may belong to.
+    /// `seed` is the key of the hashes of credentials, `reader` parses plans, time zones and overrides, and `groups` are the
+    /// groups that customers may belong to.
     pub fn load(
         text: &str,
         format: Format,
@@ -66,22 +66,22 @@ impl CustomerTable {
         Ok(table)
     }
 
-    /// Without customers, whose rows will be written in this format.
+    /// A table without customers, for rows in this format.
     pub(super) fn new(format: Format, seed: &[u8; 16], reader: Arc<dyn OverridesReader>) -> Self {
         let (hashes, interner) = (Hashes::new(seed), Mutex::new(Interner::new(reader)));
         Self { format, hashes, index: ArcSwap::default(), interner }
     }
 
-    /// Reads the new `text` of the file, whose customers belong to `groups`. If anything is wrong with the text, nothing
-    /// changes. Until the new index is complete, requests use the old one.
+    /// Reads the new `text` of the file, whose customers belong to `groups`. If the text has any fault, nothing changes.
+    /// Requests use the old index until the new one is complete.
     pub fn update(&self, text: &str, groups: &GroupTable) -> Result<Changes, Faults> {
         self.replace(text, groups, |builder| builder.finish().map(|index| (index, ()))).map(|(changes, ())| changes)
     }
 
-    /// Takes up the rows in `text`, whose customers belong to `groups`. Where a row is wrong, what is known of its credential
-    /// stays. What is wrong with them comes back with the changes.
+    /// Merges the rows in `text`, whose customers belong to `groups`. The credential of a row with a fault keeps its old
+    /// customer. Returns the changes and the faults.
     ///
-    /// Errors: what is wrong with the first line. Nothing changes then.
+    /// Errors: the faults, if one is in the first line. Then nothing changes.
     pub(super) fn merge(&self, text: &str, rows: RowSet, groups: &GroupTable) -> Result<(Changes, Faults), Faults> {
         self.replace(text, groups, |builder| builder.finish_with_faults(rows))
     }
@@ -117,13 +117,13 @@ impl CustomerTable {
         if index.has_hashed { known.or_else(|| find(WrittenCredential::hashed(credential))) } else { known }
     }
 
-    /// The customer of a credential as a directory writes it.
+    /// The customer of a credential that is written as in a directory.
     pub(super) fn written(&self, credential: &str) -> Option<Arc<Customer>> {
         let credential = WrittenCredential::read(credential.as_bytes())?;
         self.index.load().find(self.hashes.credential(credential)).cloned()
     }
 
-    /// The names of at most `most` customers, in their order, that come after `after`. Looks through all credentials.
+    /// The first `most` names of customers, in order, after the name `after`. Searches all credentials.
     pub fn names(&self, after: &str, most: usize) -> Vec<Arc<str>> {
         let (index, mut first) = (self.index.load(), BTreeSet::new());
         for name in index.entries.iter().map(|entry| &entry.customer.name).filter(|name| ***name > *after) {
@@ -137,34 +137,34 @@ impl CustomerTable {
         first.into_iter().collect()
     }
 
-    /// Prepares [`CustomerTable::named`] for requests, from here on.
+    /// Builds the index that makes [`CustomerTable::named`] fast, and keeps it up to date.
     pub fn index_names(&self) {
-        // locked, so that no update takes up an index from before
+        // locked, so that no update starts from an index without names
         let _interner = self.interner.lock();
         self.index.load().index_names(&self.hashes);
     }
 
-    /// The customer of this name, with the terms of one of its credentials. Takes long in a large directory without
+    /// The customer with this name, with the terms of one of its credentials. Slow in a large directory without
     /// [`CustomerTable::index_names`].
     pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
         self.index.load().named(name, &self.hashes).cloned()
     }
 
-    /// Every customer by name, with the terms of one of its credentials.
+    /// All customers by name, each with the terms of one of its credentials.
     pub fn customers(&self) -> BTreeMap<Arc<str>, Arc<Customer>> {
         let index = self.index.load();
         let customers = index.entries.iter().map(|entry| &entry.customer);
         customers.map(|customer| (Arc::clone(&customer.name), Arc::clone(customer))).collect()
     }
 
-    /// How many credentials there are.
+    /// The number of credentials.
     pub fn credentials(&self) -> usize {
         self.index.load().entries.len()
     }
 }
 
 impl fmt::Debug for CustomerTable {
-    /// The seed is a secret.
+    /// Shows only the number of credentials: the seed is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CustomerTable({} credentials)", self.credentials())
     }

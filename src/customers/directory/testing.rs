@@ -1,4 +1,4 @@
-//! What a configuration says, for tests of directories.
+//! The parser of overrides that tests of directories use.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::ruleset::overrides::{InvalidOverride, Override, Overrides, OverridesR
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::{Nanos, Rate};
 
-/// Knows two plans, every time zone, and the overrides `unlimited` and, for customers, `gcra`. Those of a group are of the limit
-/// whose position is the length of its level's name.
+/// A parser that knows two plans, every time zone, and the overrides `unlimited` and, for customers, `gcra`. The overrides
+/// of a group belong to the limit whose position is the length of the group's level name.
 #[derive(Debug)]
 pub(super) struct Words;
 
-/// What is wrong with anything else.
+/// The error for anything else.
 pub(super) fn misread() -> InvalidOverride {
     InvalidOverride { path: String::new(), message: "is strange".to_owned(), found: None, expected: None, hint: None }
 }
@@ -45,7 +45,7 @@ impl OverridesReader for Words {
     }
 }
 
-/// The parameters that `gcra` stands for.
+/// The rule that the override `gcra` stands for.
 fn gcra() -> Rule {
     let rate = Rate::new(1, Nanos::SECOND).unwrap();
     let arguments = Arguments::from([("rate", Value::Rate(rate)), ("burst", Value::Whole(1))]);

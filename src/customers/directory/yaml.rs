@@ -1,4 +1,4 @@
-//! Files about customers and groups as YAML: for a handful of them, kept by hand.
+//! YAML files of customers and groups, for small numbers of them that are edited by hand.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_yaml::Value;
 use super::fault::Fault;
 use super::row::{Content, Row, Rows};
 
-/// One credential and whose it is, or one group.
+/// One credential with its customer, or one group.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Entry {
@@ -34,14 +34,14 @@ pub(super) fn read(text: &str, rows: &mut impl Rows) {
     let entries: Vec<Entry> = match serde_yaml::from_str(text) {
         Ok(entries) => entries,
         Err(error) => {
-            // the library's own words may quote a value, and that may be a credential
+            // the library's own message may quote a value, which may be a credential
             let line = error.location().map_or(1, |location| location.line());
             return rows.faults().add(u64::try_from(line).unwrap_or(u64::MAX), Fault::MalformedYaml(expected));
         }
     };
     let levels = rows.levels().to_vec();
     let lines = text.lines().zip(1..).filter(|(line, _)| line.trim_start().starts_with('-')).map(|(_, line)| line);
-    // a list in JSON, which is YAML too, stands on one line
+    // a JSON list, which is also YAML, has all its entries on one line
     for (line, entry) in lines.chain(std::iter::repeat(1)).zip(entries) {
         let overrides = match &entry.overrides {
             Value::Null => Some(String::new()),
@@ -59,7 +59,7 @@ pub(super) fn read(text: &str, rows: &mut impl Rows) {
     }
 }
 
-/// The overrides of a row as JSON, whichever way they are written; null without any.
+/// The overrides of a row, in YAML or JSON, as JSON; null without any.
 pub(super) fn overrides_as_json(text: &str) -> serde_json::Value {
     match text {
         "" => serde_json::Value::Null,
@@ -68,7 +68,7 @@ pub(super) fn overrides_as_json(text: &str) -> serde_json::Value {
 }
 
 impl Entry {
-    /// Whether it has what an entry of such a file has to have, and nothing that only others have.
+    /// Whether the entry has the required fields of such a file, and none of the other kind.
     fn fits(&self, content: Content) -> bool {
         let Self { credential, customer, level, group, valid_until, .. } = self;
         match content {

@@ -5,21 +5,21 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::{Map, Value};
 
-/// The shortest and the longest RSA modulus, in bits: shorter ones are no protection, longer ones only cost time.
+/// The range of an RSA modulus, in bits: shorter ones are insecure, longer ones only cost time.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=4_096;
 
-/// The most keys: a token that does not name its key is tried with all that fit.
+/// The maximum number of keys: a token that does not name its key is tried with all keys of a matching algorithm.
 const MOST_KEYS: usize = 100;
 
-/// The largest set that is read, in bytes.
+/// The maximum size of a key set, in bytes.
 pub const MAX_KEY_SET: usize = 1 << 20;
 
 const RSA: [Algorithm; 6] =
     [Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
-/// Each with the shortest secret that is good for it, in bytes (RFC 7518, section 3.2).
+/// HMAC algorithms, each with the shortest allowed secret, in bytes (RFC 7518, section 3.2).
 const HMAC: [(Algorithm, usize); 3] = [(Algorithm::HS256, 32), (Algorithm::HS384, 48), (Algorithm::HS512, 64)];
 
-/// The keys of a set that are good for verifying tokens.
+/// The keys of a set that can verify tokens.
 #[derive(Debug)]
 pub struct Keys(pub(super) Vec<Key>);
 
@@ -27,20 +27,20 @@ pub struct Keys(pub(super) Vec<Key>);
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) id: Option<String>,
-    /// What it is good for; at least one.
+    /// The algorithms that the key can be used with; at least one.
     pub(super) algorithms: Vec<Algorithm>,
     pub(super) key: DecodingKey,
 }
 
-/// What is wrong with a set of keys. Shows no key.
+/// A fault in a key set. Shows no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct KeyFault {
-    /// The line and the column, where the text cannot be read.
+    /// The line and the column, if the text is no JSON.
     pub position: Option<(usize, usize)>,
-    /// The way to the value, where it can (`keys[0].n`).
+    /// The path to the value, if the text is JSON (`keys[0].n`).
     pub path: String,
-    /// What is wrong, to be read after the path.
+    /// The fault; the message follows the path.
     pub message: String,
 }
 
@@ -51,11 +51,11 @@ impl KeyFault {
 }
 
 impl Keys {
-    /// Reads a set of keys. Keys of kinds that are not known here, and keys that are for something else than
-    /// signatures, are passed over, as sets of issuers hold such.
+    /// Reads a key set. Skips keys of unknown kinds and keys that are not for signatures, because the sets of issuers
+    /// contain such keys.
     pub fn parse(text: &str) -> Result<Self, Vec<KeyFault>> {
         let set: Value = serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(|error| {
-            // the library's own words may quote what stands there
+            // the library's own message may quote the text
             let position = Some((error.line().max(1), error.column().max(1)));
             vec![KeyFault { position, path: String::new(), message: "cannot be read as JSON from here on".to_owned() }]
         })?;
@@ -82,7 +82,7 @@ impl Keys {
     }
 }
 
-/// One key; `None` if it is of no use here.
+/// One key; `None` if it cannot be used here.
 fn read(entry: &Value, path: &str) -> Result<Option<Key>, KeyFault> {
     let Some(entry) = entry.as_object() else {
         return Err(KeyFault::at(path, "is no key"));
@@ -108,7 +108,7 @@ fn read(entry: &Value, path: &str) -> Result<Option<Key>, KeyFault> {
         Some(Some(_)) => {
             return Err(KeyFault::at(format!("{path}.alg"), "is an algorithm that the key is not good for"));
         }
-        // an algorithm that is not known here
+        // an unknown algorithm
         Some(None) => return Ok(None),
     };
     let id = entry.get("kid").and_then(Value::as_str).map(str::to_owned);
@@ -132,7 +132,7 @@ fn rsa(entry: &Map<String, Value>, path: &str) -> Result<DecodingKey, KeyFault> 
 
 fn elliptic(entry: &Map<String, Value>, path: &str, length: usize) -> Result<DecodingKey, KeyFault> {
     let (x, y) = (bytes_of(entry, path, "x", length)?, bytes_of(entry, path, "y", length)?);
-    /// What comes before the coordinates of a point that is written out (SEC 1, section 2.3.3).
+    /// The prefix of an uncompressed point's coordinates (SEC 1, section 2.3.3).
     const UNCOMPRESSED: &[u8] = &[4];
     Ok(DecodingKey::from_ec_der(&[UNCOMPRESSED, &x, &y].concat()))
 }
@@ -165,7 +165,7 @@ fn bytes(entry: &Map<String, Value>, path: &str, name: &str) -> Result<Vec<u8>, 
     URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| fault("is not in base64url"))
 }
 
-/// Of a number, the highest byte first.
+/// The length of a big-endian number, in bits.
 fn bits(bytes: &[u8]) -> usize {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     let rest = bytes.get(zeros..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Sets of keys that are fetched from where their issuer publishes them, by their URL or by OpenID Connect Discovery.
+//! Key sets that are fetched from where their issuer publishes them, by their URL or by OpenID Connect Discovery.
 
 use std::sync::Arc;
 
@@ -17,41 +17,41 @@ use crate::http::upstream::{OwnRequest, fetch};
 use crate::tls::TlsClient;
 use crate::units::Nanos;
 
-/// How long a request waits for keys that it needs and nobody has yet.
+/// How long a request waits for keys that it needs and that are not fetched yet.
 const PATIENCE: Nanos = Nanos::new(100_000_000);
-/// How long fetching a set may take, its discovery included.
+/// The deadline for fetching a key set, including discovery.
 const DEADLINE: Nanos = Nanos::from_secs(10);
-/// Where an issuer says where its keys are (OpenID Connect Discovery 1.0, section 4).
+/// The path where an issuer publishes the URL of its keys (OpenID Connect Discovery 1.0, section 4).
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
-/// Where a set of keys is published.
+/// The place where a key set is published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Published {
     /// At this URL.
     At(Uri),
-    /// Where the configuration of this OpenID issuer says.
+    /// At the URL in the configuration of this OpenID issuer.
     By(String),
 }
 
-/// How a set of keys is fetched. No `Debug`: certificates of clients are in it.
+/// The settings for fetching a key set. No `Debug`: they include client certificates.
 #[derive(Clone)]
 pub struct KeyEndpoint {
-    /// Where it is.
+    /// The place of the key set.
     pub published: Published,
-    /// What `https` takes.
+    /// The TLS settings for `https`.
     pub tls: Option<Arc<TlsClient>>,
-    /// How long a set is used before it is fetched again, if the answer does not say less.
+    /// How long a set is used before it is fetched again, if the response does not ask for less.
     pub refresh: Nanos,
     /// The least time between two attempts.
     pub min_interval: Nanos,
 }
 
-/// The keys that tokens are verified with, as they are now. Clones are the same set.
+/// The current keys that tokens are verified with. Clones share the same set.
 #[derive(Clone, Debug)]
 pub struct KeySet {
-    /// Absent before they were fetched.
+    /// Absent until the keys are fetched.
     pub(super) keys: Arc<ArcSwapOption<Keys>>,
-    /// Absent where they do not change.
+    /// Absent if the keys do not change.
     refresher: Option<Arc<Refresher>>,
 }
 
@@ -62,20 +62,20 @@ impl From<Keys> for KeySet {
 }
 
 impl KeySet {
-    /// Keys that are fetched from `endpoint`, once their refresher runs.
+    /// The keys that `endpoint` publishes, which are fetched once the refresher runs.
     pub fn published(endpoint: KeyEndpoint) -> Self {
         let (keys, hint) = (Arc::<ArcSwapOption<Keys>>::default(), Arc::new(Notify::new()));
         let source = PublishedKeys { endpoint, keys: Arc::clone(&keys), text: Mutex::default() };
         Self { keys, refresher: Some(Arc::new(Refresher::new(source, hint))) }
     }
 
-    /// What fetches them, if anything does.
+    /// The refresher that fetches the keys, if there is one.
     pub fn refresher(&self) -> Option<&Arc<Refresher>> {
         self.refresher.as_ref()
     }
 
-    /// Has the keys fetched where one is missing, and waits for a tenth of a second at most. Whether the keys are those that
-    /// the issuer publishes now.
+    /// Has the keys fetched because one is missing, and waits for a tenth of a second at most. Returns whether the keys are
+    /// the ones that the issuer publishes now.
     pub(super) async fn renewed(&self, clock: &Arc<dyn Clock>) -> bool {
         match &self.refresher {
             Some(refresher) => refresher.renewed(PATIENCE, clock).await,
@@ -87,7 +87,7 @@ impl KeySet {
 struct PublishedKeys {
     endpoint: KeyEndpoint,
     keys: Arc<ArcSwapOption<Keys>>,
-    /// What the keys in force were read from.
+    /// The text that the current keys were read from.
     text: Mutex<String>,
 }
 
@@ -121,13 +121,13 @@ impl Source for PublishedKeys {
 }
 
 impl PublishedKeys {
-    /// Where the keys of `issuer` are, as its configuration says.
+    /// The URL of the keys of `issuer`, from its configuration.
     async fn discover(&self, issuer: &str) -> Result<Uri, String> {
         let url: Uri = format!("{}{DISCOVERY}", issuer.trim_end_matches('/')).parse().map_err(|_| "is no URL")?;
         let (text, _) = self.get(&url).await?;
         let says = |what: &str| format!("the configuration of the issuer at {} {what}", shown(&url));
         let document: Value = serde_json::from_str(&text).map_err(|_| says("is no JSON"))?;
-        // section 4.3: whoever can write there for another issuer would hand out keys for this one
+        // section 4.3: without this check, a configuration of another issuer could supply keys for this one
         if document.get("issuer").and_then(Value::as_str) != Some(issuer) {
             return Err(says("names another issuer"));
         }
@@ -164,7 +164,7 @@ fn shown(url: &Uri) -> String {
     format!("{scheme}://{authority}{}", url.path())
 }
 
-/// The first thing that is wrong.
+/// The first fault, in words.
 fn described(faults: &[KeyFault]) -> String {
     match faults.first() {
         Some(KeyFault { path, message, .. }) if path.is_empty() => message.clone(),
@@ -173,7 +173,7 @@ fn described(faults: &[KeyFault]) -> String {
     }
 }
 
-/// How long the answer with these fields is fresh, as it says (RFC 9111, section 5.2.2.1).
+/// The freshness lifetime that the response fields give (RFC 9111, section 5.2.2.1).
 fn max_age(fields: &Fields) -> Option<Nanos> {
     let mut ages = fields.elements("cache-control").filter_map(|element| {
         let (name, seconds) = str::from_utf8(element).ok()?.split_once('=')?;

@@ -1,4 +1,4 @@
-//! Whether a signature is genuine, as ring finds it.
+//! Verification of signatures with ring.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::ErrorKind;
@@ -11,16 +11,16 @@ use ring::signature::{
     RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
 };
 
-/// Verifies; nothing here signs, and no set of keys is made.
+/// The provider of cryptography. It only verifies: it cannot sign, and it makes no key sets.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
     verifier_factory: |algorithm, key| Ok(Box::new(RingVerifier { algorithm: *algorithm, key: key.clone() })),
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Has this process verify tokens with ring.
+/// Makes this process verify tokens with ring.
 pub(super) fn install() {
-    // the second time there is one before it, and nothing changes
+    // a second call finds the provider installed and changes nothing
     let _before = PROVIDER.install_default().err();
 }
 

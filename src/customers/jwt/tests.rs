@@ -60,7 +60,7 @@ fn verify_at(tokens: &Tokens, token: &str, now: Nanos) -> Result<(String, PlanId
     Ok((token.customer.name.to_string(), token.customer.plan))
 }
 
-/// What becomes of a token with these claims under these rules.
+/// The result for a token with these claims under these rules.
 fn verdict(rules: JwtRules, claims: &Value) -> Result<(String, PlanId), TokenFault> {
     verify_at(&tokens(rules), &sign(claims), NOW)
 }

@@ -1,4 +1,4 @@
-//! Tokens that were found genuine a while ago. Bounded: a token takes the place of another one.
+//! A bounded cache of tokens that were verified before: a new token replaces the one in its slot.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use siphasher::sip128::SipHasher13;
 
 use super::Token;
 
-/// How many tokens are remembered; a power of two.
+/// The maximum number of cached tokens; a power of two.
 const PLACES: usize = 4_096;
 
-/// Tokens by their keyed hashes, so that no dump of the memory shows one. Each hash has one place.
+/// Tokens by their keyed hashes, so that no dump of the memory shows one. Each hash has exactly one slot.
 pub(super) struct VerifiedTokens {
     hasher: SipHasher13,
     places: Box<[TokenSlot]>,
 }
 
-/// Room for one token.
+/// A slot for one token.
 type TokenSlot = Mutex<Option<(Hash, Arc<Token>)>>;
 
-/// 128 bits.
+/// A hash of 128 bits.
 type Hash = (u64, u64);
 
 impl VerifiedTokens {
@@ -33,7 +33,7 @@ impl VerifiedTokens {
         (hash.h1, hash.h2)
     }
 
-    /// What is remembered of a token.
+    /// The cached token that is written as `token`.
     pub(super) fn find(&self, token: &[u8]) -> Option<Arc<Token>> {
         let hash = self.hash(token);
         match &*self.place(hash)?.lock() {
@@ -42,7 +42,7 @@ impl VerifiedTokens {
         }
     }
 
-    /// Remembers what a token that is written as `written` says.
+    /// Caches `token`, which is written as `written`.
     pub(super) fn put(&self, written: &[u8], token: &Arc<Token>) {
         let hash = self.hash(written);
         if let Some(place) = self.place(hash) {
@@ -56,7 +56,7 @@ impl VerifiedTokens {
 }
 
 impl fmt::Debug for VerifiedTokens {
-    /// The seed is a secret.
+    /// Shows nothing: the seed is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("VerifiedTokens")
     }

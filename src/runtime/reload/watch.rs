@@ -1,5 +1,5 @@
-//! What is watched between reloads: files, looked at again and again, the nodes of upstreams, and sources of customers and
-//! keys.
+//! The watched parts of a configuration between reloads: files, checked again and again, nodes of upstreams, and sources of
+//! customers and keys.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -13,39 +13,39 @@ use crate::gateway::Gateway;
 use crate::gateway::upstream::health;
 use crate::panics::restart_on_panic;
 
-/// How often files are looked at.
+/// How often files are checked.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long files have to be left alone before they are read.
+/// How long files have to stay the same before they are read.
 const QUIET: Duration = Duration::from_millis(100);
-/// Every how many looks files are read too for the sake of systems whose stamps are wrong: every ten seconds.
+/// The number of checks after which one also reads the files, for systems with wrong stamps: every ten seconds.
 const SLOW: u64 = 40;
-/// The same, once a second, for so many looks after files were read: some systems keep times in steps of up to two
-/// seconds, and what is written within the same step has the same stamp.
+/// The same right after files were read: once a second, for this many checks. Some systems keep file times in steps of up
+/// to two seconds, and writes within one step leave the same stamp.
 const FRESH: (u64, u64) = (4, 12);
 
-/// When files are looked at, how closely, and when what is seen of them counts.
+/// Decides when files are checked, how closely, and when a change counts.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// Looks since the files were read.
+    /// The number of checks since the files were read.
     looks: u64,
-    /// What a look saw that was not known, until files are left alone.
+    /// A change that the last check saw, until the files stay the same.
     unsettled: Option<Unsettled>,
 }
 
 #[derive(Debug)]
 struct Unsettled {
     seen: Vec<FileVersion>,
-    /// Whether it took a close look to see it.
+    /// Whether that check read the files.
     close: bool,
 }
 
 impl Watch {
-    /// How long to wait for the next look.
+    /// The pause before the next check.
     pub(super) const fn pause(&self) -> Duration {
         if self.unsettled.is_some() { QUIET } else { LOOK }
     }
 
-    /// Whether files are read at the next look, instead of looking at their stamps only.
+    /// Whether the next check reads the files, instead of their stamps only.
     pub(super) fn is_close(&self) -> bool {
         let next = self.looks.saturating_add(1);
         let (every, fresh) = FRESH;
@@ -55,8 +55,8 @@ impl Watch {
         }
     }
 
-    /// Takes what a look saw of the files, of which `known` was known before. True if they may hold something else and
-    /// have been left alone since the last look.
+    /// Notes a check that saw the files as `seen`; `known` is how they were last read. Returns true if they may have changed
+    /// and have stayed the same since the last check.
     pub(super) fn saw(&mut self, seen: Vec<FileVersion>, known: &[FileVersion]) -> bool {
         let close = self.is_close();
         self.looks = self.looks.saturating_add(1);
@@ -69,19 +69,19 @@ impl Watch {
         is_quiet
     }
 
-    /// Begins anew: the files were read.
+    /// Starts again: the files were read.
     pub(super) fn restart(&mut self) {
         *self = Self::default();
     }
 }
 
-/// The background work for what is in force: watching the nodes of pools, asking sources of customers and keys.
+/// The background tasks for the active configuration: health checks of its pools, and refreshing its sources.
 #[derive(Default)]
 pub(super) struct ActiveTasks(HashMap<usize, ActiveTask>);
 
-/// Background work that ends when this is dropped.
+/// A background task that ends when this is dropped.
 struct ActiveTask {
-    /// Keeps what the work is for, and with it its address as a name for it.
+    /// The pool or source of the task; keeping it also keeps its address, which identifies the task.
     _subject: Arc<dyn Any + Send + Sync>,
     task: JoinHandle<()>,
 }
@@ -93,7 +93,7 @@ impl Drop for ActiveTask {
 }
 
 impl ActiveTasks {
-    /// Works for what is in force, and for nothing else.
+    /// Runs the tasks for the active configuration, and ends all others.
     pub(super) fn follow(&mut self, gateway: &Gateway) {
         let active = gateway.active.load_full();
         let mut before = std::mem::take(&mut self.0);
@@ -108,7 +108,7 @@ impl ActiveTasks {
         }
     }
 
-    /// Goes on with the work for `subject`, or begins it.
+    /// Keeps the task for `subject`, or starts it.
     fn keep<T: Send + Sync + 'static, W: Future<Output = ()> + Send + 'static>(
         &mut self,
         before: &mut HashMap<usize, ActiveTask>,

@@ -1,4 +1,4 @@
-//! Spans as OTLP has them: the messages of `opentelemetry.proto` 1 that a span needs, with their numbers.
+//! Spans in OTLP: the messages of `opentelemetry.proto` 1 that a span needs, with their field numbers.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::gateway::spans::{EndedSpan, Value};
 /// `Span.SpanKind.SPAN_KIND_SERVER` and `Status.StatusCode.STATUS_CODE_ERROR`.
 const SERVER: i32 = 2;
 const ERROR: i32 = 2;
-/// `SpanFlags`: it is known whether the parent is in another process, and it is.
+/// `SpanFlags`: the first flag says that the second one is valid, which says that the parent is in another process.
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 
-/// Where spans come from.
+/// The source of the spans.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'s> {
-    /// What the gateway is called.
+    /// The gateway's service name.
     pub(super) service: &'s str,
     /// Identifies the process.
     pub(super) instance: u128,

@@ -1,8 +1,8 @@
-//! What a process has summed and not put into the queue yet, in a file of its own beside the queue, so that it outlives the
+//! The file in which a process saves the sums that are not in the queue yet, beside the queue, so that they outlive the
 //! process.
 //!
-//! The file holds the events that there would be if the interval ended now. The process that has the queue adopts the files of
-//! processes that have ended: a process holds a lock on another file as long as it lives.
+//! The file holds the events that would exist if the interval ended now. The process that has the queue adopts the files of
+//! processes that have ended: each process holds a lock on a second file as long as it lives.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -29,11 +29,11 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Of the process `instance`, in `directory`, which is made if it is missing.
+    /// The file of the process `instance`, in `directory`, which is created if it is missing.
     pub(super) fn open(directory: &Path, instance: Instance) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let name = format!("{instance:032x}");
-        // locked before it has the name by which others find it
+        // takes the lock before the file has the name by which other processes find it
         let unlocked = directory.join(format!("{name}.new"));
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&unlocked)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -41,12 +41,12 @@ impl Journal {
         Ok(Self { directory: directory.to_owned(), name, _lock: lock })
     }
 
-    /// Whether it is in `directory`.
+    /// Whether the file is in `directory`.
     pub(super) fn is_in(&self, directory: &Path) -> bool {
         self.directory == directory
     }
 
-    /// Saves `events` in the place of those before.
+    /// Saves `events` in place of the earlier ones.
     pub(super) fn save(&self, events: &[Vec<u8>]) -> io::Result<()> {
         let path = self.path_of(&self.name, SUMS);
         if events.is_empty() {
@@ -56,8 +56,8 @@ impl Journal {
         files::replace(&path, |file| file.write_all(&bytes))
     }
 
-    /// Hands what processes have left that have ended to `queue`, which says how many events it took; what it takes whole is
-    /// removed. How many events were taken so.
+    /// Passes the events of processes that have ended to `queue`, which returns how many it took; removes a file if the
+    /// queue took all its events. Returns the number of events from removed files.
     pub(super) fn adopt(&self, queue: impl Fn(&[Vec<u8>]) -> io::Result<usize>) -> io::Result<usize> {
         let mut adopted: usize = 0;
         for entry in fs::read_dir(&self.directory)? {
@@ -72,7 +72,7 @@ impl Journal {
             }
             let events = self.left_by(name)?;
             if queue(&events)? < events.len() {
-                // those that it took come again with the same identifiers
+                // the events that the queue took come again with the same identifiers
                 break;
             }
             adopted = adopted.saturating_add(events.len());
@@ -96,7 +96,7 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// What is saved stays, with the file by which others find it.
+    /// Keeps the lock file if there are saved events: other processes find them by it.
     fn drop(&mut self) {
         if !self.path_of(&self.name, SUMS).exists() {
             drop(remove(&self.path_of(&self.name, LOCK)));

@@ -1,4 +1,4 @@
-//! The sums of the interval that runs, and the events of those that are over and wait for room in the queue.
+//! The sums of the current interval, and the events of ended intervals that wait for room in the queue.
 
 use ring::digest::{Context, SHA256};
 use serde_json::json;
@@ -7,34 +7,34 @@ use crate::gateway::usage_sums::{CustomerSums, UsageSum};
 use crate::runtime::courier::rfc3339;
 use crate::units::Nanos;
 
-/// How many customers one interval has at most: with more it ends early.
+/// The maximum number of customers in an interval: with more, it ends early.
 pub(super) const MOST_CUSTOMERS: usize = 1 << 16;
-/// How many bytes of a hash identify an event.
+/// The length of an event's identifier, in bytes of the hash.
 const ID_BYTES: usize = 16;
 
 /// Identifies a process among all that ever send events.
 pub(super) type Instance = u128;
 
-/// What has been used and is not in the queue.
+/// The usage that is not in the queue yet.
 ///
-/// Events are identified by the process, the number of the interval, the customer, the limit and the plan. An interval that is
-/// over never changes, so that no two events with one identifier differ once they are in the queue.
+/// The process, the number of the interval, the customer, the limit and the plan identify an event. An ended interval never
+/// changes, so two events in the queue with the same identifier are equal.
 #[derive(Debug)]
 pub(super) struct Ledger {
     instance: Instance,
-    /// The number of the interval that runs.
+    /// The number of the current interval.
     interval: u64,
-    /// When it began.
+    /// The start of the current interval.
     since: Nanos,
     sums: CustomerSums,
-    /// Events of intervals that are over.
+    /// The events of ended intervals.
     ended: Vec<Vec<u8>>,
-    /// Whether something differs from what was saved.
+    /// Whether there are changes that are not saved.
     pub(super) is_changed: bool,
 }
 
 impl Ledger {
-    /// Of a process that starts now.
+    /// The ledger of a process that starts at `now`.
     pub(super) fn new(instance: Instance, now: Nanos) -> Self {
         Self { instance, interval: 0, since: now, sums: CustomerSums::default(), ended: Vec::new(), is_changed: false }
     }
@@ -43,23 +43,23 @@ impl Ledger {
         self.instance
     }
 
-    /// Whether the sums of so many customers more fit into the interval.
+    /// Whether the interval has room for the customers of `sums`.
     pub(super) fn has_room_for(&self, sums: &CustomerSums) -> bool {
         self.sums.len().saturating_add(sums.len()) <= MOST_CUSTOMERS
     }
 
-    /// Adds what has been used; how many sums found no room.
+    /// Adds usage. Returns the number of sums for which there was no room.
     pub(super) fn add(&mut self, sums: CustomerSums) -> usize {
         self.is_changed |= !sums.is_empty();
         self.sums.merge(sums, MOST_CUSTOMERS)
     }
 
-    /// When the interval ends that runs: at a whole multiple of `every`.
+    /// The end of the current interval: a whole multiple of `every`.
     pub(super) fn due(&self, every: Nanos) -> Nanos {
         last_end(self.since, every).saturating_add(every)
     }
 
-    /// Ends the interval, unless events of the one before still wait: then it goes on.
+    /// Ends the interval; if events of the one before still wait, the interval continues instead.
     pub(super) fn end_interval(&mut self, source: &str, every: Nanos, now: Nanos) {
         if !self.ended.is_empty() {
             return;
@@ -76,13 +76,13 @@ impl Ledger {
         &self.ended
     }
 
-    /// The first `count` events that waited are in the queue.
+    /// Removes the first `count` waiting events: they are in the queue.
     pub(super) fn queued(&mut self, count: usize) {
         self.is_changed |= count > 0;
         drop(self.ended.drain(..count.min(self.ended.len())));
     }
 
-    /// All events there would be if the interval ended now.
+    /// All events that would exist if the interval ended at `now`.
     pub(super) fn events(&self, source: &str, now: Nanos) -> Vec<Vec<u8>> {
         let open = self.open_events(source, now.max(self.since));
         self.ended.iter().cloned().chain(open).collect()
@@ -109,7 +109,7 @@ impl Ledger {
             "source": source,
             "type": "tollgate.usage",
             "subject": customer,
-            // within the interval, and so in the month or the year that it belongs to
+            // within the interval, so billing assigns the event to the right month or year
             "time": rfc3339(self.since),
             "datacontenttype": "application/json",
             "data": data,
@@ -131,7 +131,7 @@ impl Ledger {
     }
 }
 
-/// The last end of an interval that is not after `now`.
+/// The latest end of an interval that is not after `now`.
 fn last_end(now: Nanos, every: Nanos) -> Nanos {
     let every = every.get().max(1);
     Nanos::new((now.get() / every).saturating_mul(every))
@@ -191,7 +191,7 @@ mod tests {
         let ended = read(ledger.ended());
         assert_eq!(ended, [expected]);
 
-        // the queue is full: the next interval goes on until there is room
+        // the queue is full: the next interval continues until there is room
         ledger.add(used("acme", 10));
         ledger.end_interval("https://eu", MINUTE, at(180));
         ledger.add(used("acme", 10));

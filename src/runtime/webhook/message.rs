@@ -1,4 +1,4 @@
-//! What a webhook is told, and how it is signed: as standardwebhooks.com has it, so that its libraries verify it.
+//! The webhook's messages and their signatures, in the format of standardwebhooks.com, whose libraries can verify them.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -10,28 +10,28 @@ use crate::gateway::crossings::Crossing;
 use crate::runtime::courier::rfc3339;
 use crate::units::Nanos;
 
-/// What a secret begins with.
+/// The prefix of a secret.
 const PREFIX: &str = "whsec_";
-/// How many bytes of an identifier are kept.
+/// The length of an identifier, in bytes.
 const ID_BYTES: usize = 16;
 
-/// The secrets that messages are signed with: the one of today, and those that it follows.
+/// The secrets that messages are signed with: the current one first, then earlier ones.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secrets(Vec<Vec<u8>>);
 
-/// A message as it is kept.
+/// A message as the queue keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Message {
-    /// The same for every message that tells the same.
+    /// The identifier, the same for every message about the same event.
     pub(super) id: String,
-    /// When it happened, by the wall clock.
+    /// The time of the event, by the wall clock.
     pub(super) at: Nanos,
-    /// In JSON.
+    /// The content, in JSON.
     pub(super) body: String,
 }
 
 impl Secrets {
-    /// Reads the lines of a file; `None` where one of them is no secret, or there is none.
+    /// Reads the lines of a file; `None` if a line is no secret, or if there is no secret.
     pub fn read(text: &str) -> Option<Self> {
         let secret = |line: &str| {
             let bytes = STANDARD.decode(line.trim().strip_prefix(PREFIX)?).ok()?;
@@ -41,7 +41,7 @@ impl Secrets {
         secrets.filter(|secrets| !secrets.is_empty()).map(Self)
     }
 
-    /// The signatures of a message that is sent so many seconds after 1970, one for each secret.
+    /// The signatures of a message that is sent `seconds` after 1970, one for each secret.
     pub(super) fn sign(&self, message: &Message, seconds: u64) -> String {
         let content = format!("{}.{seconds}.{}", message.id, message.body);
         let signature = |secret: &Vec<u8>| {
@@ -51,7 +51,7 @@ impl Secrets {
         self.0.iter().map(signature).collect::<Vec<_>>().join(" ")
     }
 
-    /// The identifier of what has this identity, which it does not tell.
+    /// The identifier of an event; `identity` cannot be derived from it.
     fn id(&self, identity: &[u8]) -> String {
         let key = Key::new(HMAC_SHA256, self.0.first().map_or(&[], Vec::as_slice));
         let hash = sign(&key, &[b"tollgate webhook: identifiers", identity].concat());
@@ -83,13 +83,13 @@ impl Message {
         Self { id: secrets.id(identity), at: *at, body: body.to_string() }
     }
 
-    /// As it is kept.
+    /// Encodes the message for the queue.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        // text and a number always can
+        // encoding text and a number never fails
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    /// What was kept; `None` where it is none.
+    /// Decodes a message from the queue; `None` if the bytes are no message.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         postcard::from_bytes(bytes).ok()
     }

@@ -1,18 +1,18 @@
-//! Where the cells of one shard of one limit lie: three to a bucket, which for small states is one line of the processor's
-//! cache, so that most look-ups read one line of memory.
+//! The cells of one shard of one limit: three to a bucket, which for small states is one line of the processor's cache,
+//! so that most look-ups read one line of memory.
 //!
-//! A cell lies in the first bucket from its home on that had room. So whoever looks for a cell goes from its home on to the
-//! first bucket with room in it, and no further; and whoever takes a cell out of a full bucket has to place those anew that
-//! went past it. At most an eighth of the buckets is added when nine tenths of the places are taken: the memory of a key hardly
-//! depends on how many keys there are.
+//! A cell is in the first bucket, from its home on, that had room. So a look-up goes from the key's home to the first
+//! bucket with room in it, and no further; and the removal of a cell from a full bucket has to place the cells again
+//! that went past it. When nine tenths of the places are taken, at most an eighth of the buckets is added: the memory
+//! per key hardly depends on the number of keys.
 
 use std::collections::HashMap;
 
-/// How many cells a bucket has.
+/// The number of cells in a bucket.
 const CELLS: usize = 3;
-/// How many bits of a bucket's word say the parameters of one cell.
+/// The number of bits in a bucket's word for the parameters of one cell.
 const NUMBER_BITS: u32 = 10;
-/// Stands for a number of parameters that is kept aside, as it and all larger ones are.
+/// Marks a cell whose number of parameters is in `aside`, as this number and all larger ones are.
 const ASIDE: u32 = (1 << NUMBER_BITS) - 1;
 
 /// A key's fingerprint, the number of the parameters that its state was written under, and its state.
@@ -28,23 +28,23 @@ pub(super) struct Cell<S> {
 pub(super) struct Buckets<S> {
     buckets: Box<[Bucket<S>]>,
     cells: usize,
-    /// The numbers of parameters that buckets have no room for, by the key.
+    /// The numbers of parameters that are too large for buckets, by key.
     #[expect(clippy::box_collection, reason = "tables lie beside their locks, and hardly any has such numbers")]
     aside: Option<Box<HashMap<u64, u32>>>,
 }
 
-/// Three cells. Those in front are taken.
+/// Three cells. The ones in front are taken.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct Bucket<S> {
-    /// How many are taken, in the lowest bits, and above them the number of each one's parameters.
+    /// The number of taken cells, in the lowest bits, and above them the number of each cell's parameters.
     word: u32,
-    /// The two halves of each key: a number of 8 bytes would have to lie at a multiple of 8.
+    /// The two halves of each key: a number of 8 bytes would need an alignment of 8.
     keys: [[u32; 2]; CELLS],
     states: [S; CELLS],
 }
 
-/// Where a cell lies. Holds until a cell is put in or taken out.
+/// The place of a cell. It is valid until a cell is inserted or removed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     bucket: usize,
@@ -82,13 +82,13 @@ impl<S: Default> Buckets<S> {
         (self.number(bucket, place.cell), &bucket.states[place.cell])
     }
 
-    /// The same, with the default in the place of the state.
+    /// The same as `get`, but moves the state out and leaves the default in its place.
     pub(super) fn take_state(&mut self, place: Place) -> (u32, S) {
         let number = self.number(&self.buckets[place.bucket], place.cell);
         (number, std::mem::take(&mut self.buckets[place.bucket].states[place.cell]))
     }
 
-    /// Writes another state, and under which parameters it is written.
+    /// Writes another state, and the number of the parameters that it is written under.
     pub(super) fn set(&mut self, place: Place, rule: u32, state: S) {
         let bucket = &mut self.buckets[place.bucket];
         let before = bucket.number(place.cell);
@@ -100,7 +100,7 @@ impl<S: Default> Buckets<S> {
         }
     }
 
-    /// Puts in a cell of a key that has none.
+    /// Inserts a cell of a key that has none.
     pub(super) fn insert(&mut self, cell: Cell<S>) {
         let places = self.buckets.len().saturating_mul(CELLS);
         if self.cells.saturating_add(1).saturating_mul(10) > places.saturating_mul(9) {
@@ -110,7 +110,7 @@ impl<S: Default> Buckets<S> {
         self.place(Cell { rule: cell.rule.min(ASIDE), ..cell });
     }
 
-    /// Takes out a cell.
+    /// Removes a cell.
     pub(super) fn remove(&mut self, place: Place) -> Cell<S> {
         let was_full = self.buckets[place.bucket].taken() == CELLS;
         let taken = self.buckets[place.bucket].take_out(place.cell);
@@ -124,13 +124,13 @@ impl<S: Default> Buckets<S> {
         self.out(taken)
     }
 
-    /// Takes out the cells that `leaves`, told their keys, numbers of parameters and states, and hands them to `taken`.
+    /// Removes the cells for which `leaves` returns true (given key, number of parameters, state); passes them to `taken`.
     pub(super) fn take_out_if(
         &mut self,
         mut leaves: impl FnMut(u64, u32, &mut S) -> bool,
         mut taken: impl FnMut(Cell<S>),
     ) {
-        // no cell went past a bucket with room: behind one, only cells that left since then change where others lie
+        // no cell went past a bucket with room: from there on, only cells removed by this loop change the places of others
         let first = self.buckets.iter().position(|bucket| bucket.taken() < CELLS).unwrap_or_default();
         let (mut at, mut has_gap) = (first, false);
         for _ in 0..self.buckets.len() {
@@ -151,7 +151,7 @@ impl<S: Default> Buckets<S> {
             }
             has_gap = was_full && (has_gap || some_left);
         }
-        // to three quarters, when less than half is taken
+        // shrinks so that three quarters are taken, when less than half is
         if self.cells.saturating_mul(2) < self.buckets.len().saturating_mul(CELLS) {
             self.resize(self.cells.saturating_mul(4).div_ceil(CELLS * 3));
         }
@@ -163,7 +163,7 @@ impl<S: Default> Buckets<S> {
     }
 
     fn home(&self, key: u64) -> usize {
-        // spreads keys that begin alike, as those of one customer or one shard do
+        // spreads keys that begin with the same bits, as those of one customer or one shard do
         let spread = u128::from(key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         usize::try_from((spread * self.buckets.len() as u128) >> 64).unwrap_or_default()
     }
@@ -173,7 +173,8 @@ impl<S: Default> Buckets<S> {
         if next < self.buckets.len() { next } else { 0 }
     }
 
-    /// Puts a cell, whose number is one that buckets have room for, into the first bucket that has room. There is one.
+    /// Puts a cell, whose number fits into a bucket, into the first bucket that has room. The caller ensures that there
+    /// is one.
     fn place(&mut self, cell: Cell<S>) {
         let mut at = self.home(cell.key);
         while self.buckets[at].taken() == CELLS {
@@ -183,15 +184,15 @@ impl<S: Default> Buckets<S> {
         self.cells = self.cells.saturating_add(1);
     }
 
-    /// Takes out the cells of one bucket, with their numbers as the bucket has them.
+    /// Removes the cells of one bucket, with the numbers that the bucket has.
     fn take_bucket(&mut self, at: usize) -> impl Iterator<Item = Cell<S>> + use<S> {
         let bucket = std::mem::take(&mut self.buckets[at]);
         self.cells = self.cells.saturating_sub(bucket.taken());
         bucket.into_cells()
     }
 
-    /// A sixteenth to an eighth more buckets; where in between, the key decides. Tables that fill alike, as those of the shards
-    /// of a limit do, so grow at different times, and one takes the memory that another leaves.
+    /// A sixteenth to an eighth more buckets; the key chooses the number in between. So tables that fill at the same
+    /// rate, as a limit's shards do, grow at different times, and one can use the memory that another frees.
     fn larger(&self, key: u64) -> usize {
         let sixteenth = self.buckets.len() / 16;
         let some = usize::try_from(key).unwrap_or_default() % sixteenth.saturating_add(1);
@@ -216,7 +217,7 @@ impl<S: Default> Buckets<S> {
         self.aside.as_ref().and_then(|aside| aside.get(&key).copied()).unwrap_or(ASIDE)
     }
 
-    /// Keeps the number aside of a key of which buckets said `before`, if they have no room for it.
+    /// Keeps the number of a key in `aside` if it does not fit into a bucket; the bucket had the number `before`.
     fn note_aside(&mut self, key: u64, before: u32, rule: u32) {
         if rule >= ASIDE {
             self.aside.get_or_insert_default().insert(key, rule);
@@ -227,7 +228,7 @@ impl<S: Default> Buckets<S> {
         }
     }
 
-    /// A cell as a bucket had it, with its own number, which is no longer kept aside.
+    /// Completes a removed cell with its own number, which leaves `aside`.
     fn out(&mut self, cell: Cell<S>) -> Cell<S> {
         let own = (cell.rule == ASIDE).then(|| self.aside.as_mut()?.remove(&cell.key)).flatten();
         Cell { rule: own.unwrap_or(cell.rule), ..cell }
@@ -252,7 +253,7 @@ impl<S: Default> Bucket<S> {
         self.word = self.word & !(ASIDE << shift) | number << shift;
     }
 
-    /// There is room.
+    /// Adds a cell; the bucket must have room.
     fn put(&mut self, cell: Cell<S>) {
         let at = self.taken();
         self.keys[at] = halves(cell.key);
@@ -261,7 +262,7 @@ impl<S: Default> Bucket<S> {
         self.word += 1;
     }
 
-    /// The last one takes its place.
+    /// Removes a cell; the last one takes its place.
     fn take_out(&mut self, cell: usize) -> Cell<S> {
         let last = self.taken().saturating_sub(1);
         let (key, rule) = (whole(self.keys[cell]), self.number(cell));
@@ -311,7 +312,7 @@ mod tests {
     }
 
     proptest! {
-        /// Few keys of few homes, so that buckets run over, and numbers on both sides of what buckets have room for.
+        /// A few keys with few homes, so that buckets overflow, and numbers that fit into buckets as well as larger ones.
         #[test]
         fn buckets_are_a_map(steps in prop::collection::vec((0..90_u64, 1020..1026_u32, 0..8_u8), 1..600)) {
             let (mut buckets, mut map) = (Buckets::<u32>::default(), HashMap::new());

@@ -11,15 +11,15 @@ use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::Nanos;
 
-/// How often a full table is searched for keys to forget, and how many keys are looked at each time.
+/// How often a full table is searched for keys to evict, and how many keys each search looks at.
 const SEARCH_PAUSE: Nanos = Nanos::new(100_000_000);
 const SEARCHED_KEYS: u64 = 1 << 16;
 
-/// The state of a charge's key is not here, and may be elsewhere.
+/// An error: the state of a charge's key is not here, and may be at another gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateElsewhere;
 
-/// Why a batch is not charged.
+/// The reason why a batch is not charged.
 enum Stop<E> {
     /// The charge at this position is of a new key for which there is no room.
     Full(usize),
@@ -27,8 +27,8 @@ enum Stop<E> {
     Missing(E),
 }
 
-/// Says of the charge at a position that its state may be elsewhere: asked while the state can neither come nor go, and an
-/// error only if it is not here.
+/// A callback that fails if the state of the charge at a position may be elsewhere. The store calls it while the shard
+/// is locked, and ignores its error if the state is here.
 trait Watch<E>: Fn(usize) -> Result<(), E> {}
 
 impl<E, W: Fn(usize) -> Result<(), E>> Watch<E> for W {}
@@ -37,14 +37,14 @@ impl LocalStore {
     /// See [`crate::store::Store::charge`].
     #[inline]
     pub fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
-        // Filled where it is returned from: moving what came of a charge costs nearly as much as deciding it.
+        // filled by the function that decides: moving the result of a charge costs nearly as much as deciding it
         let mut charged = AllCharged::new();
         let Ok(()) = self.charge_into(binding, batch, &|_| Ok::<(), Infallible>(()), now, &mut charged);
         charged
     }
 
-    /// The same, unless a state is not here of which `may_have_moved` says, by its charge's position, that it may be elsewhere: it
-    /// would begin anew here, so nothing is charged.
+    /// [`LocalStore::charge`], unless a state is not here and `may_have_moved`, given its charge's position, says that
+    /// it may be elsewhere: then nothing is charged, since the key would start afresh here.
     pub fn charge_unless(
         &self,
         binding: &Binding,
@@ -74,12 +74,12 @@ impl LocalStore {
         }
     }
 
-    /// See [`LocalStore::charge_denied_unless`], of states that are nowhere else.
+    /// See [`LocalStore::charge_denied_unless`], for states that are nowhere else.
     pub fn charge_denied(&self, binding: &Binding, batch: &[Charge], now: Nanos) -> AllCharged {
         self.charge_denied_unless(binding, batch, |_| false, now).unwrap_or_default()
     }
 
-    /// The same for a request that is denied by something else: charges nothing but what counts although it is denied.
+    /// [`LocalStore::charge_unless`] for a request that another limit denies: makes only the charges that count denials.
     pub fn charge_denied_unless(
         &self,
         binding: &Binding,
@@ -92,7 +92,7 @@ impl LocalStore {
         match self.charge_all(binding, batch, true, &watch, now, &mut charged) {
             Ok(()) => {}
             Err(Stop::Missing(left)) => return Err(left),
-            // what a new key has used is not remembered where there is no room for it
+            // where there is no room for a new key, its usage is not recorded
             Err(Stop::Full(_)) => {
                 for charge in batch {
                     let (table, BoundRule { rule, .. }) = binding.find(charge);
@@ -105,7 +105,7 @@ impl LocalStore {
         Ok(charged)
     }
 
-    /// `charged` is left alone where nothing is charged.
+    /// Leaves `charged` unchanged if nothing is charged.
     fn try_charge<E>(
         &self,
         binding: &Binding,
@@ -122,7 +122,7 @@ impl LocalStore {
         }
     }
 
-    /// Sends new keys of full tables to those tables' common buckets; `full` is the position of the first.
+    /// Charges new keys of full tables to those tables' common buckets; `full` is the position of the first.
     fn charge_with_overflow<E>(
         &self,
         binding: &Binding,
@@ -174,8 +174,8 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Decides first, and writes only when the request is not `denied` and no enforcing limit denies; a limit that
-    /// remembers denials remembers its own.
+    /// Decides first, and writes only if the request is not `denied` and no enforcing limit denies; a limit that counts
+    /// denials records its own in any case.
     fn charge_all<E>(
         &self,
         binding: &Binding,
@@ -217,8 +217,8 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Searches a part of a full table for keys that may be forgotten: now and then, so that a flood of new keys cannot
-    /// keep the store busy with it.
+    /// Searches a part of a full table for keys to evict. It does so only now and then, so that a flood of new keys
+    /// cannot keep the store busy with searches.
     fn make_room(&self, table: &LimitTable, now: Nanos) {
         let searched = table.searched.load(Ordering::Relaxed);
         let rested = now.get().saturating_sub(searched) >= SEARCH_PAUSE.get();
@@ -237,7 +237,7 @@ impl LocalStore {
     }
 }
 
-/// Passes on what `watch` says, if the state of a charge is not here, or perhaps only a part of it.
+/// Returns the error of `watch` if the state of a charge is not here, or perhaps only a part of it.
 pub(super) fn is_not_missed<E>(
     table: &LimitTable,
     cells: &Cells,
@@ -245,7 +245,7 @@ pub(super) fn is_not_missed<E>(
     watch: impl FnOnce() -> Result<(), E>,
 ) -> Result<(), E> {
     match watch() {
-        // common buckets stay
+        // common buckets do not move
         Err(missing) if charge.key != OVERFLOW_KEY && (table.algorithm.holds() || !cells.knows(charge.key)) => {
             Err(missing)
         }

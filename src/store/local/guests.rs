@@ -1,4 +1,4 @@
-//! Limits that other gateways charge here, as they named them: whether this one's configuration has them or not.
+//! Limits that other gateways charge here, under the names that they sent; this gateway's configuration may lack them.
 
 use std::sync::atomic::Ordering;
 
@@ -8,12 +8,12 @@ use crate::charge::Charge;
 use crate::store::LimitSpec;
 
 impl Binding {
-    /// Of no limits yet.
+    /// A binding without limits.
     pub const fn empty() -> Self {
         Self { limits: Vec::new() }
     }
 
-    /// Whether a limit of `batch` has been started afresh since.
+    /// Whether a limit of `batch` has started afresh since it was bound.
     pub fn is_stale(&self, batch: &[Charge]) -> bool {
         let tables = batch.iter().filter_map(|charge| Some(&self.limits.get(charge.limit)?.table));
         tables.into_iter().any(|table| table.abandoned.load(Ordering::Relaxed))
@@ -21,8 +21,8 @@ impl Binding {
 }
 
 impl LocalStore {
-    /// Adds a limit with one set of parameters, of which another gateway told, and returns its position. What this one's
-    /// configuration says of the limit stays.
+    /// Adds a limit with one set of parameters, as another gateway described it, and returns its position. Does not
+    /// change the settings that this gateway's configuration has for the limit.
     pub fn adopt(&self, binding: &mut Binding, spec: &LimitSpec<'_>, rule: Rule) -> usize {
         let table = self.table(spec);
         let rules = vec![(table.number(&rule), rule)];
@@ -30,7 +30,7 @@ impl LocalStore {
         binding.limits.len().saturating_sub(1)
     }
 
-    /// Takes the limits that have been started afresh for what they are now.
+    /// Binds the limits that have started afresh to their new tables.
     pub fn renew(&self, binding: &mut Binding) {
         for limit in &mut binding.limits {
             if !limit.table.abandoned.load(Ordering::Relaxed) {

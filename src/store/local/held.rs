@@ -1,8 +1,8 @@
-//! The slots that requests hold while they run, beside the cells that count them and behind the same locks: a cell counts
-//! exactly the slots that are listed here.
+//! The slots that requests hold while they run, beside the cells that count them and behind the same locks: a cell
+//! counts exactly the slots in this list.
 //!
-//! Slots are listed only where gateways divide keys: there a request may run through one gateway and be counted by another, and
-//! the key may move meanwhile. Processes report their slots; a slot that its process reports no more is given back.
+//! Slots are listed only where gateways divide keys: there a request may run through one gateway and be counted by another,
+//! and the key may move meanwhile. Processes report their slots; a slot that its process no longer reports is given back.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,12 +24,12 @@ pub(super) type Holders = HashMap<Slot, Share>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) cost: Cost,
-    /// When it was last reported.
+    /// When the slot was last reported.
     heard: Nanos,
 }
 
 impl HeldSlots {
-    /// Adds `slot`, which holds `cost`, or notes that it was reported again. Whether it is new.
+    /// Adds `slot`, which holds `cost`, or notes that it was reported again. Returns whether it is new.
     pub(super) fn add(&mut self, table: usize, key: LimitKey, slot: Slot, cost: Cost, now: Nanos) -> bool {
         match self.0.entry((table, key.fingerprint())).or_default().entry(slot) {
             Entry::Occupied(mut known) => {
@@ -52,17 +52,17 @@ impl HeldSlots {
         Some(share.cost)
     }
 
-    /// Takes out the slots of a key.
+    /// Removes and returns the slots of a key.
     pub(super) fn take(&mut self, table: usize, key: LimitKey) -> Holders {
         self.0.remove(&(table, key.fingerprint())).unwrap_or_default()
     }
 
-    /// Forgets the slots of a table.
+    /// Removes the slots of a table.
     pub(super) fn forget(&mut self, table: usize) {
         self.0.retain(|(known, _), _| *known != table);
     }
 
-    /// Takes out the slots for which `gone` holds.
+    /// Removes and returns the slots for which `gone` returns true.
     fn take_gone(&mut self, gone: impl Fn(&Slot, &Share) -> bool) -> Vec<(usize, LimitKey, Cost)> {
         let mut all = Vec::new();
         self.0.retain(|(table, key), holders| {
@@ -78,7 +78,7 @@ impl HeldSlots {
 }
 
 impl Shard {
-    /// Has `slot` hold `cost` of a key, whatever the limit says, unless it does already.
+    /// Makes `slot` hold `cost` of a key, whatever the limit says, unless it does already.
     pub(super) fn hold(
         &mut self,
         table: &LimitTable,
@@ -95,7 +95,7 @@ impl Shard {
 }
 
 impl LocalStore {
-    /// Gives back `slot` of the key of `charge`. Whether it was held here.
+    /// Gives back `slot` of the key of `charge`. Returns whether it was held here.
     pub fn end(&self, binding: &Binding, charge: &Charge, slot: Slot, end: Completion, now: Nanos) -> bool {
         let Some(BoundLimit { table, .. }) = binding.limits.get(charge.limit) else { return false };
         let mut shard = self.shards.of(charge.key).lock();
@@ -109,13 +109,13 @@ impl LocalStore {
         self.give_back(|slot, _| slot.process == process, now);
     }
 
-    /// Gives back the slots for which `gone` holds; it is called with when each was last reported.
+    /// Gives back the slots for which `gone` returns true; it gets each slot and the time of its last report.
     pub fn release_stale_slots(&self, gone: impl Fn(Slot, Nanos) -> bool, now: Nanos) {
         self.give_back(|slot, share| gone(*slot, share.heard), now);
     }
 
     fn give_back(&self, gone: impl Fn(&Slot, &Share) -> bool, now: Nanos) {
-        // held, they keep their places while this lasts
+        // the tables keep their positions while this vector holds them
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().cloned().collect();
         for shard in self.shards.iter() {
             let mut shard = shard.lock();

@@ -1,10 +1,10 @@
-//! Takes states out of one node's store and puts them into another's, so that a state is never in both. On the way its times are
-//! those of the wall clock, which the nodes have in common.
+//! Moves states from one node's store to another's, so that a state is never in both. On the way, the times in states
+//! are those of the wall clock, which the nodes have in common.
 //!
-//! The slots of requests in flight move with the state that counts them. A slot is counted once, however often and in whatever
-//! order it arrives: with a state, or reported by the gateway that its request runs through.
+//! The slots of requests in flight move with the state that counts them. A slot counts once, however often and in any
+//! order it arrives: with a state, or in a report of the gateway that its request runs through.
 //!
-//! The common buckets of full tables do not move: they are each node's own.
+//! The common buckets of full tables do not move: each node has its own.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use crate::cluster::wire::{HeldSlot, LimitIdentity, StateBatch};
 use crate::store::LimitSpec;
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
-/// States are sent in parts of about this many bytes.
+/// The size in bytes at which a message of states is full.
 const PART: usize = 64 << 10;
-/// How many shards are searched at once.
+/// The number of shards that are searched in one step.
 const SHARDS_AT_ONCE: usize = 16;
-/// The most bytes that one state may take to be sent.
+/// The largest state that is sent, in bytes.
 const LONGEST: usize = 512 << 10;
-/// The most slots of one key that are sent with its state: some 400 KB. The gateways that hold the others report them.
+/// The most slots of a key that move with its state: some 400 KB. The gateways that hold the other slots report them.
 const MOST_HELD: usize = 10_000;
-/// About how many bytes a slot takes.
+/// The approximate size of a slot in bytes.
 const HELD_BYTES: usize = 40;
 
 impl LocalStore {
-    /// The limit of a charge, if its key has no state here and another node may have one. A limit that holds slots may always
-    /// miss a part of its state.
+    /// The limit of a charge, if its key has no state here and another node may have one. Of a limit that holds slots,
+    /// a part of the state may always be missing.
     pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<LimitIdentity> {
         let table = &binding.limits.get(charge.limit)?.table;
         let knows = || self.shards.of(charge.key).lock().cells[table.position].knows(charge.key);
         (table.moves() && (table.algorithm.holds() || !knows())).then(|| table.identity())
     }
 
-    /// Whether there is a state of `key` under `limit`.
+    /// Whether this store has a state of `key` under `limit`.
     pub fn knows(&self, limit: &LimitIdentity, key: LimitKey) -> bool {
         let table = spec(limit).and_then(|spec| self.tables.read().find(&spec));
         table.is_some_and(|table| self.shards.of(key).lock().cells[table.position].knows(key))
@@ -62,14 +62,14 @@ impl LocalStore {
         parcel.finish()
     }
 
-    /// See [`crate::cluster::state_service::StateService::take_moved`]. What is as good as new is forgotten instead.
+    /// See [`crate::cluster::state_service::StateService::take_moved`]. Drops states that are as good as new.
     pub fn take_moved(
         &self,
         cursor: &mut StoreCursor,
         to: &dyn Fn(LimitKey) -> Option<usize>,
         now: Nanos,
     ) -> Vec<(usize, StateBatch)> {
-        // Held, they keep their places while this lasts.
+        // the tables keep their positions while this vector holds them
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().filter(|table| table.moves()).cloned().collect();
         let mut parcels: Vec<(usize, Parcel)> = Vec::new();
         for shard in self.shards.iter().skip(cursor.next).take(SHARDS_AT_ONCE) {
@@ -106,10 +106,9 @@ impl LocalStore {
         parcels.into_iter().filter_map(|(place, parcel)| Some((place, parcel.finish()?))).collect()
     }
 
-    /// Puts in states that came from elsewhere. One of a key that has a state here already is merged into that.
+    /// Adds states that came from another node. If a key has a state here already, the two are merged.
     ///
-    /// A full table takes them all the same: there was room for them where they came from, and to forget them would make
-    /// their keys as good as new.
+    /// A full table takes them too: the other node had room for them, and without its state a key would be as good as new.
     pub fn put(&self, states: &StateBatch, now: Nanos) -> ImportCounts {
         let mut received = ImportCounts::default();
         let known = spec(&states.limit);
@@ -160,12 +159,12 @@ impl LocalStore {
     }
 }
 
-/// A state without what requests hold of it.
+/// A state without the slots that requests hold.
 fn unheld(rule: &Rule, state: State, now: Nanos) -> Option<State> {
     if rule.holds() { rule.complete(state, Cost::MAX, Completion::UNMEASURED, now) } else { Some(state) }
 }
 
-/// The limit with this identity; `None` if its algorithm is not known.
+/// The limit with this identity; `None` if this program does not know its algorithm.
 fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
     let algorithm = AlgorithmName::canonical_of(&limit.algorithm)?;
     Some(LimitSpec {
@@ -180,10 +179,10 @@ fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
     })
 }
 
-/// States of one limit that are put together.
+/// States of one limit that are sent together.
 struct Parcel {
     table: Arc<LimitTable>,
-    /// The numbers of the parameters, by their positions.
+    /// The numbers of the parameters, by their positions in the message.
     rules: Vec<u32>,
     count: u64,
     cells: Vec<u8>,
@@ -203,7 +202,7 @@ impl Parcel {
         self.table.position == table.position && self.bytes() < PART
     }
 
-    /// Nothing is added of a state that cannot be sent.
+    /// Adds a state, unless it cannot be sent: then nothing is added.
     fn add(&mut self, Loose { key, rule, state }: Loose, holders: Holders) {
         let state = self.table.with_wall_times(rule, state);
         let position = self.rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
@@ -229,7 +228,7 @@ impl Parcel {
         }
         let limit = table.identity();
         let known = table.rules.read();
-        // Nobody can be charged under parameters that are not known.
+        // every number in a cell has its parameters here, since no charge is possible without them
         let rules = rules.iter().filter_map(|number| known.get(*number)).map(Parameters::of).collect();
         drop(known);
         Some(StateBatch { limit, rules, count, cells, held })
@@ -246,9 +245,9 @@ impl LimitTable {
         }
     }
 
-    /// A state that was written under the parameters with this number, with the times of the wall clock.
+    /// A state that was written under the parameters with this number, converted to wall clock times.
     fn with_wall_times(&self, number: u32, state: State) -> State {
-        // whoever takes states out of a table reads its rules already
+        // recursive, since the caller may already read the rules while it takes states out
         let rules = self.rules.read_recursive();
         let Some(rule) = rules.get(number) else { return state };
         match self.beyond_own(rule) {
@@ -257,7 +256,7 @@ impl LimitTable {
         }
     }
 
-    /// A state of `rule` with the times of the wall clock, as it is here.
+    /// A state of `rule` with wall clock times, converted to the times of this store.
     fn with_own_times(&self, rule: &Rule, state: State) -> State {
         match self.beyond_own(rule) {
             ClockOffset::ZERO => state,
@@ -265,14 +264,14 @@ impl LimitTable {
         }
     }
 
-    /// How far the wall clock is ahead of the time that `rule` goes by.
+    /// How far the wall clock is ahead of the time that `rule` uses.
     fn beyond_own(&self, rule: &Rule) -> ClockOffset {
         let wall = self.wall_ahead();
         wall.minus(rule.own_offset(wall))
     }
 
-    /// Whether its states may be moved to another node. What a node enforces of a shared limit while Redis is unavailable
-    /// is that node's own part.
+    /// Whether the table's states may move to another node. The states of a shared limit are this node's own part,
+    /// which it enforces while Redis is unavailable.
     fn moves(&self) -> bool {
         !self.abandoned.load(Ordering::Relaxed) && !self.is_shared.load(Ordering::Relaxed)
     }

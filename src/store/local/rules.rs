@@ -1,4 +1,4 @@
-//! The sets of parameters that a limit was charged under, numbered.
+//! The numbered sets of parameters that a limit was charged under.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -7,7 +7,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::algorithm::Rule;
 
-/// Sets of parameters, found by their number and by their value.
+/// The sets of parameters, by number and by value.
 #[derive(Default)]
 pub(super) struct Rules {
     all: Vec<Rule>,
@@ -31,7 +31,7 @@ impl Rules {
         self.numbers.find(self.hasher.hash_one(rule), |number| self.get(*number) == Some(rule)).copied()
     }
 
-    /// The number of `rule`, which becomes known if it is new.
+    /// The number of `rule`; adds the rule if it is new.
     pub(super) fn insert(&mut self, rule: &Rule) -> u32 {
         if let Some(known) = self.find(rule) {
             return known;

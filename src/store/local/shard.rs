@@ -8,31 +8,31 @@ use super::table::Cells;
 use crate::charge::Charge;
 use crate::units::LimitKey;
 
-/// Shards are many so that two cores seldom meet and a sweep holds a lock for a short time only.
+/// The number of shards for many threads: large, so that two cores rarely meet and a sweep holds each lock only briefly.
 pub(super) const FOR_MANY_THREADS: usize = 1 << 10;
-/// Where only one core comes they are few: fewer lines of the processor's cache are locks and beginnings of tables.
+/// The number of shards for one thread: small, since locks and table headers then take fewer lines of the processor's cache.
 pub(super) const FOR_ONE_THREAD: usize = 1 << 4;
 
 /// The shards of a store.
 pub(super) struct Shards(Box<[LockedShard]>);
 
-/// A shard behind its lock. It begins with a line of the processor's cache, so that a charge finds the lock and the first
-/// limit's table in one, and no other lock lies in it.
+/// A shard behind its lock. It is aligned to a line of the processor's cache, so that a charge finds the lock and the
+/// first limit's table in one line, which contains no other lock.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct LockedShard(Mutex<Shard>);
 
-/// What is behind one lock: this shard's part of every limit's table, indexed like the slots of the store's tables.
-/// Those of few limits lie beside the lock, one step nearer.
+/// The data behind one lock: this shard's part of every limit's table, indexed by the tables' positions. The parts of
+/// the first limits are next to the lock, without another pointer to follow.
 #[derive(Default)]
 pub(super) struct Shard {
     pub(super) cells: SmallVec<[Cells; 2]>,
-    /// What requests hold of them, one by one.
+    /// The slots that requests hold, one by one.
     pub(super) held: HeldSlots,
 }
 
 impl Shards {
-    /// So many empty ones: a power of two.
+    /// `count` empty shards, rounded up to a power of two.
     pub(super) fn new(count: usize) -> Self {
         Self((0..count.next_power_of_two()).map(|_| LockedShard::default()).collect())
     }
@@ -45,7 +45,7 @@ impl Shards {
         self.0.iter()
     }
 
-    /// The shard at this position, counted round and round.
+    /// The shard at this position, modulo the number of shards.
     pub(super) fn at(&self, position: usize) -> &LockedShard {
         &self.0[self.within(position)]
     }
@@ -61,7 +61,7 @@ impl Shards {
         self.within(key.fingerprint() as usize)
     }
 
-    /// There are as many as a power of two, which divides sooner than other numbers.
+    /// Reduces a position modulo the number of shards, which is a power of two, so that a bit mask is enough.
     fn within(&self, position: usize) -> usize {
         position & self.len().wrapping_sub(1)
     }
@@ -91,7 +91,7 @@ pub(super) struct Locked<'a> {
 }
 
 impl<'a> Locked<'a> {
-    /// In ascending order, so that two batches cannot wait for each other.
+    /// Locks the shards in ascending order, so that two batches cannot wait for each other.
     pub(super) fn all(shards: &'a Shards, batch: &[Charge]) -> Self {
         let mut wanted: SmallVec<[usize; 4]> = batch.iter().map(|charge| shards.position(charge.key)).collect();
         wanted.sort_unstable();

@@ -1,15 +1,15 @@
-//! Snapshots: the states of a store as bytes, for the process that comes next. The times in them are those of the wall clock,
-//! with which the next process begins.
+//! Snapshots: the states of a store as bytes, for the next process. Their times are those of the wall clock, with which
+//! the next process begins.
 //!
-//! A snapshot is a mark with a version, a row of parts (each with its length before it), and a checksum of all that. Who
-//! reads one gets a whole store or the reason why there is none. States go with what they belong to (a limit's name,
-//! algorithm and kind of key) and with the parameters that they were written under, as arguments, so that they are
-//! carried over by the algorithm's rule where the configuration has changed meanwhile. What limits hold while requests
-//! run ([`Core::HOLDS`](crate::algorithm::Core::HOLDS)) is left out: those requests end with their process.
+//! A snapshot is a mark with a version, a sequence of parts (each after its length), and a checksum of all that. A
+//! reader gets a whole store, or the reason why there is none. States come with their limit's identity (name, algorithm
+//! and kind of key) and with the parameters that they were written under, as arguments, so that the algorithm's rule
+//! migrates them if the configuration has changed meanwhile. Tokens that limits hold while requests run
+//! ([`Core::HOLDS`](crate::algorithm::Core::HOLDS)) are left out: those requests end with their process.
 //!
-//! Requests go on while a snapshot is written: each lock is held as long as it takes to copy one shard's cells of one
-//! limit. So every cell is as it was at some time between begin and end, and of a request that was charged meanwhile by
-//! two limits the one charge may be in and the other not.
+//! Requests continue while a snapshot is written: each lock is held only while one shard's cells of one limit are
+//! copied. So every cell is as it was at some time between begin and end. If a request was charged meanwhile by two
+//! limits, the snapshot may contain one charge without the other.
 
 use std::hash::Hasher;
 use std::io::{self, ErrorKind, Read, Write};
@@ -29,28 +29,28 @@ use crate::units::Nanos;
 #[cfg(test)]
 pub(super) mod tests;
 
-/// What a snapshot begins with.
+/// The first bytes of a snapshot.
 pub const MARK: &[u8; 15] = b"tollgate-state\n";
-/// Counted up whenever the parts, the states of an algorithm or the hashing of keys are written in another way.
+/// Incremented whenever the encoding of parts, of an algorithm's states or of hashed keys changes.
 const VERSION: u8 = 2;
-/// Still read. Its keys have [`FORMER_KEY_BYTES`], of which the lower half says where states are now.
+/// The previous version, which is still read. Its keys have [`FORMER_KEY_BYTES`], whose lower half is the key of today.
 const FORMER_VERSION: u8 = 1;
 const FORMER_KEY_BYTES: usize = 16;
-/// Cells are put together up to this many bytes.
+/// The size in bytes at which a part of cells is written.
 const PART: usize = 1 << 20;
-/// No part is longer: it would not be written.
+/// The longest part: longer ones are neither written nor read.
 const LONGEST_PART: u64 = 1 << 30;
 
-/// What states are worth nothing without.
+/// The data without which states are worthless.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Head {
-    /// What keys are hashed with. A secret: who knows it can aim at buckets.
+    /// The seed that keys are hashed with. A secret: somebody who knows it can aim at buckets.
     pub seed: [u8; 16],
-    /// What the wall clock said when the snapshot was begun.
+    /// The wall clock's time when the snapshot was begun.
     pub at: Nanos,
 }
 
-/// What was written.
+/// The size of a written snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Keys.
@@ -59,37 +59,37 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// A store as a snapshot had it.
+/// A store that was read from a snapshot.
 pub struct Restored {
     /// The store.
     pub store: LocalStore,
-    /// What came with it.
+    /// The head of the snapshot.
     pub head: Head,
-    /// Keys that are in it.
+    /// The number of restored keys.
     pub keys: u64,
-    /// Keys that are not, because this program does not know their algorithm or parameters.
+    /// The number of keys that were not restored, because this program does not know their algorithm or parameters.
     pub unknown: u64,
 }
 
-/// Why a snapshot is not restored, to be said after what was read. Nothing of it is used then.
+/// The reason why a snapshot is not restored, worded to follow the name of its source. No part of it is used then.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// It cannot be read.
+    /// The source cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
-    /// It is something else.
+    /// The source is no snapshot.
     #[error("is no snapshot of tollgate's")]
     Foreign,
-    /// It was written by another version.
+    /// Another version wrote the snapshot.
     #[error("is of version {0}, and this program reads versions {FORMER_VERSION} and {VERSION}")]
     Version(u8),
-    /// It ends early.
+    /// The snapshot ends early.
     #[error("is cut short")]
     CutShort,
-    /// Its bytes are not those that were written.
+    /// The bytes are not those that were written.
     #[error("is damaged: {0}")]
     Damaged(&'static str),
-    /// The clock has gone back since, so far that its states would hold for a long time.
+    /// The clock has gone back since, so far that the snapshot's states would apply for a long time.
     #[error("is from the future: it was written {0} ahead of this machine's clock")]
     Future(Nanos),
 }
@@ -98,23 +98,23 @@ pub enum Refused {
 #[derive(Serialize, Deserialize)]
 enum Part {
     Head(Head),
-    /// What follows belongs to this limit.
+    /// The start of a limit: the parts that follow belong to it.
     Limit(Box<Identity>),
-    /// The limit's next sets of parameters; cells know them by their positions.
+    /// The limit's next sets of parameters; cells refer to them by position.
     Rules(Vec<Parameters>),
     /// This many cells of the limit, which follow in the same part.
     Cells(u64),
     End,
 }
 
-/// The limit that states belong to.
+/// The identity of the limit that states belong to.
 #[derive(Serialize, Deserialize)]
 struct Identity {
     name: String,
     algorithm: String,
     key: u64,
     max_keys: u64,
-    /// The positions of the parameters that the configuration had.
+    /// The positions of the parameters that the configuration contained.
     bound: Vec<u32>,
 }
 
@@ -127,7 +127,7 @@ impl LocalStore {
         writer.write(MARK)?;
         writer.write(&[VERSION])?;
         writer.part(&Part::Head(head.clone()), &[])?;
-        // Held, they keep their places while this lasts.
+        // the tables keep their positions while this vector holds them
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().cloned().collect();
         for table in tables.iter().filter(|table| table.is_kept()) {
             self.write_table(table, &mut writer)?;
@@ -151,7 +151,7 @@ impl LocalStore {
         let (mut rules_written, mut cells) = (0, Vec::new());
         for shard in self.shards.iter() {
             let copy: Cells = shard.lock().cells[table.position].clone();
-            // Parameters become known before anything is written under them.
+            // rules are registered before any cell is written under them
             let rules: Vec<Parameters> = table.rules.read().from(rules_written).map(Parameters::of).collect();
             if !rules.is_empty() {
                 rules_written = rules_written.saturating_add(rules.len());
@@ -184,7 +184,7 @@ impl<W: Write> Writer<W> {
         self.out.write_all(bytes)
     }
 
-    /// Writes a part, and what follows in it.
+    /// Writes a part, followed by the bytes of `rest`.
     fn part(&mut self, part: &Part, rest: &[u8]) -> io::Result<()> {
         let part = postcard::to_stdvec(part).map_err(io::Error::other)?;
         let length = u64::try_from(part.len().saturating_add(rest.len())).unwrap_or(u64::MAX);
@@ -196,7 +196,7 @@ impl<W: Write> Writer<W> {
         self.write(rest)
     }
 
-    /// Writes what was put together of cells, if anything was.
+    /// Writes the collected cells, if there are any.
     fn cells(&mut self, count: &mut u64, cells: &mut Vec<u8>) -> io::Result<()> {
         if *count > 0 {
             self.part(&Part::Cells(*count), cells)?;
@@ -273,7 +273,7 @@ impl LocalStore {
         Limit { known, bound: identity.bound.clone() }
     }
 
-    /// Whether the states that there are for a limit are from a process that knew it with other parameters.
+    /// Whether a limit's states come from a process that had other parameters for it.
     pub fn was_bound_otherwise(&self, spec: &LimitSpec<'_>) -> bool {
         let Some(table) = self.tables.read().find(spec) else { return false };
         let before = table.bound.lock();
@@ -283,17 +283,17 @@ impl LocalStore {
     }
 }
 
-/// The limit that is being restored.
+/// The limit being restored.
 struct Limit {
-    /// `None` if this program does not know it.
+    /// `None` if this program does not know the limit's algorithm, or does not restore its states.
     known: Option<KnownLimit>,
-    /// The positions of its parameters that the configuration had.
+    /// The positions of the parameters that the configuration contained.
     bound: Vec<u32>,
 }
 
 struct KnownLimit {
     table: Arc<LimitTable>,
-    /// The parameters by their positions, with their numbers in this store; none for those that are not understood.
+    /// The parameters by position, with their numbers in this store; `None` for parameters that this program does not know.
     rules: Vec<Option<(u32, Rule)>>,
 }
 
@@ -304,7 +304,7 @@ impl Limit {
             let rule = parameters.rule(table.algorithm)?;
             Some((table.number(&rule), rule))
         }));
-        // Those not understood get a number that no parameters have.
+        // unknown parameters get a number that no parameters have
         let number = |position: &u32| {
             let rule = usize::try_from(*position).ok().and_then(|position| rules.get(position)?.as_ref());
             rule.map_or(u32::MAX, |(number, _)| *number)
@@ -341,7 +341,7 @@ struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads what every snapshot begins with. A shorter input that begins with other bytes is no snapshot either.
+    /// Reads the mark. An input with other bytes is foreign, even if it is shorter than the mark.
     fn mark(&mut self) -> Result<(), Refused> {
         let mut mark = Vec::with_capacity(MARK.len());
         self.input.by_ref().take(MARK.len() as u64).read_to_end(&mut mark).map_err(Refused::Unreadable)?;
@@ -362,7 +362,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The next part, and what follows in it.
+    /// The next part, and the bytes that follow in it.
     fn part(&mut self) -> Result<(Part, &[u8]), Refused> {
         let mut length = [0; 8];
         self.fill(&mut length)?;
@@ -371,7 +371,7 @@ impl<R: Read> Reader<R> {
             return Err(Refused::Damaged("a part of it is too long"));
         }
         self.part.clear();
-        // Grows with what is there, not with what is promised.
+        // the buffer grows with the bytes that exist, not with the length that is announced
         let read = self.input.by_ref().take(length).read_to_end(&mut self.part).map_err(Refused::Unreadable)?;
         if u64::try_from(read) != Ok(length) {
             return Err(Refused::CutShort);
@@ -382,7 +382,7 @@ impl<R: Read> Reader<R> {
 }
 
 impl LimitTable {
-    /// Whether its states outlive the process.
+    /// Whether snapshots contain the table's states.
     fn is_kept(&self) -> bool {
         let abandoned: &AtomicBool = &self.abandoned;
         !self.algorithm.holds() && !abandoned.load(Ordering::Relaxed) && self.keys.load(Ordering::Relaxed) > 0

@@ -12,11 +12,11 @@ use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 /// The bytes of a key as [`Cells::write`] writes it.
 pub(super) const KEY_BYTES: usize = size_of::<u64>();
 
-/// A new key has no place left in its limit's table.
+/// An error: the limit's table has no room for a new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// A cell of any algorithm that is in no table.
+/// A cell of any algorithm, outside of a table.
 #[derive(Debug)]
 pub(super) struct Loose {
     pub(super) key: LimitKey,
@@ -34,7 +34,8 @@ impl<C: Core> Table<C> {
         Self { cells: Buckets::default() }
     }
 
-    /// Decides and charges in place; the state is moved, not copied. Until it is decided nothing is in its place.
+    /// Decides and charges in place; the state is moved, not copied. Until the decision, the cell contains the default
+    /// state.
     fn charge(
         &mut self,
         table: &LimitTable,
@@ -60,7 +61,7 @@ impl<C: Core> Table<C> {
         Ok(())
     }
 
-    /// Puts a state in the place of its key, or leaves nothing there.
+    /// Writes the state of a key; `None` removes its cell.
     fn set(&mut self, table: &LimitTable, key: u64, place: Option<Place>, rule: u32, state: Option<C::State>) {
         count(table, place.is_some(), state.is_some());
         match (place, state) {
@@ -76,7 +77,7 @@ impl<C: Core> Table<C> {
         carried(table, rule, number, written_under, state.clone(), own_time(table, rule, now))
     }
 
-    /// Where a key stands.
+    /// The headroom of a key.
     fn headroom(&self, table: &LimitTable, rule: &C, number: u32, key: LimitKey, now: Nanos) -> Headroom {
         let now = own_time(table, rule, now);
         match self.cells.find(key.fingerprint()).map(|place| self.cells.get(place)) {
@@ -94,7 +95,7 @@ impl<C: Core> Table<C> {
         self.set(table, key, self.cells.find(key), number, state);
     }
 
-    /// What a request held comes back, under the parameters that the cell was written with.
+    /// Gives back the tokens that a request held, under the parameters that the cell was written with.
     fn complete(&mut self, table: &LimitTable, key: LimitKey, cost: Cost, end: Completion, now: Nanos) {
         let key = key.fingerprint();
         let Some(place) = self.cells.find(key) else { return };
@@ -106,7 +107,7 @@ impl<C: Core> Table<C> {
         self.set(table, key, Some(place), number, after);
     }
 
-    /// Puts each cell behind `bytes`, with the times of the wall clock, and calls `then` after it.
+    /// Appends each cell to `bytes`, with wall clock times, and calls `then` after it.
     fn write(
         self,
         table: &LimitTable,
@@ -130,14 +131,14 @@ impl<C: Core> Table<C> {
         self.cells.find(key.fingerprint()).is_some()
     }
 
-    /// Takes out the cell of `key`.
+    /// Removes the cell of `key`.
     fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<Cell<C::State>> {
         let place = self.cells.find(key.fingerprint())?;
         count(table, true, false);
         Some(self.cells.remove(place))
     }
 
-    /// Takes out the cells that `moves` says, and hands those on that are not as good as new.
+    /// Removes the cells that `moves` selects, and passes on those that are not as good as new.
     fn take_moved(
         &mut self,
         table: &LimitTable,
@@ -158,12 +159,12 @@ impl<C: Core> Table<C> {
         });
     }
 
-    /// Ok if `key` is known or may become known.
+    /// Returns an error if `key` is new and the table has no room for it.
     fn has_room(&self, table: &LimitTable, key: LimitKey) -> Result<(), Full> {
         if !table.is_full() || key == OVERFLOW_KEY || self.knows(key) { Ok(()) } else { Err(Full) }
     }
 
-    /// Forgets what is as good as new; under `pressure` also what may be forgotten without admitting more.
+    /// Evicts keys that are as good as new; under `pressure` also keys whose eviction admits nothing more.
     fn sweep(&mut self, table: &LimitTable, now: Nanos, pressure: bool) {
         let rules = table.rules.read();
         let (mut expired, mut early) = (0, 0);
@@ -187,19 +188,19 @@ impl<C: Core> Table<C> {
     }
 }
 
-/// Writes a cell behind `bytes`.
+/// Appends a cell to `bytes`.
 fn write_state<C: Core>(key: u64, rule: u32, state: &C::State, bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.extend_from_slice(&key.to_le_bytes());
     *bytes = postcard::to_extend(&(rule, state), std::mem::take(bytes)).map_err(io::Error::other)?;
     Ok(())
 }
 
-/// The time that `rule` goes by, where it is `now` for others.
+/// The time that `rule` uses when `now` is the time of other rules.
 fn own_time<C: Core>(table: &LimitTable, rule: &C, now: Nanos) -> Nanos {
     now.shifted(rule.own_offset(table.wall_ahead()))
 }
 
-/// A state as `rule` sees it, which another rule may have written.
+/// A state in the form that `rule` needs; another rule may have written it.
 fn carried<C: Core>(
     table: &LimitTable,
     rule: &C,
@@ -231,7 +232,7 @@ fn count(table: &LimitTable, was_there: bool, is_there: bool) {
 
 macro_rules! define_cells {
     ($($Variant:ident $module:ident,)*) => {
-        /// A table of any algorithm. The rules it is used with are of the algorithm it was made for.
+        /// A table of any algorithm. All rules that it is used with must be of the algorithm it was created for.
         #[derive(Clone, Debug)]
         pub(super) enum Cells {
             $($Variant(Table<<algorithm::$module::$Variant as Algorithm>::Core>),)*
@@ -289,7 +290,7 @@ macro_rules! define_cells {
                 }
             }
 
-            /// Puts each cell behind `bytes`, with the times of the wall clock, and calls `then` after it.
+            /// Appends each cell to `bytes`, with wall clock times, and calls `then` after it.
             pub(super) fn write(self, table: &LimitTable, bytes: &mut Vec<u8>, then: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
                 match self {
                     $(Self::$Variant(cells) => cells.write(table, bytes, then),)*
@@ -302,7 +303,7 @@ macro_rules! define_cells {
                 }
             }
 
-            /// Takes out the cell of `key`.
+            /// Removes the cell of `key`.
             pub(super) fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<Loose> {
                 match self {
                     $(Self::$Variant(cells) => {
@@ -312,7 +313,7 @@ macro_rules! define_cells {
                 }
             }
 
-            /// Takes out the cells that `moves` says, and hands those on that are not as good as new.
+            /// Removes the cells that `moves` selects, and passes on those that are not as good as new.
             pub(super) fn take_moved(&mut self, table: &LimitTable, now: Nanos, moves: &dyn Fn(LimitKey) -> bool, mut taken: impl FnMut(Loose)) {
                 match self {
                     $(Self::$Variant(cells) => cells.take_moved(table, now, moves, |cell| {
@@ -328,15 +329,15 @@ macro_rules! define_cells {
             }
         }
 
-        /// Writes a cell behind `bytes` as [`Cells::write`] does.
+        /// Appends a cell to `bytes`, as [`Cells::write`] does.
         pub(super) fn write_cell(key: LimitKey, rule: u32, state: &State, bytes: &mut Vec<u8>) -> io::Result<()> {
             match state {
                 $(State::$Variant(state) => write_state::<<algorithm::$module::$Variant as Algorithm>::Core>(key.fingerprint(), rule, state, bytes),)*
             }
         }
 
-        /// A cell as [`Cells::write`] wrote it, with a key of so many bytes, and the bytes behind it; `None` if these are not
-        /// such bytes.
+        /// Reads a cell that [`Cells::write`] wrote, with a key of `key_bytes` bytes. Returns the cell and the bytes
+        /// after it, or `None` if `bytes` do not begin with a cell.
         pub(super) fn read_cell(algorithm: AlgorithmName, key_bytes: usize, bytes: &[u8]) -> Option<((LimitKey, u32, State), &[u8])> {
             let (key, bytes) = (bytes.first_chunk()?, bytes.get(key_bytes..)?);
             let key = LimitKey::of_fingerprint(u64::from_le_bytes(*key));

@@ -1,4 +1,4 @@
-//! Which limits have tables: those that a binding knows, and a bounded number that no binding knows any more, whose limits
+//! The tables of limits: those that a binding knows, and a bounded number that no binding knows any more, whose limits
 //! may come back.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -8,16 +8,16 @@ use std::sync::atomic::Ordering;
 use super::{Forgotten, LimitTable};
 use crate::store::LimitSpec;
 
-/// How many tables of limits that are gone are kept while keys in them are not as good as new.
+/// The most tables that are kept after their limits are gone, while they contain keys that are not as good as new.
 pub(super) const MOST_KEPT: usize = 64;
 
-/// The tables of a store by their positions. A position is used again when its table is gone.
+/// The tables of a store by position. The position of a dropped table is used again.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     slots: Vec<Option<Arc<LimitTable>>>,
     by_name: HashMap<String, Vec<usize>>,
     free: Vec<usize>,
-    /// Positions of tables that no binding knew when last looked at, the one that was left first in front.
+    /// Positions of tables that no binding knew at the last check, the oldest first.
     left: VecDeque<usize>,
 }
 
@@ -31,7 +31,7 @@ impl Tables {
         positions.filter_map(|position| self.slots.get(*position)?.as_ref())
     }
 
-    /// The table in which the states of a limit are.
+    /// The table with the states of a limit.
     pub(super) fn find(&self, spec: &LimitSpec<'_>) -> Option<Arc<LimitTable>> {
         let holds = |table: &&Arc<LimitTable>| {
             table.algorithm == spec.algorithm && table.key == spec.key && !table.abandoned.load(Ordering::Relaxed)
@@ -39,7 +39,7 @@ impl Tables {
         self.named(spec.name).find(holds).cloned()
     }
 
-    /// What counts for tables of this name.
+    /// The eviction counters for tables of this name.
     pub(super) fn forgotten(&self, name: &str) -> Arc<Forgotten> {
         self.named(name).next().map(|table| Arc::clone(&table.forgotten)).unwrap_or_default()
     }
@@ -60,9 +60,9 @@ impl Tables {
         }
     }
 
-    /// Takes out tables that nobody needs: no binding knows them, and they are empty, abandoned, or too many.
+    /// Removes unneeded tables: no binding knows them, and they are empty, abandoned, or too many.
     pub(super) fn take_unneeded(&mut self) -> Vec<Arc<LimitTable>> {
-        // Bindings are made under the lock that is held here, so what nobody holds now nobody can come to hold.
+        // bindings are made under this lock, so a table without holders now cannot get one
         let is_left = |slot: &Option<Arc<LimitTable>>| slot.as_ref().is_some_and(|table| Arc::strong_count(table) == 1);
         self.left.retain(|position| self.slots.get(*position).is_some_and(is_left));
         let known: HashSet<usize> = self.left.iter().copied().collect();
@@ -94,7 +94,7 @@ impl Tables {
         gone
     }
 
-    /// The positions of `gone`, whose cells are cleared, may be used again.
+    /// Releases the positions of `gone`, whose cells are cleared, for new tables.
     pub(super) fn give_back(&mut self, gone: Vec<Arc<LimitTable>>) {
         self.free.extend(gone.iter().map(|table| table.position));
     }

@@ -1,4 +1,4 @@
-//! The wall clock is set while states are here.
+//! Tests that set the wall clock while the store has states.
 
 use std::slice;
 
@@ -29,7 +29,7 @@ impl Place {
         Self { store, binding }
     }
 
-    /// The wall clock is so many seconds ahead from here on.
+    /// Sets the wall clock `ahead` seconds ahead of the store's time.
     fn set(&self, ahead: i64) {
         self.store.wall_offset().set(ClockOffset::new(ahead * 1_000_000_000));
     }
@@ -44,7 +44,7 @@ impl Place {
         self.ask(1, now).decision.is_admitted()
     }
 
-    /// Takes all that there is.
+    /// Spends all tokens.
     fn spend(&self, now: Nanos) {
         for _ in 0..100 {
             if !self.admits(now) {
@@ -99,7 +99,7 @@ fn who_has_spent_a_day_far_ahead_waits_for_the_end_of_this_one() {
         place.spend(at(0));
         place.set(0);
         assert!(!touched || !place.admits(at(1)), "a step back brings nothing");
-        // keys that no request names are corrected when the store is swept
+        // a sweep corrects the keys that no request uses
         (0..64).for_each(|part| place.store.sweep(part, 64, at(2)));
         let left = place.ask(0, at(3)).headroom.until_full;
         assert!(left <= Nanos::from_secs(86_400), "{left}");
@@ -132,7 +132,7 @@ fn a_state_is_the_same_in_a_store_whose_wall_clock_was_set_otherwise() {
         let rules = if algorithm == AlgorithmName::FixedWindow { &rules[1..] } else { &rules[..1] };
         for rule in rules {
             for (ours, theirs) in [(5 * HOUR + 7, 0), (0, 5 * HOUR + 7), (-3 * DAY, DAY), (11, 11)] {
-                // the wall clocks agree, the times that have passed do not
+                // the wall clocks agree, the elapsed times do not
                 let here = at(1_000_000);
                 let there = here.shifted(ClockOffset::new((ours - theirs) * 1_000_000_000));
                 let [one, other] = [(); 2].map(|()| Place::new(rule));

@@ -1,4 +1,4 @@
-//! What the script answers, and what that means.
+//! The script's replies, and the results that they stand for.
 
 use smallvec::SmallVec;
 
@@ -18,49 +18,49 @@ pub enum Field<'a> {
     Other,
 }
 
-/// A reply that the script does not give.
+/// A reply that the script never sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadReply {
-    /// Not the number of fields.
+    /// The number of fields is wrong.
     #[error("the reply has {found} fields, and {expected} belong there")]
     Length {
-        /// How many belong there.
+        /// The correct number of fields.
         expected: usize,
-        /// How many there are.
+        /// The number of fields in the reply.
         found: usize,
     },
-    /// A field that is not of the right kind, or too long, or not in the form it should have.
+    /// A field that is of the wrong kind, too long, or malformed.
     #[error("field {position} of the reply is not {expected}")]
     Field {
-        /// Which one, from 0.
+        /// The field's position, from 0.
         position: usize,
-        /// What belongs there.
+        /// The expected content.
         expected: &'static str,
     },
 }
 
-/// The longest text that the script answers with.
+/// The longest text that the script replies with.
 const LONGEST_TEXT: usize = 256;
-/// Flags of a bucket.
+/// The flags of a bucket.
 const ADMITS: i64 = 1;
 const HEALED: i64 = 2;
 const FRESH: i64 = 4;
 
-/// What is known of a key after a call.
+/// The state of a key after a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyState {
-    /// Its state; `None` where it is as good as new.
+    /// The key's state; `None` if it is as good as new.
     State(Option<State>),
-    /// Of a log, which stays where it is.
+    /// A summary of a log, which stays in Redis.
     Log {
-        /// How many tokens count.
+        /// The number of tokens in the log.
         counted: Cost,
-        /// Where it stands.
+        /// The headroom of the key.
         headroom: Headroom,
     },
 }
 
-/// What is known of a call's buckets after it, in its order.
+/// The states of a call's buckets after it, in the call's order.
 pub type AllSeen = SmallVec<[KeyState; 2]>;
 
 /// See [`ChargeReply::each`].
@@ -71,14 +71,14 @@ pub struct Each<'a> {
     position: u64,
 }
 
-/// What the script answered.
+/// The script's reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChargeReply {
-    /// When it was, on the clock of the call.
+    /// The time of the call, on the call's clock.
     pub now: Nanos,
-    /// How many times all buckets were charged.
+    /// The number of times that the script charged all buckets.
     pub granted: u64,
-    /// How many buckets held what made no sense: it was healed where a part was valid, and forgotten otherwise.
+    /// The number of buckets with an invalid state: the script kept a valid part, and dropped the state otherwise.
     pub healed: usize,
     found: SmallVec<[Found; 2]>,
 }
@@ -94,7 +94,7 @@ struct Found {
 enum Kept {
     /// A state: before a charge, after another change.
     State(Option<State>),
-    /// What is said of a log, which stays where it is: how it is after the call.
+    /// The summary of a log, which stays in Redis, after the call.
     Log { retry_after: Option<Nanos>, counted: Cost, headroom: Headroom },
 }
 
@@ -122,7 +122,7 @@ impl ChargeReply {
         Ok(answer)
     }
 
-    /// What came of a [`Call::Charge`](super::Call::Charge) of `buckets`, and what is known of them after it.
+    /// The results of a [`Call::Charge`](super::Call::Charge) of `buckets`, and the states of the buckets after it.
     pub fn charged(&self, buckets: &[Bucket<'_>]) -> (AllCharged, AllSeen) {
         let passes = self.granted > 0;
         let all = buckets.iter().zip(&self.found);
@@ -138,25 +138,25 @@ impl ChargeReply {
         .unzip()
     }
 
-    /// What came of each of the requests of a [`Call::Partial`](super::Call::Partial) of `buckets`, as if they had come one after the other:
-    /// first those that were granted, then as many denied ones as are asked for.
+    /// The result of each request of a [`Call::Partial`](super::Call::Partial) of `buckets`, as if the requests had
+    /// come one after the other: first the granted ones, then as many denied ones as the caller takes.
     pub fn each<'a>(&'a self, buckets: &'a [Bucket<'a>]) -> Each<'a> {
         Each { answer: self, buckets, seen: self.seen(), position: 0 }
     }
 
-    /// What is known of the buckets after a debit, a refund or the end of a request.
+    /// The states of the buckets after a debit, a refund or the end of a request.
     pub fn seen(&self) -> AllSeen {
         self.found.iter().map(Found::seen).collect()
     }
 
-    /// For each bucket whether there was nothing of it: it was never charged, or not since it was whole again, or what was
-    /// kept is lost.
+    /// For each bucket whether Redis had no state of it: it was never charged, or not since it was full again, or Redis
+    /// has lost the state.
     pub fn was_fresh(&self) -> impl Iterator<Item = bool> {
         self.found.iter().map(|found| found.was_fresh)
     }
 
-    /// What the script did with a bucket's state, done again. Where the two decide otherwise, which only rules in doubles
-    /// can, what was done counts.
+    /// Repeats the script's change of a bucket's state. Where the two decide differently, which only rules in doubles
+    /// can, the script's decision counts.
     fn charge(
         &self,
         bucket: &Bucket<'_>,
@@ -212,12 +212,12 @@ impl Iterator for Each<'_> {
 }
 
 impl Each<'_> {
-    /// What is known of the buckets after the requests that were asked for, and all others that were granted.
+    /// The states of the buckets after the requests that the caller took, and all other granted ones.
     pub fn into_seen(self) -> AllSeen {
         let Each { answer, buckets, seen, position } = self;
         let others = answer.granted.saturating_sub(position);
         let all = buckets.iter().zip(seen).map(|(bucket, seen)| match seen {
-            // in whatever portions they are taken: each of them was admitted
+            // all of these were admitted, so one debit of their sum gives the same state
             KeyState::State(state) if bucket.enforcement.consumes => {
                 KeyState::State(bucket.rule.rule().debit(state, bucket.cost.saturating_mul(others), answer.now))
             }

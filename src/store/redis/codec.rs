@@ -1,4 +1,4 @@
-//! What is said to the script: from buckets to KEYS and ARGV.
+//! The encoding of a call: from buckets to KEYS and ARGV.
 
 use crate::algorithm::LONGEST_DEBT;
 use crate::charge::Enforcement;
@@ -12,62 +12,63 @@ pub struct Bucket<'a> {
     pub limit: &'a str,
     /// The parameters that apply.
     pub rule: &'a SharedRule,
-    /// Which bucket.
+    /// The bucket's key.
     pub key: LimitKey,
-    /// What it has in common with the buckets that lie in the same slot of a cluster.
+    /// The tag, which is the same for all buckets in one slot of a cluster.
     pub tag: LimitKey,
-    /// How many tokens.
+    /// The number of tokens.
     pub cost: Cost,
-    /// What the limit does with the request.
+    /// The effects that the limit has on the request.
     pub enforcement: Enforcement,
-    /// What else has to be said.
+    /// The additional argument.
     pub beside: CallArgument<'a>,
 }
 
-/// What has to be said of a bucket beside its cost.
+/// The argument of a bucket in addition to its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallArgument<'a> {
     /// Nothing.
     Nothing,
-    /// For a charge or debit: the newest state that this node remembers of the bucket (see [`Rule::hint`](crate::algorithm::Rule::hint)).
+    /// For a charge or debit: the newest state that this node remembers of the bucket (see
+    /// [`Rule::hint`](crate::algorithm::Rule::hint)).
     Hint(&'a str),
-    /// For a refund: when the key was going to be whole again as seen right after the charge, on Redis's clock.
+    /// For a refund: the time at which the key was going to be full again, seen right after the charge, on Redis's clock.
     FullAt(Nanos),
-    /// Of `concurrency`: the slot's name, which no other request of any node has. A partial charge takes slots that are
-    /// called `name/1`, `name/2` and so on.
+    /// For `concurrency`: the slot's name, unique among all requests of all nodes. A partial charge takes the slots
+    /// `name/1`, `name/2` and so on.
     Slot(&'a str),
 }
 
-/// What is to be done with the buckets.
+/// The operation on the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Charge all, or none if an enforcing one denies.
     Charge,
-    /// Charge all the same number of times, as often as all that bind admit, at most this often.
+    /// Charge all the same number of times: as often as all enforcing limits admit, at most this often.
     Partial(u64),
     /// Charge all, whatever the limits say.
     Debit,
-    /// Take charges back.
+    /// Refund charges.
     Refund,
-    /// A request has ended: give back its slots.
+    /// Give back the slots of a request that has ended.
     Complete,
-    /// A request goes on: keep its slots for another lifetime.
+    /// Keep the slots of a running request for another lifetime.
     Renew,
 }
 
-/// Whose time a call goes by.
+/// The clock of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Redis's. `near` is this node's time, from which the ends of calendar units around are found; it may be a day off.
+    /// Redis's clock. `near` is this node's time, which selects the ends of calendar units around it; it may be a day off.
     Redis {
         /// This node's time.
         near: Nanos,
     },
-    /// This time, for tests.
+    /// A given time, for tests.
     Given(Nanos),
 }
 
-/// The buckets' names and everything else the script takes.
+/// The names of the buckets' keys, and all other arguments of the script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
     /// KEYS
@@ -76,21 +77,21 @@ pub struct Encoded {
     pub arguments: Vec<String>,
 }
 
-/// A call that makes no sense, for which the caller is to blame.
+/// An invalid call: a bug of the caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Denials leave a trace, so how many there are matters.
+    /// Denials change the state, so their number matters.
     #[error("limit `{limit}` counts denied requests, so its requests cannot be charged together")]
     CountsDenied {
         /// The limit's name.
         limit: String,
     },
-    /// Each takes time of a server that does nothing else meanwhile.
+    /// Each request takes time of a server that does nothing else meanwhile.
     #[error("{want} requests are more than can be charged together under limit `{limit}`; at most {MOST_AT_ONCE} are")]
     TooMany {
         /// The limit's name.
         limit: String,
-        /// How many were wanted.
+        /// The number of requests in the call.
         want: u64,
     },
     /// A slot without a name could not be given back.
@@ -99,7 +100,7 @@ pub enum Refused {
         /// The limit's name.
         limit: String,
     },
-    /// A refund without a time could pay out what time has made good.
+    /// Without a time, a refund could return tokens that time has refilled already.
     #[error("a refund of limit `{limit}` needs the time at which its key was going to be whole")]
     NoFullAt {
         /// The limit's name.
@@ -107,24 +108,24 @@ pub enum Refused {
     },
 }
 
-/// The most charges in a partial one of a rule that decides them one by one.
+/// The most charges in one partial call, for a rule that decides each of them by itself.
 pub const MOST_AT_ONCE: u64 = 1_000;
 /// The longest name of a slot in bytes.
 pub const LONGEST_SLOT: usize = 64;
 
-/// The name of a bucket's key: `prefix:{tag}:limit:algorithm:key`. Buckets of one `tag` lie in one slot of a cluster. The
-/// parameters are no part of it, so a changed limit finds its keys again.
+/// The name of a bucket's key: `prefix:{tag}:limit:algorithm:key`. Buckets of one `tag` are in one slot of a cluster.
+/// The name does not contain the parameters, so a changed limit finds its keys again.
 pub fn key_name(prefix: &str, bucket: &Bucket<'_>) -> String {
     let algorithm = bucket.rule.rule().name().as_str();
     format!("{prefix}:{{{}}}:{}:{algorithm}:{:032x}", hash_tag(bucket.tag), bucket.limit, { bucket.key.0 })
 }
 
-/// What stands in the braces of a key's name, which alone chooses its slot.
+/// The text in the braces of a key's name, which alone selects its slot.
 pub fn hash_tag(tag: LimitKey) -> String {
     format!("{:032x}", { tag.0 })
 }
 
-/// A call for these buckets, no two of which may have the same limit and key. In a cluster they lie in one slot.
+/// Encodes a call for these buckets, no two of which may have the same limit and key. In a cluster they share one slot.
 pub fn encode(call: Call, clock: Clock, prefix: &str, buckets: &[Bucket<'_>]) -> Result<Encoded, Refused> {
     let (name, want) = match call {
         Call::Charge => ("charge", 1),
@@ -198,7 +199,7 @@ fn beside(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
     }
 }
 
-/// The ends of the calendar units around a time, for one that may be a day off, or a unit ahead.
+/// The ends of the calendar units around `near`, for a server whose time may be a day off, or a unit ahead.
 fn ends_around(near: Nanos, rule: &SharedRule) -> String {
     let Some(calendar) = rule.rule().calendar() else { return String::new() };
     let mut ends = calendar.end(near.saturating_sub(LONGEST_DEBT));
@@ -210,7 +211,7 @@ fn ends_around(near: Nanos, rule: &SharedRule) -> String {
     text
 }
 
-/// The script cuts the seconds off by position.
+/// Pads the time, since the script cuts the seconds off by position.
 fn padded(time: Nanos) -> String {
     format!("{:010}", time.get())
 }

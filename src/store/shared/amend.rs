@@ -1,4 +1,4 @@
-//! Setting a key right that is kept in Redis.
+//! Operators' changes of a key that Redis keeps.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::store::shared::link::Script;
 use crate::store::shared::{SharedLimit, SharedNode, SharedStore};
 use crate::units::Cost;
 
-/// So many charges are taken back at most: each is two calls.
+/// The most charges that one grant takes back: each takes two calls.
 const MOST_CHARGES: usize = 100;
 
-/// KEYS: what starts afresh. It stays there empty for as long as it was going to be, so that no node takes it for
-/// forgotten and brings back what it remembers (`lua/driver.lua`, `lua/sliding.lua`).
+/// KEYS: the key to reset. It stays in Redis, empty, until its old expiry time, so that no node takes it for lost and
+/// restores what the node remembers (`lua/driver.lua`, `lua/sliding.lua`).
 const AFRESH: &str = "local key = KEYS[1]
 local left, kind = redis.call('PTTL', key), redis.call('TYPE', key).ok
 redis.call('DEL', key)
@@ -30,7 +30,7 @@ end
 return {}";
 
 impl SharedStore {
-    /// What Redis says to `charge`; `None` if it does not answer, and where it does not know yet what this node counted.
+    /// Asks Redis to decide `charge`; `None` if Redis is unavailable, or if this node's counts have not all reached it.
     pub(in crate::store) async fn ask(&self, limit: &SharedLimit, charge: &Charge) -> Option<AllCharged> {
         let part = limit.part(charge)?;
         let node = &self.0;
@@ -59,7 +59,7 @@ impl SharedStore {
         if limit.is_eventual() {
             node.sync_all().await;
         }
-        // what is remembered here would be believed rather than what is kept there
+        // drop this node's memory of the key first: it would take precedence over the amended state in Redis
         node.memory.forget(part.key);
         let done = match amendment {
             Amendment::Afresh => node.begin_afresh(&part).await,
@@ -78,7 +78,7 @@ impl SharedNode {
         replied.map(drop).map_err(|error| self.complain(CallResult::of(&error), &error))
     }
 
-    /// One call tells where the key stands, and so which charge was the last one; the next one takes that back.
+    /// Alternates two calls: one reads the key's state, which identifies its last charge; the next refunds that charge.
     async fn grant(self: &Arc<Self>, part: &ChargePart, tokens: Cost) -> Result<(), Down> {
         let asks = ChargePart { cost: 0, ..part.clone() };
         let (mut left, mut taken_back) = (tokens, None);

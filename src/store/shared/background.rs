@@ -1,4 +1,4 @@
-//! Work that no request waits for.
+//! Background work, which no request waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::store::shared::SharedNode;
 
-/// Runs `work`, so many at once. What comes of it, in the order in which it ends.
+/// Runs `work`, at most `most` tasks at a time. Returns the results in the order in which the tasks end.
 pub(super) async fn at_once<T: Send + 'static>(
     most: usize,
     work: Vec<impl Future<Output = T> + Send + 'static>,
@@ -27,7 +27,7 @@ pub(super) async fn at_once<T: Send + 'static>(
 }
 
 impl SharedNode {
-    /// Does something that no request waits for.
+    /// Runs `task` in the background.
     pub(super) fn later(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = Handle::try_current() else { return };
         self.pending.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl SharedNode {
     }
 }
 
-/// Something on its way.
+/// A change on its way to Redis, counted until it is dropped.
 struct Pending(Arc<SharedNode>);
 
 impl Drop for Pending {

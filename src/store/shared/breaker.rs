@@ -1,8 +1,8 @@
-//! Whether Redis is asked: not while it does not answer, so that requests stop paying for it.
+//! The circuit breaker for Redis: it stops calls while Redis does not answer, so that requests do not wait for it.
 //!
-//! Closed: it is asked. Open: it is not, but probed now and then by heartbeats; each failed probe doubles the pause. When
-//! enough probes in a row were answered in time, it is closed again: [`PROBES`], and twice as many each time that it opens
-//! within [`CALM`], so that a Redis which is as slow as the timeout is not asked and given up in turns.
+//! Closed: requests call Redis. Open: they do not, but heartbeats probe Redis now and then; each failed probe doubles
+//! the pause. The breaker closes after enough timely probes in a row: [`PROBES`], and twice as many each time that it
+//! opens within [`CALM`] of closing, so that it does not close and open in turns if Redis is as slow as the timeout.
 
 use crate::units::Nanos;
 
@@ -12,34 +12,34 @@ pub(super) struct Breaker {
     state: State,
     /// Failures since the last success.
     in_a_row: u32,
-    /// When the last late call among them was counted.
+    /// The time of the last late call that counted as a failure.
     late_at: Option<Nanos>,
-    /// Calls and failures since this second began.
+    /// The start of the current second, and its calls and failures so far.
     second: (Nanos, u32, u32),
-    /// So many good probes in a row close it.
+    /// The number of good probes in a row that close it.
     probes: u32,
     closed_at: Option<Nanos>,
 }
 
-/// What a breaker is.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Redis is asked.
+    /// Requests call Redis.
     Closed,
-    /// It is left alone, and probed after a pause.
+    /// Requests do not call Redis; a probe follows after a pause.
     Open {
-        /// How long.
+        /// The pause before the next probe.
         pause: Nanos,
     },
-    /// The last probes were good, so many of them.
+    /// The last probes were good, but not enough of them yet.
     HalfOpen {
-        /// How many.
+        /// The number of good probes.
         good: u32,
     },
 }
 
 impl State {
-    /// A word for metrics.
+    /// The state's name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -49,33 +49,33 @@ impl State {
     }
 }
 
-/// What a call or a probe tells of Redis.
+/// The health of Redis, as one call or probe shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Health {
-    /// It was answered within the time that requests wait.
+    /// Redis answered within the time that requests wait.
     InTime,
-    /// It was not, and may be answered later.
+    /// Redis did not answer in that time, but may answer later.
     Late,
-    /// It got no answer, or a refusal.
+    /// Redis did not answer, or refused.
     Failed,
 }
 
-/// So many failures in a row open it.
+/// The number of failures in a row that opens the breaker.
 const IN_A_ROW: u32 = 5;
-/// So many calls in a second open it when half of them fail.
+/// The fewest calls in a second that open the breaker if half of them fail.
 const ENOUGH: u32 = 20;
-/// So many good probes close it, and at most so many.
+/// The number of good probes that closes the breaker: the default, and the maximum after repeated opening.
 const PROBES: u32 = 3;
 const MOST_PROBES: u32 = 24;
-/// Whoever opens this soon after closing was closed too early.
+/// A breaker that opens this soon after it closed was closed too early.
 const CALM: Nanos = Nanos::from_secs(10);
-/// The first pause and the longest before a probe, and the one after a good probe.
+/// The first and the longest pause before a probe, and the pause after a good probe.
 const FIRST_PAUSE: Nanos = Nanos::new(250_000_000);
 const LONGEST_PAUSE: Nanos = Nanos::SECOND;
 const PROBE_PAUSE: Nanos = Nanos::new(100_000_000);
 
 impl Breaker {
-    /// Closed.
+    /// A closed breaker.
     pub(super) const fn new() -> Self {
         Self {
             state: State::Closed,
@@ -87,17 +87,17 @@ impl Breaker {
         }
     }
 
-    /// What it is.
+    /// The breaker's state.
     pub(super) const fn state(&self) -> State {
         self.state
     }
 
-    /// A call for requests, which wait for `timeout`, came out like this. Whether this opened the breaker.
+    /// Records the result of a call whose requests wait for `timeout`. Returns whether it opened the breaker.
     pub(super) fn called(&mut self, health: Health, timeout: Nanos, now: Nanos) -> bool {
         let half_failed = self.count(health, now);
         match health {
             Health::InTime => (self.in_a_row, self.late_at) = (0, None),
-            // calls that are late together were held up by one thing
+            // calls that are late at the same time have one cause, so they count once
             Health::Late if self.late_at.is_some_and(|at| now.saturating_sub(at) < timeout) => {}
             Health::Late | Health::Failed => {
                 self.in_a_row = self.in_a_row.saturating_add(1);
@@ -113,7 +113,7 @@ impl Breaker {
         opens
     }
 
-    /// A probe ended. Whether this closed the breaker.
+    /// Records the result of a probe. Returns whether it closed the breaker.
     pub(super) fn probed(&mut self, health: Health, now: Nanos) -> bool {
         let good = match self.state {
             State::Closed => return false,
@@ -134,8 +134,8 @@ impl Breaker {
         false
     }
 
-    /// How long to wait before the next probe; `roll` of 2^32 spreads it by a fifth either way, so that nodes do not all
-    /// probe at once. `None` where it is closed.
+    /// The pause before the next probe; `roll` of 2^32 spreads it by a fifth either way, so that nodes do not all probe
+    /// at the same time. `None` if the breaker is closed.
     pub(super) fn pause(&self, roll: u32) -> Option<Nanos> {
         let pause = match self.state {
             State::Closed => return None,
@@ -147,7 +147,7 @@ impl Breaker {
         Some(Nanos::new(least.saturating_add(u64::try_from(spread).unwrap_or(u64::MAX))))
     }
 
-    /// Counts a call. Whether a second ended before it in which half of enough calls failed.
+    /// Counts a call. Returns whether a second has just ended with enough calls, half of which failed.
     fn count(&mut self, health: Health, now: Nanos) -> bool {
         let (began, calls, failed) = self.second;
         let failures = u32::from(health != Health::InTime);
@@ -176,7 +176,7 @@ mod tests {
         Nanos::new(ms * 1_000_000)
     }
 
-    /// How many calls like this it takes to open it, one every `every` milliseconds.
+    /// The number of calls with this health, one every `every` milliseconds, until the breaker opens.
     fn calls_until_open(breaker: &mut Breaker, health: Health, from: Nanos, every: u64) -> Option<u64> {
         (1..1000).find(|call| breaker.called(health, TIMEOUT, from.saturating_add(ms(call * every))))
     }

@@ -1,4 +1,4 @@
-//! Calls to Redis: what is said, how long it may take, and what is learned from the answer.
+//! Calls to Redis: their arguments, their timeouts, and what this node learns from the replies.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use crate::store::shared::memory::Known;
 use crate::store::shared::{CallEvent, SharedNode};
 use crate::units::Nanos;
 
-/// What came of a call, for metrics.
+/// The result of a call, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallResult {
-    /// An answer.
+    /// Redis answered.
     Ok,
-    /// No connection, or it broke off.
+    /// There was no connection, or it broke.
     Failed,
-    /// Redis said that it would not.
+    /// Redis refused the call.
     Refused,
-    /// What came was no answer to it.
+    /// The reply did not fit the call.
     Nonsense,
-    /// Nothing came in time.
+    /// Redis did not answer in time.
     TimedOut,
 }
 
 impl CallResult {
-    /// All.
+    /// All results.
     pub const ALL: [Self; 5] = [Self::Ok, Self::Failed, Self::Refused, Self::Nonsense, Self::TimedOut];
 
-    /// What came of a call without an answer.
+    /// The result of a call that failed with `error`.
     pub(super) const fn of(error: &CallError) -> Self {
         match error {
             CallError::Unreachable(_) => Self::Failed,
@@ -44,7 +44,7 @@ impl CallResult {
         }
     }
 
-    /// A word for metrics.
+    /// The result's name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -56,33 +56,33 @@ impl CallResult {
     }
 }
 
-/// What Redis was not able to say.
+/// The error of a call to Redis without a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Down;
 
-/// What came of a call that charges.
+/// The outcome of a call that charges.
 pub(super) struct ChargeOutcome {
-    /// For each request that was charged together, first those that were granted.
+    /// The result of each request that was charged in this call, granted requests first.
     pub(super) each: Vec<AllCharged>,
-    /// How many were granted.
+    /// The number of granted requests.
     pub(super) granted: u64,
-    /// When it was, on Redis's clock.
+    /// The time of the charge, on Redis's clock.
     pub(super) at: Nanos,
 }
 
-/// What requests wait for, by which it is found out how Redis is.
+/// The operation of calls that requests wait for; the breaker counts their results.
 pub(super) const CHARGE: &str = "charge";
-/// What is charged after an outage: nobody waits for its answer longer than for that of a charge.
+/// The operation of charges after an outage, which wait no longer than charges of requests do.
 pub(super) const RECONCILE: &str = "reconcile";
-/// A call that is answered after this much is of use to nobody: the connection is given up.
+/// The time after which a reply is of no use: the connection is then closed.
 const CALL_TIME: Nanos = Nanos::SECOND;
-/// What is said of such a call.
+/// The log text for a call without a reply in time.
 pub(super) const NO_ANSWER: &str = "no answer in time";
-/// Calls whose failures are told of once in this time.
+/// The interval in which at most one failed call is logged.
 const QUIET: Nanos = Nanos::from_secs(10);
 
 impl SharedNode {
-    /// Charges `parts` for one request, as the slot of this number where a slot is needed.
+    /// Charges `parts` for one request; `slot` is the number of its slot, if a limit needs one.
     pub(super) async fn call_charge(
         self: &Arc<Self>,
         op: &'static str,
@@ -100,7 +100,7 @@ impl SharedNode {
         Ok(ChargeOutcome { each: vec![charged], granted: answer.granted, at: answer.now })
     }
 
-    /// Charges `parts` for up to `want` requests coalesce_key, `answers` of which are told what came of it.
+    /// Charges `parts` for up to `want` identical requests; returns the results of the first `answers`.
     pub(super) async fn call_partial(
         self: &Arc<Self>,
         parts: &[ChargePart],
@@ -118,7 +118,7 @@ impl SharedNode {
         Ok(ChargeOutcome { each, granted: answer.granted, at: answer.now })
     }
 
-    /// Changes what is kept of `parts`, each with what has to be said beside.
+    /// Changes the states of `parts`, each with its additional argument.
     pub(super) async fn call_change(
         &self,
         (op, call): (&'static str, Call),
@@ -135,7 +135,7 @@ impl SharedNode {
 
     async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, Down> {
         let sent = self.clock.now();
-        // those of one call lie in one slot
+        // all buckets of one call are in one slot
         let slot = buckets.first().map_or(0, |bucket| self.link.slot(bucket.tag));
         let near = self.redis_clocks.theirs(slot, sent);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
@@ -144,7 +144,7 @@ impl SharedNode {
         let in_time = timeout(self.settings.timeout.to_duration(), &mut replied).await;
         if [CHARGE, RECONCILE].contains(&op) {
             self.called(match &in_time {
-                // nothing is wrong with a cluster that moves keys
+                // a cluster that moves keys is healthy
                 Ok(Ok(Ok(_) | Err(CallError::Moving(_)))) => Health::InTime,
                 Ok(_) => Health::Failed,
                 Err(_) => Health::Late,
@@ -190,7 +190,7 @@ impl SharedNode {
         Ok(answer)
     }
 
-    /// A call took `time`: the mean of the last ones.
+    /// Adds the duration of a call to the running mean.
     fn took(&self, time: Nanos) {
         let mean = self.call_time.load(Ordering::Relaxed);
         let next = mean.saturating_sub(mean / 8).saturating_add(time.get() / 8);
@@ -204,8 +204,8 @@ impl SharedNode {
         }
     }
 
-    /// Charges Redis again with what it has forgotten: keys of which it found nothing, and that were in use by what this
-    /// node had `known` before it asked. What it has heard since may be of later charges.
+    /// Charges Redis again with the tokens that it has lost: for keys that Redis did not find but that were in use when
+    /// this node asked (`known`). Later replies do not count, since they may include later charges.
     fn read_repair(self: &Arc<Self>, parts: &[ChargePart], known: &[Option<Known>], answer: &ChargeReply) {
         for ((part, known), was_fresh) in parts.iter().zip(known).zip(answer.was_fresh()) {
             if !was_fresh || !part.enforcement.consumes || part.rule().holds() {
@@ -215,19 +215,19 @@ impl SharedNode {
             if forgotten > 0 {
                 let (node, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
                 self.later(async move {
-                    // what is lost here was lost before
+                    // a failed repair loses nothing more: Redis had already lost these tokens
                     drop(node.call_change(("debit", Call::Debit), &[(forgotten, CallArgument::Nothing)]).await);
                 });
             }
         }
     }
 
-    /// What this node remembers of keys that Redis may have forgotten.
+    /// The states of `parts` that this node remembers, in case Redis has lost them.
     fn known(&self, parts: &[ChargePart]) -> SmallVec<[Option<Known>; 2]> {
         parts.iter().map(|part| self.memory.known(part)).collect()
     }
 
-    /// Tells of a failure, unless that was told a moment ago.
+    /// Logs a failure, unless one was logged a moment ago.
     pub(super) fn complain(&self, result: CallResult, error: &dyn std::fmt::Display) -> Down {
         let now = self.clock.now();
         let quiet_until = &self.counts.quiet_until;
@@ -242,14 +242,14 @@ impl SharedNode {
     }
 }
 
-/// What calls have to do with each other.
+/// The counters that calls share.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// States that made no sense and were healed.
+    /// Invalid states in Redis that the script repaired or dropped.
     pub(super) healed: AtomicU64,
-    /// Tokens that were admitted without Redis and were not there when it came back.
+    /// Tokens that this node admitted without Redis and that its bucket lacked when it recovered.
     pub(super) overshoot: AtomicU64,
-    /// Until when failures are not told of.
+    /// The time until which failures are not logged.
     quiet_until: AtomicU64,
 }
 

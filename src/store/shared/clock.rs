@@ -1,28 +1,28 @@
-//! What time it is at Redis's servers, as far as this node knows.
+//! The clocks of the Redis servers, as far as this node knows them.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::units::{ClockOffset, Nanos};
 
-/// How far the clock of each slot's server is ahead of this node's, in nanoseconds; behind if negative. Right to half the time
-/// of a call. What is not known of a slot is taken from the last server that answered.
+/// How far the clock of each slot's server is ahead of this node's, in nanoseconds; behind if negative. Accurate to
+/// half the duration of a call. An unknown slot has the offset of the last server that answered.
 #[derive(Debug)]
 pub(super) struct RedisClocks {
     by_slot: Box<[AtomicI64]>,
     latest: AtomicI64,
 }
 
-/// Nobody has answered for a slot yet.
+/// The offset of a slot whose server has not answered yet.
 const UNKNOWN: i64 = i64::MIN;
 
 impl RedisClocks {
-    /// Of so many slots, of which nothing is known.
+    /// The clocks of this many slots, all of them unknown.
     pub(super) fn new(slots: usize) -> Self {
         let by_slot = (0..slots).map(|_| AtomicI64::new(UNKNOWN)).collect();
         Self { by_slot, latest: AtomicI64::new(0) }
     }
 
-    /// The server of `slot` said `theirs`, at some time between `sent` and `received`.
+    /// Records that the server of `slot` had the time `theirs` at some time between `sent` and `received`.
     pub(super) fn learn(&self, slot: u16, (sent, received): (Nanos, Nanos), theirs: Nanos) {
         let ours = sent.saturating_add(Nanos::new(received.saturating_sub(sent).get() / 2));
         let ahead = ClockOffset::between(theirs, ours).get();
@@ -36,7 +36,7 @@ impl RedisClocks {
         self.latest.load(Ordering::Relaxed)
     }
 
-    /// The time at the server of `slot` when it is `ours` here.
+    /// The time at the server of `slot` when it is `ours` on this node.
     pub(super) fn theirs(&self, slot: u16, ours: Nanos) -> Nanos {
         let known = self.by_slot.get(usize::from(slot)).map(|clock| clock.load(Ordering::Relaxed));
         let ahead = known.filter(|ahead| *ahead != UNKNOWN).unwrap_or_else(|| self.nanoseconds());

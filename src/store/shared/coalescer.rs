@@ -1,7 +1,7 @@
-//! Requests that ask the same at the same time: while one call is on its way, those that come wait in line, and the next
-//! call asks for all of them.
+//! The merging of identical requests: while one call for them is on its way, later ones wait in a queue, and the next
+//! call charges all of them.
 //!
-//! A call goes on when nobody waits for it any more; what it took for a request that has gone is given back.
+//! A call goes on when its requests no longer wait for it; this node refunds the charges of requests that have gone.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -18,36 +18,36 @@ use crate::store::shared::calls::{CHARGE, ChargeOutcome, Down};
 use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// What requests have in common that may be charged in one call.
+/// The properties that requests must have in common to be charged in one call.
 type CoalesceKey = SmallVec<[(LimitKey, Cost, Enforcement, u64); 2]>;
 
-/// What a request hears: what came of it, and when that was on Redis's clock.
+/// The result that a request gets, and its time on Redis's clock.
 pub(super) type Heard = Result<(AllCharged, Nanos), Down>;
 
-/// The queues of requests that wait, each behind a call.
+/// The queues of waiting requests, each behind a call.
 #[derive(Default)]
 pub(super) struct RequestCoalescer(Mutex<HashMap<CoalesceKey, Vec<oneshot::Sender<Heard>>>>);
 
 impl RequestCoalescer {
-    /// How many wait in all of them.
+    /// The number of requests in all queues.
     pub(super) fn waiting(&self) -> u64 {
         let waiting: usize = self.0.lock().values().map(Vec::len).sum();
         u64::try_from(waiting).unwrap_or(u64::MAX)
     }
 }
 
-/// The longest line: who comes then is not decided by Redis.
+/// The longest queue: Redis does not decide about requests beyond it.
 const LONGEST: usize = 1_000;
 
 impl SharedNode {
-    /// Asks Redis to charge `parts` for one request, together with others that ask the same.
+    /// Asks Redis to charge `parts` for one request, in one call with identical requests.
     pub(super) fn ask_together(self: &Arc<Self>, parts: Vec<ChargePart>) -> oneshot::Receiver<Heard> {
         let (sender, receiver) = oneshot::channel();
         let coalesce_key: CoalesceKey = parts.iter().map(coalesce_key).collect();
         let mut queues = self.coalescer.0.lock();
         match queues.get_mut(&coalesce_key) {
             Some(line) if line.len() < LONGEST => line.push(sender),
-            // the sender is dropped, which is heard
+            // the queue is full: the sender is dropped, and the receiver sees that
             Some(_) => {}
             None => {
                 queues.insert(coalesce_key.clone(), Vec::new());
@@ -59,7 +59,7 @@ impl SharedNode {
         receiver
     }
 
-    /// Asks Redis to charge `parts` for one request by itself, as the slot of this number where it takes one.
+    /// Asks Redis to charge `parts` for one request in a call of its own; `slot` is the number of its slot, if it takes one.
     pub(super) fn ask_alone(self: &Arc<Self>, parts: Vec<ChargePart>, slot: u64) -> oneshot::Receiver<Heard> {
         let (sender, receiver) = oneshot::channel();
         let node = Arc::clone(self);
@@ -82,7 +82,7 @@ impl SharedNode {
         receiver
     }
 
-    /// Charges `parts` for each of those who are `waiting`, in one call.
+    /// Charges `parts` for each of the `waiting` requests, in one call.
     async fn charge_for(self: Arc<Self>, parts: Arc<[ChargePart]>, waiting: Vec<oneshot::Sender<Heard>>) {
         let outcome = match waiting.len() {
             1 => self.call_charge(CHARGE, &parts, 0).await,
@@ -106,7 +106,7 @@ impl SharedNode {
         }
     }
 
-    /// Gives back what was taken for requests that do not wait any more.
+    /// Refunds the charges of requests that no longer wait.
     fn give_back_unheard(self: &Arc<Self>, parts: &[ChargePart], outcome: &ChargeOutcome, unheard: &[AllCharged]) {
         for charged in unheard {
             let taken = charged.iter().zip(parts).filter(|(charged, part)| {
@@ -119,7 +119,7 @@ impl SharedNode {
     }
 }
 
-/// A line being served. Nobody may wait in it for nothing: it is gone when this is dropped.
+/// A queue being served. When this is dropped, it removes the queue, so that no request waits in it for ever.
 struct CoalescedCalls {
     node: Arc<SharedNode>,
     coalesce_key: CoalesceKey,
@@ -133,7 +133,7 @@ impl CoalescedCalls {
         }
         while !waiting.is_empty() {
             let served = tokio::spawn(Arc::clone(&self.node).charge_for(Arc::clone(&parts), waiting));
-            // those who come from now on do not wait for a call that is late
+            // requests that come from now on do not wait for a call that is late
             drop(timeout(self.node.settings.timeout.to_duration(), served).await);
             let mut queues = self.node.coalescer.0.lock();
             match queues.get_mut(&self.coalesce_key).map(std::mem::take) {

@@ -1,5 +1,5 @@
-//! Corrections of charges: refunds, debits, and slots of requests that have ended. Each is made where the charge was made: in
-//! Redis, or here if Redis was unavailable.
+//! Corrections of charges: refunds, debits, and slots of requests that have ended. Each is made where the charge was
+//! made: in Redis, or on this node if Redis was unavailable.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::store::shared::{SharedLimit, SharedNode, SharedStore, Tables};
 use crate::units::Nanos;
 
 impl SharedStore {
-    /// Takes back what a charge took; `full_at` as in [`super::super::Store::refund`].
+    /// Refunds a charge; `full_at` as in [`super::super::Store::refund`].
     pub(in crate::store) fn refund(&self, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge, full_at: Nanos) {
         let Some(part) = limit.part(charge) else { return };
         let node = &self.0;
@@ -26,10 +26,10 @@ impl SharedStore {
                 if !is_noted || node.fallback.take_back(&part, charge.cost, made_good, theirs) {
                     return;
                 }
-                // Redis refills it no sooner than it was reconciled
+                // Redis does not count the charge as refilled before it was reconciled
                 alone
             }
-            // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
+            // exact to the nanosecond: it identifies the window or the log entry of the charge
             Taken::Elsewhere { here, there }
             | Taken::Counted { here, there, .. }
             | Taken::Lease { here, there, .. } => there.saturating_add(full_at.saturating_sub(here)),
@@ -39,14 +39,14 @@ impl SharedStore {
             Taken::Slot(slot) => node.release(slot),
             Taken::Lease { lapses, .. } if node.leases.give_back(part.key, part.cost, lapses, now) => {}
             Taken::Counted { times, .. }
-                // a share that has been told since is counted like any other
+                // a share that this node has synced since counts like any other
                 if node.counters.refund(&part, full_at, times.min(node.times(limit)), theirs) => {}
             Taken::Elsewhere { .. } if limit.is_eventual() && node.counters.refund(&part, full_at, 1, theirs) => {}
             _ => node.refund_later(vec![(part, full_at)]),
         }
     }
 
-    /// Charges whatever the limit says.
+    /// Debits a charge, whatever the limit says.
     pub(in crate::store) fn debit(&self, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge) {
         let Some(part) = limit.part(charge) else { return };
         let node = Arc::clone(&self.0);
@@ -72,12 +72,12 @@ impl SharedStore {
             return;
         }
         self.0.later(async move {
-            // what is lost here is lost to the limit: a debit is tried once
+            // this debit is tried once: if it fails, the limit loses the tokens
             drop(node.call_change(("debit", Call::Debit), &[(part, CallArgument::Nothing)]).await);
         });
     }
 
-    /// Gives back what a charge holds while its request runs.
+    /// Gives back the slot that a charge holds while its request runs.
     pub(in crate::store) fn complete(&self, charge: &Charge) {
         if let Taken::Slot(slot) = charge.taken {
             self.0.release(slot);
@@ -86,18 +86,18 @@ impl SharedStore {
 }
 
 impl SharedNode {
-    /// Takes charges back; beside each stands when its key was going to be whole, on Redis's clock.
+    /// Refunds charges in Redis. Each comes with the time at which its key was going to be full, on Redis's clock.
     pub(super) fn refund_later(self: &Arc<Self>, back: Vec<(ChargePart, Nanos)>) {
         if back.is_empty() || self.is_away() {
             return;
         }
-        // or a charge that is sent meanwhile would read_repair Redis of what is given back
+        // update the memory first: a read repair of a charge sent meanwhile would debit the refunded tokens again
         let now = self.clock.now();
         back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, self.theirs(part, now)));
         let node = Arc::clone(self);
         self.later(async move {
             let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, CallArgument::FullAt(full_at))).collect();
-            // what cannot be given back is missing until time makes it good
+            // if the refund fails, the tokens are missing until time refills them
             drop(node.call_change(("refund", Call::Refund), &back).await);
         });
     }

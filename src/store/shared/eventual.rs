@@ -1,9 +1,9 @@
-//! Keys that every node counts by itself, telling the others afterwards.
+//! Keys that every node counts by itself, and syncs with the other nodes afterwards.
 //!
-//! A node decides on the last total that Redis told it and on what it has admitted since. It tells Redis what it admitted,
-//! and takes the total from the answer, every [`Settings::sync_every`](super::Settings::sync_every). What could not be
-//! told is kept and told later, so totals are right again after a partition. A key that is new to a node is asked for
-//! first.
+//! A node decides by the last total that Redis sent it and by its own admissions since. It sends its admissions to
+//! Redis, and takes the total from the reply, every [`Settings::sync_every`](super::Settings::sync_every). It keeps the
+//! tokens that it could not sync and sends them later, so totals are correct again after a partition. For a key that is
+//! new to it, a node asks Redis first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,26 +22,26 @@ use crate::units::{Cost, LimitKey, Nanos};
 #[derive(Default)]
 pub(super) struct EventualCounters(Mutex<ByKey<Count>>);
 
-/// One key. Times are Redis's.
+/// The count of one key. Times are Redis's.
 struct Count {
     /// A request for one token.
     part: ChargePart,
-    /// The last total, and what was admitted here since.
+    /// The last total, plus the admissions of this node since.
     state: Option<State>,
-    /// What was admitted here and is not told yet.
+    /// The tokens that this node has admitted and not yet synced.
     unsynced: Cost,
-    /// Whether it was asked for since it was last told.
+    /// Whether a request has used the key since the last sync.
     is_used: bool,
 }
 
-/// The most keys; what is beyond is asked for one by one.
+/// The most keys; the node asks Redis for each request of a key beyond that.
 const MOST_KEYS: usize = 100_000;
-/// So many keys are told in one call, and so many calls are on their way at once.
+/// The number of keys in one sync call, and the number of sync calls at the same time.
 const KEYS_OF_CALL: usize = 50;
 const CALLS_AT_ONCE: usize = 32;
 
 impl EventualCounters {
-    /// Decides `part`, each of whose tokens counts `times`-fold here; `None` if the key is new.
+    /// Decides `part`, with each token multiplied by `times`; `None` if the key is new.
     pub(super) fn decide(&self, part: &ChargePart, times: u64, theirs: Nanos) -> Option<Charged> {
         let mut counted = self.0.lock();
         let count = counted.get_mut(&part.key)?;
@@ -51,7 +51,7 @@ impl EventualCounters {
         let (wanted, cost) = (part.cost.saturating_mul(times), scaled(rule, part.cost, times));
         let (decision, after) = rule.decide(count.state.clone(), cost, theirs);
         if part.enforcement.consumes && decision.is_admitted() {
-            // what does not fit in at once is owed
+            // the part of the cost that does not fit at once becomes a debt
             count.state = rule.debit(after, wanted.saturating_sub(cost), theirs);
             count.unsynced = count.unsynced.saturating_add(part.cost);
         } else if part.enforcement.consumes && part.enforcement.counts_denied {
@@ -62,7 +62,7 @@ impl EventualCounters {
         Some(Charged { decision, headroom })
     }
 
-    /// The key of `part` is in `state` now.
+    /// Begins to count the key of `part`, which has this `state` now.
     pub(super) fn begin(&self, part: &ChargePart, state: Option<State>) {
         let mut counted = self.0.lock();
         if counted.len() < MOST_KEYS {
@@ -71,8 +71,8 @@ impl EventualCounters {
         }
     }
 
-    /// Takes back what was admitted with each token counted `times`-fold; `full_at` is when the key was going to be whole.
-    /// False where it was told already.
+    /// Refunds a charge whose tokens were multiplied by `times`; `full_at` is when the key was going to be full.
+    /// Returns false if the charge has been synced already.
     pub(super) fn refund(&self, part: &ChargePart, full_at: Nanos, times: u64, theirs: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key).filter(|count| count.unsynced >= part.cost) else { return false };
@@ -83,7 +83,7 @@ impl EventualCounters {
         true
     }
 
-    /// Counts what turned out to be owed, each token `times`-fold; false if the key is not counted here.
+    /// Debits tokens that became known after the charge, each multiplied by `times`; false if the key is not counted here.
     pub(super) fn debit(&self, part: &ChargePart, times: u64, theirs: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key) else { return false };
@@ -92,12 +92,12 @@ impl EventualCounters {
         true
     }
 
-    /// Nothing is counted of `key` any more: it is asked for like a new one.
+    /// Stops counting `key`: the node asks Redis for it as for a new key.
     pub(super) fn forget(&self, key: LimitKey) {
         self.0.lock().remove(&key);
     }
 
-    /// What is to be told: for each key its unsynced tokens. Keys that nobody uses are forgotten.
+    /// Takes the unsynced tokens of each key, to send them. Keys that no request uses are dropped.
     fn take_unsynced(&self) -> Vec<ChargePart> {
         let mut told = Vec::new();
         self.0.lock().retain(|_, count| {
@@ -111,7 +111,7 @@ impl EventualCounters {
         told
     }
 
-    /// The total of the key of `part`, after what it says was told.
+    /// Takes over the `total` of the key of `part`, as it was after the sync of `part`.
     fn learn(&self, part: &ChargePart, total: Option<State>, at: Nanos) {
         if let Some(count) = self.0.lock().get_mut(&part.key) {
             let unsynced = count.unsynced;
@@ -122,7 +122,7 @@ impl EventualCounters {
         }
     }
 
-    /// What `part` says could not be told.
+    /// Puts back the tokens of `part`, which could not be synced.
     fn keep(&self, part: &ChargePart) {
         if let Some(count) = self.0.lock().get_mut(&part.key) {
             count.unsynced = count.unsynced.saturating_add(part.cost);
@@ -132,7 +132,7 @@ impl EventualCounters {
 }
 
 impl Count {
-    /// Goes by the parameters of `part`.
+    /// Takes over the parameters of `part`, and migrates the state to them.
     fn follow(&mut self, part: &ChargePart, theirs: Nanos) {
         if self.part.form.parameters() != part.form.parameters() {
             let state = self.state.take();
@@ -148,7 +148,7 @@ impl Count {
 }
 
 impl SharedNode {
-    /// Tells and asks, for as long as it is polled.
+    /// Syncs the counts with Redis, for as long as it is polled.
     pub(super) async fn keep_syncing(self: &Arc<Self>) {
         loop {
             sleep(self.settings.sync_every.to_duration()).await;
@@ -176,7 +176,7 @@ impl SharedNode {
         match self.call_change(("sync", Call::Debit), parts).await {
             Ok((all, at)) => {
                 for ((part, _), seen) in parts.iter().zip(all) {
-                    // logs cannot be counted apart: see `limit::refuse`
+                    // logs cannot be counted by each node apart: see `limit::refuse`
                     if let KeyState::State(total) = seen {
                         self.counters.learn(part, total, at);
                     }

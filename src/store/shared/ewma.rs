@@ -1,27 +1,27 @@
-//! How fast the tokens of a key are asked for.
+//! The rate at which requests ask for the tokens of a key.
 
 use crate::units::{Cost, Nanos};
 
-/// A mean in tokens per second that forgets with a time constant of [`MEMORY`]. An estimate: it decides how much is taken
-/// ahead, never whether a request passes.
+/// An exponentially weighted mean in tokens per second, with a time constant of [`MEMORY`]. An estimate: it decides how
+/// many tokens a node leases, never whether a request passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct EwmaRate {
     per_second: f64,
     at: Nanos,
 }
 
-/// What is longer ago than this counts for little.
+/// The time constant: older requests count for little.
 const MEMORY: Nanos = Nanos::new(200_000_000);
 
 impl EwmaRate {
-    /// `cost` more tokens are asked for at `now`.
+    /// Records that a request asks for `cost` tokens at `now`.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(super) fn add(&mut self, cost: Cost, now: Nanos) {
         self.per_second = self.at(now) + cost as f64 / MEMORY.as_secs_f64();
         self.at = self.at.max(now);
     }
 
-    /// How many tokens are asked for in `time` at the pace of `now`, rounded up.
+    /// The number of tokens that requests ask for in `time` at the current rate, rounded up.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and is never negative")]
     pub(super) fn within(&self, time: Nanos, now: Nanos) -> Cost {
         (self.at(now) * time.as_secs_f64()).ceil() as u64

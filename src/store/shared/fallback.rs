@@ -1,8 +1,8 @@
-//! Limits while Redis is unavailable: each node enforces its share of a limit in memory, and reconciles the tokens that it
-//! admitted when Redis recovers.
+//! Limits while Redis is unavailable: each node enforces its share of a limit in memory, and reconciles the tokens that
+//! it admitted when Redis recovers.
 //!
-//! A share of 1/N is the whole limit with every cost taken N times, which is exact for every algorithm. It starts from
-//! the usage that the node knew, so that an outage is no new burst.
+//! A share of 1/N is the whole limit with every cost multiplied by N, which is exact for every algorithm. It starts
+//! from the usage that the node knew, so that an outage allows no new burst.
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,28 +23,28 @@ mod ledger;
 pub(super) use ledger::Due;
 use ledger::{MadeGood, OutageLedger};
 
-/// What this node did by itself.
+/// The decisions of this node while Redis is unavailable.
 pub(super) struct Fallback {
     /// The tokens of each key that were admitted while Redis was unavailable.
     owed: Mutex<ByKey<OutageLedger>>,
-    /// Counts the keys that began to be owed.
+    /// The number of ledgers created so far.
     generations: AtomicU64,
     /// Locked while a key is reconciled, so that its tokens are reconciled once.
     handing: Box<[Turn]>,
 }
 
-/// Keys of one of these are reconciled one after the other.
+/// The lock of a group of keys, which are reconciled one after the other.
 type Turn = tokio::sync::Mutex<()>;
 const TURNS: usize = 1_024;
 
-/// A request's part that is decided without Redis.
+/// One limit's part of a request that this node decides without Redis.
 pub(super) struct DegradedCharge<'a> {
     pub(super) charge: &'a mut Charge,
     pub(super) part: &'a ChargePart,
     pub(super) on_down: OnStoreDown,
-    /// The tokens that were used when Redis was last heard of.
+    /// The tokens that were used, by the last reply of Redis.
     pub(super) used: Cost,
-    /// The time at Redis.
+    /// The time on Redis's clock.
     pub(super) there: Nanos,
 }
 
@@ -55,10 +55,10 @@ pub(in crate::store) struct Tables<'a> {
     pub(in crate::store) binding: &'a local::Binding,
 }
 
-/// The most keys whose admissions are kept for later: about 30 MB.
+/// The most keys that have a ledger: about 30 MB.
 const MOST_OWED: usize = 100_000;
 
-/// A request that has the bucket of a key, until it is noted what it took: when this is dropped.
+/// A request that uses the bucket of a key: it counts in the ledger until it has noted its charge and drops this.
 struct Noted<'a> {
     fallback: &'a Fallback,
     key: LimitKey,
@@ -73,14 +73,14 @@ impl Drop for Noted<'_> {
 }
 
 impl Fallback {
-    /// Nothing is owed.
+    /// No ledgers.
     pub(super) fn new() -> Self {
         let handing = (0..TURNS).map(|_| Turn::default()).collect();
         Self { owed: Mutex::default(), generations: AtomicU64::new(0), handing }
     }
 
-    /// Decides `degraded` by themselves, all or none, with this node as one of `nodes`; in their order. It is `now`
-    /// here. The position of a limit that wants nothing admitted without Redis is an error.
+    /// Decides `degraded` without Redis, all or none, with this node as one of `nodes`; `now` is this node's time. Returns
+    /// the results in order. The error is the position of a limit that denies everything while Redis is unavailable.
     pub(super) fn charge(
         &self,
         (tables, slots): (Tables<'_>, &Slots),
@@ -95,7 +95,7 @@ impl Fallback {
         }
         let times = |one: &DegradedCharge<'_>| share(one.on_down, nodes);
         let slot = slots.next();
-        // a floor is a part of the whole limit, and not of what a token of this node's share is
+        // a floor counts tokens of the whole limit, so it is not multiplied
         let cost = |one: &DegradedCharge<'_>| {
             let floor = one.charge.floor;
             one.part.cost.saturating_sub(floor).saturating_add(floor.div_ceil(times(one).max(1)))
@@ -154,9 +154,9 @@ impl Fallback {
         Ok(all)
     }
 
-    /// The bucket here of a key, which starts from what was known to be used when it is a new one.
+    /// The local bucket of a key. A new bucket starts from the usage that this node knew.
     fn bucket(&self, tables: Tables<'_>, one: &DegradedCharge<'_>, now: Nanos) -> LimitKey {
-        /// An odd number that spreads over the lower half, by which keys are told apart within a shard.
+        /// An odd number that spreads over the lower half of the key, which tells keys apart within a shard.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let (generation, is_first) = self.generation(one);
         let key = LimitKey(one.charge.key.0 ^ u128::from(generation.wrapping_mul(SPREAD)));
@@ -167,8 +167,8 @@ impl Fallback {
         key
     }
 
-    /// Which bucket the key has here, and whether it is a new one. Keys beyond the bound share their generations. The key stays
-    /// until it is noted ([`Noted`]) what the caller took.
+    /// The generation of the key's local bucket, and whether the bucket is new. Keys beyond the bound share a
+    /// generation. The ledger stays until the caller has noted its charge (see [`Noted`]).
     fn generation(&self, one: &DegradedCharge<'_>) -> (u64, bool) {
         let mut owed = self.owed.lock();
         let (is_full, mut is_first) = (owed.len() >= MOST_OWED, false);
@@ -185,7 +185,7 @@ impl Fallback {
         (ledger.generation, is_first)
     }
 
-    /// Charges, whatever the limit says, a request that was charged before Redis became unavailable.
+    /// Debits, whatever the limit says, a request that was charged before Redis became unavailable.
     pub(super) fn debit(&self, tables: Tables<'_>, degraded: &DegradedCharge<'_>, nodes: u64, now: Nanos) {
         let times = share(degraded.on_down, nodes);
         let _noted = Noted { fallback: self, key: degraded.part.key };
@@ -199,14 +199,14 @@ impl Fallback {
         self.add(degraded.part, degraded.charge.cost, times, degraded.there);
     }
 
-    /// Notes that `cost` was taken as a share of one of `nodes`. `None` if the key has nothing to reconcile.
+    /// Records `cost`, which this node took as one of `nodes`. `None` if the key has nothing to reconcile.
     pub(super) fn add(&self, part: &ChargePart, cost: Cost, nodes: u64, theirs: Nanos) -> Option<MadeGood> {
         let mut owed = self.owed.lock();
         Some(owed.get_mut(&part.key)?.add(cost, nodes, theirs))
     }
 
-    /// Notes that `cost` of a charge was not taken after all; `made_good` is what [`Self::add`] told of it. Whether the
-    /// charge was not reconciled yet.
+    /// Takes back a `cost` that was recorded; `made_good` is the result of [`Self::add`] for it. Returns false if the
+    /// key has been reconciled since.
     pub(super) fn take_back(&self, part: &ChargePart, cost: Cost, made_good: MadeGood, theirs: Nanos) -> bool {
         let mut owed = self.owed.lock();
         let Some(owed) = owed.get_mut(&part.key) else { return false };
@@ -214,7 +214,7 @@ impl Fallback {
         true
     }
 
-    /// Waits until nobody else hands `key` in.
+    /// Waits until no other task reconciles `key`.
     pub(super) async fn turn(&self, key: LimitKey) -> MutexGuard<'_, ()> {
         let turn = usize::try_from(key.0 % TURNS as u128).unwrap_or_default();
         self.handing[turn].lock().await
@@ -236,7 +236,7 @@ impl Fallback {
         self.owed.lock().keys().take(most).copied().collect()
     }
 
-    /// Notes that `due` was reconciled; tokens that were admitted since are still owed.
+    /// Notes that `due` was reconciled; tokens that this node admitted since are still due.
     pub(super) fn reconciled(&self, due: &Due) {
         let mut owed = self.owed.lock();
         if owed.get_mut(&due.part.key).is_some_and(|owed| !owed.settle(due) && owed.asking == 0) {
@@ -255,14 +255,14 @@ impl Fallback {
     }
 }
 
-/// What decides a part.
+/// The part of this node that decides a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     /// The slots that this node holds.
     Slots,
     /// A bucket of this node.
     Bucket,
-    /// Everything passes.
+    /// Nothing: everything passes.
     Nothing,
 }
 
@@ -281,8 +281,8 @@ const fn admits(part: &ChargePart, charged: &Charged) -> bool {
     !part.enforcement.enforces || charged.decision.is_admitted()
 }
 
-/// What does not fit into the bucket at once is owed to it, so that the rate is right even where the burst is not. Where the
-/// bucket stands then, if anything did not fit.
+/// Debits the part of the cost that the bucket could not take at once, so that the rate holds even where the burst does
+/// not. Returns the headroom after that, if there was such a part.
 fn take_rest(
     tables: Tables<'_>,
     one: &DegradedCharge<'_>,
@@ -298,7 +298,7 @@ fn take_rest(
     tables.store.charge(tables.binding, &mut [asks], now).first().map(|charged| charged.headroom)
 }
 
-/// How many tokens each token is for this node, as one of `nodes`.
+/// The factor on each cost for this node, as one of `nodes`.
 pub(super) const fn share(on_down: OnStoreDown, nodes: u64) -> u64 {
     match on_down {
         OnStoreDown::Divide if nodes > 1 => nodes,
@@ -323,7 +323,7 @@ mod tests {
             there: Nanos::SECOND,
         };
         assert_eq!(fallback.generation(&one), (1, true));
-        // another request looks for what is owed before this one has noted what it took
+        // another request asks for the due tokens before this one has noted its charge
         assert!(fallback.due(part.key, |_| Nanos::SECOND).is_none());
         assert_eq!(fallback.generation(&one), (1, false));
         for _ in 0..2 {

@@ -1,6 +1,6 @@
-//! Heartbeats: by them the gateways count each other, and find out whether Redis takes writes.
+//! Heartbeats: the nodes count each other by them, and find out whether Redis takes writes.
 //!
-//! They have connections and a loop of their own, so that nothing else that Redis is asked for delays them.
+//! They have connections and a loop of their own, so that no other call to Redis delays them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,16 +16,16 @@ use crate::store::shared::link::Script;
 use crate::store::shared::{CallEvent, SharedNode};
 use crate::units::Nanos;
 
-/// How often a node says that it is there, and how long it counts after it last did.
+/// The interval between a node's heartbeats, and how long each one counts.
 pub(super) const HEARTBEAT: Nanos = Nanos::new(500_000_000);
 const HEARTBEATS_KEPT_MS: u64 = 2_000;
 /// How long a heartbeat may take.
 const PATIENCE: Nanos = Nanos::new(250_000_000);
-/// So many heartbeats in a row have to count fewer nodes before there are fewer: 30 s.
+/// The number of consecutive heartbeats that must count fewer nodes before this node believes it: 30 s.
 const BEATS_UNTIL_FEWER: u32 = 60;
 
-/// KEYS: the nodes. ARGV: a node, how long it counts in milliseconds. Answers how many nodes there are. It adds before it
-/// removes: Redis refuses a script without memory only until the script's first write.
+/// KEYS: the nodes. ARGV: a node, how long it counts in milliseconds. Returns the number of nodes. The script adds
+/// before it removes: when Redis is out of memory, it refuses a script only until the script's first write.
 const HEARTBEAT_SCRIPT: &str = "local t = redis.call('TIME')
 local now, life = t[1] * 1000 + math.floor(t[2] / 1000), tonumber(ARGV[2])
 local kind = redis.call('TYPE', KEYS[1]).ok
@@ -35,23 +35,23 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now - lif
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', life))
 return {redis.call('ZCARD', KEYS[1])}";
 
-/// How many nodes there are, by heartbeats. More count at once; fewer only after [`BEATS_UNTIL_FEWER`] in a row, because
-/// after an outage the first node is alone for a moment, and would take the whole limit for its share in the next one.
+/// The number of nodes, by heartbeats. A higher number counts at once; a lower one only after [`BEATS_UNTIL_FEWER`] in a
+/// row: after an outage the first node is alone for a moment, and would take the whole limit as its share in the next one.
 #[derive(Debug)]
 pub(super) struct NodeCount {
     least: u64,
     count: u64,
-    /// The most that were seen since there seem to be fewer, and how many heartbeats that is.
+    /// The highest number since it seems lower, and the number of heartbeats since then.
     fewer: (u64, u32),
 }
 
 impl NodeCount {
-    /// There are `least` or more, whatever heartbeats say.
+    /// A count that is never below `least`.
     pub(super) const fn at_least(least: u64) -> Self {
         Self { least, count: least, fewer: (0, 0) }
     }
 
-    /// A heartbeat found so many, or failed. How many there are.
+    /// Records the number of nodes that a heartbeat found; `None` if it failed. Returns the number of nodes.
     fn heard(&mut self, seen: Option<u64>) -> u64 {
         let (most, beats) = self.fewer;
         self.fewer = match seen {
@@ -68,10 +68,10 @@ impl NodeCount {
 }
 
 impl SharedNode {
-    /// Says that this node is there, and finds out whether Redis answers, for as long as it is polled.
+    /// Sends heartbeats and watches whether Redis answers, for as long as it is polled.
     pub(super) async fn keep_heartbeat(self: &Arc<Self>) {
         let script = Script::new(HEARTBEAT_SCRIPT);
-        // nodes need not begin alike
+        // each node has its own seed, so that their pauses differ
         let mut random = SmallRng::seed_from_u64(self.id);
         loop {
             let health = self.heartbeat(&script).await;
@@ -86,7 +86,7 @@ impl SharedNode {
         }
     }
 
-    /// Says that this node is there, by a write that a server refuses which would refuse charges.
+    /// Sends a heartbeat. It is a write, so that a server that refuses charges refuses it too.
     async fn heartbeat(&self, script: &Script) -> Health {
         let encoded = Encoded {
             keys: vec![format!("{}:{{nodes}}:nodes", self.settings.prefix)],
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(nodes.heard(Some(1)), 2);
         assert_eq!(nodes.heard(Some(5)), 5);
         (1..BEATS_UNTIL_FEWER).for_each(|beat| assert_eq!(nodes.heard(Some(1 + u64::from(beat % 3))), 5, "{beat}"));
-        // an outage in between tells nothing about them
+        // an outage in between says nothing about the number of nodes
         assert_eq!(nodes.heard(None), 5);
         (1..BEATS_UNTIL_FEWER).for_each(|beat| assert_eq!(nodes.heard(Some(1 + u64::from(beat % 3))), 5, "{beat}"));
         assert_eq!(nodes.heard(Some(1)), 3, "the most that were seen meanwhile");

@@ -1,11 +1,11 @@
-//! Tokens that a node takes ahead and spends in memory.
+//! Leases: tokens that a node takes from Redis ahead of requests and spends in memory.
 //!
-//! How many follows the pace of the key, and what is left of the bucket: each of N nodes takes at most a share of 1/(2N),
-//! so that a bucket that runs out is shared out token by token. What is not spent lapses [`LIFETIME`] after it was asked
-//! for. A request for which there is not enough waits for the next call, of which there is one at a time for each key.
+//! The size of a lease follows the rate of the key and the rest of the bucket: each of N nodes takes at most a share of
+//! 1/(2N), so that nodes share the last tokens of a bucket one by one. Unspent tokens lapse [`LIFETIME`] after the
+//! call. A request for which the lease is too small waits for the next call; each key has one call at a time.
 //!
-//! What requests give back is held again only if it was held before, of the tokens that were last taken: these never were
-//! more than a node may hold, whoever spends them in the end. All else goes back to Redis, where time may have made it good.
+//! A refund goes back into a lease only if its tokens came from that lease, the latest one: a node never took more of
+//! them than it may hold. All other refunds go to Redis, where the bucket may have refilled meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct Leases {
     events: Events,
 }
 
-/// What became of tokens that were taken ahead.
+/// The counters of leased tokens.
 #[derive(Debug, Default)]
 struct Events {
     taken: AtomicU64,
@@ -38,20 +38,20 @@ struct Events {
     lapsed: AtomicU64,
 }
 
-/// How tokens that were taken ahead have fared.
+/// The counts of leased tokens, for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseReport {
-    /// Tokens taken ahead so far.
+    /// Tokens leased so far.
     pub taken: u64,
-    /// Tokens of them that requests have spent.
+    /// Leased tokens that requests have spent.
     pub spent: u64,
-    /// Tokens of them that lapsed.
+    /// Leased tokens that lapsed.
     pub lapsed: u64,
-    /// Tokens that are held now.
+    /// Leased tokens that this node holds now.
     pub held: u64,
 }
 
-/// What a node holds of one key.
+/// A node's lease of one key.
 struct Lease {
     /// A request for one token.
     part: ChargePart,
@@ -69,29 +69,29 @@ struct Waiter {
     sender: oneshot::Sender<Heard>,
 }
 
-/// What a request under a lease gets.
+/// The answer to a request under a lease.
 pub(super) enum Leased {
-    /// At once: from what is held, or a denial that is certain.
+    /// An immediate result: from the lease, or a denial that is certain.
     Now {
         charged: Charged,
-        /// When it was, on Redis's clock.
+        /// The time of the result, on Redis's clock.
         there: Nanos,
-        /// When what is held lapses.
+        /// When the lease lapses.
         lapses: Nanos,
     },
-    /// After a call.
+    /// The result follows after a call.
     Soon(oneshot::Receiver<Heard>),
-    /// Nothing: there are too many keys, or too many that wait.
+    /// No result: there are too many keys or waiting requests, or this one may not wait.
     Crowded,
 }
 
-/// How far ahead tokens are taken.
+/// The time whose tokens a lease covers.
 const AHEAD: Nanos = Nanos::new(100_000_000);
-/// How long they can be spent, from the time they were asked for.
+/// The lifetime of a lease, from the call on.
 pub(super) const LIFETIME: Nanos = Nanos::new(300_000_000);
-/// A key with so few tokens in [`AHEAD`] is asked for each of them.
+/// A key with fewer tokens than this in [`AHEAD`] gets no lease: the node asks only for tokens that requests wait for.
 const WORTH_IT: Cost = 2;
-/// A key that was not used for so long is forgotten.
+/// How long an unused key stays.
 const IDLE: Nanos = Nanos::from_secs(10);
 const SHARDS: usize = 64;
 const MOST_KEYS_OF_SHARD: usize = 4_000;
@@ -107,12 +107,13 @@ impl Leases {
         &self.shards[shard]
     }
 
-    /// How many tokens of a key can be spent without asking.
+    /// The number of tokens of a key that this node can spend without a call.
     pub(super) fn balance(&self, key: LimitKey, now: Nanos) -> Cost {
         self.shard(key).lock().get(&key).filter(|lease| now < lease.lapses).map_or(0, |lease| lease.balance)
     }
 
-    /// Puts back what a request does not need after all of the tokens that lapse then. Whether it could be put back.
+    /// Puts tokens back that a request did not need, if the lease that lapses at `lapses` is the current one. Returns
+    /// whether it is.
     pub(super) fn give_back(&self, key: LimitKey, cost: Cost, lapses: Nanos, now: Nanos) -> bool {
         let mut shard = self.shard(key).lock();
         let Some(lease) = shard.get_mut(&key).filter(|lease| lease.lapses == lapses && now < lapses) else {
@@ -123,20 +124,20 @@ impl Leases {
         true
     }
 
-    /// Takes `cost` more, if it is held.
+    /// Spends `cost` more tokens, if the lease has them. Returns whether it has.
     pub(super) fn take_more(&self, key: LimitKey, cost: Cost, now: Nanos) -> bool {
         let mut shard = self.shard(key).lock();
         shard.get_mut(&key).is_some_and(|lease| self.events.spend(lease, cost, now))
     }
 
-    /// What became of tokens so far.
+    /// The counts of leased tokens so far.
     pub(super) fn report(&self) -> LeaseReport {
         let [taken, spent, lapsed] =
             [&self.events.taken, &self.events.spent, &self.events.lapsed].map(|count| count.load(Ordering::Relaxed));
         LeaseReport { taken, spent, lapsed, held: taken.saturating_sub(spent).saturating_sub(lapsed) }
     }
 
-    /// Forgets keys that nobody uses.
+    /// Drops keys that no request uses.
     pub(super) fn sweep(&self, now: Nanos) {
         for shard in &self.shards {
             shard.lock().retain(|_, lease| {
@@ -169,7 +170,8 @@ impl Events {
 }
 
 impl SharedNode {
-    /// What a request gets that asks for `part` under a lease, and `may_wait` or not. Times are `now` here.
+    /// Decides a request for `part` under a lease; `may_wait` says whether it may wait for a call. `now` is this node's
+    /// time.
     pub(super) fn lease(self: &Arc<Self>, part: &ChargePart, now: Nanos, may_wait: bool) -> Leased {
         let mut shard = self.leases.shard(part.key).lock();
         if !shard.contains_key(&part.key) && shard.len() >= MOST_KEYS_OF_SHARD {
@@ -205,7 +207,7 @@ impl SharedNode {
         Leased::Soon(receiver)
     }
 
-    /// What a request hears that was let through from a lease of which so many tokens are `left`.
+    /// The result of a request that spent leased tokens; `left` of them remain.
     fn spent(&self, part: &ChargePart, left: Cost, there: Nanos) -> Charged {
         let mut headroom = self.memory.standing(part, there).headroom;
         let quota = part.rule().policy().quota;
@@ -213,7 +215,7 @@ impl SharedNode {
         Charged { decision: Decision::ADMIT, headroom }
     }
 
-    /// New tokens are asked for when so much time is left at the pace of the key: two calls and a half.
+    /// The node asks for a new lease when the rest lasts no longer than this at the key's rate: two and a half calls.
     fn refill_time(&self) -> Nanos {
         let call = Nanos::new(self.call_time.load(Ordering::Relaxed));
         Nanos::new(call.get().saturating_mul(5) / 2).min(AHEAD)
@@ -226,7 +228,7 @@ impl SharedNode {
     }
 }
 
-/// The calls for one key. Nobody may wait for them in vain: they count as ended when this is dropped.
+/// The calls for one key. When this is dropped, it ends them, so that no request waits for ever.
 struct Asking {
     node: Arc<SharedNode>,
     key: LimitKey,
@@ -242,7 +244,7 @@ impl Asking {
             }
             first = false;
             let asked = tokio::spawn(Arc::clone(&self.node).take_ahead(part, want, waiting));
-            // those who come from now on do not wait for a call that is late
+            // requests that come from now on do not wait for a call that is late
             if !matches!(timeout(self.node.settings.timeout.to_duration(), asked).await, Ok(Ok(true))) {
                 return;
             }
@@ -250,7 +252,7 @@ impl Asking {
         self.ended = true;
     }
 
-    /// What to ask for next, and who waits for it; `None` if nothing.
+    /// The tokens to ask for next, and the requests that wait for them; `None` if there is nothing to ask for.
     fn next(&self, first: bool) -> Option<(ChargePart, Cost, VecDeque<Waiter>)> {
         let node = &self.node;
         let now = node.clock.now();
@@ -269,7 +271,7 @@ impl Asking {
 }
 
 impl SharedNode {
-    /// Takes as much as it can get of `want` tokens. Whether Redis answered.
+    /// Leases as many of `want` tokens as Redis grants. Returns whether Redis answered.
     async fn take_ahead(self: Arc<Self>, part: ChargePart, want: Cost, waiting: VecDeque<Waiter>) -> bool {
         let sent = self.clock.now();
         let outcome = self.call_partial(std::slice::from_ref(&part), want, 1).await;
@@ -281,8 +283,8 @@ impl SharedNode {
         is_up
     }
 
-    /// Serves those who wait in their order, and keeps the rest. What was wanted for those who wait may have been spent by
-    /// others meanwhile, or have lapsed: where Redis granted all, they wait for the next call.
+    /// Serves the waiting requests in their order, and keeps the rest of the tokens. Other requests may have spent their
+    /// tokens meanwhile, or these have lapsed: if Redis granted all tokens, the unserved requests wait for the next call.
     fn share_out(
         self: &Arc<Self>,
         (part, want): (&ChargePart, Cost),
@@ -313,7 +315,7 @@ impl SharedNode {
                 }
                 continue;
             }
-            // for those who wait nothing lapses: it is theirs since it was granted
+            // for waiting requests, tokens do not lapse: they belong to the requests since Redis granted them
             let taken = if waiter.part.enforcement.consumes { waiter.part.cost } else { 0 };
             let left = lease.balance.saturating_sub(taken);
             if waiter.sender.send(Ok((one(self.spent(&waiter.part, left, there)), there))).is_ok() {
@@ -325,7 +327,7 @@ impl SharedNode {
         lease.waiting = unserved;
         let spare = lease.balance.saturating_sub(self.most_held(part));
         if spare > 0 {
-            // of those who do not wait any more
+            // tokens of requests that have gone
             lease.balance = lease.balance.saturating_sub(spare);
             events.lapsed.fetch_add(spare, Ordering::Relaxed);
             let full_at = outcome.at.saturating_add(until_full.unwrap_or_default());
@@ -343,7 +345,7 @@ impl Drop for Asking {
         if !self.ended
             && let Some(lease) = self.node.leases.shard(self.key).lock().get_mut(&self.key)
         {
-            // those who wait hear that their senders are gone
+            // the waiting requests see that their senders are dropped
             lease.waiting.clear();
             lease.asking = false;
         }
@@ -351,7 +353,7 @@ impl Drop for Asking {
 }
 
 impl SharedNode {
-    /// How many tokens beyond those that are waited for it is worth to take.
+    /// The number of tokens to lease in addition to those that requests wait for.
     fn worth_taking(&self, lease: &Lease, now: Nanos) -> Cost {
         let soon = lease.pace.within(AHEAD, now);
         if soon < WORTH_IT {
@@ -361,7 +363,7 @@ impl SharedNode {
         soon.min(self.share_of(left.unwrap_or(Cost::MAX))).min(lease.part.most_ahead)
     }
 
-    /// How many tokens this node may hold of the key of `part`.
+    /// The most tokens that this node may hold of the key of `part`.
     fn most_held(&self, part: &ChargePart) -> Cost {
         self.share_of(part.rule().policy().quota).min(part.most_ahead)
     }
@@ -370,11 +372,11 @@ impl SharedNode {
         tokens / self.nodes.load(Ordering::Relaxed).max(1).saturating_mul(2)
     }
 
-    /// What a request hears for which too little was granted.
+    /// The denial of a request for which Redis granted too few tokens.
     fn still_denied(&self, part: &ChargePart, there: Nanos) -> Charged {
         let charged = self.memory.standing(part, there);
         match charged.decision {
-            // time went by since
+            // time has passed since the call
             Decision::Admit { .. } => Charged { decision: Decision::later(Nanos::new(1)), ..charged },
             Decision::Deny(_) => charged,
         }

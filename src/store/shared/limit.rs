@@ -1,4 +1,4 @@
-//! Limits that nodes share, as the calls to Redis need them.
+//! Limits that nodes share, in the form that calls to Redis need.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::store::cached_denial::denial_holds;
 use crate::store::redis::{Bucket, CallArgument, NotShareable, SharedRule};
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// How long a slot of `concurrency` is held without being renewed: so long a node that is gone keeps its slots.
+/// The lifetime of a `concurrency` slot that is not renewed: a node that fails keeps its slots for this long.
 pub(super) const SLOT_LIFETIME: Nanos = Nanos::from_secs(15);
 
 /// A limit that nodes share.
@@ -17,21 +17,21 @@ pub(super) const SLOT_LIFETIME: Nanos = Nanos::from_secs(15);
 pub struct SharedLimit {
     pub(super) name: Arc<str>,
     pub(super) sharing: Sharing,
-    /// How many nodes the configuration says there are.
+    /// The configured number of nodes.
     nodes: u64,
-    /// Whether tokens come back when requests turn out to cost less.
+    /// Whether the gateway refunds tokens when a request costs less than it was charged.
     gives_back: bool,
     forms: Vec<Form>,
 }
 
-/// Parameters as they are enforced in Redis.
+/// Parameters in the form that Redis enforces.
 #[derive(Clone, Debug)]
 struct Form {
     shared: Arc<SharedRule>,
     most_ahead: Cost,
 }
 
-/// One limit's part in a call, as something that outlives the request.
+/// One limit's part in a call, which outlives the request.
 #[derive(Clone, Debug)]
 pub(super) struct ChargePart {
     pub(super) limit: Arc<str>,
@@ -40,21 +40,21 @@ pub(super) struct ChargePart {
     pub(super) tag: LimitKey,
     pub(super) cost: Cost,
     pub(super) enforcement: Enforcement,
-    /// How many tokens may be taken ahead.
+    /// The most tokens that this node may lease.
     pub(super) most_ahead: Cost,
-    /// Whether tokens come back when requests turn out to cost less.
+    /// Whether the gateway refunds tokens when a request costs less than it was charged.
     pub(super) gives_back: bool,
 }
 
-/// What `cost` takes at once from a bucket where each token is so many. A share of less than a token is rounded up to one.
+/// The part of `cost` times `times` that the bucket can take at once. So a share of less than one token admits one.
 pub(super) fn scaled(rule: &Rule, cost: Cost, times: u64) -> Cost {
     let most = rule.largest_cost().unwrap_or(Cost::MAX).max(cost);
     cost.saturating_mul(times).min(most)
 }
 
-/// Why a rule cannot be shared in this way.
+/// Checks whether a rule can be shared in this way.
 ///
-/// Errors: what there is no shared form of; and where nodes count by themselves, what does not add up.
+/// Errors: a rule without a shared form; where nodes lease or count, a rule whose charges do not add up.
 pub fn refuse(rule: &Rule, sharing: Sharing) -> Result<(), NotShareable> {
     let form = SharedRule::new(rule.clone(), SLOT_LIFETIME)?;
     let problem = match sharing.consistency {
@@ -69,14 +69,14 @@ pub fn refuse(rule: &Rule, sharing: Sharing) -> Result<(), NotShareable> {
 }
 
 impl SharedLimit {
-    /// The shared side of a limit; `None` where it is sticky. There are so many `nodes`, as far as the configuration says.
+    /// The shared side of a limit; `None` if it is sticky. `nodes` is the configured number of nodes.
     pub(super) fn new(spec: &LimitSpec<'_>, nodes: u64) -> Option<Self> {
         let Mode::Shared(sharing) = spec.mode else { return None };
         let forms = spec.rules.iter().map(|rule| form(rule, sharing, nodes)).collect::<Result<_, _>>().ok()?;
         Some(Self { name: spec.name.into(), sharing, nodes, gives_back: spec.gives_back, forms })
     }
 
-    /// `charge` as a part of a call; `None` for parameters of which there is no shared form.
+    /// `charge` as a part of a call; `None` for parameters without a shared form.
     pub(super) fn part(&self, charge: &Charge) -> Option<ChargePart> {
         let Form { shared, most_ahead } = match &charge.rule {
             RuleRef::Listed(position) => self.forms.get(*position)?.clone(),
@@ -95,7 +95,7 @@ impl SharedLimit {
         })
     }
 
-    /// Whether nodes decide without asking, as a rule.
+    /// Whether nodes usually decide without a call (`leased` and `eventual`).
     pub(in crate::store) fn is_by_itself(&self) -> bool {
         self.sharing.consistency != Consistency::Exact
     }
@@ -119,8 +119,8 @@ fn form(rule: &Rule, sharing: Sharing, nodes: u64) -> Result<Form, NotShareable>
     Ok(Form { shared: Arc::new(SharedRule::new(rule, SLOT_LIFETIME)?), most_ahead })
 }
 
-/// The rule with as much less at once as `nodes` may hold together, an eighth, and how much each may hold. `None` where
-/// that is nothing: then nothing is taken ahead.
+/// The rule with its burst lowered by the tokens that all `nodes` together may lease, an eighth, and the most that each
+/// node may lease. `None` if that is zero: then nodes lease nothing.
 fn lowered(rule: &Rule, nodes: u64) -> Option<(Rule, Cost)> {
     const SHARE: u64 = 8;
     let mut arguments = rule.arguments();
@@ -151,13 +151,13 @@ impl ChargePart {
         self.form.rule()
     }
 
-    /// Whether a denial holds until its time has come, whatever else happens, so that it can be repeated without asking.
+    /// Whether a denial holds until its retry time in any case, so that it can be repeated without a call.
     pub(super) fn denial_holds(&self) -> bool {
         denial_holds(self.rule(), self.enforcement)
     }
 }
 
-/// The name of a slot that no other request of any node has.
+/// The name of a slot, unique among all requests of all nodes.
 pub(super) fn slot_name(node: u64, number: u64) -> String {
     format!("{node:016x}-{number:x}")
 }

@@ -1,8 +1,8 @@
-//! Scripts that are run on the servers that hold what is shared, each thread with connections of its own.
+//! Scripts that run on the Redis servers of shared limits; each thread has connections of its own.
 //!
-//! What a user of Redis has to be allowed for it, beside what [`crate::redis_client`] says: `+evalsha +eval +time`, and the
-//! commands of the scripts: `+get +set +del +pexpire +pttl +type +zadd +zcard +zrange +zrangebylex +zrangebyscore +zrem
-//! +zremrangebyrank +zremrangebyscore`.
+//! The user of Redis needs these rights in addition to those of [`crate::redis_client`]: `+evalsha +eval +time`, and
+//! the commands of the scripts: `+get +set +del +pexpire +pttl +type +zadd +zcard +zrange +zrangebylex +zrangebyscore
+//! +zrem +zremrangebyrank +zremrangebyscore`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,40 +20,41 @@ use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{Encoded, Field};
 use crate::units::LimitKey;
 
-/// The servers that hold what is shared, as a node reaches them. A simulation has others.
+/// A node's access to the Redis servers of shared limits. A simulation implements it without Redis.
 #[async_trait]
 pub trait Scripts: Send + Sync {
-    /// Runs `script`, whose answer is a list. All keys lie in one slot. Dropping the future does not undo what is sent.
+    /// Runs `script`, whose reply is a list. All keys must be in one slot. The call stays sent if the caller drops the
+    /// future.
     async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError>;
 
-    /// Where the buckets of `tag` lie: those of one slot can go in one call.
+    /// The slot of the buckets of `tag`: buckets of one slot can go in one call.
     fn slot(&self, tag: LimitKey) -> u16;
 
-    /// How many slots there are.
+    /// The number of slots.
     fn slots(&self) -> usize;
 
-    /// Forgets all connections: the next calls open others, and those that wait for answers get none.
+    /// Closes all connections: the next calls open new ones, and callers that wait for replies get none.
     fn give_up(&self);
 
-    /// Connects this thread, if that can be done in a moment.
+    /// Connects this thread, if the server answers quickly.
     async fn open(&self);
 }
 
-/// A script and its SHA-1, by which Redis knows it once it was run.
+/// A script and its SHA-1, by which Redis knows it after its first run.
 #[derive(Debug)]
 pub struct Script {
     text: &'static str,
     sha1: String,
-    /// Held while a server is sent the text.
+    /// Locked while a call sends the text to a server.
     sending: Mutex<()>,
 }
 
-/// What a script answered.
+/// The reply of a script.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply(pub Vec<Value>);
 
-/// Connections to Redis: some for each thread that asks, so that no thread waits for another's. What several requests of a
-/// thread ask at once goes out together. A thread whose connection is being opened asks over another's meanwhile.
+/// Connections to Redis: each calling thread has its own, so that no thread waits for another. Simultaneous calls of
+/// one thread go out together. While a thread's connection opens, the thread uses another thread's.
 pub struct Link {
     servers: Servers,
     pools: Box<[Pool]>,
@@ -67,7 +68,7 @@ impl Script {
         Self { text, sha1: redis::Script::new(text).get_hash().to_owned(), sending: Mutex::default() }
     }
 
-    /// The script.
+    /// The script's text.
     pub const fn text(&self) -> &'static str {
         self.text
     }
@@ -76,7 +77,7 @@ impl Script {
 // === impl Reply ===
 
 impl Reply {
-    /// The fields of the answer.
+    /// The fields of the reply.
     pub fn fields(&self) -> SmallVec<[Field<'_>; 6]> {
         let fields = self.0.iter().map(|field| match field {
             Value::Int(number) => Field::Integer(*number),
@@ -90,7 +91,7 @@ impl Reply {
 // === impl Link ===
 
 impl Link {
-    /// Connects when it is first asked. `threads` is how many threads ask.
+    /// A link that connects at its first call. `threads` is the number of calling threads.
     pub fn new(servers: Servers, threads: usize) -> Self {
         let pools = (0..threads.max(1)).map(|_| Pool::new(servers.clone())).collect();
         Self { servers, pools }
@@ -100,7 +101,7 @@ impl Link {
         &self.pools[thread_number() % self.pools.len()]
     }
 
-    /// The connections of this thread; those of another while these are opened.
+    /// The connections of this thread, or those of another thread while these open.
     fn pool_for(&self, key: &str) -> &Pool {
         let own = self.own();
         if own.leads_to(key) {
@@ -113,7 +114,7 @@ impl Link {
 
 #[async_trait]
 impl Scripts for Link {
-    /// A server that says nothing to anybody for a second is given up.
+    /// Cuts the connection to a server that sends no reply to any caller for a second.
     async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError> {
         let key = encoded.keys.first().map(String::as_str).unwrap_or_default();
         let pool = self.pool_for(key);
@@ -122,7 +123,7 @@ impl Scripts for Link {
             if !is(&asked, ServerErrorKind::NoScript) {
                 break asked;
             }
-            // one call sends the text, which is long; the others wait until it has
+            // one call sends the text, which is long; the others wait until the server has it
             match script.sending.try_lock() {
                 Ok(_sending) => break pool.run(key, &command("EVAL", script.text, encoded)).await,
                 Err(_) => drop(script.sending.lock().await),
@@ -135,12 +136,12 @@ impl Scripts for Link {
         }
     }
 
-    /// 0 for all where there is no cluster.
+    /// Returns 0 for all tags without a cluster.
     fn slot(&self, tag: LimitKey) -> u16 {
         if self.servers.is_cluster() { slot_of(&hash_tag(tag)) } else { 0 }
     }
 
-    /// 1 where there is no cluster.
+    /// Returns 1 without a cluster.
     fn slots(&self) -> usize {
         if self.servers.is_cluster() { SLOTS.into() } else { 1 }
     }
@@ -166,7 +167,7 @@ fn command(name: &str, script: &str, encoded: &Encoded) -> Cmd {
     command
 }
 
-/// A small number of this thread's own.
+/// A small number, unique to this thread.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

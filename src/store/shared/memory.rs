@@ -1,7 +1,7 @@
-//! What this node remembers of what Redis said: enough to repeat a denial without asking, to say where a key stands, and
-//! to go on from there when Redis is gone or has forgotten.
+//! The replies of Redis that this node remembers: enough to repeat a denial without a call, to report the state of a
+//! key, and to continue from it when Redis is unavailable or has lost the key.
 //!
-//! Bounded: what is remembered of a key may be dropped at any time, which costs a call.
+//! Bounded: the state of a key may be dropped at any time, which costs a call.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ const MOST_KEYS: usize = 200_000;
 /// The last states seen. All times are on Redis's clock.
 pub(super) struct Memory(Cache<LimitKey, Known>);
 
-/// What is remembered of one key.
+/// The last known state of one key.
 #[derive(Clone)]
 pub(super) struct Known {
-    /// The parameters under which it was seen: under others it says nothing.
+    /// The parameters of the state: under others it does not apply.
     form: Arc<SharedRule>,
-    /// When it was seen.
+    /// The time of the state.
     at: Nanos,
     kept: Kept,
 }
@@ -33,7 +33,7 @@ pub(super) struct Known {
 #[derive(Clone)]
 enum Kept {
     State(Option<State>),
-    /// Of a log, which stays in Redis: how many tokens count, and what was told.
+    /// For a log, which stays in Redis: the number of tokens that count, and the last result.
     Log(Cost, CachedDenial),
 }
 
@@ -42,7 +42,7 @@ impl Memory {
         Self(Cache::new(MOST_KEYS))
     }
 
-    /// The key of `part` was `seen` after a call at `at`, whose request heard `charged`.
+    /// Remembers that a call at `at` left the key of `part` as `seen`, and that its request got the result `charged`.
     pub(super) fn remember(&self, part: &ChargePart, seen: KeyState, charged: Option<&Charged>, at: Nanos) {
         let kept = match seen {
             KeyState::State(state) => Kept::State(state),
@@ -54,43 +54,43 @@ impl Memory {
         self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, kept });
     }
 
-    /// What `part` says is given back, of a charge after which the key was going to be whole at `full_at`.
+    /// Refunds `part`, a charge after which the key was going to be full at `full_at`.
     pub(super) fn give_back(&self, part: &ChargePart, full_at: Nanos, now: Nanos) {
         let Some(mut known) = self.known(part) else { return };
         match &mut known.kept {
             Kept::State(state) => {
                 *state = state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, now));
             }
-            // nothing is sent to Redis of it but what it lacks altogether
+            // only a key that Redis has lost altogether is repaired from this count
             Kept::Log(counted, _) => *counted = counted.saturating_sub(part.cost),
         }
         self.0.insert(part.key, known);
     }
 
-    /// Nothing is known of `key` any more.
+    /// Drops the state of `key`.
     pub(super) fn forget(&self, key: LimitKey) {
         self.0.remove(&key);
     }
 
-    /// The denial of `part` at `now`, if it is certain without asking.
+    /// The denial of `part` at `now`, if it is certain without a call.
     pub(super) fn denial(&self, part: &ChargePart, now: Nanos) -> Option<Charged> {
         if !part.denial_holds() {
             return None;
         }
         if let Some(largest) = part.rule().largest_cost().filter(|largest| part.cost > *largest) {
-            // whatever is kept
+            // this holds for every state
             return Some(Charged { decision: Decision::never(largest), ..self.standing(part, now) });
         }
         let known = self.known(part)?;
         if part.gives_back && now.saturating_sub(known.at) >= SETTLING {
-            // another node may have given tokens back
+            // another node may have refunded tokens
             return None;
         }
         let charged = known.told(part, now);
         (!charged.decision.is_admitted()).then_some(charged)
     }
 
-    /// Where the key of `part` stands as far as is known, for reports.
+    /// The expected result for `part` by the last known state, for reports.
     pub(super) fn standing(&self, part: &ChargePart, now: Nanos) -> Charged {
         match self.known(part) {
             Some(known) => known.told(part, now),
@@ -101,17 +101,17 @@ impl Memory {
         }
     }
 
-    /// The last state of the key of `part`; `None` where it is fresh or not known.
+    /// The last state of the key of `part`; `None` if the key is fresh or unknown.
     pub(super) fn state(&self, part: &ChargePart) -> Option<State> {
         self.known(part)?.state().cloned()
     }
 
-    /// How many tokens of the key of `part` were used at `now`, as far as is known.
+    /// The number of used tokens of the key of `part` at `now`, as far as this node knows.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         self.known(part).map_or(0, |known| known.used(part, now))
     }
 
-    /// What is known of the key of `part` under its parameters.
+    /// The last known state of the key of `part`, if its parameters are the same.
     pub(super) fn known(&self, part: &ChargePart) -> Option<Known> {
         self.0.get(&part.key).filter(|known| known.form.parameters() == part.form.parameters())
     }
@@ -129,7 +129,7 @@ impl Known {
         }
     }
 
-    /// The last state; `None` where the key was fresh, or has a log.
+    /// The last state; `None` if the key was fresh, or has a log.
     pub(super) const fn state(&self) -> Option<&State> {
         match &self.kept {
             Kept::State(state) => state.as_ref(),
@@ -137,8 +137,8 @@ impl Known {
         }
     }
 
-    /// How many tokens of the key of `part` were used at `now`. Where some pass only after a wait, a fresh key has fewer left
-    /// than its quota. Of a log, those that have left its window since are among them.
+    /// The number of used tokens of the key of `part` at `now`. Where some requests pass only after a wait, a fresh key
+    /// has less left than its quota. For a log, the number includes tokens that have left its window since.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         match &self.kept {
             Kept::Log(counted, told) => match told.again(part.rule(), part.cost, now).headroom.until_full {

@@ -1,4 +1,4 @@
-//! What is done when Redis recovers: it is told of the slots that are held, and charged with what was admitted without it.
+//! The return to Redis when it recovers: this node reports its slots, and charges Redis with its own admissions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,18 +12,18 @@ use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{BreakerState, SharedNode, at_once};
 use crate::units::LimitKey;
 
-/// So many keys are reconciled at once, and so many before it is seen how that goes.
+/// The number of keys that are reconciled at a time, and the number of keys before the next check of the results.
 const RECONCILED_AT_ONCE: usize = 32;
 const RECONCILED_IN_TURN: usize = 1_000;
 
 impl SharedNode {
-    /// Goes back to Redis when it has recovered, for as long as it is polled.
+    /// Resumes calls when Redis has recovered, and reconciles, for as long as it is polled.
     pub(super) async fn keep_reconciling(self: &Arc<Self>) {
         loop {
             drop(timeout(HEARTBEAT.to_duration(), self.recovered.notified()).await);
             self.leases.sweep(self.clock.now());
             if self.is_away() && self.breaker.lock().state() == BreakerState::Closed {
-                // before it decides about others
+                // before Redis decides about other requests
                 self.announce_slots().await;
                 self.go_back();
             }
@@ -33,7 +33,7 @@ impl SharedNode {
         }
     }
 
-    /// Asks Redis again, unless the breaker opened meanwhile.
+    /// Resumes calls to Redis, unless the breaker has opened meanwhile.
     fn go_back(&self) {
         let breaker = self.breaker.lock();
         if breaker.state() == BreakerState::Closed {
@@ -55,8 +55,8 @@ impl SharedNode {
         }
     }
 
-    /// Charges Redis with what was admitted of one key, down to a debt; what was not there is counted. Whether nothing
-    /// is owed any more.
+    /// Charges Redis with the admissions of one key, down to a debt; counts the tokens that Redis lacked. Returns
+    /// whether nothing is due any more.
     async fn reconcile_key(self: &Arc<Self>, key: LimitKey) -> bool {
         let _turn = self.fallback.turn(key).await;
         let now = self.clock.now();
@@ -66,7 +66,7 @@ impl SharedNode {
             enforcement: Enforcement { enforces: false, consumes: true, counts_denied: true },
             ..due.part.clone()
         };
-        // one that is not answered now is not sent what it might do twice
+        // ask first: without a reply, do not send a charge that might be made twice
         let Ok(before) = self.call_charge(RECONCILE, std::slice::from_ref(&asks), 0).await else { return false };
         if self.call_charge(RECONCILE, std::slice::from_ref(&owes), 0).await.is_err() {
             return false;
@@ -79,7 +79,7 @@ impl SharedNode {
         true
     }
 
-    /// Reconciles the keys of `parts`, before they are charged again. Whether Redis knows all that was admitted of them.
+    /// Reconciles the keys of `parts`, before they are charged again. Returns whether Redis knows all their admissions.
     pub(super) async fn settle(self: &Arc<Self>, parts: &[ChargePart]) -> bool {
         if !self.announce_slots_of(parts).await {
             return false;

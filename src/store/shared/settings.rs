@@ -1,4 +1,4 @@
-//! What the configuration says of a place that nodes share.
+//! The settings of the Redis that nodes share.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use ring::digest;
 use crate::store::shared::link::Servers;
 use crate::units::Nanos;
 
-/// Where what is shared is kept, and how it is asked for.
+/// The Redis servers that nodes share, and the rules for calling them.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The server or servers.
     pub servers: Servers,
-    /// What the names of all keys begin with.
+    /// The prefix of all key names.
     pub prefix: String,
     /// How long a request waits for Redis.
     pub timeout: Nanos,
-    /// How often what was counted here and what was counted elsewhere are put together, where that is eventual.
+    /// The interval in which a node syncs its counts with Redis, for `eventual` limits.
     pub sync_every: Nanos,
-    /// How many gateways there are, as far as the configuration says.
+    /// The configured number of gateways.
     pub nodes: Option<u64>,
-    /// What the values in the names of keys are hashed with, if the configuration says so: the same for all nodes.
+    /// The secret for hashing values in key names, if the configuration sets one: the same for all nodes.
     pub key_secret: Option<KeySecret>,
 }
 
@@ -29,7 +29,7 @@ pub struct Settings {
 pub struct KeySecret([u8; 16]);
 
 impl KeySecret {
-    /// From a text of any length; the secret is as good as the text.
+    /// The secret of a text of any length; it is as strong as the text.
     pub fn of(text: &[u8]) -> Self {
         let digest = digest::digest(&digest::SHA256, &[b"tollgate keys", text].concat());
         let mut seed = [0; 16];
@@ -37,7 +37,7 @@ impl KeySecret {
         Self(seed)
     }
 
-    /// What hashes are keyed with.
+    /// The key of the hashes.
     pub const fn seed(&self) -> &[u8; 16] {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! The slots of `concurrency` that requests of this node hold. They are counted here, which decides while Redis is
-//! unavailable, and Redis is told of them for as long as they are held: it forgets those that it does not hear of.
+//! The slots of `concurrency` that requests of this node hold. This node counts them, to decide while Redis is
+//! unavailable, and reports them to Redis for as long as requests hold them: Redis drops slots that are not reported.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ pub(super) struct Slots {
 
 #[derive(Default)]
 struct Table {
-    /// By their numbers.
+    /// The held slots, by number.
     held: BTreeMap<u64, Held>,
-    /// How much of each key is held.
+    /// The cost of each key that requests hold.
     in_flight: HashMap<LimitKey, Cost>,
-    /// Slots that are held and that Redis does not count, by their numbers and keys.
+    /// Held slots that Redis does not count, by number and key.
     uncounted: BTreeSet<(u64, LimitKey)>,
-    /// Slots that are held no more, of which Redis could not be told; and when they ended.
+    /// Ended slots that Redis does not know to have ended, and when they ended.
     ended: Vec<(u64, ChargePart, Nanos)>,
 }
 
@@ -38,16 +38,16 @@ struct Table {
 #[derive(Default)]
 struct Held {
     parts: Parts,
-    /// Whether Redis may know of it.
+    /// Whether Redis may know the slot.
     is_told: bool,
 }
 
 pub(super) type Parts = SmallVec<[ChargePart; 1]>;
 
-/// How often Redis is told of the slots, and how many at once.
+/// How often this node reports its slots to Redis, and how many reports run at a time.
 const TELL_EVERY: Nanos = Nanos::new(SLOT_LIFETIME.get() / 3);
 const TOLD_AT_ONCE: usize = 100;
-/// So many ended slots are remembered; the others lapse.
+/// The most ended slots to remember; Redis lets the others lapse.
 const MOST_ENDED: usize = 10_000;
 
 impl Slots {
@@ -56,13 +56,13 @@ impl Slots {
         self.last.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
-    /// Redis granted a slot under the limit of `part`.
+    /// Records a slot that Redis granted under the limit of `part`.
     pub(super) fn hold(&self, slot: u64, part: &ChargePart) {
         self.table.lock().hold(slot, part, true);
     }
 
-    /// Decides `parts` by what this node holds, each of whose tokens counts as often as it says; holds the slot if all that
-    /// bind admit it. In their order.
+    /// Decides `parts` by the slots that this node holds, with each cost multiplied by the part's factor; holds the
+    /// slot if all enforcing limits admit it. Returns the results in order.
     pub(super) fn charge(&self, slot: u64, parts: &[(ChargePart, u64)], now: Nanos) -> AllCharged {
         let mut table = self.table.lock();
         let decide = |(part, times): &(ChargePart, u64)| {
@@ -86,7 +86,7 @@ impl Slots {
         self.table.lock().held.contains_key(&slot)
     }
 
-    /// The slot is held no more. Of what Redis has to be told.
+    /// Drops the slot. Returns its parts that Redis has to know of.
     pub(super) fn let_go(&self, slot: u64) -> Parts {
         let mut table = self.table.lock();
         let Held { parts, is_told } = table.held.remove(&slot).unwrap_or_default();
@@ -102,7 +102,7 @@ impl Slots {
         if is_told { parts } else { Parts::new() }
     }
 
-    /// All that are held.
+    /// All held slots.
     fn all(&self) -> Vec<(u64, ChargePart)> {
         let table = self.table.lock();
         table.held.iter().flat_map(|(slot, held)| held.parts.iter().map(|part| (*slot, part.clone()))).collect()
@@ -119,14 +119,14 @@ impl Slots {
         parts.collect()
     }
 
-    /// Redis is being told of the slot.
+    /// Notes that a report of the slot to Redis begins.
     fn note_told(&self, slot: u64) {
         if let Some(held) = self.table.lock().held.get_mut(&slot) {
             held.is_told = true;
         }
     }
 
-    /// Redis counts the slot under the key.
+    /// Notes that Redis counts the slot under the key.
     fn note_counted(&self, slot: u64, key: LimitKey) {
         self.table.lock().uncounted.remove(&(slot, key));
     }
@@ -138,7 +138,7 @@ impl Slots {
         }
     }
 
-    /// Those that ended and may not have lapsed.
+    /// Takes the ended slots that have not lapsed yet.
     fn take_ended(&self, now: Nanos) -> Vec<(u64, ChargePart)> {
         let ended = std::mem::take(&mut self.table.lock().ended);
         let lasting = ended.into_iter().filter(|(_, _, at)| now.saturating_sub(*at) < SLOT_LIFETIME);
@@ -160,7 +160,7 @@ impl Table {
 }
 
 impl SharedNode {
-    /// Keeps the slots of requests that go on, for as long as it is polled.
+    /// Reports held slots to Redis again and again, for as long as it is polled.
     pub(super) async fn keep_slots(self: &Arc<Self>) {
         loop {
             sleep(TELL_EVERY.to_duration()).await;
@@ -170,7 +170,7 @@ impl SharedNode {
         }
     }
 
-    /// Tells Redis of all slots that are held, and of the ends that it was not told of.
+    /// Reports all held slots to Redis, and the ends that Redis does not know of.
     pub(super) async fn announce_slots(self: &Arc<Self>) {
         let renew = |(slot, part)| {
             let node = Arc::clone(self);
@@ -184,7 +184,7 @@ impl SharedNode {
         at_once(TOLD_AT_ONCE, self.slots.take_ended(self.clock.now()).into_iter().map(end).collect()).await;
     }
 
-    /// Tells Redis of the slots of the keys of `parts` that it does not count. Whether it counts all.
+    /// Reports the slots of the keys of `parts` that Redis does not count. Returns whether it now counts all.
     pub(super) async fn announce_slots_of(&self, parts: &[ChargePart]) -> bool {
         let keys: SmallVec<[LimitKey; 2]> =
             parts.iter().filter(|part| part.rule().holds()).map(|part| part.key).collect();
@@ -205,18 +205,18 @@ impl SharedNode {
                 self.slots.note_counted(slot, part.key);
             }
             if !self.slots.is_held(slot) {
-                // its end went another way, and may have come first
+                // another call reported the end, and may have arrived before the renewal
                 self.end_slot(slot, part).await;
             }
         }
     }
 
-    /// The slot of this number is held no more.
+    /// Ends the slot of this number.
     pub(super) fn release(self: &Arc<Self>, slot: u64) {
         self.end_slot_later(slot, self.slots.let_go(slot));
     }
 
-    /// Tells Redis of the end of a slot; if that cannot be told, after the outage.
+    /// Reports the end of a slot to Redis; after the outage, if Redis is unavailable.
     pub(super) fn end_slot_later(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = ChargePart>) {
         for part in parts {
             if self.is_away() {

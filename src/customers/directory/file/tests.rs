@@ -83,7 +83,7 @@ fn what_the_directory_would_refuse_is_not_written_and_whose_fault_it_is_is_told(
     let refused = edited(Format::Csv, &broken, "acme", &Change::Patch(terms(&[("plan", "pro")])));
     let says = "customers has to be put right first: line 3: plan: is strange";
     assert_eq!(refused, Err(ChangeError::Conflict(says.to_owned())));
-    // nobody else's key is taken
+    // a key of another customer is refused
     let taken = NewKey { credential: "a".to_owned(), valid_until: None };
     let change = Change::Put { terms: terms(&[("plan", "pro")]), key: taken, is_new: true };
     let refused = edited(Format::Csv, text, "globex", &change);

@@ -1,4 +1,4 @@
-//! Services that are asked for customers over HTTP.
+//! HTTP services that look up customers.
 
 use std::sync::Arc;
 
@@ -10,38 +10,39 @@ use serde_json::{Map, Value, json};
 use crate::http::upstream::{OwnRequest, fetch};
 use crate::tls::TlsClient;
 
-/// The longest answer that is read.
+/// The maximum size of a response, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// What a service is asked, and what it answers.
+/// The format of requests to a service and of its responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contract {
-    /// `{"credential": "sha256:..."}` is answered with 404, or with 200 and the JSON that a Redis hash would hold.
+    /// The request is `{"credential": "sha256:..."}`; the response is 404, or 200 with the JSON that a Redis hash would
+    /// hold.
     Plain,
     /// Unkey's `/v2/keys.verifyKey`.
     Unkey,
 }
 
-/// A service, and how it is asked. No `Debug`: its token is a secret.
+/// The settings of a service. No `Debug`: its token is a secret.
 pub struct HttpService {
-    /// Where it is.
+    /// The URL of the service.
     pub url: Uri,
-    /// What `https` takes.
+    /// The TLS settings for `https`.
     pub tls: Option<Arc<TlsClient>>,
-    /// What it is shown as `Authorization: Bearer`.
+    /// The token in `Authorization: Bearer`.
     pub token: Option<String>,
-    /// What it is asked, and what it answers.
+    /// The format of requests and responses.
     pub contract: Contract,
 }
 
 impl HttpService {
-    /// The customer of a credential, which `field` stands for, as JSON; `None` if it is nobody's.
+    /// The customer of a credential, of which `field` is the hash, as JSON; `None` if no customer has it.
     ///
-    /// Errors: what keeps the service from telling, without anything that it said.
+    /// Errors: why the service gives no answer, without any text from it.
     pub(super) async fn ask(&self, credential: &[u8], field: &str) -> Result<Option<Vec<u8>>, String> {
         let question = match self.contract {
             Contract::Plain => json!({ "credential": field }),
-            // What it counts itself is not spent.
+            // a cost of 0, so that the look-up spends none of the key's credits at Unkey
             Contract::Unkey => match str::from_utf8(credential) {
                 Ok(key) => json!({ "key": key, "credits": { "cost": 0 } }),
                 Err(_) => return Ok(None),
@@ -69,7 +70,7 @@ impl HttpService {
     }
 }
 
-/// What Unkey answers, as far as it is of use.
+/// The used part of Unkey's response.
 #[derive(Deserialize)]
 struct UnkeyAnswer {
     data: UnkeyKey,
@@ -98,11 +99,11 @@ struct UnkeyIdentity {
     meta: Option<Map<String, Value>>,
 }
 
-/// The customer of a key as Unkey knows it: its identity, or the key alone where it has none. The plan and the rest are in
-/// the `meta` of the key, or in that of the identity.
+/// The customer of an Unkey key: its identity, or the key itself if it has none. The plan and other terms are in the `meta`
+/// of the key or, if absent there, of the identity.
 fn of_unkey(body: &[u8]) -> Result<Option<Vec<u8>>, String> {
     let UnkeyAnswer { data } = serde_json::from_slice(body).map_err(|_| "what it answers is not understood")?;
-    // what Unkey would deny by its own limits is a customer's all the same; a code that is not known lets nobody in
+    // a key over Unkey's own limits still belongs to a customer; with an unknown code, it belongs to none
     match data.code.as_str() {
         "VALID" | "DISABLED" | "INSUFFICIENT_PERMISSIONS" | "USAGE_EXCEEDED" | "RATE_LIMITED" => {}
         "EXPIRED" if data.expires.is_some() => {}

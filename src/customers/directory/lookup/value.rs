@@ -1,4 +1,4 @@
-//! What stands in a field of the hash: one customer as JSON.
+//! The value of a field in the Redis hash, or the response of a plain service: one customer as JSON.
 
 use std::collections::BTreeMap;
 
@@ -30,10 +30,10 @@ struct Value {
     groups: BTreeMap<String, String>,
 }
 
-/// The customer, or the first thing that is wrong, without quoting what stands there.
+/// The customer, or the first fault, without quoting the value.
 pub(super) fn read(text: &[u8], interner: &mut Interner, table: &GroupTable) -> Result<Customer, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| {
-        // the library's own words may quote a value
+        // the library's own message may quote a value
         format!("not JSON like {{\"customer\": \"acme\", \"plan\": \"pro\"}}, see column {}", error.column())
     })?;
     let overrides = match &value.overrides {

@@ -1,4 +1,4 @@
-//! The user's own statements that change rows, with parameters by name: `$customer` stands for the customer's name.
+//! The operator's own statements that change rows, with named parameters: `$customer` stands for the customer's name.
 
 use std::error::Error;
 
@@ -7,20 +7,20 @@ use tokio_postgres::types::{Format, IsNull, ToSql, Type, to_sql_checked};
 
 use super::super::edit::RowText;
 
-/// A statement as the database takes it, and what its parameters are.
+/// A statement in the database's form, and the names of its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedStatement {
-    /// With `$1` for the first parameter.
+    /// The statement with `$1`, `$2` and so on for its parameters.
     pub(super) sql: String,
-    /// The columns that the parameters stand for.
+    /// The columns of the parameters, in their order.
     names: Vec<String>,
 }
 
 impl NamedStatement {
-    /// Reads a statement with `$name` for the columns in `known`; it has to name those in `required`. Text in
-    /// `'...'`, in `"..."` and in comments is left alone; `$$...$$`, `E'...\'...'` and comments in comments are not known.
+    /// Parses a statement with `$name` for the columns in `known`; it must name the columns in `required`. Text in `'...'`,
+    /// in `"..."` and in comments stays as it is; `$$...$$`, `E'...\'...'` and nested comments are not supported.
     ///
-    /// Errors: what is wrong with it, to be read after its name.
+    /// Errors: the fault of the statement; the message follows its name.
     pub fn parse(text: &str, known: &[&str], required: &[&str]) -> Result<Self, String> {
         let (mut sql, mut names) = (String::new(), Vec::<String>::new());
         let mut rest = text;
@@ -48,7 +48,7 @@ impl NamedStatement {
         }
     }
 
-    /// What the parameters are for a row.
+    /// The values of the parameters for a row.
     pub(super) fn values<'r>(&self, row: &'r RowText) -> Vec<TextValue<'r>> {
         let value = |name: &String| match (name.as_str(), row.get(name)) {
             ("suspended", "") => TextValue(Some("false")),
@@ -59,7 +59,7 @@ impl NamedStatement {
     }
 }
 
-/// How many bytes at the beginning hold no parameter, whatever they look like: text in quotes, or a comment.
+/// The number of bytes at the start that cannot contain a parameter: text in quotes, or a comment.
 fn untouched(text: &str) -> usize {
     let to = |start: usize, end: &str| {
         let found = text.get(start..).and_then(|rest| rest.find(end));
@@ -83,11 +83,11 @@ fn listed(names: &[&str]) -> String {
     names.iter().map(|name| format!("`${name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A value as text, which the database reads as whatever type it needs there; NULL without one. No `Debug` of what it holds.
+/// A value as text, which the database converts to the type that it needs; NULL if absent. `Debug` does not show it.
 pub(super) struct TextValue<'v>(pub(super) Option<&'v str>);
 
 impl std::fmt::Debug for TextValue<'_> {
-    /// It may be a credential's hash.
+    /// Shows no value: it may be the hash of a credential.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("TextValue")
     }

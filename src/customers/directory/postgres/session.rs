@@ -1,4 +1,4 @@
-//! A connection to a database, and what is known as long as it stands.
+//! A connection to a database, and the state that belongs to it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -20,36 +20,36 @@ use crate::clock::Clock;
 use crate::files;
 use crate::units::Nanos;
 
-/// The most that a query may give, in bytes of CSV.
+/// The maximum size of a query's result, in bytes of CSV.
 pub(super) const MAX_ROWS: usize = 1 << 30;
-/// The content of a notification after which all rows are read.
+/// The payload of a notification that triggers a read of all rows.
 const FULL: &str = "full";
-/// Has the server stop working on what nobody waits for any more. Servers before 14 do not know it.
+/// Makes the server cancel work when its client has disconnected. Servers before version 14 do not support it.
 const WATCH_CLIENT: &str = "SET client_connection_check_interval = '2s'";
 const READ_ONLY: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY";
 
-/// What there may be to do before it is due.
+/// Requests for a read before the next one is due.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// Notified where there may be something new.
+    /// Notified when there may be changes.
     pub(super) hint: Arc<Notify>,
-    /// Whether all rows are to be read.
+    /// Whether the next read has to read all rows.
     pub(super) full: AtomicBool,
 }
 
-/// A connection. Ends when this is dropped.
+/// A connection, which closes when this is dropped.
 pub(super) struct Session {
     client: Client,
     _driver: Driver,
     statements: Statements,
-    /// A hash of the URL that it was opened with.
+    /// The hash of the URL that the connection was opened with.
     url: u128,
     mark: Watermark,
-    /// When all rows are due again.
+    /// When the next read of all rows is due.
     pub(super) full_due: Nanos,
 }
 
-/// The task that reads what the server says; it ends when this is dropped.
+/// The task that receives messages of the server; it ends when this is dropped.
 pub(super) struct Driver {
     task: JoinHandle<()>,
     is_wanted: Arc<AtomicBool>,
@@ -62,7 +62,7 @@ impl Drop for Driver {
     }
 }
 
-/// Has the database asked again when a connection is lost that is wanted, be it with the runtime that it was opened on.
+/// Triggers a read of the database when a connection in use is lost, even by the end of the runtime that it was opened on.
 struct HintAtEnd {
     wanted: Arc<Wanted>,
     is_wanted: Arc<AtomicBool>,
@@ -76,16 +76,15 @@ impl Drop for HintAtEnd {
     }
 }
 
-/// Rows as CSV.
 pub(super) struct Copied {
-    /// With the line of the names of columns.
+    /// The rows, with the header line.
     pub(super) text: String,
-    /// How many there are.
+    /// The number of rows.
     pub(super) count: usize,
 }
 
 impl Session {
-    /// Connects to the first server of the URL that answers. `levels` are those of groups.
+    /// Connects to the first server of the URL that answers. `levels` are the levels of groups.
     pub(super) async fn open(
         terms: &PostgresTerms,
         url: &str,
@@ -140,28 +139,28 @@ impl Session {
         Ok((client, driver, statements))
     }
 
-    /// Whether it stands, and was opened with this URL.
+    /// Whether the connection is open, and was opened with this URL.
     pub(super) fn is_good(&self, url: &str) -> bool {
         !self.client.is_closed() && self.url == files::hash(url.as_bytes())
     }
 
-    /// Whether changes can be asked for.
+    /// Whether the query allows reading changed rows only.
     pub(super) const fn has_changes(&self) -> bool {
         self.statements.has_changes()
     }
 
-    /// The line with the names of columns.
+    /// The header line, with the names of the columns.
     pub(super) fn header(&self) -> &str {
         &self.statements.header
     }
 
-    /// Reads all rows. The server may be silent for `patience`.
+    /// Reads all rows. `patience` is the timeout for each message of the server.
     pub(super) async fn read_all(&mut self, patience: Nanos, clock: &dyn Clock) -> Result<Copied, String> {
         self.mark = Watermark::default();
         self.copy(&self.statements.copy_all(), patience, clock).await
     }
 
-    /// Reads the rows that changed since the last look; `None` where changes cannot be asked for.
+    /// Reads the rows that changed since the last read; `None` if the query or the last read gave no time of change.
     pub(super) async fn read_changed(&mut self, patience: Nanos, clock: &dyn Clock) -> Result<Option<Copied>, String> {
         match self.mark.since().and_then(|since| self.statements.copy_changed(since)) {
             Some(statement) => self.copy(&statement, patience, clock).await.map(Some),
@@ -169,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Copies the rows that are new.
+    /// Copies the rows that the last read did not give.
     async fn copy(&mut self, statement: &str, patience: Nanos, clock: &dyn Clock) -> Result<Copied, String> {
         let patience_ended = |_| format!("no answer within {patience}");
         let mut copied = Copied { text: self.statements.header.clone(), count: 0 };
@@ -185,10 +184,10 @@ impl Session {
 }
 
 impl Copied {
-    /// Takes a row that `look` gave, if it is new.
+    /// Takes a row, unless the last read gave the same one.
     fn take(&mut self, row: &[u8], look: &mut Look<'_>) -> Result<(), String> {
         let row = str::from_utf8(row).map_err(|_| "what it answers is no text")?;
-        // one message holds one row, which no line break is in
+        // one message holds one row, and no row contains a line break
         let (changed, row) = row.split_once(',').filter(|(_, row)| row.ends_with('\n')).ok_or("it gives no rows")?;
         if !look.gave(changed.parse().ok(), row) {
             return Ok(());
@@ -202,8 +201,8 @@ impl Copied {
     }
 }
 
-/// Connects to one server, which has `notified` called with what it notifies of. `is_wanted` says whether the end of the
-/// connection is to be noticed.
+/// Connects to one server, and calls `notified` for its notifications. `is_wanted` says whether the loss of the connection
+/// triggers a read; dropping the driver sets it to false.
 pub(super) async fn connect(
     terms: &PostgresTerms,
     config: &Config,
@@ -224,8 +223,8 @@ pub(super) async fn connect(
     Ok((client, driver))
 }
 
-/// An error in words without anything that rows hold. What is wrong with the query, with the database or with the user is
-/// told as the server says it.
+/// An error as text without any content of rows. Errors in the query, the database name or the user keep the server's
+/// message.
 pub(super) fn described(error: &Error) -> String {
     match error.as_db_error() {
         Some(told) => {

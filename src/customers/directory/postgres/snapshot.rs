@@ -1,5 +1,5 @@
-//! The file that keeps the rows while the process does not run: CSV as a directory file has it, with credentials as their
-//! SHA-256. Rows that change are added at its end, where they take the place of those of the same credential before.
+//! The file that keeps the rows while the process does not run: CSV as in a directory file, with the SHA-256 of credentials.
+//! Changed rows are appended, and replace the earlier rows of the same credential.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -9,16 +9,16 @@ use super::session::MAX_ROWS;
 use crate::files::{self, Stamp, Unreadable};
 use crate::units::Nanos;
 
-/// The file, and whether it has all that is known.
+/// The snapshot file, and whether it contains all known rows.
 pub(super) struct Snapshot {
     path: PathBuf,
     is_current: bool,
 }
 
-/// What a snapshot held.
+/// The content of a snapshot.
 pub(super) struct Kept {
     pub(super) text: String,
-    /// When it was last written.
+    /// The time when it was last written.
     pub(super) at: Nanos,
 }
 
@@ -27,14 +27,14 @@ impl Snapshot {
         Self { path, is_current: true }
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub(super) fn path(&self) -> String {
         self.path.display().to_string()
     }
 
-    /// What it holds; `None` where there is none, or it lacks rows that are known.
+    /// The content of the file; `None` if there is no file, or if it lacks known rows.
     ///
-    /// Errors: why it cannot be used, to be said after its name.
+    /// Errors: why it cannot be used; the message follows the file's name.
     pub(super) fn read(&self) -> Result<Option<Kept>, String> {
         if !self.is_current {
             return Ok(None);
@@ -45,7 +45,7 @@ impl Snapshot {
             Err(Unreadable::Failed(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(unreadable) => return Err(unreadable.to_string()),
         };
-        // a row that was being added when the machine stopped
+        // cut off a row that was not complete when the machine stopped
         bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last.saturating_add(1)));
         let text = String::from_utf8(bytes).map_err(|_| "is not in UTF-8")?;
         let at = match seen.stamp {
@@ -55,15 +55,15 @@ impl Snapshot {
         Ok(Some(Kept { text, at }))
     }
 
-    /// Holds these rows from here on.
+    /// Replaces the content with these rows.
     pub(super) fn replace(&mut self, text: &str) {
         let written = files::replace(&self.path, |file| file.write_all(text.as_bytes()));
         self.note(written);
     }
 
-    /// Holds these rows beside the others; they come without the line of names.
+    /// Appends these rows, which come without the header line.
     pub(super) fn add(&mut self, rows: &str) {
-        // what is added to rows of which some are missing is of no use
+        // if the file lacks earlier rows, an appended row makes it no more usable
         if self.is_current {
             let append = || -> io::Result<()> {
                 let mut file = OpenOptions::new().append(true).open(&self.path)?;

@@ -1,4 +1,4 @@
-//! The statements that a database is asked with, made of the user's own query.
+//! The statements that read the database, made from the operator's own query.
 
 use std::sync::Arc;
 
@@ -6,31 +6,31 @@ use tokio_postgres::types::Type;
 
 use crate::ruleset::groups::COLUMNS;
 
-/// The column that says when a row was changed.
+/// The column with the time of a row's last change.
 pub(super) const UPDATED_AT: &str = "updated_at";
-/// The columns that there have to be.
+/// The columns that the query must give.
 const REQUIRED: [&str; 3] = ["credential", "customer", "plan"];
-/// How moments are written, in UTC.
+/// The SQL format of times, in UTC.
 const MOMENT: &str = r#"'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'"#;
 
-/// The statements for one query, whose columns are known.
+/// The statements for a query with known columns.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Statements {
-    /// The first line of the rows.
+    /// The header line of the rows.
     pub(super) header: String,
-    /// Gives all rows. Each begins with when it was changed, in microseconds since 1970, or nothing.
+    /// Selects all rows. Each begins with the time of its last change, in microseconds since 1970, or with nothing.
     pub(super) all: String,
-    /// The type of `updated_at`, where the query gives that.
+    /// The type of `updated_at`, if the query gives that column.
     updated_at: Option<&'static str>,
 }
 
-/// A column of the user's query: its name and type.
+/// The name and type of a column of the operator's query.
 pub(super) type Column<'c> = (&'c str, &'c Type);
 
 impl Statements {
-    /// For a `query` that gives these columns, of which some may be `levels` of groups.
+    /// The statements for a `query` with these columns, some of which may be `levels` of groups.
     ///
-    /// Errors: what is wrong with the columns.
+    /// Errors: the fault of the columns.
     pub(super) fn new(query: &str, columns: &[Column<'_>], levels: &[Arc<str>]) -> Result<Self, String> {
         let (mut names, mut values, mut updated_at) = (Vec::new(), Vec::new(), None);
         for (name, of) in columns {
@@ -57,31 +57,31 @@ impl Statements {
         Ok(Self { header, all, updated_at })
     }
 
-    /// Copies all rows.
+    /// The statement that copies all rows.
     pub(super) fn copy_all(&self) -> String {
         copy(&self.all)
     }
 
-    /// Copies the rows that were changed after this moment, in microseconds since 1970; `None` where the query does not give
-    /// `updated_at`.
+    /// The statement that copies the rows changed after `since`, in microseconds since 1970; `None` if the query does not
+    /// give `updated_at`.
     pub(super) fn copy_changed(&self, since: i64) -> Option<String> {
         let of = self.updated_at?;
         let since = format!("'epoch'::{of} + ({since}::int8 * interval '1 microsecond')");
         Some(copy(&format!("{} WHERE rows.updated_at > {since}", self.all)))
     }
 
-    /// Whether changes can be asked for.
+    /// Whether the query allows reading changed rows only.
     pub(super) const fn has_changes(&self) -> bool {
         self.updated_at.is_some()
     }
 }
 
-/// An identifier as SQL writes it.
+/// A quoted SQL identifier.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The query without what ends it.
+/// The query without semicolons and white space at its end.
 pub(super) fn bare(query: &str) -> &str {
     query.trim_end_matches(|last: char| last.is_whitespace() || last == ';')
 }
@@ -108,7 +108,7 @@ fn unknown(name: &str, levels: &[Arc<str>]) -> String {
     format!("the query gives a column `{name}`, which is none of {}", known.join(", "))
 }
 
-/// The value of a column as text on one line. Credentials leave the database as their SHA-256 only.
+/// The SQL expression of a column as text on one line. Credentials leave the database only as their SHA-256.
 fn value(name: &str, of: &Type) -> Result<String, String> {
     let column = format!("rows.{}", quoted(name));
     Ok(match (name, of) {
@@ -124,13 +124,13 @@ fn value(name: &str, of: &Type) -> Result<String, String> {
         ("valid_until", &Type::TIMESTAMPTZ) => moment(&column, &format!("{column} AT TIME ZONE 'UTC'"), MOMENT),
         ("valid_until", &Type::TIMESTAMP) => moment(&column, &column, MOMENT),
         ("valid_until", &Type::DATE) => moment(&column, &column, "'YYYY-MM-DD'"),
-        // a line break in JSON is a space; elsewhere it is a fault, as any other control character
+        // a line break in JSON becomes a space; elsewhere a control character, which is a fault
         ("overrides", _) => format!("translate({column}::text, E'\\n\\r', '  ')"),
         _ => format!("translate({column}::text, E'\\n\\r', E'\\x01\\x01')"),
     })
 }
 
-/// A moment as text; nothing where it never comes, and one long ago where it always was.
+/// The SQL expression of a time as text; nothing for `infinity`, and 1970 for `-infinity`.
 fn moment(column: &str, in_utc: &str, format: &str) -> String {
     format!(
         "CASE WHEN isfinite({column}) THEN to_char({in_utc}, {format}) WHEN {column} < 'epoch' THEN '1970-01-01T00:00:00Z' END"

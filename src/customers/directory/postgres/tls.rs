@@ -1,4 +1,4 @@
-//! TLS to a database, with what the configuration says and as everywhere else.
+//! TLS to a database, with the same settings as other connections.
 
 use std::io;
 use std::pin::Pin;
@@ -15,10 +15,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::tls::TlsClient;
 
-/// What servers agree on by ALPN where TLS begins at once (`sslnegotiation=direct`).
+/// The ALPN protocol, for servers where TLS starts without negotiation (`sslnegotiation=direct`).
 const ALPN: &[u8] = b"postgresql";
 
-/// Speaks TLS; absent where no server was known to need it.
+/// The TLS connector; absent if no server was known to need TLS.
 #[derive(Clone)]
 pub(super) struct DatabaseTls(Option<TlsConnector>);
 
@@ -43,10 +43,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for D
     }
 }
 
-/// The way to one server.
+/// The connector for one server.
 pub(super) struct Connecting {
     connector: Option<TlsConnector>,
-    /// Absent where the server has no name that a certificate could be for.
+    /// Absent if the host cannot be a name in a certificate.
     host: Option<ServerName<'static>>,
 }
 
@@ -64,7 +64,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
     }
 }
 
-/// A connection with TLS.
 pub(super) struct SecuredStream<S>(RustlsStream<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for SecuredStream<S> {
@@ -78,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for SecuredStream<S> {
     }
 }
 
-/// The hash of a certificate by which both sides know that they share a connection (RFC 5929, section 4.1).
+/// The hash of the server's certificate, to which channel binding ties the connection (RFC 5929, section 4.1).
 fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let algorithm = match parsed.signature_algorithm.algorithm.to_id_string().as_str() {

@@ -1,4 +1,4 @@
-//! Where a database is, and who tollgate is there.
+//! The URL of a database: its servers, and tollgate's user there.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
-/// What tollgate calls itself, where the URL says nothing.
+/// The default application name.
 const APPLICATION: &str = "tollgate";
 
 /// The URL of a database, which may name several servers. No `Debug`: it holds a password.
 pub struct DatabaseUrl(Config);
 
-/// The text is no URL of a database.
+/// The error for text that is no URL of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("holds no URL of a database")]
 pub struct BadDatabaseUrl;
 
 impl DatabaseUrl {
-    /// Reads `postgres://user:password@host:5432/database`, or `host=... user=...`. Certificates are always verified, so
-    /// `sslmode=verify-full` and `verify-ca` are `require`.
+    /// Parses `postgres://user:password@host:5432/database`, or `host=... user=...`. Certificates are always verified, so
+    /// `sslmode=verify-full` and `verify-ca` are the same as `require`.
     pub fn parse(text: &str) -> Result<Self, BadDatabaseUrl> {
         let text = text.trim().replace("sslmode=verify-full", "sslmode=require");
         let text = text.replace("sslmode=verify-ca", "sslmode=require");
@@ -30,15 +30,16 @@ impl DatabaseUrl {
         }
     }
 
-    /// Whether TLS is spoken to any of its servers. `is_asked` says whether the configuration asks for it.
+    /// Whether any of the servers needs TLS. `is_asked` says whether the configuration asks for TLS.
     pub fn needs_tls(&self, is_asked: bool) -> bool {
         self.servers(is_asked, Duration::ZERO).iter().any(|server| server.get_ssl_mode() == SslMode::Require)
     }
 
-    /// How to connect to each of its servers, in their order. Connecting to one of a server's addresses takes
-    /// `timeout` at most.
+    /// The configuration for each of the servers, in their order. Connecting to one of a server's addresses takes at most
+    /// `timeout`, unless the URL sets another.
     ///
-    /// TLS is spoken where the URL or the configuration asks for it, and to servers elsewhere unless the URL forbids it.
+    /// A server gets TLS if the URL or the configuration asks for it; a remote server also by default, unless the URL
+    /// forbids it.
     pub(super) fn servers(&self, is_asked: bool, timeout: Duration) -> Vec<Config> {
         let whole = &self.0;
         let count = whole.get_hosts().len().max(whole.get_hostaddrs().len());

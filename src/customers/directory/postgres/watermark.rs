@@ -1,55 +1,55 @@
-//! How far the changes of a database are known.
+//! The watermark of a database: up to which time its changes are known.
 
 use std::collections::HashMap;
 
 use crate::files;
 use crate::units::Nanos;
 
-/// How much further back than the newest change changes are asked for: a transaction that began before another may end after it.
+/// How far reads of changes go back before the newest known change: an earlier transaction may commit after a later one.
 const OVERLAP: Nanos = Nanos::from_secs(60);
 /// The same in microseconds.
 const OVERLAP_MICROS: i64 = 60_000_000;
-/// From how many rows on those that are too old are forgotten while rows still come.
+/// The number of rows from which on a read forgets old rows before it ends.
 const MANY: usize = 1 << 16;
 
-/// What is known of changes, whose moments are in microseconds since 1970 by the clock of whoever writes the rows.
+/// The known changes. Their times are in microseconds since 1970, by the clock of the program that writes the rows.
 #[derive(Debug, Default)]
 pub(super) struct Watermark {
-    /// When the newest row was changed.
+    /// The time of change of the newest row.
     newest: Option<i64>,
     /// When that row was found, by the clock of this process.
     found_at: Nanos,
-    /// All that was changed up to this moment is known, whichever transaction ends later.
+    /// All changes up to this time count as known: transactions that could add one have had [`OVERLAP`] to commit.
     complete: Option<i64>,
-    /// The rows that the last look gave, by their hashes, with when they were changed.
+    /// The hashes of the rows that the last read gave, with their times of change.
     given: HashMap<u128, i64>,
 }
 
-/// One look at rows.
+/// One read of rows.
 #[derive(Debug)]
 pub(super) struct Look<'w> {
     mark: &'w mut Watermark,
     began: Nanos,
     newest: Option<i64>,
     given: HashMap<u128, i64>,
-    /// From how many rows on the old ones are forgotten.
+    /// The number of rows from which on old ones are forgotten.
     many: usize,
 }
 
 impl Watermark {
-    /// After which moment changes are asked for; `None` where no moment is known.
+    /// The time after which the next read asks for changes; `None` if no time is known.
     pub(super) fn since(&self) -> Option<i64> {
         since(self.newest?, self.complete)
     }
 
-    /// Begins a look at all that changed after [`Self::since`].
+    /// Starts a read of the changes after [`Self::since`].
     pub(super) fn look(&mut self, began: Nanos) -> Look<'_> {
         Look { newest: self.newest, mark: self, began, given: HashMap::new(), many: MANY }
     }
 }
 
 impl Look<'_> {
-    /// A row came, which was changed then. Whether the last look did not give it as it is.
+    /// Notes a row that was changed at `changed`. Returns true if the last read did not give the same row.
     pub(super) fn gave(&mut self, changed: Option<i64>, row: &str) -> bool {
         let Some(changed) = changed else { return true };
         self.newest = self.newest.max(Some(changed));
@@ -62,7 +62,7 @@ impl Look<'_> {
         !self.mark.given.contains_key(&hash)
     }
 
-    /// All rows have come by `now`.
+    /// Ends the read: all rows have arrived by `now`.
     pub(super) fn end(mut self, now: Nanos) {
         if self.newest > self.mark.newest {
             self.mark.found_at = now;
@@ -73,7 +73,7 @@ impl Look<'_> {
         (self.mark.newest, self.mark.given) = (self.newest, self.given);
     }
 
-    /// Forgets the rows that the next look does not ask for.
+    /// Forgets the rows that the next read does not ask for.
     fn forget(&mut self) {
         let since = self.newest.and_then(|newest| since(newest, self.mark.complete));
         self.given.retain(|_, changed| Some(*changed) > since);
@@ -90,7 +90,7 @@ mod tests {
 
     const MINUTE: i64 = OVERLAP_MICROS;
 
-    /// A look that begins at this second; it takes one. Which of the rows are new.
+    /// A read that starts at `second` and takes one second. Returns the new rows.
     fn look<'r>(mark: &mut Watermark, second: u64, rows: &[(i64, &'r str)]) -> Vec<&'r str> {
         let since = mark.since();
         let mut look = mark.look(Nanos::from_secs(second));
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(look(&mut mark, 10, &rows), ["a", "b", "c"]);
         assert_eq!(mark.since(), Some(2 * MINUTE + 1));
         assert!(look(&mut mark, 11, &rows).is_empty());
-        // it was changed there and back
+        // the row is changed, and then changed back
         assert_eq!(look(&mut mark, 12, &[(3 * MINUTE + 2, "C")]), ["C"]);
         assert_eq!(look(&mut mark, 13, &[(3 * MINUTE + 3, "c")]), ["c"]);
     }
@@ -131,7 +131,7 @@ mod tests {
         }
         look(&mut mark, 71, &rows);
         assert_eq!(mark.since(), Some(MINUTE));
-        // nor are they when there is something newer
+        // the same holds when there is a newer change
         assert_eq!(look(&mut mark, 72, &[(MINUTE, "a"), (MINUTE + 5, "c")]), ["c"]);
         assert_eq!(mark.since(), Some(MINUTE));
     }

@@ -1,5 +1,5 @@
-//! Changes of one customer in a database: in one transaction the rows are read by the user's query, changed by the user's
-//! statements, and read again. They are in force only if the query then gives what was asked for.
+//! Changes of one customer in a database: in one transaction the gateway reads the rows with the operator's query, changes
+//! them with the operator's statements, and reads them again. It commits only if the query then gives the requested rows.
 
 use std::sync::Arc;
 
@@ -20,28 +20,28 @@ use crate::files;
 use crate::ruleset::overrides::OverridesReader;
 use crate::units::Nanos;
 
-/// The longest that a change may take: those who ask for one do not wait for ever.
+/// The longest timeout of a change.
 const LONGEST: Nanos = Nanos::from_secs(30);
-/// Failures of a transaction that another one was in the way of.
+/// SQLSTATE codes of conflicts with another transaction: serialization failure and deadlock.
 const IN_THE_WAY: [&str; 2] = ["40001", "40P01"];
 
-/// The statements that change rows.
+/// The operator's statements that change rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteStatements {
-    /// Puts a row in the place of that of its credential, or beside the others.
+    /// Inserts a row, or replaces the row with the same credential.
     pub put: NamedStatement,
     /// Deletes the row of a credential.
     pub delete: NamedStatement,
 }
 
-/// What changes rows. No `Debug`: certificates of clients are in it.
+/// The writer of rows. No `Debug`: its terms include client certificates.
 pub(super) struct Writer {
     pub(super) terms: Arc<PostgresTerms>,
     pub(super) reader: Arc<dyn OverridesReader>,
 }
 
 impl Writer {
-    /// The rows of a customer as the query gives them now.
+    /// The current rows of a customer, as the query gives them.
     pub(super) async fn rows(&self, customer: &str, groups: &GroupTable) -> Result<Vec<RowText>, ChangeError> {
         self.in_time(async {
             let (mut client, _driver) = self.open(TargetSessionAttrs::Any).await?;
@@ -51,7 +51,7 @@ impl Writer {
         .await
     }
 
-    /// Changes a customer by these statements; all of it or nothing.
+    /// Changes a customer with these statements, in one transaction.
     pub(super) async fn change(
         &self,
         statements: &WriteStatements,
@@ -85,7 +85,7 @@ impl Writer {
             Ok(changed)
         });
         match (done.await, committing) {
-            // an answer to a commit may be lost
+            // the answer to a commit can get lost: read the rows to find out
             (Err(ChangeError::Unavailable(reason)), Some((changed, wanted))) => {
                 match self.rows(customer, groups).await {
                     Ok(rows) if are_those(&rows, &wanted, groups) => Ok(changed),
@@ -102,7 +102,7 @@ impl Writer {
         timeout(patience.to_duration(), work).await.map_err(silent)?
     }
 
-    /// Connects to the first server of the URL that answers and may be written, where that is asked.
+    /// Connects to the first server of the URL that answers; with `ReadWrite`, to the first that also accepts writes.
     async fn open(&self, target: TargetSessionAttrs) -> Result<(Client, Driver), ChangeError> {
         let unavailable = |reason: String| ChangeError::Unavailable(format!("the database cannot be asked: {reason}"));
         let (bytes, _) = files::read(&self.terms.url_file, MAX_URL);
@@ -123,7 +123,7 @@ impl Writer {
     }
 }
 
-/// Whether these rows say what was `wanted`.
+/// Whether these rows are the `wanted` ones.
 fn are_those(rows: &[RowText], wanted: &CustomerTable, groups: &GroupTable) -> bool {
     let differences = wanted.update(&csv_of(rows, groups), groups);
     differences.is_ok_and(|differences| differences == super::Changes::default())
@@ -136,7 +136,7 @@ async fn run(transaction: &Transaction<'_>, statement: &NamedStatement, row: &Ro
     Ok(())
 }
 
-/// What gives the rows of one customer.
+/// The query for the rows of one customer.
 struct CustomerRows {
     statement: tokio_postgres::Statement,
     names: Vec<String>,
@@ -157,7 +157,7 @@ impl CustomerRows {
 
     async fn read(&self, transaction: &Transaction<'_>, customer: &str) -> Result<Vec<RowText>, ChangeError> {
         let rows = transaction.query(&self.statement, &[&TextValue(Some(customer))]).await.map_err(failed)?;
-        // the first column says when the row was changed
+        // the first column is the time of the row's last change
         let text =
             |row: &tokio_postgres::Row, position: usize| row.try_get::<_, Option<String>>(position.saturating_add(1));
         let read = |row: &tokio_postgres::Row| {
@@ -175,7 +175,7 @@ fn failed(error: Error) -> ChangeError {
         Some(code) if IN_THE_WAY.contains(&code) => {
             ChangeError::Conflict("somebody else changes the same rows; ask again".to_owned())
         }
-        // what the configuration says, or who asks, does not fit the table
+        // the configuration or the caller's values do not fit the table
         Some(code) if ["22", "23", "42"].iter().any(|class| code.starts_with(class)) => ChangeError::Conflict(format!(
             "the database refuses the query or the statements of `customers.directory`: {}",
             described(&error)

@@ -48,7 +48,7 @@ fn customers_are_found_by_any_of_their_credentials() {
     assert_eq!(directory.credentials(), 3);
 }
 
-/// With and without an index of the names, which an update keeps.
+/// Runs without and with an index of names, which an update keeps.
 #[test]
 fn customers_are_found_by_their_names() {
     let text = |from: usize| {
@@ -318,7 +318,7 @@ fn yaml_says_the_same_as_csv_and_faults_name_their_line() {
     assert_eq!(secret, [(1, Fault::MalformedYaml("credential: ..., customer: ..., plan: ..."))]);
 }
 
-/// The names of customers by their keys, where rows may be wrong.
+/// Merges `rows`, of which some may be invalid. Returns the changes and the faults.
 fn merged(directory: &CustomerTable, rows: &str, set: RowSet) -> (Changes, Vec<(u64, Fault)>) {
     let text = format!("credential,customer,plan\n{rows}");
     let (changes, faults) = directory.merge(&text, set, &GroupTable::default()).unwrap();
@@ -338,7 +338,7 @@ fn a_wrong_row_is_left_out_and_its_credential_stays_as_it_was() {
     assert_eq!(faults.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 3, 6, 8]);
     let plans = ["k1", "k2", "k3", "k4", "k5", "k6"].map(|key| plan_of(&directory, key));
     assert_eq!(plans, [Some(0), Some(1), Some(0), None, None, None]);
-    // rows that are gone are gone, and what is no list of rows changes nothing
+    // missing rows are removed, and text that is no list of rows changes nothing
     assert_eq!(merged(&directory, "k2,b,pro\n", RowSet::All).0, Changes { removed: 2, ..Changes::default() });
     assert!(directory.merge("k1,a,free\n", RowSet::All, &GroupTable::default()).is_err());
     assert_eq!(directory.credentials(), 1);

@@ -8,7 +8,7 @@ use crate::charge::{Charged, Enforcement, RuleRef, Sharing, Slot};
 use crate::store::local::StateElsewhere;
 use crate::store::local::snapshot::tests::{at, rule, spec};
 
-/// Keys are hashes: small numbers are spread over all 128 bits.
+/// A key: hashes small numbers so that they spread over all 128 bits.
 fn key(number: u128) -> LimitKey {
     LimitKey((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
@@ -47,7 +47,7 @@ impl Place {
         LimitIdentity { name: table.name.clone(), algorithm: table.algorithm.as_str().to_owned(), key: 9, max_keys: 10 }
     }
 
-    /// All that belongs elsewhere, part by part.
+    /// All states that belong to other places, part by part.
     fn take_moved(&self, to: impl Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, StateBatch)> {
         let (mut cursor, mut all) = (StoreCursor::default(), Vec::new());
         while !cursor.is_over {
@@ -68,10 +68,10 @@ fn a_state_that_may_be_elsewhere_does_not_begin_anew() {
         place.charge(1, 1, at(0));
         let before = place.charge(1, 0, at(0));
         assert_eq!(unless(slice::from_ref(&elsewhere), |_| true), Err(StateElsewhere));
-        // neither is the other one of its batch charged
+        // the other charge of its batch is not made either
         assert_eq!(unless(&[elsewhere.clone(), here.clone()], |position| position == 0), Err(StateElsewhere));
         assert_eq!((place.keys(), place.charge(1, 0, at(0))), (1, before), "{algorithm:?}");
-        // of what is held a part may be elsewhere
+        // of a limit that holds slots, a part of the state may be elsewhere
         let known = if algorithm.holds() { Err(StateElsewhere) } else { Ok(()) };
         assert_eq!(unless(slice::from_ref(&here), |_| true), known, "{algorithm:?}");
         assert_eq!(unless(slice::from_ref(&elsewhere), |_| false), Ok(()));
@@ -98,7 +98,7 @@ fn a_key_that_moved_goes_on_where_it_was_under_every_algorithm() {
     }
 }
 
-/// The limits that hold tokens, wide enough for all that the tests hold.
+/// A rule of each algorithm that holds tokens, with a limit large enough for the tests.
 fn holding() -> impl Iterator<Item = Rule> {
     let wide = |algorithm: AlgorithmName| {
         let mut arguments = rule(algorithm).arguments();
@@ -119,7 +119,7 @@ fn slot(number: u64) -> Slot {
 }
 
 impl Place {
-    /// A request that holds `cost` begins, if there is room.
+    /// Begins a request that holds `cost`, if the limit admits it.
     fn begin(&self, number: u128, slot: Slot, cost: u64, now: Nanos) -> bool {
         let charge = Charge { slot: Some(slot), ..charge(number, cost) };
         self.store.charge(&self.binding, &mut [charge], now)[0].decision.is_admitted()
@@ -129,13 +129,13 @@ impl Place {
         self.store.end(&self.binding, &charge(number, 0), slot, Completion::UNMEASURED, at(0))
     }
 
-    /// How much is held of a key.
+    /// The number of tokens that requests hold of a key.
     fn held(&self, number: u128) -> u64 {
         let remaining = self.charge(number, 0, at(0)).headroom.remaining.unwrap();
         WIDE - remaining
     }
 
-    /// Says that `slot` holds `cost`.
+    /// Reports that `slot` holds `cost`.
     fn tell(&self, number: u128, slot: Slot, cost: u64, now: Nanos) {
         let rules = vec![Parameters::of(&self.binding.limits[0].rules[0].1)];
         let held = vec![HeldSlot { slot, key: key(number), cost, rule: 0 }];
@@ -193,7 +193,7 @@ fn what_a_process_holds_that_is_gone_or_silent_comes_back() {
         }
         place.store.release(1, at(1));
         assert_eq!(place.held(1), 2);
-        // one of them is spoken for
+        // the process of slot 2 still reports it
         place.tell(1, slot(2), 1, at(10));
         let releases =
             |until| place.store.release_stale_slots(|slot, heard| slot.process == 0 && heard <= until, at(20));
@@ -208,14 +208,14 @@ fn what_a_process_holds_that_is_gone_or_silent_comes_back() {
     }
 }
 
-/// What may happen to one key.
+/// An event of one key.
 #[derive(Clone, Debug)]
 enum Step {
     /// A request begins at a place.
     Begin { at: usize, cost: u64 },
-    /// The state goes from a place to another, and to a third if that takes it too.
+    /// The state moves from a place to another, and also to a third if `twice`.
     Give { from: usize, to: usize, twice: bool },
-    /// A place is told of a request that runs.
+    /// A running request is reported to a place.
     Tell { which: usize, at: usize },
     /// A request ends.
     End { which: usize },
@@ -308,7 +308,7 @@ fn only_what_belongs_elsewhere_is_taken_and_all_of_it_in_parts() {
     assert!(from.take_moved(place, at(0)).is_empty());
 }
 
-/// Whichever of the two came first.
+/// The order in which the two states came does not matter.
 #[test]
 fn two_states_of_one_key_become_one_that_admits_no_more_than_either() {
     for algorithm in AlgorithmName::ALL.iter().copied().filter(|algorithm| !algorithm.holds()) {

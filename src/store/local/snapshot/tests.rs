@@ -9,18 +9,18 @@ use crate::units::{LimitKey, Rate};
 
 const START: Nanos = Nanos::from_secs(1_700_000_000);
 const HEAD: Head = Head { seed: [7; 16], at: START };
-/// What version 2 wrote of [`everything`]. Where it cannot be read any more, the version has to be counted up.
+/// The snapshot of [`everything`] in version 2. If this program cannot read it any more, increment the version.
 const GOLDEN: &[u8] = include_bytes!("../../../../tests/fixtures/state/version-2.state");
-/// The same of version 1.
+/// The snapshot of [`everything`] in version 1.
 const FORMER: &[u8] = include_bytes!("../../../../tests/fixtures/state/version-1.state");
-/// The same of a program that kept the states of `token_bucket` under that name.
+/// A snapshot in version 1 of a program that kept the states of `token_bucket` under that name.
 const EARLIER: &[u8] = include_bytes!("../../../../tests/fixtures/state/version-1-token_bucket.state");
 
 pub(in crate::store::local) fn at(seconds: u64) -> Nanos {
     START.saturating_add(Nanos::from_secs(seconds))
 }
 
-/// A rule of any algorithm, as stores know it: a few tokens, a minute or so.
+/// A rule of any algorithm, in canonical form: a few tokens, a minute or so.
 pub(in crate::store::local) fn rule(algorithm: AlgorithmName) -> Rule {
     let mut arguments = Arguments::default();
     for parameter in algorithm.parameters() {
@@ -188,7 +188,7 @@ fn other_parameters_take_over_by_their_rule() {
     let binding = bound(&store, &[gcra(1, 2)]);
     store.charge(&binding, &mut [Charge { cost: 2, ..charge(0, 1) }], START);
     let restored = read(&written(&store)).unwrap().store;
-    // An hour's token has come back by then, of ten.
+    // under the new parameters, the key has no token left now, and has one again after an hour
     let rules = [gcra(10, 10)];
     assert!(restored.was_bound_otherwise(&spec(&rules)));
     let binding = bound(&restored, &rules);
@@ -268,7 +268,7 @@ proptest! {
         prop_assert!(read(&bytes).is_err());
     }
 
-    /// What looks like a snapshot down to its checksum, too, makes no more room than it has bytes.
+    /// Reading takes no more memory than the input has bytes, even if the input looks like a snapshot.
     #[test]
     fn damage_that_is_not_seen_breaks_nothing(position in 16..GOLDEN.len() - 16, byte in any::<u8>()) {
         let mut bytes = GOLDEN[..GOLDEN.len() - 16].to_vec();

@@ -4,43 +4,43 @@ use crate::algorithm::State;
 use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, Nanos};
 
-/// What a node admitted of one key.
+/// The tokens of one key that a node admitted without Redis.
 pub(super) struct OutageLedger {
     pub(super) part: ChargePart,
-    /// Identifies its bucket among those that were reconciled before.
+    /// The number that distinguishes the key's local bucket from earlier ones that were reconciled.
     pub(super) generation: u64,
-    /// The key as if nobody else had been there, on Redis's clock, from what was known when it began: time makes good what is
-    /// long ago.
+    /// The key's state on Redis's clock if only this node had charged it since the ledger began, from the usage known
+    /// then: time refills old charges.
     alone: Option<State>,
-    /// The key as if all nodes had admitted as much: time makes good for this one its share only.
+    /// The key's state if all nodes had admitted as much as this one: this node gets only its share of the refill.
     shared: Option<State>,
-    /// How many nodes there are then.
+    /// The highest number of nodes so far.
     nodes: u64,
-    /// All tokens that are not reconciled.
+    /// All tokens that are not yet reconciled.
     pub(super) sum: Cost,
-    /// Requests that have its bucket and have not noted yet what they took from it.
+    /// The number of requests that use the local bucket and have not noted their charge yet.
     pub(super) asking: usize,
 }
 
 /// The tokens of one key that have to be reconciled.
 pub(in crate::store::shared) struct Due {
-    /// So many tokens.
+    /// The charge to reconcile; its cost is the number of tokens.
     pub(in crate::store::shared) part: ChargePart,
-    /// All that was admitted, some of which time may have made good.
+    /// All tokens admitted, of which time may have refilled some.
     sum: Cost,
 }
 
-/// When a key was going to be whole again on Redis's clock, as seen right after a charge: alone, and shared.
+/// When a key was going to be full again on Redis's clock, right after a charge: by `alone`, and by `shared`.
 pub(in crate::store::shared) type MadeGood = [Nanos; 2];
 
 impl OutageLedger {
-    /// Of a key of which so much was `used` when Redis was last heard of.
+    /// A ledger of a key of which `used` tokens were used, by the last reply of Redis.
     pub(super) fn new(part: &ChargePart, generation: u64, used: Cost, theirs: Nanos) -> Self {
         let state = part.rule().debit(None, used, theirs);
         Self { part: part.clone(), generation, alone: state.clone(), shared: state, nodes: 1, sum: 0, asking: 0 }
     }
 
-    /// Notes that `cost` was taken as a share of one of `nodes`.
+    /// Records `cost`, which this node took as one of `nodes`.
     pub(super) fn add(&mut self, cost: Cost, nodes: u64, theirs: Nanos) -> MadeGood {
         self.nodes = self.nodes.max(nodes);
         self.sum = self.sum.saturating_add(cost);
@@ -53,7 +53,7 @@ impl OutageLedger {
         })
     }
 
-    /// Notes that `cost` of a charge was not taken after all; the times are those that [`Self::add`] told of it.
+    /// Takes back a `cost` that was recorded; the times are the result of [`Self::add`] for it.
     pub(super) fn take_back(&mut self, cost: Cost, [alone, shared]: MadeGood, theirs: Nanos) {
         self.sum = self.sum.saturating_sub(cost);
         let rule = self.part.rule();
@@ -62,8 +62,8 @@ impl OutageLedger {
         self.shared = self.shared.take().and_then(|state| rule.refund(state, by_all, shared, theirs));
     }
 
-    /// What is left of it at `theirs`: never more than is missing from the key, so nothing that time has made good. Time fills
-    /// one bucket only for all nodes together, so that each takes its share of that, unless it admitted more at once.
+    /// The tokens that are due at `theirs`: never more than the key lacks, so none that time has refilled. Time refills one
+    /// bucket for all nodes together, so each node gets its share of the refill, unless this one admitted more at once.
     pub(super) fn due(&self, theirs: Nanos) -> Option<Due> {
         let rule = self.part.rule();
         let quota = rule.policy().quota;
@@ -76,7 +76,7 @@ impl OutageLedger {
         (cost > 0 && !rule.holds()).then_some(Due { part, sum: self.sum })
     }
 
-    /// Notes that `due` was reconciled. Whether tokens were admitted since.
+    /// Notes that `due` was reconciled. Returns whether this node admitted tokens since.
     pub(super) fn settle(&mut self, due: &Due) -> bool {
         self.sum = self.sum.saturating_sub(due.sum);
         self.sum > 0
@@ -111,8 +111,8 @@ pub(super) mod tests {
         }
     }
 
-    /// What is due of that bucket, from which so much was used, and of which one of three nodes admits its third for so many
-    /// milliseconds.
+    /// The due tokens of that bucket, of which `used` were used, after one of three nodes has admitted its third for
+    /// `ms` milliseconds.
     fn due_after(used: Cost, ms: u64) -> Cost {
         let at = |ms: u64| Nanos::new((1_000_000 + ms) * 1_000_000);
         let mut owed = OutageLedger::new(&part(), 1, used, at(0));
