@@ -1,5 +1,5 @@
-//! The admin listener: metrics, health, what is in force, who is denied, the page, and changes for those who know the
-//! token. Never on a port that serves clients.
+//! The admin listener: metrics, health checks, the configuration in force, the keys denied most, the live page, and
+//! changes for callers with the admin token. It never shares a port with client traffic.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ mod status;
 
 use access::Access;
 use audit::{Attempt, Audit};
-use customers::{Target, Turn};
+use customers::{ChangeLock, Target};
 use keys::Verb;
 use reloads::Reloads;
 use replays::Replays;
@@ -39,27 +39,27 @@ use crate::telemetry::offenders::Top;
 use crate::telemetry::{SourceUsage, StoreUsage, TableUsage, Telemetry};
 use crate::units::Nanos;
 
-/// Answers on the admin listener.
+/// The HTTP service of the admin listener.
 pub struct Admin {
     gateway: Gateway,
     telemetry: Telemetry,
     started: Nanos,
     records: Records,
     audit: Audit,
-    turn: Turn,
+    turn: ChangeLock,
     replays: Replays,
 }
 
-/// What others write down for those who ask.
+/// The records that other parts of the gateway write and the admin listener reports.
 #[derive(Clone, Debug)]
 pub struct Records {
-    /// How reloads went.
+    /// The queue of reload requests, and the result of the last reload.
     pub reloads: Arc<Reloads>,
-    /// What became of the state.
+    /// The results of restoring and of writing the state that outlives the process.
     pub snapshots: Arc<Snapshots>,
-    /// How much there was to do.
+    /// The recent request rates of routes and limits.
     pub history: Arc<History>,
-    /// Who may do what.
+    /// The access rules of the admin listener.
     pub access: Arc<Access>,
 }
 
@@ -68,25 +68,25 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// Where everything is JSON, errors too.
+/// The path prefix below which every response is JSON, errors too.
 const API: &str = "/v1/";
 
-/// Where changes of limits are tried on a log.
+/// The path for trying changes of limits on a log.
 const REPLAY: &str = "/v1/replay";
 
-/// What is done with a key at `path`.
+/// The operation on a key that `path` names, if it names one.
 fn verb(path: &str) -> Option<Verb> {
     path.strip_prefix("/v1/keys/").and_then(Verb::called)
 }
 
-/// Whether what is at `path` is only for those who know the token.
+/// Whether requests for `path` need the token.
 fn takes_token(path: &str) -> bool {
     let is_change =
         matches!(path, "/v1/reload" | "/v1/charge" | REPLAY) || verb(path).is_some_and(|verb| verb != Verb::Peek);
     is_change || Target::of(path).is_some()
 }
 
-/// The methods that `path` is asked with, as `Allow` lists them.
+/// The methods that `path` accepts, as the `Allow` field lists them.
 fn methods(path: &str) -> &'static str {
     if let Some(target) = Target::of(path) {
         return target.methods();
@@ -96,15 +96,15 @@ fn methods(path: &str) -> &'static str {
     if is_posted { "POST" } else { "GET, HEAD" }
 }
 
-/// A status, what the body is, and the body.
+/// A response: its status, the content type of its body, and the body.
 type PlainResponse = (StatusCode, &'static str, String);
 
 impl Admin {
-    /// For `gateway`.
+    /// Creates the admin service of `gateway`.
     pub fn new(gateway: Gateway, telemetry: Telemetry, records: Records) -> Self {
         let started = gateway.clock.now();
         let audit = Audit::new(Arc::clone(&records.access), Arc::clone(&gateway.clock));
-        Self { gateway, telemetry, started, records, audit, turn: Turn::default(), replays: Replays::default() }
+        Self { gateway, telemetry, started, records, audit, turn: ChangeLock::default(), replays: Replays::default() }
     }
 
     async fn answer(&self, session: &mut ServerSession) -> PlainResponse {
@@ -125,7 +125,7 @@ impl Admin {
         }
     }
 
-    /// Does what takes the token, and writes down what is changed and who is refused.
+    /// Serves a request that needs the token. The audit log gets changes (not charges or replays) and unauthorized requests.
     async fn authorized(&self, path: &str, session: &mut ServerSession) -> PlainResponse {
         let attempt = Attempt::of(session);
         let head = session.req_header();
@@ -163,7 +163,7 @@ impl Admin {
         self.gateway.traffic.lifecycle.phase()
     }
 
-    /// What can be looked at.
+    /// The response to a request that only reads.
     fn shown(&self, path: &str) -> PlainResponse {
         if let Some((content_type, text)) = page_file(path) {
             return (StatusCode::OK, content_type, text.to_owned());
@@ -209,7 +209,7 @@ impl Admin {
         }
     }
 
-    /// Says what the request in the body would meet at this gateway now.
+    /// Explains what this gateway would do now with the request that the body describes.
     async fn explain(&self, session: &mut ServerSession) -> PlainResponse {
         let body = match read_body(session).await {
             Ok(body) => body,
@@ -221,7 +221,7 @@ impl Admin {
         }
     }
 
-    /// Asks about a key, or changes it.
+    /// Reads or changes the state of a key.
     async fn key(&self, verb: Verb, session: &mut ServerSession) -> PlainResponse {
         match read_body(session).await {
             Ok(body) => keys::answer(&self.gateway, verb, &body).await,
@@ -229,7 +229,7 @@ impl Admin {
         }
     }
 
-    /// Charges keys for a program that is no proxy.
+    /// Charges keys for a program that is not a proxy.
     async fn charge(&self, session: &mut ServerSession) -> PlainResponse {
         match read_body(session).await {
             Ok(body) => keys::charge(&self.gateway, &body).await,
@@ -245,7 +245,7 @@ impl Admin {
         }
     }
 
-    /// Reads the configuration anew, and tells what came of it.
+    /// Reloads the configuration and responds with the result.
     async fn reload(&self) -> PlainResponse {
         let Some(attempt) = self.records.reloads.request().await else {
             return (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned());
@@ -316,9 +316,9 @@ impl Admin {
     }
 }
 
-/// Reads the body of a request, up to its largest size.
+/// Reads the body of a request, at most `MAX_BYTES`.
 async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, PlainResponse> {
-    /// Room for the largest head of a request and what JSON adds to it.
+    /// Enough for a JSON description of a request with the largest head.
     const MAX_BYTES: usize = 256 << 10;
     let mut body = Vec::new();
     loop {
@@ -334,7 +334,7 @@ async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, PlainResponse
     }
 }
 
-/// The content type and the text of a file of the page.
+/// The content type and the text of the live page's file at `path`.
 fn page_file(path: &str) -> Option<(&'static str, &'static str)> {
     const SCRIPT: &str = "text/javascript; charset=utf-8";
     match path {
@@ -349,7 +349,7 @@ fn page_file(path: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// An answer with indented JSON.
+/// A 200 response with indented JSON.
 fn pretty_json(answer: &impl Serialize) -> PlainResponse {
     match serde_json::to_string_pretty(answer) {
         Ok(text) => (StatusCode::OK, JSON, text + "\n"),
@@ -357,12 +357,12 @@ fn pretty_json(answer: &impl Serialize) -> PlainResponse {
     }
 }
 
-/// An answer with JSON in one line, for answers with many numbers.
+/// A 200 response with JSON in one line, for responses with many numbers.
 fn json_of(value: &Value) -> PlainResponse {
     (StatusCode::OK, JSON, format!("{value}\n"))
 }
 
-/// Refuses a request for `path` in the form that its clients read: JSON under `/v1/`, a line elsewhere.
+/// An error response in the format that clients of `path` expect: JSON under `/v1/`, a line of text elsewhere.
 fn refusal(path: &str, status: StatusCode, message: &str) -> PlainResponse {
     match path.starts_with(API) {
         true => failure(status, message),
@@ -374,13 +374,13 @@ fn failure(status: StatusCode, message: &str) -> PlainResponse {
     (status, JSON, format!("{:#}\n", json!({ "error": message })))
 }
 
-/// What a browser may load on the page: only what this listener serves.
+/// The content security policy of the page: a browser loads only resources that this listener serves.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What no browser may do with anything of this listener: run what is not its own, put it into a frame, guess what it is,
-/// let other sites read it, keep it.
-const FENCES: [(HeaderName, &str); 6] = [
+/// Header fields of every response. They forbid a browser to run foreign scripts, to guess the content type, to show the
+/// response in a frame, to send a referrer, to let other sites read the response, and to cache it.
+const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
     (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
@@ -402,7 +402,7 @@ impl ServeHttp for Admin {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(header::CONTENT_LENGTH, length);
-        for (name, value) in FENCES {
+        for (name, value) in SECURITY_HEADERS {
             headers.insert(name, HeaderValue::from_static(value));
         }
         if status == StatusCode::METHOD_NOT_ALLOWED {

@@ -1,4 +1,4 @@
-//! The commands: what they take, and what they print.
+//! The commands: their arguments and their output.
 
 use std::error::Error;
 use std::io::Write;
@@ -99,10 +99,10 @@ pub enum Format {
 }
 
 /// Runs the command that the process was started with. Exit status 0: done; 1: it failed, and standard error says why;
-/// 2: the command line is wrong; 3: `replay` found more denied than it was to bear.
+/// 2: the command line is wrong; 3: `replay` denied more requests than `--fail-if-denied` allows.
 pub fn main() -> ExitCode {
     let cli = parse();
-    // Not locked: the access log is written there too, by another thread.
+    // not locked, because another thread writes the access log there
     let mut out = std::io::stdout();
     let mut err = std::io::stderr();
     let done: Result<ExitCode, Box<dyn Error>> = match cli.command {
@@ -124,19 +124,19 @@ pub fn main() -> ExitCode {
     match done {
         Ok(status) => status,
         Err(failure) => {
-            // Where standard error is closed there is nobody to tell.
+            // if standard error is closed, there is no other place for the message
             drop(writeln!(err, "{failure}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// A command that is done is a success.
+/// The exit status of a command that has no status of its own: success if it is done.
 fn success<E: Error + 'static>(done: Result<(), E>) -> Result<ExitCode, Box<dyn Error>> {
     Ok(done.map(|()| ExitCode::SUCCESS)?)
 }
 
-/// The command line, or the end of the process with what is wrong with it.
+/// Parses the command line. If it is wrong, prints its errors and ends the process.
 fn parse() -> Cli {
     let cli = Cli::parse();
     if let Command::Simulate(args) = &cli.command

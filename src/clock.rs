@@ -1,8 +1,8 @@
-//! The only reader of time. Everything else takes `now`.
+//! The only code that reads the time. All other code takes `now` as an argument.
 //!
-//! There are two times. The steady time is that of limits and deadlines: it never jumps, and goes on while the machine is
-//! suspended. The wall clock is that of people and other programs, and can be set at any moment; how far it is ahead of
-//! the steady time is read again and again.
+//! There are two times. Limits and deadlines use the steady time: it never jumps, and goes on while the machine is
+//! suspended. People and other programs use the wall clock, which can be set at any moment; its offset from the steady
+//! time is measured again and again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use crate::units::{ClockOffset, Nanos};
 
 /// A source of time, in nanoseconds since the Unix epoch.
 pub trait Clock: Send + Sync {
-    /// The steady time: that of the wall clock when this clock began, and measured from there. Never earlier than what an
-    /// earlier call on the same clock returned, unless a [`ManualClock`] was set back.
+    /// The steady time: it starts at the wall clock's time when this clock is created. Never earlier than the result of an
+    /// earlier call on the same clock, unless a [`ManualClock`] was set back.
     fn now(&self) -> Nanos;
 
     /// How far the wall clock is ahead of the steady time.
@@ -23,27 +23,27 @@ pub trait Clock: Send + Sync {
         ClockOffset::ZERO
     }
 
-    /// What the wall clock says when the steady time is `at`, as it is set now.
+    /// The wall clock's time at the steady time `at`, with the current offset.
     fn wall_at(&self, at: Nanos) -> Nanos {
         at.shifted(self.wall_offset())
     }
 
-    /// What the wall clock says.
+    /// The wall clock's time now.
     fn wall(&self) -> Nanos {
         self.wall_at(self.now())
     }
 }
 
-/// How far the wall clock is ahead of the steady time, as it was seen last. For those who are handed `now`.
+/// How far the wall clock is ahead of the steady time, as last measured. For code that gets `now` as an argument.
 #[derive(Debug, Default)]
 pub struct WallOffset(AtomicI64);
 
-/// How often it is looked whether the wall clock was set, at most.
+/// The shortest time between two measurements of the offset.
 const LOOK_EVERY: Nanos = Nanos::new(100_000_000);
-/// The time within which both clocks have to be read for the reading to count.
+/// The longest time in which both clocks have to be read for the measurement to count.
 const READ_WITHIN: Nanos = Nanos::new(1_000_000);
-/// The least difference that is one. Both clocks are slewed alike, so that they differ by steps only, and by what reading
-/// them takes.
+/// The smallest difference that changes the offset. Both clocks are slewed alike, so that the offset changes only when the
+/// wall clock is stepped, and by the time that the readings take.
 const LEAST_STEP: u64 = 10_000_000;
 
 impl WallOffset {
@@ -52,12 +52,12 @@ impl WallOffset {
         ClockOffset::new(self.0.load(Ordering::Relaxed))
     }
 
-    /// The wall clock is `offset` ahead from here on.
+    /// Sets the offset.
     pub fn set(&self, offset: ClockOffset) {
         self.0.store(offset.get(), Ordering::Relaxed);
     }
 
-    /// The wall clock said `wall`, at some steady time between `before` and `after`.
+    /// Takes a measurement: the wall clock was at `wall` at some steady time between `before` and `after`.
     fn learn(&self, before: Nanos, wall: Nanos, after: Nanos) {
         let offset = ClockOffset::between(wall, before);
         let is_exact = after.saturating_sub(before) <= READ_WITHIN;
@@ -73,7 +73,7 @@ pub struct SystemClock {
     /// The steady time at the boot of the machine.
     boot: Nanos,
     offset: Arc<WallOffset>,
-    /// When the wall clock was looked at last.
+    /// The steady time of the last measurement of the offset.
     looked: AtomicU64,
 }
 
@@ -84,14 +84,14 @@ impl SystemClock {
         Self { boot, offset: Arc::default(), looked: AtomicU64::new(0) }
     }
 
-    /// The same, but its steady time is not before `earliest`: it goes on from there where the wall clock has gone back.
+    /// The same clock, but its steady time is not before `earliest`, even if the wall clock was set back.
     #[must_use]
     pub fn not_before(self, earliest: Nanos) -> Self {
         let behind = earliest.saturating_sub(self.now());
         Self { boot: self.boot.saturating_add(behind), looked: AtomicU64::new(0), ..self }
     }
 
-    /// Tells `offset` too from here on how far the wall clock is ahead.
+    /// The same clock, which stores its offset in `offset` from now on, so that other code can read it.
     #[must_use]
     pub fn telling(self, offset: Arc<WallOffset>) -> Self {
         offset.set(self.offset.get());
@@ -127,7 +127,7 @@ fn wall() -> Nanos {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().into()
 }
 
-/// The time since the boot of the machine, with that in which it was suspended.
+/// The time since the boot of the machine, including the time in which it was suspended.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads time")]
 fn since_boot() -> Nanos {
     let time = clock_gettime(ClockId::Boottime);
@@ -135,7 +135,7 @@ fn since_boot() -> Nanos {
     Nanos::from_secs(part(time.tv_sec)).saturating_add(Nanos::new(part(time.tv_nsec)))
 }
 
-/// A clock that goes where it is told: for simulations and tests.
+/// A clock whose time the caller sets, for simulations and tests.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
@@ -145,7 +145,7 @@ impl ManualClock {
         Self(AtomicU64::new(now.get()))
     }
 
-    /// Shows `now` from here on, also an earlier one.
+    /// Sets the time to `now`, which may be earlier than before.
     pub fn set(&self, now: Nanos) {
         self.0.store(now.get(), Ordering::Relaxed);
     }
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(learned(Nanos::from_secs(160), after), ClockOffset::new(60_000_000_000));
         assert_eq!(learned(Nanos::from_secs(160).saturating_add(at(9_999_999)), after).get(), 60_000_000_000);
         assert_eq!(learned(Nanos::from_secs(40), after), ClockOffset::new(-60_000_000_000));
-        // the thread was interrupted between the readings: they say nothing
+        // the thread was interrupted between the readings, so they do not count
         assert_eq!(learned(Nanos::from_secs(101), Nanos::from_secs(101)).get(), -60_000_000_000);
     }
 

@@ -1,48 +1,48 @@
-//! Header fields in the form in which HTTP/1.1 sends them, with the places of their names and values.
+//! Header fields as HTTP/1.1 sends them, with the positions of their names and values.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// A list of header fields, in their order.
 ///
-/// The text of all lines (`name: value\r\n`) stands in one buffer, so that a head leaves as it is kept.
+/// The text of all lines (`name: value\r\n`) is in one buffer, so that a head is sent as it is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     text: Vec<u8>,
     lines: Vec<FieldSpan>,
-    /// Which marks the names have: most names that are asked for are not there, which shows without a look at the lines.
-    marks: Marks,
+    /// The marks of all names. Most lookups are for an absent name; the marks show that without a search in the lines.
+    marks: NameFilter,
 }
 
-/// The places of one field in the text.
+/// The positions of one field in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FieldSpan {
     start: usize,
-    /// How long its name is.
+    /// The length of its name.
     name: usize,
-    /// Where the next line begins.
+    /// The start of the next line.
     end: usize,
 }
 
 /// One field of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'f> {
-    /// Its name, as it came.
+    /// Its name, as it was received.
     pub name: &'f [u8],
     /// Its value, without white space around it.
     pub value: &'f [u8],
     line: &'f [u8],
 }
 
-/// A set of names, which may hold more than were put in: a Bloom filter of one word.
+/// A set of names with false positives: a Bloom filter of one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Marks(u64);
+struct NameFilter(u64);
 
-/// What stands between a name and its value, and behind a value.
+/// The text between a name and its value, and the end of a line.
 const COLON: &[u8] = b": ";
 const END: &[u8] = b"\r\n";
 
-/// Fields that concern one connection only (RFC 9110, section 7.6.1), and those that frame a message, which each connection
-/// does in its own way.
+/// Hop-by-hop fields (RFC 9110, section 7.6.1), and the fields that frame a message, since each connection frames messages
+/// in its own way.
 const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "content-length",
@@ -55,12 +55,12 @@ const HOP_BY_HOP: [&str; 10] = [
     "transfer-encoding",
     "upgrade",
 ];
-const HOP_BY_HOP_MARKS: Marks = Marks::of_all(&HOP_BY_HOP);
+const HOP_BY_HOP_MARKS: NameFilter = NameFilter::of_all(&HOP_BY_HOP);
 
-// === impl Marks ===
+// === impl NameFilter ===
 
-impl Marks {
-    /// That of one name, in any case.
+impl NameFilter {
+    /// The mark of one name, in any case.
     const fn of(name: &[u8]) -> Self {
         match name {
             [] => Self(1),
@@ -89,35 +89,35 @@ impl Marks {
 // === impl Fields ===
 
 impl Fields {
-    /// No fields, with room for so many and so many bytes.
+    /// An empty list, with room for this many lines and bytes.
     pub fn with_capacity(lines: usize, bytes: usize) -> Self {
-        Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines), marks: Marks::default() }
+        Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines), marks: NameFilter::default() }
     }
 
     /// Removes all fields and keeps the memory.
     pub fn clear(&mut self) {
         self.text.clear();
         self.lines.clear();
-        self.marks = Marks::default();
+        self.marks = NameFilter::default();
     }
 
-    /// How many there are.
+    /// The number of fields.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Adds a field behind the others. The caller vouches for the name and the value: neither holds a line's end.
+    /// Adds a field behind the others. The caller guarantees that neither the name nor the value holds a line break.
     pub fn push(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let value = value.as_ref();
         self.push_with(name, value.len(), |text| text.extend_from_slice(value));
     }
 
-    /// Adds a field whose value, of about `length` bytes, `write` appends to the text, under the same condition.
+    /// Adds a field whose value `write` appends to the text, about `length` bytes. The condition of `push` applies.
     pub fn push_with(&mut self, name: impl AsRef<[u8]>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
         let name = name.as_ref();
         let start = self.text.len();
@@ -141,7 +141,7 @@ impl Fields {
         self.add_line(start, field.name);
     }
 
-    /// Adds a field that stands in `line`, which goes to the line's end and with it, under the same condition.
+    /// Adds a field from its received `line`, which includes the line break. The condition of `push` applies.
     pub fn push_line(&mut self, name: &[u8], value: &[u8], line: &[u8]) {
         match name.len().saturating_add(value.len()).saturating_add(COLON.len() + END.len()) == line.len()
             && line.get(name.len()..).is_some_and(|behind| behind.starts_with(COLON))
@@ -151,9 +151,9 @@ impl Fields {
         }
     }
 
-    /// Notes the line that stands in the text from `start` to the end.
+    /// Records the line that reaches from `start` to the end of the text.
     fn add_line(&mut self, start: usize, name: &[u8]) {
-        self.marks.0 |= Marks::of(name).0;
+        self.marks.0 |= NameFilter::of(name).0;
         self.lines.push(FieldSpan { start, name: name.len(), end: self.text.len() });
     }
 
@@ -170,7 +170,7 @@ impl Fields {
 
     /// The values of all fields with this name, in any case.
     pub fn get_all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        let may_be_there = self.marks.may_hold(Marks::of(name.as_bytes()));
+        let may_be_there = self.marks.may_hold(NameFilter::of(name.as_bytes()));
         let lines = if may_be_there { self.lines.as_slice() } else { &[] };
         let alike = lines.iter().filter(move |line| line.name == name.len()).filter_map(|line| self.field(*line));
         alike.filter(move |field| field.is_called(name)).map(|field| field.value)
@@ -196,8 +196,8 @@ impl Fields {
         self.get_all(name).flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
     }
 
-    /// The fields for the other end: those that concern this connection only, or that its `Connection` field names, are left
-    /// out, and so are those that frame the message.
+    /// The fields to forward: hop-by-hop fields, fields that the `Connection` field names, and fields that frame the message
+    /// are left out.
     pub fn end_to_end(&self) -> impl Iterator<Item = Field<'_>> {
         let nominates = self.contains("connection");
         self.iter().filter(move |field| {
@@ -212,7 +212,7 @@ impl Fields {
         &self.text
     }
 
-    /// The same fields for libraries.
+    /// The same fields in the type of the `http` crate, for libraries.
     pub fn to_map(&self) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.len());
         for field in self.iter() {
@@ -225,7 +225,7 @@ impl Fields {
 }
 
 impl Field<'_> {
-    /// Whether this is its name, in any case.
+    /// Whether the field has this name, in any case.
     pub fn is_called(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
@@ -242,7 +242,8 @@ impl From<&HeaderMap> for Fields {
 }
 
 fn is_hop_by_hop(name: &[u8]) -> bool {
-    HOP_BY_HOP_MARKS.may_hold(Marks::of(name)) && HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop.as_bytes()))
+    HOP_BY_HOP_MARKS.may_hold(NameFilter::of(name))
+        && HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop.as_bytes()))
 }
 
 #[cfg(test)]

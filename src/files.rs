@@ -1,7 +1,7 @@
-//! Files that are read or written whole, and what tells whether they changed.
+//! Reading and writing whole files, and detecting their changes.
 //!
-//! Only regular files are read, and none that is too large: a directory, a pipe or a disk full of zeros is an error at
-//! once. What a file held is known by a hash ([`Print`]); its [`Stamp`] tells cheaply that it may hold something else.
+//! Only regular files up to a maximum size are read: a directory, a pipe or a device is an error at once. A hash
+//! ([`Fingerprint`]) identifies the content of a file; its [`Stamp`] is a cheap sign that the content may have changed.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -12,71 +12,71 @@ use std::path::{Path, PathBuf};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// How much of a file is read at a time, in bytes.
+/// The most bytes that one read takes from a file.
 const CHUNK: usize = 64 << 10;
 
-/// Why a file is not read, to be said after its name.
+/// The reason why a file is not read; messages put it after the file's name.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// The system does not let it be read.
+    /// The system reports an error.
     #[error("cannot be read: {0}")]
     Failed(#[from] io::Error),
     /// It is a directory, a pipe, a device or a socket.
     #[error("cannot be read: it is {0}, not a regular file")]
     NoFile(&'static str),
-    /// It is longer than it may be.
+    /// It is larger than this number of bytes, which is the most it may have.
     #[error("is larger than {} KiB", .0 >> 10)]
     TooLarge(usize),
 }
 
-/// What a file is known by from outside, links followed. Another stamp means that it may hold something else.
+/// The metadata of a file, after following links. A different stamp means that the content may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamp {
-    /// There is none, or what is there cannot be looked at.
+    /// There is no file, or its metadata cannot be read.
     Missing,
-    /// There is one.
+    /// The file exists.
     There {
-        /// Which device and which file on it.
+        /// The numbers of the device and of the inode.
         identity: (u64, u64),
-        /// In bytes.
+        /// The size in bytes.
         size: u64,
         /// When it was last written, in seconds and nanoseconds.
         written: (i64, i64),
-        /// When anything about it last changed, in seconds and nanoseconds.
+        /// When its content or metadata last changed, in seconds and nanoseconds.
         changed: (i64, i64),
     },
 }
 
-/// What a file held: a hash of its bytes, or of the names in a directory, or why it could not be read.
+/// The content of a file: a hash of its bytes, or of the names in a directory, or the reason why it could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Print {
-    /// The hash of its bytes.
+pub enum Fingerprint {
+    /// The hash.
     Bytes(u128),
-    /// As [`Unreadable`] says it.
+    /// The reason, as [`Unreadable`] words it.
     Unreadable(String),
 }
 
 /// A file as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// The most bytes it may have.
     pub most: usize,
-    /// From before it was read.
+    /// Its stamp, taken before it was read.
     pub stamp: Stamp,
-    /// What it held.
-    pub print: Print,
+    /// Its content.
+    pub print: Fingerprint,
 }
 
-/// Reads a file whole, `most` bytes at most.
+/// Reads a whole file of at most `most` bytes.
 pub fn read(path: &Path, most: usize) -> (Result<Vec<u8>, Unreadable>, FileVersion) {
     let mut bytes = Vec::new();
     let (outcome, seen) = look_through(path, most, |part| bytes.extend_from_slice(part));
     (outcome.map(|()| bytes), seen)
 }
 
-/// Reads a file part by part, `most` bytes at most, of which no more is kept than `take` keeps.
+/// Reads a file of at most `most` bytes part by part. Only the bytes that `take` keeps stay in memory.
 fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Result<(), Unreadable>, FileVersion) {
     let (mut stamp, mut hasher) = (Stamp::Missing, SipHasher13::new());
     let outcome = parts(path, most, &mut stamp, |part| {
@@ -84,9 +84,11 @@ fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Resul
         take(part);
     });
     let print = match &outcome {
-        Ok(()) => Print::Bytes(hasher.finish128().as_u128()),
-        Err(Unreadable::NoFile(_)) if path.is_dir() => Print::Bytes(hash(format!("{:?}", names_in(path)).as_bytes())),
-        Err(reason) => Print::Unreadable(reason.to_string()),
+        Ok(()) => Fingerprint::Bytes(hasher.finish128().as_u128()),
+        Err(Unreadable::NoFile(_)) if path.is_dir() => {
+            Fingerprint::Bytes(hash(format!("{:?}", names_in(path)).as_bytes()))
+        }
+        Err(reason) => Fingerprint::Unreadable(reason.to_string()),
     };
     (outcome, FileVersion { path: path.to_owned(), most, stamp, print })
 }
@@ -113,9 +115,9 @@ fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8]
     }
 }
 
-/// Opens a regular file to be read.
+/// Opens a regular file for reading.
 pub fn open(path: &Path) -> Result<File, Unreadable> {
-    // Without waiting: a pipe would wait for a writer, and is found out below.
+    // non-blocking, because opening a pipe would wait for a writer; the check below refuses pipes
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match other_than_file(&file.metadata()?) {
         Some(kind) => Err(Unreadable::NoFile(kind)),
@@ -123,13 +125,13 @@ pub fn open(path: &Path) -> Result<File, Unreadable> {
     }
 }
 
-/// Puts what `write` writes at `path`, whole or not at all, whatever happens meanwhile, so that it is there after a
-/// crash of the machine, too. Only its owner may read it. It is written to `<path>.new` first.
+/// Replaces the file at `path` atomically with the content that `write` writes; the new file survives a crash of the
+/// machine. Only its owner may read it. It is written to `<path>.new` first.
 pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     let mut next = path.as_os_str().to_owned();
     next.push(".new");
     let next = Path::new(&next);
-    // What a process left that was killed, whoever may read it and wherever it leads.
+    // a killed process may have left this file; its mode may be too open, or it may be a symbolic link
     match fs::remove_file(next) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -146,7 +148,7 @@ pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -
     put().inspect_err(|_| drop(fs::remove_file(next)))
 }
 
-/// The names in a directory, in their order. How it was before they were read goes to `seen`.
+/// The names in a directory, sorted. `seen` gets the version of the directory from before the names were read.
 pub fn list(directory: &Path, seen: &mut Vec<FileVersion>) -> io::Result<Vec<OsString>> {
     seen.push(read(directory, 0).1);
     names_in(directory).map_err(io::Error::from)
@@ -160,7 +162,7 @@ fn names_in(directory: &Path) -> Result<Vec<OsString>, io::ErrorKind> {
     Ok(names)
 }
 
-/// A hash of `bytes`, the same everywhere.
+/// A hash of `bytes`, the same on every machine.
 pub fn hash(bytes: &[u8]) -> u128 {
     let mut hasher = SipHasher13::new();
     hasher.write(bytes);
@@ -182,7 +184,7 @@ fn other_than_file(metadata: &Metadata) -> Option<&'static str> {
 // === impl Stamp ===
 
 impl Stamp {
-    /// Of what is at `path` now.
+    /// The stamp of the file that is at `path` now.
     pub fn of(path: &Path) -> Self {
         fs::metadata(path).map_or(Self::Missing, |metadata| Self::from(&metadata))
     }
@@ -202,13 +204,13 @@ impl From<&Metadata> for Stamp {
 // === impl FileVersion ===
 
 impl FileVersion {
-    /// The same file as it is now.
+    /// The file's current version: the file is read again.
     #[must_use]
     pub fn again(&self) -> Self {
         look_through(&self.path, self.most, |_| ()).1
     }
 
-    /// The same file with the stamp that it has now: it is not read.
+    /// The same version with the file's current stamp: the file is not read.
     #[must_use]
     pub fn stamped(&self) -> Self {
         Self { stamp: Stamp::of(&self.path), ..self.clone() }

@@ -1,4 +1,4 @@
-//! What decides on requests: the engine (`http`) asks, and each question goes to the file that knows.
+//! Decides on requests: the engine (`http`) asks this module, which passes each question to the submodule in charge.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -62,41 +62,41 @@ use crate::units::Nanos;
 
 /// How much longer than its target the first line of a request may be, in bytes.
 const BESIDE_TARGET: usize = 256;
-/// What each field of HTTP/2 counts in a list beside its bytes (RFC 9113, section 6.5.2).
+/// The bytes that HTTP/2 counts for each field of a list beside its name and value (RFC 9113, section 6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
-/// What all connections share.
+/// The gateway: a handle to the state that all connections share.
 #[derive(Clone)]
 pub struct Gateway(Arc<GatewayState>);
 
-/// See [`Gateway`].
+/// The parts of a running gateway; see [`Gateway`].
 pub struct GatewayState {
-    /// What is in force.
+    /// The configuration in force.
     pub active: Arc<ArcSwap<ActiveConfig>>,
-    /// Where states are kept.
+    /// The store of the limits' states.
     pub store: Arc<Store>,
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Makes keys.
+    /// The hasher that makes keys.
     pub hasher: KeyHasher,
-    /// Which requests are here, and whether connections stay open.
+    /// The counters of connections and requests, and the phase of the gateway: whether connections stay open.
     pub traffic: Arc<Traffic>,
-    /// How many connections there may be where the configuration does not say.
+    /// The maximum number of connections if the configuration sets none.
     pub room: usize,
-    /// What is noted of requests that do not simply pass.
+    /// The recorder of requests that are denied, delayed or over a limit that lets them pass.
     pub denial_recorder: DenialRecorder,
     /// The keys that limits have banned.
     pub bans: Bans,
-    /// What is told of keys that have reached a mark.
+    /// The notifications about keys that have reached a mark of `warn_at`.
     pub crossings: Crossings,
-    /// What customers have used, until events tell it.
+    /// The usage of customers, until usage events report it.
     pub usage_sums: UsageSums,
-    /// The spans of requests, until they are sent.
+    /// The spans of ended requests, until they are sent.
     pub spans: Spans,
 }
 
 impl Gateway {
-    /// A gateway with `shared`.
+    /// Creates a gateway with the state `shared`.
     pub fn new(shared: GatewayState) -> Self {
         Self(Arc::new(shared))
     }
@@ -119,13 +119,13 @@ pub struct WorkerGateway(Rc<WorkerState>);
 
 struct WorkerState {
     gateway: Gateway,
-    /// Notices a swap by comparing pointers, so that a request takes part in no count that other workers write.
+    /// Notices a swap by comparing pointers, so that a request changes no reference count that other workers write.
     latest: RefCell<Cache<Arc<ArcSwap<ActiveConfig>>, Arc<ActiveConfig>>>,
     held: RefCell<WorkerConfig>,
 }
 
 impl WorkerGateway {
-    /// What a worker uses of `gateway`.
+    /// Creates the view of `gateway` that one worker uses.
     pub fn new(gateway: Gateway) -> Self {
         let mut latest = Cache::new(Arc::clone(&gateway.active));
         let held = RefCell::new(Rc::new(Arc::clone(latest.load())));
@@ -159,7 +159,7 @@ impl Service for WorkerGateway {
         let active = self.config();
         let (head, connections) = (&active.ruleset.request_head, &active.ruleset.connections);
         let first_line = head.max_target.saturating_add(BESIDE_TARGET);
-        // over HTTP/2 the target and the host are fields, and what is over by a little is refused by a response that says so
+        // over HTTP/2 the target and the host are fields; a request that is slightly over the bounds still gets a response
         let overhead = head.max_headers.saturating_mul(FIELD_OVERHEAD).saturating_add(FIELD_OVERHEAD);
         let list = head.max_headers_total.saturating_add(overhead).saturating_add(head.max_target);
         Settings {
@@ -243,7 +243,7 @@ impl Exchange for RequestContext {
         let ruleset = &self.active.ruleset;
         let upstream = self.upstream().and_then(|upstream| ruleset.upstreams.get(upstream.0));
         let timeouts = upstream.map(|upstream| upstream.timeouts).unwrap_or_default();
-        // calls of gRPC are conversations, in which either side may be silent
+        // in a gRPC call either side may be silent for a while
         let converses = self.is_grpc && upstream.is_some_and(|upstream| upstream.http2);
         Timing {
             connect: timeouts.connect,
@@ -340,15 +340,15 @@ impl Exchange for RequestContext {
 }
 
 impl RequestContext {
-    /// An answer of the gateway's own.
+    /// Answers the request with a response of the gateway itself.
     fn answer(&mut self, answer: &Answer) -> Response {
         respond::answer(self, answer, &Fields::default())
     }
 
-    /// An answer to a request whose handling failed; one that was answered before keeps its status.
+    /// The response to a request whose handling failed; a request that was answered before keeps its status.
     fn answer_failure(&mut self, answer: &Answer) -> Response {
         if self.route.is_none() && self.status.is_none() {
-            // it could not be read
+            // the request could not be read, so it has no route
             self.set_route(None);
         }
         self.answer(answer)

@@ -1,4 +1,4 @@
-//! What the process is at, from its start to its end: one state for everything that accepts, pauses, drains or ends.
+//! The phase of the process, from its start to its end: one state for all code that accepts, pauses, drains or stops.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,21 +7,21 @@ use std::task::Context;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// A phase in the life of the process, in the order in which they follow each other. A pause may be taken back.
+/// The phases of the process, in their order. A pause can be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Some service does not accept connections yet.
     Starting,
     /// Every service accepts connections.
     Serving,
-    /// Another process is to take over. The system queues new connections; requests that have begun to come in are
-    /// waited for.
+    /// Another process is about to take over. The system queues new connections; this process still reads and serves
+    /// requests whose first bytes have arrived.
     Pausing,
-    /// The same, and each connection is closed once its request is answered.
+    /// As `Pausing`, and each connection is closed after the response to its request.
     Paused,
-    /// The process was told to stop. Its sockets are closed; requests that have begun to come in are waited for.
+    /// The process was told to stop. Its sockets are closed; it still serves requests whose first bytes have arrived.
     Closing,
-    /// The same, and each connection is closed once its request is answered.
+    /// As `Closing`, and each connection is closed after the response to its request.
     Draining,
     /// The process was told to stop a second time: it waits for nothing.
     Stopped,
@@ -30,7 +30,7 @@ pub enum Phase {
 /// The phase of a process. Threads read it without a lock.
 #[derive(Debug, Default)]
 pub struct Lifecycle {
-    /// How often the phase changed, times [`PHASES`], plus the number of the phase.
+    /// The number of changes of the phase, times [`PHASES`], plus the number of the phase.
     state: AtomicUsize,
     changed: Notify,
 }
@@ -45,12 +45,12 @@ impl Phase {
         matches!(self, Self::Starting | Self::Serving)
     }
 
-    /// Whether another process is to take over.
+    /// Whether another process is about to take over.
     pub const fn is_pause(self) -> bool {
         matches!(self, Self::Pausing | Self::Paused)
     }
 
-    /// Whether a connection is closed once its request is answered, and at once if it waits for a further one.
+    /// Whether a connection is closed after the response to its request, and at once if it is idle.
     pub const fn drains(self) -> bool {
         matches!(self, Self::Paused | Self::Draining | Self::Stopped)
     }
@@ -81,22 +81,22 @@ impl Lifecycle {
         Phase::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Every service accepts connections.
+    /// Enters `Serving`: every service accepts connections.
     pub fn serve(&self) {
         self.change(|phase| (phase == Phase::Starting).then_some(Phase::Serving));
     }
 
-    /// Another process is to take over.
+    /// Enters `Pausing`: another process is about to take over.
     pub fn pause(&self) {
         self.change(|phase| phase.accepts().then_some(Phase::Pausing));
     }
 
-    /// No other process takes over after all.
+    /// Ends a pause: no other process takes over.
     pub fn resume(&self) {
         self.change(|phase| phase.is_pause().then_some(Phase::Serving));
     }
 
-    /// The process is told to stop. Connections that a pause closes stay closed.
+    /// Enters `Closing`: the process is told to stop. From `Paused` it enters `Draining`, which closes connections too.
     pub fn close(&self) {
         self.change(|phase| match phase {
             Phase::Paused => Some(Phase::Draining),
@@ -104,7 +104,7 @@ impl Lifecycle {
         });
     }
 
-    /// No further request is waited for.
+    /// Stops waiting for further requests: enters `Paused` or `Draining`.
     pub fn drain(&self) {
         self.change(|phase| match phase {
             Phase::Pausing => Some(Phase::Paused),
@@ -113,16 +113,16 @@ impl Lifecycle {
         });
     }
 
-    /// The process is told not to wait for what it is at.
+    /// Enters `Stopped` if the process is stopping already: it waits for no request any more.
     pub fn stop(&self) {
         self.change(|phase| phase.is_stopping().then_some(Phase::Stopped));
     }
 
-    /// The first phase from now on that `is_wanted`.
+    /// Waits for a phase that `is_wanted` accepts, which may be the current one.
     pub async fn wait_for(&self, is_wanted: impl Fn(Phase) -> bool) -> Phase {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // to hear of a change that comes after the look
+            // registered before the phase is read, so that a later change is not missed
             changed.as_mut().enable();
             let phase = self.phase();
             if is_wanted(phase) {
@@ -132,12 +132,12 @@ impl Lifecycle {
         }
     }
 
-    /// Lets the running task look again whenever the phase changes.
+    /// A watch that wakes the running task when the phase changes.
     pub const fn watch(&self) -> PhaseWatch<'_> {
         PhaseWatch { lifecycle: self, entered: None }
     }
 
-    /// Goes on to the phase that `next` says, if it says one.
+    /// Enters the phase that `next` returns, if it returns one.
     fn change(&self, next: impl Fn(Phase) -> Option<Phase>) {
         let step = |state: usize| {
             let count = (state / PHASES).wrapping_add(1);
@@ -152,22 +152,22 @@ impl Lifecycle {
 /// See [`Lifecycle::watch`].
 pub struct PhaseWatch<'a> {
     lifecycle: &'a Lifecycle,
-    /// The next change, and the state that was read before the task was entered for it.
+    /// The state that was read before the task was registered, and the notification of the next change.
     entered: Option<(usize, Pin<Box<Notified<'a>>>)>,
 }
 
 impl PhaseWatch<'_> {
-    /// The phase now; the task runs again when it changes. Enters the task once for each change: a connection lives in one
-    /// task, and entering takes a lock that all have in common.
+    /// The phase now; the task is woken when it changes. Registers the task once for each change, because registration
+    /// takes a lock that all tasks share. A watch has to stay in one task, as a connection does.
     pub fn phase(&mut self, task: &mut Context<'_>) -> Phase {
         let state = self.lifecycle.state.load(Ordering::Acquire);
         if self.entered.as_ref().is_some_and(|(entered, _)| *entered == state) {
             return Phase::of(state);
         }
         let mut changed = Box::pin(self.lifecycle.changed.notified());
-        // only to enter the task: what the phase is by now is looked up next
+        // this only registers the task; the phase is read again below
         let _entered = changed.as_mut().poll(task);
-        // the state from before, so that a change meanwhile enters the task again
+        // the state from before the registration, so that a change since then registers the task again
         self.entered = Some((state, changed));
         self.lifecycle.phase()
     }

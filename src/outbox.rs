@@ -1,10 +1,11 @@
-//! A queue of records on disk, for what has to reach somebody who may be away: the oldest record leaves first, and is kept
-//! until it is acknowledged.
+//! A queue of records on disk, for a receiver that may be unavailable: the oldest record is delivered first, and each record
+//! is kept until it is acknowledged.
 //!
-//! The queue is a directory of numbered files. A file holds how far it is acknowledged, then its records, each with its
-//! length and its hash. A record is on disk when [`Outbox::append`] returns. What a process that was killed left half
-//! written is found by its hash and cut off. A record that was delivered and not acknowledged before a crash is delivered
-//! again, so receivers have to know records by something in them. One process at a time has a queue.
+//! The queue is a directory of numbered files. A file holds the position up to which it is acknowledged, then its records,
+//! each with its length and its hash. A record is on disk when [`Outbox::append`] returns. If a process is killed while it
+//! writes a record, the hash does not match, and the next process cuts the record off. A record that was delivered and not
+//! acknowledged before a crash is delivered again, so receivers have to recognize duplicates. Only one process at a time
+//! opens a queue.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,14 +17,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::files;
 
-/// What a file begins with; behind it how far it is acknowledged, as a position in the file.
+/// The first bytes of a file; behind them is the position up to which the file is acknowledged.
 const MARK: &[u8; 8] = b"tgoutbx1";
-/// Where the records of a file begin.
+/// The position of the first record of a file.
 const BEGIN: u64 = 16;
-/// In front of a record are its length and a hash of 128 bits.
+/// The size of a record's length; the length and a hash of 128 bits are in front of each record.
 const LENGTH: usize = 4;
 const HEAD: usize = LENGTH + 16;
-/// From this length on a file is followed by another one.
+/// The size from which on a file is full and the next record begins a new file.
 const FILE_BYTES: u64 = 1 << 20;
 /// The longest record, in bytes.
 pub const MAX_RECORD: usize = 1 << 20;
@@ -34,11 +35,11 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct Outbox {
     directory: PathBuf,
-    /// The most bytes of all files.
+    /// The most bytes of all files together.
     most: u64,
-    /// From the oldest on; records are appended to the last.
+    /// The oldest file first; records are appended to the last one.
     files: VecDeque<RecordFile>,
-    /// Locked as long as this process has the queue.
+    /// The lock file, locked as long as this process has the queue open.
     _lock: File,
 }
 
@@ -47,21 +48,21 @@ pub struct Outbox {
 struct RecordFile {
     number: u64,
     file: File,
-    /// Where the first record begins that is not acknowledged.
+    /// The position of the first record that is not acknowledged.
     acknowledged: u64,
-    /// Where the last whole record ends.
+    /// The end of the last whole record.
     end: u64,
-    /// The records between the two.
+    /// The number of records between these positions.
     records: u64,
 }
 
-/// Why a queue cannot be opened.
+/// The reason why a queue cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process has it open.
     #[error("another process has it")]
     Taken,
-    /// The system does not let it be read or written, or it holds something else.
+    /// Its files cannot be read or written, or one of them is no file of a queue.
     #[error("{0}")]
     Failed(#[from] io::Error),
 }
@@ -69,8 +70,8 @@ pub enum OpenError {
 // === impl Outbox ===
 
 impl Outbox {
-    /// Opens the queue in `directory`, which is made if it is missing; its files have at most `most` bytes together. The
-    /// number beside it is of the bytes that were cut off, since they are no whole records.
+    /// Opens the queue in `directory`, which is created if it is missing; its files have at most `most` bytes together. The
+    /// number beside the queue counts the bytes that were cut off because they are no whole record.
     pub fn open(directory: &Path, most: u64) -> Result<(Self, u64), OpenError> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let lock = private().create(true).truncate(false).open(directory.join(LOCK))?;
@@ -98,7 +99,7 @@ impl Outbox {
         Ok((outbox, cut))
     }
 
-    /// How many records are not acknowledged.
+    /// The number of records that are not acknowledged.
     pub fn len(&self) -> u64 {
         self.files.iter().map(|file| file.records).sum()
     }
@@ -108,15 +109,15 @@ impl Outbox {
         self.len() == 0
     }
 
-    /// How many bytes its files have.
+    /// The size of all files in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.end).sum()
     }
 
-    /// Puts records behind the last one, in their order, and returns how many there was room for: the first that finds none is
-    /// left out, and all behind it. They are on disk then.
+    /// Appends records in their order, and returns how many fit: the first record that does not fit is left out, and so are
+    /// all behind it. The appended records are on disk when this function returns.
     ///
-    /// Errors: one of them cannot be written; those before it may be in the queue.
+    /// Errors: a record cannot be written; the records before it may be in the queue.
     pub fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r [u8]>) -> io::Result<usize> {
         let mut taken: usize = 0;
         for record in records {
@@ -140,7 +141,7 @@ impl Outbox {
 
     /// The oldest records that are not acknowledged: `most` at most.
     ///
-    /// Errors: they cannot be read any more.
+    /// Errors: the records cannot be read.
     pub fn batch(&self, most: usize) -> io::Result<Vec<Vec<u8>>> {
         let mut batch = Vec::new();
         for file in &self.files {
@@ -154,7 +155,7 @@ impl Outbox {
         Ok(batch)
     }
 
-    /// The `count` oldest records are not needed any more.
+    /// Acknowledges the `count` oldest records.
     pub fn acknowledge(&mut self, count: usize) -> io::Result<()> {
         let mut left = count;
         for file in &mut self.files {
@@ -171,7 +172,7 @@ impl Outbox {
         self.drop_acknowledged()
     }
 
-    /// Removes the files that nobody needs any more.
+    /// Removes the oldest files as long as all their records are acknowledged.
     fn drop_acknowledged(&mut self) -> io::Result<()> {
         while let Some(file) = self.files.front().filter(|file| file.records == 0) {
             fs::remove_file(self.path_of(file.number))?;
@@ -198,13 +199,13 @@ impl Outbox {
 // === impl RecordFile ===
 
 impl RecordFile {
-    /// Opens a file that there is, and cuts off what is no whole record; the number is of those bytes.
+    /// Opens an existing file, and cuts off the bytes at its end that are no whole record; returns their number too.
     fn open(number: u64, path: &Path) -> io::Result<(Self, u64)> {
         let file = private().open(path)?;
         let length = file.metadata()?.len();
         let mut begin = [0; BEGIN as usize];
         if length < BEGIN {
-            // killed while it was made
+            // a process was killed while it created the file
             file.write_all_at(&[*MARK, BEGIN.to_le_bytes()].concat(), 0)?;
             file.set_len(BEGIN)?;
         }
@@ -229,10 +230,10 @@ impl RecordFile {
         Ok((opened, cut))
     }
 
-    /// Writes a record with its head.
+    /// Appends a record with its head.
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         if let Err(error) = self.file.write_all_at(bytes, self.end) {
-            // what is left of it would be in the way of those to come
+            // a partial record would stay in front of the next ones
             drop(self.file.set_len(self.end));
             return Err(error);
         }
@@ -241,7 +242,7 @@ impl RecordFile {
         Ok(())
     }
 
-    /// The record at a position, and where it ends.
+    /// The record at a position, and its end.
     fn record(&self, at: u64) -> io::Result<(Vec<u8>, u64)> {
         let mut head = [0; HEAD];
         self.file.read_exact_at(&mut head, at)?;
@@ -257,7 +258,7 @@ impl RecordFile {
         }
     }
 
-    /// Where the record ends that begins at a position.
+    /// The end of the record that begins at a position.
     fn behind(&self, at: u64) -> io::Result<u64> {
         let mut length = [0; LENGTH];
         self.file.read_exact_at(&mut length, at)?;
@@ -271,7 +272,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// What stands in front of a record.
+/// The head of a record: its length and its hash.
 fn head_of(record: &[u8]) -> io::Result<[u8; HEAD]> {
     let length = u32::try_from(record.len()).ok().filter(|_| record.len() <= MAX_RECORD);
     let length = length.ok_or_else(|| io::Error::other("a record is longer than 1 MiB"))?;

@@ -1,7 +1,7 @@
-//! Panics, which no code here means to have: they end what they happen in and nothing beside it.
+//! Containment of panics, which are always bugs: a panic ends the request or the task in which it happens, nothing else.
 //!
-//! A filter that panics ends its request ([`catch_panic`]), a task that is to go on begins anew ([`restart_on_panic`]). Tests make them
-//! panic at [`failpoint`]s.
+//! A panic while a request is served ends that request ([`catch_panic`]); a task that has to keep running starts again
+//! ([`restart_on_panic`]). Tests cause panics at [`failpoint`]s.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,15 +9,16 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// It panicked, which has been told and counted where panics are.
+/// The error of work that panicked. The panic hook has already logged and counted the panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it panicked")]
 pub struct Panicked;
 
-/// How long a task that panicked pauses before it begins anew: it may panic again at once.
+/// The pause before a task that panicked starts again, because it may panic again at once.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What comes of `work`, also if it panics. What it held is given back then; what it was changing may be half changed.
+/// Runs `work` and catches its panic. A panic drops the values that `work` owns; data that it was changing may be half
+/// changed.
 pub async fn catch_panic<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     let mut work = pin!(work);
     poll_fn(|task| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(task))) {
@@ -28,21 +29,21 @@ pub async fn catch_panic<T>(work: impl Future<Output = T>) -> Result<T, Panicked
     .await
 }
 
-/// Does what `begin` begins, until that ends otherwise than by a panic.
+/// Runs the task that `begin` starts, and starts it again after each panic, until it ends without one.
 pub async fn restart_on_panic<W: Future<Output = ()>>(begin: impl FnMut() -> W) {
     restart_on_panic_after(PAUSE, begin).await;
 }
 
 async fn restart_on_panic_after<W: Future<Output = ()>>(pause: Duration, mut begin: impl FnMut() -> W) {
-    // that it begins may panic as well
+    // `begin` itself may panic too
     while catch_panic(async { begin().await }).await == Err(Panicked) {
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Panics if a test wants it to: if there is a file `name` in the directory that the environment variable
-/// `TOLLGATE_FAILPOINTS` names, once for each such file. Only programs that are built with debug assertions do; in
-/// others there is nothing here.
+/// Panics if a test asks for it: if there is a file `name` in the directory that the environment variable
+/// `TOLLGATE_FAILPOINTS` names. The file is removed, so that each file causes one panic. Only builds with debug
+/// assertions do this.
 #[cfg(debug_assertions)]
 #[track_caller]
 pub fn failpoint(name: &str) {
@@ -56,7 +57,7 @@ pub fn failpoint(name: &str) {
     }
 }
 
-/// Nothing: this is no build for tests.
+/// Does nothing: this build has no debug assertions.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub const fn failpoint(_name: &str) {}

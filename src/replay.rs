@@ -1,9 +1,10 @@
-//! Plays access logs through the gateway's rules on the time of the log: who would have been limited.
+//! Plays access logs through the gateway's rules, on the time of the log, and reports which requests the limits would deny.
 //!
-//! `logs (source, lines) -> records (common, json) -> spread -> reorder (reading) -> way -> (report | decisions) -> render`
+//! `logs (source, lines) -> records (common, json) -> spread -> reorder (reading) -> replayer
+//! -> (report | decisions) -> render`
 //!
-//! The states are a store's own on a virtual clock, and everything that decides is the gateway's (see `way`). Memory is
-//! bounded but for the keys: lines are looked at one by one, and reports count.
+//! A store of the replay's own, on a virtual clock, keeps the states; the gateway's code decides (see `replayer`). Memory
+//! grows with the keys only: the replay reads one line at a time, and reports keep counts.
 
 mod common;
 pub mod compare;

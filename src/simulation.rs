@@ -1,4 +1,4 @@
-//! Runs limits on a virtual clock: what a rule would decide on given traffic, without a gateway, a clock or a store.
+//! Runs limits on a virtual clock: decides given traffic by a rule, without a gateway, a real clock or a store.
 //!
 //! `traffic (trace | arrivals) -> run -> (rows | report | series) -> (csv | table | json | picture)`
 //!
@@ -27,7 +27,7 @@ use trace::TraceError;
 /// The parameter that `set_rate` changes.
 const RATE: &str = "rate";
 
-/// What is simulated: one limit, for one plan.
+/// The limit to simulate, for one plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
     /// The limit's name, for headings and error messages.
@@ -58,9 +58,9 @@ impl Subject {
         self.rate().or_else(|| Rate::new(policy.quota, policy.window?))
     }
 
-    /// [`Subject::rule`], with states in units that those of `old` are whole numbers of too: what carries over from
-    /// `old` is not rounded, however often the rate changes. `None` where such units would be too small, and for what
-    /// is defined in doubles, where 20/2s need not be 10/s to the last bit.
+    /// [`Subject::rule`], with a unit for states that divides the unit of `old`: states carry over from `old` without
+    /// rounding, however often the rate changes. `None` if such a unit would be too small, and for algorithms that are
+    /// defined in doubles, where 20/2s and 10/s may differ in the last bit.
     fn rule_in_units_of(&self, old: &Rule) -> Option<Rule> {
         if matches!(self.algorithm, AlgorithmName::SmoothBursty | AlgorithmName::SmoothWarmingUp) {
             return None;
@@ -71,7 +71,7 @@ impl Subject {
         self.algorithm.build(&arguments).ok()
     }
 
-    /// Sets `rate`; `false`, and nothing changed, where the algorithm has no such parameter.
+    /// Sets `rate`. Returns `false` and changes nothing if the algorithm has no such parameter.
     fn set_rate(&mut self, rate: Rate) -> bool {
         let known = self.algorithm.parameters().iter().any(|parameter| parameter.name == RATE);
         if known {
@@ -81,16 +81,16 @@ impl Subject {
     }
 }
 
-/// A key of the traffic, numbered from 0 in the order of first sight.
+/// A key of the traffic, numbered from 0 in the order of the keys' first requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyNumber(pub usize);
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrival {
-    /// When; never before the arrival before it.
+    /// The time, never before that of the arrival before it.
     pub at: Nanos,
-    /// Whose.
+    /// The key of the request.
     pub key: KeyNumber,
     /// How many tokens it asks for.
     pub cost: Cost,
@@ -106,7 +106,7 @@ pub trait Traffic {
     /// The name of a key that an arrival has shown.
     fn key(&self, key: KeyNumber) -> &[u8];
 
-    /// Where the last arrival came from, for error messages: the line of a file, or the number of the request from 1.
+    /// The place of the last arrival, for error messages: the line in a file, or the number of the request, from 1.
     fn line(&self) -> u64;
 }
 
@@ -119,9 +119,9 @@ pub enum SimulationError {
     /// A limit cannot do what the traffic asks of it.
     #[error("line {line}: {source}")]
     Run {
-        /// Of the trace.
+        /// The line of the trace.
         line: u64,
-        /// What it is.
+        /// The error of the limit.
         source: RunError,
     },
     /// The result cannot be written.
@@ -129,8 +129,8 @@ pub enum SimulationError {
     Write(#[from] io::Error),
 }
 
-/// Gives all of `traffic` to every run, row by row, and shows each decision to `seen` (the traffic, for the key's
-/// name; the run's number; the request; what became of it). Nothing is kept of what has been shown.
+/// Gives all of `traffic` to every run, request by request, and passes each decision to `seen` (the traffic, for the
+/// key's name; the run's number; the request; its outcome). Keeps no request after that.
 pub fn drive(
     traffic: &mut dyn Traffic,
     runs: &mut [Run],

@@ -1,23 +1,23 @@
-//! Values that every worker writes, in one stripe for each worker, so that cores do not take cache lines from each other.
-//! Readers put the stripes together.
+//! Values that every worker writes, in one stripe for each worker, so that cores do not contend for cache lines. Readers
+//! combine the stripes.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
-/// More workers than this share stripes: each stripe of each counter takes a cache line.
+/// The most stripes, because each stripe of each counter takes a cache line. More workers than this share stripes.
 const MAX_STRIPES: usize = 16;
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// From here on the calling thread writes the stripe of `worker`. Threads that never call this write the first one.
+/// Makes the calling thread write the stripe of `worker`. Threads that never call this write the first one.
 pub fn enter(worker: usize) {
     CURRENT.set(worker % count());
 }
 
-/// How many stripes there are.
+/// The number of stripes.
 pub fn count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| available_parallelism().map_or(1, |cores| cores.get().min(MAX_STRIPES)))

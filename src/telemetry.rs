@@ -1,4 +1,4 @@
-//! Metrics and logs: what tollgate tells the people who operate it.
+//! Metrics and logs for the operators of tollgate.
 //!
 //! Every metric is registered here, in a registry of its own, under the names in [`names`]. Label values come from the
 //! configuration, never from a client. Handles are resolved when a ruleset comes into force ([`meters::Meters`]), so
@@ -44,10 +44,10 @@ pub use store::StoreUsage;
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
 
-/// What is kept of requests that do not simply pass, for those who look at a gateway while it runs.
+/// The denials, delays and diversions that the gateway keeps for operators who look at it while it runs.
 #[derive(Debug, Default)]
 pub struct DenialRecorder {
-    /// Who is denied most.
+    /// The keys that are denied most.
     pub offenders: Offenders,
     /// The last denials.
     pub recent: Recent,
@@ -70,11 +70,11 @@ pub struct Telemetry {
     limit_near: HotCounterVec,
     limit_warnings: HotCounterVec,
     limit_bans: HotCounterVec,
-    /// What is counted of messages to the webhook.
+    /// The metrics of messages to the webhook.
     pub webhook: QueueMetrics,
-    /// What is counted of usage events.
+    /// The metrics of usage events.
     pub usage_events: QueueMetrics,
-    /// What is counted of spans.
+    /// The metrics of spans.
     pub spans: DeliveryMetrics,
     limit_utilization: HotHistogramVec,
     limit_wait: HotHistogramVec,
@@ -91,7 +91,7 @@ pub struct Telemetry {
     upstream_pending: IntGaugeVec,
     upstream_ejections: IntCounterVec,
     upstream_refused: IntCounterVec,
-    /// Reloads that came into force or were refused.
+    /// Reloads, by result.
     reloads: IntCounterVec,
     last_reload_successful: IntGauge,
     last_reload_success: Gauge,
@@ -99,27 +99,27 @@ pub struct Telemetry {
     configured: Configured,
     state_restores: IntCounterVec,
     state_snapshots: IntCounterVec,
-    /// When the last one was begun, how long it took, and its size.
+    /// The last snapshot: the time at which it began, its duration and its size.
     state_last: [Gauge; 3],
     upgrade_failures: IntCounter,
     panics: IntCounter,
     log_lines_dropped: IntCounterVec,
-    /// The keys that were denied most, and by how much that may be too high.
+    /// The counts of the keys that were denied most, and by how much these may be too high.
     top_denied: [IntGaugeVec; 2],
-    /// Held while what is told of one configuration takes the place of another's: a scrape sees exactly one.
+    /// Held while the metrics of one configuration replace those of another: a scrape sees exactly one configuration.
     exchange: Arc<Mutex<()>>,
 }
 
-/// How full one limit's table is, as shown at a scrape.
+/// The usage of one limit's table, as a scrape shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct TableUsage<'a> {
     /// The limit's name.
     pub limit: &'a str,
-    /// Keys remembered.
+    /// The keys in the table.
     pub keys: u64,
-    /// Keys that may be remembered.
+    /// The most keys that the table may hold.
     pub max_keys: u64,
-    /// Keys forgotten so far, by reason.
+    /// Keys evicted so far, by reason.
     pub evicted: [(&'static str, u64); 3],
 }
 
@@ -209,7 +209,7 @@ impl Telemetry {
         Ok(telemetry)
     }
 
-    /// The text exposition format.
+    /// All metrics in Prometheus' text exposition format.
     pub fn render(&self) -> Result<String, prometheus::Error> {
         let exchange = self.exchange.lock();
         for (log, lines) in logging::dropped() {
@@ -220,7 +220,7 @@ impl Telemetry {
         TextEncoder::new().encode_to_string(&families)
     }
 
-    /// A configuration came into force at `now`; `hash` is of its text.
+    /// A configuration came into force at `now`; `hash` is the hash of its text.
     pub fn reload_applied(&self, ruleset: &Ruleset, hash: &str, now: Nanos) {
         let exchange = self.exchange.lock();
         self.config_info.reset();
@@ -230,7 +230,7 @@ impl Telemetry {
         self.reload_ended("success", now);
     }
 
-    /// A configuration that was read at `now` is the one that is in force already.
+    /// The configuration that was read at `now` is already in force.
     pub fn reload_unchanged(&self, now: Nanos) {
         self.reload_ended("unchanged", now);
     }
@@ -247,12 +247,12 @@ impl Telemetry {
         self.last_reload_successful.set(0);
     }
 
-    /// What the process began with.
+    /// The process began, and the restore of its state had this result.
     pub fn state_recovered(&self, result: &str) {
         self.state_restores.with_label_values(&[result]).inc();
     }
 
-    /// A snapshot was written, begun `at` that time.
+    /// A snapshot was written, which began at the time `at`.
     #[expect(clippy::cast_precision_loss, reason = "a report")]
     pub fn state_written(&self, at: Nanos, took: Nanos, bytes: u64) {
         self.state_snapshots.with_label_values(&["success"]).inc();
@@ -267,13 +267,13 @@ impl Telemetry {
         self.state_snapshots.with_label_values(&["failure"]).inc();
     }
 
-    /// No process has taken over.
+    /// An upgrade failed: no new process took over.
     pub fn upgrade_failed(&self) {
         self.upgrade_failures.inc();
     }
 
-    /// Counts and tells panics of all threads from here on. What they say is told only where it was written in the
-    /// program: the rest may be a client's, or a secret.
+    /// Counts and logs the panics of all threads from now on. Logs a panic's message only if it is a literal in the program:
+    /// another message may contain a client's data, or a secret.
     pub fn watch_panics(&self) {
         let panics = self.panics.clone();
         std::panic::set_hook(Box::new(move |panic| {
@@ -287,7 +287,7 @@ impl Telemetry {
 
     /// Drops the series of routes, limits, plans and upstreams that are in none of `rulesets`.
     ///
-    /// To be called when no request is handled any more under another ruleset: it would count where nobody looks.
+    /// The caller makes sure that no request runs under another ruleset: it would count on series that are gone.
     pub fn retain(&self, rulesets: &[&Ruleset]) {
         let wanted = series::NamedSeries::of(rulesets);
         let keep = |labels: &series::Labels<'_>| wanted.has(labels);
@@ -314,7 +314,7 @@ impl Telemetry {
         series::retain(&self.upstream_refused, keep);
     }
 
-    /// How full the tables are, to be called before [`Telemetry::render`].
+    /// Sets the usage of a limit's table. The caller does this before [`Telemetry::render`].
     pub fn set_table_usage(&self, usage: &TableUsage<'_>) {
         self.limit_keys.with_label_values(&[usage.limit]).set(shown(usage.keys));
         self.limit_keys_max.with_label_values(&[usage.limit]).set(shown(usage.max_keys));
@@ -323,22 +323,22 @@ impl Telemetry {
         }
     }
 
-    /// There is a store that nodes share, whose calls end with one of `results`: what it is asked begins at zero.
+    /// Nodes share a store, whose calls end with one of `results`: the series of these calls begin at zero.
     pub fn store_expected(&self, results: impl Iterator<Item = &'static str> + Clone) {
         self.store.expect(results);
     }
 
-    /// A store was asked for `op`, with this result, and took this long.
+    /// A call to a store for `op` ended with this result, and took this long.
     pub fn store_called(&self, op: &str, result: &str, took: Nanos) {
         self.store.called(op, result, took);
     }
 
-    /// A call charged this many requests.
+    /// A call to a store charged this many requests.
     pub fn store_charged(&self, requests: u64) {
         self.store.charged(requests);
     }
 
-    /// How what nodes share stands, to be called before [`Telemetry::render`].
+    /// Sets the state of the store that nodes share. The caller does this before [`Telemetry::render`].
     pub fn set_store_usage(&self, usage: &StoreUsage) {
         self.store.set(usage);
         self.cluster_members.set(shown(usage.nodes));
@@ -354,13 +354,13 @@ impl Telemetry {
         self.sources.service_asked(result, took);
     }
 
-    /// How the sources stand, in place of those before, and how many rows of customers are left out; to be called before
+    /// Replaces the sources and their state, and sets how many rows of customers are left out. The caller does this before
     /// [`Telemetry::render`].
     pub fn set_sources(&self, sources: impl Iterator<Item = SourceUsage>, refused_rows: usize) {
         self.sources.set(sources, refused_rows);
     }
 
-    /// Who was denied most, in place of whoever it was before; to be called before [`Telemetry::render`].
+    /// Replaces the keys that were denied most. The caller does this before [`Telemetry::render`].
     pub fn set_top_denied<'o>(&self, offenders: impl Iterator<Item = &'o Offender>) {
         let [denied, errors] = &self.top_denied;
         denied.reset();
@@ -377,14 +377,15 @@ impl Telemetry {
         self.cluster.asked(peer, result, took);
     }
 
-    /// How the cluster stands, to be called before [`Telemetry::render`] and after [`Telemetry::set_store_usage`].
+    /// Sets the state of the cluster. The caller does this before [`Telemetry::render`] and after
+    /// [`Telemetry::set_store_usage`].
     pub fn set_cluster_usage(&self, usage: &ClusterUsage) {
         self.cluster.set(usage);
         self.cluster_members.set(i64::try_from(usage.members).unwrap_or(i64::MAX));
     }
 
-    /// How many nodes of an upstream are healthy, and how many requests wait for room there if it has not any number, to be
-    /// called before [`Telemetry::render`].
+    /// Sets how many nodes of an upstream are healthy, and how many requests wait for room there (`None` if the upstream has
+    /// no bound). The caller does this before [`Telemetry::render`].
     pub fn set_upstream(&self, upstream: &str, healthy: usize, pending: Option<u64>) {
         self.upstream_healthy.with_label_values(&[upstream]).set(i64::try_from(healthy).unwrap_or(i64::MAX));
         if let Some(pending) = pending {
@@ -398,7 +399,7 @@ fn raise(counter: &IntCounter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
 }
 
-/// As a gauge has it.
+/// A number as the value of a gauge.
 fn shown(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

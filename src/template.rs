@@ -1,4 +1,4 @@
-//! Texts with denial of a denial in them, like `{{ retry_after }}`: compiled and tried out when they are loaded.
+//! Text templates with values of a denial, like `{{ retry_after }}`: compiled and tried on samples when they are loaded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context};
 
-/// A compiled text. What stands for a particular is escaped as its kind asks.
+/// A compiled text template. Its values are escaped as its [`TextKind`] requires.
 #[derive(Clone)]
 pub struct Template {
     environment: Arc<Environment<'static>>,
@@ -15,69 +15,69 @@ pub struct Template {
     kind: TextKind,
 }
 
-/// What a text is, and so how values are written in it.
+/// The format of a text, which decides how values are written in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextKind {
-    /// As they are; nothing where there is no value.
+    /// Plain text: values are not escaped; a missing value is empty.
     Plain,
-    /// With HTML's special characters as entities; nothing where there is no value.
+    /// HTML: special characters of values become entities; a missing value is empty.
     Html,
-    /// As within the quotes of a JSON string, so the quotes are the template's; `null` where there is no value.
+    /// JSON: values are escaped as inside a JSON string, and the template writes the quotes; a missing value is `null`.
     Json,
-    /// The value of a header field, in one line; as in [`TextKind::Plain`].
+    /// The value of a header field, in one line; values are written as in [`TextKind::Plain`].
     Field,
 }
 
-/// What a template can tell of a denial.
+/// The values of a denial that a template can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DenialContext<'a> {
-    /// The limit that denies, where there are several the one that denies for longest.
+    /// The limit that denies; if there are several, the one that denies for longest.
     pub limit: &'a str,
     /// The caller's plan.
     pub plan: Option<&'a str>,
     /// The route.
     pub route: &'a str,
-    /// The caller's own name; none for a caller without a credential.
+    /// The customer's name; none for a caller without a credential.
     pub customer: Option<&'a str>,
     /// The most that the limit admits at once, in tokens.
     pub quota: u64,
-    /// The time in which a spent quota is whole again, in seconds; none where time does not bring it back.
+    /// The seconds in which a spent quota is full again; none if it does not refill with time.
     pub window: Option<u64>,
     /// The tokens that are left.
     pub remaining: u64,
-    /// Seconds until the same request would be admitted, at least 1; none where no wait helps.
+    /// Seconds until the same request would be admitted, at least 1; none if no wait helps.
     pub retry_after: Option<u64>,
-    /// Seconds until the quota is whole again.
+    /// Seconds until the quota is full again.
     pub reset: u64,
-    /// The status of the answer.
+    /// The status of the response.
     pub status: u16,
-    /// What happened, in a few words.
+    /// A short description of the denial.
     pub title: &'a str,
-    /// What to do about it.
+    /// Advice for the client, like `Retry in 1 second.`
     pub detail: &'a str,
 }
 
 /// Why a text is not a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTemplate {
-    /// It is not written as templates are.
+    /// Its syntax is wrong.
     #[error("{0}")]
     Syntax(String),
-    /// It names something that no denial has.
+    /// It uses a name that no denial has.
     #[error("`{0}` is not known")]
     Unknown(String),
-    /// It fails for some denials.
+    /// Rendering fails for some denials.
     #[error("{0}")]
     Fails(String),
-    /// What comes out is not JSON.
+    /// The rendered text is not JSON.
     #[error("{0}")]
     NotJson(String),
-    /// What comes out is not the value of a header field.
+    /// The rendered text is not a valid value of a header field.
     #[error("it holds characters that no header field may hold")]
     NotAField,
 }
 
-/// How many steps a template may take: more than any that ends.
+/// The most steps of one rendering, so that a template with long loops fails.
 const MOST_STEPS: u64 = 10_000;
 
 /// The name that the only template of an environment has.
@@ -86,7 +86,7 @@ const NAME: &str = "";
 // === impl Template ===
 
 impl Template {
-    /// Compiles `source` and tries it on denials of every sort.
+    /// Compiles `source` and tries it on sample denials of every kind.
     pub fn compile(source: String, kind: TextKind) -> Result<Self, InvalidTemplate> {
         let mut environment = Environment::empty();
         let mut syntax = SyntaxConfig::builder();
@@ -104,14 +104,14 @@ impl Template {
         Ok(template)
     }
 
-    /// `text` as the source of a template that stands for it.
+    /// The source of a template that renders exactly `text`.
     pub fn literal(text: &str) -> String {
         text.replace('{', "{{ '{' }}")
     }
 
     /// The text for one denial.
     ///
-    /// Errors: the template fails for this denial, in a way that no sample showed; or what comes out is not JSON.
+    /// Errors: the template fails for this denial, in a way that no sample showed; or the rendered text is not JSON.
     pub fn render(&self, denial: &DenialContext<'_>) -> Result<String, InvalidTemplate> {
         let template = self.environment.get_template(NAME);
         let rendered = template.and_then(|template| template.render(denial.to_value()));
@@ -139,7 +139,7 @@ impl Template {
 
     fn try_on(&self, sample: &DenialContext<'_>) -> Result<(), InvalidTemplate> {
         let text = self.render(sample)?;
-        // a customer's name may be anything; a field that it spoils is left out
+        // a customer's name may hold any character; the response leaves out a field that becomes invalid by it
         let fine = self.kind != TextKind::Field || sample.customer == HOSTILE || is_field_value(&text);
         if fine { Ok(()) } else { Err(InvalidTemplate::NotAField) }
     }
@@ -154,7 +154,7 @@ impl PartialEq for Template {
 impl Eq for Template {}
 
 impl fmt::Debug for Template {
-    /// The text may hold what is nobody's business.
+    /// Omits the text, which may be confidential.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Template").field("kind", &self.kind).finish_non_exhaustive()
     }
@@ -164,7 +164,7 @@ fn is_field_value(text: &str) -> bool {
     http::HeaderValue::from_str(text).is_ok()
 }
 
-/// Line and reason.
+/// The line and the reason of an error.
 fn description(error: &Error) -> String {
     let reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
@@ -192,10 +192,10 @@ fn write_value(out: &mut Output<'_>, value: &Value, kind: TextKind) -> Result<()
 
 // === impl DenialContext ===
 
-/// A name with everything in it that means something to somebody.
+/// A name with characters that are special in HTML, JSON, templates or header fields.
 const HOSTILE: Option<&str> = Some("\"\\</script>&'{{ limit }}\n\t\u{0}\u{2028}é");
 
-/// Denials of every sort: all there is to say, next to nothing, and names that want to be escaped.
+/// Sample denials: one with all values, one with as few as possible, and one with names that need escaping.
 const SAMPLES: [DenialContext<'static>; 3] = [
     DenialContext {
         limit: "per-customer",
@@ -242,7 +242,7 @@ const SAMPLES: [DenialContext<'static>; 3] = [
 ];
 
 impl DenialContext<'_> {
-    /// What templates can name.
+    /// The names that templates can use.
     pub const NAMES: [&'static str; 12] = [
         "limit",
         "plan",

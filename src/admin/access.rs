@@ -1,4 +1,4 @@
-//! Who may use the admin listener for what: tokens for changes, and no sites of others in an operator's browser.
+//! Access to the admin listener: changes need a token, and other sites cannot use it through an operator's browser.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,26 +15,26 @@ use super::{PlainResponse, failure};
 use crate::gateway::facts;
 use crate::ruleset::key::sha256;
 
-/// What the configuration says of it.
+/// The configured access rules of the admin listener.
 #[derive(Clone, Debug, Default)]
 pub struct TokenRules {
-    /// What changes are asked for with; nothing can be changed without one.
+    /// The token that changes need; if there is none, every change is refused.
     pub token: Option<Token>,
-    /// The file to which changes are added; they go to the log without one.
+    /// The audit log's file; if there is none, changes are written to the gateway's log.
     pub audit_log: Option<PathBuf>,
-    /// What browsers may call this gateway, beside `localhost` and its addresses. Lower case, without a port.
+    /// Host names that browsers may use for this listener, besides `localhost` and IP addresses. Lower case, no port.
     pub hosts: Vec<String>,
-    /// Of so many keys that were denied most there are metrics.
+    /// How many of the keys denied most have metrics.
     pub top_denied_metrics: usize,
-    /// What may be replayed, if anything.
+    /// The logs and settings that `/v1/replay` may use, if any.
     pub replays: Option<Arc<ReplayTerms>>,
 }
 
-/// A secret that who asks for a change has to know. Kept as a hash.
+/// The secret that a caller needs for changes. Kept as a hash.
 #[derive(Clone)]
 pub struct Token([u8; 32]);
 
-/// What is in force.
+/// The access rules in force.
 #[derive(Debug)]
 pub struct Access(ArcSwap<TokenRules>);
 
@@ -44,14 +44,14 @@ impl Token {
         Self(sha256(text.as_bytes()))
     }
 
-    /// Whether `shown` is the same. Takes as long whatever they have in common.
+    /// Whether `shown` is this token. The comparison takes constant time.
     fn is(&self, shown: &[u8]) -> bool {
         self.0.ct_eq(&sha256(shown)).into()
     }
 }
 
 impl fmt::Debug for Token {
-    /// The hash of a token that was chosen badly gives it away.
+    /// Omits the hash: an attacker can guess a weak token from it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")
     }
@@ -63,37 +63,37 @@ const WRONG_TOKEN: &str =
     "changes need the token of this gateway, that in the file `admin.token_file`: `Authorization: Bearer TOKEN`";
 
 impl Access {
-    /// Under these terms.
+    /// Creates access rules from `terms`.
     pub fn new(terms: TokenRules) -> Self {
         Self(ArcSwap::from_pointee(terms))
     }
 
-    /// Under these terms from here on.
+    /// Replaces the rules in force by `terms`.
     pub fn follow(&self, terms: TokenRules) {
         self.0.store(terms.into());
     }
 
-    /// How many keys have metrics.
+    /// How many of the keys denied most have metrics.
     pub(super) fn top_denied_metrics(&self) -> usize {
         self.0.load().top_denied_metrics
     }
 
-    /// The file to which changes are added, if there is one.
+    /// The audit log's file, if there is one.
     pub(super) fn audit_log(&self) -> Option<PathBuf> {
         self.0.load().audit_log.clone()
     }
 
-    /// What may be replayed, if anything.
+    /// The logs and settings that `/v1/replay` may use, if any.
     pub(super) fn replays(&self) -> Option<Arc<ReplayTerms>> {
         self.0.load().replays.clone()
     }
 
-    /// Whether changes can be asked for at all.
+    /// Whether changes are possible at all, that is, whether a token is configured.
     pub(super) fn takes_changes(&self) -> bool {
         self.0.load().token.is_some()
     }
 
-    /// Refuses a change that is asked for without the token.
+    /// Refuses a request without the token.
     pub(super) fn check_token(&self, head: &RequestHeader) -> Result<(), PlainResponse> {
         let terms = self.0.load();
         let Some(token) = &terms.token else { return Err(failure(StatusCode::FORBIDDEN, NO_TOKEN)) };
@@ -106,8 +106,8 @@ impl Access {
         }
     }
 
-    /// Refuses what other sites have an operator's browser ask for. `is_for_browsers`: the page and what it asks for,
-    /// which is also refused under names that anybody could have lead here.
+    /// Refuses requests that another site makes through an operator's browser. `is_for_browsers`: the request is for the
+    /// page or the API; it is also refused under a host name that an attacker can point at this listener (DNS rebinding).
     pub(super) fn check_site(&self, head: &RequestHeader, is_for_browsers: bool) -> Result<(), PlainResponse> {
         let host = text(head, &header::HOST);
         if is_for_browsers && !host.is_some_and(|host| self.is_own(host)) {
@@ -133,7 +133,7 @@ impl Access {
         }
     }
 
-    /// Whether nobody but the operator can have this name lead here.
+    /// Whether only the operator can make this host name resolve to this listener.
     fn is_own(&self, host: &str) -> bool {
         let Ok((name, _)) = facts::canonical_host(host) else { return false };
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
@@ -144,7 +144,7 @@ impl Access {
 const BEARER: &[u8] = b"Bearer ";
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The only value of a header field; `None` where there is none, `Some("")` where there are several or it is no text.
+/// The only value of a header field; `None` if it is absent, `Some("")` if there are several or the value is not text.
 fn text<'h>(head: &'h RequestHeader, name: &HeaderName) -> Option<&'h str> {
     let mut values = head.headers.get_all(name).iter();
     match (values.next(), values.next()) {

@@ -1,4 +1,4 @@
-//! Who changed what over the admin port: a line of JSON for each change, and for attempts without the token. No line holds a
+//! The audit log of the admin port: a line of JSON for each change, and for attempts without the token. No line holds a
 //! token or a credential.
 
 use std::fs::{File, OpenOptions};
@@ -18,12 +18,12 @@ use crate::clock::Clock;
 use crate::customers::directory::is_key_id;
 use crate::units::Nanos;
 
-/// How many attempts without the token are written down in a second.
+/// The most attempts without the token that are logged in a second.
 const MOST_UNAUTHORIZED: u32 = 10;
-/// How much of a path is written down, in characters.
+/// The most characters of a path that are logged.
 const LONGEST_PATH: usize = 512;
 
-/// Somebody asks for a change.
+/// A request for a change: the client's address, the method and the path.
 pub(super) struct Attempt {
     peer: Option<String>,
     method: Method,
@@ -31,7 +31,7 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// What a request asks for, and where it comes from.
+    /// Reads the attempt from a request.
     pub(super) fn of(session: &ServerSession) -> Self {
         let head = session.req_header();
         Self {
@@ -42,14 +42,14 @@ impl Attempt {
     }
 }
 
-/// Writes changes down, in the file that the configuration names or in the log.
+/// Writes changes to the file that the configuration names, or else to the gateway's log.
 pub(super) struct Audit {
     access: Arc<Access>,
     clock: Arc<dyn Clock>,
     unauthorized: Mutex<Unauthorized>,
 }
 
-/// How many attempts without the token there were in the last second that had one.
+/// Bounds the lines for attempts without the token: counts those of the last second that had one.
 #[derive(Default)]
 struct Unauthorized {
     second: u64,
@@ -62,13 +62,13 @@ impl Audit {
         Self { access, clock, unauthorized: Mutex::default() }
     }
 
-    /// Whether a change that is made now can be written down. Errors: why not.
+    /// Checks that the audit log can be written now. Errors: why not.
     pub(super) fn check(&self) -> Result<(), String> {
         let unwritable = |error| format!("nothing is changed, because `admin.audit_log` cannot be written: {error}");
         self.access.audit_log().map_or(Ok(()), |path| opened(&path).map(drop).map_err(unwritable))
     }
 
-    /// Writes down what came of an attempt; `more` says what it was about.
+    /// Logs an attempt and its `result`; `more` holds details.
     pub(super) fn note(&self, attempt: &Attempt, result: &str, more: &Value) {
         let now = self.clock.wall();
         let Attempt { peer, method, path } = attempt;
@@ -95,7 +95,7 @@ impl Audit {
         }
     }
 
-    /// Writes down an attempt without the token, unless there are too many: those are counted in the next line.
+    /// Logs an attempt without the token. Attempts over the bound are not logged; the next line has their number.
     pub(super) fn note_unauthorized(&self, attempt: &Attempt) {
         if let Some(left_out) = self.unauthorized.lock().admit(self.clock.now()) {
             self.note(attempt, "unauthorized", &json!({ "left_out": left_out }));
@@ -104,7 +104,7 @@ impl Audit {
 }
 
 impl Unauthorized {
-    /// How many were left out since the last one that was written down; `None` where this one is left out as well.
+    /// The number of attempts left out since the last line; `None` if this attempt is left out too.
     fn admit(&mut self, now: Nanos) -> Option<u64> {
         let second = now.get() / Nanos::SECOND.get();
         if self.second != second {
@@ -119,7 +119,7 @@ impl Unauthorized {
     }
 }
 
-/// A path without what may be a key in place of the id of one.
+/// The path for the log. If the part for a key's id is no valid id, it is replaced, since it may be the key itself.
 fn shown(path: &str) -> String {
     let path: String = path.chars().take(LONGEST_PATH).collect();
     match path.strip_prefix("/v1/customers/").and_then(|rest| rest.rsplit_once("/keys/")) {
@@ -128,12 +128,12 @@ fn shown(path: &str) -> String {
     }
 }
 
-/// A moment on the wall clock in words, like `2027-12-31T18:00:00Z`.
+/// A wall-clock time as text, like `2027-12-31T18:00:00Z`.
 pub(super) fn moment(at: Nanos) -> String {
     Timestamp::from_nanosecond(at.get().into()).map(|at| at.to_string()).unwrap_or_default()
 }
 
-/// Opens the file to be added to, and makes one that only its owner may read where there is none.
+/// Opens the file for appending. If there is none, creates one that only its owner may read.
 fn opened(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }

@@ -1,4 +1,4 @@
-//! How the cluster stands, for `/status` and the metrics.
+//! The state of the cluster, for `/status` and the metrics.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, MigrationCounts, PeerReport, Report};
 use crate::telemetry::ClusterUsage;
 use crate::units::Nanos;
 
-/// For `/status`, at `now`.
+/// The cluster as `/status` shows it at `now`.
 pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
     let Report {
         own,
@@ -58,7 +58,7 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
     })
 }
 
-/// For the metrics.
+/// The cluster's numbers for the metrics.
 pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
     let Report {
         ring, members, peers, asked_under_other_ring, stood_in, alone, unfetched, moved, not_found, lost, ..

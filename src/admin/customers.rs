@@ -1,4 +1,4 @@
-//! `/v1/customers`: who the customers are, where tollgate may change that. All of it takes the token.
+//! `/v1/customers`: reads and changes customers, where tollgate may write the directory. Every request needs the token.
 
 use std::sync::Arc;
 
@@ -17,26 +17,26 @@ use crate::customers::directory::{Change, ChangeError, Changed, GroupTable, NewK
 use crate::gateway::active_config::ActiveConfig;
 use crate::units::Nanos;
 
-/// How many names are listed where the question says nothing, and at most.
+/// How many names a list has by default, and at most.
 const LISTED: (usize, usize) = (100, 1_000);
-/// What a row says of its customer.
+/// The fields of a request that creates or changes a customer.
 const OF_CUSTOMERS: [&str; 5] = ["plan", "overrides", "time_zone", "suspended", "groups"];
-/// What a row says of a new key.
+/// The fields of a request that adds a key.
 const OF_KEYS: [&str; 2] = ["valid_until", "groups"];
 const OF_ROTATIONS: [&str; 2] = ["keep_old_seconds", "valid_until"];
 
-/// Whose turn it is to change customers: one change is made at a time.
+/// The lock for changes of customers: only one change runs at a time.
 #[derive(Debug, Default)]
-pub(super) struct Turn(Mutex<()>);
+pub(super) struct ChangeLock(Mutex<()>);
 
-/// What a path under `/v1/customers` leads to.
+/// The resource that a path under `/v1/customers` names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Target {
     All,
     Of(String, Part),
 }
 
-/// What of a customer a path leads to.
+/// The part of a customer that a path names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Whole,
@@ -46,7 +46,7 @@ pub(super) enum Part {
 }
 
 impl Target {
-    /// What `path` leads to, if it is such a path.
+    /// The resource that `path` names, if it is such a path.
     pub(super) fn of(path: &str) -> Option<Self> {
         let rest = path.strip_prefix("/v1/customers")?;
         if rest.is_empty() {
@@ -67,7 +67,7 @@ impl Target {
         Some(Self::Of(customer, of))
     }
 
-    /// The methods that it is asked with, as `Allow` lists them.
+    /// The methods that the resource accepts, as the `Allow` field lists them.
     pub(super) const fn methods(&self) -> &'static str {
         match self {
             Self::All => "GET, HEAD",
@@ -78,15 +78,15 @@ impl Target {
     }
 }
 
-/// A change that is asked for, and the key that is to be told once.
-struct Wanted {
+/// A requested change, and the new key, which only one response shows.
+struct RequestedChange {
     customer: String,
     change: Change,
     key: Option<String>,
 }
 
 impl Admin {
-    /// Answers a request for `target` that has shown the token. What is changed is written down.
+    /// Serves a request for `target` whose token was checked. Changes are written to the audit log.
     pub(super) async fn customers(
         &self,
         target: Target,
@@ -138,7 +138,7 @@ impl Admin {
         if !active.directory.is_writable() {
             return refused(&ChangeError::NotWritable);
         }
-        // looking through millions takes a while
+        // on another thread, because listing millions of names takes time
         let listed = tokio::task::spawn_blocking(move || {
             active.directory.table().map(|table| table.names(&after, limit.saturating_add(1)))
         });
@@ -154,14 +154,14 @@ impl Admin {
         }
     }
 
-    /// What a request asks for. Errors: what is wrong with its body.
+    /// The change that a request asks for. Errors: what is wrong with its body.
     fn wanted(
         &self,
         customer: String,
         part: Part,
         (method, is_new): (&Method, bool),
         body: &[u8],
-    ) -> Result<Wanted, String> {
+    ) -> Result<RequestedChange, String> {
         let active = self.gateway.active.load();
         let read = |allowed: &[&str]| terms(body, allowed, &active.groups);
         let made = || new_key().ok_or("the system gives no random numbers");
@@ -190,11 +190,15 @@ impl Admin {
             }
             Part::Key(id) => (Change::RemoveKey(id), None),
         };
-        Ok(Wanted { customer, change, key })
+        Ok(RequestedChange { customer, change, key })
     }
 
-    /// Makes a change, and answers when it is in force.
-    async fn change(&self, Wanted { customer, change, key }: Wanted, attempt: &Attempt) -> PlainResponse {
+    /// Makes a change, waits until it is in force, and responds; with 202 if it is not in force yet.
+    async fn change(
+        &self,
+        RequestedChange { customer, change, key }: RequestedChange,
+        attempt: &Attempt,
+    ) -> PlainResponse {
         let turn = self.turn.0.lock().await;
         let active = self.gateway.active.load_full();
         let changed = active.directory.change(&customer, change, &active.groups).await;
@@ -206,7 +210,7 @@ impl Admin {
                 let result = if is_unknown { "unknown" } else { "refused" };
                 self.audit.note(attempt, result, &json!({ "customer": customer, "reason": error.to_string() }));
                 return match key.filter(|_| is_unknown) {
-                    // it may be in force, and is told once
+                    // the change may be in force, and no later response shows the key
                     Some(key) => {
                         let answer = json!({ "error": error.to_string(), "key": key });
                         (StatusCode::SERVICE_UNAVAILABLE, JSON, format!("{answer:#}\n"))
@@ -216,7 +220,7 @@ impl Admin {
             }
         };
         let (before, after) = (view(&changed.before), view(&changed.after));
-        // at once: whoever asked may be gone before the change is in force
+        // logged now, because the client may disconnect before the change is in force
         self.audit.note(attempt, "done", &json!({ "customer": customer, "before": before, "after": after }));
         drop(turn);
         let key = key.filter(|key| {
@@ -237,7 +241,7 @@ impl Admin {
         (status, JSON, format!("{answer:#}\n"))
     }
 
-    /// Waits until a change is in force here; whether it is, and what keeps it from that.
+    /// Waits until a change is in force at this gateway. Returns whether it is, and the errors of a reload that refused it.
     async fn in_force(&self, changed: &Changed, active: &ActiveConfig) -> (bool, Option<Value>) {
         if let Some(is_in_force) = active.directory.follow(changed, &active.groups).await {
             return (is_in_force, None);
@@ -249,7 +253,7 @@ impl Admin {
     }
 }
 
-/// What is known of a customer, without its credentials.
+/// A customer as JSON, without its credentials.
 fn shown(customer: &str, rows: &[RowText], groups: &GroupTable) -> Value {
     let first = rows.first().cloned().unwrap_or_default();
     let text = |row: &RowText, column: &str| Some(row.get(column).to_owned()).filter(|text| !text.is_empty());
@@ -271,10 +275,10 @@ fn shown(customer: &str, rows: &[RowText], groups: &GroupTable) -> Value {
     })
 }
 
-/// What stands in columns after a change, as `body` says it with the fields in `allowed`. Errors: what is wrong with it.
+/// The new values of columns, from the fields of `body`; `allowed` are the known ones. Errors: what is wrong with `body`.
 fn terms(body: &[u8], allowed: &[&str], groups: &GroupTable) -> Result<Terms, String> {
     let body = if body.is_empty() { b"{}" } else { body };
-    // the library's own words about what is no object would show it
+    // the message of serde_json is not used, since it could quote the body
     let Ok(Value::Object(fields)) = serde_json::from_slice(body) else {
         return Err("the body is no JSON object".to_owned());
     };
@@ -309,7 +313,7 @@ fn terms(body: &[u8], allowed: &[&str], groups: &GroupTable) -> Result<Terms, St
     Ok(terms)
 }
 
-/// What stands in the columns of all levels where these groups are named.
+/// The values for the columns of all levels, from the groups that a request names.
 fn of_groups(mut named: Map<String, Value>, groups: &GroupTable) -> Result<Terms, String> {
     let of_level = |level: &Arc<str>| match named.remove(&**level) {
         Some(Value::String(group)) => Ok((level.to_string(), Some(group))),
@@ -323,7 +327,7 @@ fn of_groups(mut named: Map<String, Value>, groups: &GroupTable) -> Result<Terms
     }
 }
 
-/// A new key, and how a directory writes it.
+/// A new key, and its form in the `credential` column of a directory.
 fn new_key() -> Option<(String, String)> {
     let mut bytes = [0; 32];
     SystemRandom::new().fill(&mut bytes).ok()?;

@@ -1,4 +1,4 @@
-//! `POST /v1/keys/...`: one key, asked about and corrected; `POST /v1/charge`: what programs that are no proxies take.
+//! `POST /v1/keys/...` reads or corrects one key; `POST /v1/charge` charges keys for programs that are not proxies.
 
 use http::StatusCode;
 
@@ -8,7 +8,7 @@ use crate::gateway::explain::KeyAccount;
 use crate::gateway::keys::{BadKey, ChargeQuestion, KeyAnswer, KeyQuestion};
 use crate::store::{Amendment, Unamended};
 
-/// What is to be done with a key.
+/// The operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Peek,
@@ -18,7 +18,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// By the last part of the path.
+    /// The operation that the last part of the path names.
     pub(super) fn called(name: &str) -> Option<Self> {
         match name {
             "peek" => Some(Self::Peek),
@@ -30,12 +30,12 @@ impl Verb {
     }
 }
 
-/// Does it for the question in `body`.
+/// Does the operation on the key that `body` names.
 pub(super) async fn answer(gateway: &Gateway, verb: Verb, body: &[u8]) -> PlainResponse {
     done(gateway, verb, body).await.unwrap_or_else(|bad| refused(&bad))
 }
 
-/// Charges what the question in `body` says, or gives it back.
+/// Charges or refunds the tokens that `body` lists.
 pub(super) async fn charge(gateway: &Gateway, body: &[u8]) -> PlainResponse {
     let question = match ChargeQuestion::from_json(body) {
         Ok(question) => question,
@@ -95,7 +95,7 @@ async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<PlainRespons
     })
 }
 
-/// Who asked is not known, that somebody did is.
+/// Logs a change of a key over the admin port. The caller's name is not known.
 fn tell(answer: &KeyAnswer, change: &str) {
     let part = |part: &KeyAccount| format!("{}={}", part.part, part.value.as_deref().unwrap_or(""));
     let key: Vec<String> = answer.key.iter().map(part).collect();

@@ -1,4 +1,4 @@
-//! What goes on: routes and limits with their rates, who is denied most, and what happened last. As JSON.
+//! Live data as JSON: routes and limits with their rates, the keys denied most, and the last denials, delays and the like.
 
 use serde_json::{Value, json};
 
@@ -10,9 +10,9 @@ use crate::ruleset::{LimitId, PlanId};
 use crate::telemetry::history::{Activity, History, RequestRate};
 use crate::telemetry::meters::RequestTotals;
 use crate::telemetry::offenders::{Offender, Subject, Top};
-use crate::telemetry::recent::Happened;
+use crate::telemetry::recent::RecentDecision;
 
-/// How many offenders are shown.
+/// The most offenders in a response.
 const MOST_OFFENDERS: usize = 100;
 
 /// Routes, in the order of the configuration.
@@ -70,7 +70,7 @@ pub(super) fn limits(admin: &Admin, active: &ActiveConfig) -> Value {
     json!({ "limits": limits.collect::<Vec<_>>() })
 }
 
-/// Who was denied most in the last whole minute and in the one that runs.
+/// The keys that were denied most in the last whole minute and in the current one.
 pub(super) fn offenders(top: &Top) -> Value {
     let shown = top.offenders.iter().take(MOST_OFFENDERS).map(|offender| {
         let Offender { subject, denied, error } = offender;
@@ -88,8 +88,8 @@ pub(super) fn offenders(top: &Top) -> Value {
     })
 }
 
-/// The last requests that did not simply pass, the last first.
-pub(super) fn decisions((happened, left_out): &(Vec<Happened>, u64)) -> Value {
+/// The last requests with another outcome than `admitted`, the newest first.
+pub(super) fn decisions((happened, left_out): &(Vec<RecentDecision>, u64)) -> Value {
     let shown = happened.iter().map(|one| {
         let mut shown = subject_json(&one.subject);
         shown["timestamp_seconds"] = json!(one.at.as_secs_f64());
@@ -108,7 +108,7 @@ fn subject_json(subject: &Subject) -> Value {
     json!({ "limit": subject.limit, "key": key.collect::<Vec<_>>() })
 }
 
-/// Candidates only compare; nobody asked for them by name.
+/// Whether a limit is listed. A candidate is not listed: it is only compared with the limit in force.
 fn is_shown(limit: &&Limit) -> bool {
     limit.candidate_of.is_none()
 }
@@ -117,7 +117,7 @@ fn name(limit: &Limit) -> &str {
     &limit.name
 }
 
-/// What becomes of a request over the limit, in the word of the metrics.
+/// The outcome of a request over the limit, as the metrics name it.
 fn over(limit: &Limit) -> &'static str {
     match limit.over_limit {
         _ if limit.shadow => "shadow_denied",
@@ -128,7 +128,7 @@ fn over(limit: &Limit) -> &'static str {
     }
 }
 
-/// What each plan gets; one line without a plan where that is the same for all.
+/// The terms of each plan; one line without a plan if they are the same for all.
 fn plans(limit: &Limit, plans: &[String]) -> Vec<Value> {
     let line = |plan: Option<&str>, terms: PlanTerms| match terms {
         PlanTerms::Unlimited => json!({ "plan": plan, "terms": "unlimited", "quota": null, "window_seconds": null }),
@@ -182,7 +182,7 @@ fn of_limit(pace: &RequestRate) -> Value {
     })
 }
 
-/// What came in each of the last seconds, the last one last; empty where nothing did.
+/// The count of each of the last seconds, the newest last; empty if all counts are 0.
 fn series(activity: &Activity, of: impl Fn(&RequestTotals) -> u64) -> Vec<u64> {
     let looks: Vec<u64> = activity.looks.iter().map(of).collect();
     if looks.iter().all(|count| *count == 0) { Vec::new() } else { looks }

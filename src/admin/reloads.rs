@@ -1,4 +1,4 @@
-//! Asking for a reload, and how the last one went.
+//! Requests for reloads, and the result of the last reload.
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -6,13 +6,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::units::Nanos;
 
-/// How many that ask may wait for the reload before theirs; one reload answers all that wait.
+/// The most requests that wait while a reload runs; the next reload answers all of them.
 const MOST_WAITING: usize = 64;
 
-/// How many problems of the last attempt are shown.
+/// The most problems of the last attempt that `/status` shows, of each kind.
 const MOST_SHOWN: usize = 100;
 
-/// Why a configuration is read.
+/// The reason for reading a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// The process started.
@@ -26,7 +26,7 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// In a word.
+    /// The name in reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -37,40 +37,40 @@ impl Trigger {
     }
 }
 
-/// A configuration was read.
+/// One reading of the configuration.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// When it was begun.
+    /// When it began.
     pub at: Nanos,
     /// How long it took.
     pub took: Nanos,
-    /// Why.
+    /// The reason for it.
     pub trigger: Trigger,
-    /// What came of it.
+    /// The result.
     pub outcome: ReloadOutcome,
 }
 
-/// What came of reading a configuration.
+/// The result of reading a configuration.
 #[derive(Clone, Debug)]
 pub enum ReloadOutcome {
-    /// It is in force.
+    /// The configuration is in force now.
     Applied {
-        /// What is suspicious about it.
+        /// The warnings about it.
         warnings: Vec<String>,
-        /// What it means for the states of limits.
+        /// The effects of the change on the states of limits.
         notes: Vec<String>,
     },
-    /// It is the one that was in force already.
+    /// The configuration was in force already.
     Unchanged,
-    /// It is not in force, and nothing changed.
+    /// The configuration is refused; the one before stays in force.
     Refused {
-        /// Everything that is wrong with it.
+        /// All its errors.
         errors: Vec<String>,
     },
 }
 
 impl Attempt {
-    /// Whether what was read is in force.
+    /// Whether the configuration that was read is in force.
     pub const fn is_in_force(&self) -> bool {
         !matches!(self.outcome, ReloadOutcome::Refused { .. })
     }
@@ -98,22 +98,22 @@ impl Attempt {
         value
     }
 
-    /// Everything about it.
+    /// The attempt as JSON, with all lines.
     pub fn report(&self) -> Value {
         self.to_json(usize::MAX)
     }
 }
 
-/// Somebody who asks for a reload, and waits for how it went if there is a channel.
+/// A request for a reload; the caller waits for the result if there is a channel.
 #[derive(Debug)]
 pub struct ReloadRequest {
-    /// Why.
+    /// The reason for the reload.
     pub trigger: Trigger,
-    /// Where the answer goes.
+    /// The channel for the result.
     pub answer: Option<oneshot::Sender<Attempt>>,
 }
 
-/// Between those who ask for reloads and the one who makes them.
+/// The queue from callers that request reloads to the task that makes them, and the last result.
 #[derive(Debug)]
 pub struct Reloads {
     asking: mpsc::Sender<ReloadRequest>,
@@ -127,7 +127,8 @@ struct Shown {
 }
 
 impl Reloads {
-    /// For a process that starts `now` with a configuration of which there are `warnings`; who makes the reloads receives what is asked.
+    /// Creates the queue for a process that starts at `now` with a configuration that has these `warnings`. The task that
+    /// makes the reloads receives the requests.
     pub fn new(now: Nanos, warnings: Vec<String>) -> (Self, mpsc::Receiver<ReloadRequest>) {
         let (asking, asked) = mpsc::channel(MOST_WAITING);
         let outcome = ReloadOutcome::Applied { warnings, notes: Vec::new() };
@@ -135,20 +136,20 @@ impl Reloads {
         (Self { asking, shown: Mutex::new(Shown { last, in_force_since: now }) }, asked)
     }
 
-    /// Asks for a reload and waits for it; `None` where nobody makes them any more.
+    /// Requests a reload and waits for its result; `None` if the task that makes reloads has ended.
     pub async fn request(&self) -> Option<Attempt> {
         let (answer, answered) = oneshot::channel();
         self.asking.send(ReloadRequest { trigger: Trigger::Request, answer: Some(answer) }).await.ok()?;
         answered.await.ok()
     }
 
-    /// Asks for a reload for the sake of a signal.
+    /// Requests a reload because of a signal.
     pub fn signal(&self) {
-        // Where too many wait, the reload that they wait for does.
+        // if the queue is full, the reload that the waiting requests get serves this one too
         drop(self.asking.try_send(ReloadRequest { trigger: Trigger::Signal, answer: None }));
     }
 
-    /// A reload is over.
+    /// Records the result of a reload.
     pub fn ended(&self, attempt: Attempt) {
         let mut shown = self.shown.lock();
         if matches!(attempt.outcome, ReloadOutcome::Applied { .. }) {
@@ -157,7 +158,7 @@ impl Reloads {
         shown.last = attempt;
     }
 
-    /// For `/status`.
+    /// The last reload as `/status` shows it.
     pub(super) fn status(&self) -> Value {
         let shown = self.shown.lock();
         json!({

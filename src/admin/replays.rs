@@ -1,5 +1,5 @@
-//! `POST /v1/replay`: what a change of limits makes of a log. The requests are decided by another process, which gets the
-//! processors where the gateway has no use for them.
+//! `POST /v1/replay`: tries a change of limits on a log. A separate process with the lowest priority replays the log, so
+//! that it gets only the processor time that the gateway does not use.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,20 +16,20 @@ use tokio::sync::Mutex;
 
 use super::{JSON, PlainResponse, failure};
 
-/// How long a replay may take: the connection that asks is closed a little later.
+/// The longest time that a replay may take; the admin listener closes the client's connection a little later.
 const LONGEST: Duration = Duration::from_secs(50);
 
-/// The niceness of a process that everybody else goes before.
+/// The niceness of a process with the lowest priority.
 const LAST: i32 = 19;
 
-/// What may be replayed.
+/// The logs that may be replayed, and the settings that may be tried.
 #[derive(Clone, Debug)]
 pub struct ReplayTerms {
-    /// The configuration.
+    /// The configuration file.
     pub config: PathBuf,
     /// The logs, by the names that the configuration gives them.
     pub logs: Vec<(String, PathBuf)>,
-    /// What can be tried: by limit, the values by their paths below it, as they are written.
+    /// The settings that can be tried: for each limit, its values as they are written, by their paths below it.
     pub settings: BTreeMap<String, BTreeMap<String, String>>,
 }
 
@@ -37,18 +37,18 @@ pub struct ReplayTerms {
 #[derive(Debug, Default)]
 pub(super) struct Replays(Mutex<()>);
 
-/// What is asked for.
+/// The body of a request for a replay.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Question {
     /// The name of a log.
     log: String,
-    /// Values by their paths.
+    /// The values to try, by their paths.
     set: BTreeMap<String, String>,
 }
 
 impl Replays {
-    /// Replays a log as the question in `body` says.
+    /// Replays the log that `body` names, with the settings in it.
     pub(super) async fn answer(&self, terms: Option<Arc<ReplayTerms>>, body: &[u8]) -> PlainResponse {
         let Some(terms) = terms else {
             let message = "this gateway may not replay any log: name some in the configuration, \
@@ -96,9 +96,9 @@ impl Replays {
     }
 }
 
-/// Runs this program with `arguments`; where nobody waits any longer, the process is ended.
+/// Runs this program with `arguments`. If the caller stops waiting, the process is killed.
 async fn replayed(arguments: Vec<OsString>) -> std::io::Result<PlainResponse> {
-    // on Linux the same program even where a newer one has taken its place
+    // on Linux this path is the running program, even if a newer file has replaced it
     let program = if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { std::env::current_exe()? };
     let child = Command::new(program)
         .arg0("tollgate")
@@ -110,7 +110,7 @@ async fn replayed(arguments: Vec<OsString>) -> std::io::Result<PlainResponse> {
         .spawn()?;
     if let Some(pid) = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)) {
         setpriority_process(Some(pid), LAST)?;
-        // where memory runs out, the kernel ends the replay and not the gateway; there is no such file but on Linux
+        // if memory runs out, the kernel kills the replay and not the gateway; only Linux has this file
         drop(std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000"));
     }
     let output = child.wait_with_output().await?;

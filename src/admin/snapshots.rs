@@ -1,29 +1,29 @@
-//! What became of the state that outlives the process, for `/status`.
+//! The results of restoring and of writing the state that outlives the process, for `/status`.
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::units::Nanos;
 
-/// What a process began with.
+/// The state that a process started with.
 #[derive(Clone, Debug)]
 pub enum Recovery {
-    /// Nothing was kept for it.
+    /// None: no state file is configured.
     Nothing,
-    /// There is a file to be, but none yet.
+    /// None: a state file is configured, but it does not exist yet.
     Absent,
-    /// What another process left.
+    /// The state of an earlier process.
     Restored {
-        /// Whether that handed over while both ran; otherwise it is from the file.
+        /// Whether that process handed it over while both ran; otherwise it is from the state file.
         handed_over: bool,
-        /// Keys.
+        /// The number of restored keys.
         keys: u64,
-        /// Keys that were left out because their limits are not understood.
+        /// The number of keys that were left out because this version does not understand their limits.
         unknown: u64,
-        /// When it was written.
+        /// When the state was written.
         at: Nanos,
     },
-    /// There is a file, but it cannot be used.
+    /// None: there is a state, but this process cannot use it.
     Refused {
         /// Why.
         reason: String,
@@ -31,7 +31,7 @@ pub enum Recovery {
 }
 
 impl Recovery {
-    /// In a word, as metrics have it.
+    /// The name in the metrics.
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -59,17 +59,17 @@ impl Recovery {
 /// A snapshot that was written.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot {
-    /// When it was begun.
+    /// When writing it began.
     pub at: Nanos,
     /// How long it took.
     pub took: Nanos,
-    /// Keys.
+    /// The number of keys.
     pub keys: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
-/// Between the one who writes snapshots and those who want to know.
+/// The record of snapshots: the snapshot writer updates it, and `/status` shows it.
 #[derive(Debug)]
 pub struct Snapshots {
     recovery: Recovery,
@@ -78,36 +78,36 @@ pub struct Snapshots {
 
 #[derive(Debug, Default)]
 struct Shown {
-    /// Where they are written, if anywhere.
+    /// The state file, if one is configured.
     file: Option<String>,
     last: Option<Snapshot>,
-    /// What was wrong with the last attempt.
+    /// The error of the last attempt; `None` if it succeeded.
     error: Option<String>,
 }
 
 impl Snapshots {
-    /// For a process that began like this.
+    /// Creates the record of a process that started with `recovery`.
     pub fn new(recovery: Recovery) -> Self {
         Self { recovery, shown: Mutex::default() }
     }
 
-    /// Snapshots are written to this file from here on, or to none.
+    /// Sets the file that snapshots are written to from now on; `None` if they are not written.
     pub fn follow(&self, file: Option<String>) {
         self.shown.lock().file = file;
     }
 
-    /// One was written.
+    /// Records a snapshot that was written.
     pub fn written(&self, snapshot: Snapshot) {
         let mut shown = self.shown.lock();
         (shown.last, shown.error) = (Some(snapshot), None);
     }
 
-    /// One could not be written.
+    /// Records that a snapshot could not be written.
     pub fn failed(&self, error: String) {
         self.shown.lock().error = Some(error);
     }
 
-    /// For `/status`.
+    /// The record as `/status` shows it.
     pub(super) fn status(&self) -> Value {
         let shown = self.shown.lock();
         json!({

@@ -1,4 +1,4 @@
-//! What the process is, and what is in force. As JSON.
+//! The process and its configuration in force, as JSON.
 
 use serde_json::{Value, json};
 

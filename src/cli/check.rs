@@ -1,4 +1,4 @@
-//! `tollgate check`: what is wrong with a configuration, what it says, and what it changes.
+//! `tollgate check`: the errors of a configuration, its meaning in plain words, and the effects of a change.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -34,10 +34,10 @@ pub struct CheckArgs {
     pub color: ColorChoice,
 }
 
-/// Why a check ends without success.
+/// The reason why a check fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    /// The configuration is refused; what is wrong with it was printed.
+    /// The configuration is refused; its errors were printed.
     #[error("{}: {errors} {}", file.display(), if *errors == 1 { "error" } else { "errors" })]
     Refused {
         /// The file.
@@ -45,7 +45,7 @@ pub enum CheckError {
         /// How many errors it has.
         errors: usize,
     },
-    /// A file of limits alone is compared.
+    /// A compared file holds limits only.
     #[error("{}: holds limits only; --against compares whole configurations", .0.display())]
     LimitsOnly(PathBuf),
     /// Standard output is closed.
@@ -65,7 +65,7 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> 
             }
         }),
         Some(old) => {
-            // the newer one first: it is what is being written
+            // the new file's errors first: the operator is editing that file
             match (read(file), read(old)) {
                 (Err(problems), _) => Err(problems),
                 (Ok(_), Err(problems)) => return refuse(old, &problems, args, out),

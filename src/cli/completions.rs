@@ -1,4 +1,4 @@
-//! `tollgate completions` and `tollgate man`: what shells and `man` know of the commands.
+//! `tollgate completions` and `tollgate man`: the shell completions and the manual pages of the commands.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub fn complete(args: &CompletionsArgs, mut program: Command, out: &mut dyn Writ
 
 /// Writes the manual pages of `program` and its commands.
 ///
-/// Errors: which folder or file cannot be written.
+/// Errors: a folder or file cannot be written.
 pub fn write_pages(args: &ManArgs, program: Command) -> io::Result<()> {
     let folder = args.folder.display();
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{folder} cannot be written: {error}"));

@@ -1,4 +1,4 @@
-//! `tollgate explain`: what a request would meet, and why.
+//! `tollgate explain`: what the gateway would do with a request, and why.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -45,22 +45,22 @@ pub struct ExplainArgs {
 #[derive(Clone)]
 pub struct HeaderField(pub String, pub String);
 
-/// Reads a header field.
+/// Parses a header field.
 pub(super) fn field(text: &str) -> Result<HeaderField, &'static str> {
     let (name, value) = text.split_once(':').ok_or("a header field is written `name: value`")?;
     Ok(HeaderField(name.to_owned(), value.to_owned()))
 }
 
-/// Why nothing is explained.
+/// The errors of `tollgate explain`.
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
-    /// The configuration is wrong, or what it names.
+    /// The configuration is wrong, or a file that it names.
     #[error("{0}")]
     Config(#[from] Problems),
-    /// The request is none.
+    /// The arguments do not describe a request.
     #[error("{0}")]
     Question(#[from] BadQuestion),
-    /// Nothing can be waited for.
+    /// The asynchronous runtime cannot start.
     #[error("cannot start: {0}")]
     Start(#[source] io::Error),
     /// Standard output is closed.
@@ -68,7 +68,7 @@ pub enum ExplainError {
     Output(#[source] io::Error),
 }
 
-/// Prints what a request would meet.
+/// Prints what the gateway would do with a request.
 pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), ExplainError> {
     let fields = args.headers.iter().map(|HeaderField(name, value)| (name.clone(), value.clone()));
     let question = Question::new(&args.method, &args.url, fields, Some(args.client))?;

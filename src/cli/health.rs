@@ -1,4 +1,4 @@
-//! `tollgate health`: whether a gateway serves, for those who start containers.
+//! `tollgate health`: whether a gateway serves, for health checks of containers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,20 +14,20 @@ pub struct HealthArgs {
     pub admin: SocketAddr,
 }
 
-/// Why a gateway does not count as healthy.
+/// The reason why a gateway does not count as healthy.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
-    /// It cannot be asked.
+    /// The gateway cannot be reached.
     #[error("no gateway answers at {0}: {1}; --admin takes another address")]
     Silent(SocketAddr, std::io::Error),
-    /// It says that it does not serve, and why.
+    /// The gateway responds that it does not serve, and why.
     #[error("the gateway at {0} does not serve: {1}")]
     NotReady(SocketAddr, String),
 }
 
-/// How long each step of asking may take.
+/// The timeout of the connection attempt and of each read and write.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The most that is read of an answer.
+/// The most bytes of a response that are read.
 const LONGEST_ANSWER: u64 = 4096;
 
 /// Asks the gateway whether it serves.
@@ -49,7 +49,7 @@ fn ask(admin: SocketAddr) -> std::io::Result<String> {
     let mut answer = Vec::new();
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
         Err(error) if answer.is_empty() => return Err(error),
-        // what came is enough to tell
+        // the bytes that have arrived are enough to decide
         _ => {}
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())

@@ -1,4 +1,4 @@
-//! `tollgate import`: configurations of other rate limit services as one of tollgate's.
+//! `tollgate import`: converts configurations of other proxies and rate limit services.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ pub struct ImportArgs {
     pub files: Vec<PathBuf>,
 }
 
-/// Why nothing is imported.
+/// The errors of `tollgate import`.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// A file cannot be read, or what came of it would be refused.
+    /// A file cannot be read, or the converted configuration is invalid.
     #[error("{0}")]
     Refused(#[from] Problems),
     /// Standard output or standard error is closed.
@@ -28,7 +28,7 @@ pub enum ImportError {
     Output(#[from] io::Error),
 }
 
-/// Prints the configuration to `out`, and what is not carried over as it was to `err`.
+/// Prints the configuration to `out`, and notes about settings that are not carried over unchanged to `err`.
 pub fn execute(args: &ImportArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), ImportError> {
     let mut import = Import::default();
     for file in &args.files {

@@ -49,21 +49,21 @@ pub struct Upstream {
     is_tls: bool,
 }
 
-/// Why nothing is written.
+/// The errors of `tollgate init`.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// It says what no configuration can.
+    /// The arguments make an invalid configuration.
     #[error("{0}")]
     Refused(#[from] Problems),
-    /// There is no URL.
+    /// The upstream's URL is missing.
     #[error("--upstream says where requests go, like http://127.0.0.1:9000")]
     NoUpstream,
-    /// A file is there already, or its folder is not.
+    /// A file exists already, or its folder does not exist.
     #[error("cannot write {}: {problem}", path.display())]
     Unwritten {
         /// The file.
         path: PathBuf,
-        /// What stands in the way.
+        /// The error of the system.
         problem: io::Error,
     },
     /// Standard output is closed.
@@ -161,7 +161,7 @@ limits:
     text
 }
 
-/// As many at once as the rate counts in its time: 10 of `10/s`.
+/// The burst that goes with a rate: its count, like 10 for `10/s`, but at least 1.
 fn burst(rate: &str) -> &str {
     rate.split('/').next().filter(|count| *count != "0").unwrap_or("1")
 }

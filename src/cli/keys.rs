@@ -1,4 +1,4 @@
-//! `tollgate keys`: where a key of a running gateway stands, and giving tokens back to it.
+//! `tollgate keys`: reads the state of a key in a running gateway, and corrects it.
 
 use std::io::{self, Write};
 
@@ -99,7 +99,7 @@ fn part(text: &str) -> Result<KeyPartValue, &'static str> {
     Ok(KeyPartValue(name.to_owned(), value.to_owned()))
 }
 
-/// Why nothing is told of a key.
+/// The errors of `tollgate keys`.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// The gateway does not answer, or refuses.
@@ -110,7 +110,7 @@ pub enum KeysError {
     Output(#[from] io::Error),
 }
 
-/// Asks the gateway, and prints what it says.
+/// Sends the request to the gateway, and prints the response.
 pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), KeysError> {
     let (verb, key, token, tokens) = match &args.command {
         Command::Peek(PeekArgs { key }) => ("peek", key, None, None),
@@ -172,7 +172,7 @@ fn text(answer: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Where a key stands, in words.
+/// The state of a key, in words.
 fn standing(now: &Value) -> String {
     let seconds = |field: &str| now[field].as_f64();
     let mut words = vec![match now["remaining"].as_u64() {

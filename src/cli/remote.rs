@@ -1,4 +1,4 @@
-//! A running gateway, asked over its admin port.
+//! A client for the admin port of a running gateway.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,34 +26,34 @@ pub struct TokenArgs {
     pub token_file: Option<PathBuf>,
 }
 
-/// Why a gateway did not answer, or not as it was asked to.
+/// The errors of a request to the admin port.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// Nobody is there.
+    /// The gateway cannot be reached, or its response cannot be read.
     #[error("cannot ask the gateway at {admin}: {error}; is it running? --admin names the URL of another admin port")]
     Unreachable {
-        /// Where it was to be.
+        /// The URL of the admin port.
         admin: String,
-        /// What happened.
+        /// The error.
         error: String,
     },
-    /// It says that it cannot or will not.
+    /// The gateway refuses the request, or cannot serve it.
     #[error("the gateway at {admin} says: {error}")]
     Refused {
-        /// Where it is.
+        /// The URL of the admin port.
         admin: String,
-        /// What it says.
+        /// The gateway's error message.
         error: String,
     },
-    /// What it says is not what a gateway says.
+    /// The response does not come from a gateway of this version.
     #[error("what answers at {admin} is no tollgate of this version: {error}")]
     Foreign {
-        /// Where it is.
+        /// The URL of the admin port.
         admin: String,
-        /// What is wrong.
+        /// The reason.
         error: String,
     },
-    /// There is no token.
+    /// The command needs a token, and none is given.
     #[error(
         "this changes something, which takes the token of the gateway: name the file that holds it with --token-file, or put it into the environment variable {TOKEN_VARIABLE}"
     )]
@@ -63,20 +63,20 @@ pub enum RemoteError {
     Token {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What the token is taken from where no file is named.
+/// The environment variable that holds the token if no file is named.
 const TOKEN_VARIABLE: &str = "TOLLGATE_ADMIN_TOKEN";
-/// The longest token.
+/// The longest token, in bytes.
 const MAX_TOKEN: usize = 4 << 10;
-/// How long an answer may take, and how long it may be.
+/// The timeout of a request, and the most bytes of its response.
 const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_ANSWER: u64 = 64 << 20;
 
-/// Asks one gateway. No `Debug`: it knows the token.
+/// A client for one gateway. No `Debug`: it holds the token.
 pub struct Remote {
     agent: Agent,
     admin: String,
@@ -84,7 +84,7 @@ pub struct Remote {
 }
 
 impl TokenArgs {
-    /// The token.
+    /// The token from the file or from the environment variable.
     pub fn read(&self) -> Result<String, RemoteError> {
         let token = match &self.token_file {
             None => std::env::var(TOKEN_VARIABLE).map_err(|_| RemoteError::NoToken)?,
@@ -99,13 +99,13 @@ impl TokenArgs {
 }
 
 impl Remote {
-    /// The gateway that `args` names; with `token`, if something is to be changed.
+    /// Creates a client for the gateway that `args` names; changes need a `token`.
     pub fn new(args: &RemoteArgs, token: Option<String>) -> Self {
         let config = Agent::config_builder()
             .timeout_global(Some(PATIENCE))
             .http_status_as_error(false)
             .max_redirects(0)
-            // an operator's proxy leads elsewhere
+            // a proxy in the operator's environment does not lead to the gateway
             .proxy(None)
             .build();
         let scheme = if args.admin.contains("://") { "" } else { "http://" };
@@ -113,18 +113,18 @@ impl Remote {
         Self { agent: config.into(), admin, token }
     }
 
-    /// Where it is.
+    /// The URL of the admin port.
     pub fn admin(&self) -> &str {
         &self.admin
     }
 
-    /// What it shows at `path`.
+    /// The response to `GET path`.
     pub fn get(&self, path: &str) -> Result<Value, RemoteError> {
         let asked = self.agent.get(format!("{}{path}", self.admin)).call();
         self.answer(asked)
     }
 
-    /// What it answers to `question` at `path`.
+    /// The response to `POST path` with `question` as its body.
     pub fn post(&self, path: &str, question: &Value) -> Result<Value, RemoteError> {
         let mut request = self.agent.post(format!("{}{path}", self.admin)).content_type("application/json");
         if let Some(token) = &self.token {

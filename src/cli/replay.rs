@@ -1,4 +1,4 @@
-//! `tollgate replay`: access logs through the limits of a configuration.
+//! `tollgate replay`: replays access logs through the limits of a configuration.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
@@ -13,7 +13,7 @@ use crate::cli::source::{self, Source};
 use crate::config::{Change, Problems, nearest};
 use crate::replay::decisions::Decisions;
 use crate::replay::fields::{Mapping, WantedFields};
-use crate::replay::play::{PlayError, Player, Side, Within};
+use crate::replay::play::{PlayError, Player, RulesetRun, Within};
 use crate::replay::reading::{MergedLogs, Options};
 use crate::replay::replayer::Replayer;
 use crate::replay::report::Played;
@@ -138,7 +138,7 @@ pub enum Format {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percent(f64);
 
-/// Why there is no report.
+/// The errors of `tollgate replay`.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A configuration is wrong.
@@ -147,7 +147,7 @@ pub enum ReplayError {
     /// A log cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The logs are not played to their end.
+    /// The replay stopped before the end of the logs.
     #[error(transparent)]
     Play(#[from] PlayError),
     /// There is no such plan.
@@ -157,7 +157,7 @@ pub enum ReplayError {
         config: PathBuf,
         /// The name.
         name: String,
-        /// One that it may have meant.
+        /// A suggestion with a similar name; empty if there is none.
         hint: String,
     },
     /// A log would be overwritten.
@@ -168,15 +168,15 @@ pub enum ReplayError {
         /// The file.
         path: PathBuf,
     },
-    /// There is no line.
+    /// The logs have no lines.
     #[error("no line in {0}")]
     Empty(String),
     /// No line can be used.
     #[error("none of {lines} lines can be used; the first: {first}")]
     NothingReadable {
-        /// How many there are.
+        /// The number of lines.
         lines: u64,
-        /// What is wrong with the first.
+        /// The problem with the first one.
         first: String,
     },
     /// A file cannot be written.
@@ -184,7 +184,7 @@ pub enum ReplayError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
     /// Standard output is closed.
@@ -198,7 +198,7 @@ pub enum ReplayError {
     Plot(#[from] PlotError),
 }
 
-/// The exit status where too much was denied.
+/// The exit status if more requests were denied than `--fail-if-denied` allows.
 const TOO_MUCH_DENIED: u8 = 3;
 
 /// How often progress is shown, in lines.
@@ -235,14 +235,14 @@ pub fn execute(
     });
     let side = |name: String, rules| {
         let replayer = Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
-        Side::new(name, replayer, page.is_some())
+        RulesetRun::new(name, replayer, page.is_some())
     };
     let changed = if args.changes.is_empty() { "" } else { " with --set" };
     let player = |rules, against: Option<(&Path, ReplayRules)>, within, decisions| {
         let against = against.map(|(path, rules)| side(path.display().to_string(), rules));
         Player::new(side(format!("{}{changed}", args.config.display()), rules), against, within, decisions, &wanted)
     };
-    // states of its own: so it needs rules of its own
+    // this player needs states of its own, and so rules of its own
     let mut best = match args.fail_if_denied {
         Some(_) => Some(player(open_rules(args, &args.config, &args.changes)?, open_against()?, Within::Best, None)),
         None => None,
@@ -267,7 +267,7 @@ pub fn execute(
     let [denied, most] = [played.denied_share(), most].map(|share| (share * 1e5).round() / 1e3);
     let at_least = if played.whole_second_timestamps > 0 { "at least " } else { "" };
     let whose = if played.comparison.is_some() { " that the other rules let pass" } else { "" };
-    // to whoever started it the exit status tells the same
+    // a write error is ignored, because the exit status says the same
     drop(writeln!(
         errors,
         "{at_least}{denied} % of the requests would be denied{whose}: more than --fail-if-denied {most}%"
@@ -351,13 +351,13 @@ fn refuse_nothing(played: &Played) -> Result<(), ReplayError> {
     }
 }
 
-/// An output that nobody reads to its end is no error.
+/// Prints the report. It is no error if the reader closes the output early.
 fn print(played: &Played, format: Format, mut output: impl Write, errors: &mut impl Write) -> Result<(), ReplayError> {
     let printed = match format {
         Format::Table => output.write_all(render::table(played).as_bytes()),
         Format::Json => writeln!(output, "{}", render::json(played)?),
         Format::Csv => {
-            // the rows have no place for it
+            // the CSV rows have no column for this warning
             if let Some(first) = played.unreadable_first.first() {
                 let warning =
                     format!("{} of {} lines cannot be used; the first: {first}", played.unreadable, played.lines);

@@ -1,4 +1,4 @@
-//! `tollgate run`: the gateway.
+//! `tollgate run`: runs the gateway.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::cli::init::FirstConfig;
 use crate::cli::source::directory::beside;
-use crate::cli::source::{self, Source, SourceState};
+use crate::cli::source::{self, ReloadCache, Source};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
 use crate::files::FileVersion;
@@ -28,19 +28,19 @@ pub struct RunArgs {
     pub first: FirstConfig,
 }
 
-/// In place of a file's name.
+/// The name of a configuration that is in no file.
 const ON_COMMAND_LINE: &str = "the command line";
 
-/// Why the gateway does not run.
+/// The reason why the gateway does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The configuration is wrong, or the directory that it names.
+    /// The configuration is wrong, or a file that it names.
     #[error("{0}")]
     Config(#[from] Problems),
-    /// It cannot start.
+    /// The gateway cannot start.
     #[error("{0}")]
     Start(#[from] StartError),
-    /// It ended without being told to.
+    /// The gateway ended because it panicked.
     #[error("{0}")]
     Ended(#[from] ServerPanicked),
     /// The demo cannot start.
@@ -77,7 +77,7 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
     Ok(ended?)
 }
 
-/// What a configuration and what it names say to a gateway.
+/// The parts of a gateway, from a configuration and the files that it names.
 pub(super) fn parts(
     Source {
         loaded,
@@ -96,7 +96,7 @@ pub(super) fn parts(
     }: Source,
     config: &Path,
 ) -> Parts {
-    // In an order that does not change with that of the file: sockets know their listeners by it.
+    // sorted, so that the order in the file does not matter: sockets refer to listeners by position
     let mut listeners: Vec<_> =
         loaded.server.listeners.iter().map(|listener| listener.address.clone()).zip(listeners).collect();
     listeners.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -124,15 +124,15 @@ pub(super) fn parts(
     }
 }
 
-/// Reads a configuration from its file, again and again.
+/// Reads a configuration from its file, at the start and at each reload.
 struct FileLoader {
     config: PathBuf,
-    kept: SourceState,
+    kept: ReloadCache,
 }
 
 impl FileLoader {
     fn new(config: &Path) -> Self {
-        Self { config: config.to_owned(), kept: SourceState::default() }
+        Self { config: config.to_owned(), kept: ReloadCache::default() }
     }
 
     fn read(&mut self) -> (Vec<FileVersion>, Result<Source, Problems>) {

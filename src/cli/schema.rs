@@ -1,4 +1,4 @@
-//! `tollgate schema`: what a configuration may hold.
+//! `tollgate schema`: the JSON Schema of configurations, or their reference.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! `tollgate simulate`: limits on a virtual clock.
+//! `tollgate simulate`: runs limits on a virtual clock.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -77,7 +77,7 @@ pub enum Format {
     Json,
 }
 
-/// Why there is no result.
+/// The errors of `tollgate simulate`.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
     /// The configuration is wrong.
@@ -93,20 +93,20 @@ pub enum SimulateError {
         flag: &'static str,
         /// Its value.
         found: String,
-        /// What would be right.
+        /// A description of valid values.
         expected: &'static str,
     },
     /// No traffic was asked for.
     #[error("give --trace, or --rate and --for")]
     NoTraffic,
-    /// So much would be made up that it would take hours.
+    /// The generated traffic would have so many requests that the simulation would take hours.
     #[error(
         "--rate and --for: found about {expected:.0} requests, expected at most {most:.0}: take a lower rate or a shorter time"
     )]
     TooMany {
-        /// About how many requests.
+        /// The estimated number of requests.
         expected: f64,
-        /// How many may be.
+        /// The largest allowed number.
         most: f64,
     },
     /// Rows of several limits do not fit one CSV.
@@ -117,21 +117,21 @@ pub enum SimulateError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// The traffic is wrong, or asks of a limit what it cannot do.
+    /// The traffic is wrong, or a limit cannot do what it asks for.
     #[error("{name}: {source}")]
     Traffic {
-        /// The trace.
+        /// The name of the traffic.
         name: String,
-        /// What is wrong.
+        /// The error.
         source: SimulationError,
     },
     /// The run stopped.
     #[error(transparent)]
     Simulation(#[from] SimulationError),
-    /// There is no picture.
+    /// The picture cannot be drawn.
     #[error(transparent)]
     Plot(#[from] PlotError),
     /// The picture cannot be written.
@@ -139,7 +139,7 @@ pub enum SimulateError {
     Picture {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
@@ -152,7 +152,7 @@ pub fn execute(args: &SimulateArgs, input: impl Read, output: impl Write) -> Res
     simulate(args, subjects.collect::<Result<Vec<_>, _>>()?, input, output)
 }
 
-/// Runs `subjects`. An output that nobody reads to its end is no error.
+/// Runs `subjects`. It is no error if the reader closes the output early.
 fn simulate(
     args: &SimulateArgs,
     subjects: Vec<Subject>,

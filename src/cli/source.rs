@@ -1,4 +1,4 @@
-//! The configuration as files: what `run` and `check` read, so that they refuse the same.
+//! Reads the configuration and its files, for `run` and `check` alike, so that both refuse the same.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,38 +38,38 @@ mod webhook;
 use directory::OtherSource;
 use store::StoreSource;
 
-/// A configuration with everything it names.
+/// A configuration with the content of the files that it names.
 #[derive(Debug)]
 pub struct Source {
     /// The configuration.
     pub loaded: Loaded,
-    /// Its customers; nobody if it names no directory.
+    /// Its customers; none if it names no directory.
     pub directory: Arc<Directory>,
-    /// The groups that they may belong to.
+    /// The groups that customers may belong to.
     pub groups: Arc<GroupTable>,
-    /// Whose tokens are good; absent where there are none.
+    /// The rules and keys that verify tokens of customers (JWT), if there are any.
     pub tokens: Option<Tokens>,
-    /// Where what is shared is kept, if that is said.
+    /// The Redis store of what gateways share, if one is configured.
     pub store: Option<StoreSettings>,
-    /// The nodes that keep sticky limits together, if there are several.
+    /// The cluster of gateways that keeps sticky limits together, if one is configured.
     pub cluster: Option<ClusterSettings>,
-    /// How connections come in at each listener.
+    /// The settings of each listener.
     pub listeners: Vec<ListenerConfig>,
-    /// How TLS is spoken to each upstream; absent where it is not.
+    /// The TLS connector of each upstream; `None` for an upstream without TLS.
     pub upstream_tls: Vec<Option<Arc<TlsConnector>>>,
-    /// What operators may do.
+    /// The access rules of the admin listener.
     pub access: AccessTerms,
-    /// What a webhook is told with, if there is one.
+    /// The webhook's queue and secrets, if there is a webhook.
     pub webhook: Option<WebhookSettings>,
-    /// What usage events are sent with, if they are.
+    /// The settings for sending usage events, if they are sent.
     pub usage_events: Option<UsageSettings>,
-    /// What spans are sent with, if they are.
+    /// The settings for sending spans, if they are sent.
     pub traces: Option<TraceSettings>,
     /// The configuration's text, and the files that it includes.
     pub text: SourceText,
 }
 
-/// The text of a configuration, the files that it includes, and what is changed in them.
+/// The text of a configuration, the files that it includes, and the settings that are tried in place of theirs.
 #[derive(Debug)]
 pub struct SourceText {
     text: String,
@@ -83,7 +83,7 @@ impl SourceText {
         self.included.iter().map(|file| file.name.as_str())
     }
 
-    /// Identifies it: the same everywhere, to see whether nodes run the same configuration.
+    /// A hash of the texts, the same on every node, to see whether nodes run the same configuration.
     pub fn hash(&self) -> u128 {
         if self.included.is_empty() {
             return files::hash(self.text.as_bytes());
@@ -100,10 +100,10 @@ impl<'t> From<&'t SourceText> for ConfigText<'t> {
     }
 }
 
-/// What is kept between two readings of the same configuration.
+/// The state that is kept between two readings of the same configuration.
 #[derive(Debug, Default)]
-pub struct SourceState {
-    /// The addresses in force, which cannot change.
+pub struct ReloadCache {
+    /// The server settings in force; addresses and the number of workers cannot change.
     pub server: Option<Server>,
     /// Settings that are tried in place of those of the files.
     changes: Vec<Change>,
@@ -115,7 +115,7 @@ pub struct SourceState {
 }
 
 impl Source {
-    /// A configuration that is in no file, and has neither customers nor a store.
+    /// Reads a configuration that is in no file, and has neither customers nor a store.
     pub fn of_text(text: String, name: &str) -> Result<Self, Problems> {
         let text = SourceText { text, included: Vec::new(), changes: Vec::new() };
         let loaded = config::load(&text, name, &environment)?;
@@ -138,19 +138,19 @@ impl Source {
     }
 }
 
-/// Reads a configuration and the files that it names, which lie relative to the configuration.
+/// Reads a configuration and the files that it names; their paths are relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
     open_changed(path, &[])
 }
 
-/// The same with `changes`.
+/// As [`open`], with `changes` in place of the settings in the files.
 pub fn open_changed(path: &Path, changes: &[Change]) -> Result<Source, Problems> {
-    let mut kept = SourceState { changes: changes.to_vec(), ..SourceState::default() };
+    let mut kept = ReloadCache { changes: changes.to_vec(), ..ReloadCache::default() };
     open_again(path, &mut kept, &mut Vec::new())
 }
 
-/// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
-pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersion>) -> Result<Source, Problems> {
+/// As [`open`], but reuses the `kept` parts whose settings and files did not change. `seen` gets every file that was read.
+pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersion>) -> Result<Source, Problems> {
     let text = SourceText { changes: kept.changes.clone(), ..read_source(path, seen)? };
     let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
@@ -186,7 +186,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     }
     let groups = directory::open_groups(path, loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, seen);
     let groups = groups.map_err(with_warnings)?;
-    // before the directory, of which rows come into force as they are read
+    // before the directory, because its rows come into force as they are read
     let tokens = loaded
         .jwks
         .as_ref()
@@ -207,7 +207,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
             .map_err(with_warnings)?,
     };
     if tokens.is_some() {
-        // tokens name their customers
+        // tokens refer to customers by name
         directory.index_names();
     }
     kept.store = store.map(|(store, credentials)| {
@@ -243,7 +243,7 @@ fn traces(path: &Path, loaded: &Loaded, seen: &mut Vec<FileVersion>) -> Result<O
     loaded.traces.as_ref().map(|says| traces::open(path, says, seen)).transpose()
 }
 
-/// Who knows the customers, where `source` names no file.
+/// The source of the customers, if `source` names no file.
 fn other_source(
     path: &Path,
     source: &DirectorySource,
@@ -256,7 +256,7 @@ fn other_source(
     }
 }
 
-/// Warns of more connections than a process that is started like this one has descriptors for.
+/// Warns if `connections.max` needs more descriptors than a process that is started like this one has.
 fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
     let limit = descriptors::limit();
     let needs = Needs {
@@ -275,13 +275,13 @@ fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
     ))
 }
 
-/// Adds what is wrong with the files that a refused configuration names.
+/// Adds the errors of the files that a refused configuration names.
 fn with_files(problems: Problems, path: &Path, text: &SourceText, seen: &mut Vec<FileVersion>) -> Problems {
     let file = name(path);
     let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
     let groups = match directory::open_groups(path, named.groups.as_ref(), &named.overrides, &mut None, seen) {
         Ok(groups) => groups,
-        // whose members are right then cannot be told
+        // without the groups, the groups of customers cannot be checked
         Err(others) => return together(problems, others, &file),
     };
     let problems = match named.jwks.map(|jwks| tokens::open(path, &jwks, (&named.plans, &groups), &mut None, seen)) {
@@ -291,7 +291,7 @@ fn with_files(problems: Problems, path: &Path, text: &SourceText, seen: &mut Vec
     with_directory(problems, path, named.directory.as_ref(), (&named.overrides, &groups), seen)
 }
 
-/// Adds what is wrong with the file of customers, nothing of which comes into force.
+/// Adds the errors of the customers' file; nothing in the file comes into force.
 fn with_directory(
     problems: Problems,
     path: &Path,
@@ -305,7 +305,7 @@ fn with_directory(
     }
 }
 
-/// Those of the configuration `file` first.
+/// Merges two lists of problems; the errors of the configuration `file` come first.
 fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
     problems.errors.extend(others.errors);
     problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
@@ -313,21 +313,21 @@ fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
     problems
 }
 
-/// Something that cannot change while a gateway runs, and is to.
+/// A setting that would change, but cannot while a gateway runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fixed {
-    /// Where it stands.
+pub struct RestartRequired {
+    /// The setting's path in the configuration.
     pub path: &'static str,
-    /// What there was; of a secret, whether there was one.
+    /// The value in force; of a secret, only whether there is one.
     pub before: String,
-    /// What is wanted.
+    /// The new value.
     pub after: String,
-    /// What a restart is for.
+    /// The purpose of a restart, like `other addresses`.
     pub what: &'static str,
 }
 
-/// What keeps a gateway that runs with `before` from taking up `after`.
-pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
+/// The settings because of which a gateway that runs with `before` refuses `after`.
+pub fn fixed(before: &Source, after: &Source) -> Vec<RestartRequired> {
     let store = |source: &Source| {
         let secret = source.store.as_ref().and_then(|settings| settings.key_secret.clone());
         source.loaded.store.clone().map(|says| (says, secret))
@@ -342,7 +342,7 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
     fixed
 }
 
-fn server_changes(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
+fn server_changes(in_force: &Server, wanted: &Server) -> Vec<RestartRequired> {
     let named = |endpoint: &Endpoint| match endpoint {
         Endpoint::Inet(address) => address.to_string(),
         Endpoint::Path(at) => format!("{endpoint} (mode {:o})", at.mode),
@@ -357,21 +357,21 @@ fn server_changes(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
         ("admin.address", in_force.admin.to_string(), wanted.admin.to_string()),
     ];
     let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
-    let mut changed: Vec<Fixed> =
-        changed.map(|(path, before, after)| Fixed { path, before, after, what: "other addresses" }).collect();
+    let mut changed: Vec<RestartRequired> =
+        changed.map(|(path, before, after)| RestartRequired { path, before, after, what: "other addresses" }).collect();
     if in_force.workers != wanted.workers {
         let shown = |workers: Option<usize>| workers.map_or("one for each core".to_owned(), |count| count.to_string());
         let (before, after) = (shown(in_force.workers), shown(wanted.workers));
-        changed.push(Fixed { path: "workers", before, after, what: "another number of threads" });
+        changed.push(RestartRequired { path: "workers", before, after, what: "another number of threads" });
     }
     changed
 }
 
-/// Refuses the configuration `file` for what cannot change, if it is to.
-fn refuse_fixed(file: &str, fixed: Vec<Fixed>) -> Result<(), Problems> {
+/// Refuses the configuration `file` if there are settings that cannot change.
+fn refuse_fixed(file: &str, fixed: Vec<RestartRequired>) -> Result<(), Problems> {
     let errors: Vec<Problem> = fixed
         .into_iter()
-        .map(|Fixed { path, before, after, what }| {
+        .map(|RestartRequired { path, before, after, what }| {
             let place = Place { file: file.into(), mark: None, path: path.to_owned() };
             Problem::error(place, "cannot change while tollgate runs")
                 .found(after)
@@ -382,12 +382,12 @@ fn refuse_fixed(file: &str, fixed: Vec<Fixed>) -> Result<(), Problems> {
     if errors.is_empty() { Ok(()) } else { Err(Problems { errors, warnings: Vec::new(), more: 0 }) }
 }
 
-/// Reads the limits of a configuration, which may hold nothing else.
+/// Reads the limits of a configuration, which need not have other sections.
 pub fn open_limits(path: &Path) -> Result<Limits, Problems> {
     config::load_limits(&read_source(path, &mut Vec::new())?, &name(path), &environment)
 }
 
-/// Whether the configuration at `path` is one of limits only.
+/// Whether the configuration at `path` holds limits only.
 pub fn holds_limits_only(path: &Path) -> Result<bool, Problems> {
     Ok(config::holds_limits_only(&read_source(path, &mut Vec::new())?))
 }
@@ -399,7 +399,7 @@ fn read_source(path: &Path, seen: &mut Vec<FileVersion>) -> Result<SourceText, P
     Ok(SourceText { text, included, changes: Vec::new() })
 }
 
-/// Reads the text of a configuration. What is larger than a configuration may be is not read to its end.
+/// Reads the text of a configuration. A file that is too large is not read to its end.
 pub fn read_config(path: &Path) -> Result<String, Problems> {
     read_config_seen(path, &mut Vec::new())
 }
@@ -417,7 +417,7 @@ fn read_config_seen(path: &Path, seen: &mut Vec<FileVersion>) -> Result<String, 
     decode(bytes, path)
 }
 
-/// What `${NAME}` takes.
+/// The value of `${NAME}` in a configuration: the environment variable of this name.
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
@@ -438,7 +438,7 @@ fn decode(bytes: Vec<u8>, path: &Path) -> Result<String, Problems> {
     })
 }
 
-/// About a line of a file, or about the file.
+/// A problem with a line of a file, or with the whole file.
 fn problem(file: &str, line: Option<usize>, message: impl Into<String>) -> Problem {
     let mark = line.map(|line| Mark { line, ..Mark::START });
     Problem::error(Place { file: file.into(), mark, path: String::new() }, message)

@@ -30,7 +30,7 @@ pub struct TopArgs {
     pub remote: RemoteArgs,
 }
 
-/// Why nothing is shown.
+/// The errors of `tollgate top`.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
     /// The gateway does not answer.
@@ -41,10 +41,10 @@ pub enum TopError {
     Output(#[from] io::Error),
 }
 
-/// To the upper left corner, and everything below it away.
+/// Moves the cursor to the upper left corner and clears the terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Shows it again and again.
+/// Shows the state of a gateway, once or repeatedly.
 pub fn execute(args: &TopArgs, out: &mut dyn Write) -> Result<(), TopError> {
     let remote = Remote::new(&args.remote, None);
     loop {
@@ -63,7 +63,7 @@ pub fn execute(args: &TopArgs, out: &mut dyn Write) -> Result<(), TopError> {
     }
 }
 
-/// What there is to be seen.
+/// The data to show, from the admin port.
 fn look(remote: &Remote) -> Result<Value, RemoteError> {
     Ok(json!({
         "status": remote.get("/v1/status")?,
@@ -112,7 +112,7 @@ fn text(look: &Value, admin: &str, rows: usize) -> String {
     lines.join("\n")
 }
 
-/// Configuration, store and upstreams in a line.
+/// A line about the configuration, the store and the upstreams.
 fn state(status: &Value) -> String {
     let attempt = &status["reload"]["last_attempt"];
     let config: String = word(&status["config_hash"]).chars().take(8).collect();
@@ -142,7 +142,7 @@ fn word(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The values of a key in one line. Clients choose some of them, so what a terminal would obey is taken out.
+/// The values of a key in one line. Clients choose some of them, so control characters are replaced.
 fn key(parts: &Value) -> String {
     let parts = parts.as_array().cloned().unwrap_or_default();
     if parts.is_empty() {
@@ -159,7 +159,7 @@ fn percent(part: f64, all: f64) -> String {
     if all > 0.0 { format!("{:.0} %", 100.0 * part / all) } else { "0 %".to_owned() }
 }
 
-/// Rows below their heads.
+/// Rows below a heading for each column.
 fn table<const N: usize>(heads: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<Vec<String>> = std::iter::once(heads.map(str::to_owned)).chain(rows).map(Vec::from).collect();
     columns(&rows, 1)

@@ -34,7 +34,7 @@ fn a_file_is_read_up_to_its_bound() {
     let scratch = Scratch::new("bound");
     let path = scratch.write("f", "12345");
     let (bytes, seen) = read(&path, 5);
-    assert_eq!((bytes.unwrap(), seen.print), (b"12345".to_vec(), Print::Bytes(hash(b"12345"))));
+    assert_eq!((bytes.unwrap(), seen.print), (b"12345".to_vec(), Fingerprint::Bytes(hash(b"12345"))));
     assert_eq!(reason(&path, 4), "is larger than 0 KiB");
     assert_eq!(reason(Path::new("/dev/zero"), 1024), "cannot be read: it is a device, not a regular file");
 }
@@ -58,7 +58,7 @@ fn a_long_file_is_hashed_as_a_whole() {
     let text = "0123456789abcde".repeat(CHUNK / 7);
     let path = scratch.write("f", &text);
     let (bytes, seen) = read(&path, text.len());
-    assert_eq!((bytes.unwrap(), &seen.print), (text.clone().into_bytes(), &Print::Bytes(hash(text.as_bytes()))));
+    assert_eq!((bytes.unwrap(), &seen.print), (text.clone().into_bytes(), &Fingerprint::Bytes(hash(text.as_bytes()))));
     assert_eq!(seen.again(), seen);
     assert!(read(&path, text.len() - 1).0.is_err());
 }
@@ -78,5 +78,5 @@ fn a_change_is_seen_and_a_touch_is_none() {
     assert_ne!(seen.again().print, seen.print);
     fs::remove_file(&path).unwrap();
     assert_eq!(seen.stamped().stamp, Stamp::Missing);
-    assert!(matches!(seen.again().print, Print::Unreadable(_)));
+    assert!(matches!(seen.again().print, Fingerprint::Unreadable(_)));
 }

@@ -1,4 +1,4 @@
-//! What is in force: one immutable value behind one pointer, which a reload swaps.
+//! The configuration in force: one immutable value behind one pointer, which a reload swaps.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,57 +26,57 @@ use crate::telemetry::names;
 pub struct ActiveConfig {
     /// The compiled configuration.
     pub ruleset: Ruleset,
-    /// Who the customers are.
+    /// The customers and their credentials.
     pub directory: Arc<Directory>,
     /// The groups that customers may belong to.
     pub groups: Arc<GroupTable>,
-    /// Whose tokens are good; absent where there are none.
+    /// The verifier of tokens; absent if no tokens are accepted.
     pub tokens: Option<Tokens>,
     /// The limits as the store knows them.
     pub binding: Binding,
-    /// What makes their keys.
+    /// The hashers that make the limits' keys.
     pub hashers: LimitHashers,
-    /// What requests count on.
+    /// The metrics that requests update.
     pub meters: Meters,
     /// The nodes of each upstream, indexed like the ruleset's upstreams.
     pub pools: Vec<Arc<Pool>>,
-    /// Who waits under each limit, indexed like the ruleset's limits.
+    /// The waiting requests of each limit, indexed like the ruleset's limits.
     pub queues: Vec<Queue>,
-    /// How connections come in at each listener, in the order of their addresses.
+    /// The settings of each listener, in the order of their addresses.
     pub listeners: Vec<Arc<ListenerConfig>>,
-    /// Limits that requests brought along.
+    /// The limits that requests brought along.
     pub(super) request_limits: RequestLimits,
-    /// Identifies the configuration's text.
+    /// The hash of the configuration's text.
     pub hash: String,
 }
 
-/// What a configuration makes known to requests.
+/// A compiled configuration with its customers and listeners, before it comes into force.
 #[derive(Debug)]
 pub struct CompiledConfig {
     /// The compiled configuration.
     pub ruleset: Ruleset,
-    /// Who the customers are.
+    /// The customers and their credentials.
     pub directory: Arc<Directory>,
     /// The groups that customers may belong to.
     pub groups: Arc<GroupTable>,
-    /// Whose tokens are good; absent where there are none.
+    /// The verifier of tokens; absent if no tokens are accepted.
     pub tokens: Option<Tokens>,
-    /// How connections come in at each listener, in the order of their addresses.
+    /// The settings of each listener, in the order of their addresses.
     pub listeners: Vec<Arc<ListenerConfig>>,
-    /// How TLS is spoken to each upstream, at its position; absent where it is not.
+    /// The TLS settings of each upstream, at its position; `None` for plain connections.
     pub upstream_tls: Vec<Option<Arc<TlsConnector>>>,
-    /// Identifies the configuration's text.
+    /// The hash of the configuration's text.
     pub hash: String,
 }
 
 impl CompiledConfig {
-    /// What is fetched in the background for callers to be known.
+    /// The refreshers that fetch keys and customers in the background.
     pub fn sources(&self) -> Vec<Arc<Refresher>> {
         sources(self.tokens.as_ref(), &self.directory)
     }
 
-    /// The pools of its upstreams, in place of those `before`: pools that did not change stay, and what is known of nodes
-    /// is kept.
+    /// The pools of its upstreams, in place of those of `before`. Pools that did not change stay, and nodes that stay keep
+    /// their state, also in changed pools.
     pub fn pools(&self, before: Option<&ActiveConfig>) -> Vec<Arc<Pool>> {
         let before: HashMap<&str, &Arc<Pool>> =
             before.iter().flat_map(|before| &before.pools).map(|pool| (pool.upstream.name.as_str(), pool)).collect();
@@ -89,8 +89,8 @@ impl CompiledConfig {
 }
 
 impl ActiveConfig {
-    /// Puts rules and the pools of their upstreams together with the store and the metrics, in place of those `before`:
-    /// who waits is kept, and states stay where they are.
+    /// Combines a compiled configuration and the pools of its upstreams with the store and the metrics. It replaces
+    /// `before`: waiting requests keep their places, and states stay where they are.
     pub fn new(
         (rules, pools): (CompiledConfig, Vec<Arc<Pool>>),
         before: Option<&Self>,
@@ -104,7 +104,7 @@ impl ActiveConfig {
         for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
             spec.afresh = match before {
                 Some(_) => changes.get(position) == Some(&LimitChange::Reset),
-                // The process that the states are from knew another configuration.
+                // at the start: the states may come from a process with another configuration
                 None => limit.on_change == OnChange::Reset && store.was_bound_otherwise(spec),
             };
         }
@@ -144,12 +144,12 @@ impl ActiveConfig {
         }
     }
 
-    /// What is fetched in the background for callers to be known.
+    /// The refreshers that fetch keys and customers in the background.
     pub fn sources(&self) -> Vec<Arc<Refresher>> {
         sources(self.tokens.as_ref(), &self.directory)
     }
 
-    /// What callers are known by, at the time that `clock` tells.
+    /// The means to identify callers, at the time of `clock`.
     pub fn lookup<'a>(&'a self, clock: &'a Arc<dyn Clock>) -> CredentialLookup<'a> {
         CredentialLookup { directory: &self.directory, tokens: self.tokens.as_ref(), clock }
     }
@@ -160,7 +160,7 @@ fn sources(tokens: Option<&Tokens>, directory: &Directory) -> Vec<Arc<Refresher>
     keys.into_iter().chain(directory.refresher()).cloned().collect()
 }
 
-/// The limits of a ruleset as a store has to know them, none of which starts afresh.
+/// The limits of a ruleset in the form that the store needs; none of them starts afresh.
 pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
     fn spec(limit: &Limit) -> LimitSpec<'_> {
         LimitSpec {

@@ -34,23 +34,23 @@ use crate::units::{LimitKey, Nanos};
 /// The sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender<'a> {
-    /// The other end of its connection.
+    /// The address at the other end of its connection.
     pub address: Option<IpAddr>,
-    /// Whether it came over TLS.
+    /// Whether the request came over TLS.
     pub secure: bool,
-    /// The terms of the TLS connection; `None` also where another proxy ended it.
+    /// The details of the TLS connection; `None` also if another proxy terminated it.
     pub secured: Option<&'a Secured>,
 }
 
 impl<'a> Sender<'a> {
-    /// The other end of a connection to this gateway.
+    /// The sender at the other end of a connection to this gateway.
     pub fn of(peer: &'a Peer) -> Self {
         Self { address: peer.address(), secure: peer.secured.is_some(), secured: peer.secured.as_ref() }
     }
 }
 
-/// Decides whether a request may pass, as far as limits do not go by a body that is still coming, and makes it wait if it has
-/// to. `Err` is the answer to a request that may not pass.
+/// Decides whether a request may pass, except under limits that depend on a body that is still arriving, and makes it wait
+/// if it has to. `Err` is the response to a request that may not pass.
 pub async fn admit(
     context: &mut RequestContext,
     request: &RequestHead,
@@ -65,7 +65,7 @@ pub async fn admit(
         context.trace = trace::of(ruleset, &request.fields, sender.address);
     }
     let is_proxied = context.serves == Serves::Proxy;
-    // other proxies read the status
+    // other proxies expect the result as an HTTP status, also for gRPC requests
     context.is_grpc = is_proxied && respond::is_grpc(&request.fields);
     context.cors = AllowedOrigin::of(ruleset, &request.fields);
     let head = head_of(request, sender);
@@ -81,7 +81,7 @@ pub async fn admit(
     let asks_usage = is_proxied && own_usage::is_asked_for(context, facts.path);
     context.set_route(if asks_usage { None } else { ruleset.route_of(&facts) });
     let met = match context.route {
-        // rare steps take memory only while they run: the future of each request is moved, and small
+        // rare steps are boxed, so that they take memory only while they run: the future of each request is moved
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
         Some(route) => {
             let found = ruleset.matcher.route(route);
@@ -103,13 +103,13 @@ pub async fn admit(
     match &mut context.awaited_body {
         None => charge_in_turn(context, &caller, &head, met).await,
         Some(body) => {
-            (body.sender, body.other_charges) = (Some((caller.identity, caller.told_plan)), met.charges);
+            (body.sender, body.other_charges) = (Some((caller.identity, caller.proxy_plan)), met.charges);
             Ok(())
         }
     }
 }
 
-/// Charges a request under the limits that do not go by its body, before that is waited for.
+/// Charges a request under the limits that do not depend on its body, before the gateway waits for the body.
 pub async fn admit_ahead(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
     let peer = Arc::clone(&context.peer);
     let caller =
@@ -117,13 +117,13 @@ pub async fn admit_ahead(context: &mut RequestContext, request: &RequestHead) ->
     charge_ahead(context, &caller, &head_of(request, Sender::of(&peer))).await
 }
 
-/// The caller of a request whose body limits go by: one that is never charged waits for no body.
+/// The caller of a request whose limits depend on its body: not an exempt one, because such a request waits for no body.
 fn caller_of(sender: Option<(Identity, Option<PlanId>)>) -> Option<Caller> {
-    sender.map(|(identity, told_plan)| Caller { identity, told_plan, bypassed: false })
+    sender.map(|(identity, proxy_plan)| Caller { identity, proxy_plan, bypassed: false })
 }
 
-/// Decides on a request by the part of its body that was held back, too. Where that had to be waited for, the request was
-/// charged before under the limits that do not go by it.
+/// Decides on a request, also by the part of its body that was held back. If the gateway had to wait for this part, the
+/// request was charged before under the limits that do not depend on it.
 pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let (ruleset, peer) = (&active.ruleset, Arc::clone(&context.peer));
@@ -145,7 +145,7 @@ pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) 
     match met {
         Ok(met) => charge_in_turn(context, &caller, &head, met).await,
         Err(answer) => {
-            // it costs what does not go by its body all the same
+            // the limits that do not depend on the body are charged all the same
             charge_ahead(context, &caller, &head).await?;
             if let Admission::Passed { .. } = context.admission {
                 active.meters.observe_verdict(ruleset, id, context.plan, &context.charges, &context.verdict);
@@ -171,11 +171,11 @@ fn head_of<'a>(request: &'a RequestHead, Sender { address, secure, secured }: Se
 struct ResolvedCharges {
     charges: Vec<Charge>,
     cost_meter: Option<Box<CostMeter>>,
-    /// The fields of its body, where they are known and asked for.
+    /// The fields of its body, if they are known and a limit needs them.
     fields: Option<RequestFields>,
 }
 
-/// Identifies the caller and works out the charges. `Err` is the answer to a request that may not pass.
+/// Identifies the caller and works out the charges. `Err` is the response to a request that may not pass.
 async fn resolve_charges(
     context: &mut RequestContext,
     active: &ActiveConfig,
@@ -215,11 +215,11 @@ fn resolve(
     let hashers = &active.hashers;
     let mut resolved = caller.resolved(ruleset, route);
     let balance_hashes = ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
-    // a request that another proxy forwards goes to no node of this one
-    context.shared_out = route.split.as_ref().and_then(|split| {
+    context.split_upstream = route.split.as_ref().and_then(|split| {
         let by = split.by.as_ref().and_then(|part| KeyHasher::stable().part(part, facts, &resolved).ok());
         split.at(by.map_or_else(rand::random, LimitKey::fingerprint))
     });
+    // a request that another proxy forwards goes to no node of this gateway
     let counted = context.upstream().filter(|_| context.serves == Serves::Proxy && ruleset.counts_by_node(route));
     let chosen = match counted {
         Some(upstream) => {
@@ -259,13 +259,13 @@ fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) ->
     }
 }
 
-/// A request that passes has to wait for its turn.
+/// The turn of a request that passes but has to wait.
 pub(super) struct Turn {
     wait: Nanos,
     places: Vec<QueuePlace>,
 }
 
-/// Charges a request of `caller` under the limits that do not go by its body, once.
+/// Charges a request of `caller` under the limits that do not depend on its body, at most once.
 async fn charge_ahead(context: &mut RequestContext, caller: &Caller, head: &Head<'_>) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let (Some(route), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
@@ -281,7 +281,7 @@ async fn charge_ahead(context: &mut RequestContext, caller: &Caller, head: &Head
     let passed = match charged {
         Ok(now) if context.verdict.is_denied() => conclude(context, route, now).await.map(drop),
         Ok(now) => {
-            // it waits for its turn when all limits have let it pass
+            // the request waits for its turn after all its limits have admitted it
             context.admission = Admission::Passed { at: now };
             Ok(())
         }
@@ -307,7 +307,7 @@ async fn charge_in_turn(
     }
 }
 
-/// Notes for operators what became of a request of `caller` that was not simply admitted.
+/// Records for operators the outcome of a request of `caller` that was not simply admitted.
 fn note_denial(context: &RequestContext, caller: &Caller, head: &Head<'_>, body: Option<&RequestFields>) {
     if let (true, Some(target)) = (denials::are_noted(context), &context.target) {
         let rules = &context.active.ruleset.client_address;
@@ -330,7 +330,7 @@ async fn decide(context: &mut RequestContext, met: ResolvedCharges) -> Result<Op
     conclude(context, route, now).await
 }
 
-/// Makes the charges that are due now. `Err`: a limit that denies when it cannot be asked could not be asked.
+/// Makes the charges that are due now. `Err`: a limit cannot be checked, and denies in this case.
 async fn charge(
     context: &mut RequestContext,
     route: RouteId,
@@ -349,12 +349,12 @@ async fn charge(
     Ok(now)
 }
 
-/// Acts on the verdict on a request that was charged at `now`. `Err` is the answer to a request that may not pass.
+/// Acts on the verdict on a request that was charged at `now`. `Err` is the response to a request that may not pass.
 pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: Nanos) -> Result<Option<Turn>, Answer> {
     let active = Rc::clone(&context.active);
     let places = match context.verdict.outcome {
         Outcome::Admit { .. } => {
-            // from here on it is taken back, however the request ends
+            // from here on the charges are refunded if the request ends before it has passed
             context.admission = Admission::Waiting;
             failpoint("charged");
             take_places(context, now)
@@ -364,7 +364,7 @@ pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: 
     charging::charge_candidate(context, now).await;
     context.diverted = context.verdict.diverting(&active.ruleset);
     if context.diverted.is_some() {
-        // a node of the route's own upstream
+        // the chosen node belongs to the route's own upstream
         context.chosen = None;
     }
     active.meters.observe_verdict(&active.ruleset, route, context.plan, &context.charges, &context.verdict);
@@ -379,13 +379,13 @@ pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: 
     }
 }
 
-/// Takes a place in the queue of every limit that makes an admitted request wait. Where a queue is full the request is denied,
-/// and its charges are taken back.
+/// Takes a place in the queue of every limit that makes an admitted request wait. If a queue is full, the request is denied,
+/// and its charges are refunded.
 fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
     match queue::enter_all(&context.active.queues, &context.verdict, now) {
         Ok(places) => places,
         Err(full) => {
-            // charges that count denials stay
+            // charges of limits that count denials stay
             context.refund(now, |charge| charge.enforcement.counts_denied);
             context.admission = Admission::None;
             context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
@@ -394,8 +394,8 @@ fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
     }
 }
 
-/// Holds the request back, no longer than until everything has to be over. A client that goes away meanwhile drops this,
-/// and its charge is taken back.
+/// Holds the request back, at most until its deadline. A client that goes away meanwhile drops this future, and the charges
+/// are refunded.
 pub(super) async fn wait_for(Turn { wait, places }: Turn, context: &mut RequestContext) -> Result<(), Answer> {
     let now = context.gateway.clock.now();
     let left = context.timing().due.map_or(Nanos::MAX, |due| due.saturating_sub(now));
@@ -409,7 +409,7 @@ pub(super) async fn wait_for(Turn { wait, places }: Turn, context: &mut RequestC
     Ok(())
 }
 
-/// What upstreams may serve, as far as tollgate knows (RFC 9110, section 9.3; RFC 5789).
+/// The methods that upstreams may serve, as far as the gateway knows (RFC 9110, section 9.3; RFC 5789).
 const FORWARDED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 impl From<Refused> for Answer {

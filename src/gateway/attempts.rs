@@ -1,4 +1,4 @@
-//! The attempts of a request at its upstream: the node it goes to, what is tried again, what is reported.
+//! The attempts of a request at its upstream: the choice of a node, the retries, and the reports of failures.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn pool(context: &RequestContext) -> Option<&Pool> {
     context.active.pools.get(context.upstream()?.0).map(|pool| &**pool)
 }
 
-/// Where the request goes next: to the node that was chosen when it was charged, or to one that was not tried yet.
+/// The next destination of the request: the node that was chosen when it was charged, or one that was not tried yet.
 pub(super) fn destination(context: &mut RequestContext) -> Result<Destination, Answer> {
     let now = context.gateway.clock.now();
     let was_tried = |chosen: &Chosen| context.tried.iter().any(|tried| Arc::ptr_eq(tried, &chosen.instance));
@@ -34,7 +34,7 @@ pub(super) fn destination(context: &mut RequestContext) -> Result<Destination, A
     Ok(Destination { server, allows_upgrade, keep_alive })
 }
 
-/// An instance for a request, rather none of those that were tried.
+/// Chooses an instance for a request, preferably one that was not tried yet.
 pub(super) fn choose(
     pool: &Pool,
     (tried, hash): (&[Arc<Instance>], Option<LimitKey>),
@@ -48,14 +48,14 @@ pub(super) fn choose(
     })
 }
 
-/// Takes a place at the upstream for a request that its limits admit, where there may be only so many there. It waits for one
-/// where it may; a request that gets none is not charged.
+/// Takes a place at the upstream for a request that its limits admit, if the places there are bounded. The request may wait
+/// for one; a request that gets none is not charged.
 pub(super) async fn enter_upstream(context: &mut RequestContext) -> Result<(), Answer> {
     let Some(room) = pool(context).and_then(|pool| pool.room.clone()) else { return Ok(()) };
     context.room_place = room.enter();
     match context.room_place {
         Some(_) => Ok(()),
-        // seldom
+        // rare, so the future is boxed
         None => Box::pin(wait_for_room(context, &room)).await,
     }
 }
@@ -68,7 +68,7 @@ async fn wait_for_room(context: &mut RequestContext, room: &Arc<Room>) -> Result
     let patience = upstream.timeouts.pending.min(due.map_or(Nanos::MAX, |due| due.saturating_sub(now)));
     let passed = matches!(context.admission, Admission::Passed { .. });
     if passed {
-        // what it took comes back if it goes no further
+        // the charge is refunded if the request goes no further
         context.admission = Admission::Waiting;
     }
     context.room_place = room.wait(upstream.max_pending, patience).await;
@@ -83,7 +83,7 @@ async fn wait_for_room(context: &mut RequestContext, room: &Arc<Room>) -> Result
     Ok(())
 }
 
-/// The request to the chosen node was answered well or not, or not at all.
+/// Notes whether the chosen node answered the request well.
 fn judge(context: &RequestContext, is_well: bool) {
     let (Some(pool), Some(chosen)) = (pool(context), &context.chosen) else { return };
     if pool.upstream.ejection.is_none() {
@@ -96,7 +96,7 @@ fn judge(context: &RequestContext, is_well: bool) {
     }
 }
 
-/// A connection could not be made: the node is left alone for a moment. Whether another is to be tried.
+/// Ejects the node for a moment after a failed connection. Returns whether another attempt follows.
 pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError) -> bool {
     let now = context.gateway.clock.now();
     judge(context, false);
@@ -113,7 +113,7 @@ pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError)
     failed < retries.attempts
 }
 
-/// The head of the response is there.
+/// Notes that the upstream has sent the head of the response.
 pub(super) fn answered(context: &mut RequestContext, status: u16) {
     judge(context, status < 500);
     let now = context.gateway.clock.now();
@@ -123,7 +123,7 @@ pub(super) fn answered(context: &mut RequestContext, status: u16) {
     }
 }
 
-/// A request failed for good.
+/// Logs that a request failed for good; a failure before the response counts against the node.
 pub(super) fn log_failure(context: &RequestContext, failure: &Failure) {
     let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
     let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address));

@@ -1,29 +1,29 @@
-//! The body of a request that limits go by: whether it is there, and what it says as it comes.
+//! The body of a request whose limits depend on it: whether it has arrived, and the fields that were read so far.
 
 use std::sync::Arc;
 
 use crate::charge::Charge;
 use crate::fields::Fields;
-use crate::gateway::field::{RequestReader, Seen};
+use crate::gateway::field::{ReadProgress, RequestReader};
 use crate::gateway::identity::Identity;
 use crate::http::body::Framing;
 use crate::ruleset::PlanId;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::request_field::RequestFields;
 
-/// Where the body of a request is.
+/// The place where the body of a request is.
 #[derive(Clone, Copy)]
 pub enum BodySource<'b> {
-    /// Behind the head, delimited like this.
+    /// It follows the head, framed like this.
     Coming(Framing),
-    /// All of it is here.
+    /// All of it has been read.
     Here(&'b [u8]),
-    /// Nobody sees it.
+    /// The gateway does not see it.
     Unseen,
 }
 
 impl BodySource<'_> {
-    /// Whether it is known to have more than `max` bytes.
+    /// Whether the body is known to have more than `max` bytes.
     pub(super) fn is_longer_than(self, max: u64) -> bool {
         let length = match self {
             Self::Coming(Framing::Length(length)) => length,
@@ -34,30 +34,30 @@ impl BodySource<'_> {
     }
 }
 
-/// What is known of a body before it is waited for.
+/// The fields of a body, as far as they are known before the gateway waits for it.
 pub(super) enum BodyKnown {
     Fields(RequestFields),
-    /// It has to be waited for.
+    /// The gateway has to wait for the body.
     Awaited(Box<AwaitedBody>),
 }
 
-/// A body that is read as it passes.
+/// A body that is read as it arrives.
 pub struct AwaitedBody {
     reader: RequestReader,
-    /// Who sends it, and the plan that a trusted proxy says it has, until the request is decided on.
+    /// The caller, and its plan according to a trusted proxy, until the request is decided on.
     pub(super) sender: Option<(Identity, Option<PlanId>)>,
-    /// What the request is charged under the limits that do not go by it.
+    /// The charges under the limits that do not depend on the body.
     pub(super) other_charges: Vec<Charge>,
-    /// Whether that was charged before the body was here.
+    /// Whether these were made before the body arrived.
     pub(super) is_charged_ahead: bool,
-    /// How many bytes of it were read and have not passed.
+    /// The number of bytes that were read and not forwarded yet.
     ahead: usize,
-    /// Why it has two readings.
+    /// The reason why the body is ambiguous: two parsers could read it differently.
     fault: Option<&'static str>,
 }
 
 impl BodyKnown {
-    /// What is known of the body of a request for `route` with these `headers`. `Err`: it has two readings.
+    /// The known fields of the body of a request for `route` with these `headers`. `Err`: the body is ambiguous.
     pub(super) fn of(headers: &Fields, source: BodySource<'_>, route: &Route) -> Result<Self, &'static str> {
         let coded = headers.get_all("content-encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let mut awaited = AwaitedBody {
@@ -82,20 +82,20 @@ impl BodyKnown {
 }
 
 impl AwaitedBody {
-    /// A part that is held back: whether more has to come before the request can be decided on.
+    /// Reads a part that is held back. Returns whether more has to arrive before the request can be decided on.
     pub(super) fn hold(&mut self, part: &[u8]) -> bool {
         self.ahead = self.ahead.saturating_add(part.len());
         match self.reader.feed(part) {
-            Seen::Part => true,
-            Seen::Enough => false,
-            Seen::Ambiguous(fault) => {
+            ReadProgress::Incomplete => true,
+            ReadProgress::Sufficient => false,
+            ReadProgress::Ambiguous(fault) => {
                 self.fault = Some(fault);
                 false
             }
         }
     }
 
-    /// What it says, as far as it came. `Err`: it has two readings.
+    /// The fields of the body, as far as it has arrived. `Err`: the body is ambiguous.
     pub(super) fn decide(&mut self) -> Result<RequestFields, &'static str> {
         match self.fault {
             Some(fault) => Err(fault),
@@ -103,7 +103,7 @@ impl AwaitedBody {
         }
     }
 
-    /// A part that passes after the decision. `Err`: it gives the body a second reading.
+    /// Reads a part that is forwarded after the decision. `Err`: it makes the body ambiguous.
     pub(super) fn pass(&mut self, part: &[u8]) -> Result<(), &'static str> {
         let (read, new) = part.split_at_checked(self.ahead).unwrap_or((part, &[]));
         self.ahead = self.ahead.saturating_sub(read.len());
@@ -111,8 +111,8 @@ impl AwaitedBody {
             return Ok(());
         }
         match self.reader.feed(new) {
-            Seen::Part | Seen::Enough => Ok(()),
-            Seen::Ambiguous(fault) => Err(fault),
+            ReadProgress::Incomplete | ReadProgress::Sufficient => Ok(()),
+            ReadProgress::Ambiguous(fault) => Err(fault),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The keys that limits have banned, and the denials of those that they may ban.
+//! The keys that limits have banned, and the recent denials of keys that limits may ban.
 //!
-//! Each gateway bans by the denials that it gave itself, in bounded memory: what there is no room for is forgotten. Reloads keep it, as
-//! keys are known by the names of their limits; the end of the process forgets it.
+//! Each gateway bans by the denials that it gave itself, in bounded memory: it forgets keys that it has no room for. Bans
+//! survive a reload, because keys depend on the names of their limits, but not the end of the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,14 +15,14 @@ use crate::ruleset::ban::{BanRule, BanState};
 use crate::store::local::is_overflow;
 use crate::units::{LimitKey, Nanos};
 
-/// How many parts there are with a lock each, and how many keys each remembers.
+/// The number of shards, each with a lock of its own, and the number of keys that each shard remembers.
 const SHARDS: usize = 16;
 const REMEMBERED: usize = 4096;
 
-/// What is known of the keys of all limits.
+/// The bans and recent denials of the keys of all limits.
 pub struct Bans {
     shards: [Mutex<Cache<LimitKey, BanState>>; SHARDS],
-    /// Whether anything ever was denied here: until then no request asks.
+    /// Whether any key was denied that may be banned: until then no request looks for bans.
     has_any: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ impl Default for Bans {
 }
 
 impl Bans {
-    /// For how long the key of `charge` is banned; `None` if it is not.
+    /// The time for which the key of `charge` is still banned; `None` if it is not banned.
     pub fn left(&self, ruleset: &Ruleset, charge: &Charge, now: Nanos) -> Option<Nanos> {
         if !self.has_any.load(Ordering::Relaxed) {
             return None;
@@ -41,19 +41,19 @@ impl Bans {
         rule(ruleset, charge).and_then(|_| self.shard(charge.key)?.lock().get(&charge.key)?.left(now))
     }
 
-    /// The charge of the key that is banned for longest, by position, and for how long; `None` if none is.
+    /// The position of the charge whose key is banned for longest, and the time left; `None` if no key is banned.
     pub fn longest(&self, ruleset: &Ruleset, charges: &[Charge], now: Nanos) -> Option<(usize, Nanos)> {
         let left = charges.iter().map(|charge| self.left(ruleset, charge, now)).enumerate();
         left.filter_map(|(position, left)| Some((position, left?))).max_by_key(|(_, left)| *left)
     }
 
-    /// The key of `charge` is banned no more, and its denials are forgotten; whether it was banned.
+    /// Lifts the ban of the key of `charge`, and forgets its denials. Returns whether it was banned.
     pub fn lift(&self, charge: &Charge, now: Nanos) -> bool {
         let removed = self.shard(charge.key).and_then(|shard| shard.lock().remove(&charge.key));
         removed.is_some_and(|(_, state)| state.left(now).is_some())
     }
 
-    /// The key was denied; whether that has banned it.
+    /// Notes a denial of the key. Returns whether this bans the key.
     fn denied(&self, key: LimitKey, rule: &BanRule, now: Nanos) -> bool {
         let Some(shard) = self.shard(key) else { return false };
         self.has_any.store(true, Ordering::Relaxed);
@@ -69,13 +69,13 @@ impl Bans {
     }
 }
 
-/// The rule that bans the key of `charge`. The buckets that new keys share are never banned: they are nobody's.
+/// The rule that may ban the key of `charge`. Overflow buckets, which new keys share, are never banned: they have no owner.
 fn rule<'r>(ruleset: &'r Ruleset, charge: &Charge) -> Option<&'r BanRule> {
     let limit = ruleset.limits.get(charge.limit).filter(|limit| limit.enforces())?;
     limit.ban.as_ref().filter(|_| !is_overflow(charge.key))
 }
 
-/// Notes the denials of a request that is denied.
+/// Notes which keys of a denied request were denied, and bans them where a rule says so.
 pub(super) fn note_denials(context: &RequestContext, now: Nanos) {
     let verdict = &context.verdict;
     if verdict.banned || !verdict.is_denied() {

@@ -1,5 +1,5 @@
-//! Who takes a route, and on which terms: everything about a request between its route and its charges that needs no
-//! node, no store and no connection. What a request meets and what is explained of it go through here.
+//! The caller of a route and its terms: all steps between a request's route and its charges that need no node, no store and
+//! no connection. Both admission and explanation use them.
 
 use crate::charge::Charge;
 use crate::gateway::identify::{self, CredentialLookup, Identity};
@@ -8,23 +8,23 @@ use crate::ruleset::key::{Facts, KeyFault, KeyPart, LimitHashers, Resolved, Valu
 use crate::ruleset::matcher::Route;
 use crate::ruleset::{PlanId, Ruleset};
 
-/// Who is calling.
+/// The caller of a request.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// By which credential.
+    /// The identity, found by the credential.
     pub identity: Identity,
-    /// The plan that a trusted proxy says it has.
-    pub told_plan: Option<PlanId>,
+    /// The caller's plan according to a trusted proxy.
+    pub proxy_plan: Option<PlanId>,
     /// Whether the request is never charged.
     pub bypassed: bool,
 }
 
 impl Caller {
-    /// Nobody knows yet who is calling.
-    pub const UNKNOWN: Self = Self { identity: Identity::Anonymous, told_plan: None, bypassed: false };
+    /// A caller that is not identified yet.
+    pub const UNKNOWN: Self = Self { identity: Identity::Anonymous, proxy_plan: None, bypassed: false };
 
-    /// The caller of a request that takes `route` and is let in. `Err` is what it is answered instead: it is kept out,
-    /// or its credential is not good.
+    /// Finds the caller of a request that takes `route` and is let in. `Err` is the response that the request gets instead:
+    /// access rules keep it out, or its credential is not good.
     pub async fn find(
         ruleset: &Ruleset,
         route: &Route,
@@ -36,7 +36,7 @@ impl Caller {
         caller.is_let_in(ruleset, route, facts).map(|()| caller)
     }
 
-    /// Whether anybody may make a request for `route`. `Err` is what it is answered instead, whoever is calling.
+    /// Checks whether anyone may make a request for `route`. `Err` is the response that the request gets instead.
     pub fn may_ask(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
         match () {
             () if ruleset.keeps_out_address(route, facts.address) => Err(Answer::AccessDenied),
@@ -45,9 +45,9 @@ impl Caller {
         }
     }
 
-    /// Whether this caller may make a request for `route`.
+    /// Checks whether the access rules let this caller make a request for `route`.
     pub fn is_let_in(&self, ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
-        // a preflight is nobody's
+        // a preflight has no caller
         let is_preflight = route.bypass.covers_preflight(facts);
         match !is_preflight && ruleset.keeps_out(route, facts.address, self.customer()) {
             true => Err(Answer::AccessDenied),
@@ -55,7 +55,7 @@ impl Caller {
         }
     }
 
-    /// The caller of a request that takes `route`, whether it is let in or not. `Err`: its credential is not good.
+    /// Identifies the caller of a request that takes `route`, whether it is let in or not. `Err`: a bad credential.
     pub async fn identify(
         ruleset: &Ruleset,
         route: &Route,
@@ -69,14 +69,14 @@ impl Caller {
         Ok(Self::new(ruleset, route, facts, identity))
     }
 
-    /// Who makes a request for `route` with this `identity`.
+    /// The caller of a request for `route` with this `identity`.
     pub fn new(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>, identity: Identity) -> Self {
         let bypassed = route.bypass.covers(facts, identity.customer().map(|customer| &*customer.name));
-        Self { identity, told_plan: ruleset.told_plan(facts), bypassed }
+        Self { identity, proxy_plan: ruleset.proxy_plan(facts), bypassed }
     }
 
-    /// What a request for `route` is charged before its caller is identified. `Err` is what it is answered instead where it
-    /// lacks a part of a key.
+    /// The charges of a request for `route` before its caller is identified. `Err` is the response that it gets instead if a
+    /// part of a key is missing or unusable.
     pub fn early_charges(
         ruleset: &Ruleset,
         route: &Route,
@@ -96,13 +96,13 @@ impl Caller {
         self.identity.customer().map(|customer| &*customer.name)
     }
 
-    /// What is known of the caller's request on `route`, as long as no node is chosen.
+    /// The facts about the caller's request on `route` that keys and limits need, before a node is chosen.
     pub fn resolved<'a>(&'a self, ruleset: &'a Ruleset, route: &'a Route) -> Resolved<'a> {
         let known = self.identity.customer().map(|customer| customer.known());
-        ruleset.resolve(route, (known, self.told_plan), self.identity.claims())
+        ruleset.resolve(route, (known, self.proxy_plan), self.identity.claims())
     }
 
-    /// What the request is charged. `Err` is what it is answered instead where it lacks a part of a key.
+    /// The charges of the request. `Err` is the response that it gets instead if a part of a key is missing or unusable.
     pub fn charges(
         &self,
         ruleset: &Ruleset,

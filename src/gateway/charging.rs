@@ -13,8 +13,8 @@ use crate::ruleset::verdict::Verdict;
 use crate::store::Receipt;
 use crate::units::Nanos;
 
-/// Charges `charges`, all that a request is to be charged, as far as it is not charged yet, and gives back what it was charged
-/// beside them. When a limit denies, none is charged.
+/// Makes `charges`, all the charges of a request, as far as they are not made yet, and refunds earlier charges that are not
+/// among them. If a limit denies, the request is charged nothing.
 pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
     let active = Rc::clone(&context.active);
     let gateway = context.gateway.clone();
@@ -24,7 +24,7 @@ pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Char
     Box::pin(charge_the_rest(context, charges, now)).await
 }
 
-/// Denies a request one of whose keys is banned; whether it is one. Nothing is charged.
+/// Denies a request if one of its keys is banned, and returns whether it does. Such a request is charged nothing.
 pub(super) fn deny_banned(context: &mut RequestContext, charges: &mut Vec<Charge>, now: Nanos) -> bool {
     let Some(banned) = context.gateway.bans.longest(&context.active.ruleset, charges, now) else { return false };
     give_back(context);
@@ -34,7 +34,7 @@ pub(super) fn deny_banned(context: &mut RequestContext, charges: &mut Vec<Charge
     true
 }
 
-/// [`charge_all`] where some of them are charged already.
+/// The case of [`charge_all`] in which some charges were made early.
 async fn charge_the_rest(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
     let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
     let mut early = Early::take(context, now);
@@ -60,8 +60,8 @@ async fn charge_the_rest(context: &mut RequestContext, charges: &mut [Charge], n
     Receipt { charged: told.into_iter().flatten().collect(), source: receipt.source, refused }
 }
 
-/// Notes where the charges of `context` were decided, and counts that and how fast. `Err`: a limit cannot be known that lets
-/// nothing pass then.
+/// Notes where the charges of `context` were decided, and counts that and the time it took. `Err`: a limit cannot be
+/// checked, and lets no request pass in this case.
 pub(super) fn observe(context: &mut RequestContext, route: RouteId, receipt: &Receipt) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let took = context.gateway.clock.now().saturating_sub(context.charged_at);
@@ -72,14 +72,14 @@ pub(super) fn observe(context: &mut RequestContext, route: RouteId, receipt: &Re
     if let Some(limit) = limit {
         active.meters.observe_refusal(&active.ruleset, route, context.plan, limit);
     }
-    Err(Answer::StoreAway)
+    Err(Answer::StoreUnavailable)
 }
 
-/// Charges the candidate that would have admitted a denied request, so that it goes on as if it were in force.
+/// Charges the candidate that would have admitted a denied request, so that it continues as if it were in force.
 pub(super) async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
     let candidate = context.verdict.candidate_to_charge(&context.active.ruleset, &context.charges);
     let Some((position, alone)) = candidate else { return };
-    // seldom, and large
+    // rare and large, so the future is boxed
     let charged = Box::pin(charge_alone(context, alone, now)).await;
     if let [charged] = *charged {
         context.verdict.replace(position, charged);
@@ -91,7 +91,7 @@ async fn charge_alone(context: &RequestContext, charge: Charge, now: Nanos) -> A
     context.gateway.store.charge(&context.active.binding, &mut alone, now).await.charged
 }
 
-/// Gives back what a request was charged early: it turns out to be none that is charged.
+/// Refunds the early charges of a request that is not to be charged after all.
 pub(super) fn give_back(context: &mut RequestContext) {
     if context.charges.is_empty() {
         return;
@@ -100,8 +100,8 @@ pub(super) fn give_back(context: &mut RequestContext) {
     Early::take(context, now).give_back_all_but(&[]);
 }
 
-/// What a request was charged early, until it is known whether its other limits admit it. What is left in it when it is dropped
-/// is given back, but for what counts although it is denied.
+/// The early charges of a request, until its other limits have decided. The charges that are left when this is dropped are
+/// refunded, except those of limits that count denials.
 struct Early {
     gateway: WorkerGateway,
     active: WorkerConfig,
@@ -110,7 +110,7 @@ struct Early {
 }
 
 impl Early {
-    /// Takes it over from `context`, which has no charges from here on.
+    /// Takes the charges over from `context`, which has none from here on.
     fn take(context: &mut RequestContext, now: Nanos) -> Self {
         let charges = std::mem::take(&mut context.charges);
         let verdict = std::mem::replace(&mut context.verdict, Verdict::unlimited());
@@ -123,14 +123,14 @@ impl Early {
         Self { gateway, active, taken: charges.into_iter().zip(charged).collect(), now }
     }
 
-    /// What came of `charge`, if it was made; it then notes where.
+    /// The result of `charge`, if it was made early; `charge` then also holds where it was made.
     fn find(&self, charge: &mut Charge) -> Option<Charged> {
         let (made, charged) = self.taken.iter().find(|(made, _)| is_same(made, charge))?;
         *charge = made.clone();
         Some(*charged)
     }
 
-    /// Gives back what is not one of `charges`.
+    /// Refunds the charges that are not among `charges`.
     fn give_back_all_but(&mut self, charges: &[Charge]) {
         let is_one = |(made, _): &(Charge, Charged)| charges.iter().any(|charge| is_same(made, charge));
         let (kept, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.taken).into_iter().partition(is_one);
@@ -157,7 +157,7 @@ impl Drop for Early {
     }
 }
 
-/// Whether two charges of a request are the same, wherever they were taken.
+/// Whether two charges of a request are the same, wherever they were made.
 fn is_same(one: &Charge, other: &Charge) -> bool {
     (one.limit, one.key) == (other.limit, other.key) && one.rule == other.rule
 }

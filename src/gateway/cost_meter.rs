@@ -1,4 +1,4 @@
-//! What a request turns out to cost: notes taken while it passes, and its charges settled when it has ended.
+//! The real cost of a request: measured while the request passes, and settled with its charges at its end.
 
 use crate::charge::Charge;
 use crate::gateway::field::FieldReader;
@@ -11,18 +11,18 @@ use crate::ruleset::verdict::{Standing, Verdict};
 use crate::ruleset::{LimitId, Ruleset};
 use crate::units::{Cost, Nanos};
 
-/// The notes on one request some of whose charges are to be settled.
+/// The measurements of a request, some of whose charges are to be settled.
 #[derive(Debug, Default)]
 pub struct CostMeter {
     pub(super) request_bytes: u64,
     response_bytes: u64,
-    /// Whether the upstream works on the request.
+    /// Whether the request is on its way to the upstream.
     reached: bool,
     answer: Option<Answered>,
-    pub(super) costs: Vec<Noted>,
+    pub(super) costs: Vec<LimitMeasurement>,
 }
 
-/// The upstream's answer.
+/// The upstream's response.
 #[derive(Debug)]
 struct Answered {
     status: u16,
@@ -30,26 +30,26 @@ struct Answered {
     whole: bool,
 }
 
-/// The notes under one limit.
+/// The measurements under one limit.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct LimitMeasurement {
     /// The position of the charge.
     pub(super) position: usize,
     limit: LimitId,
-    /// What the request's head told.
+    /// The cost according to the request's head.
     known: Option<Cost>,
-    /// The prices of the model that it named, where the cost goes by them.
+    /// The prices of the model that the request named, if the cost depends on them.
     prices: Vec<Price>,
-    /// What the response's head told.
+    /// The cost according to the response's head.
     told: CostSum,
     /// Reads the response's body.
     reader: Option<FieldReader>,
-    /// What the request's body was charged, where it is charged as it passes.
+    /// The charges for the request's body, if it is charged as it passes.
     pub(super) body: Option<BodyCost>,
 }
 
 impl CostMeter {
-    /// Notes for a request with these charges; none where no charge is to be settled.
+    /// Creates the meter of a request with these charges; `None` if no charge is to be settled.
     pub fn new(ruleset: &Ruleset, charges: &[Charge], facts: &Facts<'_>) -> Option<Box<Self>> {
         let noted = |(position, charge): (usize, &Charge)| {
             let limit = &ruleset.limits[charge.limit];
@@ -58,7 +58,7 @@ impl CostMeter {
                 return None;
             }
             let prices = if let CostRule::Response(cost) = &limit.cost { cost.prices(facts.body) } else { &[] };
-            Some(Noted {
+            Some(LimitMeasurement {
                 position,
                 limit: LimitId(charge.limit),
                 known,
@@ -68,21 +68,21 @@ impl CostMeter {
                 body: BodyCost::new(limit, charge, known),
             })
         };
-        let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
+        let costs: Vec<LimitMeasurement> = charges.iter().enumerate().filter_map(noted).collect();
         (!costs.is_empty()).then(|| Box::new(Self { costs, ..Self::default() }))
     }
 
-    /// Whether the response's body has to be one that can be read.
+    /// Whether the meter reads a cost from the response's body, so that the body must be readable.
     pub fn reads_body(&self, ruleset: &Ruleset) -> bool {
         self.costs.iter().any(|noted| !fields(&ruleset.limits[noted.limit.0].cost).is_empty())
     }
 
-    /// The request is on its way to the upstream.
+    /// Notes that the request is on its way to the upstream.
     pub fn reached_upstream(&mut self) {
         self.reached = true;
     }
 
-    /// The head of the response to a request with `method`.
+    /// Reads the head of the response to a request with `method`.
     pub fn response_head(&mut self, ruleset: &Ruleset, method: &str, head: &ResponseHead) {
         let status = head.status;
         let has_body = method != "HEAD" && !matches!(status, 204 | 304);
@@ -97,7 +97,7 @@ impl CostMeter {
         for noted in &mut self.costs {
             let CostRule::Response(cost) = &ruleset.limits[noted.limit.0].cost else { continue };
             for (name, weight) in &cost.headers {
-                // what is no text is no number either
+                // a value that is no text is no number either
                 let values = head.fields.get_all(name.as_str()).map(|value| str::from_utf8(value).unwrap_or_default());
                 noted.told.add_header(values, ResponseCost::price(*weight, &noted.prices));
             }
@@ -112,7 +112,7 @@ impl CostMeter {
         }
     }
 
-    /// A part of the response's body; `end` says whether it is the last one.
+    /// Reads a part of the response's body; `end` says whether it is the last one.
     pub fn response_body(&mut self, ruleset: &Ruleset, bytes: &[u8], end: bool) {
         self.response_bytes = added(self.response_bytes, bytes.len());
         if let Some(answer) = &mut self.answer {
@@ -125,8 +125,8 @@ impl CostMeter {
         }
     }
 
-    /// What is to be corrected of `charges`, made at `charged_at`, now that the request has ended; `own_status` is that of
-    /// tollgate's own answer. Tells `unreadable` the limits whose real cost the response should have told and did not.
+    /// The corrections of `charges`, made at `charged_at`, now that the request has ended; `own_status` is the status of the
+    /// gateway's own response. Calls `unreadable` for each limit whose real cost is missing in the response.
     pub fn corrections(
         &self,
         ruleset: &Ruleset,
@@ -154,7 +154,7 @@ impl CostMeter {
         corrections
     }
 
-    /// What the request turned out to cost that was charged `charge`, at `position`; `None` where that was known before.
+    /// The real cost of the request that was charged `charge`, at `position`; `None` if the cost was known from the start.
     pub fn cost(
         &self,
         ruleset: &Ruleset,
@@ -169,7 +169,7 @@ impl CostMeter {
         })
     }
 
-    /// How the request went; `own_status` is that of tollgate's own answer.
+    /// The outcome of the request; `own_status` is the status of the gateway's own response.
     fn exchange(&self, own_status: Option<u16>) -> Exchange {
         let end = match (&self.answer, own_status) {
             (Some(Answered { status, has_body, whole }), _) => {
@@ -186,12 +186,12 @@ pub(super) fn added(sum: u64, bytes: usize) -> u64 {
     sum.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
-/// The fields of the response's body that tell a cost.
+/// The fields of the response body that state a cost.
 fn fields(cost: &CostRule) -> &[FieldPart] {
     if let CostRule::Response(cost) = cost { &cost.fields } else { &[] }
 }
 
-impl Noted {
+impl LimitMeasurement {
     fn real_cost(&self, limit: &Limit, exchange: &Exchange) -> RealCost {
         let mut told = self.told;
         let fields = self.reader.iter().flat_map(|reader| fields(&limit.cost).iter().zip(reader.told()));
@@ -200,20 +200,20 @@ impl Noted {
     }
 }
 
-/// What the bytes of a body were charged under one limit.
+/// The charges for the bytes of a body under one limit.
 #[derive(Debug)]
 pub(super) struct BodyCost {
     pub(super) bytes_per_token: u64,
-    /// Tokens charged so far, those included that the head was charged.
+    /// The tokens charged so far, including those charged when the request arrived.
     pub(super) charged: Cost,
-    /// The last charge, and when its key was going to be whole again.
+    /// The last charge, and the time at which its key was going to be full again.
     pub(super) last: Option<(Charge, Nanos)>,
-    /// Whether the limit denied a part that it lets pass all the same. It is charged nothing more.
+    /// Whether the limit denied a part but let it pass, because it does not enforce. It is charged nothing more.
     pub(super) is_over: bool,
 }
 
 impl BodyCost {
-    /// For a request that was charged `charge` under `limit` when it came; none where its body is not charged as it passes.
+    /// The charges for the body of a request that was charged `charge` on arrival; `None` if it is not charged as it passes.
     fn new(limit: &Limit, charge: &Charge, known: Option<Cost>) -> Option<Self> {
         match (&limit.cost, &limit.charge.when, known) {
             (CostRule::RequestBytes(length), When::Request, None) => {
@@ -223,7 +223,7 @@ impl BodyCost {
         }
     }
 
-    /// What is to be given back of a body that had so many bytes.
+    /// The refund for a body that had so many bytes; `None` if nothing is to be refunded.
     fn surplus(&self, bytes: u64) -> Option<(Charge, Nanos)> {
         let (last, full_at) = self.last.as_ref()?;
         let surplus = self.charged.saturating_sub(runs(bytes, self.bytes_per_token)).min(last.cost);
@@ -231,23 +231,23 @@ impl BodyCost {
     }
 }
 
-/// What is still to be taken of charges, and what is to be given back.
+/// The corrections of charges after the end of a request.
 #[derive(Debug, Default)]
 pub struct Corrections {
-    /// What is owed.
+    /// The charges that are still to be debited.
     pub owed: Vec<Charge>,
-    /// What goes back, each with the time at which its key was going to be whole again.
+    /// The charges to refund, each with the time at which its key was going to be full again.
     pub back: Vec<(Charge, Nanos)>,
 }
 
 impl Corrections {
-    /// Whether everything stays as it was taken.
+    /// Whether no charge has to be corrected.
     pub fn is_empty(&self) -> bool {
         self.owed.is_empty() && self.back.is_empty()
     }
 
-    /// Sets a charge, made at `charged_at`, against what the request really cost. The charges of limits that let it
-    /// pass although it was over them took nothing, and owe nothing.
+    /// Compares a charge, made at `charged_at`, with the real cost of the request. A limit that let the request pass
+    /// although the request was over it took nothing, and is owed nothing.
     pub fn add(&mut self, charge: &Charge, standing: &Standing, charged_at: Nanos, real: RealCost) {
         let taken = charge.taken_cost();
         let real = real.beside(taken);

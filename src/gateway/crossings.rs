@@ -1,7 +1,8 @@
 //! Notifies the operators' webhook of keys that have reached a mark of `warn_at`: once for each mark and window.
 //!
-//! The last notification of each of many keys is remembered, in bounded memory; one that is forgotten is sent again, with the
-//! same identity, by which receivers know it. Nothing here waits: what the queue has no room for is counted and lost.
+//! The gateway remembers the last notification of each of many keys, in bounded memory. It sends a forgotten one again, with
+//! the same identity, by which receivers recognize it. No request waits here: a notification that the queue has no room for
+//! is counted and lost.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,19 +23,19 @@ use crate::units::{LimitKey, Nanos};
 
 /// How many keys are remembered.
 const REMEMBERED: usize = 1 << 16;
-/// How many crossings may wait until they are written down.
+/// How many crossings may wait in memory until they are written to disk.
 const WAITING: usize = 4096;
 /// There is no second notification of a key at a mark within this time.
 const SHORTEST: Nanos = Nanos::from_secs(60);
 
-/// A key has reached a mark.
+/// The event that a key has reached a mark.
 #[derive(Clone, PartialEq)]
 pub struct Crossing {
-    /// The limit, the key, the mark and the window, of which there is one notification. Secret: keys may be.
+    /// The limit, the key, the mark and the window, which identify the notification. Secret, because the key may be.
     pub identity: Vec<u8>,
-    /// When, by the wall clock.
+    /// The time of the event, by the wall clock.
     pub at: Nanos,
-    /// The limit, and the key as it may be shown.
+    /// The limit, and the key with secret parts masked.
     pub subject: Subject,
     /// The plan of the request that reached it.
     pub plan: Option<String>,
@@ -44,15 +45,15 @@ pub struct Crossing {
     pub used: u8,
     /// The most that can be admitted at once.
     pub quota: u64,
-    /// What is left of it.
+    /// The rest of the quota.
     pub remaining: u64,
-    /// The time in which a spent quota is whole again.
+    /// The time in which a used-up quota becomes full again.
     pub window: Option<Nanos>,
-    /// When it is whole again if nothing else is asked for, by the wall clock.
+    /// The time at which the quota is full again if no other request takes tokens, by the wall clock.
     pub whole_at: Nanos,
 }
 
-/// The last notification of each key, and the queue of those to come.
+/// The last notification of each key, and the queue of crossings to notify of.
 pub struct Crossings {
     notified: OnceLock<Cache<LimitKey, Notified>>,
     waiting: Sender<Crossing>,
@@ -67,25 +68,25 @@ struct Notified {
 }
 
 impl Default for Crossings {
-    /// Of a gateway without a webhook.
+    /// The crossings of a gateway without a webhook.
     fn default() -> Self {
         Self::new().0
     }
 }
 
 impl Crossings {
-    /// Crossings, and where they come out.
+    /// The crossings, and the receiving end of their queue.
     pub fn new() -> (Self, Receiver<Crossing>) {
         let (waiting, receiver) = channel(WAITING);
         (Self { notified: OnceLock::new(), waiting, lost: AtomicUsize::new(0) }, receiver)
     }
 
-    /// How many were lost because too many were waiting, since this was asked last.
+    /// The number of crossings that were lost because the queue was full, since the last call.
     pub fn take_lost(&self) -> usize {
         self.lost.swap(0, Ordering::Relaxed)
     }
 
-    /// Whether there was no such notification of the key yet; there is one from here on.
+    /// Whether there was no such notification of the key yet; this call notes it.
     fn is_new(&self, key: LimitKey, now: Notified) -> bool {
         let notified = self.notified.get_or_init(|| Cache::new(REMEMBERED));
         let is_new = notified.get(&key).is_none_or(|last| last.window != now.window || last.mark < now.mark);
@@ -102,13 +103,13 @@ impl Crossings {
     }
 }
 
-/// Whether the request has left a key at a mark, and there is a webhook to notify.
+/// Whether the request has brought a key to a mark, and there is a webhook to notify.
 pub(super) fn may_notify(context: &RequestContext) -> bool {
     let ruleset = &context.active.ruleset;
     ruleset.webhook.is_some() && reached(context, ruleset).next().is_some()
 }
 
-/// The limits of a request that is not denied whose marks its keys have reached: each with the mark and the charge.
+/// The limits of an admitted request whose keys have reached a mark: each with its standing, its charge and the mark.
 fn reached<'c>(
     context: &'c RequestContext,
     ruleset: &'c Ruleset,
@@ -121,7 +122,7 @@ fn reached<'c>(
     })
 }
 
-/// Notifies the webhook of the keys that the request has left at a mark.
+/// Notifies the webhook of the keys that the request has brought to a mark.
 pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
     let (ruleset, gateway) = (&context.active.ruleset, &context.gateway);
     if ruleset.webhook.is_none() {
@@ -150,8 +151,8 @@ pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &Key
     }
 }
 
-/// The number of the window in which a key stands that is whole again at `whole_at`: where a quota comes back all at once that
-/// of its end, otherwise that of the time since 1970, in windows of the limit.
+/// The number of the window that a key is in, which is full again at `whole_at`: if the quota comes back all at once, the
+/// number of the window's end; otherwise the number of the limit's windows since 1970.
 fn window_at(algorithm: AlgorithmName, (at, whole_at): (Nanos, Nanos), window: Option<Nanos>) -> u64 {
     let shortest = SHORTEST.get();
     match algorithm {
@@ -163,7 +164,7 @@ fn window_at(algorithm: AlgorithmName, (at, whole_at): (Nanos, Nanos), window: O
     }
 }
 
-/// No two of these are the same.
+/// The identity of a notification, which no other notification has.
 fn identity<'v>(limit: &Limit, value: impl Fn(&KeyPart) -> Option<Value<'v>>, (mark, window): (u8, u64)) -> Vec<u8> {
     let mut identity = window.to_le_bytes().to_vec();
     identity.push(mark);

@@ -1,4 +1,4 @@
-//! Questions of other proxies about requests that they handle, which the rules answer that hold for requests that pass here.
+//! Decides for other proxies on requests that they handle, by the same rules as for requests that pass through this gateway.
 
 mod ext_authz;
 mod forward_auth;
@@ -38,7 +38,7 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
         }
         Serves::ForwardAuth { denied_status } => forward_auth::decide(context, question, denied_status).await,
         Serves::RateLimitService => in_grpc(rate_limit_service::decide(context, question, body).await, context),
-        // a listener that forwards requests is asked nothing
+        // a listener that forwards requests answers no questions
         Serves::Proxy => context.answer_failure(&Answer::Internal),
         Serves::ExtAuthz => in_grpc(ext_authz::decide(context, question, body).await, context),
     };
@@ -51,7 +51,7 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
     response
 }
 
-/// The response to a call, whether it could be answered or not.
+/// The response to a gRPC call, also to one that failed.
 fn in_grpc(answered: Result<Response, Answer>, context: &mut RequestContext) -> Response {
     answered.unwrap_or_else(|answer| {
         context.is_grpc = context.version == Version::Http2;
@@ -59,7 +59,7 @@ fn in_grpc(answered: Result<Response, Answer>, context: &mut RequestContext) -> 
     })
 }
 
-/// What becomes of a request that another proxy handles, by the route that it takes. `Err` is what its client is answered.
+/// Decides on a request that another proxy handles, by the route that it takes. `Err` is the response to the proxy's client.
 async fn by_route(
     context: &mut RequestContext,
     request: &RequestHead,
@@ -67,7 +67,7 @@ async fn by_route(
     body: BodySource<'_>,
 ) -> Result<(), Response> {
     let admitted = admit::admit(context, request, sender, body).await;
-    // nobody tells how the request went: what was taken stays taken
+    // the gateway does not see how the request ends, so the charges stay as they are
     context.cost_meter = None;
     match admitted {
         Ok(()) => {

@@ -1,5 +1,5 @@
-//! Notes requests that do not simply pass, for those who look at the gateway: who is denied most, and the last ones; and has
-//! those told that leave a key at a mark.
+//! Records requests that are denied, delayed or over a limit that lets them pass: operators see the most denied keys and the
+//! last events. Also notifies the webhook of keys that have reached a mark.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::gateway::subject::{bucket, subject};
 use crate::ruleset::LimitId;
 use crate::ruleset::key::{self, Facts, KeyPart, Value};
 use crate::ruleset::verdict::{Outcome, Verdict};
-use crate::telemetry::recent::Happened;
+use crate::telemetry::recent::RecentDecision;
 use crate::units::Nanos;
 
-/// Whether there is something to note of a request.
+/// Whether there is something to record of a request.
 pub(super) fn are_noted(context: &RequestContext) -> bool {
     !simply_passes(&context.verdict) || crossings::may_notify(context)
 }
@@ -23,7 +23,7 @@ fn simply_passes(verdict: &Verdict) -> bool {
     verdict.outcome == Outcome::Admit { wait: Nanos::ZERO } && verdict.passed_over().next().is_none()
 }
 
-/// Notes what became of a request of `caller`.
+/// Records the outcome of a request of `caller`.
 pub(super) fn note(context: &RequestContext, facts: &Facts<'_>, caller: &Caller) {
     let Some(route) = context.matched() else { return };
     let mut resolved = caller.resolved(&context.active.ruleset, route);
@@ -31,7 +31,7 @@ pub(super) fn note(context: &RequestContext, facts: &Facts<'_>, caller: &Caller)
     note_of(context, |_, part| key::value(part, facts, &resolved).ok());
 }
 
-/// Notes what became of a question that has these values for the parts of a limit's key.
+/// Records the outcome of a request or a question; `value` gives the values for the parts of a limit's key.
 pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
     crossings::note_of(context, &value);
     let (active, gateway) = (&context.active, &context.gateway);
@@ -50,7 +50,7 @@ pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &Key
     if context.verdict.is_denied() {
         gateway.denial_recorder.offenders.denied(bucket(limit, charge), now, subject);
     }
-    gateway.denial_recorder.recent.note(now, || Happened {
+    gateway.denial_recorder.recent.note(now, || RecentDecision {
         at: gateway.clock.wall_at(now),
         outcome,
         route: route.name.clone(),

@@ -1,11 +1,11 @@
-//! Limits that ask nothing about the caller are charged before its credential is looked up, so that guessing credentials
-//! costs tokens and, over a limit, nobody is asked.
+//! Limits that need nothing about the caller are charged before the gateway looks up its credential, so that guessing
+//! credentials costs tokens and, over a limit, starts no look-up.
 //!
-//! A request is charged under all its limits or under none all the same. Where a look-up has to be waited for, the early
-//! limits are charged by a call of their own; what they took is given back when another limit denies, when the request goes
-//! away, and when it turns out that the caller is never charged or has parameters of its own. Where the answer is known
-//! without a look-up, a good credential is charged under all limits in one call, and a bad one under the early limits alone.
-//! What a request took that tollgate refuses for its credential stays taken.
+//! A request is still charged under all its limits or under none. If the gateway has to wait for a look-up, it charges the
+//! early limits in a call of their own, and refunds them when another limit denies, when the request goes away, and when the
+//! caller turns out to be exempt or to have parameters of its own. If the result is known without a look-up, a request with
+//! a good credential is charged under all limits in one call, and one with a bad credential under the early limits alone.
+//! The charges of a request that the gateway refuses for its credential stay.
 
 use std::rc::Rc;
 
@@ -21,8 +21,8 @@ use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Verdict};
 
-/// Whose credential a request for `route` carries. The request is charged under the early limits before a look-up has to be
-/// waited for; `Err` is what it is answered instead.
+/// Identifies the customer whose credential a request for `route` carries. If a look-up has to be waited for, the request is
+/// charged under the early limits first; `Err` is the response that it gets instead.
 pub async fn identify(
     context: &mut RequestContext,
     route: Option<RouteId>,
@@ -45,12 +45,12 @@ fn has_early_limits(active: &ActiveConfig, route: Option<RouteId>) -> bool {
     route.is_some_and(|route| !active.ruleset.matcher.route(route).early.is_empty())
 }
 
-/// What a request is told that is refused with `answer` before all its limits are known: it is charged under the early limits,
-/// which may deny it.
+/// The response to a request that is refused with `answer` before all its limits are known: the request is charged under the
+/// early limits, and these may deny it.
 pub async fn refuse(context: &mut RequestContext, route: Option<RouteId>, facts: &Facts<'_>, answer: Answer) -> Answer {
     match answer {
-        Answer::Limited | Answer::StoreAway => return answer,
-        // that is not the client's fault
+        Answer::Limited | Answer::StoreUnavailable => return answer,
+        // the client is not to blame, so the request is not charged
         Answer::NoNode | Answer::UpstreamFull => {
             give_back(context);
             return answer;
@@ -69,7 +69,7 @@ pub async fn refuse(context: &mut RequestContext, route: Option<RouteId>, facts:
     answer
 }
 
-/// Charges a request for `route` under the early limits, once. `Err` is what it is answered instead.
+/// Charges a request for `route` under the early limits, at most once. `Err` is the response that it gets instead.
 async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Facts<'_>) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let ruleset = &active.ruleset;

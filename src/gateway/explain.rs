@@ -1,6 +1,6 @@
-//! What a request would resolve_charges, and why: its route, its caller, its limits with their keys, costs and parameters.
+//! Explains a request: its route, its caller, its limits with their keys, costs and parameters, and the reasons for each.
 //!
-//! Asks the functions that decide requests, and charges nothing. Credentials, and what may be one, are shown masked.
+//! Calls the functions that decide on requests, and charges nothing. Credentials, and values that may be one, are masked.
 
 use std::sync::Arc;
 
@@ -28,24 +28,24 @@ use crate::ruleset::key::{Facts, LimitHashers};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::{LimitId, Ruleset};
 
-/// What a request would resolve_charges, and why. What is not known, or does not come to it, is null.
+/// The explanation of a request. A field is null if it is unknown, or if the request does not get that far.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
     /// The request, as it is matched.
     pub request: Option<Request>,
-    /// Which route it takes.
+    /// The route that it takes, and the reasons.
     pub route: Option<RouteMatch>,
-    /// Who is calling.
+    /// The caller.
     pub caller: Option<CallerAccount>,
-    /// Why it is never charged.
+    /// The reason why it is never charged.
     pub bypassed: Option<String>,
-    /// Where it goes unless tollgate answers it.
+    /// The upstream that it goes to, unless the gateway answers it.
     pub upstream: Option<UpstreamAccount>,
-    /// The limits of the route, in their order, with those that do not apply.
+    /// The limits of the route, in their order, including those that do not apply.
     pub limits: Vec<LimitAccount>,
-    /// What tollgate itself answers, whatever the limits say.
+    /// The gateway's own response, which it gives whatever the limits decide.
     pub answer: Option<AnswerAccount>,
-    /// What would become of it now; only told by a gateway that runs.
+    /// The outcome if the request came now; only a running gateway tells it.
     pub now: Option<Now>,
 }
 
@@ -54,27 +54,27 @@ pub struct Explanation {
 pub struct Request {
     /// The method.
     pub method: String,
-    /// Lower case, without a port.
+    /// The host, in lower case, without a port.
     pub host: String,
-    /// Canonical.
+    /// The canonical path.
     pub path: String,
-    /// The address that the client is counted by; null where a trusted proxy said nothing usable.
+    /// The address that the client is counted by; null where a trusted proxy sent no usable address.
     pub client: Option<String>,
 }
 
-/// Who is calling.
+/// The caller of a request.
 #[derive(Clone, Debug, Serialize)]
 pub struct CallerAccount {
-    /// The customer; null for somebody without a credential, and for one whose credential is refused.
+    /// The customer; null for a caller without a credential, and for one whose credential is refused.
     pub customer: Option<String>,
     /// The plan.
     pub plan: Option<String>,
     /// The groups that the customer belongs to, the outermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupAccount>,
-    /// Where the credential is, in words.
+    /// The place of the credential in the request, in words.
     pub credential_place: Option<String>,
-    /// Its beginning and its length.
+    /// The credential, masked: its beginning and its length.
     pub credential: Option<String>,
     /// Whether the customer has parameters of its own.
     pub has_own_terms: bool,
@@ -93,43 +93,43 @@ pub struct GroupAccount {
     pub has_own_terms: bool,
 }
 
-/// Where a request goes.
+/// The upstream of a request.
 #[derive(Clone, Debug, Serialize)]
 pub struct UpstreamAccount {
-    /// The upstream.
+    /// Its name.
     pub name: String,
     /// Its nodes, as configured.
     pub nodes: Vec<String>,
-    /// How many of them take requests; only told by a gateway that runs.
+    /// The number of healthy instances; only a running gateway tells it.
     pub healthy_nodes: Option<usize>,
-    /// The path that is sent.
+    /// The path that the gateway sends, after a rewrite.
     pub path: String,
 }
 
-/// What tollgate itself answers.
+/// A response of the gateway itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct AnswerAccount {
     /// The status.
     pub status: u16,
-    /// The word for it in the access log.
+    /// The cause, as the access log names it.
     pub cause: &'static str,
-    /// What the client is told; of a list that keeps the caller out, which one that is.
+    /// The text for the client; if access rules keep the caller out, the list that does so.
     pub detail: String,
 }
 
-/// What questions are answered from: a configuration, in force or not.
+/// The configuration that questions are answered from, in force or not.
 #[derive(Clone, Copy)]
 pub struct ExplainedConfig<'a> {
     /// The configuration.
     pub ruleset: &'a Ruleset,
-    /// What callers are known by.
+    /// The directory and the tokens that identify callers.
     pub lookup: CredentialLookup<'a>,
-    /// Makes keys.
+    /// The hashers that make keys.
     pub hashers: &'a LimitHashers,
 }
 
 impl Explanation {
-    /// What `question` would resolve_charges under `rules`, whatever the states of its keys.
+    /// Explains `question` under `rules`, without the states of its keys.
     pub async fn of(rules: ExplainedConfig<'_>, question: &Question) -> Self {
         match ResolvedRequest::find(rules, question).await {
             Ok(met) => met.explanation,
@@ -137,7 +137,7 @@ impl Explanation {
         }
     }
 
-    /// What `question` would resolve_charges at `gateway` now, with where its keys stand. Takes nothing.
+    /// Explains `question` at `gateway` now, with the standings of its keys. Takes no tokens.
     pub async fn of_gateway(gateway: &Gateway, question: &Question) -> Self {
         let active = gateway.active.load_full();
         let rules = ExplainedConfig {
@@ -151,8 +151,8 @@ impl Explanation {
         }
     }
 
-    /// What `question` is charged under the limit `id`: the parts of its key, the charge, and the plan. `Err` says why it is
-    /// charged nothing there, or where nobody can tell.
+    /// The charge of `question` under the limit `id`, with the parts of its key and the plan. `Err` says why the request is
+    /// not charged there, or why the charge is unknown.
     pub(super) async fn under(
         gateway: &Gateway,
         active: &ActiveConfig,
@@ -218,16 +218,16 @@ impl AnswerAccount {
     }
 }
 
-/// A request that comes as far as its limits.
+/// A request that reaches its limits.
 struct ResolvedRequest {
     explanation: Explanation,
-    /// What it would be charged, each with the position of its limit in the explanation.
+    /// The charges of the request, each with the position of its limit in the explanation.
     charges: Vec<(usize, Charge)>,
 }
 
 impl ResolvedRequest {
-    /// The steps of an admission. `Err`: tollgate answers before it comes to limits. A caller who is refused comes to those that
-    /// ask nothing about callers.
+    /// Follows the steps of an admission. `Err`: the gateway answers before any limit applies. The request of a refused
+    /// caller still reaches the limits that need nothing about callers.
     async fn find(rules: ExplainedConfig<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
         let ExplainedConfig { ruleset, lookup, hashers } = rules;
         let mut explanation = Explanation::NOTHING;
@@ -297,7 +297,7 @@ impl ResolvedRequest {
             return Ok(Self { explanation, charges: Vec::new() });
         }
         if ruleset.counts_by_node(route) {
-            // which one the gateway would choose is not known before it does
+            // the gateway chooses a node only for a real request, so the first node stands for all
             let upstream = route.upstream.map(|upstream| &ruleset.upstreams[upstream.0]);
             resolved.upstream_node =
                 upstream.and_then(|upstream| upstream.nodes.first()).map(|node| node.address.as_str());
@@ -336,7 +336,7 @@ impl Request {
 }
 
 impl CallerAccount {
-    /// Somebody of whom only the credential is known.
+    /// A caller of whom only the credential is known.
     fn of_credential(ruleset: &Ruleset, facts: &Facts<'_>) -> Self {
         let rules = ruleset.customers.as_ref();
         let found = rules.and_then(|rules| identify::credential(rules, facts).ok().flatten());
@@ -382,7 +382,7 @@ impl UpstreamAccount {
     }
 }
 
-/// Which list keeps a caller out.
+/// Names the list that keeps a caller out.
 fn kept_out(ruleset: &Ruleset, facts: &Facts<'_>, caller: Option<&Caller>) -> AnswerAccount {
     let everywhere = match caller {
         _ if ruleset.access.denies_address(facts.address) => true,

@@ -1,7 +1,7 @@
 //! From a request's head to the canonical facts that are matched, counted and forwarded.
 //!
-//! What is matched is what is forwarded: the target is made canonical once, and a request that cannot be made so is
-//! refused. Nothing here reads a body or waits.
+//! The gateway matches what it forwards: it makes the target canonical once, and refuses a request whose target cannot be
+//! made canonical. Nothing here reads a body or waits.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,11 +14,11 @@ use crate::ruleset::{AddressHeader, ClientAddress, HeadLimits, host, path};
 
 mod forwarded;
 
-/// Why a path with parameters is refused: some upstreams strip them, and others do not.
+/// The refusal of a path with parameters: some upstreams strip them, and others do not.
 pub const PATH_PARAMETERS: Refused =
     Refused::Malformed("the path holds path parameters (`;`), which are not allowed here");
 
-/// A request's head as it came, and where from.
+/// The head of a request as it was sent, and its sender.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     /// The method, as sent.
@@ -29,31 +29,31 @@ pub struct Head<'a> {
     pub headers: &'a Fields,
     /// The other end of the connection.
     pub peer: Option<IpAddr>,
-    /// Whether it came over TLS.
+    /// Whether the request came over TLS.
     pub secure: bool,
-    /// The common name in the certificate that the client showed, if it showed one.
+    /// The common name in the certificate that the client presented, if it presented one.
     pub certificate: Option<&'a str>,
-    /// Whether a body follows, whatever its length: over HTTP/2 no field has to tell.
+    /// Whether a body of any length follows: over HTTP/2 no field has to announce it.
     pub streams_body: bool,
 }
 
 /// The canonical target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The host with its port, as upstreams are told: lower case, without a user or a final dot.
+    /// The host with its port, in the form for upstreams: lower case, without a user or a final dot.
     pub authority: String,
-    /// How long the host is, with which the authority begins.
+    /// The length of the host, with which the authority begins.
     host_length: usize,
-    /// Resolved: one leading slash, no empty or dot segments, unreserved characters decoded. What is forwarded.
+    /// The canonical path, which is forwarded: one leading slash, no empty or dot segments, unreserved characters decoded.
     pub path: String,
     /// The path without its parameters, if it has any.
     pub bare_path: Option<String>,
-    /// Without its question mark, as sent.
+    /// The query as sent, without its question mark.
     pub query: Option<String>,
 }
 
 impl<'a> Head<'a> {
-    /// Its target, canonical.
+    /// The canonical target of the request.
     pub fn target(&self) -> Result<Target, Refused> {
         Target::new(self)
     }
@@ -63,7 +63,7 @@ impl<'a> Head<'a> {
         client_address(self.peer, self.headers, rules)
     }
 
-    /// What is matched and counted of a request with this head, its canonical `target` and its client's `address`.
+    /// The facts to match and count a request by: it has this head, the canonical `target` and its client's `address`.
     pub fn facts(&self, rules: &ClientAddress, target: &'a Target, address: Option<IpAddr>) -> Facts<'a> {
         Facts {
             method: self.method,
@@ -103,7 +103,7 @@ pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &HeadLimits) -> R
     Ok(())
 }
 
-/// Refuses methods that are about the way to a server rather than about what it has.
+/// Refuses methods that concern the way to a server instead of its resources.
 pub fn check_method(method: &str) -> Result<(), Refused> {
     match method {
         "TRACE" | "CONNECT" => Err(Refused::MethodNotServed),
@@ -117,7 +117,7 @@ impl Target {
         self.authority.get(..self.host_length).unwrap_or_default()
     }
 
-    /// The path that is matched and counted: without its parameters, so that a server that strips them sees no other.
+    /// The path that is matched and counted: without its parameters, so that an upstream that strips them sees no other.
     pub fn matched_path(&self) -> &str {
         self.bare_path.as_deref().unwrap_or(&self.path)
     }
@@ -156,7 +156,7 @@ pub fn path_and_query<'t>(
 ) -> Result<(Cow<'t, str>, Option<&'t str>), Refused> {
     let plain = path::plain_length(raw_target);
     let raw = printable(raw_target, plain)?;
-    // most targets are a path that is canonical as it stands, and perhaps a query
+    // most targets are a path in canonical form, with or without a query
     match raw.split_at_checked(plain) {
         Some((path, "")) if plain > 0 => return Ok((Cow::Borrowed(path), None)),
         Some((path, rest)) if plain > 0 && rest.starts_with('?') => return Ok((Cow::Borrowed(path), rest.get(1..))),
@@ -182,7 +182,7 @@ pub fn path_and_query<'t>(
     Ok((path::canonical(raw_path).map_err(Refused::Malformed)?, query))
 }
 
-/// The target as text. Its first bytes, as many as `plain`, are known to be letters, digits and the like.
+/// The target as text. The caller knows that its first `plain` bytes are letters, digits and similar characters.
 fn printable(raw: &[u8], plain: usize) -> Result<&str, Refused> {
     if !raw.get(plain..).unwrap_or_default().iter().all(|byte| is_target_byte(*byte)) {
         return Err(Refused::TARGET);
@@ -190,8 +190,8 @@ fn printable(raw: &[u8], plain: usize) -> Result<&str, Refused> {
     str::from_utf8(raw).map_err(|_| Refused::Malformed("the request target is not ASCII"))
 }
 
-/// The host alone, and its port if it names one. Names are letters, digits, `-` and `_` between dots; addresses have their
-/// usual spelling.
+/// The host, and its port if it has one. Names are letters, digits, `-` and `_` between dots; addresses have their usual
+/// spelling.
 pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
     const BAD: Refused = Refused::Malformed("the host header is no host name");
     let (host, port) = match raw.strip_prefix('[') {
@@ -211,7 +211,7 @@ pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
     };
     match port.strip_prefix(':') {
         None if port.is_empty() => Ok((host, None)),
-        // as RFC 3986 has it, section 3.2.3
+        // an empty port is allowed (RFC 3986, section 3.2.3)
         Some("") => Ok((host, None)),
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             Ok((host, Some(digits.parse().map_err(|_| BAD)?)))
@@ -222,9 +222,9 @@ pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
 
 /// The client's own address.
 ///
-/// A header field is believed from a trusted `peer` only. A list of hops is walked from right to left as long as they are
-/// trusted, or as many hops as `rules` say. `None` where a trusted proxy wrote something that is no address, and where a `peer`
-/// without one is not trusted, so that such requests share one bucket.
+/// The gateway believes a header field only from a trusted `peer`. It follows a list of hops from right to left as long as
+/// they are trusted, or for as many hops as `rules` say. `None` if a trusted proxy wrote something that is no address, and
+/// if a `peer` without an address is not trusted, so that such requests share one bucket.
 pub fn client_address(peer: Option<IpAddr>, headers: &Fields, rules: &ClientAddress) -> Option<IpAddr> {
     let client = peer.map(|peer| peer.to_canonical());
     if !rules.is_trusted(client) {
@@ -249,7 +249,7 @@ pub fn client_address(peer: Option<IpAddr>, headers: &Fields, rules: &ClientAddr
     }
 }
 
-/// The client behind a trusted `peer`, of whose `hops` the one that the peer wrote is the first.
+/// The client behind a trusted `peer`; the first of `hops` is the one that the peer wrote.
 fn farthest(peer: Option<IpAddr>, hops: impl Iterator<Item = Option<IpAddr>>, rules: &ClientAddress) -> Option<IpAddr> {
     let mut hops = hops.map(|hop| hop.map(|address| address.to_canonical())).peekable();
     if let (Some(depth), Some(_)) = (rules.hops, hops.peek()) {
@@ -266,7 +266,7 @@ fn farthest(peer: Option<IpAddr>, hops: impl Iterator<Item = Option<IpAddr>>, ru
 }
 
 /// Reads an address as proxies write it: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`,
-/// each perhaps in quotes. A port that is none makes it no address.
+/// each with or without quotes. With an invalid port it is no address.
 pub fn read_address(text: &[u8]) -> Option<IpAddr> {
     let text = match text {
         [b'"', quoted @ .., b'"'] => quoted,
@@ -288,7 +288,7 @@ fn is_port(digits: &[u8]) -> bool {
     digits.iter().all(u8::is_ascii_digit) && number(digits).is_some()
 }
 
-/// Reads an IPv4 address, as most are, and what is behind it. The library reads any address, which takes it longer.
+/// Reads an IPv4 address, which most are, and returns it with the rest of the text. The standard library reads slower.
 fn dotted_quad(text: &[u8]) -> Option<(Ipv4Addr, &[u8])> {
     let (first, text) = octet(text)?;
     let (second, text) = octet(text.strip_prefix(b".")?)?;
@@ -297,7 +297,7 @@ fn dotted_quad(text: &[u8]) -> Option<(Ipv4Addr, &[u8])> {
     Some((Ipv4Addr::new(first, second, third, fourth), text))
 }
 
-/// A number up to 255 without needless zeros, and what is behind it.
+/// Reads a number up to 255 without leading zeros, and returns it with the rest of the text.
 fn octet(text: &[u8]) -> Option<(u8, &[u8])> {
     match *text {
         [a @ b'1'..=b'2', b @ b'0'..=b'9', c @ b'0'..=b'9', ref rest @ ..] => {

@@ -1,4 +1,4 @@
-//! Reads fields out of JSON in one pass, without keeping it: numbers of a response, and what the body of a request says.
+//! Reads fields out of JSON in one pass, without storing it: numbers in a response, texts or numbers in a request body.
 
 use crate::ruleset::cost::{FieldPart, ReportedCost};
 use crate::ruleset::request_field::LONGEST_KEY;
@@ -8,48 +8,48 @@ mod json;
 mod request;
 
 use json::{Found, Json, Rules};
-pub use request::{RequestReader, Seen};
+pub use request::{ReadProgress, RequestReader};
 
 /// Looks for numbers in a response: in JSON documents, or in those that are the data of events.
 ///
 /// A path of names leads to each number: `usage.total_tokens`. Of several documents or events the last one that has the
-/// field counts, and of a name that is there twice the last. What cannot be read as JSON has no fields from there on.
+/// field counts, and of a repeated name the last one. A document has no more fields after a byte that is not JSON.
 #[derive(Clone, Debug)]
 pub struct FieldReader {
     json: Json,
-    /// In an event stream, where in a line it is.
+    /// The position in a line of an event stream; `None` for plain JSON.
     line: Option<Line>,
-    /// Whether the last byte was a carriage return: a line feed after it ends no other line.
+    /// Whether the last byte was a carriage return: a line feed after it belongs to the same line end.
     after_return: bool,
 }
 
-/// Where in a line of an event stream it is.
+/// The position in a line of an event stream.
 #[derive(Clone, Copy, Debug)]
 enum Line {
-    /// After so many bytes of [`DATA`].
+    /// After this number of bytes of [`DATA`].
     Name(usize),
     /// Before the first byte of data, where one space may stand.
     BeforeData,
-    /// In data.
+    /// In the data.
     Data,
-    /// In something else.
+    /// In a part of the stream that is not data.
     Other,
 }
 
 const DATA: &[u8] = b"data:";
 
 impl FieldReader {
-    /// A reader of JSON documents, one after the other, that looks for so many fields.
+    /// Creates a reader of JSON documents, one after the other, that looks for `fields` fields.
     pub fn of_json(fields: usize) -> Self {
         Self { json: Json::new(Rules::Lenient, fields, LONGEST_KEY), line: None, after_return: false }
     }
 
-    /// A reader of the JSON documents that are the data of events (`text/event-stream`).
+    /// Creates a reader of the JSON documents that are the data of events (`text/event-stream`).
     pub fn of_events(fields: usize) -> Self {
         Self { line: Some(Line::Name(0)), ..Self::of_json(fields) }
     }
 
-    /// The next bytes; `fields` are the same every time.
+    /// Reads the next bytes; `fields` are the same in each call.
     pub fn feed(&mut self, fields: &[FieldPart], mut bytes: &[u8]) {
         while let Some((byte, rest)) = bytes.split_first() {
             let of_json = match self.line {
@@ -70,7 +70,7 @@ impl FieldReader {
         }
     }
 
-    /// What each field said, as far as was read.
+    /// The result for each field, as far as the text was read.
     pub fn told(&self) -> impl Iterator<Item = ReportedCost> {
         self.json.searches.iter().map(|search| match search.found.as_ref().or(search.earlier.as_ref()) {
             None => ReportedCost::Nothing,
@@ -89,7 +89,7 @@ impl FieldReader {
             match line {
                 // an empty line ends an event
                 Line::Name(0) => self.json.begin_anew(),
-                // several lines of data are one text
+                // several lines of data form one text
                 Line::BeforeData | Line::Data => self.json.feed(fields, b"\n"),
                 Line::Name(_) | Line::Other => {}
             }

@@ -1,4 +1,4 @@
-//! What is changed on the way: the request's target and fields towards the upstream, the response's towards the client.
+//! The changes to forwarded messages: to the request for the upstream, and to the response for the client.
 
 use http::HeaderName;
 
@@ -13,14 +13,14 @@ use crate::ruleset::matcher::{HeaderEdits, Route};
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
 const FORWARDED_HOST: &str = "x-forwarded-host";
-/// How many fields a message gets beside its own, and how many bytes: about so much.
+/// About how many fields the gateway adds to a message, and how many bytes.
 const ADDED_FIELDS: usize = 6;
 const ADDED_BYTES: usize = 256;
 const VIA: &str = "1.1 tollgate";
-/// The same of a request that came over HTTP/2.
+/// The value for a request that came over HTTP/2.
 const VIA_2: &str = "2 tollgate";
 
-/// The request that the upstream gets; `None` where no route was found, which no request gets as far as this with.
+/// The request for the upstream; `None` if no route was found, which does not happen at this point.
 pub fn request(request: &RequestHead, context: &RequestContext) -> Option<OutgoingRequest> {
     let (target, route) = (context.target.as_ref()?, context.matched()?);
     let theirs = &request.fields;
@@ -37,10 +37,10 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
         outgoing.target.extend_from_slice(query.as_bytes());
     }
     let trusted = context.active.ruleset.client_address.is_trusted(context.peer.address());
-    // what is compressed cannot be read as it passes
+    // the gateway cannot read a compressed response as it passes
     let reads_body =
         context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.reads_body(&context.active.ruleset));
-    // where the request has a span, the upstream is told of that
+    // if the request has a span, the upstream gets this span as the parent
     let span = context.trace.as_deref().and_then(Trace::passed_on);
     let begins_trace = context.trace.as_ref().is_some_and(|trace| trace.parent.is_none());
     let is_dropped = |name: &[u8]| {
@@ -48,7 +48,7 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
             || is(name, FORWARDED_FOR)
             || (!trusted && claims_a_hop(name))
             || (reads_body && is(name, "accept-encoding"))
-            // the client was told to go on
+            // the gateway has already sent 100 (Continue) to the client
             || (context.awaited_body.is_some() && is(name, "expect"))
             || claims_a_mark(name, &context.active.ruleset.marks)
             || (span.is_some() && (is(name, trace::PARENT) || (begins_trace && is(name, trace::STATE))))
@@ -72,7 +72,8 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
     Some(outgoing)
 }
 
-/// Tells the upstream whom it serves. What a client claims of earlier hops is passed on only from a trusted proxy.
+/// Adds the fields that tell the upstream whom it serves. A client's statements about earlier hops pass only if it is a
+/// trusted proxy.
 fn add_forwarded(request: &RequestHead, context: &RequestContext, route: &Route, trusted: bool, fields: &mut Fields) {
     let edits = &route.request_headers;
     if let Some(peer) = context.peer.address_text().filter(|_| !edits.concerns(FORWARDED_FOR.as_bytes())) {
@@ -97,21 +98,21 @@ fn add_forwarded(request: &RequestHead, context: &RequestContext, route: &Route,
     push_unless_set(fields, route, "via", if request.version == Version::Http2 { VIA_2 } else { VIA });
 }
 
-/// A route has the last word about the fields that it removes or sets.
+/// Adds a field, unless the route removes or sets it: the route takes precedence.
 fn push_unless_set(fields: &mut Fields, route: &Route, name: &str, value: impl AsRef<[u8]>) {
     if !route.request_headers.concerns(name.as_bytes()) {
         fields.push(name, value);
     }
 }
 
-/// Whether a client claims to be over a limit that marks: nobody but the gateway can say so, in any spelling that servers
-/// of the CGI kind take for the same.
+/// Whether the client sends a field that marks a request as over a limit: only the gateway may set it. The comparison covers
+/// all spellings that CGI servers treat as the same name.
 fn claims_a_mark(name: &[u8], marks: &[HeaderName]) -> bool {
     let spelled = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     marks.iter().any(|mark| name.iter().copied().map(spelled).eq(mark.as_str().bytes().map(spelled)))
 }
 
-/// The fields that tell the upstream which limits the request is over that let it pass with a mark.
+/// The fields that tell the upstream which limits the request is over, if these limits let it pass with a mark.
 pub fn marks(context: &RequestContext) -> impl Iterator<Item = (&HeaderName, String)> {
     let ruleset = &context.active.ruleset;
     ruleset.marks.iter().filter_map(move |header| {
@@ -121,13 +122,13 @@ pub fn marks(context: &RequestContext) -> impl Iterator<Item = (&HeaderName, Str
     })
 }
 
-/// Whether a field says something of earlier hops.
+/// Whether a field makes a statement about earlier hops.
 fn claims_a_hop(name: &[u8]) -> bool {
     let prefix = name.get(.."x-forwarded-".len()).unwrap_or_default();
     is(prefix, "x-forwarded-") || is(name, "forwarded") || is(name, "x-real-ip")
 }
 
-/// The fields of the response that the client gets.
+/// The fields of the response to the client.
 pub fn response(response: &ResponseHead, context: &RequestContext) -> Fields {
     let theirs = &response.fields;
     let limits = respond::limit_fields(context, theirs);

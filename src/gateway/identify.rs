@@ -1,8 +1,8 @@
-//! Who is calling: from the credential that a request carries to a customer.
+//! Identifies the caller: from the credential that a request carries to a customer.
 //!
-//! Sources are looked at in their order, and the first that is there is the credential. A bearer token, or a header, that
-//! several sources read goes by what it looks like: what is written like a JSON Web Token is one, whatever the order;
-//! anything else is left to the other source.
+//! The gateway looks at the sources in their order, and the first one that is present is the credential. If several sources
+//! read the same bearer token or header, its form decides: a value that is written like a JSON Web Token is one, whatever
+//! the order; any other value is left to the other source.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::ruleset::key::{Facts, cookies, query_values};
 use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
 use crate::units::Nanos;
 
-/// What callers are known by.
+/// The means to identify callers.
 #[derive(Clone, Copy)]
 pub struct CredentialLookup<'a> {
-    /// Whose keys there are.
+    /// The directory of customers and their keys.
     pub directory: &'a Directory,
-    /// Whose tokens are good; absent where there are none.
+    /// The verifier of tokens; absent if no tokens are accepted.
     pub tokens: Option<&'a Tokens>,
     /// The time, by which credentials expire.
     pub clock: &'a Arc<dyn Clock>,
 }
 
-/// Whose credential a request carries.
+/// Identifies the customer whose credential a request carries.
 pub async fn identify(
     rules: &CustomerRules,
     facts: &Facts<'_>,
@@ -41,7 +41,7 @@ pub async fn identify(
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
         Some((_, Credential::Key(key))) => {
-            let found = directory.find(&key, clock).await.map_err(|Unavailable| Answer::DirectoryAway);
+            let found = directory.find(&key, clock).await.map_err(|Unavailable| Answer::DirectoryUnavailable);
             found.and_then(|customer| in_force(customer, clock.wall()))
         }
         Some((_, Credential::Token(token))) => match tokens {
@@ -52,7 +52,7 @@ pub async fn identify(
     accept(rules, found)
 }
 
-/// The same, where it is known without a look-up: nobody is asked, and no signature is verified.
+/// The result of [`identify`], if it is known without a look-up: this asks no server and verifies no signature.
 pub fn known(
     rules: &CustomerRules,
     facts: &Facts<'_>,
@@ -63,7 +63,7 @@ pub fn known(
         Err(answer) => return Some(Err(answer)),
         Ok(None) => return Some(anonymous(rules)),
         Ok(Some((_, Credential::Key(key)))) => {
-            let found = directory.remembered(&key, clock.now())?.map_err(|Unavailable| Answer::DirectoryAway);
+            let found = directory.remembered(&key, clock.now())?.map_err(|Unavailable| Answer::DirectoryUnavailable);
             found.and_then(|customer| in_force(customer, wall))
         }
         Ok(Some((_, Credential::Token(token)))) => match tokens {
@@ -74,7 +74,7 @@ pub fn known(
     Some(accept(rules, found))
 }
 
-/// The same of a request that was recorded, whose time was `now`: nobody outside is asked.
+/// The same as [`identify`] for a recorded request, whose time was `now`: this asks no server.
 pub fn identify_recorded(
     rules: &CustomerRules,
     facts: &Facts<'_>,
@@ -85,7 +85,7 @@ pub fn identify_recorded(
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
         Some((_, Credential::Key(key))) => {
-            let found = directory.listed(&key).map_err(|Unavailable| Answer::DirectoryAway);
+            let found = directory.listed(&key).map_err(|Unavailable| Answer::DirectoryUnavailable);
             found.and_then(|customer| in_force(customer, now))
         }
         Some((_, Credential::Token(token))) => match tokens {
@@ -96,10 +96,10 @@ pub fn identify_recorded(
     accept(rules, found)
 }
 
-/// What the rules make of what was found out about a credential.
+/// Applies the rule for unknown credentials to the result of a look-up.
 pub fn accept(rules: &CustomerRules, found: Result<Identity, Answer>) -> Result<Identity, Answer> {
     match found {
-        // a credential that is nobody's; one that was somebody's and is over stays refused
+        // an unknown credential; one that was valid once and has ended stays refused
         Err(Answer::CredentialUnknown | Answer::TokenRefused(TokenFault::Unverified))
             if rules.unknown == UnknownCredential::Anonymous =>
         {
@@ -113,7 +113,7 @@ fn anonymous(rules: &CustomerRules) -> Result<Identity, Answer> {
     rules.anonymous.map(|_| Identity::Anonymous).ok_or(Answer::CredentialMissing)
 }
 
-/// The customer that the directory has for a credential, if it has one.
+/// The customer of a credential, if the directory has one that is not suspended and whose credential has not expired.
 fn in_force(customer: Option<Arc<Customer>>, now: Nanos) -> Result<Identity, Answer> {
     let customer = customer.ok_or(Answer::CredentialUnknown)?;
     match customer.valid_until {
@@ -123,28 +123,28 @@ fn in_force(customer: Option<Arc<Customer>>, now: Nanos) -> Result<Identity, Ans
     }
 }
 
-/// The customer that a token names. Where the directory lists it, what that says goes before what the token says.
+/// The customer that a token names. If the directory lists this customer, its entry takes precedence over the token.
 fn from_verified(token: Result<Arc<Token>, TokenFault>, directory: &Directory) -> Result<Identity, Answer> {
     let token = token.map_err(|fault| match fault {
-        TokenFault::WithoutKeys => Answer::DirectoryAway,
+        TokenFault::WithoutKeys => Answer::DirectoryUnavailable,
         fault => Answer::TokenRefused(fault),
     })?;
-    let listed = directory.named(&token.customer.name).map_err(|Unavailable| Answer::DirectoryAway)?;
+    let listed = directory.named(&token.customer.name).map_err(|Unavailable| Answer::DirectoryUnavailable)?;
     match token.customer.suspended || listed.as_ref().is_some_and(|listed| listed.suspended) {
         true => Err(Answer::Suspended),
         false => Ok(Identity::of_token(token, listed)),
     }
 }
 
-/// What a request carries. No `Debug`: it is a secret.
+/// The credential that a request carries. No `Debug`: it is a secret.
 pub(super) enum Credential<'f> {
-    /// The directory knows whose it is.
+    /// A key: the directory knows its customer.
     Key(Cow<'f, [u8]>),
-    /// It says itself whose it is.
+    /// A token: it names its customer itself.
     Token(Cow<'f, [u8]>),
 }
 
-/// The first credential that is there, and where it is.
+/// The first credential that is present, and its source.
 pub(super) fn credential<'r, 'f>(
     rules: &'r CustomerRules,
     facts: &Facts<'f>,
@@ -166,7 +166,7 @@ pub(super) fn credential<'r, 'f>(
     Ok(None)
 }
 
-/// What stands in one place. What stands there twice is refused: the upstream might take the other one.
+/// The value at one source. A repeated value is refused: the upstream might use the other one.
 fn value<'f>(source: &CredentialSource, facts: &Facts<'f>) -> Result<Option<Cow<'f, [u8]>>, Answer> {
     match source {
         CredentialSource::Header(name) => header(facts.headers, name),
@@ -195,7 +195,7 @@ fn header<'f>(headers: &'f Fields, name: &HeaderName) -> Result<Option<Cow<'f, [
     only(headers.get_all(name.as_str()).map(Cow::Borrowed))
 }
 
-/// What comes after the scheme (in lower case, with its space), if it is that one.
+/// The rest of the `authorization` field after `scheme` (in lower case, with its space), if the field has that scheme.
 fn authorization<'f>(headers: &'f Fields, scheme: &[u8]) -> Result<Option<Cow<'f, [u8]>>, Answer> {
     let value = only(headers.get_all("authorization"))?;
     Ok(value.and_then(|value| {
@@ -204,8 +204,8 @@ fn authorization<'f>(headers: &'f Fields, scheme: &[u8]) -> Result<Option<Cow<'f
     }))
 }
 
-/// `user:password`, or the user alone where there is no password: so a key can be sent as the name of a user. Nobody's
-/// credential (empty) if it cannot be decoded.
+/// `user:password`, or the user alone if there is no password, so that a key can be sent as a user name. Empty, which is no
+/// customer's credential, if it cannot be decoded.
 fn basic(encoded: &[u8]) -> Vec<u8> {
     let mut decoded = STANDARD.decode(encoded).unwrap_or_default();
     if decoded.iter().position(|byte| *byte == b':') == decoded.len().checked_sub(1) {

@@ -1,4 +1,4 @@
-//! Who was identified.
+//! The identity of a caller.
 
 use std::sync::Arc;
 
@@ -6,25 +6,25 @@ use crate::customers::Customer;
 use crate::customers::jwt::Token;
 use crate::ruleset::key::Claims;
 
-/// Who is calling.
+/// The identity of a caller.
 #[derive(Clone, Debug)]
 pub enum Identity {
-    /// Somebody without a credential.
+    /// A caller without a credential.
     Anonymous,
-    /// Somebody whom the directory knows.
+    /// A customer whom the directory knows.
     Directory(Arc<Customer>),
-    /// Somebody with a token.
+    /// A caller with a token.
     Jwt {
         /// The token.
         token: Arc<Token>,
-        /// What the directory has for the name in the token. It goes before what the token says.
+        /// The directory's entry for the name in the token. It takes precedence over the token.
         listed: Option<Arc<Customer>>,
     },
 }
 
 impl Identity {
-    /// Somebody with a token, whom the directory has as `listed` if it lists them. Groups of the token stay where the
-    /// directory names none.
+    /// The caller with `token`; `listed` is the directory's entry for it, if there is one. The groups in the token apply
+    /// unless this entry names groups.
     pub fn of_token(token: Arc<Token>, listed: Option<Arc<Customer>>) -> Self {
         let groups = &token.customer.groups;
         let listed = listed.map(|listed| match (&listed.groups, groups) {
@@ -43,7 +43,7 @@ impl Identity {
         }
     }
 
-    /// What the token says.
+    /// The claims of the token.
     pub fn claims(&self) -> Option<&dyn Claims> {
         match self {
             Self::Anonymous | Self::Directory(_) => None,

@@ -1,5 +1,5 @@
-//! One key of one limit, as operators name it: by the parts it is made of, or by a request that meets it. Where it
-//! stands is asked without taking anything; giving tokens back goes through the rule of the limit's algorithm.
+//! One key of one limit, as operators name it: by its parts, or by a request that is counted under it. Reading its standing
+//! takes no tokens; tokens are given back through the rule of the limit's algorithm.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,14 +20,14 @@ mod parts;
 
 pub use charge_question::{ChargeAnswer, ChargeQuestion};
 
-/// A key that somebody asks about. No `Debug`: a request may hold credentials.
+/// A question about a key. No `Debug`: a request may hold credentials.
 pub struct KeyQuestion {
     limit: String,
     named: Named,
     tokens: Option<u64>,
 }
 
-/// How the key is named.
+/// The name of a key: its parts, or a request.
 enum Named {
     Parts { key: Vec<(String, String)>, plan: Option<String> },
     Request(Box<Question>),
@@ -36,35 +36,35 @@ enum Named {
 /// Why a question about a key cannot be answered. Holds no value of a request's header field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKey {
-    /// It is not written as one.
+    /// The text is not a question about a key.
     #[error(
         "{0}; a key is named like {{\"limit\": \"per-customer\", \"key\": {{\"customer\": \"acme\"}}}}, with \"plan\" beside it where nobody else can tell, or by \"request\" in place of \"key\", as /v1/explain takes it"
     )]
     Json(String),
-    /// What is to be charged is not written as that.
+    /// The charges of a question are not valid.
     #[error(
         "{0}; a question is written like {{\"charges\": [{{\"limit\": \"mails\", \"key\": {{\"customer\": \"acme\"}}, \"tokens\": 5}}]}}: 0 tokens ask, less than 0 are given back"
     )]
     Charges(String),
-    /// The request is none.
+    /// The request that names the key is not valid.
     #[error("{0}")]
     Request(#[from] BadQuestion),
     /// There is no such limit.
     #[error("there is no limit {limit:?}; {known}")]
     NoLimit {
-        /// What was asked for.
+        /// The limit that was asked for.
         limit: String,
-        /// Those that there are.
+        /// The limits that exist, in words.
         known: String,
     },
-    /// These are not the parts of the limit's key.
+    /// The named parts are not those of the limit's key.
     #[error("{problem}; the key of the limit {limit} is made of: {parts}")]
     Parts {
         /// The limit.
         limit: String,
-        /// What its keys are made of.
+        /// The parts of its keys.
         parts: String,
-        /// What is wrong.
+        /// The problem, in words.
         problem: String,
     },
     /// A part cannot have such a value.
@@ -72,28 +72,28 @@ pub enum BadKey {
     Value {
         /// The part.
         part: String,
-        /// What it was to be.
+        /// The value that was asked for.
         value: String,
-        /// What is wrong.
+        /// The problem, in words.
         problem: String,
     },
-    /// Which parameters apply is not known.
+    /// It is unknown which parameters apply, or the named plan does not exist.
     #[error("{0}")]
     Plan(String),
-    /// The limit does not apply.
+    /// The limit does not apply to the key.
     #[error("the limit {limit} does not apply: {why}")]
     NotMet {
         /// The limit.
         limit: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The number of tokens is missing, or is none.
+    /// The number of tokens is missing, or 0.
     #[error("say how many tokens are given back, as \"tokens\": a whole number above 0")]
     Tokens,
 }
 
-/// Where a key stands.
+/// The standing of a key, with the parameters that apply to it.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyAnswer {
     /// The limit.
@@ -102,7 +102,7 @@ pub struct KeyAnswer {
     pub algorithm: &'static str,
     /// `sticky` or `shared`.
     pub mode: &'static str,
-    /// What the key is made of, masked where it may be a secret; empty for one bucket for all.
+    /// The parts of the key, masked if they may be secret; empty if all requests share one bucket.
     pub key: Vec<KeyAccount>,
     /// The plan whose parameters apply.
     pub plan: Option<String>,
@@ -110,34 +110,34 @@ pub struct KeyAnswer {
     pub terms: String,
     /// The most that can be admitted at once.
     pub quota: u64,
-    /// The time in which a spent quota is whole again.
+    /// The time in which a used-up quota becomes full again.
     pub window_seconds: Option<f64>,
-    /// Where it stands; what is said of a request is said of one for a single token.
+    /// The standing of the key, as a request of one token meets it.
     pub standing: LimitStanding,
-    /// How long this gateway denies the key altogether; absent where it does not.
+    /// The time for which this gateway still bans the key; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub banned_for_seconds: Option<f64>,
-    /// Where that is known from.
+    /// The source of the standing.
     pub decided: &'static str,
-    /// Where it stood before it was changed; absent where it was only asked about.
+    /// The standing before the change; absent if the key was only asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<LimitStanding>,
 }
 
-/// By what a named key is found.
+/// The data that is needed to find a named key.
 #[derive(Clone, Copy)]
 pub struct KeyContext<'c> {
-    /// Makes keys.
+    /// The hasher that makes keys.
     pub hasher: &'c KeyHasher,
     /// The limits.
     pub ruleset: &'c Ruleset,
     /// The customers.
     pub directory: &'c Directory,
-    /// Their groups.
+    /// The groups of customers.
     pub groups: &'c GroupTable,
 }
 
-/// A key that was found: what would be charged to it, and how it is shown.
+/// A key that was found: a charge to it, and its description.
 struct Found {
     charge: Charge,
     key: Vec<KeyAccount>,
@@ -150,7 +150,7 @@ struct Found {
 pub struct KeyQuestionJson {
     /// The limit.
     pub limit: String,
-    /// An object of the key's parts. The type takes any value, since serde's message about a wrong one would show it.
+    /// An object of the key's parts. The type accepts any value, because serde's error message would show a wrong one.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub key: Value,
     /// The plan whose parameters apply, where the gateway cannot tell from the key.
@@ -159,7 +159,7 @@ pub struct KeyQuestionJson {
     /// In place of `key`, a [`RequestJson`](crate::gateway::explain::RequestJson).
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub request: Value,
-    /// How many tokens are granted.
+    /// The number of tokens to grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
 }
@@ -172,19 +172,19 @@ impl KeyQuestion {
         Ok(Self { limit, named: named(key, request, plan)?, tokens })
     }
 
-    /// The grant that is asked for.
+    /// The grant that the question asks for.
     pub fn grant(&self) -> Result<Amendment, BadKey> {
         self.tokens.filter(|tokens| *tokens > 0).map(Amendment::Grant).ok_or(BadKey::Tokens)
     }
 
-    /// Where the key stands at `gateway`. Takes nothing.
+    /// The standing of the key at `gateway`. Takes no tokens.
     pub async fn peek(&self, gateway: &Gateway) -> Result<KeyAnswer, BadKey> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
         Ok(found.answer(gateway, &active).await)
     }
 
-    /// Does something to the key, and tells where it stood before and stands then.
+    /// Changes the key, and returns its standing after the change, with the one before.
     pub async fn amend(&self, gateway: &Gateway, amendment: Amendment) -> Result<Result<KeyAnswer, Unamended>, BadKey> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
@@ -200,7 +200,7 @@ impl KeyQuestion {
         Ok(Ok(KeyAnswer { before: Some(before), ..after }))
     }
 
-    /// Lifts the ban of the key at `gateway`, and tells where it stands then; `None` if it was not banned there.
+    /// Lifts the ban of the key at `gateway`, and returns its standing afterwards; `None` if the gateway did not ban it.
     pub async fn unban(&self, gateway: &Gateway) -> Result<Option<KeyAnswer>, BadKey> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
@@ -266,12 +266,12 @@ impl Found {
     }
 }
 
-/// A question about the bucket of `charge`, for one token.
+/// A charge that only asks about the bucket of `charge`, for one token.
 fn asking(charge: Charge) -> Charge {
     Charge { cost: 1, enforcement: Enforcement::ASKS, ..charge }
 }
 
-/// How a key is named by one of these.
+/// The name of a key, by its parts in `key` or by a `request`.
 fn named(key: Value, request: Value, plan: Option<String>) -> Result<Named, BadKey> {
     match (key, request) {
         (Value::Null, Value::Object(request)) => {

@@ -1,4 +1,4 @@
-//! What customers see of themselves: their plan, their limits and what is left of each. Takes no tokens.
+//! The usage page, where customers see their plan, their limits and what is left of each. Takes no tokens.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::ruleset::charges::Bucket;
 use crate::ruleset::key::{Caller, Facts, Resolved};
 use crate::units::Nanos;
 
-/// The body of the answer.
+/// The JSON body of the response.
 #[derive(Serialize)]
 struct UsageReport<'a> {
     customer: &'a str,
@@ -26,35 +26,35 @@ struct UsageReport<'a> {
     limits: Vec<LimitUsage<'a>>,
 }
 
-/// Where the customer stands under one limit. A limit that does not apply to the customer has no line.
+/// The customer's standing under one limit. A limit that does not apply to the customer is left out.
 #[derive(Serialize)]
 struct LimitUsage<'a> {
     limit: &'a str,
-    /// The routes whose requests count.
+    /// The routes whose requests are counted.
     routes: Vec<&'a str>,
-    /// What the plan gives, in words.
+    /// The parameters that apply, in words.
     terms: String,
     quota: u64,
-    /// The time in which a spent quota is whole again.
+    /// The time in which a used-up quota becomes full again.
     #[serde(skip_serializing_if = "Option::is_none")]
     window_seconds: Option<f64>,
-    /// The largest cost that would be admitted now; absent where any would.
+    /// The largest cost that would be admitted now; absent if any cost would.
     #[serde(skip_serializing_if = "Option::is_none")]
     remaining: Option<u64>,
-    /// The time until more can be had; 0 where nothing is missing.
+    /// The time until more tokens are available; 0 if none are missing.
     more_in_seconds: f64,
-    /// The time until all can be had again.
+    /// The time until all tokens are available again.
     full_in_seconds: f64,
 }
 
-/// Whether a request for `path` asks for the page.
+/// Whether a request for `path` asks for the usage page.
 pub fn is_asked_for(context: &RequestContext, path: &str) -> bool {
     context.active.ruleset.usage.as_deref() == Some(path)
 }
 
 /// Answers the customer whose credential the request carries.
 ///
-/// A look-up is charged as one of a request is that takes the route of the path; who is known gets that back.
+/// A look-up is charged like one for a request on the route of this path; an identified customer gets the charge refunded.
 pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
     if context.active.ruleset.cors.is_some() && preflight_method(facts).is_some() {
         return Answer::Preflight;
@@ -89,7 +89,7 @@ async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity
     if ruleset.access.denies(facts.address, Some(&customer.name)) {
         return Err(Answer::AccessDenied);
     }
-    let plan_id = ruleset.told_plan(facts).unwrap_or(customer.plan);
+    let plan_id = ruleset.proxy_plan(facts).unwrap_or(customer.plan);
     let plan = ruleset.plans.get(plan_id.0).map(String::as_str);
     let resolved = Resolved {
         route: "",

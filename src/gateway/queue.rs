@@ -1,7 +1,7 @@
-//! Requests that wait for their turn: how many may, and for how long they hold a place.
+//! The queues of requests that wait for their turn: how many may wait, and for how long they hold a place.
 //!
-//! The order is the order of the charges: each request knows from the store when its turn comes, so first come is first
-//! served without a list. What is kept here is only who waits, for limits that bound it.
+//! The order is that of the charges: the store tells each request when its turn comes, so that the first request is served
+//! first without a list. A queue only counts the waiting requests, for limits that bound their number.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// When each one's turn comes, told apart by a number.
+    /// The time of each request's turn, with a number that makes it unique.
     turns: BTreeSet<(Nanos, u64)>,
     next_number: u64,
 }
@@ -34,16 +34,16 @@ pub struct QueuePlace {
     turn: (Nanos, u64),
 }
 
-/// A request finds no place in a queue.
+/// The error of a request that finds no place in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FullQueue {
-    /// The position of the limit's standing.
+    /// The position of the limit's standing in the verdict.
     pub position: usize,
-    /// When to come again; at least 1 ns.
+    /// The time after which to retry; at least 1 ns.
     pub retry_after: Nanos,
 }
 
-/// Takes a place in the queue of every limit that makes an admitted request wait; in none where one is full.
+/// Takes a place in the queue of every limit that makes an admitted request wait; if one of them is full, in none.
 pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<QueuePlace>, FullQueue> {
     let mut places = Vec::new();
     for (position, standing) in verdict.standings.iter().enumerate() {
@@ -63,7 +63,7 @@ pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<
 }
 
 impl Queue {
-    /// The queue of a limit. Who waits in the one `before` it keeps its place.
+    /// Creates the queue of a limit. Requests that wait in its predecessor `before` keep their places.
     pub fn new(over_limit: &OverLimit, before: Option<&Self>) -> Self {
         let max_waiting = match over_limit {
             OverLimit::Delay { max_waiting, .. } => *max_waiting,
@@ -72,8 +72,8 @@ impl Queue {
         Self { max_waiting, waiting: before.map(|before| Arc::clone(&before.waiting)).unwrap_or_default() }
     }
 
-    /// Takes a place for a request whose turn comes at `turn`. `Err` where all places are taken: when the first of
-    /// them becomes free.
+    /// Takes a place for a request whose turn comes at `turn`. `Err` if all places are taken: the time at which the first
+    /// one becomes free.
     pub fn enter(&self, turn: Nanos) -> Result<QueuePlace, Nanos> {
         let mut waiting = self.waiting.lock();
         let taken = waiting.turns.len() as u64;

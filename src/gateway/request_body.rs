@@ -1,5 +1,5 @@
-//! Request bodies whose length no field tells, under limits that count their bytes: charged as they pass, and stopped
-//! where a limit denies.
+//! Request bodies without a declared length, under limits that count their bytes: the gateway charges them as they pass, and
+//! stops them where a limit denies.
 
 use smallvec::SmallVec;
 
@@ -13,11 +13,11 @@ use crate::ruleset::cost::runs;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::units::Nanos;
 
-/// The most bytes that are charged before they come, so that a long upload does not ask Redis or another gateway for each
-/// of its parts.
+/// The maximum number of bytes that are charged in advance. With this, a long upload does not ask Redis or another gateway
+/// for each of its parts.
 const MOST_AHEAD: u64 = 1 << 20;
 
-/// Charges that a part of a body makes due, each with the position of its note.
+/// The charges that are due for a part of a body, each with the position of its entry in the cost meter.
 #[derive(Default)]
 struct Due {
     notes: SmallVec<[usize; 2]>,
@@ -25,13 +25,13 @@ struct Due {
 }
 
 /// Charges a part of the request's body, of so many bytes, and waits for its turn where a limit delays. The part must not be
-/// forwarded before this is done. `Err` is what the request is answered instead where a limit denies: the body ends here.
+/// forwarded before this is done. `Err` is the response to the request where a limit denies: the body ends here.
 pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> Result<(), Answer> {
     let Some(cost_meter) = &context.cost_meter else { return Ok(()) };
     let total = added(cost_meter.request_bytes, bytes);
     let due = due(context, cost_meter, total);
     if !due.charges.is_empty() {
-        // seldom, and large
+        // rare and large, so the future is boxed
         let wait = Box::pin(charge(context, due)).await?;
         if wait > Nanos::ZERO {
             tokio::time::sleep(wait.to_duration()).await;
@@ -43,7 +43,7 @@ pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> R
     Ok(())
 }
 
-/// What a body of `total` bytes has not been charged yet.
+/// The charges that a body of `total` bytes has not been charged yet.
 fn due(context: &RequestContext, cost_meter: &CostMeter, total: u64) -> Due {
     let mut due = Due::default();
     for (position, noted) in cost_meter.costs.iter().enumerate() {
@@ -62,7 +62,7 @@ fn due(context: &RequestContext, cost_meter: &CostMeter, total: u64) -> Due {
     due
 }
 
-/// The same and as much again as was charged before, within bounds, for parts that follow; none where nothing is saved by it.
+/// The due charges with up to as much again as was charged before, in advance for later parts; `None` if this saves nothing.
 fn with_ahead(context: &RequestContext, due: &Due) -> Option<SmallVec<[Charge; 2]>> {
     let active = &context.active;
     if due.charges.iter().all(|charge| context.gateway.store.is_here(&active.binding, charge)) {
@@ -81,14 +81,14 @@ fn with_ahead(context: &RequestContext, due: &Due) -> Option<SmallVec<[Charge; 2
     for (note, charge) in due.notes.iter().zip(&mut charges) {
         let ahead = ahead((note, charge)).unwrap_or_default();
         charge.cost = charge.cost.saturating_add(ahead);
-        // where it is denied, what is due alone is asked for next
+        // if this is denied, the gateway asks for the due charges alone
         charge.enforcement.counts_denied &= !charge.enforcement.enforces;
         is_more |= ahead > 0;
     }
     is_more.then_some(charges)
 }
 
-/// Charges what is due, with something ahead where that fits. How long the part has to wait.
+/// Makes the due charges, with some in advance where that fits. Returns how long the part has to wait.
 async fn charge(context: &mut RequestContext, due: Due) -> Result<Nanos, Answer> {
     if let Some(mut charges) = with_ahead(context, &due) {
         let (charged, at) = ask(context, &mut charges).await?;
@@ -105,7 +105,7 @@ fn denies(charges: &[Charge], charged: &AllCharged) -> bool {
     charges.iter().zip(charged).any(|(charge, charged)| charge.enforcement.enforces && !charged.decision.is_admitted())
 }
 
-/// Charges all of `charges` or none.
+/// Makes all of `charges` or none.
 async fn ask(context: &RequestContext, charges: &mut [Charge]) -> Result<(AllCharged, Nanos), Answer> {
     let (active, gateway) = (&context.active, &context.gateway);
     let now = gateway.clock.now();
@@ -114,13 +114,14 @@ async fn ask(context: &RequestContext, charges: &mut [Charge]) -> Result<(AllCha
     match (receipt.refused.and_then(|position| charges.get(position)), context.route) {
         (Some(refused), Some(route)) => {
             active.meters.observe_refusal(&active.ruleset, route, context.plan, LimitId(refused.limit));
-            Err(Answer::StoreAway)
+            Err(Answer::StoreUnavailable)
         }
         _ => Ok((receipt.charged, now)),
     }
 }
 
-/// Notes what came of `charges`, made `at` that time. How long the part has to wait; `Err` where a limit ends the request.
+/// Notes the results of `charges`, which were made `at` that time. Returns how long the part has to wait; `Err` where a
+/// limit ends the request.
 fn note(
     context: &mut RequestContext,
     notes: &[usize],

@@ -1,4 +1,4 @@
-//! What is known of a request while it is handled, and what happens when it ends, however it ends.
+//! The state of a request while the gateway handles it, and the work at its end, however it ends.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,29 +26,29 @@ mod account;
 
 use account::Account;
 
-/// The status that counts where the client went away before an answer.
+/// The recorded status if the client went away before a response.
 const CLIENT_GONE: u16 = 499;
-/// The status that counts where the gateway panicked before an answer.
+/// The recorded status if the gateway panicked before a response.
 const INTERNAL_ERROR: u16 = 500;
 
-/// One request. What it holds is given back when it is dropped: after the response, when the client goes away, when a
-/// deadline passes, and when a filter panics.
+/// One request. Everything it holds is given back when it is dropped: after the response, when the client goes away, at a
+/// deadline, and when its handling panics.
 pub struct RequestContext {
-    /// Where it is handled.
+    /// The gateway, as the request's worker uses it.
     pub gateway: WorkerGateway,
     /// The other end of its connection.
     pub peer: Arc<Peer>,
-    /// The version of HTTP it came in.
+    /// The request's version of HTTP.
     pub version: Version,
-    /// What was in force when it came.
+    /// The configuration that was in force when the request arrived.
     pub active: WorkerConfig,
-    /// What the listener serves at which it came in.
+    /// The service of the listener at which the request arrived.
     pub serves: Serves,
     /// When its head was complete.
     pub started: Nanos,
-    /// As sent.
+    /// The method, as sent.
     pub method: Option<Method>,
-    /// The trace it belongs to, where it has a span or its line of the access log is to tell.
+    /// The trace it belongs to, if it has a span or its line of the access log names the trace.
     pub trace: Option<Box<Trace>>,
     /// Its canonical target, once that is known.
     pub target: Option<Target>,
@@ -60,7 +60,7 @@ pub struct RequestContext {
     pub customer: Option<Arc<str>>,
     /// The caller's plan.
     pub plan: Option<PlanId>,
-    /// Which site's scripts want to read the answer, if they may.
+    /// The site whose scripts may read the response, if they asked to.
     pub cors: AllowedOrigin,
     /// Whether it is exempt from charges.
     pub bypassed: bool,
@@ -68,31 +68,31 @@ pub struct RequestContext {
     pub is_grpc: bool,
     /// When it was charged.
     pub charged_at: Nanos,
-    /// What it was charged.
+    /// Its charges.
     pub charges: Vec<Charge>,
-    /// What its limits say.
+    /// The verdict of its limits.
     pub verdict: Verdict,
-    /// Where that was decided, if anything was.
+    /// The source of the decision, if there was one.
     pub decided_by: Option<DecisionSource>,
-    /// How its charges stand.
+    /// The state of its charges.
     pub admission: Admission,
-    /// Whether it was charged under the limits that ask nothing about its caller, ahead of the others.
+    /// Whether it was charged under the early limits, which need nothing about its caller, ahead of the others.
     pub is_early_charged: bool,
-    /// What it turns out to cost, where that shows later.
+    /// The meter of its real cost, if that cost shows later.
     pub cost_meter: Option<Box<CostMeter>>,
-    /// Its body, where limits go by what that says.
+    /// Its body, if limits depend on the content.
     pub awaited_body: Option<Box<AwaitedBody>>,
-    /// How many bytes of its body may still come, where its route bounds them.
+    /// The number of bytes of its body that may still arrive, if its route bounds them.
     pub body_left: Option<u64>,
     /// The upstream that a limit diverts it to.
     pub diverted: Option<UpstreamId>,
-    /// The upstream that it goes to, where its route has several.
-    pub shared_out: Option<UpstreamId>,
-    /// What `consistent_hash` goes by, for the upstreams that it may go to and that balance so.
+    /// The upstream that its route's split has chosen.
+    pub split_upstream: Option<UpstreamId>,
+    /// The values that `consistent_hash` balances by, for each upstream that it may go to and that balances so.
     pub balance_hashes: Vec<(UpstreamId, LimitKey)>,
-    /// The node it is at.
+    /// The node that it goes to.
     pub chosen: Option<Chosen>,
-    /// Its place among those that may be at the upstream, where that is bounded.
+    /// Its place at the upstream, if the number of requests there is bounded.
     pub room_place: Option<RoomPlace>,
     /// The instances whose connections failed.
     pub tried: Vec<Arc<Instance>>,
@@ -102,22 +102,22 @@ pub struct RequestContext {
     pub upstream_answered: bool,
     /// The status that the client was sent.
     pub status: Option<u16>,
-    /// Why tollgate itself answered.
+    /// The cause of the gateway's own response, if it gave one.
     pub answered: Option<&'static str>,
     /// Whether it is counted as in flight on its route.
     is_in_flight: bool,
 }
 
-/// How a request's charges stand.
+/// The state of a request's charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Nothing is charged.
     None,
-    /// It is charged and waits for its turn; if it goes away now, the charge is taken back.
+    /// It is charged and waits for its turn; if it goes away now, the charges are refunded.
     Waiting,
-    /// It passed: limits that count what runs hold a slot until it ends.
+    /// It has passed; limits that count running requests hold a slot until it ends.
     Passed {
-        /// When.
+        /// The time at which it passed.
         at: Nanos,
     },
 }
@@ -154,7 +154,7 @@ impl RequestContext {
             awaited_body: None,
             body_left: None,
             diverted: None,
-            shared_out: None,
+            split_upstream: None,
             balance_hashes: Vec::new(),
             chosen: None,
             room_place: None,
@@ -174,10 +174,10 @@ impl RequestContext {
 
     /// The upstream that the request goes to.
     pub fn upstream(&self) -> Option<UpstreamId> {
-        self.diverted.or(self.shared_out).or_else(|| self.matched()?.upstream)
+        self.diverted.or(self.split_upstream).or_else(|| self.matched()?.upstream)
     }
 
-    /// The request takes `route`, or none.
+    /// Sets the route that the request takes, or none, and counts the request as in flight there.
     pub fn set_route(&mut self, route: Option<RouteId>) {
         self.end_in_flight();
         self.route = route;
@@ -191,14 +191,14 @@ impl RequestContext {
         }
     }
 
-    /// Takes back what the request was charged, but for what `stays`.
+    /// Refunds the charges of the request, except those for which `stays` holds.
     pub fn refund(&self, now: Nanos, stays: impl Fn(&Charge) -> bool) {
         let back = self.taken().filter(|(charge, _)| !stays(charge));
         let back: Vec<_> = back.map(|(charge, standing)| (charge.clone(), self.full_at(standing))).collect();
         self.gateway.store.refund(&self.active.binding, &back, now);
     }
 
-    /// When the key of a charge was going to be whole again, as seen right after it.
+    /// The time at which the key of a charge was going to be full again, as known right after the charge.
     pub fn full_at(&self, standing: &Standing) -> Nanos {
         self.charged_at.saturating_add(standing.headroom.until_full)
     }
@@ -248,7 +248,7 @@ impl RequestContext {
         }
     }
 
-    /// Adds what the customer of a request that passed has used.
+    /// Adds the usage of a request that passed to the sums of its customer.
     fn note_usage(&self) {
         let (Some(events), Some(customer)) = (&self.active.ruleset.usage_events, &self.customer) else { return };
         let charges = self.charges.iter().zip(&self.verdict.standings).enumerate();
@@ -258,17 +258,17 @@ impl RequestContext {
         self.gateway.usage_sums.add(events, (customer, self.plan), costs);
     }
 
-    /// What the request cost under the limit at `position` of its charges; `None` where that limit has denied it after all.
+    /// The cost of the request under the limit at `position` of its charges; `None` if that limit has denied it after all.
     fn cost(&self, position: usize, charge: &Charge, standing: &Standing) -> Option<Cost> {
         let meter = self.cost_meter.as_ref();
         let own_status = self.answered.and(self.status);
         let later = meter.and_then(|meter| meter.cost(&self.active.ruleset, (position, charge), own_status));
-        // limits that watch, mark or divert let it pass, whether it was over them or not
+        // limits that watch, mark or divert let the request pass, whether it was over them or not
         let has_passed = standing.decision.is_admitted() || !standing.enforces;
         later.or_else(|| has_passed.then(|| charge.taken_cost()))
     }
 
-    /// Tells how the request went that ended at `now`: in the access log, and in its span.
+    /// Reports the request, which ended at `now`, in the access log and in its span.
     fn tell(&self, status: u16, now: Nanos) {
         let is_logged = is_logged(self.active.ruleset.access_log, status >= 400 || self.answered.is_some());
         let spanned = self.trace.as_deref().filter(|trace| trace.span.is_some());
@@ -287,7 +287,7 @@ impl RequestContext {
     }
 }
 
-/// Whether a line is written to the access log; `always` where samples hold it too.
+/// Whether a line is written to the access log; with `always`, a sampled log writes it, too.
 pub(super) fn is_logged(log: AccessLog, always: bool) -> bool {
     match log {
         AccessLog::Off => false,

@@ -1,4 +1,4 @@
-//! The one place that turns verdicts and errors into HTTP: which status, which fields, which body.
+//! The one place that turns verdicts and errors into HTTP responses: status, fields and body.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
@@ -22,13 +22,13 @@ use denial::Wording;
 pub use fields::LimitFields;
 
 const PROBLEM_JSON: &str = "application/problem+json";
-/// How many fields most answers have, and how many bytes.
+/// The number of fields in most responses of the gateway, and their bytes.
 const OWN_FIELDS: usize = 8;
 const OWN_BYTES: usize = 512;
-/// How many bytes most problems have.
+/// The length of most problem bodies, in bytes.
 const PROBLEM_BYTES: usize = 384;
 
-/// `answer` for the request of `context`, which notes that it was given. `request` holds the fields of the request, as far as
+/// The response `answer` to the request of `context`, which records it. `request` holds the fields of the request, as far as
 /// they are known.
 pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -> Response {
     let response = response(answer, Some(context), request);
@@ -37,17 +37,17 @@ pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -
     response
 }
 
-/// `answer` where nothing is known of the request.
+/// The response `answer` if nothing is known of the request.
 pub fn bare(answer: &Answer) -> Response {
     response(answer, None, &Fields::default())
 }
 
-/// The fields that tell where a client stands, for a response of an upstream with the fields `theirs`.
+/// The fields that tell the client its limits, for a response of an upstream with the fields `theirs`.
 pub fn limit_fields<'c>(context: &'c RequestContext, theirs: &Fields) -> Option<LimitFields<'c>> {
     LimitFields::new(&context.active.ruleset, &context.verdict, Some(theirs))
 }
 
-/// The fields for a request that another proxy forwards: where the client stands.
+/// The fields that tell the client its limits, for a request that another proxy forwards.
 pub fn admitted_fields(context: &RequestContext) -> Fields {
     let mut fields = Fields::default();
     if let Some(limits) = limit_fields(context, &Fields::default()) {
@@ -56,13 +56,13 @@ pub fn admitted_fields(context: &RequestContext) -> Fields {
     fields
 }
 
-/// `request` holds the fields of the request, as far as they are known.
+/// The response `answer`; `request` holds the fields of the request, as far as they are known.
 fn response(answer: &Answer, context: Option<&RequestContext>, request: &Fields) -> Response {
     let mut response = own_site_response(answer, context, request);
     if let Some(context) = context {
         cors::add_to_answer(&mut response.fields, context, answer, request);
     }
-    // the place where the next request would begin is uncertain
+    // the gateway may not know where the next request on the connection begins
     response.closes = matches!(
         answer,
         Answer::Malformed(_)
@@ -75,7 +75,7 @@ fn response(answer: &Answer, context: Option<&RequestContext>, request: &Fields)
     response
 }
 
-/// The response as scripts of the site itself may read it.
+/// The response without the fields that let scripts of other sites read it.
 fn own_site_response(answer: &Answer, context: Option<&RequestContext>, request: &Fields) -> Response {
     match (answer, context) {
         (Answer::Preflight, _) => Response { status: 204, ..Response::default() },
@@ -116,7 +116,7 @@ fn wording<'a>(answer: &Answer, context: Option<&'a RequestContext>) -> Option<W
 
 /// A trailers-only response (gRPC over HTTP): everything in the head.
 fn grpc_response(answer: &Answer, context: &RequestContext) -> Response {
-    /// The characters that gRPC's `Percent-Encoded` leaves out (PROTOCOL-HTTP2).
+    /// The characters that gRPC's `Percent-Encoded` escapes (PROTOCOL-HTTP2).
     const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
     let mut fields = common_fields(answer, Some(context));
     let message = format!("{}: {}", answer.title(), answer.detail(Some(context)));
@@ -131,8 +131,8 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
     let mut fields = Fields::with_capacity(OWN_FIELDS, OWN_BYTES);
     fields.push("cache-control", "no-store");
     if let Some(context) = context {
-        // the headroom of a limit that could not be asked is unknown
-        if !matches!(answer, Answer::StoreAway)
+        // the headroom of a limit that could not be checked is unknown
+        if !matches!(answer, Answer::StoreUnavailable)
             && let Some(limits) = LimitFields::new(&context.active.ruleset, &context.verdict, None)
         {
             limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
@@ -147,7 +147,7 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
             }
         }
     }
-    if matches!(answer, Answer::DirectoryAway | Answer::StoreAway) {
+    if matches!(answer, Answer::DirectoryUnavailable | Answer::StoreUnavailable) {
         fields.push("retry-after", "1");
     }
     if let Answer::MethodNotAllowed { allow } = answer {
@@ -157,7 +157,7 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
     fields
 }
 
-/// Never 0; a second where the wait is unknown, nothing where no wait helps.
+/// The time after which to retry, never 0: a second if the wait is unknown; `None` if no wait helps.
 pub(super) fn retry_after(denial: Denial) -> Option<Nanos> {
     match denial {
         Denial::Later { retry_after } => Some(retry_after.max(Nanos::new(1))),
@@ -192,7 +192,7 @@ fn push(body: &mut Vec<u8>, parts: &[&str]) {
     parts.iter().for_each(|part| body.extend_from_slice(part.as_bytes()));
 }
 
-/// Whether the client speaks gRPC, and reads its status where gRPC puts it.
+/// Whether the client speaks gRPC, and expects the status in gRPC's own field.
 pub fn is_grpc(headers: &Fields) -> bool {
     headers.get("content-type").is_some_and(|value| value.starts_with(b"application/grpc"))
 }

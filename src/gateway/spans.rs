@@ -1,7 +1,7 @@
-//! The spans of requests that have ended, until they are sent: in memory, so many at most.
+//! The spans of ended requests, until they are sent: in memory, and bounded in number.
 //!
-//! Requests add to them and wait for nobody. They stay here while they are being sent, so that the end of the process can
-//! send again what nobody has taken.
+//! Requests add spans and never wait. Spans stay here while they are being sent, so that the gateway can send the
+//! undelivered ones again at shutdown.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -13,20 +13,20 @@ use tokio::sync::Notify;
 use crate::gateway::trace::Trace;
 use crate::units::Nanos;
 
-/// What a request was and what became of it.
+/// The span of an ended request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndedSpan {
-    /// Where it belongs.
+    /// The trace that it belongs to.
     pub trace: Trace,
-    /// What the request was, in few words: one of as many as there are routes.
+    /// The method and the route's pattern, so that there are few different names.
     pub name: String,
     /// When its head was complete, by the wall clock.
     pub began: Nanos,
-    /// When its response was over.
+    /// When its response ended.
     pub ended: Nanos,
-    /// What is known of it, by the names of OpenTelemetry.
+    /// The request's properties, under the names of OpenTelemetry.
     pub attributes: Vec<(&'static str, Value)>,
-    /// Whether it failed, and not by its client's fault.
+    /// Whether the request failed, and not through its client's fault.
     pub has_failed: bool,
 }
 
@@ -45,15 +45,15 @@ pub enum Value {
 #[derive(Default)]
 pub struct Spans {
     waiting: Mutex<VecDeque<Arc<EndedSpan>>>,
-    /// Rings when there are some, and when there are many.
+    /// Notified when there is one span, and when there are [`Spans::MANY`].
     rings: Notify,
 }
 
 impl Spans {
-    /// So many are many: they are waited for no longer.
+    /// The number of spans at which the sender stops waiting for more.
     pub const MANY: usize = 512;
 
-    /// Adds a span. `false`: `most` are waiting, and it is lost.
+    /// Adds a span. `false`: `most` spans are waiting already, and this one is lost.
     pub fn add(&self, span: EndedSpan, most: usize) -> bool {
         let waiting = {
             let mut waiting = self.waiting.lock();
@@ -69,29 +69,29 @@ impl Spans {
         true
     }
 
-    /// How many wait.
+    /// The number of waiting spans.
     pub fn len(&self) -> usize {
         self.waiting.lock().len()
     }
 
-    /// Whether none waits.
+    /// Whether no span waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Waits until there are `count` of them, 1 or [`Spans::MANY`]. For one caller.
+    /// Waits until there are `count` spans, 1 or [`Spans::MANY`]. For one caller at a time.
     pub async fn has(&self, count: usize) {
         while self.len() < count {
             self.rings.notified().await;
         }
     }
 
-    /// The oldest ones, [`Spans::MANY`] at most.
+    /// The oldest spans, [`Spans::MANY`] at most.
     pub fn oldest(&self) -> Vec<Arc<EndedSpan>> {
         self.waiting.lock().iter().take(Self::MANY).cloned().collect()
     }
 
-    /// The `count` oldest ones are over.
+    /// Removes the `count` oldest spans.
     pub fn remove(&self, count: usize) {
         let mut waiting = self.waiting.lock();
         let count = count.min(waiting.len());

@@ -1,4 +1,4 @@
-//! Whose bucket a charge is of: what it is told apart by, and how it is shown to operators.
+//! The bucket that a charge belongs to: its identifier, and its description for operators.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -11,10 +11,11 @@ use crate::store::local::is_overflow;
 use crate::telemetry::offenders::Subject;
 use crate::units::LimitKey;
 
-/// Longer values are cut: clients choose some of them.
+/// The maximum length of a value; longer ones are cut, because clients choose some of them.
 const LONGEST: usize = 100;
 
-/// What a charge's bucket is counted under. The buckets that new keys share have one key under all limits.
+/// The identifier of a charge's bucket. The overflow buckets, which new keys share, have one key under all limits, so the
+/// limit's name identifies them.
 pub(super) fn bucket(limit: &Limit, charge: &Charge) -> LimitKey {
     match is_overflow(charge.key) {
         true => {
@@ -26,7 +27,7 @@ pub(super) fn bucket(limit: &Limit, charge: &Charge) -> LimitKey {
     }
 }
 
-/// The limit and the parts of the key, masked where they may be secret.
+/// The limit and the parts of the key, masked if they may be secret.
 pub(super) fn subject<'v>(
     ruleset: &Ruleset,
     limit: &Limit,

@@ -1,13 +1,13 @@
-//! Which trace a request belongs to ([W3C Trace Context](https://www.w3.org/TR/trace-context/)), and whether it has a span in it.
+//! The trace of a request ([W3C Trace Context](https://www.w3.org/TR/trace-context/)), and the request's own span in it.
 
 use std::net::IpAddr;
 
 use crate::fields::Fields;
 use crate::ruleset::{AccessLog, Ruleset};
 
-/// The field that names a trace and the span in it that a request was sent in.
+/// The field that names the trace of a request, and the sender's span in it.
 pub const PARENT: &str = "traceparent";
-/// What tracing systems of all kinds say of the same trace.
+/// The field in which tracing systems add data of their own about the same trace.
 pub const STATE: &str = "tracestate";
 /// The flags that are known: the sender has recorded its span, and the id of the trace is random.
 const SAMPLED: u8 = 1;
@@ -18,17 +18,17 @@ const RANDOM: u8 = 2;
 pub struct Trace {
     /// Identifies the trace; not 0.
     pub id: u128,
-    /// The span that the request was sent in; `None` where the trace begins with the request.
+    /// The sender's span; `None` if the trace begins with this request.
     pub parent: Option<u64>,
-    /// The flags, of those that are known.
+    /// The known flags that are set.
     pub flags: u8,
     /// The request's own span, where it has one; not 0.
     pub span: Option<u64>,
 }
 
-/// The trace of a request that came from `sender`: where it has a span, and where its line of the access log may tell the trace.
+/// The trace of a request from `sender`, if the request has a span or its line of the access log may name the trace.
 ///
-/// A trusted proxy decides whether a request has a span. Of all others a share has one, whatever they ask for.
+/// A trusted proxy decides whether its request has a span. Of all other requests a share has one, whatever they ask for.
 pub fn of(ruleset: &Ruleset, fields: &Fields, sender: Option<IpAddr>) -> Option<Box<Trace>> {
     let Some(traces) = &ruleset.traces else { return told(fields).map(Box::new) };
     let by_proxy = ruleset.client_address.is_trusted(sender).then(|| told(fields)).flatten();
@@ -43,13 +43,13 @@ pub fn of(ruleset: &Ruleset, fields: &Fields, sender: Option<IpAddr>) -> Option<
     }
 }
 
-/// The trace of a request that has a span, in the one that it was `told`, or in one that begins with it.
+/// The trace of a request that has a span: the trace that the request `told`, or a new one that begins with the request.
 fn begun(told: Option<Trace>, (id, span): (u128, u64)) -> Trace {
     let trace = told.unwrap_or(Trace { id: id.max(1), parent: None, flags: 0, span: None });
     Trace { flags: trace.flags | SAMPLED, span: Some(span.max(1)), ..trace }
 }
 
-/// The trace that a well-formed [`PARENT`] tells, which has to be the only one.
+/// The trace in a well-formed [`PARENT`] field, which has to be the only such field.
 fn told(fields: &Fields) -> Option<Trace> {
     let mut fields = fields.get_all(PARENT);
     let field = str::from_utf8(fields.next().filter(|_| fields.next().is_none())?).ok()?;
@@ -58,7 +58,7 @@ fn told(fields: &Fields) -> Option<Trace> {
     let id = hex::<32>(parts.next()?).filter(|id| *id != 0)?;
     let parent = hex::<16>(parts.next()?).filter(|parent| *parent != 0)?;
     let flags = hex::<2>(parts.next()?)?;
-    // later versions may go on
+    // later versions may append more parts
     (version != 0 || parts.next().is_none()).then_some(())?;
     let parent = u64::try_from(parent).ok();
     Some(Trace { id, parent, flags: u8::try_from(flags).ok()? & (SAMPLED | RANDOM), span: None })
@@ -71,7 +71,7 @@ fn hex<const LENGTH: usize>(part: &str) -> Option<u128> {
 }
 
 impl Trace {
-    /// What upstreams are told of a request that has a span, in place of what the request was told; `None` where it has none.
+    /// The [`PARENT`] that upstreams get for a request that has a span, in place of the client's; `None` if it has no span.
     pub fn passed_on(&self) -> Option<String> {
         let Self { id, flags, span, .. } = self;
         span.map(|span| format!("00-{id:032x}-{span:016x}-{flags:02x}"))

@@ -1,4 +1,4 @@
-//! The nodes of an upstream: which one a request goes to, and what is known of each.
+//! The nodes of an upstream: their states, and the choice of a node for each request.
 
 use std::sync::Arc;
 
@@ -23,20 +23,20 @@ pub use tls::TlsConnector;
 use balance::Candidate;
 use node::NodeState;
 
-/// Upstreams of so many instances are balanced without memory of their own.
+/// Choosing among up to this number of instances allocates no memory.
 const FEW: usize = 8;
 
-/// An upstream while tollgate runs.
+/// An upstream of a running gateway.
 #[derive(Debug)]
 pub struct Pool {
-    /// As configured.
+    /// The upstream, as configured.
     pub upstream: Upstream,
-    /// How TLS is spoken to its nodes, if it is.
+    /// The TLS settings for its nodes; `None` for plain connections.
     upstream_tls: Option<Arc<TlsConnector>>,
     nodes: Vec<Arc<NodeState>>,
-    /// Held by the one request at a time that is given its turn in round robin.
+    /// The lock for turns in round robin: one request at a time takes its turn.
     turns: Mutex<()>,
-    /// The places for requests, where there may be only so many at its nodes.
+    /// The places for requests, if their number at its nodes is bounded.
     pub room: Option<Arc<Room>>,
 }
 
@@ -55,12 +55,12 @@ impl Drop for Chosen {
     }
 }
 
-/// What operators are shown of an instance, or of a node that has none.
+/// The status of an instance, or of a node that has none, for operators.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NodeStatus<'a> {
-    /// The node as it is written.
+    /// The node, as configured.
     pub address: &'a str,
-    /// What its host name was resolved to.
+    /// The address that its host name was resolved to.
     pub resolved: Option<String>,
     /// Whether requests are sent to it.
     pub healthy: bool,
@@ -69,7 +69,7 @@ pub struct NodeStatus<'a> {
 // === impl Pool ===
 
 impl Pool {
-    /// How the server at one of a node's addresses is spoken to.
+    /// The server at one of a node's addresses, with its protocol and TLS settings.
     pub fn server_at(&self, address: &NodeAddress, node: usize) -> Server {
         let tls = match (&self.upstream_tls, address, self.upstream.nodes.get(node)) {
             (Some(tls), Address::Inet(_), Some(node)) => Some(tls.terms(&node.address, self.upstream.http2)),
@@ -78,17 +78,17 @@ impl Pool {
         Server { address: address.clone(), tls, http2: self.upstream.http2 }
     }
 
-    /// The host that the gateway's own requests to one of a node's addresses name.
+    /// The host that the gateway names in its own requests to one of a node's addresses.
     pub fn host_at(&self, address: &NodeAddress, node: usize) -> &str {
         match (address, self.upstream.nodes.get(node)) {
             (NodeAddress::Inet(_), Some(node)) => &node.address,
-            // a path is no host, and servers refuse it as one
+            // the path of a socket is no host, and servers refuse it as one
             _ => "localhost",
         }
     }
 
-    /// The pool of `upstream` in place of the one `before`: that one, if nothing changed. What is known of nodes that
-    /// stay is kept; new ones are healthy, and have no address yet where they are written as host names.
+    /// The pool of `upstream` that replaces the pool `before`: the same pool, if nothing changed. Nodes that stay keep their
+    /// state; new nodes are healthy, and have no address yet if they are configured as host names.
     pub fn following(
         upstream: &Upstream,
         upstream_tls: Option<Arc<TlsConnector>>,
@@ -123,10 +123,10 @@ impl Pool {
         Self { upstream, upstream_tls, nodes, turns: Mutex::new(()), room }
     }
 
-    /// Chooses a healthy instance for a request, other than those in `tried`; `hash` is of the part that `consistent_hash`
-    /// goes by. `None` where there is none.
+    /// Chooses a healthy instance for a request, other than those in `tried`; `hash` is the value that `consistent_hash`
+    /// balances by. `None` if there is none.
     ///
-    /// One that is ejected, or whose connection failed a moment ago, is used only if there is no other.
+    /// An ejected instance, also one whose connection failed a moment ago, is used only if there is no other.
     pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Option<Chosen> {
         let (node, instance) = self.choose_healthy(tried, hash, now)?;
         instance.begin();
@@ -170,7 +170,7 @@ impl Pool {
         usable.get(chosen).map(|(node, instance)| (*node, Arc::clone(instance)))
     }
 
-    /// A request to `instance` was answered well or not, or not at all: for how long it is left alone from now on, if it is.
+    /// Notes the result of a request to `instance`. Returns the duration of the ejection, if the result ejects the instance.
     pub(super) fn judge(&self, instance: &Instance, is_well: bool, now: Nanos) -> Option<Nanos> {
         let rule = self.upstream.ejection?;
         if is_well {
@@ -192,12 +192,12 @@ impl Pool {
         self.nodes.iter().enumerate().flat_map(of_node).collect()
     }
 
-    /// How many instances requests are sent to.
+    /// The number of healthy instances.
     pub fn healthy(&self) -> usize {
         self.instances().iter().filter(|(_, instance)| instance.is_healthy()).count()
     }
 
-    /// How each instance is, and each node that has none.
+    /// The status of each instance, and of each node that has none.
     pub fn nodes(&self) -> Vec<NodeStatus<'_>> {
         let mut statuses = Vec::new();
         for (node, state) in self.upstream.nodes.iter().zip(&self.nodes) {
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(after.choose(&[], None, NOW).unwrap().node, 2, "the other one has a request in flight");
         drop(held);
         assert!(after.instances().iter().all(|(_, instance)| instance.in_flight() == 0));
-        // Without health checks nobody would ever find the node healthy again.
+        // a change to or from health checks makes all nodes healthy: without checks an unhealthy node would stay unhealthy
         upstream.health_check = Some(HealthCheck {
             path: "/".to_owned(),
             every: Nanos::SECOND,

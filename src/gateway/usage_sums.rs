@@ -1,7 +1,7 @@
-//! Sums what customers use, for usage events: tokens and requests of each customer, limit and plan.
+//! Sums the usage of customers for usage events: tokens and requests of each customer, limit and plan.
 //!
-//! A request adds when it has ended, with what it really cost, to sums that only its worker writes. The task that makes events
-//! of them takes the sums of all workers every few seconds.
+//! An ended request adds its real cost to sums that only its worker writes. The task that makes the events takes the sums of
+//! all workers every few seconds.
 
 use std::collections::HashMap;
 use std::mem;
@@ -16,24 +16,24 @@ use crate::ruleset::{LimitId, PlanId, UsageEvents};
 use crate::stripes::Striped;
 use crate::units::Cost;
 
-/// So many customers of one worker are waited for no longer, and so many there may be until they are taken.
+/// The number of customers at which a worker's sums are taken at once, and the maximum number until they are taken.
 const MANY: usize = 1 << 13;
 const MOST: usize = 1 << 15;
 
-/// What a customer has used under one limit and plan.
+/// The usage of a customer under one limit and plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageSum {
     /// The name of the limit.
     pub limit: Arc<str>,
     /// The name of the plan, if the customer had one.
     pub plan: Option<Arc<str>>,
-    /// What its requests cost, in tokens.
+    /// The cost of its requests, in tokens.
     pub tokens: u64,
-    /// How many requests have ended.
+    /// The number of ended requests.
     pub requests: u64,
 }
 
-/// Sums by the names of customers.
+/// The sums of customers, by their names.
 #[derive(Debug, Default)]
 pub struct CustomerSums(HashMap<Arc<str>, SmallVec<[UsageSum; 2]>>);
 
@@ -41,7 +41,7 @@ pub struct CustomerSums(HashMap<Arc<str>, SmallVec<[UsageSum; 2]>>);
 #[derive(Default)]
 pub struct UsageSums {
     stripes: Striped<Mutex<CustomerSums>>,
-    /// Rings when a worker has many.
+    /// Notified when a worker has sums of many customers.
     many: Notify,
     lost: AtomicUsize,
 }
@@ -49,17 +49,17 @@ pub struct UsageSums {
 // === impl CustomerSums ===
 
 impl CustomerSums {
-    /// What one customer has used.
+    /// One sum of one customer.
     pub fn of(customer: Arc<str>, sum: UsageSum) -> Self {
         Self(HashMap::from([(customer, smallvec::smallvec![sum])]))
     }
 
-    /// How many customers there are.
+    /// The number of customers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no customers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -69,7 +69,7 @@ impl CustomerSums {
         self.0.iter().flat_map(|(customer, sums)| sums.iter().map(move |sum| (customer, sum)))
     }
 
-    /// Adds what `customer` has used. Whether there was room for it: there are `most` customers at most.
+    /// Adds the usage of `customer`. Returns whether there was room for it: there are at most `most` customers.
     fn add(&mut self, customer: &Arc<str>, used: &Used<'_>, most: usize) -> bool {
         if let Some(sums) = self.0.get_mut(customer) {
             used.add_to(sums);
@@ -82,7 +82,7 @@ impl CustomerSums {
         has_room
     }
 
-    /// Adds `others`; how many of their sums found no room: there are `most` customers at most.
+    /// Adds `others`. Returns the number of their sums that found no room: there are at most `most` customers.
     pub fn merge(&mut self, others: Self, most: usize) -> usize {
         let mut lost: usize = 0;
         for (customer, sums) in others.0 {
@@ -95,7 +95,7 @@ impl CustomerSums {
     }
 }
 
-/// What is added to a sum.
+/// The usage that is added to a sum.
 struct Used<'a> {
     limit: &'a Arc<str>,
     plan: Option<&'a Arc<str>>,
@@ -110,7 +110,7 @@ impl<'a> From<&'a UsageSum> for Used<'a> {
 }
 
 impl Used<'_> {
-    /// Copies names only for a new sum: other workers count the copies of them, too.
+    /// Clones the names for a new sum only: other workers write their reference counts, too.
     fn add_to(&self, sums: &mut SmallVec<[UsageSum; 2]>) {
         let is_same = |sum: &&mut UsageSum| sum.limit == *self.limit && sum.plan.as_ref() == self.plan;
         match sums.iter_mut().find(is_same) {
@@ -131,22 +131,22 @@ impl Used<'_> {
 // === impl UsageSums ===
 
 impl UsageSums {
-    /// The sums of each worker since they were taken last.
+    /// Takes the sums of each worker since the last call.
     pub fn take(&self) -> Vec<CustomerSums> {
         self.stripes.iter().map(|stripe| mem::take(&mut *stripe.lock())).collect()
     }
 
-    /// How many sums were lost because a worker had too many customers, since this was asked last.
+    /// The number of sums that were lost since the last call because a worker had too many customers.
     pub fn take_lost(&self) -> usize {
         self.lost.swap(0, Ordering::Relaxed)
     }
 
-    /// Waits until the sums of a worker should be taken.
+    /// Waits until a worker has so many customers that its sums should be taken.
     pub async fn has_many(&self) {
         self.many.notified().await;
     }
 
-    /// Adds what a request of `customer` under `plan` has cost under each limit.
+    /// Adds the cost of a request of `customer` under `plan`, for each limit.
     pub(super) fn add(
         &self,
         events: &UsageEvents,

@@ -9,20 +9,19 @@ use super::record::{self, Record, Unreadable};
 use super::stamp;
 use crate::units::Nanos;
 
-/// Reads lines; remembers the last time, as many lines have the same.
+/// Reads lines. Remembers the last timestamp, because many lines have the same one.
 #[derive(Debug, Default)]
 pub(super) struct CommonReader {
-    /// The time as it stood in the line, and what follows it in every line.
+    /// The last timestamp as written, and the bytes that follow it in every line.
     text: Vec<u8>,
     time: Nanos,
 }
 
-/// What follows the time in a line, which a bracket opened, up to the request.
+/// The bytes between the timestamp, which is in brackets, and the request.
 const BEFORE_REQUEST: &[u8] = b"] \"";
 
 impl CommonReader {
-    /// What a line tells, into a `record` that tells nothing yet. A request that is none (`-`, or what a scanner sent) has
-    /// no target.
+    /// Fills an empty `record` from a line. A request that is not one (`-`, or the bytes of a scanner) has no target.
     pub(super) fn read<'l>(
         &mut self,
         line: &'l [u8],
@@ -55,7 +54,7 @@ impl CommonReader {
         Ok(())
     }
 
-    /// The time at the beginning of `text`, if it can be read, and what is within the quotes behind it and after them.
+    /// The time at the beginning of `text`, if it can be read, and the rest of the line from the request on.
     fn time<'l>(&mut self, text: &'l [u8]) -> Result<(Option<Nanos>, &'l [u8]), Unreadable> {
         if !self.text.is_empty()
             && let Some(rest) = text.strip_prefix(self.text.as_slice())
@@ -76,28 +75,28 @@ impl CommonReader {
     }
 }
 
-/// What is within quotes, as it is written.
+/// The text between quotes, as written.
 #[derive(Clone, Copy)]
 struct Quoted<'l> {
     raw: &'l [u8],
-    /// Whether something in it is escaped.
+    /// Whether it contains escapes.
     is_escaped: bool,
 }
 
-/// `GET /path HTTP/1.1`.
+/// The method and the target of a request line such as `GET /path HTTP/1.1`.
 pub(super) fn request_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (method, rest) = split(text, b' ')?;
     let (target, version) = rest.split_at_checked(memrchr(b' ', rest)?)?;
     (version.starts_with(b" HTTP/") && !method.is_empty() && !target.is_empty()).then_some((method, target))
 }
 
-/// What is before and behind the first `sign`.
+/// The parts before and after the first `sign`.
 fn split(text: &[u8], sign: u8) -> Option<(&[u8], &[u8])> {
     let (before, rest) = text.split_at_checked(memchr(sign, text)?)?;
     Some((before, rest.get(1..)?))
 }
 
-/// What is within quotes that are open already, and what comes after them. A backslash hides the byte behind it.
+/// The text up to the closing quote (the opening quote is already read), and the rest. A backslash escapes the next byte.
 fn quoted(text: &[u8]) -> Option<(Quoted<'_>, &[u8])> {
     let (mut from, mut is_escaped) = (0, false);
     loop {
@@ -109,12 +108,12 @@ fn quoted(text: &[u8]) -> Option<(Quoted<'_>, &[u8])> {
     }
 }
 
-/// A dash stands for nothing.
+/// The text of a field; `None` if it is a dash or empty.
 fn told(text: &[u8]) -> Option<&[u8]> {
     (!matches!(text, b"-" | b"")).then_some(text)
 }
 
-/// The word at the beginning of `text`, if it is a number, and what comes after the space behind it.
+/// The first word of `text`, if it is a number, and the text after the space behind that word.
 fn number_word(text: &[u8]) -> (Option<u64>, &[u8]) {
     let (word, rest) = split(text, b' ').unwrap_or((text, &[]));
     let digits = Some(word).filter(|word| word.iter().all(u8::is_ascii_digit));
@@ -135,7 +134,7 @@ fn unescaped_text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// What was escaped by the server that wrote the log: `\xHH`, or a backslash before the byte itself.
+/// The bytes without the escapes of the server that wrote the log: `\xHH`, or a backslash before the byte itself.
 fn unescaped(bytes: &[u8]) -> Cow<'_, [u8]> {
     if memchr(b'\\', bytes).is_none() {
         return Cow::Borrowed(bytes);

@@ -1,4 +1,4 @@
-//! How two sets of rules differ on the same requests.
+//! Compares two sets of rules on the same requests.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -14,28 +14,28 @@ use crate::ruleset::LimitId;
 use crate::ruleset::matcher::RouteId;
 use crate::units::{LimitKey, Nanos};
 
-/// How many requests that are decided differently are shown.
+/// The number of requests that are kept as examples of those that only one set of rules denies.
 const SHOWN: usize = 5;
 
-/// What two sets of rules make of the same requests.
+/// The comparison of two sets of rules on the same requests.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
-    /// All that neither refuses before its limits.
-    pub cells: Cells,
-    /// By the route that they take under the first.
-    pub routes: BTreeMap<usize, Cells>,
-    /// Those that only the first denies.
+    /// All requests except those that both sets refuse before any limit.
+    pub cells: DenialMatrix,
+    /// The same requests, by their route under the first set.
+    pub routes: BTreeMap<usize, DenialMatrix>,
+    /// The requests that only the first set denies.
     pub only_first: Differing,
-    /// Those that only the second denies.
+    /// The requests that only the second set denies.
     pub only_second: Differing,
-    /// Those that one refuses before any limit, for another cause or where the other does not.
+    /// The number of requests that only one set refuses before any limit, or that both refuse for different causes.
     pub refused_differently: u64,
     hasher: DefaultHashBuilder,
 }
 
-/// How many requests each of two denies.
+/// The number of requests, by which of two sets of rules deny them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Cells {
+pub struct DenialMatrix {
     /// Denied by neither.
     pub neither: u64,
     /// Denied by both.
@@ -46,19 +46,19 @@ pub struct Cells {
     pub only_second: u64,
 }
 
-/// Requests that one denies and the other does not.
+/// Requests that one set of rules denies and the other does not.
 #[derive(Clone, Debug, Default)]
 pub struct Differing {
-    /// When.
+    /// Their number and times.
     pub count: Count,
-    /// Whose.
+    /// The callers with the most of them.
     pub top: Top,
-    /// The first of them, and the limits that deny them.
+    /// The first of them, each with its position, its time and the limit that denies it.
     pub shown: Vec<(LogPosition, Nanos, Option<LimitId>)>,
 }
 
-impl Cells {
-    /// How many requests there are.
+impl DenialMatrix {
+    /// The number of all requests.
     pub const fn all(&self) -> u64 {
         self.neither + self.both + self.only_first + self.only_second
     }
@@ -74,7 +74,7 @@ impl Cells {
 }
 
 impl Comparison {
-    /// A request and what becomes of it under each.
+    /// Counts a request and the decisions of both sets on it.
     pub fn add(&mut self, spot: LogPosition, at: Nanos, first: &DecisionSummary, second: &DecisionSummary) {
         if first.cause != second.cause {
             self.refused_differently += 1;

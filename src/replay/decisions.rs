@@ -1,4 +1,4 @@
-//! What became of every line, as CSV.
+//! The decision on every line, as CSV.
 
 use std::io::{self, Write};
 
@@ -35,7 +35,7 @@ pub struct DecisionSummary {
 }
 
 /// Writes a header line, then a row for each line of the logs in the order in which their requests came. Times are RFC
-/// 3339 in UTC; what does not apply is empty.
+/// 3339 in UTC; a field that does not apply is empty.
 pub struct Decisions<W: Write> {
     to: csv::Writer<W>,
     names: Vec<String>,
@@ -45,16 +45,16 @@ pub struct Decisions<W: Write> {
 const COLUMNS: [&str; 11] =
     ["log", "line", "time", "route", "plan", "caller", "decision", "cause", "limit", "wait_ns", "retry_after_ns"];
 
-/// What is added where two sets of rules are compared.
+/// The columns that a comparison of two sets of rules adds.
 const AGAINST: [&str; 3] = ["against_decision", "against_cause", "against_limit"];
 
-/// What is said of a line that cannot be used.
+/// The decision in the row of a line that cannot be used.
 const UNREADABLE: &str = "unreadable";
 
 // === impl DecisionSummary ===
 
 impl DecisionSummary {
-    #[inline(never)] // mostly nobody wants it
+    #[inline(never)] // most replays write no decisions
     pub(super) fn of(decided: &Decided<'_>, (word, limit, wait): (&'static str, Option<LimitId>, Nanos)) -> Self {
         let retry_after = match decided.verdict.outcome {
             Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
@@ -78,14 +78,14 @@ impl DecisionSummary {
 // === impl Decisions ===
 
 impl<W: Write> Decisions<W> {
-    /// Writes the header line; `names` are those of the logs, and `compares` tells whether there are two sets of rules.
+    /// Writes the header line; `names` are the names of the logs, and `compares` says whether there are two sets of rules.
     pub fn new(to: W, names: Vec<String>, compares: bool) -> io::Result<Self> {
         let mut to = csv::Writer::from_writer(to);
         to.write_record(COLUMNS.iter().chain(AGAINST.iter().filter(|_| compares)))?;
         Ok(Self { to, names, compares })
     }
 
-    /// A line that cannot be used.
+    /// Writes the row of a line that cannot be used.
     pub fn unreadable(&mut self, spot: LogPosition) -> io::Result<()> {
         let line = spot.line.to_string();
         let name = self.names.get(spot.log).map_or("", String::as_str);
@@ -94,7 +94,7 @@ impl<W: Write> Decisions<W> {
         Ok(self.to.write_record(row)?)
     }
 
-    /// A request that came `at`.
+    /// Writes the row of a request that came at the time `at`.
     pub fn write(
         &mut self,
         spot: LogPosition,
@@ -128,7 +128,7 @@ impl<W: Write> Decisions<W> {
         Ok(self.to.write_record(row.into_iter().chain(against.into_iter().flatten()))?)
     }
 
-    /// Writes what is not written yet.
+    /// Writes the rows that are still buffered.
     pub fn finish(mut self) -> io::Result<()> {
         self.to.flush()
     }

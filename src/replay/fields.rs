@@ -1,4 +1,4 @@
-//! Where the fields of a request stand in a JSON line.
+//! The places of a request's fields in a JSON line.
 
 use std::str::FromStr;
 
@@ -33,7 +33,7 @@ pub enum RecordField {
     Time,
     /// How long the request took.
     Took(Unit),
-    /// How long it was made to wait within that.
+    /// How long the gateway delayed the request; a part of its duration.
     Waited,
     /// The client's address.
     Client,
@@ -43,25 +43,25 @@ pub enum RecordField {
     Target,
     /// Method and target, as in a request line.
     RequestLine,
-    /// The host asked for.
+    /// The requested host.
     Host,
-    /// The status of the answer.
+    /// The response's status.
     Status,
     /// The length of the request's body.
     RequestBytes,
     /// The length of the response's body.
     ResponseBytes,
-    /// Who was calling.
+    /// The customer's name.
     Customer,
     /// The caller's plan.
     Plan,
     /// The upstream node.
     Node,
-    /// Why a gateway answered itself.
+    /// The cause of a response that a gateway itself made.
     Answered,
-    /// What a gateway decided.
+    /// The decision of a gateway.
     Decision,
-    /// What a program that is no proxy was charged.
+    /// The charges of a program that is not a proxy.
     Charges,
     /// A request header field, by its position in [`WantedFields::headers`].
     Header(usize),
@@ -163,7 +163,7 @@ impl FromStr for Mapping {
 /// A node of the tree of field names: the record fields that a JSON value fills, and the nodes below it.
 #[derive(Debug, Default)]
 pub(super) struct FieldTree {
-    /// Each with its rank. If several values fill one field, the value of the lowest rank counts.
+    /// The record fields, each with its rank. If several values fill one field, the value of the lowest rank counts.
     pub(super) slots: Vec<(u8, RecordField)>,
     /// The nodes below, by the length of their names.
     below: Vec<Vec<(String, Self)>>,
@@ -222,7 +222,7 @@ impl FieldTree {
         place.slots.push((rank, slot));
     }
 
-    /// The node called `name` below this one. If there is none, the case of letters does not matter.
+    /// The node called `name` below this one; if there is none, a node whose name differs in the case of letters only.
     pub(super) fn below(&self, name: &str) -> Option<&Self> {
         let same_length = self.below.get(name.len())?;
         let exact = same_length.iter().find(|(known, _)| known == name);
@@ -311,7 +311,8 @@ impl WantedFields {
         }
     }
 
-    /// What is settled at the end of requests goes by how that was; plans are those of customers.
+    /// Lists the fields that no rule asks about. Only limits that are settled at the end of a request need to know how it
+    /// ended, and only customers have plans.
     fn pass_over(&mut self, rulesets: &[&Ruleset]) {
         let limits = || rulesets.iter().flat_map(|ruleset| &ruleset.limits);
         let ends = limits().any(|limit| !limit.is_settled_at_once());

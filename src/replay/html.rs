@@ -1,9 +1,9 @@
-//! Reports as a page that needs nothing else: tables, and a picture of each limit over time.
+//! Reports as one self-contained HTML page: tables, and a picture of each limit over time.
 
 use std::fmt::Write as _;
 use std::io;
 
-use super::play::{Player, Side};
+use super::play::{Player, RulesetRun};
 use super::render::{counted, exactness, numbers};
 use super::report::{Difference, Played, ReplayReport};
 use super::top::Denied;
@@ -16,7 +16,7 @@ const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:75
                      text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left}\
                      th{background:#f5f5f5}.over{color:#d62728}svg{max-width:100%;height:auto}";
 
-/// The page. Errors: a picture cannot be drawn.
+/// The report as an HTML page. Errors: a picture cannot be drawn.
 pub fn page<W: io::Write>(played: &Played, player: &Player<W>) -> Result<String, PlotError> {
     let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     push(&mut page, format_args!("<title>tollgate replay</title><style>{STYLE}</style></head><body>\n"));
@@ -116,7 +116,7 @@ fn table(page: &mut String, heading: &[&str], rows: &[Vec<String>]) {
     page.push_str("</table>\n");
 }
 
-/// Each limit that was asked over time; beside it the limit of the same name among the other rules.
+/// Draws each limit that had requests, over time, and beside it the limit of the same name among the other rules.
 fn pictures<W: io::Write>(page: &mut String, player: &Player<W>) -> Result<(), PlotError> {
     let begins = when::second(player.side.tally.begins());
     for (position, limit) in player.side.replayer.rules().ruleset.limits.iter().enumerate() {
@@ -133,7 +133,7 @@ fn pictures<W: io::Write>(page: &mut String, player: &Player<W>) -> Result<(), P
     Ok(())
 }
 
-fn column(side: &Side, position: usize) -> Option<Column> {
+fn column(side: &RulesetRun, position: usize) -> Option<Column> {
     let limit: &Limit = side.replayer.rules().ruleset.limits.get(position)?;
     let tally = side.tally.limits.get(position)?;
     let series = tally.series.clone().filter(|_| tally.plans.iter().any(|count| count.offered > 0))?;

@@ -44,7 +44,7 @@ enum Value<'l> {
 // === impl JsonReader ===
 
 impl JsonReader {
-    /// Takes what is at the places below `root`.
+    /// A reader for the fields in the tree below `root`.
     pub(super) fn new(root: FieldTree) -> Self {
         Self { root }
     }

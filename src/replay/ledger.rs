@@ -1,4 +1,4 @@
-//! What requests have taken on the time of a log, and what happens when they end.
+//! Charges the requests of a log on the log's time, and settles their charges when they end.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -21,7 +21,7 @@ use crate::store::local::Binding;
 use crate::store::{Amendment, LocalStore};
 use crate::units::Nanos;
 
-/// How often expired keys are forgotten, in requests, and in how many parts.
+/// The number of requests between two sweeps of expired keys, each of one part of the store, and the number of parts.
 const SWEEP_EVERY: u64 = 1 << 16;
 const SWEEP_PARTS: usize = 16;
 
@@ -30,46 +30,46 @@ pub(super) struct Ledger {
     store: LocalStore,
     binding: Binding,
     queues: Vec<Queue>,
-    endings: BinaryHeap<Reverse<Ending>>,
+    endings: BinaryHeap<Reverse<ScheduledCompletion>>,
     hold: Nanos,
-    /// That of the last request.
+    /// The verdict on the last request.
     verdict: Verdict,
     /// The names of the response header fields in records.
     told_names: Vec<HeaderName>,
     count: u64,
     swept: usize,
-    /// How many requests pass whose real cost only the response told.
+    /// How many admitted requests have a real cost that only their response told.
     pub(super) untold_costs: u64,
 }
 
-/// What happens at a later time because of a request.
-struct Ending {
+/// The end of a request's wait, or of the request itself.
+struct ScheduledCompletion {
     at: Nanos,
     order: u64,
-    /// Places in queues become free.
+    /// The places in queues that become free.
     _places: Vec<QueuePlace>,
-    /// What ran has ended.
+    /// The charges whose slots become free.
     held: Vec<Charge>,
     completion: Completion,
-    /// Its real cost is known.
+    /// The refunds and debits that settle the request's real cost.
     corrections: Corrections,
 }
 
-impl PartialEq for Ending {
+impl PartialEq for ScheduledCompletion {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Ending {}
+impl Eq for ScheduledCompletion {}
 
-impl PartialOrd for Ending {
+impl PartialOrd for ScheduledCompletion {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Ending {
+impl Ord for ScheduledCompletion {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
@@ -78,7 +78,7 @@ impl Ord for Ending {
 // === impl Ledger ===
 
 impl Ledger {
-    /// All keys fresh; `hold` is how long requests take whose lines do not tell.
+    /// A ledger in which all keys are fresh; `hold` is the duration of requests whose lines tell none.
     pub(super) fn new(ruleset: &Ruleset, hold: Nanos, told_names: Vec<HeaderName>) -> Self {
         let store = LocalStore::for_one_thread();
         Self {
@@ -101,7 +101,7 @@ impl Ledger {
         usage.map(|usage| (usage.name, usage.overflowed)).collect()
     }
 
-    /// The time is `now`: what ends until then has ended.
+    /// Moves the time on to `now`: ends the requests that end until then, and sweeps expired keys from time to time.
     pub(super) fn go_to(&mut self, now: Nanos) {
         self.end_until(now);
         self.count = self.count.wrapping_add(1);
@@ -120,8 +120,8 @@ impl Ledger {
         }
     }
 
-    /// The first time at which a request is admitted that may have come at any time of its `arrival`; the last one, if it
-    /// is admitted at none. Charges nothing.
+    /// The first time within its `arrival` at which a request is admitted; if there is none, a time at which it is denied.
+    /// Charges nothing.
     fn admitted_at(&mut self, ruleset: &Ruleset, charges: &[Charge], arrival: ArrivalSpan) -> Nanos {
         let asked = |charge: &Charge| Charge {
             enforcement: Enforcement { consumes: false, counts_denied: false, ..charge.enforcement },
@@ -152,8 +152,8 @@ impl Ledger {
         now
     }
 
-    /// How long it takes until there is more at a limit that denies and counts what it denies: its `retry_after` is that of
-    /// a denial that was counted.
+    /// The time until a denying limit that also counts denials has more tokens; `None` if no such limit denies. The
+    /// `retry_after` of such a limit assumes that the denial was counted.
     fn until_more(&self, ruleset: &Ruleset, charges: &[Charge]) -> Option<Nanos> {
         let standings = charges.iter().zip(&self.verdict.standings);
         let counting = standings.filter(|(charge, standing)| {
@@ -163,7 +163,7 @@ impl Ledger {
         counting.map(|(_, standing)| standing.headroom.until_more).filter(|until| *until > Nanos::ZERO).max()
     }
 
-    /// Whether a limit denies what is charged so now. Takes nothing.
+    /// Whether a limit denies these charges now. Takes no tokens.
     pub(super) fn denies(&self, charges: &[Charge], now: Nanos) -> bool {
         let asks = |charge: &Charge| Charge { enforcement: Enforcement::ASKS, ..charge.clone() };
         let mut asked: Vec<Charge> = charges.iter().map(asks).collect();
@@ -171,8 +171,8 @@ impl Ledger {
         charges.iter().zip(told).any(|(charge, told)| charge.enforcement.enforces && !told.decision.is_admitted())
     }
 
-    /// Charges a request that comes now, and is refused or denied, under the limits that ask nothing about its caller: it waits
-    /// in no queue.
+    /// Charges a request that comes now, and is refused or denied, under the limits that need no caller. It waits in no
+    /// queue.
     pub(super) fn charge_early(
         &mut self,
         ruleset: &Ruleset,
@@ -190,7 +190,7 @@ impl Ledger {
         &self.verdict
     }
 
-    /// Charges what a program that is no proxy was charged, or gives it back: nothing waits and nothing ends.
+    /// Repeats the charges of a program that is not a proxy, or gives tokens back: such charges never wait or end later.
     pub(super) fn charge_program(
         &mut self,
         ruleset: &Ruleset,
@@ -244,7 +244,7 @@ impl Ledger {
         &self.verdict
     }
 
-    /// A request waits in the queues of the limits that make it; where one is full, it is denied after all.
+    /// Puts a request into the queues of the limits that delay it. If a queue is full, refunds and denies the request.
     fn queue(&mut self, charges: &[Charge], now: Nanos, wait: Nanos) {
         match queue::enter_all(&self.queues, &self.verdict, now) {
             Ok(places) => {
@@ -261,7 +261,7 @@ impl Ledger {
         }
     }
 
-    /// A request that came `now` passes, and ends when its line says.
+    /// Passes a request that came at `now` on at the time `passes`, and schedules its end by the duration in its line.
     fn run(
         &mut self,
         ruleset: &Ruleset,
@@ -307,17 +307,24 @@ impl Ledger {
         corrections: Corrections,
         completion: Completion,
     ) {
-        self.endings.push(Reverse(Ending { at, order: self.count, _places: places, held, completion, corrections }));
+        self.endings.push(Reverse(ScheduledCompletion {
+            at,
+            order: self.count,
+            _places: places,
+            held,
+            completion,
+            corrections,
+        }));
     }
 }
 
 const UNMEASURED: Completion = Completion { latency: Nanos::ZERO, measured: false };
 
-/// The status that is logged where the client went away.
+/// The status in the log of a request whose client went away.
 const CLIENT_GONE: u16 = 499;
 
-/// How a request went, as far as its line tells. What a gateway answered itself says nothing about the upstream, unless
-/// that failed.
+/// How a request went, as far as its line tells. A response that the gateway itself made says nothing about the upstream,
+/// unless the upstream failed.
 fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> Exchange {
     let end = match (record.status, record.answered.as_deref()) {
         (own, Some("upstream_failed" | "upstream_timeout" | "no_healthy_node" | "upstream_full")) => {
@@ -337,7 +344,7 @@ fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> Exchange {
     }
 }
 
-/// What the response's header fields in the line say of its cost. No line has the body, which may say a part of it.
+/// The cost that the response's header fields in the line report. No line has the body, which may hold a part of it.
 fn told(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> ReportedCost {
     let mut sum = CostSum::default();
     if let CostRule::Response(cost) = cost

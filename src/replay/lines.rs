@@ -12,12 +12,12 @@ pub const MAX_LINE: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The lines of a text, without their ends; empty ones are left out.
+/// The lines of a text, without line ends; empty lines are left out.
 #[derive(Debug)]
 pub struct Lines<R> {
     from: R,
     buffer: Vec<u8>,
-    /// The bytes of the buffer that no line has covered yet.
+    /// The bytes of the buffer that no line includes yet.
     filled: Range<usize>,
     line: Range<usize>,
     number: u64,
@@ -27,7 +27,7 @@ pub struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// Before the first line.
+    /// A reader before the first line.
     pub fn new(from: R) -> Self {
         Self { from, buffer: Vec::new(), filled: 0..0, line: 0..0, number: 0, is_cut: false, again: false }
     }
@@ -72,7 +72,7 @@ impl<R: Read> Lines<R> {
         self.is_cut
     }
 
-    /// Goes past the next line end, or to the end of the text.
+    /// Goes past the next line end, or to the end of the text; `false` if no bytes are left.
     fn next_raw(&mut self) -> io::Result<bool> {
         self.is_cut = false;
         let mut searched = 0;
@@ -96,7 +96,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Keeps the beginning of a line that is too long, and goes past the rest.
+    /// Keeps the beginning of a line that is too long, and skips the rest.
     fn cut(&mut self) -> io::Result<bool> {
         const KEPT: usize = 256;
         self.is_cut = true;
@@ -117,7 +117,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Reads more behind what is there, which is moved to make room only when nothing before it is needed.
+    /// Reads more bytes behind the unread ones. First moves those to the start of the buffer, unless a cut line is there.
     fn fill(&mut self) -> io::Result<usize> {
         if self.filled.start > 0 && !self.is_cut {
             self.buffer.copy_within(self.filled.clone(), 0);

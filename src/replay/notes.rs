@@ -1,9 +1,9 @@
-//! What to know about the numbers: above all, what the log did not tell.
+//! Notes on the numbers of a report, above all on values that the log lacks.
 
 use std::io::Write;
 
 use super::fields::WantedFields;
-use super::play::{Player, Side};
+use super::play::{Player, RulesetRun};
 use super::reorder::Disorder;
 use crate::algorithm::AlgorithmName;
 use crate::charge::Mode;
@@ -11,10 +11,10 @@ use crate::customers::Directory;
 use crate::ruleset::limit::MissingKey;
 use crate::units::Nanos;
 
-/// A time by which lines are out of order that logs of one server are not.
+/// The log of one server is not out of order by more than this.
 const FAR: Nanos = Nanos::from_secs(60);
 
-/// Each in a sentence.
+/// The notes of a report, each a sentence.
 pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &WantedFields) -> Vec<String> {
     let mut notes = Vec::new();
     if disorder.late > 0 {
@@ -53,8 +53,8 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &Want
     notes
 }
 
-/// What the log did not tell of requests, and their callers and costs.
-fn untold(side: &Side) -> Vec<String> {
+/// The notes on values of requests, callers and costs that the log lacks.
+fn untold(side: &RulesetRun) -> Vec<String> {
     let mut notes = Vec::new();
     let (rules, untold) = (side.replayer.rules(), side.replayer.untold());
     if untold.requests > 0 {
@@ -111,7 +111,7 @@ fn untold(side: &Side) -> Vec<String> {
     notes
 }
 
-fn of_side(side: &Side) -> Vec<String> {
+fn of_side(side: &RulesetRun) -> Vec<String> {
     let mut notes = untold(side);
     let (replayer, ruleset) = (&side.replayer, &side.replayer.rules().ruleset);
     for limit in ruleset.limits.iter().filter(|limit| limit.mode != Mode::Sticky) {

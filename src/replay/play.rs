@@ -28,18 +28,18 @@ pub enum PlayError {
     Decisions(#[from] io::Error),
 }
 
-/// At what time in their second requests are played whose timestamps are whole seconds.
+/// The time within its second at which a request is played whose timestamp is a whole second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Within {
-    /// At the time at which the requests of a second are spread over it.
+    /// The time that results when the requests of a second are spread evenly over it.
     Spread,
-    /// At the first time in the second at which the limits admit the request. A request that is denied all the same is
+    /// The first time in the second at which the limits admit the request. A request that is denied all the same is
     /// denied for certain.
     Best,
 }
 
 /// One set of rules and its counts.
-pub struct Side {
+pub struct RulesetRun {
     /// The name of the rules in messages.
     pub name: String,
     /// Decides by the rules.
@@ -63,19 +63,19 @@ pub struct LineCounts {
     pub whole_seconds: u64,
     /// The number of lines with status 429.
     pub too_many: u64,
-    /// How many lines tell each header field that rules ask about.
+    /// The number of lines that have each header field that the rules ask about.
     pub told: Vec<u64>,
 }
 
 /// Plays lines through all sets of rules.
 pub struct Player<W: Write> {
     /// The rules to try.
-    pub side: Side,
+    pub side: RulesetRun,
     /// The rules to compare with, and the comparison.
-    pub against: Option<(Side, Comparison)>,
+    pub against: Option<(RulesetRun, Comparison)>,
     /// The time of requests whose timestamps are not exact.
     pub within: Within,
-    /// Where every decision is written.
+    /// The output for every decision.
     pub decisions: Option<Decisions<W>>,
     /// Counts of the lines.
     pub lines: LineCounts,
@@ -94,8 +94,8 @@ impl Within {
     }
 }
 
-impl Side {
-    /// Rules before the first line.
+impl RulesetRun {
+    /// A set of rules before the first line.
     pub fn new(name: String, replayer: Replayer, pictures: bool) -> Self {
         let tally = Tally::new(&replayer.rules().ruleset, pictures);
         Self { name, replayer, tally }
@@ -118,8 +118,8 @@ impl Side {
 impl<W: Write> Player<W> {
     /// A player before the first line.
     pub fn new(
-        side: Side,
-        against: Option<Side>,
+        side: RulesetRun,
+        against: Option<RulesetRun>,
         within: Within,
         decisions: Option<Decisions<W>>,
         wanted: &WantedFields,
@@ -128,7 +128,7 @@ impl<W: Write> Player<W> {
         Self { side, against: against.map(|side| (side, Comparison::default())), within, decisions, lines }
     }
 
-    /// How many requests are denied; beside other rules, by the rules that are tried and not by the others.
+    /// How many requests are denied; in a comparison, how many the rules to try deny and the other rules do not.
     pub fn denied(&self) -> u64 {
         match &self.against {
             Some((_, comparison)) => comparison.cells.only_first,

@@ -45,7 +45,7 @@ pub struct LineReader {
 // === impl MergedLogs ===
 
 impl MergedLogs {
-    /// Before the first line.
+    /// A reader before the first line of each log.
     pub fn new(logs: Vec<Log>, options: Options) -> Self {
         Self {
             logs,
@@ -67,7 +67,7 @@ impl MergedLogs {
         self.queue.reorder.disorder().and(self.queue.spread.disorder())
     }
 
-    /// Shows every line to `each`, until that fails.
+    /// Passes every line to `each`, until `each` or a log fails.
     pub fn run<E: From<SourceError>>(&mut self, mut each: impl FnMut(LogLine<'_>) -> Result<(), E>) -> Result<(), E> {
         let mut heads = vec![Some(Nanos::ZERO); self.logs.len()];
         if heads.len() > 1 {
@@ -87,7 +87,7 @@ impl MergedLogs {
         self.queue.reorder.finish(&mut each)
     }
 
-    /// Reads a log up to a line that is not to be read yet, and gives the time of that.
+    /// Reads a log up to the first line that `until` excludes, and returns that line's time; `None` at the end of the log.
     fn read<E: From<SourceError>>(
         &mut self,
         log: usize,
@@ -114,7 +114,7 @@ impl MergedLogs {
 }
 
 impl Queue {
-    /// Takes what a line tells, and shows the requests that can be shown.
+    /// Takes the record of a line, and passes on the requests whose order is final.
     fn take<E>(
         &mut self,
         spot: LogPosition,
@@ -132,7 +132,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets go of the lines whose second is over, or goes on because there are too many.
+    /// Releases the lines that `spread` holds back. `goes_on` says that their second is not over, but there are too many.
     fn release<E>(&mut self, goes_on: bool, each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>) -> Result<(), E> {
         let reorder = &mut self.reorder;
         self.spread.release(goes_on, |spot, record| reorder.take(spot, record, each))
@@ -163,12 +163,12 @@ impl Until {
 // === impl LineReader ===
 
 impl LineReader {
-    /// Looks for what is `wanted`, in lines of JSON also where `mappings` say.
+    /// A reader for the `wanted` fields. In JSON lines it looks at the paths of `mappings` too.
     pub fn new(mappings: &[Mapping], wanted: WantedFields) -> Self {
         Self { common: CommonReader::default(), json: JsonReader::new(FieldTree::root(mappings, &wanted)), wanted }
     }
 
-    /// What a line tells, of which only the beginning is here if it `is_cut`, into a `record` that tells nothing yet.
+    /// Fills an empty `record` from a line. `is_cut` says that only the beginning of the line is here, which is an error.
     pub fn read<'l>(&mut self, line: &'l [u8], is_cut: bool, record: &mut Record<'l>) -> Result<(), Unreadable> {
         match line.trim_ascii_start() {
             _ if is_cut => Err(Unreadable::TooLong),

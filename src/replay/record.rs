@@ -13,23 +13,23 @@ pub struct LogPosition {
     pub line: u64,
 }
 
-/// A line.
+/// A line of a log.
 #[derive(Debug)]
 pub enum LogLine<'l> {
-    /// Of a request.
+    /// A line of a request.
     Request {
-        /// Where.
+        /// The position of the line.
         spot: LogPosition,
-        /// When the request came; never before the one before it.
+        /// The time of the request, never before that of the request before it.
         at: Nanos,
-        /// What it tells.
+        /// The fields of the line.
         record: &'l Record<'l>,
     },
-    /// That cannot be used.
+    /// A line that cannot be used.
     Unreadable {
-        /// Where.
+        /// The position of the line.
         spot: LogPosition,
-        /// Why.
+        /// The reason.
         why: Unreadable,
     },
 }
@@ -52,7 +52,7 @@ pub struct Record<'l> {
     pub within_second: Option<Nanos>,
     /// How long the request took.
     pub took: Option<Nanos>,
-    /// How long it was made to wait within that.
+    /// How long the gateway delayed the request; a part of `took`.
     pub waited: Nanos,
     /// The client's address, as written.
     pub client: Option<Cow<'l, [u8]>>,
@@ -60,29 +60,29 @@ pub struct Record<'l> {
     pub method: Option<Cow<'l, str>>,
     /// The request target: a path, perhaps with a query.
     pub target: Option<Cow<'l, [u8]>>,
-    /// The host asked for, as written.
+    /// The requested host, as written.
     pub host: Option<Cow<'l, [u8]>>,
-    /// The status of the answer.
+    /// The response's status.
     pub status: Option<u16>,
     /// The length of the request's body.
     pub request_bytes: Option<u64>,
     /// The length of the response's body.
     pub response_bytes: Option<u64>,
-    /// Who was calling, by name.
+    /// The customer's name.
     pub customer: Option<Cow<'l, str>>,
     /// The caller's plan, by name.
     pub plan: Option<Cow<'l, str>>,
     /// The upstream node.
     pub node: Option<Cow<'l, str>>,
-    /// Why the gateway that wrote the line answered itself, in its own word.
+    /// The cause of a response that the gateway itself made, in the word of the gateway that wrote the line.
     pub answered: Option<Cow<'l, str>>,
     /// Whether the gateway that wrote the line let the request pass its limits without a charge.
     pub was_exempt: Option<bool>,
-    /// What a program that is no proxy was charged, in place of a request: a list in JSON.
+    /// The charges of a program that is not a proxy, as a JSON list. Such a line has no request.
     pub charges: Option<Cow<'l, str>>,
     /// Values of request header fields, by their position in [`WantedFields::headers`](super::fields::WantedFields).
     pub headers: Vec<(usize, Cow<'l, str>)>,
-    /// The same of response header fields.
+    /// Values of response header fields, by their position among the wanted ones.
     pub response_headers: Vec<(usize, Cow<'l, str>)>,
 }
 
@@ -133,7 +133,7 @@ impl Record<'_> {
     }
 }
 
-/// A method as text. Most are one of few, which are known without a look at every byte.
+/// A method as text. The most common methods need no check for UTF-8.
 pub(super) fn method(text: &[u8]) -> Cow<'_, str> {
     match text {
         b"GET" => Cow::Borrowed("GET"),
@@ -147,19 +147,19 @@ pub(super) fn method(text: &[u8]) -> Cow<'_, str> {
 /// Why a line cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// It is of no format that is read.
+    /// The line has none of the supported formats.
     #[error("is neither common or combined log format nor JSON")]
     Format,
-    /// It is no JSON object.
+    /// The line is not a valid JSON object.
     #[error("is no JSON object: {0}")]
     Json(String),
-    /// Something that every request has is not there.
+    /// The line lacks a field that every request has.
     #[error("tells no {0}")]
     Missing(&'static str),
-    /// Its time cannot be read, or is before 1970 or after 2553.
+    /// The line's time cannot be read, or is before 1970 or after 2553.
     #[error("has no time that can be read")]
     Time,
-    /// It is too long.
+    /// The line is too long.
     #[error("is longer than {} bytes", super::lines::MAX_LINE)]
     TooLong,
 }

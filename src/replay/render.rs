@@ -9,7 +9,7 @@ use super::when;
 use crate::simulation::render::columns;
 use crate::units::Nanos;
 
-/// For people.
+/// The report as a table for people.
 pub fn table(played: &Played) -> String {
     let mut text = heading(played);
     for (number, report) in std::iter::once(&played.rules).chain(&played.against).enumerate() {
@@ -28,12 +28,12 @@ pub fn table(played: &Played) -> String {
     text
 }
 
-/// For programs: times in RFC 3339, shares between 0 and 1.
+/// The report as JSON for programs: times in RFC 3339, shares between 0 and 1.
 pub fn json(played: &Played) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(played)
 }
 
-/// A row for each limit and plan, and for each route.
+/// Writes the report as CSV: a row for each limit and plan, and for each route.
 pub fn csv(played: &Played, output: impl io::Write) -> io::Result<()> {
     let mut rows = csv::Writer::from_writer(output);
     rows.write_record([
@@ -129,7 +129,7 @@ fn of_report(report: &ReplayReport) -> String {
     text
 }
 
-/// How much the counts of a limit's keys can be trusted.
+/// How exact the counts of a limit's keys are.
 pub(super) fn exactness(limit: &LimitReport) -> String {
     match limit.denied_keys {
         Some(keys) => format!("{}, counted exactly", counted(u64::try_from(keys).unwrap_or(u64::MAX), "key")),

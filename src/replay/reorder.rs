@@ -16,7 +16,7 @@ pub(super) const MAX_BYTES: usize = 256 << 20;
 /// How far the lines of a log were out of order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disorder {
-    /// How many requests came at the time of the request before, because their own time was earlier.
+    /// The number of requests that were moved to the time of the request before, because their own time was earlier.
     pub late: u64,
     /// The largest step back.
     pub by: Nanos,

@@ -64,7 +64,7 @@ pub struct Replayer {
     missing: Vec<Missing>,
 }
 
-/// How many requests lacked a part of the key of a limit.
+/// The number of requests that lack a part of a limit's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Missing {
     limit: LimitId,
@@ -82,8 +82,8 @@ struct Host {
 // === impl Replayer ===
 
 impl Replayer {
-    /// All keys fresh. `wanted` names the header fields of records, `hold` is how long requests take whose lines do not
-    /// tell, `hasher` makes keys.
+    /// A replayer in which all keys are fresh. `wanted` names the header fields of records, `hold` is the duration of
+    /// requests whose lines tell none, and `hasher` hashes keys.
     pub fn new(rules: ReplayRules, wanted: &WantedFields, hold: Nanos, hasher: KeyHasher) -> Self {
         let doubtful =
             |part: &&KeyPart| !matches!(part, KeyPart::Host | KeyPart::Route | KeyPart::RoutePattern | KeyPart::Method);
@@ -110,7 +110,7 @@ impl Replayer {
         &self.rules
     }
 
-    /// The values that the log does not have, by how many requests lack them.
+    /// The number of requests that lack each kind of value.
     pub const fn untold(&self) -> MissingInputs {
         MissingInputs { costs: self.ledger.untold_costs, ..self.untold }
     }
@@ -126,8 +126,8 @@ impl Replayer {
         self.ledger.overflowed()
     }
 
-    /// Decides a request, and shows what became of it. Requests come in order; one that may have come at several times
-    /// comes at the first at which it is admitted.
+    /// Decides a request, and passes the decision to `seen`. Requests come in the order of time. A request that may have
+    /// come at several times comes at the first time at which it is admitted.
     pub fn decide<T>(
         &mut self,
         arrival: ArrivalSpan,
@@ -249,30 +249,31 @@ impl Replayer {
 
 const USAGE: &str = "usage";
 
-/// Charges of a program for which there are no such limits or keys.
+/// The cause of a refusal: a program's charges name limits or keys that the rules do not have.
 const UNCHARGEABLE: &str = "unknown_charge";
 
-/// Why the gateway that wrote the line refused the request before it asked all limits: its line does not tell who called.
+/// The cause for which the gateway that wrote the line refused the request before it asked all limits. Such a line does
+/// not tell the caller.
 fn refused_before(record: &Record<'_>) -> Option<&'static str> {
     let answered = record.answered.as_deref()?;
     let is_before = |cause: &&str| *cause == answered && (record.target.is_none() || !NO_NODE.contains(cause));
     BEFORE_LIMITS.into_iter().chain(CALLER_REFUSED).find(is_before)
 }
 
-/// The causes of answers to requests that were charged, unless their lines tell no path.
+/// The causes of refusals that follow the limits: such requests were charged, unless their lines tell no path.
 const NO_NODE: [&str; 2] = [Answer::NoNode.cause(), Answer::UpstreamFull.cause()];
 
-/// Whether a limit of the gateway that wrote the line denied the request before its caller was identified: who is identified
-/// has a plan.
+/// Whether a limit of the gateway that wrote the line denied the request before the gateway identified the caller: an
+/// identified caller has a plan.
 fn was_unidentified(record: &Record<'_>) -> bool {
     record.answered.as_deref() == Some(Answer::Limited.cause()) && record.plan.is_none() && record.customer.is_none()
 }
 
-/// What is canonical of a request; the header fields are elsewhere.
+/// The canonical parts of a request, without its header fields.
 struct CanonicalTarget<'r> {
     method: &'r str,
     host: &'r str,
-    /// Without its parameters.
+    /// The path without its parameters.
     path: Cow<'r, str>,
     has_parameters: bool,
     query: Option<&'r str>,

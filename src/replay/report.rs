@@ -1,126 +1,126 @@
-//! What there is to say when a log was played.
+//! The report of a replay.
 
 use std::io::Write;
 
 use serde::Serialize;
 
-use super::compare::{Cells, Comparison, Differing};
+use super::compare::{Comparison, DenialMatrix, Differing};
 use super::fields::WantedFields;
-use super::play::{Player, Side};
+use super::play::{Player, RulesetRun};
 use super::record::LogPosition;
 use super::reorder::Disorder;
-use super::tally::{Count, Fates, LimitTally, Minute};
+use super::tally::{Count, LimitTally, Minute, OutcomeCounts};
 use super::top::Denied;
 use super::{notes, when};
 use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
 use crate::ruleset::{PlanId, Ruleset};
 use crate::units::Nanos;
 
-/// Everything that there is to say.
+/// The complete report of a replay.
 #[derive(Clone, Debug, Serialize)]
 pub struct Played {
     /// The logs.
     pub logs: Vec<String>,
-    /// Their lines, empty ones left out.
+    /// The number of lines, without empty ones.
     pub lines: u64,
-    /// Lines that cannot be used.
+    /// The number of lines that cannot be used.
     pub unreadable: u64,
-    /// The first of those, each with its place.
+    /// The first of these lines, each with its place and the reason.
     pub unreadable_first: Vec<String>,
     /// The time of the first request.
     #[serde(serialize_with = "when::serialize_if")]
     pub from: Option<Nanos>,
-    /// The time of the last.
+    /// The time of the last request.
     #[serde(serialize_with = "when::serialize_if")]
     pub to: Option<Nanos>,
-    /// Requests that came at the time of the one before, because their own was earlier.
+    /// The number of requests that were played at the time of the request before, because their own time was earlier.
     pub out_of_order: u64,
-    /// Lines whose timestamps are whole seconds.
+    /// The number of lines whose timestamps are whole seconds.
     pub whole_second_timestamps: u64,
-    /// How many are denied whenever in their second such requests came, where `--fail-if-denied` asks for it; beside other
-    /// rules, by the rules that are tried and not by the others.
+    /// How many requests are denied at every possible time in their second, with `--fail-if-denied`; in a comparison, how
+    /// many the rules to try deny and the other rules do not.
     pub denied_at_least: Option<u64>,
-    /// Lines whose status is 429.
+    /// The number of lines whose status is 429.
     pub answered_429: u64,
-    /// What to know about the numbers.
+    /// Notes on the numbers.
     pub notes: Vec<String>,
-    /// What the rules make of the requests.
+    /// The report of the rules to try.
     pub rules: ReplayReport,
-    /// What the other rules make of them.
+    /// The report of the other rules.
     pub against: Option<ReplayReport>,
-    /// How the two differ.
+    /// The difference between the two.
     pub comparison: Option<Difference>,
 }
 
-/// What one set of rules makes of the requests.
+/// The report of one set of rules.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayReport {
-    /// The configuration.
+    /// The name of the configuration.
     pub config: String,
     /// All requests that are not refused before their limits.
     #[serde(flatten)]
     pub all: RequestCounts,
-    /// What becomes of them, in the access log's words.
-    pub decisions: Fates,
-    /// Refused before any limit, by cause.
-    pub refused: Fates,
-    /// By limit.
+    /// The number of these requests by outcome, in the access log's words.
+    pub decisions: OutcomeCounts,
+    /// Requests refused before any limit, by cause.
+    pub refused: OutcomeCounts,
+    /// The reports of the limits.
     pub limits: Vec<LimitReport>,
-    /// By route.
+    /// The counts by route.
     pub routes: Vec<RouteReport>,
 }
 
-/// Requests, and those that were too many.
+/// Counts of requests and of denials.
 #[derive(Clone, Debug, Serialize)]
 pub struct RequestCounts {
-    /// How many came.
+    /// The number of requests.
     pub offered: u64,
-    /// How many are denied.
+    /// The number of denied requests.
     pub denied: u64,
-    /// Their share, 0 to 1.
+    /// The share of denied requests, 0 to 1.
     pub share: Option<f64>,
-    /// When the first is denied.
+    /// The time of the first denial.
     #[serde(serialize_with = "when::serialize_if")]
     pub first_denied: Option<Nanos>,
-    /// When the last is.
+    /// The time of the last denial.
     #[serde(serialize_with = "when::serialize_if")]
     pub last_denied: Option<Nanos>,
     /// The minute with the most denials.
     pub worst_minute: Option<Minute>,
 }
 
-/// What became of the requests under one limit.
+/// The report of one limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitReport {
     /// The limit.
     pub limit: String,
     /// Its algorithm.
     pub algorithm: &'static str,
-    /// What it does with those that are too many: `deny`, `delay`, `divert`, `mark`, `shadow` or `candidate`.
+    /// The action on requests over the limit: `deny`, `delay`, `divert`, `mark`, `shadow` or `candidate`.
     pub over_limit: &'static str,
-    /// How many requests it makes wait.
+    /// The number of requests that the limit delays.
     pub delayed: u64,
-    /// By plan.
+    /// The counts by plan.
     pub plans: Vec<PlanReport>,
-    /// How many keys are denied; absent where there are so many that some were not counted.
+    /// The number of denied keys; `None` if there are so many that some were not counted.
     pub denied_keys: Option<usize>,
-    /// Those that are denied most often.
+    /// The keys that are denied most often.
     pub top: Vec<Denied>,
 }
 
-/// The same of one plan.
+/// The counts of one plan under a limit.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanReport {
     /// The plan, if there is one.
     pub plan: Option<String>,
-    /// Its parameters in plain words, apart from what customers have of their own.
+    /// The plan's parameters in plain words, without the overrides of customers.
     pub words: String,
     /// The numbers.
     #[serde(flatten)]
     pub line: RequestCounts,
 }
 
-/// The same of one route.
+/// The counts of one route.
 #[derive(Clone, Debug, Serialize)]
 pub struct RouteReport {
     /// The route.
@@ -130,51 +130,51 @@ pub struct RouteReport {
     pub line: RequestCounts,
 }
 
-/// How two sets of rules differ.
+/// The difference between two sets of rules.
 #[derive(Clone, Debug, Serialize)]
 pub struct Difference {
-    /// Over all requests; the first are the rules that are tried.
+    /// The counts of all requests; the first set is the rules to try.
     #[serde(flatten)]
-    pub cells: Cells,
-    /// Requests that one refuses before any limit and the other does not, or for another cause.
+    pub cells: DenialMatrix,
+    /// The number of requests that only one set refuses before any limit, or that both refuse for different causes.
     pub refused_differently: u64,
-    /// By route of the rules that are tried.
+    /// The counts by route of the rules to try.
     pub routes: Vec<RouteDifference>,
-    /// Those that only the rules that are tried deny.
-    pub denied_only_here: Onesided,
-    /// Those that only the other rules deny.
-    pub denied_only_there: Onesided,
+    /// The requests that only the rules to try deny.
+    pub denied_only_here: OneSidedDenials,
+    /// The requests that only the other rules deny.
+    pub denied_only_there: OneSidedDenials,
 }
 
-/// Of one route.
+/// The difference on one route.
 #[derive(Clone, Debug, Serialize)]
 pub struct RouteDifference {
     /// The route.
     pub route: String,
     /// The numbers.
     #[serde(flatten)]
-    pub cells: Cells,
+    pub cells: DenialMatrix,
 }
 
-/// Requests that one denies and the other does not.
+/// Requests that one set of rules denies and the other does not.
 #[derive(Clone, Debug, Serialize)]
-pub struct Onesided {
-    /// When the first is.
+pub struct OneSidedDenials {
+    /// The time of the first of these requests.
     #[serde(serialize_with = "when::serialize_if")]
     pub first: Option<Nanos>,
-    /// When the last is.
+    /// The time of the last of these requests.
     #[serde(serialize_with = "when::serialize_if")]
     pub last: Option<Nanos>,
-    /// The minute with the most of them.
+    /// The minute with the most of these requests.
     pub worst_minute: Option<Minute>,
-    /// Whose they are.
+    /// The callers with the most of these requests.
     pub top: Vec<Denied>,
-    /// The first of them: place, time and limit.
+    /// The first of these requests: place, time and limit.
     pub examples: Vec<String>,
 }
 
 impl Played {
-    /// What there is to say; `most` keys are named for each limit. `best` played the same lines with the best times.
+    /// The report, with at most `most` keys for each limit. `best` played the same lines with `Within::Best`.
     pub fn new<W: Write>(
         player: &Player<W>,
         best: Option<&Player<W>>,
@@ -208,8 +208,8 @@ impl Played {
         }
     }
 
-    /// The share of all requests that are denied for certain; beside other rules, of those that only the rules that are
-    /// tried deny.
+    /// The share of all requests that are denied for certain; in a comparison, the share of those that only the rules to
+    /// try deny.
     pub fn denied_share(&self) -> f64 {
         let all = self.comparison.as_ref().map_or(self.rules.all.offered, |difference| difference.cells.all());
         self.denied_at_least.and_then(|denied| share(denied, all)).unwrap_or_default()
@@ -217,7 +217,7 @@ impl Played {
 }
 
 impl ReplayReport {
-    fn of(side: &Side, most: usize) -> Self {
+    fn of(side: &RulesetRun, most: usize) -> Self {
         let ruleset = &side.replayer.rules().ruleset;
         let limits = ruleset.limits.iter().zip(&side.tally.limits);
         let routes = ruleset.matcher.routes().iter().zip(&side.tally.routes);
@@ -291,7 +291,7 @@ impl Difference {
         most: usize,
         place: impl Fn(&LogPosition) -> String,
     ) -> Self {
-        let side = |differing: &Differing, ruleset: &Ruleset| Onesided {
+        let side = |differing: &Differing, ruleset: &Ruleset| OneSidedDenials {
             first: differing.count.first,
             last: differing.count.last,
             worst_minute: differing.count.worst(),

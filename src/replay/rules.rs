@@ -1,4 +1,4 @@
-//! The rules that a log is played through, and who the callers of its lines are.
+//! The rules that a log is played through, and the callers of its requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,49 +17,49 @@ use crate::ruleset::matcher::Route;
 use crate::ruleset::{CustomerRules, PlanId, Ruleset};
 use crate::units::Nanos;
 
-/// A configuration as far as it says what becomes of requests.
+/// The parts of a configuration that decide about requests.
 #[derive(Debug)]
 pub struct ReplayRules {
     /// The compiled configuration.
     pub ruleset: Ruleset,
-    /// Who the customers are.
+    /// The customers.
     pub directory: Arc<Directory>,
-    /// The groups that they may belong to.
+    /// The groups that customers may belong to.
     pub groups: Arc<GroupTable>,
-    /// Whose tokens are good.
+    /// The verifier of signed tokens, if callers may have them.
     pub tokens: Option<Tokens>,
-    /// The plan of callers whose plan nobody tells.
+    /// The plan of callers whose plan neither the directory nor the line tells.
     pub default_plan: Option<PlanId>,
     /// The host of requests whose lines tell none.
     pub default_host: String,
 }
 
-/// What a log does not tell although rules ask for it, in lines.
+/// The number of lines that lack a value that the rules ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MissingInputs {
-    /// No method or no path.
+    /// Lines without a method or a path.
     pub requests: u64,
-    /// Names of customers that the directory does not hold, where nothing tells the plan either.
+    /// Lines whose customer the directory does not hold and whose plan nothing tells.
     pub customers: u64,
-    /// No name and no credential, although the rules tell customers apart.
+    /// Lines without a customer's name and without a credential, although the rules identify customers.
     pub callers: u64,
-    /// No address that can be read.
+    /// Lines without an address that can be read.
     pub addresses: u64,
-    /// Requests that pass, whose real cost only the response told.
+    /// Admitted requests whose real cost only the response told.
     pub costs: u64,
 }
 
-/// Who is calling.
+/// The caller of a request.
 pub(super) enum ReplayCaller<'r> {
-    /// As the gateway found out.
+    /// The identity that the gateway's code found.
     Identity(Identity),
-    /// Somebody by name, whose plan the line or the command line tells.
+    /// A named customer, whose plan the line or the command line tells.
     Named(&'r str, PlanId),
-    /// Nobody by name, with a plan that the command line tells.
+    /// A caller without a name, whose plan the command line tells.
     Planned(PlanId),
 }
 
-/// Finds out who the callers are.
+/// Finds the callers of requests.
 #[derive(Debug)]
 pub(super) struct Callers {
     by_name: HashMap<Arc<str>, Arc<Customer>>,
@@ -73,7 +73,7 @@ impl Callers {
         Self { by_name, plans: plans.map(|(plan, name)| (name.clone(), PlanId(plan))).collect() }
     }
 
-    /// Who made a request: the name in the line, or else a credential in it.
+    /// Finds the caller of a request by the name in the line, or else by a credential in it.
     pub(super) fn find<'r>(
         &self,
         rules: &ReplayRules,
@@ -95,7 +95,7 @@ impl Callers {
                         found,
                         Ok(ReplayCaller::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing)
                     );
-                    // where the line says nothing of a caller whose plan it tells, there was no credential
+                    // a line with a decision is a gateway's own, which names its customers: there was no credential
                     untold.callers += u64::from(nobody && record.was_exempt.is_none());
                     found
                 }
@@ -132,8 +132,8 @@ impl ReplayCaller<'_> {
     }
 }
 
-/// Sets `headers` to what a line tells of them. A line that says that an `OPTIONS` request was not charged tells of a
-/// preflight, if `route` exempts those.
+/// Sets `headers` to the request header fields of a line. The length of the request's body becomes `content-length`, if
+/// the rules ask for that and the line does not have it.
 pub(super) fn set_headers(headers: &mut Fields, record: &Record<'_>, names: &[HeaderName]) {
     headers.clear();
     for (position, value) in &record.headers {
@@ -147,7 +147,8 @@ pub(super) fn set_headers(headers: &mut Fields, record: &Record<'_>, names: &[He
     }
 }
 
-/// Whether a request was a preflight: as its header fields tell, or the gateway that exempted it.
+/// Whether a request was a preflight: by its header fields, or because `route` exempts preflights and the line says that
+/// the gateway exempted this `OPTIONS` request.
 pub(super) fn is_preflight(route: &Route, record: &Record<'_>, facts: &Facts<'_>) -> bool {
     let was_exempt = record.was_exempt == Some(true) && record.customer.is_none();
     route.bypass.covers_preflight(facts) || (route.bypass.preflights && facts.method == "OPTIONS" && was_exempt)

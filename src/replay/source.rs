@@ -24,7 +24,7 @@ pub enum SourceError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Standard input is named more than once.
@@ -56,12 +56,12 @@ pub enum SourceError {
         name: String,
         /// The last line that was read.
         line: u64,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// How many bytes are to be read, and how many were read.
+/// The number of bytes to read, and of bytes read so far.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     read: Arc<AtomicU64>,
@@ -147,7 +147,7 @@ impl Log {
         Ok(Self { name, lines: Lines::new(from) })
     }
 
-    /// What messages call it.
+    /// The log's name in messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -163,7 +163,7 @@ impl Log {
         })
     }
 
-    /// See [`Lines`].
+    /// The log's lines.
     pub fn lines(&self) -> &Lines<Box<dyn Read>> {
         &self.lines
     }

@@ -41,7 +41,7 @@ impl Spread {
         !self.is_empty() && logged >= self.second.saturating_add(Nanos::SECOND)
     }
 
-    /// Whether as many lines are held back as may be.
+    /// Whether the number or the memory of the lines held back is at its maximum.
     pub(super) const fn is_full(&self) -> bool {
         self.lines.len() >= MAX_LINES || self.bytes >= MAX_BYTES
     }

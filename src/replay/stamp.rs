@@ -1,4 +1,4 @@
-//! Times as logs write them.
+//! The time formats of logs.
 
 use jiff::Timestamp;
 use jiff::fmt::strtime;
@@ -40,7 +40,7 @@ fn nanos(time: Timestamp) -> Option<Nanos> {
     u64::try_from(time.as_nanosecond()).ok().map(Nanos::new)
 }
 
-/// A number since 1970: of seconds, or, as its size tells, of milliseconds, microseconds or nanoseconds.
+/// A number since 1970 in seconds, milliseconds, microseconds or nanoseconds; the size of the number tells the unit.
 pub(super) fn number(text: &[u8]) -> Option<LogTime> {
     let length = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (whole, rest) = text.split_at_checked(length)?;
@@ -55,7 +55,7 @@ pub(super) fn number(text: &[u8]) -> Option<LogTime> {
     Some(LogTime { time, is_whole_second: unit == SECOND && rest.is_empty() })
 }
 
-/// The same of a number that is a float.
+/// The same for a float.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "checked")]
 pub(super) fn float(value: f64) -> Option<LogTime> {
     (value.is_finite() && (0.0..1.8e19).contains(&value)).then(|| {
@@ -64,13 +64,13 @@ pub(super) fn float(value: f64) -> Option<LogTime> {
     })
 }
 
-/// Seconds that a number of seconds stands for; `None` where it is negative or no number.
+/// A number of seconds as a duration; `None` if it is negative, not a number, or a billion or more.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
 pub(super) fn seconds(value: f64) -> Option<Nanos> {
     (0.0..1e9).contains(&value).then(|| Nanos::new((value * 1e9).round() as u64))
 }
 
-/// How many nanoseconds a number of this size counts in: years from 1973 to 5138 in each unit.
+/// The unit of a number of this size, in nanoseconds. Each unit covers the years from 1973 to 5138.
 const fn unit_of(number: u64) -> u64 {
     match number {
         0..100_000_000_000 => SECOND,
@@ -80,7 +80,7 @@ const fn unit_of(number: u64) -> u64 {
     }
 }
 
-/// What digits behind a decimal point are worth, in billionths; those after the ninth do not count.
+/// The value of the digits behind a decimal point, in billionths; digits after the ninth do not count.
 fn fraction(text: &[u8]) -> Option<u64> {
     let is_fraction = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let billionths = text.iter().chain([&b'0'; 9]).take(9);

@@ -1,4 +1,4 @@
-//! What became of the requests of a log under one set of rules, counted.
+//! Counts the decisions on the requests of a log under one set of rules.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ use crate::units::{Cost, Nanos};
 
 const MINUTE: u64 = 60 * Nanos::SECOND.get();
 
-/// Requests, and how many of them were too many.
+/// Counts of requests and of denials.
 #[derive(Clone, Debug, Default)]
 pub struct Count {
-    /// How many came.
+    /// The number of requests.
     pub offered: u64,
-    /// How many were denied, or would be if the limit were in force.
+    /// The number of requests that were denied, or would be if the limit were in force.
     pub denied: u64,
-    /// When the first was denied.
+    /// The time of the first denial.
     pub first: Option<Nanos>,
-    /// When the last was.
+    /// The time of the last denial.
     pub last: Option<Nanos>,
     minute: (u64, u64),
     worst: (u64, u64),
@@ -34,43 +34,43 @@ pub struct Count {
 /// The minute with the most denials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Minute {
-    /// When it begins.
+    /// The minute's start.
     #[serde(serialize_with = "when::serialize")]
     pub begins: Nanos,
-    /// How many were denied in it.
+    /// The number of denials in the minute.
     pub denied: u64,
 }
 
-/// What became of requests, by the access log's words.
-pub type Fates = BTreeMap<&'static str, u64>;
+/// The number of requests by outcome, in the access log's words, or by the cause of a refusal.
+pub type OutcomeCounts = BTreeMap<&'static str, u64>;
 
-/// What was counted under one limit.
+/// The counts of one limit.
 #[derive(Clone, Debug, Default)]
 pub struct LimitTally {
-    /// By plan; those without a plan first.
+    /// The counts by plan; requests without a plan come first.
     pub plans: Vec<Count>,
-    /// How many of the requests that it let pass had to wait.
+    /// How many admitted requests the limit delayed.
     pub delayed: u64,
-    /// Who was denied.
+    /// The keys that were denied most.
     pub top: Top,
-    /// Over time, where a picture is wanted.
+    /// The course over time, if the report has pictures.
     pub series: Option<Series>,
 }
 
-/// What was counted under one set of rules.
+/// The counts of one set of rules.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Those that were not refused.
+    /// The requests that were not refused before the limits.
     pub all: Count,
-    /// By the words of the access log, which are few.
+    /// The outcomes in the access log's words, which are few, and their counts.
     fates: Vec<(&'static str, u64)>,
-    /// Refused before any limit, by cause.
-    pub refused: Fates,
-    /// By route.
+    /// Requests refused before any limit, by cause.
+    pub refused: OutcomeCounts,
+    /// The counts by route.
     pub routes: Vec<Count>,
-    /// By limit.
+    /// The counts by limit.
     pub limits: Vec<LimitTally>,
-    /// The time of the first request, which pictures begin with.
+    /// The time of the first request; pictures begin with its minute.
     began: Option<Nanos>,
 }
 
@@ -101,7 +101,7 @@ impl Count {
         (denied > 0).then(|| Minute { begins: Nanos::new(minute.saturating_mul(MINUTE)), denied })
     }
 
-    /// Adds what was counted elsewhere; the worst minute is the worse of both.
+    /// Adds the counts of `other`; the worst minute is the worse of both.
     pub fn merge(&mut self, other: &Self) {
         self.offered += other.offered;
         self.denied += other.denied;
@@ -116,7 +116,7 @@ impl Count {
 // === impl Tally ===
 
 impl Tally {
-    /// Nothing yet; `pictures` says whether it is to be seen over time.
+    /// An empty tally; `pictures` says whether it records the course over time.
     pub fn new(ruleset: &Ruleset, pictures: bool) -> Self {
         let limit = |_| LimitTally {
             plans: vec![Count::default(); ruleset.plans.len() + 1],
@@ -126,7 +126,7 @@ impl Tally {
         Self {
             all: Count::default(),
             fates: Vec::new(),
-            refused: Fates::new(),
+            refused: OutcomeCounts::new(),
             routes: vec![Count::default(); ruleset.matcher.routes().len()],
             limits: ruleset.limits.iter().map(limit).collect(),
             began: None,
@@ -139,12 +139,12 @@ impl Tally {
         Nanos::new(began - began % MINUTE)
     }
 
-    /// What became of requests, by the words of the access log.
-    pub fn fates(&self) -> Fates {
+    /// The number of requests by outcome, in the access log's words.
+    pub fn fates(&self) -> OutcomeCounts {
         self.fates.iter().copied().collect()
     }
 
-    /// One request and what became of it, in the order of time.
+    /// Counts a request and its decision; requests come in the order of time.
     pub fn add(&mut self, ruleset: &Ruleset, decided: &Decided<'_>, word: &'static str) {
         if self.began.is_none() {
             self.begin(decided.at);
@@ -163,7 +163,7 @@ impl Tally {
             route.add(decided.at, denied);
         }
         for (position, (charge, standing)) in decided.charges.iter().zip(&decided.verdict.standings).enumerate() {
-            // what a candidate would have done shows only where no other limit denies
+            // a candidate's decision is known only where no other limit denies
             let is_compared = || decided.verdict.compared(ruleset).any(|(compared, _)| compared == position);
             if ruleset.limits[charge.limit].candidate_of.is_none() || is_compared() {
                 self.add_charge(ruleset, decided, charge, standing);
@@ -205,7 +205,7 @@ impl Tally {
     }
 }
 
-#[inline(never)] // mostly nobody wants pictures
+#[inline(never)] // most reports have no pictures
 fn note(series: &mut Series, at: Nanos, cost: Cost, over: bool, denied: bool) {
     let passed = if over { 0 } else { cost };
     series.note(at, Bin { offered: cost, passed, denied: if denied { cost } else { 0 }, ..Bin::default() });

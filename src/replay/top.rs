@@ -1,8 +1,8 @@
-//! Who is denied most often, in bounded memory.
+//! The keys that are denied most often, in bounded memory.
 //!
 //! Space-Saving (Metwally, Agrawal, El Abbadi 2005) in batches: up to 4096 keys are counted exactly. When there are
-//! twice as many, the smaller half is forgotten, and a key that is new after that begins with the largest count that was
-//! forgotten, as its possible error. A count is never too low, and too high by its error at most.
+//! twice as many, the half with the lower counts is forgotten. A key that is new after that begins with the largest
+//! forgotten count, as its possible error. A count is never too low, and too high by its error at most.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::units::{LimitKey, Nanos};
 
-/// So many keys are kept at least.
+/// Twice as many keys as this make [`Top`] forget all but this many.
 const MOST: usize = 4096;
 
 /// Counts of keys.
@@ -30,24 +30,24 @@ struct Entry {
     last: Nanos,
 }
 
-/// Somebody who was denied.
+/// A key that was denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Denied {
     /// The key in words.
     pub who: String,
-    /// How often, at most.
+    /// How often it was denied, at most.
     pub denied: u64,
-    /// By how much that may be too high; 0 where it is exact.
+    /// By how much `denied` may be too high; 0 if it is exact.
     pub error: u64,
-    /// When first, as far as that is still known.
+    /// The time of the first denial that is still known.
     #[serde(serialize_with = "super::when::serialize")]
     pub first: Nanos,
-    /// When last.
+    /// The time of the last denial.
     #[serde(serialize_with = "super::when::serialize")]
     pub last: Nanos,
 }
 
-/// Keys are hashes with a secret seed already.
+/// A hasher that returns a part of the key: keys are already hashes with a secret seed.
 #[derive(Clone, Copy, Debug, Default)]
 struct AlreadyHashed(u64);
 
@@ -63,8 +63,8 @@ impl Hasher for AlreadyHashed {
 }
 
 impl Top {
-    /// `key`, which is `who`, is denied once more.
-    #[inline(never)] // few requests are
+    /// Counts a denial of `key`. `who` describes the key, and is called only for a key that is not counted yet.
+    #[inline(never)] // few requests are denied
     pub fn add(&mut self, key: LimitKey, now: Nanos, who: impl FnOnce() -> String) {
         let floor = self.floor;
         let new = || Entry { who: who(), count: floor, error: floor, first: now, last: now };
@@ -98,7 +98,7 @@ impl Top {
         all.into_iter().take(most).map(denied).collect()
     }
 
-    /// How many keys there are; `None` where some were forgotten.
+    /// The number of keys; `None` if some were forgotten.
     pub fn keys(&self) -> Option<usize> {
         (self.floor == 0).then_some(self.entries.len())
     }

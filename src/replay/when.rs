@@ -1,16 +1,16 @@
-//! Times as people read them.
+//! Times in text form.
 
 use jiff::Timestamp;
 use serde::Serializer;
 
 use crate::units::Nanos;
 
-/// In UTC, as RFC 3339 writes it.
+/// The time in UTC, in the format of RFC 3339.
 pub(super) fn utc(time: Nanos) -> String {
     Timestamp::from_nanosecond(time.get().into()).map_or_else(|_| time.to_string(), |time| time.to_string())
 }
 
-/// The same, to the second.
+/// As [`utc`], rounded down to the second.
 pub(super) fn second(time: Nanos) -> String {
     utc(Nanos::new(time.get() - time.get() % Nanos::SECOND.get()))
 }

@@ -1,4 +1,4 @@
-//! Keys in words, without secrets.
+//! Describes keys and callers in words, without secrets.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ pub fn describe(ruleset: &Ruleset, key: &Key, facts: &Facts<'_>, resolved: &Reso
     if parts.is_empty() { "everybody".to_owned() } else { parts.join(", ") }
 }
 
-/// Who is calling.
+/// The caller: a customer's name, or the address of an anonymous caller.
 pub fn caller(facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
     match resolved.caller {
         Caller::Customer(name) => shown(name.as_bytes()),
@@ -59,7 +59,7 @@ fn address(facts: &Facts<'_>) -> String {
     facts.client.map_or_else(|| "no address".to_owned(), |address| address.to_string())
 }
 
-/// Whether the part may be what somebody is known by.
+/// Whether the part may hold a credential.
 fn is_secret(ruleset: &Ruleset, part: &KeyPart) -> bool {
     let mut sources = ruleset.customers.iter().flat_map(|rules| &rules.identify);
     match part {
@@ -85,7 +85,7 @@ fn is_secret(ruleset: &Ruleset, part: &KeyPart) -> bool {
     }
 }
 
-/// Text that says nothing to a terminal, cut where it is long.
+/// The text without control characters, which a terminal would obey, and cut if it is long.
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut shown = String::with_capacity(text.len());

@@ -1,7 +1,7 @@
 //! Generated traffic: one key, cost 1, a mean rate and a shape.
 //!
-//! The same on every machine for the same parameters: integers only, and a generator (ChaCha with 8 rounds) whose
-//! output is fixed by its definition. Of the shapes only `poisson` draws numbers.
+//! The same parameters give the same traffic on every machine: the code uses integers only, and a generator (ChaCha with
+//! 8 rounds) whose output its definition fixes. Only the shape `poisson` draws random numbers.
 
 use std::num::NonZeroU64;
 
@@ -19,10 +19,10 @@ pub enum Shape {
     Uniform,
     /// Independent gaps, exponentially distributed, to 2⁻³² of the mean gap; the first arrival is one gap after 0.
     Poisson {
-        /// Of the generator.
+        /// The generator's seed.
         seed: u64,
     },
-    /// `size` requests at one instant, the first such burst at 0, one every `size`/rate.
+    /// `size` requests at one instant, the first such burst at 0, and one burst every `size`/rate.
     Burst {
         /// How many come at once.
         size: NonZeroU64,
@@ -58,7 +58,7 @@ struct FinePoint {
 // === impl Arrivals ===
 
 impl Arrivals {
-    /// All arrivals before `until`. `None` if `shape` is on for no time at all.
+    /// All arrivals before `until`. `None` if the busy phase of `shape` has no length.
     pub fn new(rate: Rate, until: Nanos, shape: Shape) -> Option<Self> {
         let seed = match shape {
             Shape::OnOff { on: Nanos::ZERO, .. } => return None,
@@ -86,7 +86,7 @@ impl Arrivals {
             Shape::Burst { size } => self.evenly(n - n % size),
             Shape::OnOff { on, off } => {
                 let (on, cycle) = (u128::from(on.get()), u128::from(on.get()) + u128::from(off.get()));
-                // Within the busy phases alone, laid end to end, arrivals are even at the higher rate.
+                // within the busy phases alone, joined together, arrivals are even at the higher rate
                 let busy = u128::from(self.evenly(n).get()) * on / cycle;
                 Nanos::saturating_from(busy / on * cycle + busy % on)
             }
@@ -127,9 +127,9 @@ impl FinePoint {
 
 /// A number from the exponential distribution of mean 1, in units of 2⁻³².
 ///
-/// Von Neumann's method (1951), which compares uniform numbers and needs no logarithm, so that no machine's floating
-/// point has a say: draw until a number exceeds the one before it. If that took an even count the result is the first
-/// number drawn plus the count of failures so far; otherwise it is one more failure.
+/// Von Neumann's method (1951), which compares uniform numbers and needs no logarithm, so that the result does not depend
+/// on a machine's floating point: draw until a number exceeds the one before it. If that took an even count, the result
+/// is the first number drawn plus the count of failures so far; otherwise it is one more failure.
 fn exponential(mut uniform: impl FnMut() -> u64) -> u64 {
     let mut failures = 0_u64;
     loop {

@@ -22,13 +22,13 @@ pub struct Column {
     pub title: String,
     /// The limit in plain words.
     pub words: String,
-    /// What it allows in the long run, in tokens per second, where that can be said.
+    /// The rate that the limit allows in the long run, in tokens per second; `None` if it is not known.
     pub rate: Option<f64>,
-    /// What happened.
+    /// The course of the run.
     pub series: Series,
 }
 
-/// Why there is no picture.
+/// The reason why there is no picture.
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
     /// There are too many columns for a picture.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::simulation::report::LimitReport;
 use crate::units::Nanos;
 
-/// One column per limit, one line per number; lines that say nothing about any of the limits are left out.
+/// One column per limit, one line per number; a line without a number for any of the limits is left out.
 pub fn table(reports: &[LimitReport]) -> String {
     let mut text = String::new();
     for report in reports {
@@ -20,7 +20,7 @@ pub fn table(reports: &[LimitReport]) -> String {
     text
 }
 
-/// Lines with aligned columns: the first `names` to the left, numbers to the right.
+/// Lines with aligned columns: the first `names` columns to the left, the others to the right.
 pub fn columns(rows: &[Vec<String>], names: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
@@ -40,7 +40,7 @@ pub fn columns(rows: &[Vec<String>], names: usize) -> String {
 }
 
 /// An object with a member `limits`, in the order of the reports. Times are whole nanoseconds (`_ns`), shares are
-/// between 0 and 1, and what there is no number for is `null`.
+/// between 0 and 1, and a missing number is `null`.
 pub fn json(reports: &[LimitReport]) -> Value {
     json!({ "limits": reports.iter().map(object).collect::<Vec<_>>() })
 }

@@ -1,4 +1,4 @@
-//! What a run comes to in a few numbers.
+//! The results of a run in a few numbers.
 
 use std::collections::VecDeque;
 
@@ -34,35 +34,35 @@ pub struct LimitReport {
     pub never: u64,
     /// Keys seen.
     pub keys: usize,
-    /// The longest time in which a key that was denied something got nothing: from one pass (or its first request)
-    /// to the next (or to its last denial). `None` where nothing was denied.
+    /// The longest time without a pass for a key that was denied in that time: from one pass (or its first request)
+    /// to the next (or to its last denial). `None` if no request was denied.
     pub longest_gap: Option<Nanos>,
-    /// The window in which a single key got the most; `None` for limits without a window where none was asked for.
+    /// The window in which a single key got the most tokens; `None` if neither the limit nor the user sets a window.
     pub worst_window: Option<WorstWindow>,
     /// How long admitted requests waited, those that did not wait included.
     pub waits: Quantiles,
     /// How long the upstream took, under limits that hold a slot meanwhile.
     pub latency: Option<Quantiles>,
-    /// The most that waited at the same time, over all keys.
+    /// The most requests that waited at the same time, over all keys.
     pub most_waiting: usize,
-    /// What an abuser gets.
+    /// The result for an abusive client.
     pub abuse: Option<Abuse>,
 }
 
-/// The most tokens that passed for one key in any time of a given length (half open: what is exactly that far apart
-/// does not count together).
+/// The most tokens that passed for one key in any time of a given length (half open: passes that are exactly that far
+/// apart do not count together).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorstWindow {
     /// The length.
     pub window: Nanos,
     /// The most tokens.
     pub tokens: u64,
-    /// What the limit allows in that time in the long run, rounded up: quota · length / window. More than this is a
-    /// burst that the algorithm let through on top. `None` where the limit has no window.
+    /// The tokens that the limit allows in that time in the long run, rounded up: quota · length / window. More than
+    /// this is a burst that the algorithm admits in addition. `None` if the limit has no window.
     pub allowed: Option<u64>,
 }
 
-/// Of the times of all admitted requests, by nearest rank; 0 where there is none.
+/// Quantiles of a time over all admitted requests, by nearest rank; 0 if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quantiles {
     /// Half of them took no longer.
@@ -87,20 +87,20 @@ pub struct TokenTally {
 
 #[derive(Clone, Debug, Default)]
 struct KeyTally {
-    /// What passed within the last window, and its sum.
+    /// The passes within the last window, and the sum of their tokens.
     recent: VecDeque<(Nanos, Cost)>,
     sum: u64,
     /// The last pass; before the first, the first request.
     last_pass: Option<Nanos>,
-    /// The last denial since.
+    /// The last denial since that pass.
     last_denial: Option<Nanos>,
 }
 
 // === impl TokenTally ===
 
 impl TokenTally {
-    /// Of a run that begins. Windows are as long as `window` says, or else as the limit's own; an abuser comes at
-    /// `abuse` times the rate.
+    /// The tally of a run that begins. `window` is the length of windows (default: the limit's own); an abusive client
+    /// sends requests at `abuse` times the rate.
     pub fn new(run: &Run, window: Option<Nanos>, abuse: Option<f64>) -> Self {
         let (subject, rule) = (run.subject(), run.rule());
         let report = LimitReport {
@@ -134,7 +134,7 @@ impl TokenTally {
         }
     }
 
-    /// One request and what became of it, in the run's order.
+    /// Counts a request and its outcome, in the order of the run.
     pub fn add(&mut self, arrival: &Arrival, outcome: &RequestOutcome<'_>) {
         self.passes(outcome.passes);
         let report = &mut self.report;
@@ -161,7 +161,7 @@ impl TokenTally {
         }
     }
 
-    /// The numbers, once the run has ended and `passes` were the last to pass.
+    /// The numbers at the end of the run; `passes` are the last passes.
     pub fn finish(mut self, passes: &[Pass]) -> LimitReport {
         self.passes(passes);
         for key in &self.keys {
@@ -204,7 +204,7 @@ fn key_tally(keys: &mut Vec<KeyTally>, key: KeyNumber) -> &mut KeyTally {
 }
 
 impl KeyTally {
-    /// What passed in the window that ends with `pass`.
+    /// Adds `pass`, and returns the tokens that passed in the window that ends with it.
     fn in_window(&mut self, pass: &Pass, window: Nanos) -> u64 {
         self.recent.push_back((pass.at, pass.cost));
         self.sum = self.sum.saturating_add(pass.cost);
@@ -219,7 +219,7 @@ impl KeyTally {
 }
 
 impl Quantiles {
-    /// Of `times` and `zeros` times of nothing.
+    /// The quantiles of `times` and of `zeros` more times that are 0.
     fn of(mut times: Vec<Nanos>, zeros: u64) -> Self {
         times.sort_unstable();
         let count = u128::from(zeros) + times.len() as u128;
@@ -232,19 +232,19 @@ impl Quantiles {
     }
 }
 
-/// What comes in `window` at `rate`, rounded up.
+/// The tokens that come in `window` at `rate`, rounded up.
 fn tokens_in(rate: Rate, window: Nanos) -> u64 {
     let scaled = u128::from(rate.tokens()) * u128::from(window.get());
     u64::try_from(scaled.div_ceil(u128::from(rate.period().get()))).unwrap_or(u64::MAX)
 }
 
-/// Past this many requests a limit counts as one that never throttles.
+/// A limit that admits this many requests in a row counts as one that never throttles.
 const PATIENCE: u64 = 1_000_000;
 
-/// What a fresh key gets that asks evenly, with cost 1, at a multiple of the limit's rate, until it is denied.
+/// The result for a fresh key with evenly spaced requests of cost 1 at a multiple of the limit's rate, until a denial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Abuse {
-    /// The multiple.
+    /// The multiple of the rate.
     pub factor: f64,
     /// Requests admitted before the first denial.
     pub admitted: u64,
@@ -254,10 +254,10 @@ pub struct Abuse {
 }
 
 impl Abuse {
-    /// `None` where "the limit's rate" has no meaning (slots in flight), and where `factor` times it is no rate that
-    /// can be counted.
+    /// Simulates such a client. `None` if the limit has no rate (it limits slots in flight), or if `factor` times the
+    /// rate is not a valid rate.
     pub fn of(subject: &Subject, factor: f64) -> Option<Self> {
-        // Nothing is given back by a request that ends: the limits that hold have no rate and end here.
+        // `hold` does not matter: limits that hold a slot have no rate, so this function returns `None` for them
         let upstream = Upstream { hold: Nanos::ZERO, servers: None };
         let mut run = Run::new(subject.clone(), upstream).ok()?;
         let rate = faster(subject.long_run_rate(run.rule())?, factor)?;

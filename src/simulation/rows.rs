@@ -47,7 +47,7 @@ impl<W: Write> Rows<W> {
         self.writer.write_record(None::<&[u8]>).map_err(io_error)
     }
 
-    /// Hands the last rows to the output.
+    /// Writes the last rows to the output.
     pub fn finish(mut self) -> io::Result<()> {
         self.writer.flush()
     }
@@ -58,7 +58,7 @@ impl<W: Write> Rows<W> {
     }
 }
 
-/// All that can go wrong is the output: every row has the same number of fields.
+/// The I/O error behind a CSV error. Only the output can fail: every row has the same number of fields.
 fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,

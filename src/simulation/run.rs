@@ -9,55 +9,55 @@ use crate::algorithm::{Completion, Decision, Denial, Headroom, InvalidParameter,
 use crate::simulation::{Arrival, KeyNumber, Subject};
 use crate::units::{Cost, Nanos, Rate};
 
-/// What admitted requests run into. It matters to limits that hold a slot while a request runs, and to no other.
+/// The upstream of admitted requests. It matters only to limits that hold a slot while a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upstream {
-    /// How long a request is worked on.
+    /// How long the upstream works on a request.
     pub hold: Nanos,
-    /// How many requests are worked on at the same time, the others waiting for their turn first come, first served;
-    /// `None` for any number.
+    /// How many requests the upstream works on at the same time, while the others wait, first come, first served;
+    /// `None` for no bound.
     pub servers: Option<NonZeroUsize>,
 }
 
 /// An admitted request on its way to the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pass {
-    /// When: as it was admitted, or at the end of its wait.
+    /// The time of passing: on admission, or at the end of the wait.
     pub at: Nanos,
     /// Counts the passes of a run, so that equal times stay in row order.
     order: u64,
-    /// Whose it is.
+    /// The key of the request.
     pub key: KeyNumber,
     /// How many tokens it took.
     pub cost: Cost,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestOutcome<'r> {
-    /// The decision. What is denied until something in flight has ended is told when: a simulation knows.
+    /// The decision. A denial until a request in flight ends has a retry time: a simulation knows when that ends.
     pub decision: Decision,
-    /// Where the request's key stands after it.
+    /// The headroom of the request's key after the request.
     pub headroom: Headroom,
-    /// How long the upstream will take over it, if it was admitted by a limit that holds a slot for that long.
+    /// How long the upstream will take for the request, if a limit that holds a slot for that long admitted it.
     pub latency: Option<Nanos>,
     /// How many requests wait now, over all keys.
     pub waiting: usize,
-    /// What has passed since the request before, in the order of passing, up to and including now.
+    /// The passes since the request before, in the order of passing, up to and including now.
     pub passes: &'r [Pass],
 }
 
-/// Why a limit cannot go on.
+/// The reason why a run cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// `set_rate` on a limit that has none.
+    /// `set_rate` on a limit that has no `rate`.
     #[error("`set_rate` of {rate} cannot apply: limit `{limit}` ({algorithm}) has no `rate`")]
     NoRate {
         /// The limit.
         limit: String,
         /// Its algorithm.
         algorithm: &'static str,
-        /// The rate it was to have.
+        /// The rate of the `set_rate`.
         rate: Rate,
     },
     /// The limit cannot have this rate.
@@ -65,18 +65,18 @@ pub enum RunError {
     InvalidParameter {
         /// The limit.
         limit: String,
-        /// The rate it was to have.
+        /// The rate of the `set_rate`.
         rate: Rate,
-        /// What is wrong.
+        /// The error in the parameter.
         invalid: InvalidParameter,
     },
 }
 
-/// A limit that is being run.
+/// A limit on its virtual clock.
 ///
-/// `max_waiting` acts around the rule: a request that the rule would let wait while that many others wait (of all
-/// keys, those whose wait has not passed) is denied and changes nothing. Its retry time stays exact: as soon as one of
-/// the others has passed, or its own turn has come without a wait, whichever is first; never, if neither can happen.
+/// `max_waiting` is enforced outside the rule: a request that the rule would delay while that many others wait (over all
+/// keys) is denied and changes no state. Its retry time stays exact: the time until one of the others passes, or until
+/// the request would need no wait, whichever is shorter; never, if neither can happen.
 #[derive(Clone, Debug)]
 pub struct Run {
     subject: Subject,
@@ -89,11 +89,11 @@ pub struct Run {
     count: u64,
 }
 
-/// What there is of one key.
+/// The state of one key and its requests in flight.
 #[derive(Clone, Debug, Default)]
 struct Cell {
     state: Option<State>,
-    /// In the order of ending.
+    /// The requests in flight, in the order of their ends.
     in_flight: VecDeque<InFlight>,
 }
 
@@ -107,7 +107,7 @@ struct InFlight {
 // === impl Run ===
 
 impl Run {
-    /// All keys fresh.
+    /// A run in which all keys are fresh.
     pub fn new(subject: Subject, upstream: Upstream) -> Result<Self, InvalidParameter> {
         let rule = subject.rule()?;
         Ok(Self {
@@ -122,17 +122,17 @@ impl Run {
         })
     }
 
-    /// What is being run; its rate is the last one set.
+    /// The limit of this run; its rate is the last one set.
     pub const fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// The rule that holds now.
+    /// The rule in force.
     pub const fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// Decides one request. Its time must not be before that of an earlier one. On an error nothing has happened.
+    /// Decides one request. Its time must not be before that of an earlier one. On an error it decides nothing.
     pub fn step(&mut self, arrival: &Arrival) -> Result<RequestOutcome<'_>, RunError> {
         let now = arrival.at;
         self.passes.clear();
@@ -165,7 +165,7 @@ impl Run {
         Ok(RequestOutcome { decision, headroom, latency, waiting: self.waiting.len(), passes: &self.passes })
     }
 
-    /// The traffic has ended: all who still wait pass, in order.
+    /// Ends the traffic: all requests that still wait pass, in order.
     pub fn finish(&mut self) -> &[Pass] {
         self.passes.clear();
         self.pass_until(Nanos::MAX);
@@ -187,7 +187,7 @@ impl Run {
         }
     }
 
-    /// The denial of a request that would have to wait for `wait` and finds all places taken.
+    /// The denial of a request that would have to wait for `wait` while all waiting places are taken.
     fn no_place(&self, state: Option<&State>, cost: Cost, now: Nanos, wait: Nanos) -> Decision {
         let place = self.waiting.peek().map(|Reverse(first)| first.at.saturating_sub(now));
         let turn = self.turn(state, cost, now, wait);
@@ -226,7 +226,7 @@ impl Run {
         pass
     }
 
-    /// When the upstream will be done with a request that reaches it at `at`.
+    /// The time at which the upstream finishes a request that reaches it at `at`.
     fn serve(&mut self, at: Nanos) -> Nanos {
         let Upstream { hold, servers } = self.upstream;
         let Some(servers) = servers else {
@@ -264,7 +264,7 @@ impl Run {
 // === impl Cell ===
 
 impl Cell {
-    /// Until `end`; gives the time that is.
+    /// Holds a slot for `pass` until `end`, and returns how long that is.
     fn hold(&mut self, pass: Pass, end: Nanos) -> Nanos {
         let latency = end.saturating_sub(pass.at);
         let place = self.in_flight.partition_point(|earlier| earlier.end <= end);
@@ -272,7 +272,7 @@ impl Cell {
         latency
     }
 
-    /// A slot is free again at the very instant at which its request ends.
+    /// Completes the requests that end until `now`: a slot is free at the same instant at which its request ends.
     fn complete_until(&mut self, now: Nanos, rule: &Rule) {
         while self.in_flight.front().is_some_and(|first| first.end <= now) {
             if let (Some(first), Some(state)) = (self.in_flight.pop_front(), self.state.take()) {
@@ -281,8 +281,8 @@ impl Cell {
         }
     }
 
-    /// After which time a request would be admitted that is denied now because of what is in flight, if nothing else
-    /// arrives; `None` if it still would not be when all of that has ended.
+    /// The time after which a request that is denied because of requests in flight would be admitted, if nothing else
+    /// arrives; `None` if it would still be denied after the end of all of these.
     fn free_again(&self, arrival: &Arrival, rule: &Rule) -> Option<Nanos> {
         let mut state = self.state.clone();
         let mut ends = self.in_flight.iter().peekable();

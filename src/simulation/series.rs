@@ -1,4 +1,4 @@
-//! A run over time, in a bounded number of equal bins however long it is.
+//! The course of a run over time, in a bounded number of equal bins, however long the run is.
 
 use std::ops::AddAssign;
 
@@ -7,35 +7,35 @@ use crate::simulation::Arrival;
 use crate::simulation::run::{Pass, RequestOutcome};
 use crate::units::{Cost, Nanos};
 
-/// What happened in one bin of time, in tokens.
+/// The events in one bin of time, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bin {
-    /// That came.
+    /// The tokens that requests asked for.
     pub offered: u64,
-    /// That passed, at the time at which they passed.
+    /// The tokens of requests that passed, at the time of passing.
     pub passed: u64,
-    /// That were denied.
+    /// The tokens of denied requests.
     pub denied: u64,
-    /// The longest wait given to a request that came.
+    /// The longest wait of a request that came in this bin.
     pub wait: Option<Nanos>,
-    /// The longest time that the upstream takes over a request that came.
+    /// The longest time that the upstream takes for a request that came in this bin.
     pub latency: Option<Nanos>,
-    /// Where the state stood after each request.
+    /// The level of the state after each request.
     pub level: Option<Level>,
 }
 
 /// The range of the state's level within a bin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    /// The lowest.
+    /// The lowest level.
     pub low: f64,
-    /// The highest.
+    /// The highest level.
     pub high: f64,
-    /// After the last request.
+    /// The level after the last request.
     pub last: f64,
 }
 
-/// What a level means.
+/// The meaning of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelKind {
     /// Tokens that would be admitted at once.
@@ -44,7 +44,7 @@ pub enum LevelKind {
     MeasuredRate,
 }
 
-/// The bins of a run, from the whole second of its first request to the end of the traffic or what passes after it.
+/// The bins of a run, from the whole second of its first request to the end of the traffic, or to the last pass after it.
 #[derive(Clone, Debug)]
 pub struct Series {
     start: Option<Nanos>,
@@ -53,7 +53,7 @@ pub struct Series {
     level: Option<LevelKind>,
 }
 
-/// While collecting, bins are powers of ten wide and ten times as wide as soon as there are more than this.
+/// The most bins while collecting. Their width is a power of ten, and grows tenfold when more bins would be needed.
 const MOST_COLLECTED: usize = 4000;
 
 // === impl Series ===
@@ -65,7 +65,7 @@ impl Default for Series {
 }
 
 impl Series {
-    /// One request and what became of it, in the run's order.
+    /// Adds a request and its outcome, in the order of the run.
     pub fn add(&mut self, arrival: &Arrival, outcome: &RequestOutcome<'_>) {
         for pass in outcome.passes {
             self.note(pass.at, Bin { passed: pass.cost, ..Bin::default() });
@@ -83,7 +83,7 @@ impl Series {
         self.note(arrival.at, Bin { offered: arrival.cost, passed: 0, denied, wait, latency: outcome.latency, level });
     }
 
-    /// The end: `passes` were the last to pass, and the traffic lasted `until` then, whether or not anything came.
+    /// Ends the series: `passes` are the last passes, and the traffic lasted until `until`, even if no request came.
     pub fn finish(&mut self, passes: &[Pass], until: Option<Nanos>) {
         for pass in passes {
             self.note(pass.at, Bin { passed: pass.cost, ..Bin::default() });
@@ -114,12 +114,12 @@ impl Series {
         self.start.unwrap_or_default()
     }
 
-    /// What the levels mean; `None` if there are none.
+    /// The meaning of the levels; `None` if there are none.
     pub const fn level(&self) -> Option<LevelKind> {
         self.level
     }
 
-    /// Adds what happened at a time, whatever the order.
+    /// Adds the events at a time. Calls may come in any order of time.
     pub fn note(&mut self, at: Nanos, part: Bin) {
         let start = *self.start.get_or_insert(Nanos::new(at.get() - at.get() % Nanos::SECOND.get()));
         let since = at.saturating_sub(start).get();

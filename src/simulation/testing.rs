@@ -1,4 +1,4 @@
-//! What the tests of the simulation share.
+//! Helpers that the tests of the simulation share.
 
 use crate::algorithm::{AlgorithmName, Arguments, MAX_WAIT, Value};
 use crate::simulation::run::{Run, Upstream};
@@ -6,7 +6,7 @@ use crate::simulation::trace::Trace;
 use crate::simulation::{Subject, drive, rows::Rows};
 use crate::units::{Nanos, Rate};
 
-/// An upstream that no test asks for.
+/// The upstream of tests that do not depend on one.
 pub(crate) const UPSTREAM: Upstream = Upstream { hold: Nanos::ZERO, servers: None };
 
 /// A `gcra` limit named `l` with a rate per second.
@@ -25,14 +25,14 @@ pub(crate) fn queue(per_second: u64, burst: u64, max_wait: Nanos, max_waiting: O
     Subject { max_waiting, ..subject }
 }
 
-/// Whole rates per second.
+/// Parses a whole rate per second.
 pub(crate) fn parse_rate(text: &str) -> Result<Rate, String> {
     let tokens = text.strip_suffix("/s").ok_or("is not a rate")?;
     let tokens = tokens.parse().map_err(|_| "is not a rate")?;
     Rate::new(tokens, Nanos::SECOND).ok_or_else(|| "is zero".to_owned())
 }
 
-/// The CSV that `subject` makes of a trace, or the error.
+/// The CSV of `subject`'s decisions on a trace, or the error.
 pub(crate) fn rows_of(subject: Subject, trace: &str) -> Result<String, String> {
     let mut run = [Run::new(subject, UPSTREAM).unwrap()];
     let mut trace = Trace::new(trace.as_bytes(), parse_rate).map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! Recorded traffic: a CSV with a header line and at least the columns `t_ns` and `key`.
 //!
-//! `cost` is 1 where the column or the field is missing, `set_rate` nothing; other columns are ignored. Rows are read
-//! one at a time; what stays in memory are the keys.
+//! `cost` is 1 where the column or the field is missing, and a missing `set_rate` changes nothing; other columns are
+//! ignored. Rows are read one at a time; only the keys stay in memory.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -24,16 +24,16 @@ const SET_RATE: &str = "set_rate";
 /// Reads a rate as the configuration writes it; the error says what is wrong with the text (`is not a rate`).
 pub type ParseRate = fn(&str) -> Result<Rate, String>;
 
-/// What is wrong with a trace. Lines are counted from 1, the header line included.
+/// An error in a trace. Lines are counted from 1, the header line included.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// There is not even a header.
+    /// The trace has no header line.
     #[error("the trace is empty: expected a header line with at least the columns `t_ns` and `key`")]
     Empty,
     /// The header lacks a column.
     #[error("line {line}: found the columns {found}, expected at least `t_ns` and `key`: there is no `{missing}`")]
     NoColumn {
-        /// Of the header.
+        /// The line of the header.
         line: u64,
         /// The column.
         missing: &'static str,
@@ -43,37 +43,37 @@ pub enum TraceError {
     /// The header names a column twice.
     #[error("line {line}: found the column `{column}` twice, expected it once")]
     Twice {
-        /// Of the header.
+        /// The line of the header.
         line: u64,
         /// The column.
         column: &'static str,
     },
-    /// A field is not what its column holds.
+    /// A field is not a valid value of its column.
     #[error("line {line}, column `{column}`: found `{found}`, expected {expected}")]
     Field {
-        /// Of the row.
+        /// The line of the row.
         line: u64,
         /// The column.
         column: &'static str,
         /// The field, shortened.
         found: String,
-        /// What would be right.
+        /// The expected value.
         expected: String,
     },
-    /// A `set_rate` is no rate.
+    /// A `set_rate` is not a rate.
     #[error("line {line}, column `set_rate`: found `{found}`, which {problem}; expected a rate like `20/s`")]
     Rate {
-        /// Of the row.
+        /// The line of the row.
         line: u64,
         /// The field, shortened.
         found: String,
-        /// What is wrong with it.
+        /// The error in the field.
         problem: String,
     },
     /// A row is longer or shorter than the header.
     #[error("line {line}: found {found} fields, expected {expected} as in the header line")]
     Ragged {
-        /// Of the row.
+        /// The line of the row.
         line: u64,
         /// How many fields it has.
         found: usize,
@@ -85,7 +85,7 @@ pub enum TraceError {
         "line {line}, column `t_ns`: found `{found}`, expected {before} (the time of the row before) or later: rows are in the order of time"
     )]
     Backwards {
-        /// Of the row.
+        /// The line of the row.
         line: u64,
         /// Its time.
         found: u64,
@@ -97,9 +97,9 @@ pub enum TraceError {
         "line {line}, field {field}: found a quote that is not closed before the end of the line, expected the whole field on one line, and a quote in it doubled"
     )]
     OpenQuote {
-        /// Of the row.
+        /// The line of the row.
         line: u64,
-        /// Which field of the row, from 1.
+        /// The number of the field in the row, from 1.
         field: usize,
     },
     /// The file cannot be read.
@@ -253,7 +253,7 @@ impl Keys {
     }
 }
 
-/// Digits only, blanks around them aside.
+/// A field of digits as a number; blanks around them are allowed.
 fn whole(field: &[u8]) -> Option<u64> {
     let digits = field.trim_ascii();
     let value = digits.iter().try_fold(0_u64, |value, byte| {
@@ -263,7 +263,7 @@ fn whole(field: &[u8]) -> Option<u64> {
     value.filter(|_| !digits.is_empty())
 }
 
-/// A field as an error message can show it: one line, and not much of it.
+/// A field for an error message: on one line and shortened.
 fn shown(field: &[u8]) -> String {
     const LONGEST: usize = 40;
     let text = String::from_utf8_lossy(field);

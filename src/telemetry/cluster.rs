@@ -1,4 +1,4 @@
-//! The metrics of a gateway that is one of several.
+//! The metrics of a gateway in a cluster.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry}
 use super::{counter, gauge, histogram, names, opts, raise, registered, series};
 use crate::units::Nanos;
 
-/// What is counted of a cluster.
+/// The metrics of a cluster.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterMetrics {
     ring: IntGaugeVec,
@@ -22,24 +22,24 @@ pub(super) struct ClusterMetrics {
     corrections_lost: IntCounter,
 }
 
-/// How a cluster stands, as shown at a scrape.
+/// The state of a cluster, as a scrape shows it.
 #[derive(Clone, Debug)]
 pub struct ClusterUsage {
-    /// What its members are known by.
+    /// A hash of the members.
     pub ring: String,
-    /// How many members there are.
+    /// The number of members.
     pub members: usize,
-    /// The other gateways, and whether they can be asked.
+    /// The other gateways, and whether they can be reached.
     pub peers: Vec<(SocketAddr, bool)>,
-    /// Charges so far that others than the owners decided, by cause.
+    /// Charges so far that a gateway other than the owner decided, by cause.
     pub decisions: [(&'static str, u64); 3],
-    /// States so far that went to other gateways or came from them, by what became of them.
+    /// States that moved to or from other gateways so far, by event.
     pub states: [(&'static str, u64); 5],
-    /// Looks so far for the nodes' name that found nobody, or what is not believed.
+    /// Lookups of the nodes' name so far that found no node, or an answer that the gateway does not trust.
     pub not_found: u64,
-    /// Questions so far from gateways that saw other members.
+    /// Calls so far from gateways that saw other members.
     pub under_another_ring: u64,
-    /// Corrections so far that could not be told.
+    /// Corrections so far that could not be delivered.
     pub corrections_lost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What limits are configured to, as numbers to hold the traffic against.
+//! The configured values of limits, as metrics to compare the traffic with.
 
 use prometheus::{GaugeVec, IntGaugeVec, Registry};
 
@@ -8,7 +8,7 @@ use crate::ruleset::limit::PlanTerms;
 use crate::telemetry::meters::{each_plan, plan_name};
 use crate::telemetry::{gauge, names, opts, registered};
 
-/// What is told of the ruleset in force.
+/// The metrics of the ruleset in force.
 #[derive(Clone, Debug)]
 pub(super) struct Configured {
     rate: GaugeVec,
@@ -25,7 +25,7 @@ impl Configured {
         })
     }
 
-    /// Tells of `ruleset`, and of no other. A candidate is told of by what it would have said.
+    /// Sets the metrics to `ruleset` alone. Candidates are left out: their own metric shows their decisions.
     #[expect(clippy::cast_precision_loss, reason = "a report")]
     pub(super) fn tell(&self, ruleset: &Ruleset) {
         self.rate.reset();

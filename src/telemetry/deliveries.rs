@@ -1,11 +1,11 @@
-//! The metrics of what is delivered to others: messages to the webhook and usage events, from queues on disk, and spans.
+//! The metrics of deliveries to receivers: webhook messages and usage events, from queues on disk, and spans.
 
 use prometheus::{IntCounterVec, IntGauge, Registry};
 
 use super::names::Name;
 use super::{counter, names, opts, registered, shown};
 
-/// What is counted of deliveries to one receiver.
+/// The metrics of deliveries to one receiver.
 #[derive(Clone, Debug)]
 pub struct DeliveryMetrics {
     /// The receiver, as a label.
@@ -14,16 +14,16 @@ pub struct DeliveryMetrics {
     attempts: IntCounterVec,
 }
 
-/// The same, and what waits in a queue on disk.
+/// The metrics of deliveries to one receiver, and of their queue on disk.
 #[derive(Clone, Debug)]
 pub struct QueueMetrics {
-    /// What is counted of deliveries.
+    /// The metrics of the deliveries.
     pub deliveries: DeliveryMetrics,
     records: IntGauge,
     bytes: IntGauge,
 }
 
-/// What is counted of all receivers.
+/// The metrics of all receivers.
 pub(super) struct AllDeliveries {
     pub(super) webhook: QueueMetrics,
     pub(super) usage_events: QueueMetrics,
@@ -58,19 +58,19 @@ impl AllDeliveries {
 }
 
 impl DeliveryMetrics {
-    /// So many records are over, with this result.
+    /// The delivery of so many records ended, with this result.
     pub fn ended(&self, result: &str, records: usize) {
         self.ended.with_label_values(&[result]).inc_by(u64::try_from(records).unwrap_or(u64::MAX));
     }
 
-    /// The receiver was posted records, and took them or not.
+    /// The gateway posted records to the receiver, which took them or not.
     pub fn attempted(&self, is_taken: bool) {
         self.attempts.with_label_values(&[self.to, if is_taken { "success" } else { "failure" }]).inc();
     }
 }
 
 impl QueueMetrics {
-    /// What waits for the receiver.
+    /// Sets the number of records that wait for the receiver, and the size of their queue in bytes.
     pub fn queued(&self, records: u64, bytes: u64) {
         self.records.set(shown(records));
         self.bytes.set(shown(bytes));

@@ -1,8 +1,8 @@
-//! How much there was to do in the last minute: what the meters say, looked at once a second.
+//! The traffic of the last minute: the increase of the meters, sampled once a second (a look).
 //!
-//! Meters only grow, and live as long as something names their route and limit. What came to each since the last look is
-//! kept by the names of routes and limits, so that a reload breaks no line: what new handles have not touched yet reads
-//! as nothing, and stands where it stood.
+//! Meters only grow, and live as long as a ruleset names their route and limit. The increase of each since the last look
+//! is kept by the names of routes and limits, so that a reload interrupts no curve: a meter that new handles have not
+//! counted on yet reads 0, which adds nothing and lowers nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,54 +14,54 @@ use crate::telemetry::meters::{Meters, RequestTotals, Total};
 use crate::telemetry::names::NO_ROUTE;
 use crate::units::Nanos;
 
-/// How many looks are kept, one a second.
+/// The number of looks that are kept, one a second.
 pub const LOOKS: usize = 60;
-/// The last of them, which rates of the moment are taken from.
+/// The number of last looks from which momentary rates are computed.
 const MOMENT: usize = 5;
 
-/// What the last looks showed.
+/// The results of the last looks.
 #[derive(Debug, Default)]
 pub struct History(Mutex<Samples>);
 
 #[derive(Debug, Default)]
 struct Samples {
-    /// The times of the looks, the last one last, and how many there were in all.
+    /// The times of the looks, the last one last, and the number of all looks ever taken.
     looks: VecDeque<Nanos>,
     number: u64,
     /// Identifies the configuration that was in force.
     config: String,
-    /// The most that each meter said, by a hash of its names, and a hash of the name of its route.
+    /// The highest totals of each meter, by a hash of its names, with a hash of its route's name.
     said: HashMap<u64, (u64, RequestTotals)>,
     routes: Tracks,
     limits: Tracks,
 }
 
-/// What came to each name at some looks: those at which anything did, by their number.
+/// The increase of each name at each look, by the look's number; looks without an increase are left out.
 #[derive(Debug, Default)]
 struct Tracks(HashMap<String, VecDeque<(u64, RequestTotals)>>);
 
-/// How much came to something.
+/// The traffic of a route or limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Activity {
-    /// In the last seconds.
+    /// The rate of the last seconds.
     pub moment: RequestRate,
-    /// In the last minute.
+    /// The rate of the last minute.
     pub minute: RequestRate,
-    /// At each look, the last one last; as many as there were.
+    /// The increase at each look, the last one last; one for each interval between looks.
     pub looks: Vec<RequestTotals>,
 }
 
-/// How much came in some time.
+/// The number of requests in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RequestRate {
-    /// How long it was; 0 where nobody has looked twice yet.
+    /// The length of the period; 0 before the second look.
     pub time: Nanos,
-    /// What came in it.
+    /// The requests in the period, by outcome.
     pub counts: RequestTotals,
 }
 
 impl RequestRate {
-    /// So many in a second.
+    /// A count of the period as a number per second.
     #[expect(clippy::cast_precision_loss, reason = "a report")]
     pub fn per_second(&self, count: u64) -> f64 {
         match self.time {
@@ -72,7 +72,7 @@ impl RequestRate {
 }
 
 impl History {
-    /// Looks at the meters of `ruleset`, which `config` identifies, at `now`.
+    /// Takes a look at the meters of `ruleset`, which `config` identifies, at `now`.
     pub fn look(&self, meters: &Meters, (ruleset, config): (&Ruleset, &str), now: Nanos) {
         let mut kept = self.0.lock();
         if kept.config != config {
@@ -82,7 +82,7 @@ impl History {
         let Samples { looks, number, said, routes, limits, .. } = &mut *kept;
         *number = number.saturating_add(1);
         looks.push_back(now);
-        // one more than intervals
+        // there is one look more than there are intervals
         while looks.len() > LOOKS.saturating_add(1) {
             looks.pop_front();
         }
@@ -114,13 +114,13 @@ impl History {
         limits.forget(oldest);
     }
 
-    /// How much came to the route of this name: answers, and what limits denied or delayed.
+    /// The traffic of the route of this name: responses, and the requests that limits denied or delayed.
     pub fn of_route(&self, name: &str) -> Activity {
         let kept = self.0.lock();
         kept.activity(&kept.routes, name)
     }
 
-    /// How much came to the limit of this name.
+    /// The traffic of the limit of this name.
     pub fn of_limit(&self, name: &str) -> Activity {
         let kept = self.0.lock();
         kept.activity(&kept.limits, name)
@@ -128,7 +128,7 @@ impl History {
 }
 
 impl Samples {
-    /// Forgets meters of routes that `ruleset` does not have: they are gone, and begin anew when they come back.
+    /// Forgets the totals of routes that `ruleset` does not have: their meters are gone, and begin at 0 if they come back.
     fn forget_others(&mut self, ruleset: &Ruleset) {
         let routes = ruleset.matcher.all().iter().map(|route| hash_of(route.name.as_str()));
         let known: HashSet<u64> = routes.chain([hash_of(NO_ROUTE)]).collect();
@@ -149,7 +149,7 @@ impl Samples {
         Activity { moment: self.pace(&looks, MOMENT), minute: self.pace(&looks, LOOKS), looks }
     }
 
-    /// What came at the last `most` looks.
+    /// The requests at the last `most` looks.
     fn pace(&self, looks: &[RequestTotals], most: usize) -> RequestRate {
         let some = looks.len().min(most);
         let began = self.looks.iter().rev().nth(some).copied();
@@ -173,7 +173,7 @@ impl Tracks {
         }
     }
 
-    /// Forgets what came at looks up to `oldest`.
+    /// Forgets the increases at looks up to `oldest`.
     fn forget(&mut self, oldest: u64) {
         self.0.retain(|_, track| {
             while track.front().is_some_and(|(number, _)| *number <= oldest) {
@@ -193,7 +193,7 @@ fn counts_of(total: &Total<'_>) -> RequestTotals {
     }
 }
 
-/// Of the route, and of all names of a meter.
+/// The hash of a meter's route name, and the hash of all its names.
 fn names_of(total: &Total<'_>) -> (u64, u64) {
     match total {
         Total::Answers { route, code, .. } => (hash_of(route), hash_of(&(route, code))),

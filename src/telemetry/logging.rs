@@ -1,8 +1,8 @@
-//! Log lines: JSON on standard error for what happens to tollgate, JSON on standard output for requests.
+//! Log lines: JSON on standard error for events of tollgate itself, JSON on standard output for requests.
 //!
-//! Both are written by a thread of their own. When a reader is too slow and the queue is full, lines are dropped
-//! rather than requests delayed, and counted like those that cannot be written; and of what clients can make be said for
-//! each of their requests, so many lines are logged in a second and no more.
+//! Each log has a thread of its own that writes it. When a reader is too slow and the queue is full, the gateway drops
+//! lines rather than delay requests, and counts them like lines that cannot be written. Lines that a client can cause with
+//! each request are logged only up to a number in a second.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ pub(super) static LEFT_OUT: LazyLock<IntCounter> = LazyLock::new(|| {
     IntCounter::with_opts(opts(&names::LOG_LINES_LEFT_OUT)).expect("the name of a metric is a good one")
 });
 
-/// The lines of each log that were not written; there from when on logging is set up.
+/// The lines of each log that were not written; set when logging is set up.
 static QUEUES: OnceLock<[(&str, Losses); 2]> = OnceLock::new();
 
 /// How many lines of each log, by its name, were not written: the queue was full, or writing failed.
@@ -38,26 +38,26 @@ pub(super) fn dropped() -> impl Iterator<Item = (&'static str, u64)> {
 /// The target of access log lines.
 pub const ACCESS: &str = "tollgate::access";
 
-/// What is logged unless `RUST_LOG` says otherwise. What pingora has to say about requests that fail is said again, with
-/// route and upstream, by tollgate; what it says about clients that break off lets anybody fill the log.
+/// The default of `RUST_LOG`. It hides pingora's lines about failed requests, which tollgate logs with route and upstream,
+/// and about clients that disconnect, with which anybody could fill the log.
 const DEFAULT_FILTER: &str = "warn,pingora_proxy=off,pingora_core::protocols=error,tollgate=info";
 
 /// How many lines may wait to be written.
 const QUEUE: usize = 16_384;
 
-/// Writes what is still queued when dropped, unless nobody reads it.
+/// On drop, writes the lines that are still queued, unless nobody reads them.
 #[derive(Debug)]
 pub struct LoggingGuard(Option<[WorkerGuard; 2]>);
 
-/// How long it may take at the end to write what is queued.
+/// The longest time that the write of queued lines may take at the end.
 const LAST_LINES: Nanos = Nanos::from_secs(2);
 
 impl Drop for LoggingGuard {
     fn drop(&mut self) {
-        // nothing is sent: it is over when there is no sender any more
+        // nothing is sent: the channel closes when the thread drops its sender
         let (written, is_written) = std::sync::mpsc::channel::<()>();
         let guards = self.0.take();
-        // where nobody reads standard output, the guards complain there, and that would never end
+        // if nobody reads standard output, the guards write a complaint there, which never ends: so a thread drops them
         let write = std::thread::Builder::new().spawn(move || {
             drop(guards);
             drop(written);
@@ -69,8 +69,8 @@ impl Drop for LoggingGuard {
 }
 
 /// Sets logging up for the process. `RUST_LOG` chooses what is logged about tollgate itself (default: `info`, and of
-/// the libraries only warnings). What libraries say below `info` is left out whatever it says: they show whole heads
-/// there, credentials included. `now` is the time.
+/// the libraries only warnings). Lines of libraries below `info` are left out whatever it chooses: they contain whole
+/// heads of requests, credentials included. `now` returns the time.
 ///
 /// Errors: logging was set up before.
 pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingGuard, TryInitError> {
@@ -80,7 +80,7 @@ pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingG
     let is_access = filter_fn(|metadata| metadata.target() == ACCESS);
     let shows_no_heads =
         filter_fn(|metadata| metadata.target().starts_with("tollgate") || *metadata.level() <= Level::INFO);
-    let wanted = chosen.and(is_access.clone().not()).and(shows_no_heads).and(Bound::new(now));
+    let wanted = chosen.and(is_access.clone().not()).and(shows_no_heads).and(LineRateLimiter::new(now));
     let events = fmt::layer().json().flatten_event(true).with_writer(events).with_filter(wanted);
     let access = fmt::layer()
         .json()
@@ -91,7 +91,7 @@ pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingG
         .with_filter(is_access);
     tracing_subscriber::registry().with(events).with(access).try_init()?;
     QUEUES.get_or_init(|| [("events", events_losses), ("access", access_losses)]);
-    // what is left out anyway is not even looked at, many times a request
+    // lines that are left out anyway stop before the filters: libraries make many of them for a request
     log::set_max_level(log::LevelFilter::Info);
     Ok(LoggingGuard(Some([events_guard, access_guard])))
 }
@@ -107,9 +107,9 @@ fn queued(inner: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard, Loss
 /// The lines of a log that were not written.
 #[derive(Debug)]
 struct Losses {
-    /// Because the queue was full.
+    /// The lines lost because the queue was full.
     full: ErrorCounter,
-    /// Because writing failed.
+    /// The lines lost because writing failed.
     failed: Arc<AtomicU64>,
 }
 
@@ -120,7 +120,7 @@ impl Losses {
     }
 }
 
-/// Counts what cannot be written: nobody else hears of it.
+/// Counts the lines that cannot be written: no other code gets these errors.
 struct CountingWriter<W> {
     inner: W,
     failed: Arc<AtomicU64>,
@@ -146,18 +146,18 @@ impl<W: Write> Write for CountingWriter<W> {
 /// The most lines of one kind in a second.
 const MOST: u32 = 10;
 
-/// Who says something for as often as operators or files ask, which is seldom, and each line matters.
+/// The modules without a bound: they log when operators act or files change, which is rare, and each line matters.
 const UNBOUNDED: [&str; 2] = ["tollgate::runtime", "tollgate::cli"];
 
-/// Leaves out lines of the same place in the program beyond [`MOST`] in a second; a line for tests and searches for faults
-/// (`debug` and below) never.
-struct Bound<C> {
+/// Leaves out lines of the same place in the program beyond [`MOST`] in a second, but never lines for debugging (`debug`
+/// and below).
+struct LineRateLimiter<C> {
     now: C,
-    /// For each place in the program, the second and how many lines it said in that.
+    /// For each place in the program, the start of its second and the number of its lines in that second.
     said: Mutex<HashMap<Identifier, (Nanos, u32)>>,
 }
 
-impl<C: Fn() -> Nanos> Bound<C> {
+impl<C: Fn() -> Nanos> LineRateLimiter<C> {
     fn new(now: C) -> Self {
         Self { now, said: Mutex::default() }
     }
@@ -174,7 +174,7 @@ impl<C: Fn() -> Nanos> Bound<C> {
     }
 }
 
-impl<S, C: Fn() -> Nanos + 'static> Filter<S> for Bound<C> {
+impl<S, C: Fn() -> Nanos + 'static> Filter<S> for LineRateLimiter<C> {
     fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         true
     }
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what is logged.
+    /// Keeps the logged lines.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -219,7 +219,7 @@ mod tests {
     fn of_each_kind_some_lines_a_second_are_logged() {
         let (clock, lines) = (Arc::new(AtomicU64::new(5)), Lines::default());
         let (read, kept) = (Arc::clone(&clock), lines.clone());
-        let bound = Bound::new(move || Nanos::new(read.load(Ordering::Relaxed)));
+        let bound = LineRateLimiter::new(move || Nanos::new(read.load(Ordering::Relaxed)));
         let layer = fmt::layer().with_writer(move || kept.clone()).with_filter(bound);
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             for second in 0..3 {

@@ -1,4 +1,4 @@
-//! The metrics of one ruleset, resolved: what a request counts on.
+//! The resolved metric handles of one ruleset, on which its requests count.
 
 use prometheus::IntCounter;
 
@@ -26,8 +26,8 @@ use grid::{Grid, LazyMetric};
 /// The share of a quota from which a key counts as near its limit.
 const NEAR: f64 = 0.8;
 
-/// Up to this many combinations of route, limit and plan have their series from the start; in larger rulesets a series
-/// is there from the first request that counts on it.
+/// Up to this many combinations of route, limit and plan have their series from the start; in larger rulesets the first
+/// request that counts on a series creates it.
 const MOST_PREPARED: usize = 10_000;
 
 /// Handles for every route, limit and plan of one ruleset.
@@ -39,41 +39,41 @@ pub struct Meters {
     routes: Vec<RouteMeters>,
     no_route: RouteMeters,
     upstreams: Vec<HotHistogram>,
-    /// By limit and plan.
+    /// The meters by limit and plan.
     limits: Grid<LimitMeters>,
-    /// By candidate and plan.
+    /// The comparisons by candidate and plan.
     candidates: Grid<CandidateComparison>,
-    /// By limit; only those whose responses tell costs.
+    /// The counters of invalid costs, by limit; only for limits whose costs are in the response.
     costs_invalid: Vec<Option<IntCounter>>,
-    /// By the position of their source.
+    /// The durations of decisions, by the position of their source.
     decisions: [HotHistogram; DecisionSource::ALL.len()],
 }
 
-/// What the series of a limit are labelled with.
+/// The labels of a limit's series, and the properties that say which series the limit has.
 #[derive(Debug)]
 struct Label {
     limit: String,
-    /// What becomes of a request over the limit.
+    /// The outcome of a request over the limit.
     over: &'static str,
-    /// Whether it lets requests wait for their turn.
+    /// Whether the limit delays requests.
     delays: bool,
-    /// What becomes of requests without the store.
+    /// How the limit treats requests while the store is unavailable, if nodes share its states.
     without_store: Option<OnStoreDown>,
-    /// Whether costs are settled as a matter of course.
+    /// Whether costs are settled by responses.
     settles: bool,
-    /// Whether it bans keys.
+    /// Whether the limit bans keys.
     bans: bool,
-    /// Its marks.
+    /// The limit's `warn_at` marks, in percent.
     warn_at: Vec<u8>,
-    /// The limit that this one is tried out beside; a candidate makes nothing of requests.
+    /// The limit that this candidate is compared with; a candidate has no outcomes of its own.
     candidate_of: Option<LimitId>,
 }
 
-/// What a limit and its candidate made of the same requests: by the limit's word, then by the candidate's.
+/// The decisions of a limit and its candidate on the same requests: by the limit's decision, then by the candidate's.
 #[derive(Debug)]
 struct CandidateComparison([[IntCounter; 3]; 3]);
 
-/// What is counted for one limit and plan, over all routes.
+/// The meters of one limit and plan, over all routes.
 #[derive(Debug)]
 struct LimitMeters {
     tokens_admitted: HotCounter,
@@ -82,7 +82,7 @@ struct LimitMeters {
     tokens_debited: LazyMetric<HotCounter>,
     near: HotCounter,
     bans: LazyMetric<HotCounter>,
-    /// By mark.
+    /// The warnings by mark.
     warnings: Box<[(u8, HotCounter)]>,
     utilization: HotHistogram,
     wait: LazyMetric<HotHistogram>,
@@ -92,7 +92,7 @@ struct LimitMeters {
 // === impl Meters ===
 
 impl Meters {
-    /// What requests under `ruleset` count on.
+    /// The meters of requests under `ruleset`.
     pub fn new(telemetry: &Telemetry, ruleset: &Ruleset) -> Self {
         let plans = ruleset.plans.len().saturating_add(1);
         let routes = ruleset.matcher.all().iter();
@@ -126,7 +126,7 @@ impl Meters {
         meters
     }
 
-    /// Makes the series of everything that is to be expected, so that they begin at zero.
+    /// Creates all series that are to be expected, so that they begin at zero.
     fn prepare(&self, ruleset: &Ruleset) {
         for upstream in &ruleset.upstreams {
             if upstream.ejection.is_some() {
@@ -158,19 +158,19 @@ impl Meters {
         route.and_then(|route| self.routes.get(route.0)).unwrap_or(&self.no_route)
     }
 
-    /// The time that an upstream took to begin its answer.
+    /// An upstream took this long to begin its response.
     pub fn observe_upstream(&self, upstream: UpstreamId, duration: Nanos) {
         if let Some(histogram) = self.upstreams.get(upstream.0) {
             histogram.observe(duration.as_secs_f64());
         }
     }
 
-    /// A node of an upstream is left alone.
+    /// The gateway ejected a node of an upstream.
     pub fn upstream_ejected(&self, upstream: &str) {
         self.telemetry.upstream_ejections.with_label_values(&[upstream]).inc();
     }
 
-    /// A request was refused: there are as many at the upstream as there may be.
+    /// A request was refused: the upstream has its maximum number of requests.
     pub fn upstream_full(&self, upstream: &str) {
         self.telemetry.upstream_refused.with_label_values(&[upstream]).inc();
     }
@@ -184,12 +184,12 @@ impl Meters {
         }
     }
 
-    /// A question of another proxy was answered.
+    /// The gateway answered a question of another proxy.
     pub fn decided(&self, serves: &str, result: &str) {
         self.telemetry.decisions.with_label_values(&[serves, result]).inc();
     }
 
-    /// A span of a request was dropped: too many wait.
+    /// A span of a request was dropped: too many spans wait.
     pub fn span_dropped(&self) {
         self.telemetry.spans.ended("dropped", 1);
     }
@@ -199,7 +199,7 @@ impl Meters {
         self.telemetry.connections_shed.with_label_values(&[reason]).inc();
     }
 
-    /// A request was refused because the limit at `position` of its route cannot be known.
+    /// A request was refused because the decision of `limit` cannot be known.
     pub fn observe_refusal(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>, limit: LimitId) {
         let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == limit);
         let (Some(place), Some(label)) = (place, self.labels.get(limit.0)) else { return };
@@ -208,7 +208,7 @@ impl Meters {
         }
     }
 
-    /// Counts what became of a request under the limits of its route.
+    /// Counts the outcome of a request under each limit of its route.
     pub fn observe_verdict(
         &self,
         ruleset: &Ruleset,
@@ -238,8 +238,8 @@ impl Meters {
         }
     }
 
-    /// Counts a request that is exempt from the limits of its route. Nobody knows the plan of a preflight: it counts for
-    /// every limit that applies to any.
+    /// Counts a request that is exempt from the limits of its route. The plan of a preflight is unknown: it counts for every
+    /// limit that applies to any plan.
     pub fn observe_bypass(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>) {
         for (place, id) in ruleset.matcher.route(route).limits.iter().enumerate() {
             let limit = &ruleset.limits[id.0];
@@ -257,14 +257,14 @@ impl Meters {
         }
     }
 
-    /// A request under `plan` takes what `charge` says beside what it took when it came.
+    /// A request under `plan` takes the tokens of `charge`, in addition to those on its arrival.
     pub fn charged(&self, plan: Option<PlanId>, charge: &Charge) {
         if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
             limit.tokens_admitted.inc_by(charge.cost);
         }
     }
 
-    /// A request under `plan` gets back what these charges say.
+    /// A request under `plan` gets back the tokens of these charges.
     pub fn refunded<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
         for charge in charges {
             if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
@@ -273,7 +273,7 @@ impl Meters {
         }
     }
 
-    /// A request under `plan` owes what these charges say.
+    /// A request under `plan` owes the tokens of these charges.
     pub fn debited<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
         for charge in charges {
             if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
@@ -282,7 +282,7 @@ impl Meters {
         }
     }
 
-    /// A key was banned by `limit`, by a request under `plan`.
+    /// A request under `plan` made `limit` ban its key.
     pub fn banned(&self, limit: LimitId, plan: Option<PlanId>) {
         if let Some(limit) = self.limit(limit, plan) {
             limit.bans.get().inc();
@@ -311,22 +311,22 @@ impl Meters {
     }
 }
 
-/// What a plan is called.
+/// The name of a plan, as a label.
 pub(super) fn plan_name(plans: &[String], plan: Option<PlanId>) -> &str {
     plan.and_then(|plan| plans.get(plan.0)).map_or(NO_PLAN, String::as_str)
 }
 
-/// Every plan, then none.
+/// Every plan, then `None` for requests without a plan.
 pub(super) fn each_plan(ruleset: &Ruleset) -> impl Iterator<Item = Option<PlanId>> {
     (0..ruleset.plans.len()).map(|plan| Some(PlanId(plan))).chain([None])
 }
 
-/// Only what can happen is exported.
+/// Whether a limit applies to a plan: only series that can count are created from the start.
 fn applies(limit: &Limit, plan: Option<PlanId>) -> bool {
     matches!(limit.terms(plan), PlanTerms::Rule(_))
 }
 
-/// What becomes of a request over this limit.
+/// The outcome of a request over this limit, as a label.
 const fn over(limit: &Limit) -> &'static str {
     match limit.over_limit {
         _ if limit.shadow => "shadow_denied",
@@ -336,7 +336,7 @@ const fn over(limit: &Limit) -> &'static str {
     }
 }
 
-/// What a limit says of a request, as labels.
+/// The decisions of a limit, as labels.
 const WORDS: [&str; 3] = ["admitted", "delayed", "denied"];
 
 /// The position of a decision in [`WORDS`].

@@ -1,20 +1,20 @@
-//! The catalogue of metrics: name, meaning and labels of each. What dashboards and rules may rely on.
+//! The catalogue of metrics: name, meaning and labels of each. Dashboards and alert rules may rely on it.
 
 /// One metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// With prefix and unit.
+    /// The name, with prefix and unit.
     pub name: &'static str,
-    /// What it tells.
+    /// The help text.
     pub help: &'static str,
-    /// In the order in which values are given.
+    /// The labels, in the order in which their values are given.
     pub labels: &'static [&'static str],
 }
 
 macro_rules! catalogue {
     ($($ident:ident: $name:literal [$($label:literal),*] $help:literal)*) => {
         $(#[doc = $help] pub const $ident: Name = Name { name: $name, help: $help, labels: &[$($label),*] };)*
-        /// All of them.
+        /// All metrics.
         pub const ALL: &[Name] = &[$($ident),*];
     };
 }
@@ -193,9 +193,9 @@ pub const RATIO: &[f64] = &[0.25, 0.5, 0.75, 0.8, 0.9, 1.0];
 /// Bounds for how many requests are charged together.
 pub const BATCH: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0];
 
-/// What is asked of a store: whose a credential is.
+/// The store operation that finds the customer of a credential.
 pub const OP_CUSTOMER: &str = "customer";
-/// What is asked of a store that nodes share.
+/// The operations of a store that nodes share.
 pub const STORE_OPS: [&str; 8] = ["charge", "debit", "reconcile", "sync", "refund", "complete", "renew", "heartbeat"];
 /// The route of requests that matched none.
 pub const NO_ROUTE: &str = "none";

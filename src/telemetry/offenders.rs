@@ -1,9 +1,9 @@
-//! Who is denied most: the keys of all limits, counted in bounded memory over whole minutes.
+//! The keys of all limits that are denied most, counted in bounded memory over whole minutes.
 //!
-//! Two minutes are kept, the one that runs and the one before it, each in 16 sketches of 64 counters. A
-//! key belongs to one sketch. Each number is at most too high, by no more than the error beside it; a key with more
-//! denials than [`Top::error`] is always there. That error is at most the denials of a sketch over its counters: of n
-//! denials about n/1024, whoever they were.
+//! Two minutes are kept, the current one and the one before it, each in 16 sketches of 64 counters. A key belongs to one
+//! sketch. A count is never too low, and too high by at most the error beside it; a key with more denials than
+//! [`Top::error`] always has a count. That error is at most the denials of a sketch divided by its counters: of n
+//! denials about n/1024, whatever their keys.
 
 mod sketch;
 
@@ -16,18 +16,18 @@ use parking_lot::Mutex;
 
 use crate::units::{LimitKey, Nanos};
 
-/// How many parts there are with a lock each.
+/// The number of shards, each with a lock of its own.
 const SHARDS: usize = 16;
-/// How many keys each part counts in a minute.
+/// How many keys each shard counts in a minute.
 const COUNTERS: usize = 64;
 const MINUTE: Nanos = Nanos::from_secs(60);
 
-/// Whom a limit denied.
+/// A denied key and its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The limit's name.
     pub limit: String,
-    /// The parts of its key, each with what the request had there, as it may be shown; `None` where it lacked that.
+    /// The parts of the key, each with the request's value in a form that may be shown; `None` if the request had none.
     pub key: Vec<(String, Option<String>)>,
 }
 
@@ -37,43 +37,43 @@ pub struct Offenders {
     shards: Box<[Mutex<Shard>]>,
 }
 
-/// What one lock guards.
+/// The counts under one lock.
 #[derive(Debug)]
 struct Shard {
-    /// The minute that runs, since 1970.
+    /// The current minute, counted from 1970.
     minute: u64,
     running: Sketch<Arc<Subject>>,
     closed: Sketch<Arc<Subject>>,
 }
 
-/// The keys that were denied most in some time.
+/// The keys that were denied most in a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Top {
-    /// When that time began.
+    /// The start of the period.
     pub from: Nanos,
-    /// When it ended.
+    /// The end of the period.
     pub until: Nanos,
-    /// All denials in it.
+    /// All denials in the period.
     pub denials: u64,
     /// A key that was denied more often than this is among the offenders.
     pub error: u64,
-    /// The most denied first.
+    /// The keys, the most denied first.
     pub offenders: Vec<Offender>,
 }
 
 /// A key that was denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offender {
-    /// Who it is.
+    /// The key and its limit.
     pub subject: Arc<Subject>,
     /// How often it was denied, at most.
     pub denied: u64,
-    /// By how much that may be too high.
+    /// By how much `denied` may be too high.
     pub error: u64,
 }
 
 impl Subject {
-    /// The values of its key in one line; `all` where there is one bucket for all.
+    /// The values of the key in one line; `all` if the limit has one bucket for all requests.
     pub fn line(&self) -> String {
         match self.key.as_slice() {
             [] => "all".to_owned(),
@@ -92,7 +92,8 @@ impl Default for Offenders {
 }
 
 impl Offenders {
-    /// The bucket `key` was denied at `now`; `subject` says who that is, and is asked where it is not counted yet.
+    /// Counts a denial of the bucket `key` at `now`. `subject` describes the key, and is called only for a key without a
+    /// counter.
     pub fn denied(&self, key: LimitKey, now: Nanos, subject: impl FnOnce() -> Subject) {
         let shard = usize::try_from(key.0 % SHARDS as u128).unwrap_or_default();
         if let Some(shard) = self.shards.get(shard) {
@@ -102,7 +103,7 @@ impl Offenders {
         }
     }
 
-    /// Those of the last whole minute.
+    /// The keys that were denied most in the last whole minute.
     pub fn of_last_minute(&self, now: Nanos) -> Top {
         let minute = minute_of(now);
         let until = start_of(minute);
@@ -122,7 +123,7 @@ impl Offenders {
         top.in_order()
     }
 
-    /// Those of the last whole minute and of the one that runs.
+    /// The keys that were denied most in the last whole minute and the current one.
     pub fn recent(&self, now: Nanos) -> Top {
         let minute = minute_of(now);
         let mut top = Top { from: start_of(minute).saturating_sub(MINUTE), until: now, ..Top::default() };
@@ -140,7 +141,7 @@ impl Shard {
         Self { minute: 0, running: Sketch::new(COUNTERS), closed: Sketch::new(COUNTERS) }
     }
 
-    /// The minute that runs is `minute`.
+    /// Makes `minute` the current minute, unless it is an earlier one.
     fn go_to(&mut self, minute: u64) {
         if minute <= self.minute {
             return;
@@ -153,8 +154,8 @@ impl Shard {
         self.minute = minute;
     }
 
-    /// Adds the keys of both minutes. One that is not in a minute may have been denied there as often as the least
-    /// that is.
+    /// Adds the keys of both minutes. A key without a counter in a minute may have been denied there as often as the
+    /// key with the lowest count.
     fn add_both(&self, top: &mut Top) {
         top.denials = top.denials.saturating_add(self.closed.events()).saturating_add(self.running.events());
         let floor = self.closed.floor().saturating_add(self.running.floor());

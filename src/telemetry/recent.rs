@@ -1,4 +1,4 @@
-//! The last requests that did not simply pass, for operators who look now. A sample where there are many.
+//! The last requests that limits denied, delayed, diverted or marked, for operators: a sample if there are many.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use parking_lot::Mutex;
 use crate::telemetry::offenders::Subject;
 use crate::units::Nanos;
 
-/// How many are kept.
+/// The number of requests that are kept.
 const KEPT: usize = 200;
-/// So many are noted in each such time, so that noting costs nothing where there are many.
+/// At most `NOTED_IN_SPAN` requests are noted in each span of this length, so that further ones cost almost nothing.
 const SPAN: Nanos = Nanos::new(100_000_000);
 const NOTED_IN_SPAN: u64 = 20;
 
-/// A request that was denied, had to wait, or was sent elsewhere.
+/// A request that a limit denied, delayed, diverted or marked.
 #[derive(Clone, Debug)]
-pub struct Happened {
-    /// When.
+pub struct RecentDecision {
+    /// The time.
     pub at: Nanos,
     /// `denied`, `delayed`, `diverted` or `marked`.
     pub outcome: &'static str,
@@ -26,26 +26,26 @@ pub struct Happened {
     pub route: String,
     /// The caller's plan.
     pub plan: Option<String>,
-    /// The limit that did it, and whose key.
+    /// The limit that acted, and the key.
     pub subject: Arc<Subject>,
-    /// How long it waits.
+    /// How long the request waits.
     pub wait: Nanos,
-    /// When it would be admitted, of a denied one; `None` where nobody knows or no wait helps.
+    /// After what time a denied request would be admitted; `None` if that is unknown or no wait helps.
     pub retry_after: Option<Nanos>,
 }
 
-/// Keeps them.
+/// Keeps the last of these requests.
 #[derive(Debug, Default)]
 pub struct Recent {
-    /// The span, times 256, and how many were noted in it.
+    /// The number of the current span times 256, plus the number of requests noted in it.
     span: AtomicU64,
     left_out: AtomicU64,
-    kept: Mutex<VecDeque<Happened>>,
+    kept: Mutex<VecDeque<RecentDecision>>,
 }
 
 impl Recent {
-    /// Something happened at `now`; `what` is asked where it is noted.
-    pub fn note(&self, now: Nanos, what: impl FnOnce() -> Happened) {
+    /// Notes a request at `now`, or counts it as left out. `what` describes the request, and is called only to note it.
+    pub fn note(&self, now: Nanos, what: impl FnOnce() -> RecentDecision) {
         let span = now.get() / SPAN.get();
         let before = self.span.load(Ordering::Relaxed);
         let noted = if before >> 8 == span { before & 0xff } else { 0 };
@@ -63,8 +63,8 @@ impl Recent {
         kept.push_back(what);
     }
 
-    /// What was noted, the last first, and how many were left out so far.
-    pub fn all(&self) -> (Vec<Happened>, u64) {
+    /// The noted requests, the last first, and the number of requests left out so far.
+    pub fn all(&self) -> (Vec<RecentDecision>, u64) {
         let kept = self.kept.lock().iter().rev().cloned().collect();
         (kept, self.left_out.load(Ordering::Relaxed))
     }
@@ -74,10 +74,10 @@ impl Recent {
 mod tests {
     use super::*;
 
-    fn at(now: Nanos) -> Happened {
+    fn at(now: Nanos) -> RecentDecision {
         let subject = Arc::new(Subject { limit: "guard".to_owned(), key: Vec::new() });
         let (wait, retry_after) = (Nanos::ZERO, None);
-        Happened { at: now, outcome: "denied", route: "all".to_owned(), plan: None, subject, wait, retry_after }
+        RecentDecision { at: now, outcome: "denied", route: "all".to_owned(), plan: None, subject, wait, retry_after }
     }
 
     #[test]

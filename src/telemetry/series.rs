@@ -1,4 +1,4 @@
-//! Which series there are: those of what the configuration in force names.
+//! Drops the series of routes, limits, plans and upstreams that no configuration in use names.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
 /// The labels of one series.
 pub(super) type Labels<'a> = HashMap<&'a str, &'a str>;
 
-/// What some rulesets name.
+/// The names in some rulesets.
 pub(super) struct NamedSeries<'r> {
     /// The limits of each route.
     routes: HashMap<&'r str, HashSet<&'r str>>,
@@ -39,7 +39,7 @@ impl<'r> NamedSeries<'r> {
         wanted
     }
 
-    /// Whether a series is about what the rulesets name.
+    /// Whether the rulesets contain all names in the labels of a series.
     pub(super) fn has(&self, labels: &Labels<'_>) -> bool {
         let named = |label: &str, names: &HashSet<&str>| labels.get(label).is_none_or(|name| names.contains(name));
         let route = labels.get("route").is_none_or(|route| {
@@ -56,7 +56,7 @@ pub(super) fn retain<B: MetricVecBuilder>(metric: &MetricVec<B>, keep: impl Fn(&
         for series in family.get_metric() {
             let labels: Labels<'_> = series.get_label().iter().map(|label| (label.name(), label.value())).collect();
             if !keep(&labels) {
-                // It was there a moment ago, and nobody else takes series away.
+                // the series existed a moment ago, and nothing else removes series
                 drop(metric.remove(&labels));
             }
         }

@@ -1,11 +1,11 @@
-//! The metrics of what stands elsewhere: keys that are fetched in the background, and customers that are asked for.
+//! The metrics of external sources: keys and customers that are fetched in the background, or looked up one by one.
 
 use prometheus::{GaugeVec, Histogram, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::{counter, gauge, histogram_opts, names, opts, registered};
 use crate::units::Nanos;
 
-/// What is counted of sources.
+/// The metrics of sources.
 #[derive(Clone, Debug)]
 pub(super) struct SourceMetrics {
     refreshes: IntCounterVec,
@@ -16,14 +16,14 @@ pub(super) struct SourceMetrics {
     lookup_duration: Histogram,
 }
 
-/// How a source stands, as shown at a scrape.
+/// The state of a source, as a scrape shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceUsage {
-    /// Which one.
+    /// The source's name.
     pub source: &'static str,
-    /// How many things are served.
+    /// The number of entries (keys or credentials) that are served from the source.
     pub entries: usize,
-    /// When what is served was fetched, on the wall clock; nothing before that.
+    /// The wall clock's time at which the served entries were fetched; `None` before the first fetch.
     pub fresh_at: Option<Nanos>,
 }
 
@@ -42,7 +42,7 @@ impl SourceMetrics {
         })
     }
 
-    /// A source was asked.
+    /// The gateway asked a source.
     pub(super) fn asked(&self, source: &str, succeeded: bool) {
         let [success, failure] =
             ["success", "failure"].map(|result| self.refreshes.with_label_values(&[source, result]));
@@ -55,7 +55,7 @@ impl SourceMetrics {
         self.lookup_duration.observe(took.as_secs_f64());
     }
 
-    /// The sources there are, in place of those before, and how many rows of customers are left out.
+    /// Replaces the sources, and sets how many rows of customers are left out.
     pub(super) fn set(&self, sources: impl Iterator<Item = SourceUsage>, refused_rows: usize) {
         self.refused_rows.set(i64::try_from(refused_rows).unwrap_or(i64::MAX));
         self.entries.reset();

@@ -5,7 +5,7 @@ use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntG
 use super::{counter, gauge, histogram, histogram_opts, names, opts, raise, registered, shown};
 use crate::units::Nanos;
 
-/// What is counted of a store.
+/// The metrics of a store.
 #[derive(Clone, Debug)]
 pub(super) struct StoreMetrics {
     requests: IntCounterVec,
@@ -21,26 +21,26 @@ pub(super) struct StoreMetrics {
     lease_outstanding: IntGauge,
 }
 
-/// How what nodes share stands, as shown at a scrape.
+/// The state of the store that nodes share, as a scrape shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreUsage {
-    /// What the breaker is.
+    /// The state of the breaker.
     pub breaker: &'static str,
-    /// The nodes there are.
+    /// The number of nodes.
     pub nodes: u64,
     /// States that were repaired so far.
     pub healed: u64,
-    /// Tokens admitted so far in outages that were not there afterwards.
+    /// Tokens admitted in outages so far that the store did not have afterwards.
     pub overshoot: u64,
-    /// Tokens admitted without the store that it has yet to be told of.
+    /// Tokens admitted without the store that are not reconciled yet.
     pub unsynced: u64,
-    /// Requests that wait for the call before theirs.
+    /// Requests that wait until the call before theirs is answered.
     pub waiting: u64,
-    /// How far the store's clock is ahead, in seconds.
+    /// How far the store's clock is ahead of this gateway's, in seconds.
     pub clock_ahead: f64,
-    /// Tokens taken ahead so far, by what became of them.
+    /// Leased tokens so far, by event: taken, spent or lapsed.
     pub leased: [(&'static str, u64); 3],
-    /// Tokens of them that are held.
+    /// Leased tokens that this gateway may still spend.
     pub held: u64,
 }
 

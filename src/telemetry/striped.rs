@@ -40,7 +40,7 @@ macro_rules! striped_atomic {
                 striped
             }
 
-            /// Not to be called while others write.
+            /// Loses numbers if other threads write at the same time.
             fn set(&self, value: $number) {
                 self.0.iter().for_each(|stripe| stripe.store(0, Ordering::Relaxed));
                 self.inc_by(value);
@@ -75,7 +75,7 @@ struct Buckets {
     labels: Vec<proto::LabelPair>,
     upper_bounds: Vec<f64>,
     lines: Vec<CacheLine>,
-    /// Of one stripe, which begins with the sum of what was observed and goes on with its buckets.
+    /// The number of lines of one stripe, which holds the sum of the observed values and then the buckets.
     lines_each: usize,
 }
 
@@ -88,13 +88,13 @@ struct CacheLine([AtomicU64; 8]);
 
 impl HotHistogram {
     fn new(upper_bounds: Vec<f64>, labels: Vec<proto::LabelPair>) -> Self {
-        // beside the buckets that have bounds there are the sum, and one for what is above all of them
+        // beside the buckets with bounds, a stripe has the sum and a bucket for values above all bounds
         let lines_each = upper_bounds.len().saturating_add(2).div_ceil(8);
         let lines = (0..lines_each.saturating_mul(stripes::count())).map(|_| CacheLine::default()).collect();
         Self(Arc::new(Buckets { labels, upper_bounds, lines, lines_each }))
     }
 
-    /// One more observation.
+    /// Adds an observation.
     pub(super) fn observe(&self, value: f64) {
         let bucket = self.0.upper_bounds.iter().position(|bound| value <= *bound);
         let bucket = bucket.unwrap_or(self.0.upper_bounds.len());
@@ -114,7 +114,7 @@ impl Buckets {
         numbers.get(position % 8)
     }
 
-    /// Over all stripes.
+    /// The numbers at `position` in all stripes.
     fn of_all(&self, position: usize) -> impl Iterator<Item = u64> {
         let number = move |stripe| self.number(stripe, position).map(|number| number.load(Ordering::Relaxed));
         (0..stripes::count()).filter_map(number)

@@ -1,11 +1,11 @@
-//! What a configuration changes when it takes the place of another.
+//! The changes when one configuration replaces another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::ConfigPart;
-use crate::cli::source::{self, Fixed, Source};
+use crate::cli::source::{self, RestartRequired, Source};
 use crate::config::{self, SectionValues, StateFile};
 use crate::customers::directory::GroupTable;
 use crate::customers::{Customer, Directory};
@@ -14,19 +14,19 @@ use crate::ruleset::overrides::{Override, Overrides};
 use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset, changes};
 
-/// The most customers of a kind that are named.
+/// The most names in one line of the report.
 const MOST: usize = 20;
 
-/// What changes when a configuration takes the place of another.
+/// The changes when one configuration replaces another.
 pub(super) struct ChangeReport {
-    /// How many changes there are, in a line.
+    /// The number of changes, in one line.
     pub(super) summary: String,
     pub(super) parts: Vec<ConfigPart>,
     /// Whether a running gateway refuses the file, so that it has to be restarted.
     pub(super) needs_restart: bool,
 }
 
-/// What a change of a section does to requests in flight and to keys.
+/// The effects of a changed section on clients, requests in flight and keys.
 const EFFECTS: [(&str, &str); 8] = [
     ("client_address", "keys of addresses that are read in another way start fresh"),
     ("connections", "open connections stay"),
@@ -38,7 +38,7 @@ const EFFECTS: [(&str, &str); 8] = [
     ("customers", "a caller who becomes another customer, or anonymous, has other keys"),
 ];
 
-/// These sections are compared by what they mean.
+/// The sections that are compared by their meaning instead of their text.
 const COMPARED_APART: [&str; 7] = ["listeners", "workers", "store", "cluster", "state", "limits", "plans"];
 
 /// A value that needs a restart, in a section whose other values do not.
@@ -48,7 +48,7 @@ const NEEDS_RESTART: (&str, &str) = ("admin", "address");
 const HIDDEN: &str = "...";
 
 impl ChangeReport {
-    /// What changes when `after` takes the place of `before`, the file at `path`.
+    /// The changes when `after` replaces `before`, the file at `path`.
     pub(super) fn new(path: &Path, before: &Source, after: &Source) -> Self {
         let fixed = source::fixed(before, after);
         let needs_restart = !fixed.is_empty();
@@ -72,7 +72,7 @@ impl ChangeReport {
     }
 }
 
-fn of_fixed(Fixed { path, before, after, what }: Fixed) -> ConfigPart {
+fn of_fixed(RestartRequired { path, before, after, what }: RestartRequired) -> ConfigPart {
     ConfigPart {
         heading: format!("{path}: needs a restart; a gateway that runs refuses the whole file"),
         lines: vec![(what.to_owned(), format!("{before} -> {after}"))],
@@ -126,7 +126,7 @@ fn plans(before: &Ruleset, after: &Ruleset) -> Vec<ConfigPart> {
     new.chain(gone.map(|plan| part("plan", plan, "is gone", Vec::new()))).collect()
 }
 
-/// The changes of all sections that are compared as they are written.
+/// The changes of the sections that are compared by their text.
 fn sections(old: &[SectionValues], new: &[SectionValues]) -> Vec<ConfigPart> {
     let gone = old.iter().filter(|was| find(new, &was.section, &was.name).is_none()).map(|was| (Some(was), None));
     let kept = new.iter().map(|is| (find(old, &is.section, &is.name), Some(is)));
@@ -184,13 +184,13 @@ fn differences(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Vec<D
     lines.collect()
 }
 
-/// The text of a value. Header fields that are set may be secrets, and texts may be long: these are not shown.
+/// The text of a value; `None` for values of header fields, which may be secrets, and for long texts.
 fn shown<'t>(path: &str, text: &'t str) -> Option<&'t str> {
     const LONGEST: usize = 100;
     (!path.contains("headers") && text.len() <= LONGEST && !text.contains('\n')).then_some(text)
 }
 
-/// What changes about the file that keeps what is used over restarts.
+/// The changes of the state file, which keeps used tokens over restarts.
 fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<ConfigPart> {
     let file = |state: Option<&StateFile>| state.map_or_else(|| "none".to_owned(), |state| state.file.path.clone());
     let (words, path, was, is) = match (before, after) {
@@ -213,7 +213,7 @@ fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<Config
     })
 }
 
-/// What changes about those whom the directories know.
+/// The changes of the customers in the directories.
 fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     let heading = |words: &str| format!("customers.directory: {words}");
     let elsewhere = "is kept elsewhere; customers of the same name keep what is used";
@@ -268,12 +268,12 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     (!lines.is_empty()).then(|| ConfigPart { heading: heading("changes"), lines })
 }
 
-/// The groups of a customer.
+/// The groups of a customer, as text.
 fn named(groups: &[String]) -> String {
     if groups.is_empty() { "none".to_owned() } else { groups.join(" + ") }
 }
 
-/// What changes about the groups that files list.
+/// The changes of the groups that files list.
 fn groups(before: &Source, after: &Source) -> Option<ConfigPart> {
     let (was, is) = (by_name(&before.groups), by_name(&after.groups));
     let mut lines = Vec::new();
@@ -299,7 +299,7 @@ fn by_name(groups: &GroupTable) -> BTreeMap<String, &Group> {
     groups.all().map(|group| (format!("{} {}", group.level, group.name), &**group)).collect()
 }
 
-/// What a customer or a group has of its own, by the names of the limits.
+/// The overrides of a customer or a group, by the names of the limits.
 fn own_terms(ruleset: &Ruleset, own: Option<&Overrides>) -> Vec<DescriptionLine> {
     let own = own.into_iter().flat_map(|own| &own.0).filter_map(|(id, term)| {
         let words = match term {
@@ -313,7 +313,7 @@ fn own_terms(ruleset: &Ruleset, own: Option<&Overrides>) -> Vec<DescriptionLine>
     own
 }
 
-/// Some of many; `None` of none.
+/// The first `MOST` items as text, and the number of the others; `None` if there are no items.
 fn some(mut items: impl Iterator<Item = String>) -> Option<String> {
     let mut shown: Vec<String> = items.by_ref().take(MOST).collect();
     let more = items.count();

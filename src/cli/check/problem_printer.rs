@@ -11,12 +11,12 @@ use clap::ColorChoice;
 
 use crate::config::{ExcerptSource, MAX_BYTES, Problem, Severity};
 
-/// Prints problems with lines of the configuration and of the files that it includes, which it reads once. Other files hold
-/// secrets of their own.
+/// Prints problems with lines of the configuration and of the files that it includes, and reads each file once. Lines of
+/// other files are not printed, since they may hold secrets.
 pub(super) struct ProblemPrinter<'f> {
     configuration: &'f Path,
     renderer: Renderer,
-    /// By name; nothing of those that cannot be read.
+    /// The files by name; `None` for a file that cannot be read.
     files: HashMap<Arc<str>, Option<ExcerptSource>>,
 }
 

@@ -1,4 +1,4 @@
-//! What `check` prints.
+//! The output of `tollgate check`.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,22 +14,22 @@ use crate::ruleset::matcher::Route;
 use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{Jitter, Ruleset};
 
-/// What a configuration without errors says, or changes.
+/// The meaning of a configuration without errors, or its changes.
 pub(super) struct CheckReport {
     warnings: Vec<Warning>,
-    /// What it is, in lines.
+    /// The first lines of the report: the file, its counts, and the files that it includes.
     summary: Vec<String>,
     parts: Vec<ConfigPart>,
-    /// How many there are of what; nothing of a file of limits alone.
+    /// The number of routes, limits, plans and upstreams; empty for a file that holds limits only.
     counts: Vec<(usize, &'static str)>,
-    /// Whether a gateway that runs refuses it; `None` where it is compared to nothing.
+    /// Whether a running gateway refuses the file; `None` if it is not compared with another one.
     needs_restart: Option<bool>,
 }
 
 /// A limit, a route or another part of the configuration in plain words.
 pub(super) struct ConfigPart {
     pub(super) heading: String,
-    /// Who is under it, and what holds for them.
+    /// For each line, its subject (a plan, for example) and the words about it.
     pub(super) lines: Vec<DescriptionLine>,
 }
 
@@ -57,7 +57,7 @@ impl CheckReport {
         }
     }
 
-    /// The same of a configuration that includes these files.
+    /// Adds the files that the configuration includes.
     pub(super) fn including(mut self, files: Vec<&str>) -> Self {
         if !files.is_empty() {
             self.summary.push(format!("includes {}", files.join(", ")));
@@ -132,7 +132,7 @@ impl CheckReport {
     }
 }
 
-/// What is wrong with `file`, for programs.
+/// The errors and warnings of `file`, as JSON.
 pub(super) fn refused(file: &Path, problems: &Problems, errors: usize) -> Value {
     json!({
         "result": "refused",
@@ -161,7 +161,7 @@ impl ConfigPart {
         Self { heading: words::heading(&limit.name, limit.algorithm, Some(&limit.key)), lines: ruleset.describe(limit) }
     }
 
-    /// A route that sets answers.
+    /// The part for a route that sets its own denial response; `None` for other routes.
     fn of_route(route: &Route) -> Option<Self> {
         let denied = format!("denied with {}, unless the limit sets its own", route.denied.describe()?);
         Some(Self { heading: format!("route {}", route.name), lines: vec![words::over_the_limit(denied)] })
@@ -175,7 +175,7 @@ impl ConfigPart {
         let asks = |plan: Option<&str>| match spec.rule(plan) {
             Ok(Some(rule)) => Some(rule.describe()),
             Ok(None) => Some(words::UNLIMITED.to_owned()),
-            // the limit does not name the plan, and sets nothing for those it does not name
+            // the limit does not name the plan, and has no parameters for plans that it does not name
             Err(_) => None,
         };
         let named = plans.iter().filter_map(|plan| Some((plan.clone(), asks(Some(plan))?)));

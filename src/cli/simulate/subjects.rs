@@ -1,4 +1,4 @@
-//! From the limits of a configuration to what is simulated.
+//! The subjects of a simulation, from the limits of a configuration.
 
 use crate::algorithm::InvalidParameter;
 use crate::config::{self, LimitSpec, Limits};
@@ -7,20 +7,20 @@ use crate::simulation::Subject;
 /// Why a limit cannot be simulated.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
-    /// There is none of that name.
+    /// The configuration has no limit of that name.
     #[error("found no limit `{name}`, expected {known}")]
     NoLimit {
         /// The name.
         name: String,
-        /// Those there are.
+        /// The limits that it has.
         known: String,
     },
-    /// There is no plan of that name.
+    /// The configuration has no plan of that name.
     #[error("found no plan `{plan}`, expected {known}")]
     NoPlan {
         /// The name.
         plan: String,
-        /// Those there are.
+        /// The plans that it has.
         known: String,
     },
     /// Without a plan the limit has no parameters.
@@ -75,7 +75,7 @@ fn needs_plan(limit: &LimitSpec) -> bool {
     !limit.plans.is_empty() && required.into_iter().any(|parameter| !limit.base.has(parameter.name))
 }
 
-/// What would have been right instead of `found`.
+/// The valid names in place of `found`, with a suggestion.
 fn one_of<'a>(found: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let near = config::nearest(found, known.clone());
     match (near, listed(known)) {

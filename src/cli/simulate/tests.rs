@@ -102,11 +102,11 @@ fn a_trace_from_standard_input_gives_its_rows() {
 
 #[test]
 fn rates_that_come_and_go_round_nothing() {
-    // At 2 ns the whole burst takes 7.999999995 s to come back at 2.5/s; at 10/s a quarter of that, no whole nanoseconds.
+    // at 2 ns the burst is full again after 7.999999995 s at 2.5/s; at 10/s after a quarter of that, no whole nanoseconds
     let trace = "t_ns,key,cost,set_rate\n0,a,20,\n1,a,0,2.5/s\n2,a,0,10/s\n2,a,1,2.5/s\n";
     let rows = run("l --trace - --format csv", trace).unwrap();
     assert_eq!(rows.lines().last(), Some("2,a,1,0,,399999995,0"));
-    // all tokens are used at 0; one fits when 1 - 12/10⁸ of one is back, however long that takes
+    // all tokens are used at 0; a request fits when 1 - 12/10⁸ of a token is refilled, however long that takes
     let trace = "t_ns,key,cost,set_rate\n0,a,20,\n12,a,1,1/333333333ns\n12,a,1,1000/h\n12,a,1,7/13s\n12,a,1,10/s\n";
     let rows = run("l --trace - --format csv", trace).unwrap();
     let retry: Vec<&str> = rows.lines().skip(2).filter_map(|row| row.split(',').nth(5)).collect();

@@ -1,4 +1,4 @@
-//! What comes: recorded traffic, or how some is made up.
+//! The traffic of a simulation: recorded, or generated from flags.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +14,7 @@ use crate::simulation::trace::{Trace, TraceError};
 use crate::simulation::{SimulationError, Traffic};
 use crate::units::{Nanos, Rate};
 
-/// More requests than this are not made up: they would take hours.
+/// The most requests that are generated: more would take hours.
 const MOST_ARRIVALS: f64 = 1e9;
 
 /// Recorded traffic, or how to make some up.
@@ -65,12 +65,12 @@ pub enum Spread {
 // === impl TrafficArgs ===
 
 impl TrafficArgs {
-    /// Whether there is anything to run limits on. What lies between the flags the flags themselves see to.
+    /// Whether the flags give any traffic. The attributes of the flags refuse combinations that conflict.
     pub const fn is_complete(&self) -> bool {
         self.trace.is_some() || (self.rate.is_some() && self.duration.is_some())
     }
 
-    /// As error messages call the traffic.
+    /// The name of the traffic in error messages.
     pub(super) fn name(&self) -> String {
         match &self.trace {
             Some(path) if is_standard_input(path) => "standard input".to_owned(),
@@ -96,7 +96,7 @@ impl TrafficArgs {
         Ok(Box::new(Trace::new(input, rate).map_err(named)?))
     }
 
-    /// What stopped the simulation, with the name of the traffic where that is to blame.
+    /// The error that stopped the simulation, with the name of the traffic if the traffic caused it.
     pub(super) fn named(&self, source: SimulationError) -> SimulateError {
         match source {
             SimulationError::Write(_) => SimulateError::Simulation(source),
@@ -132,7 +132,7 @@ fn is_standard_input(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// About how many requests come; more than the mean where the traffic ends within a burst or a busy phase.
+/// The estimated number of requests; more than the mean if the traffic ends within a burst or a busy phase.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn expected(rate: Rate, until: Nanos, shape: Shape) -> f64 {
     let until = until.as_secs_f64();
@@ -151,7 +151,7 @@ fn expected(rate: Rate, until: Nanos, shape: Shape) -> f64 {
     }
 }
 
-/// What comes in a second, rounded up, at least 2.
+/// The number of requests in a second, rounded up, at least 2.
 fn second_of(rate: Rate) -> NonZeroU64 {
     const LEAST: NonZeroU64 = NonZeroU64::MIN.saturating_add(1);
     let tokens = u128::from(rate.tokens()) * u128::from(Nanos::SECOND.get());

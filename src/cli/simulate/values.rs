@@ -1,4 +1,4 @@
-//! How the values of the flags are read: rates and durations as the configuration reads them.
+//! Parsers for the values of flags: rates and durations are parsed as in the configuration.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
@@ -35,7 +35,7 @@ pub(super) fn servers(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| format!("expected a whole number from 1 to {}", usize::MAX))
 }
 
-/// How many times the rate.
+/// Parses how many times the rate an abuser asks for.
 pub(super) fn factor(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor >= LEAST_FACTOR);
     factor.ok_or_else(|| format!("expected a number of at least {LEAST_FACTOR}"))

@@ -1,24 +1,24 @@
-//! The nodes that keep sticky limits together, from where the configuration says.
+//! The settings of the cluster that keeps sticky limits, from the configuration and the file that it names.
 
 use std::path::Path;
 
-use super::Fixed;
+use super::RestartRequired;
 use super::store::secret_of_all_nodes;
 use crate::cluster::handshake::Secret;
 use crate::cluster::settings::Settings;
 use crate::config::{Cluster, Problems};
 use crate::files::FileVersion;
 
-/// What `says` says, and what stands in the file that it names, which lies relative to the configuration at `path`.
+/// The settings in `says`, with the secret from the file that it names; its path is relative to the configuration at `path`.
 pub(super) fn open(path: &Path, says: &Cluster, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
     let Cluster { own, listen, peers, secret_file, founding, timeout, .. } = says;
     let secret = Secret::of(secret_of_all_nodes(path, secret_file, seen)?.as_bytes());
     Ok(Settings { own: *own, listen: *listen, peers: peers.clone(), secret, founding: *founding, timeout: *timeout })
 }
 
-/// What is another in `wanted` than in the cluster in force, and cannot be. The other nodes may be others.
-pub(super) fn changed(in_force: Option<&Settings>, wanted: Option<&Settings>) -> Vec<Fixed> {
-    let fixed = |path, before: String, after: String| Fixed { path, before, after, what: "another cluster" };
+/// The settings that differ between the cluster in force and `wanted`, but cannot change. The list of peers can change.
+pub(super) fn changed(in_force: Option<&Settings>, wanted: Option<&Settings>) -> Vec<RestartRequired> {
+    let fixed = |path, before: String, after: String| RestartRequired { path, before, after, what: "another cluster" };
     let (Some(before), Some(after)) = (in_force, wanted) else {
         let shown = |settings: Option<&Settings>| {
             settings
@@ -33,9 +33,9 @@ pub(super) fn changed(in_force: Option<&Settings>, wanted: Option<&Settings>) ->
         ("cluster.timeout", before.timeout.to_string(), after.timeout.to_string()),
     ];
     let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
-    let mut changed: Vec<Fixed> = changed.map(|(path, before, after)| fixed(path, before, after)).collect();
+    let mut changed: Vec<RestartRequired> = changed.map(|(path, before, after)| fixed(path, before, after)).collect();
     if before.secret != after.secret {
-        // in the file, which is not shown
+        // it is in the file, whose content is not shown
         changed.push(fixed("cluster.secret_file", "the secret".to_owned(), "another secret".to_owned()));
     }
     changed

@@ -12,12 +12,12 @@ use crate::customers::directory::{
     CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupTerms, PostgresDirectory,
     PostgresTerms, Server, WritableFile,
 };
-use crate::files::{self, FileVersion, Print};
+use crate::files::{self, FileVersion, Fingerprint};
 use crate::ruleset::overrides::InvalidOverride;
 use crate::units::Nanos;
 
-/// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
-/// while it is read, for what is kept by hand.
+/// The largest directory of customers that is read, in bytes: CSV has room for millions; YAML, which takes many times its
+/// size in memory while it is read, has room for a file that is written by hand.
 pub(super) const fn max_bytes(format: Format) -> usize {
     match format {
         Format::Csv => 256 << 20,
@@ -25,10 +25,10 @@ pub(super) const fn max_bytes(format: Format) -> usize {
     }
 }
 
-/// The largest directory that is changed row by row, in bytes: its rows take many times that in memory meanwhile.
+/// The largest directory that tollgate changes row by row, in bytes: a change takes many times that in memory.
 const MOST_WRITABLE: usize = 16 << 20;
 
-/// A directory, and what it was made of.
+/// A directory, and the source and settings that it was made from.
 #[derive(Debug)]
 pub(super) struct OpenDirectory {
     from: Origin,
@@ -37,33 +37,33 @@ pub(super) struct OpenDirectory {
     directory: Arc<Directory>,
 }
 
-/// A server that is asked for customers, and how.
+/// A server that the gateway asks for customers, and the terms of lookups.
 pub(super) struct AskedServer {
     pub(super) identity: ServerIdentity,
     pub(super) server: Server,
     pub(super) terms: LookupTerms,
 }
 
-/// A database that is read, and how.
+/// A database that the gateway reads customers from, and the terms of reading.
 pub(super) struct ReadDatabase {
     pub(super) query: PostgresQuery,
-    /// A hash of the files of TLS, where that is spoken.
+    /// A hash of the TLS files, if the connection uses TLS.
     pub(super) tls_files: Option<u128>,
     pub(super) terms: PostgresTerms,
 }
 
-/// Who knows the customers, where that is no file.
+/// A source of customers that is no file.
 pub(super) enum OtherSource {
     Asked(Box<AskedServer>),
     Database(Box<ReadDatabase>),
 }
 
-/// What a server that is asked is told apart by.
+/// The identity of a server: its settings, which decide whether the directory can be reused.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ServerIdentity {
-    /// A hash of the store, which cannot change.
+    /// The name of a Redis hash in the store, which cannot change, and the cache settings.
     Redis(String, Remembered),
-    /// A service: its URL, a hash of the rest that the configuration and its files say of it, how long a request waits.
+    /// An HTTP service: its URL, a hash of its other settings and files, the timeout, and the cache settings.
     Http(Uri, u128, Nanos, Remembered),
 }
 
@@ -71,18 +71,18 @@ pub(super) enum ServerIdentity {
 enum Origin {
     File {
         path: PathBuf,
-        print: Print,
+        print: Fingerprint,
         is_writable: bool,
     },
-    /// A server that is asked.
+    /// A server that the gateway asks.
     Server(ServerIdentity),
-    /// A database that is read, and a hash of the files of TLS, where that is spoken.
+    /// The query for a database, and a hash of the TLS files, if the connection uses TLS.
     Postgres(Box<PostgresQuery>, Option<u128>),
 }
 
-/// Opens the directory that the configuration at `path` names, where `server` is
-/// the one that is asked; `overrides` reads its rows, whose customers may belong to `groups`. The one that was `kept` goes
-/// on if it is made of the same, and takes up what changed if that are only rows and groups.
+/// Opens the directory that the configuration at `path` names; `server` is its source if that is no file. `overrides` reads
+/// the overrides in its rows, whose customers may belong to `groups`. The directory that was `kept` is reused if its source
+/// and settings are the same; it takes over changed rows and groups.
 pub(super) fn open(
     path: &Path,
     source: &DirectorySource,
@@ -145,7 +145,7 @@ pub(super) fn open(
     Ok(keep(kept, from, (overrides, groups), directory))
 }
 
-/// Opens the directory of a database, which begins with its snapshot.
+/// Opens the directory of a database, which starts with the rows of its snapshot.
 fn open_database(
     ReadDatabase { query, tls_files, terms }: ReadDatabase,
     (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
@@ -203,13 +203,13 @@ pub(super) fn open_file(
     load(&decode(bytes, &file)?, &name(&file), (overrides, groups))
 }
 
-/// What `file` holds, which is `named` by the configuration.
+/// The bytes of `file`, which the configuration names at the place of `named`, and their hash.
 pub(super) fn bytes(
     named: &NamedFile,
     file: &Path,
     most: usize,
     seen: &mut Vec<FileVersion>,
-) -> Result<(Vec<u8>, Print), Problems> {
+) -> Result<(Vec<u8>, Fingerprint), Problems> {
     let (bytes, looked) = files::read(file, most);
     let print = looked.print.clone();
     seen.push(looked);
@@ -219,7 +219,7 @@ pub(super) fn bytes(
     Ok((bytes.map_err(unreadable)?, print))
 }
 
-/// The directory from the text of the file that is called `file`.
+/// Parses a directory from the text of the file with the name `file`.
 pub fn load(
     text: &str,
     file: &str,
@@ -233,7 +233,7 @@ pub(in crate::cli) fn beside(path: &Path, named: &NamedFile) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(&named.path)
 }
 
-/// What the directory `file` is written in, by the end of its name.
+/// The format of the directory `file`, by the extension of its name.
 pub(super) fn format(file: &str) -> Format {
     match Path::new(file).extension().and_then(|extension| extension.to_str()) {
         Some("yaml" | "yml") => Format::Yaml,
@@ -282,24 +282,24 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
     }
 }
 
-/// What the configuration found wrong in a field, where `problem` is.
+/// A problem with the value of a field, at the place of `problem`.
 fn in_field(mut problem: Problem, field: &str, misread: InvalidOverride) -> Problem {
     let InvalidOverride { path, message, found, expected, hint } = misread;
     problem.place.path = if path.is_empty() { field.to_owned() } else { format!("{field}.{path}") };
     Problem { message, found, expected, hint, ..problem }
 }
 
-/// Groups, and what they were made of.
+/// Groups, and the file and settings that they were made from.
 #[derive(Debug)]
 pub(super) struct OpenGroups {
-    /// Absent where no file lists them.
-    from: Option<(PathBuf, Print)>,
+    /// The file that lists them; `None` if there is none.
+    from: Option<(PathBuf, Fingerprint)>,
     overrides: ConfiguredOverrides,
     groups: Arc<GroupTable>,
 }
 
-/// Opens the groups of the file that the configuration at `path` names, if it names one. Those that were `kept` go on if
-/// they are made of the same.
+/// Opens the groups of the file that the configuration at `path` names, if it names one. The groups that were `kept` are
+/// reused if the file and the settings are the same.
 pub(super) fn open_groups(
     path: &Path,
     named: Option<&NamedFile>,

@@ -11,8 +11,8 @@ use crate::ruleset::domains::Pattern;
 /// The most files that a configuration may include.
 const MOST: usize = 256;
 
-/// Reads the files that the configuration at `path` names, those of a pattern in the order of their names. `seen` gets the
-/// folders of patterns, too: a file that is added there is included.
+/// Reads the files that the configuration at `path` includes; the files of a pattern are in the order of their names. `seen`
+/// gets the folders of patterns, too, so that a file that is added there is noticed.
 pub(super) fn read(
     path: &Path,
     named: &[NamedFile],
@@ -38,7 +38,7 @@ pub(super) fn read(
     Ok(included)
 }
 
-/// The files that are called like `pattern`. As for shells, `*` stands for no hidden file.
+/// The files whose names match `pattern`. As in shells, `*` matches no hidden file.
 fn matching(pattern: &Path, seen: &mut Vec<FileVersion>) -> std::io::Result<Vec<PathBuf>> {
     let called = pattern.file_name().and_then(|called| called.to_str()).unwrap_or_default();
     let folder = pattern.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -1,4 +1,4 @@
-//! How connections come in, from the files that the configuration names.
+//! The settings of listeners, from the configuration and the files that it names.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,12 +12,12 @@ use crate::http::listener::ListenerConfig;
 use crate::tls::{self, Certificate, Certificates, ClientCertificates, ClientTlsTerms, TlsFault, TlsServer};
 use crate::units::Nanos;
 
-/// The largest file of certificates that is read.
+/// The largest file of certificates that is read, in bytes.
 const MAX_PEM: usize = 1 << 20;
 /// Bits of a file's mode that let others than its owner read or change it.
 const OTHERS: u32 = 0o077;
 
-/// Reads what the listeners of the configuration at `path` need.
+/// Reads the TLS files of the listeners in the configuration at `path`.
 pub(super) fn open(
     path: &Path,
     server: &Server,
@@ -42,7 +42,7 @@ pub(super) fn open(
     if errors.is_empty() { Ok((listeners, warnings)) } else { Err(Problems { errors, warnings, more: 0 }) }
 }
 
-/// What is read, and what is wrong with it.
+/// A reader of files, which collects their errors and warnings.
 struct Reading<'a> {
     path: &'a Path,
     seen: &'a mut Vec<FileVersion>,
@@ -97,8 +97,8 @@ impl Reading<'_> {
         None
     }
 
-    /// Clients of what has expired, or does not hold yet, refuse it; but a gateway that is started with it says more
-    /// than one that is not.
+    /// Warns of a certificate that has expired or is not valid yet. Clients refuse it, but that is no error here: a gateway
+    /// that runs tells operators more than one that does not start.
     fn warn_of_times(&mut self, certificate: &Certificate, named: &NamedFile) {
         let (begin, end) = certificate.valid();
         let says = match () {

@@ -1,4 +1,4 @@
-//! The server that is asked for customers, as the configuration and the files that it names say.
+//! The server that the gateway asks for customers, from the configuration and the files that it names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::files::{self, FileVersion};
 use crate::redis_client::{Pool, Servers};
 use crate::units::Nanos;
 
-/// How long a request waits for Redis.
+/// The longest time that a request waits for Redis.
 const REDIS_PATIENCE: Nanos = Nanos::new(100_000_000);
 
-/// The server that `source` names in the configuration at `path`, where `servers` keep what is shared; `None` where it
-/// names none, or no store keeps its hash.
+/// The server that `source` names in the configuration at `path`; `servers` are those of the store. `None` if it names no
+/// server, or names a Redis hash without a store.
 pub(super) fn server(
     path: &Path,
     source: &DirectorySource,

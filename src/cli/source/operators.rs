@@ -1,4 +1,4 @@
-//! What operators may do, with the token from the file that the configuration names.
+//! The access rules of the admin listener, with the token from the file that the configuration names.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::runtime::reload::{AccessTerms, ReplayTerms, Token};
 /// The shortest token, in bytes.
 const LEAST_TOKEN: usize = 16;
 
-/// Reads the file that `says` names, which lies relative to the configuration at `path` with this `text`.
+/// Reads the file that `says` names; its path is relative to the configuration at `path`, which has this `text`.
 pub(super) fn read(
     path: &Path,
     says: &Operators,
@@ -34,7 +34,7 @@ pub(super) fn read(
     Ok(AccessTerms { token, audit_log, hosts, top_denied_metrics, replays })
 }
 
-/// The name of a limit, and its parameters and those of its plans.
+/// The name of a limit, its parameters and those of its plans; `None` for other sections.
 fn settings_to_try(section: SectionValues) -> Option<(String, BTreeMap<String, String>)> {
     let SectionValues { section, name, mut values } = section;
     let parameters = || AlgorithmName::ALL.iter().flat_map(|algorithm| algorithm.parameters());

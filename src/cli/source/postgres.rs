@@ -1,4 +1,4 @@
-//! Customers from a database, as the configuration and the files that it names say.
+//! The database of customers, from the configuration and the files that it names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::customers::directory::{DatabaseUrl, MAX_URL, NamedStatement, Postgres
 use crate::files::FileVersion;
 use crate::ruleset::groups::COLUMNS;
 
-/// How the database is read that `source` names in the configuration at `path`; `None` where it names none. Nobody is
-/// asked here.
+/// The settings for the database that `source` names in the configuration at `path`; `None` if it names none. This
+/// function does not connect to it.
 pub(super) fn database(
     path: &Path,
     source: &DirectorySource,
@@ -60,7 +60,7 @@ fn read(
     Ok(ReadDatabase { query: query.clone(), tls_files, terms })
 }
 
-/// The statements that change rows, whose parameters are columns of a directory file and `levels` of groups.
+/// The statements that change rows. Their parameters are columns of a directory file and `levels` of groups.
 fn writes(
     (put, delete): &(PostgresStatement, PostgresStatement),
     levels: &[String],
@@ -77,7 +77,7 @@ fn writes(
     })
 }
 
-/// What is suspicious about the snapshot of a `directory`, which is that of `source`.
+/// A warning about the snapshot of `directory`, which reads from `source`.
 pub(super) fn warnings(source: Option<&DirectorySource>, directory: &Directory) -> Option<Warning> {
     let (Some(DirectorySource::Postgres(query)), Directory::Postgres(database)) = (source, directory) else {
         return None;

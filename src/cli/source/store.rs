@@ -1,33 +1,33 @@
-//! Where what is shared is kept, from where the configuration says.
+//! The Redis store of what gateways share, from the configuration and the files that it names.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::directory::{beside, bytes};
-use super::{Fixed, decode, name, refuse};
+use super::{RestartRequired, decode, name, refuse};
 use crate::config::{ClientTls, NamedFile, Place, Problem, Problems, RedisServers, RedisStore};
 use crate::files::{self, FileVersion};
 use crate::redis_client::{Address, Credentials, Layout, Servers};
 use crate::runtime::reload::{KeySecret, StoreSettings};
 use crate::tls::{self, ClientCertificate, TlsClient, TlsFault};
 
-/// The longest password or secret that is read from a file.
+/// The longest password or secret that is read from a file, in bytes.
 const MAX_SECRET: usize = 4 << 10;
-/// The largest file of certificates that is read.
+/// The largest file of certificates that is read, in bytes.
 const MAX_PEM: usize = 1 << 20;
 /// The shortest secret that nodes share, in bytes.
 const LEAST_SECRET: usize = 16;
 
-/// The store in force, which cannot change.
+/// The store in force, which cannot change while the gateway runs.
 #[derive(Debug)]
 pub(super) struct StoreInForce {
-    /// As the configuration says it.
+    /// The section `store:` of the configuration.
     says: RedisStore,
-    /// What a gateway takes.
+    /// The settings that the gateway uses.
     pub(super) settings: StoreSettings,
 }
 
-/// What `store:` says, and what stands in the files that it names.
+/// The section `store:`, and the content of the files that it names.
 #[derive(Debug)]
 pub(super) struct StoreSource {
     says: RedisStore,
@@ -36,7 +36,7 @@ pub(super) struct StoreSource {
 }
 
 impl StoreSource {
-    /// Reads the files that `says` names, which lie relative to the configuration at `path`.
+    /// Reads the files that `says` names; their paths are relative to the configuration at `path`.
     pub(super) fn read(path: &Path, says: &RedisStore, seen: &mut Vec<FileVersion>) -> Result<Self, Problems> {
         let mut problems = Problems { errors: Vec::new(), warnings: Vec::new(), more: 0 };
         let mut collect = |refused: Problems| problems.errors.extend(refused.errors);
@@ -64,12 +64,12 @@ impl StoreSource {
         Ok(Self { says: says.clone(), credentials, key_secret })
     }
 
-    /// What cannot change.
+    /// The settings that cannot change while a gateway runs.
     pub(super) fn says(&self) -> Says<'_> {
         (&self.says, self.key_secret.as_ref())
     }
 
-    /// The store that was `kept`, or a new one, and what its servers are shown once that is in force.
+    /// The store that was `kept`, or a new one, and the credentials for its servers, which apply once it is in force.
     pub(super) fn settle(self, kept: Option<&StoreInForce>) -> (StoreInForce, Credentials) {
         let Self { says, credentials, key_secret } = self;
         let settings = match kept {
@@ -88,20 +88,20 @@ impl StoreSource {
 }
 
 impl StoreInForce {
-    /// What cannot change.
+    /// The settings that cannot change while a gateway runs.
     pub(super) fn says(&self) -> Says<'_> {
         (&self.says, self.settings.key_secret.as_ref())
     }
 }
 
-/// What `store:` says, and the secret of keys.
+/// The section `store:`, and the secret for hashing keys.
 type Says<'a> = (&'a RedisStore, Option<&'a KeySecret>);
 
-/// What is another in `wanted` than in the store in force, and cannot be. Passwords and certificates may be others.
-pub(super) fn changed(in_force: Option<Says<'_>>, wanted: Option<Says<'_>>) -> Vec<Fixed> {
+/// The settings that differ between the store in force and `wanted`, but cannot change. Passwords and certificates can.
+pub(super) fn changed(in_force: Option<Says<'_>>, wanted: Option<Says<'_>>) -> Vec<RestartRequired> {
     let pairs = listed(in_force).into_iter().zip(listed(wanted));
     let changed = pairs.filter(|(before, after)| before.compared != after.compared);
-    let fixed = changed.map(|(before, after)| Fixed {
+    let fixed = changed.map(|(before, after)| RestartRequired {
         path: after.path,
         before: before.shown,
         after: after.shown,
@@ -110,15 +110,15 @@ pub(super) fn changed(in_force: Option<Says<'_>>, wanted: Option<Says<'_>>) -> V
     fixed.collect()
 }
 
-/// One of the things that cannot change.
+/// A setting that cannot change.
 struct Listed {
     path: &'static str,
     compared: String,
-    /// The same, where it is no secret.
+    /// The value for messages, which hides secrets.
     shown: String,
 }
 
-/// All that cannot change, in an order of its own.
+/// All settings that cannot change, in a fixed order.
 fn listed(store: Option<Says<'_>>) -> Vec<Listed> {
     let plain = |path, text: String| Listed { path, compared: text.clone(), shown: text };
     let hidden = |path, compared, shown: &str| Listed { path, compared, shown: shown.to_owned() };
@@ -162,21 +162,21 @@ fn layout(servers: &RedisServers) -> Layout {
     }
 }
 
-/// `at` is checked: a host and a port.
+/// Splits `at` into host and port; the configuration has checked that it has both.
 fn address(at: &str) -> Address {
     let (host, port) = at.rsplit_once(':').unwrap_or((at, ""));
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     Address { host: host.to_owned(), port: port.parse().unwrap_or_default() }
 }
 
-/// The text of a file, without the ends of its last lines.
+/// The text of a file, without line breaks at its end.
 pub(super) fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<String, Problems> {
     let file = beside(path, named);
     let (bytes, _) = bytes(named, &file, MAX_SECRET, seen)?;
     Ok(decode(bytes, &file)?.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// The same, of a token as a header field can hold it.
+/// The text of a file that holds a token: characters that a header field can hold, without blanks.
 pub(super) fn token(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<String, Problems> {
     let text = secret(path, named, seen)?.trim().to_owned();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -188,7 +188,7 @@ pub(super) fn token(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>)
     Err(refuse(problem.found(found).expected("one line of letters, digits and signs, as a header field can hold them")))
 }
 
-/// The same, of a secret that all nodes know.
+/// The text of a file that holds a secret of all nodes, which has a minimum length.
 pub(super) fn secret_of_all_nodes(
     path: &Path,
     named: &NamedFile,
@@ -208,7 +208,7 @@ pub(super) fn secret_of_all_nodes(
     Ok(text)
 }
 
-/// What connections take that `tls` says, which stands at `place`, and a hash of the files that it is made of.
+/// The TLS settings for connections from the section `tls`, which is at `place`, and a hash of the files that it names.
 pub(super) fn client(
     path: &Path,
     tls: &ClientTls,

@@ -16,16 +16,16 @@ use crate::customers::jwt::remote::{KeyEndpoint, KeySet, Published};
 use crate::files::FileVersion;
 use crate::units::Nanos;
 
-/// Keys that are fetched, and what says how.
+/// Fetched keys, and the settings for fetching them.
 #[derive(Debug)]
 pub(super) struct OpenKeys {
-    /// Where from, a hash of the files that TLS takes, and how often.
+    /// The address, a hash of the TLS files, the refresh interval, and the shortest interval.
     from: (JwksAddress, u128, Nanos, Nanos),
     keys: KeySet,
 }
 
-/// Opens the keys that the configuration at `path` names; `plans` are the names of its plans, `groups` those that
-/// customers may belong to. Keys that were fetched are `kept` if they are still fetched in the same way.
+/// Opens the keys that the configuration at `path` names; `plans` are the names of its plans, `groups` the groups that
+/// customers may belong to. Fetched keys that were `kept` are reused if the settings for fetching them did not change.
 pub(super) fn open(
     path: &Path,
     jwks: &Jwks,

@@ -1,4 +1,4 @@
-//! What spans are sent with, from the files that the configuration names.
+//! The settings for sending spans, from the configuration and the file that it names.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::files::FileVersion;
 use crate::runtime::delivery::BearerToken;
 use crate::runtime::traces::Settings;
 
-/// Reads the token that `says` names, beside the configuration at `path`.
+/// Reads the token's file that `says` names; its path is relative to the configuration at `path`.
 pub(super) fn open(path: &Path, says: &TraceFiles, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
     let token = says.token.as_ref().map(|named| token(path, named, seen)).transpose()?.map(BearerToken::new);
     Ok(Settings { token, service: says.service.clone() })

@@ -1,4 +1,4 @@
-//! How TLS is spoken to upstreams, from the files that the configuration names.
+//! The TLS settings of upstreams, from the files that the configuration names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::config::{Problems, UpstreamTls};
 use crate::files::FileVersion;
 use crate::gateway::upstream::TlsConnector;
 
-/// Reads what the upstreams of the configuration at `path` need, at their positions.
+/// Reads the TLS files of the upstreams in the configuration at `path`; the connectors have the upstreams' positions.
 pub(super) fn open(
     path: &Path,
     upstreams: &[Option<UpstreamTls>],

@@ -1,4 +1,4 @@
-//! What usage events are sent with, from the files that the configuration names.
+//! The settings for sending usage events, from the configuration and the file that it names.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::runtime::courier::QueueSettings;
 use crate::runtime::delivery::BearerToken;
 use crate::runtime::usage_events::Settings;
 
-/// Reads the token that `says` names, beside the configuration at `path`.
+/// Reads the token's file that `says` names; its path is relative to the configuration at `path`.
 pub(super) fn open(path: &Path, says: &UsageFiles, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
     let token = says.token.as_ref().map(|named| token(path, named, seen)).transpose()?.map(BearerToken::new);
     let most = u64::try_from(says.max_queue).unwrap_or(u64::MAX);

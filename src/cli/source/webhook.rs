@@ -1,4 +1,4 @@
-//! What a webhook is told with, from the files that the configuration names.
+//! The settings of the webhook, from the configuration and the file that it names.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::files::FileVersion;
 use crate::runtime::courier::QueueSettings;
 use crate::runtime::webhook::{Secrets, Settings};
 
-/// Reads the secrets that `says` names, beside the configuration at `path`.
+/// Reads the secrets' file that `says` names; its path is relative to the configuration at `path`.
 pub(super) fn open(path: &Path, says: &WebhookFiles, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
     let text = secret(path, &says.secret, seen)?;
     let most = u64::try_from(says.max_queue).unwrap_or(u64::MAX);

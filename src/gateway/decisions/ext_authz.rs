@@ -1,4 +1,4 @@
-//! Envoy's external authorization, `envoy.service.auth.v3`: a request with its fields, for which a route is found.
+//! Envoy's external authorization, `envoy.service.auth.v3`: a call holds a request with its fields, which takes a route.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,10 +18,10 @@ use crate::http::service::Response;
 use crate::ruleset::is_dropped;
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
-/// `google.rpc.Code.PERMISSION_DENIED`: anything but 0 is a denial, whose status is said apart.
+/// `google.rpc.Code.PERMISSION_DENIED`: any code but 0 is a denial; the HTTP status of the denial is a separate field.
 const PERMISSION_DENIED: i32 = 7;
 
-/// Whether Envoy sent only the beginning of the body.
+/// The field that says whether Envoy sent only the beginning of the body.
 const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 
 /// Answers a call.
@@ -30,7 +30,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     let Original { request, address, secure, body } = original(question)?;
     let sender = Sender { address, secure, secured: None };
     let body = match (request.fields.get(PARTIAL_BODY), &*body) {
-        // Envoy says so where it was told to send bodies
+        // Envoy sets this field if it is configured to send bodies
         (Some(b"false"), body) => BodySource::Here(body),
         (None, body @ [_, ..]) => BodySource::Here(body),
         (None, []) | (Some(_), _) => BodySource::Unseen,
@@ -51,7 +51,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
 
 fn admitted(context: &RequestContext) -> CheckResponse {
     let marks: Vec<_> = forward::marks(context).collect();
-    // what clients claim of limits is taken away
+    // Envoy removes marks that the client set itself
     let claimed = context.active.ruleset.marks.iter().filter(|name| !marks.iter().any(|(set, _)| set == name));
     let ok = OkHttpResponse {
         headers_to_remove: claimed.map(|name| name.as_str().to_owned()).collect(),
@@ -64,11 +64,11 @@ fn admitted(context: &RequestContext) -> CheckResponse {
 /// The request that is asked about.
 struct Original {
     request: RequestHead,
-    /// Who sent it.
+    /// The address of its sender.
     address: Option<IpAddr>,
-    /// Whether over TLS.
+    /// Whether it came over TLS.
     secure: bool,
-    /// As far as it was sent along.
+    /// The part of its body that Envoy sent along.
     body: Vec<u8>,
 }
 
@@ -95,7 +95,7 @@ fn original(question: CheckRequest) -> Result<Original, Answer> {
     Ok(Original { request, address, secure: http.scheme == "https", body })
 }
 
-/// Adds a field unless it tells what is known already: those of HTTP/2 with a colon, and the host.
+/// Adds a field, unless its content is known already: HTTP/2 pseudo-header fields (with a colon), and the host.
 fn push_unless_host(request: &mut RequestHead, name: &str, value: &[u8]) -> Result<(), Answer> {
     match name.starts_with(':') || name == "host" {
         true => Ok(()),
@@ -113,7 +113,7 @@ fn push(request: &mut RequestHead, name: &str, value: &[u8]) -> Result<(), Answe
     Ok(())
 }
 
-// === the messages, as far as they are read or written ===
+// === the messages, with the fields that are read or written ===
 
 #[derive(Clone, PartialEq, Message)]
 struct CheckRequest {
@@ -170,7 +170,7 @@ struct HttpRequest {
     method: String,
     #[prost(map = "string, string", tag = "3")]
     headers: HashMap<String, String>,
-    /// With the query.
+    /// The path with the query.
     #[prost(string, tag = "4")]
     path: String,
     #[prost(string, tag = "5")]
@@ -179,10 +179,10 @@ struct HttpRequest {
     scheme: String,
     #[prost(string, tag = "11")]
     body: String,
-    /// In place of `body` where Envoy is told to pack bodies as bytes.
+    /// In place of `body` if Envoy is configured to pack bodies as bytes.
     #[prost(bytes = "vec", tag = "12")]
     raw_body: Vec<u8>,
-    /// In place of `headers` where Envoy is told to send them as they came.
+    /// In place of `headers` if Envoy is configured to send them as they came.
     #[prost(message, optional, tag = "13")]
     header_map: Option<HeaderMap>,
 }
@@ -233,12 +233,12 @@ struct HttpStatus {
 
 #[derive(Clone, PartialEq, Message)]
 struct OkHttpResponse {
-    /// For the upstream.
+    /// The fields for the upstream.
     #[prost(message, repeated, tag = "2")]
     headers: Vec<HeaderValueOption>,
     #[prost(string, repeated, tag = "5")]
     headers_to_remove: Vec<String>,
-    /// For the client.
+    /// The fields for the client.
     #[prost(message, repeated, tag = "6")]
     response_headers_to_add: Vec<HeaderValueOption>,
 }

@@ -1,5 +1,5 @@
-//! Subrequests of proxies that ask over HTTP: Traefik's ForwardAuth, Caddy's `forward_auth`, APISIX's `forward-auth`, nginx's
-//! `auth_request`.
+//! Subrequests of proxies that ask over HTTP: Traefik's ForwardAuth, Caddy's `forward_auth`, APISIX's `forward-auth` and
+//! nginx's `auth_request`.
 
 use http::Method;
 
@@ -16,7 +16,7 @@ const METHOD: &str = "x-forwarded-method";
 const URI: &str = "x-forwarded-uri";
 const HOST: &str = "x-forwarded-host";
 const PROTO: &str = "x-forwarded-proto";
-/// The status of an answer that is sent with another one.
+/// The field with the status of a response that is sent with another status.
 const STATUS: &str = "x-tollgate-status";
 
 /// Answers a subrequest.
@@ -33,7 +33,7 @@ pub(super) async fn decide(
         Err(answer) => Err(context.answer_failure(&answer)),
     };
     let mut response = decided.err().unwrap_or_else(|| admitted(context));
-    // where the subrequest ends is known, whatever is wrong with the request
+    // the end of the subrequest is known, even if the request that it describes is malformed
     response.closes = false;
     if let Some(status) = denied_status.filter(|_| !(200..300).contains(&response.status)) {
         response.fields.push_number(STATUS, response.status.into());

@@ -1,6 +1,6 @@
 //! One question and one answer in gRPC (PROTOCOL-HTTP2): a message in a frame each way, and the outcome in trailers.
 //!
-//! The engine read the question whole; what cannot be answered is told by [`Answer::grpc_status`](super::Answer).
+//! The engine reads the question whole; [`Answer::grpc_status`](super::Answer) is the status of a failed call.
 
 use prost::Message;
 
@@ -9,7 +9,7 @@ use crate::gateway::respond::{Answer, is_grpc};
 use crate::http::head::{RequestHead, Version};
 use crate::http::service::Response;
 
-/// What stands in front of a message: whether it is compressed, and its length.
+/// The length of the prefix of a message: a byte for whether it is compressed, and 4 bytes for its length.
 const PREFIX: usize = 5;
 
 /// The message of a call to `method`.
@@ -38,7 +38,7 @@ pub(super) fn question<M: Message + Default>(head: &RequestHead, body: &[u8], me
     M::decode(message).map_err(|_| Answer::Malformed("the message cannot be read"))
 }
 
-/// The response to a call that went well.
+/// The response to a call that succeeded.
 pub(super) fn answer(message: &impl Message) -> Response {
     let length = message.encoded_len();
     let mut body = Vec::with_capacity(length.saturating_add(PREFIX));
@@ -71,7 +71,7 @@ pub(super) struct HeaderValueOption {
     pub(super) append_action: i32,
 }
 
-/// In place of fields of the same name that are there, or beside none.
+/// Replaces the fields of the same name, or adds the field if there are none.
 const OVERWRITE_IF_EXISTS_OR_ADD: i32 = 2;
 
 impl HeaderValue {
@@ -86,7 +86,7 @@ impl HeaderValueOption {
         Self { header: Some(HeaderValue::new(name, value)), append_action: OVERWRITE_IF_EXISTS_OR_ADD }
     }
 
-    /// Those that make `fields`.
+    /// The options that make up `fields`.
     pub(super) fn all(fields: &Fields) -> Vec<Self> {
         fields.iter().map(|field| Self::new(field.name, field.value)).collect()
     }

@@ -1,4 +1,4 @@
-//! Health checks in gRPC (`grpc.health.v1`), as proxies make them of the services that they ask.
+//! Health checks in gRPC (`grpc.health.v1`), which proxies make of the services that they ask.
 
 use prost::Message;
 

@@ -1,7 +1,7 @@
-//! Envoy's rate limit service, `envoy.service.ratelimit.v3`: a domain and descriptors, which lead to limits by `domains`.
+//! Envoy's rate limit service, `envoy.service.ratelimit.v3`: `domains` leads from a domain and descriptors to limits.
 //!
-//! All limits of all descriptors are charged or none. A limit that several descriptors lead to is charged once for each of its
-//! keys: what cannot be charged in one go is charged one after the other, and goes back when a later one denies.
+//! The gateway makes all charges of all descriptors or none. A limit that several descriptors lead to is charged once for
+//! each of its keys: charges that do not fit into one batch are made in rounds, and are refunded if a later round denies.
 
 use std::rc::Rc;
 
@@ -25,30 +25,30 @@ use crate::store::{Amendment, Receipt, Unamended};
 use crate::units::Cost;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// The most descriptors of a question, and the most entries of one.
+/// The maximum number of descriptors in a question, and of entries in a descriptor.
 const MAX_DESCRIPTORS: usize = 100;
 const MAX_ENTRIES: usize = 32;
 /// The longest key or value of an entry, in bytes.
 const MAX_TEXT: usize = 16 << 10;
-/// `RateLimitResponse.Code`. 0 is UNKNOWN, with which Envoy lets a request pass whatever it is told to do.
+/// `RateLimitResponse.Code`. With 0, which is UNKNOWN, Envoy lets a request pass, whatever its configuration says.
 const OK: i32 = 1;
 const OVER_LIMIT: i32 = 2;
 
-/// What one descriptor asks for.
+/// The part of a question that one descriptor asks for.
 struct Asked<'q> {
     entries: Vec<(&'q str, &'q str)>,
     /// The limits, each with the position of its charge.
     charges: Vec<(LimitId, usize)>,
-    /// Whether it is denied whatever limits say.
+    /// Whether the descriptor is denied, whatever its limits decide.
     denied: bool,
 }
 
-/// What all descriptors ask for.
+/// The charges and refunds that all descriptors ask for.
 #[derive(Default)]
 struct Batch {
-    /// Each with the round in which it is made: a round holds no limit twice.
+    /// The charges, each with the round in which it is made: a round holds no limit twice.
     charges: Vec<(usize, Charge)>,
-    /// What is given back.
+    /// The charges to give back.
     back: Vec<Charge>,
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     Ok(grpc::answer(&answer(context, statuses)))
 }
 
-/// What the protocol asks of a question, and what bounds it.
+/// Checks a question against the protocol and the bounds.
 fn check(question: &RateLimitRequest) -> Result<(), Answer> {
     let problem = if question.domain.is_empty() {
         Some("the domain is empty")
@@ -129,7 +129,7 @@ impl Descriptor {
 // === charging ===
 
 impl Batch {
-    /// Adds what `descriptor` asks for.
+    /// Adds the charges and refunds that `descriptor` asks for.
     fn add<'q>(
         &mut self,
         context: &RequestContext,
@@ -165,7 +165,7 @@ impl Batch {
         Ok(Asked { entries, charges, denied })
     }
 
-    /// Adds a charge, to one of the same bucket if there is one; its position.
+    /// Adds a charge, to one of the same bucket if there is one. Returns its position.
     fn join(&mut self, charge: Charge) -> usize {
         let is_same = |other: &Charge| {
             (other.limit, other.key, other.enforcement) == (charge.limit, charge.key, charge.enforcement)
@@ -183,7 +183,7 @@ impl Batch {
     }
 }
 
-/// Charges what is in `batch`, in the `order` of the rounds: all of it or nothing.
+/// Makes the charges in `batch`, in the `order` of their rounds: all of them or none.
 async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, order: &[usize]) -> Result<(), Answer> {
     let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
     let mut open = order.iter().filter_map(|position| batch.charges.get(*position)).peekable();
@@ -215,7 +215,7 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
         if is_denied {
             break;
         }
-        // from here on it is taken back, however the question ends
+        // from here on the charges are refunded if the question ends before it has passed
         context.admission = Admission::Waiting;
     }
     match admit::conclude(context, route, now).await? {
@@ -224,14 +224,14 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
     }
 }
 
-/// Gives back what descriptors with negative hits say, never more than was taken.
+/// Gives back the tokens of descriptors with negative hits, never more than were taken.
 async fn give_back(context: &RequestContext, back: &[Charge]) -> Result<(), Answer> {
     let gateway = &context.gateway;
     for charge in back.iter().filter(|charge| charge.enforcement.consumes) {
         let grant = Amendment::Grant(charge.cost);
         let done = gateway.store.amend(&context.active.binding, charge, grant, gateway.clock.now()).await;
         done.map_err(|unamended| match unamended {
-            Unamended::Away | Unamended::Elsewhere(_) => Answer::StoreAway,
+            Unamended::Away | Unamended::Elsewhere(_) => Answer::StoreUnavailable,
             Unamended::Holds => Answer::Internal,
         })?;
     }
@@ -240,7 +240,7 @@ async fn give_back(context: &RequestContext, back: &[Charge]) -> Result<(), Answ
 
 // === answering ===
 
-/// What is told of one descriptor: its tightest limit, the one that denies if one does.
+/// The status of one descriptor: that of its tightest limit, or of a limit that denies.
 fn status<'s>(context: &RequestContext, standings: impl Iterator<Item = &'s Standing>) -> DescriptorStatus {
     let is_over = |standing: &Standing| standing.enforces && !standing.decision.is_admitted();
     let left = |standing: &Standing| standing.headroom.remaining.unwrap_or(standing.policy.quota);
@@ -268,21 +268,21 @@ fn status<'s>(context: &RequestContext, standings: impl Iterator<Item = &'s Stan
     }
 }
 
-/// The answer to a question with descriptors that are denied whatever limits say: nothing is charged.
+/// The response to a question with descriptors that are denied, whatever their limits decide: nothing is charged.
 fn denied(context: &mut RequestContext, asked: &[Asked<'_>]) -> RateLimitResponse {
     respond::answer(context, &Answer::AccessDenied, &Fields::default());
-    // what Envoy tells the client
+    // the status that Envoy sends to the client
     context.status = Some(429);
     let code = |asked: &Asked<'_>| if asked.denied { OVER_LIMIT } else { OK };
     let statuses = asked.iter().map(|asked| DescriptorStatus { code: code(asked), ..DescriptorStatus::default() });
     RateLimitResponse { overall_code: OVER_LIMIT, statuses: statuses.collect(), ..RateLimitResponse::default() }
 }
 
-/// The answer to a question whose descriptors stand like this.
+/// The response to a question whose descriptors have these statuses.
 fn answer(context: &mut RequestContext, statuses: Vec<DescriptorStatus>) -> RateLimitResponse {
     let values = |fields: &Fields| fields.iter().map(|field| HeaderValue::new(field.name, field.value)).collect();
     if let Outcome::Deny(_) = context.verdict.outcome {
-        // what the client is told, who need not speak gRPC
+        // this response goes to the client, which need not speak gRPC
         context.is_grpc = false;
         let denied = respond::answer(context, &Answer::Limited, &Fields::default());
         return RateLimitResponse {
@@ -304,7 +304,7 @@ fn answer(context: &mut RequestContext, statuses: Vec<DescriptorStatus>) -> Rate
     }
 }
 
-// === the messages, as far as they are read or written ===
+// === the messages, with the fields that are read or written ===
 
 #[derive(Clone, PartialEq, Message)]
 struct RateLimitRequest {

@@ -1,4 +1,4 @@
-//! Limits that requests bring along, in place of what the configuration says.
+//! Limits that requests bring along, in place of the configured ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use crate::ruleset::limit::PlanTerms;
 use crate::ruleset::{LimitId, PlanId, Ruleset, domains};
 use crate::units::Nanos;
 
-/// How many different limits requests may bring along: each is remembered for as long as there are states under it.
+/// The maximum number of different limits that requests may bring along: each is kept until a reload.
 const MAX_BROUGHT: usize = 1_000;
 
 /// The units of limits by their numbers in the protocol, with their lengths in seconds.
 pub(super) const UNITS: [(i32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 30 * 86_400), (6, 365 * 86_400)];
 
-/// Limits that requests brought along, in place of the one at a position in the ruleset and of one of its rules: read for each
-/// such request without a lock, and written for a new limit only.
+/// The limits that requests brought along, each in place of a rule of the limit at a position in the ruleset. Requests read
+/// them without a lock; only a new limit is written.
 #[derive(Debug, Default)]
 pub(in crate::gateway) struct RequestLimits(ArcSwap<HashMap<Brought, Arc<Rule>>>);
 
-/// The limit, the position of the rule, and the requests and the unit that take their place.
+/// The limit, the position of the rule, and the number of requests and the unit in place of those of the rule.
 type Brought = (LimitId, usize, u32, i32);
 
 impl RequestLimits {
     /// The rule of a limit with the numbers that a request brought; `None` where the limit does not apply to the request.
     ///
-    /// Errors: what is wrong with the request.
+    /// Errors: the problem with the request.
     pub(super) fn rule(
         &self,
         ruleset: &Ruleset,
@@ -40,7 +40,7 @@ impl RequestLimits {
             "a limit of the request has no unit, or is none that the limit it replaces can be";
         const TOO_MANY: &str = "requests have brought along as many different limits as are remembered";
         let Some(limit) = ruleset.limits.get(id.0) else { return Ok(None) };
-        // a candidate is tried on what the configuration says
+        // a candidate is tried with its configured parameters only
         let (PlanTerms::Rule(number), None) = (limit.terms(plan), limit.candidate_of) else { return Ok(None) };
         let key = (id, number, requests_per_unit, unit);
         {

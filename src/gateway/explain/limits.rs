@@ -1,4 +1,4 @@
-//! Which limits a request would be under, by what it is counted there, and where that stands.
+//! The limits that apply to a request, the keys that it is counted under, and the standings of these keys.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::ruleset::{LimitId, Ruleset};
 use crate::units::Nanos;
 
-/// A limit of the route, and what it means for the request.
+/// A limit of the route, and its effect on the request.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitAccount {
     /// Its name.
@@ -25,79 +25,79 @@ pub struct LimitAccount {
     pub algorithm: &'static str,
     /// Whether the request is charged under it.
     pub applies: bool,
-    /// Whose parameters these are, or why it does not apply.
+    /// The owner of the parameters, or the reason why the limit does not apply.
     pub why: String,
     /// The parameters, in words.
     pub terms: Option<String>,
-    /// What the request is counted by; empty for one bucket for all.
+    /// The parts of the key that the request is counted under; empty if all requests share one bucket.
     pub key: Vec<KeyAccount>,
-    /// The tokens that are taken when the request comes.
+    /// The tokens that are taken when the request arrives.
     pub cost: Option<u64>,
-    /// How the cost is found, where it is not one token for each request.
+    /// The way in which the cost is found, if it is not one token for each request.
     pub cost_rule: Option<String>,
-    /// When it is charged, where that is not when it comes.
+    /// The time of the charge, in words, if it is not when the request arrives.
     pub charged: Option<String>,
-    /// What becomes of it over the limit.
+    /// The action on the request over the limit.
     pub over_limit: String,
-    /// From which shares of the quota on clients are warned.
+    /// The shares of the quota from which on clients are warned.
     pub warns: Option<String>,
-    /// How many tokens the request has to leave for other plans; absent where it may use all.
+    /// The tokens that the request has to leave for other plans; absent if it may use all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaves: Option<u64>,
-    /// The gateway that decides about the key, where several divide keys among themselves; only told by one that runs.
+    /// The gateway that decides on the key, if several gateways divide the keys; only a running gateway tells it.
     pub owner: Option<String>,
-    /// How long the gateway that runs denies the key altogether; absent where it does not.
+    /// The time for which the running gateway still bans the key; absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub banned_for_seconds: Option<f64>,
-    /// Where the key stands; only told by a gateway that runs.
+    /// The standing of the key; only a running gateway tells it.
     pub standing: Option<LimitStanding>,
 }
 
 /// A part of a key.
 #[derive(Clone, Debug, Serialize)]
 pub struct KeyAccount {
-    /// What part.
+    /// The part, in words.
     pub part: String,
-    /// What the request has there, masked where it may be a secret; null if it has nothing, or too much.
+    /// The request's value for it, masked if it may be secret; null if it is missing, repeated or unreadable.
     pub value: Option<String>,
 }
 
-/// Where a key stands before the request.
+/// The standing of a key before the request.
 #[derive(Clone, Debug, Serialize)]
 pub struct LimitStanding {
-    /// `admitted`, `delayed` or `denied`: what this limit says of the request, were it the only one.
+    /// `admitted`, `delayed` or `denied`: the decision of this limit, if it were the only one.
     pub decision: &'static str,
-    /// How long the request would wait.
+    /// The time that the request would wait.
     pub wait_seconds: Option<f64>,
-    /// After which time it would be admitted; null where no wait helps or nobody knows.
+    /// The time after which it would be admitted; null if no wait helps or the time is unknown.
     pub retry_after_seconds: Option<f64>,
-    /// The largest cost that would be admitted at once; null where there is no such number.
+    /// The largest cost that would be admitted at once; null if there is no such number.
     pub remaining: Option<u64>,
-    /// The time until more can be had; 0 where nothing is missing.
+    /// The time until more tokens are available; 0 if none are missing.
     pub more_in_seconds: f64,
-    /// The time until all can be had again.
+    /// The time until all tokens are available again.
     pub full_in_seconds: f64,
 }
 
-/// What would become of the request now.
+/// The outcome of the request if it came now.
 #[derive(Clone, Debug, Serialize)]
 pub struct Now {
     /// `bypassed`, `unlimited`, `admitted`, `delayed`, `denied` or `banned`.
     pub outcome: &'static str,
-    /// How long it would wait.
+    /// The time that it would wait.
     pub wait_seconds: Option<f64>,
-    /// After which time it would be admitted; null where no wait helps or nobody knows.
+    /// The time after which it would be admitted; null if no wait helps or the time is unknown.
     pub retry_after_seconds: Option<f64>,
-    /// The limit that the client is told about where there is room for one.
+    /// The tightest limit: the client is told about this one where there is room for only one.
     pub tightest: Option<String>,
-    /// Where that is known from: `local`, `denial_cache`, `lease`, `owner` (the gateway that owns a key), `store` (Redis) or
-    /// `fallback`.
+    /// The source of the decision: `local`, `denial_cache`, `lease`, `owner` (the gateway that owns the key), `store`
+    /// (Redis) or `fallback`, if Redis is unavailable.
     pub decided: &'static str,
     /// The upstream that a limit diverts it to.
     pub diverted_to: Option<String>,
 }
 
-/// `limits`, which are of `route`, each with what the request is charged there.
+/// Describes `limits`, which belong to `route`, each with the charge of the request.
 pub(super) fn met(
     ruleset: &Ruleset,
     (route, limits): (&Route, &[LimitId]),
@@ -133,14 +133,14 @@ pub(super) fn met(
     met.collect()
 }
 
-/// When a limit is charged, where that is not when the caller is known and the request comes.
+/// The time of a limit's charge, in words, if it is not when the caller is known and the request arrives.
 fn charged(limit: &Limit, is_early: bool) -> Option<String> {
     let early = is_early.then(|| "before the credential is looked up".to_owned());
     let words: Vec<String> = early.into_iter().chain(limit.charge.describe()).collect();
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-/// Whose parameters a charge goes by.
+/// The owner of the parameters of a charge, in words.
 fn terms_of(ruleset: &Ruleset, limit: &Limit, charge: &Charge, resolved: &Resolved<'_>) -> String {
     let owner = TermsOwner::of(limit, resolved);
     match (&charge.rule, plan_of(owner, ruleset)) {
@@ -213,7 +213,7 @@ impl LimitAccount {
     }
 }
 
-/// What becomes of requests over a limit, and of those that only watch or try.
+/// The action on requests over a limit, also for limits that only watch or are tried out.
 fn over_limit(ruleset: &Ruleset, route: &Route, limit: &Limit) -> String {
     if let Some(tried) = limit.candidate_of {
         return format!("nothing: it is tried out beside {}", ruleset.limits[tried.0].name);
@@ -227,7 +227,7 @@ fn over_limit(ruleset: &Ruleset, route: &Route, limit: &Limit) -> String {
 }
 
 impl ResolvedRequest {
-    /// With where the keys stand, as far as nobody else charges them meanwhile.
+    /// Adds the standings of the keys, which hold as long as no other request charges them.
     pub(super) async fn peeked(self, gateway: &Gateway, active: &ActiveConfig) -> Explanation {
         let Self { mut explanation, charges } = self;
         if let Some(upstream) = &mut explanation.upstream {
@@ -248,9 +248,9 @@ impl ResolvedRequest {
             let down = active.ruleset.limits[charge.limit].mode.on_store_down();
             charge.enforcement.enforces && down == Some(OnStoreDown::Deny) && asked.taken == Taken::FailedOpen
         };
-        // a limit that is only asked refuses nothing
+        // the store never refuses a charge that only asks, so the check is made here
         if charges.iter().zip(&batch).any(is_refused) {
-            return *explanation.answered(&Answer::StoreAway);
+            return *explanation.answered(&Answer::StoreUnavailable);
         }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
         let verdict = match gateway.bans.longest(&active.ruleset, &charges, now) {
@@ -258,7 +258,7 @@ impl ResolvedRequest {
             None => Verdict::new(&active.ruleset, &charges, &receipt.charged),
         };
         let now = Now::of(&active.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source);
-        // a caller who is refused is denied all the same where a limit is asked before
+        // a refused caller is denied instead if an early limit denies
         match (&explanation.answer, verdict.outcome) {
             (Some(_), Outcome::Admit { .. }) => {}
             _ => (explanation.answer, explanation.now) = (None, Some(now)),
@@ -268,7 +268,7 @@ impl ResolvedRequest {
 }
 
 impl LimitStanding {
-    /// What came of the only charge of a batch, which goes by `rule`.
+    /// The standing of a key after the only charge of a batch; without a result, that of a fresh key under `rule`.
     pub(in crate::gateway) fn of_all(charged: &[Charged], rule: &Rule, now: Nanos) -> Self {
         let fresh = || Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) };
         Self::of(&charged.first().copied().unwrap_or_else(fresh))
@@ -312,7 +312,7 @@ impl Now {
     }
 }
 
-/// A decision, its wait, and the time after which it would be another one.
+/// A decision in a word, its wait, and the time after which a retry would be admitted.
 fn words(decision: Decision) -> (&'static str, Option<f64>, Option<f64>) {
     match decision {
         Decision::Admit { wait } if wait.get() == 0 => ("admitted", None, None),

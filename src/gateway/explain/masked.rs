@@ -1,9 +1,9 @@
-//! What may be a secret is shown by its beginning and its length only.
+//! Masks values that may be secret: only their beginning and their length are shown.
 
 use crate::ruleset::key::{KeyPart, Value};
 use crate::ruleset::{CredentialSource, CustomerRules};
 
-/// The beginning of a secret, enough to tell it from others: never more than a quarter of it.
+/// The beginning of a secret, enough to tell it from others (at most 4 bytes and a quarter of it), and its length.
 pub(super) fn masked(secret: &[u8]) -> String {
     const MOST: usize = 4;
     let shown = secret.iter().take(MOST.min(secret.len() / 4)).take_while(|byte| byte.is_ascii_alphanumeric());
@@ -11,7 +11,7 @@ pub(super) fn masked(secret: &[u8]) -> String {
     format!("{shown}... ({} {})", secret.len(), if secret.len() == 1 { "byte" } else { "bytes" })
 }
 
-/// What a request has for `part` of a key, as it may be shown.
+/// The value that a request has for `part` of a key, masked if it may be secret.
 pub(in crate::gateway) fn shown(part: &KeyPart, value: &Value<'_>, customers: Option<&CustomerRules>) -> String {
     match value {
         Value::Address(address) => address.to_string(),
@@ -20,7 +20,7 @@ pub(in crate::gateway) fn shown(part: &KeyPart, value: &Value<'_>, customers: Op
     }
 }
 
-/// Whether a part of a key is where credentials are read from, or called as if it were one.
+/// Whether credentials are read from this part of a key, or its name suggests a secret.
 fn may_be_secret(part: &KeyPart, customers: Option<&CustomerRules>) -> bool {
     const WORDS: [&str; 10] =
         ["auth", "key", "token", "secret", "session", "password", "passwd", "cookie", "credential", "sig"];

@@ -1,4 +1,4 @@
-//! A request that somebody asks about.
+//! The request that a caller of `explain` asks about.
 
 use std::net::IpAddr;
 
@@ -25,33 +25,33 @@ pub struct Question {
 /// Why a question cannot be answered. Holds no value of a header field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadQuestion {
-    /// It is not written as one.
+    /// The text is not a question in JSON.
     #[error(
         "{0}; a question is like {{\"method\": \"GET\", \"url\": \"http://HOST/PATH\", \"headers\": {{\"NAME\": \"VALUE\"}}, \"client\": \"192.0.2.1\", \"body\": {{}}}}, of which all but the url may be left out"
     )]
     Json(String),
-    /// The method is none.
+    /// The method is not an HTTP method.
     #[error("the method is no HTTP method: {0:?}")]
     Method(String),
-    /// The URL is none.
+    /// The URL cannot be read.
     #[error("the url cannot be read; write it like http://api.example.com/v1/orders?page=2")]
     Url,
-    /// The URL holds what clients send otherwise.
+    /// The URL holds a user name or a password, which clients send in a header.
     #[error("the url holds a name or a password before its host; write them as a header, as clients send them")]
     UserInfo,
-    /// Nobody knows which host is asked for.
+    /// Neither the URL nor a header names the host.
     #[error("the url names no host; write it like http://HOST/PATH, or add the header `host`")]
     NoHost,
-    /// A header field has no such name.
+    /// The name of a header field is not valid.
     #[error("a header field cannot be called {0:?}")]
     HeaderName(String),
-    /// A header field cannot hold its value.
+    /// The value of a header field is not valid.
     #[error("the value of the header field {0} holds characters that no header field may hold")]
     HeaderValue(HeaderName),
     /// A header field in JSON is neither a text nor a list of texts.
     #[error("the value of the header field {0:?} is neither a text nor a list of texts")]
     HeaderKind(String),
-    /// The client is no address.
+    /// The client is not an IP address.
     #[error("the client is no IP address: {0:?}")]
     Client(String),
 }
@@ -63,13 +63,13 @@ pub struct RequestJson {
     #[serde(default = "get")]
     method: String,
     url: String,
-    /// An object of texts and lists of texts. The type takes any value, since serde's message about a wrong one would show
-    /// it.
+    /// An object of texts and lists of texts. The type accepts any value, because serde's error message about a wrong value
+    /// would show it.
     #[serde(default)]
     headers: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     client: Option<String>,
-    /// A text as it is sent, or any other JSON.
+    /// The body: a text is sent as it is, any other JSON value as JSON.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     body: Value,
 }
@@ -104,8 +104,8 @@ fn get() -> String {
 }
 
 impl Question {
-    /// A request with `method` for `url`, which may be a path alone where `fields` name the host. `client` is the other
-    /// end of the connection; `None` where nobody knows it.
+    /// A request with `method` for `url`, which may be a path alone if `fields` name the host. `client` is the other end of
+    /// the connection; `None` if it is unknown.
     pub fn new(
         method: &str,
         url: &str,
@@ -126,7 +126,7 @@ impl Question {
         Ok(Self { method, target, headers, client, secure: url.starts_with("https://"), body: Vec::new() })
     }
 
-    /// With this body.
+    /// The same request with this body.
     pub fn with_body(self, body: Vec<u8>) -> Self {
         Self { body, ..self }
     }
@@ -176,9 +176,9 @@ impl Question {
     }
 }
 
-/// The target that a client sends for `url`; the host that the URL names goes where clients put it.
+/// The request target that a client sends for `url`. The host in the URL becomes the `host` header, unless there is one.
 fn target(url: &str, headers: &mut Fields) -> Result<String, BadQuestion> {
-    // what comes after it stays with the client
+    // clients do not send the fragment
     let url = url.split('#').next().unwrap_or_default();
     let after_scheme = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     let target = match after_scheme {

@@ -1,4 +1,4 @@
-//! Which route a request takes, and why not another.
+//! The route that a request takes, and the reasons why it takes no other.
 
 use std::collections::HashSet;
 
@@ -9,21 +9,21 @@ use crate::ruleset::access::preflight_method;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::{Mismatch, Route, RouteId, ValueMatch};
 
-/// The most routes of a kind that are named.
+/// The maximum number of routes in each list.
 const MOST: usize = 20;
 
-/// Which route a request takes, and why not another.
+/// The route that a request takes, and the reasons why it takes no other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RouteMatch {
     /// The name of the route; null if nothing matches.
     pub name: Option<String>,
-    /// What the request has that the route asks for.
+    /// The conditions of the route that the request meets.
     pub because: Vec<String>,
-    /// Routes that would have come before it, and those that only the host keeps out. If nothing matches, any.
+    /// The routes that are tried before it, and those that only the host excludes. If no route matches, all routes.
     pub passed_over: Vec<PassedOver>,
-    /// How many more there are of those.
+    /// The number of further routes of this kind.
     pub passed_over_more: usize,
-    /// Routes that match too, and come after it: less specific ones, or as specific and later in the file.
+    /// The routes that also match but come after it: less specific ones, or equally specific ones later in the file.
     pub shadowed: Vec<String>,
 }
 
@@ -32,12 +32,12 @@ pub struct RouteMatch {
 pub struct PassedOver {
     /// Its name.
     pub route: String,
-    /// What the request lacks.
+    /// The condition that the request does not meet.
     pub why: String,
 }
 
 impl RouteMatch {
-    /// Says how a request that takes the route `taken` was matched.
+    /// Explains how a request that takes the route `taken` was matched.
     pub(super) fn of(ruleset: &Ruleset, taken: Option<RouteId>, facts: &Facts<'_>) -> Self {
         let matcher = &ruleset.matcher;
         let answered = taken.is_some_and(|taken| ruleset.answers_preflight(matcher.route(taken), facts));
@@ -69,7 +69,7 @@ impl RouteMatch {
     }
 }
 
-/// What a request has that its route asks for.
+/// The conditions of its route that a request meets.
 fn because(route: &Route, facts: &Facts<'_>) -> Vec<String> {
     let host = match route.hosts.iter().find(|host| host.matches(facts.host)) {
         Some(host) => format!("the host {} is {host}", facts.host),

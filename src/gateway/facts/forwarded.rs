@@ -1,11 +1,11 @@
-//! The `Forwarded` header field, as RFC 7239 has it.
+//! The `Forwarded` header field, as RFC 7239 defines it.
 
 use std::net::IpAddr;
 
 use super::read_address;
 
-/// The addresses in `for` of all hops in one line, from the left. A hop has none where it names nobody (`unknown`, `_hidden`)
-/// or has no `for`. `None` is a line that is not written as the RFC says.
+/// The addresses in `for` of all hops in one line, from the left. A hop has no address if its `for` names none (`unknown`,
+/// `_hidden`) or is missing. `None`: the line does not follow the RFC.
 pub(super) fn hops(mut line: &[u8]) -> Option<Vec<Option<IpAddr>>> {
     let mut hops = Vec::new();
     loop {
@@ -15,7 +15,7 @@ pub(super) fn hops(mut line: &[u8]) -> Option<Vec<Option<IpAddr>>> {
         loop {
             let (name, rest) = token(line)?;
             let (value, rest) = value(rest.strip_prefix(b"=")?)?;
-            // each parameter once in a hop
+            // a hop has each parameter at most once
             if names.iter().any(|other| other.eq_ignore_ascii_case(name)) {
                 return None;
             }
@@ -41,7 +41,7 @@ pub(super) fn hops(mut line: &[u8]) -> Option<Vec<Option<IpAddr>>> {
 
 enum Value<'l> {
     Token(&'l [u8]),
-    /// Without its quotes.
+    /// The text between the quotes.
     Quoted(&'l [u8]),
 }
 
@@ -58,8 +58,8 @@ fn value(line: &[u8]) -> Option<(Value<'_>, &[u8])> {
     Some((Value::Quoted(quoted.get(..end)?), quoted.get(end.checked_add(1)?..)?))
 }
 
-/// An address that is written as a hop may write it: only IPv4 without a port needs no quotes, and IPv6 has brackets. What is
-/// written with escapes is none.
+/// The address of a hop, if it follows the RFC: only IPv4 without a port needs no quotes, and IPv6 has brackets. A text with
+/// escapes is no address.
 fn address(value: Value<'_>) -> Option<IpAddr> {
     let (text, quoted) = match value {
         Value::Token(text) => (text, false),

@@ -113,7 +113,7 @@ fn forwarded_addresses_are_believed_from_the_right_and_from_trusted_hops_only() 
     for unusable in ["unknown", "1.2.3.4, ", "1.2.3.4:", "1.2.3.4:99999", "999.1.1.1"] {
         assert_eq!(client("10.0.0.1", &forwarded(unusable)), None, "{unusable}");
     }
-    // over a path
+    // over a Unix socket
     assert_eq!(of(None, &forwarded("198.51.100.7, 10.2.2.2"), true).as_deref(), Some("198.51.100.7"));
     assert_eq!(of(None, &forwarded("198.51.100.7"), false), None);
     assert_eq!(of(None, &[], true), None);

@@ -1,81 +1,81 @@
-//! JSON, a piece at a time: keeps nothing but the fields that are looked for.
+//! Parses JSON piece by piece, and keeps only the fields that are looked for.
 
 use smallvec::{SmallVec, smallvec};
 
 use crate::ruleset::request_field::FieldPath;
 
-/// JSON documents, one after the other. Takes the same memory however long they are.
+/// A parser of JSON documents, one after the other. It takes the same memory however long they are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Json {
     state: State,
     /// How many objects and arrays are open, at most [`DEEPEST`].
     depth: usize,
-    /// A bit for each that is open: whether it is an object.
+    /// A bit for each open object or array: whether it is an object.
     objects: u128,
-    /// The name or the text that is being read, where it is wanted.
+    /// The name or the text that is being read, if it is needed.
     text: Kept,
     number: Number,
     rules: Rules,
-    /// One for each field.
+    /// The search for each field.
     pub(super) searches: SmallVec<[Search; 2]>,
 }
 
-/// What documents are held to.
+/// The rules that documents have to follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Rules {
-    /// There may be several; of a name that is there twice the last one counts, and texts are not kept.
+    /// There may be several documents; of a repeated name the last one counts, and texts are not kept.
     #[default]
     Lenient,
-    /// There is one object. A name on the way to a field is there once: names that differ in case only are the same, as they
-    /// are to some parsers, and lead to nothing that can be read unless they are spelled as they are looked for.
+    /// There is one object. A name on the way to a field must not be repeated. Names that differ only in case count as the
+    /// same, as for some parsers, but only the exact name leads to a readable field.
     Strict,
 }
 
-/// How far one field is found.
+/// The progress of the search for one field.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Search {
-    /// How many of the open objects and arrays, from the outermost on, are objects on the path.
+    /// The number of open objects, from the outermost on, that are on the path.
     on_path: usize,
     /// Whether the name before the current value is the next one of the path.
     hit: bool,
-    /// A bit for each open object on the path: whether the next name of the path was there.
+    /// A bit for each open object on the path: whether it had the next name of the path already.
     seen: u32,
-    /// What the field says in this document, and in those before it.
+    /// The value of the field in this document, and in earlier ones.
     pub(super) found: Option<Found>,
     pub(super) earlier: Option<Found>,
-    /// Whether a name on the way is there twice.
+    /// Whether a name on the path is repeated.
     pub(super) is_twice: bool,
 }
 
-/// What a field says.
+/// The value of a field.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Number(Number),
-    /// Where texts are kept.
+    /// A text, if texts are kept.
     Text(Vec<u8>),
     Other,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Before a value; of a list that has just begun, its end may come instead.
+    /// Before a value; at the first item of a list, the end of the list may come instead.
     #[default]
     Value,
     FirstItem,
-    /// Before the name of a member; of an object that has just begun, its end may come instead.
+    /// Before the name of a member; at the first name of an object, the end of the object may come instead.
     Name,
     FirstName,
     Colon,
     AfterValue,
     Text(Text),
     Number,
-    /// In `true`, `false` or `null`, with this left of it.
+    /// In `true`, `false` or `null`, with this rest to come.
     Word(&'static [u8]),
-    /// This is no JSON.
+    /// The text is not JSON.
     Broken,
 }
 
-/// In a text, which may be a name.
+/// The state within a text, which may be a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Text {
     is_name: bool,
@@ -88,7 +88,7 @@ enum Escape {
     None,
     /// After a backslash.
     Begun,
-    /// After so many digits of `\uXXXX`, which make up this number.
+    /// After so many digits of `\uXXXX`, and the number that they make up so far.
     Digits(u8, u32),
 }
 
@@ -96,11 +96,11 @@ enum Escape {
 #[derive(Clone, Debug, Default)]
 struct Kept {
     bytes: Vec<u8>,
-    /// How many bytes it may have.
+    /// The maximum number of bytes.
     longest: usize,
-    /// The first half of a character of two.
+    /// The first half of a surrogate pair.
     high: Option<u32>,
-    /// Whether it is too long, or holds half a character.
+    /// Whether it is too long, or holds half a surrogate pair.
     is_spoilt: bool,
 }
 
@@ -121,7 +121,7 @@ impl Json {
         Self { rules, text, searches: smallvec![Search::default(); fields], ..Self::default() }
     }
 
-    /// Whether what came is no JSON.
+    /// Whether the text so far is not JSON.
     pub(super) fn is_broken(&self) -> bool {
         self.state == State::Broken
     }
@@ -131,7 +131,7 @@ impl Json {
         self.state == State::AfterValue && self.depth == 0
     }
 
-    /// Another document follows.
+    /// Begins another document.
     pub(super) fn begin_anew(&mut self) {
         for search in &mut self.searches {
             let earlier = search.found.take().or(search.earlier.take());
@@ -140,7 +140,7 @@ impl Json {
         (self.state, self.depth) = (State::default(), 0);
     }
 
-    /// The next bytes; `fields` are the same every time.
+    /// Reads the next bytes; `fields` are the same in each call.
     pub(super) fn feed<F: AsRef<FieldPath>>(&mut self, fields: &[F], mut bytes: &[u8]) {
         let mut state = self.state;
         while let Some((byte, rest)) = bytes.split_first() {
@@ -170,7 +170,7 @@ impl Json {
         self.state = state;
     }
 
-    /// Takes a byte between values and names that is no white space.
+    /// Reads a byte between values and names that is not white space.
     fn take_between<F: AsRef<FieldPath>>(&mut self, state: State, fields: &[F], byte: u8) -> State {
         match (state, byte) {
             (State::FirstItem, b']') | (State::FirstName, b'}') => self.close(byte),
@@ -220,7 +220,7 @@ impl Json {
             }
             b't' => self.begin_word(fields, b"rue"),
             b'f' => self.begin_word(fields, b"alse"),
-            // as if it were not there
+            // `null` counts as a missing value
             b'n' => State::Word(b"ull"),
             b'-' | b'0'..=b'9' => {
                 self.number = Number::default();
@@ -279,13 +279,13 @@ impl Json {
         self.depth.checked_sub(1).is_some_and(|innermost| self.objects >> innermost & 1 == 1)
     }
 
-    /// Whether the current value is one looked for.
+    /// Whether the current value is one that is looked for.
     fn is_wanted<F: AsRef<FieldPath>>(&self, fields: &[F]) -> bool {
         let mut all = self.searches.iter().zip(fields);
         all.any(|(search, field)| search.hit && self.depth == field.as_ref().0.len())
     }
 
-    /// The current value says this, where it is one looked for.
+    /// Stores the value that `told` makes for each field whose value is the current one.
     fn tell<F: AsRef<FieldPath>>(&mut self, fields: &[F], told: impl Fn() -> Found) {
         for (search, field) in self.searches.iter_mut().zip(fields) {
             if search.hit && self.depth == field.as_ref().0.len() {
@@ -294,11 +294,11 @@ impl Json {
         }
     }
 
-    /// Takes the bytes of a text that stand for themselves, and the one that ends them. What is left of `bytes`.
+    /// Reads the bytes of a text that stand for themselves, and the byte that ends them. Returns the rest of `bytes`, too.
     fn take_plain<'b, F: AsRef<FieldPath>>(&mut self, text: Text, fields: &[F], bytes: &'b [u8]) -> (State, &'b [u8]) {
         let length = match text.is_kept {
             true => plain_length(bytes),
-            // what is not kept is passed over, whatever stands in it
+            // a text that is not kept is skipped, whatever it holds
             false => memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len()),
         };
         let (plain, rest) = bytes.split_at_checked(length).unwrap_or((bytes, &[]));
@@ -327,7 +327,7 @@ impl Json {
         State::AfterValue
     }
 
-    /// Takes a byte behind a backslash.
+    /// Reads a byte after a backslash.
     fn take_escape(&mut self, text: Text, byte: u8) -> State {
         let escape = match (text.escape, byte) {
             (Escape::None | Escape::Begun, b'u') => Escape::Digits(0, 0),
@@ -382,7 +382,7 @@ fn place(position: usize) -> u32 {
 
 /// Whether two names differ in case only.
 fn is_variant(name: &[u8], of: &str) -> bool {
-    // `ſ` and the sign for kelvin are letters of another case, too
+    // `ſ` and the kelvin sign are letters in another case, too
     fn folded(text: &str) -> impl Iterator<Item = char> {
         text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
     }
@@ -394,7 +394,7 @@ fn is_variant(name: &[u8], of: &str) -> bool {
     }
 }
 
-/// How many bytes from the first on are content of a text as they stand.
+/// The number of bytes at the beginning that are content of a text as they stand.
 fn plain_length(bytes: &[u8]) -> usize {
     let is_plain = |byte: &u8| *byte >= 0x20 && *byte != b'"' && *byte != b'\\';
     bytes.iter().position(|byte| !is_plain(byte)).unwrap_or(bytes.len())
@@ -422,7 +422,7 @@ impl Kept {
         }
     }
 
-    /// A number of four digits: a character, or half of one.
+    /// Adds the code of a `\uXXXX` escape: a character, or half a surrogate pair.
     fn push_code(&mut self, code: u32) {
         let code = match (self.high.take(), code) {
             (Some(high), 0xdc00..=0xdfff) => 0x10000 + ((high - 0xd800) << 10) + (code - 0xdc00),
@@ -454,7 +454,7 @@ impl Number {
         self.length = self.length.saturating_add(1);
     }
 
-    /// As it is written.
+    /// The number as it is written.
     pub(super) fn text(&self) -> &str {
         self.bytes.get(..self.length).and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or_default()
     }

@@ -1,41 +1,41 @@
-//! Reads the fields of a request's body that limits go by, while it comes.
+//! Reads the fields of a request's body that limits depend on, while the body arrives.
 
 use std::sync::Arc;
 
 use super::json::{Found, Json, Rules};
 use crate::ruleset::request_field::{FieldPath, FieldValue, RequestFields};
 
-/// Looks for fields in the one JSON object that a request's body is.
+/// Looks for fields in a request's body, which has to be one JSON object.
 #[derive(Clone, Debug)]
 pub struct RequestReader {
     json: Json,
     paths: Arc<[FieldPath]>,
-    /// Whether the request was decided on: what comes from here on must not say otherwise.
+    /// Whether the request is decided on: later parts of the body must not contradict the decision.
     is_decided: bool,
 }
 
-/// How far a body is read.
+/// The progress of reading a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum ReadProgress {
     /// Fields may still come.
-    Part,
+    Incomplete,
     /// No more is needed.
-    Enough,
-    /// It has two readings.
+    Sufficient,
+    /// The body can be read in two ways.
     Ambiguous(&'static str),
 }
 
-const TWICE: Seen = Seen::Ambiguous("the JSON of the body names a field twice that a limit goes by");
-const BROKEN: Seen = Seen::Ambiguous("the body begins as JSON and does not go on as JSON");
+const TWICE: ReadProgress = ReadProgress::Ambiguous("the JSON of the body names a field twice that a limit goes by");
+const BROKEN: ReadProgress = ReadProgress::Ambiguous("the body begins as JSON and does not go on as JSON");
 
 impl RequestReader {
-    /// A reader that looks for the fields at `paths`, and keeps texts of so many bytes.
+    /// Creates a reader of the fields at `paths` that keeps texts of up to `longest_text` bytes.
     pub fn new(paths: Arc<[FieldPath]>, longest_text: usize) -> Self {
         Self { json: Json::new(Rules::Strict, paths.len(), longest_text), paths, is_decided: false }
     }
 
-    /// The next bytes of the body.
-    pub fn feed(&mut self, bytes: &[u8]) -> Seen {
+    /// Reads the next bytes of the body.
+    pub fn feed(&mut self, bytes: &[u8]) -> ReadProgress {
         self.json.feed(&self.paths, bytes);
         let searches = &self.json.searches;
         let mut found = searches.iter().map(|search| &search.found);
@@ -45,18 +45,19 @@ impl RequestReader {
             () if self.json.is_broken() => {
                 let is_relied_on = self.is_decided || is_found;
                 let tells = found.any(|found| matches!(found, Some(Found::Text(_) | Found::Number(_))));
-                if is_relied_on && tells { BROKEN } else { Seen::Enough }
+                if is_relied_on && tells { BROKEN } else { ReadProgress::Sufficient }
             }
-            () if is_found || self.json.is_whole() => Seen::Enough,
-            () => Seen::Part,
+            () if is_found || self.json.is_whole() => ReadProgress::Sufficient,
+            () => ReadProgress::Incomplete,
         }
     }
 
-    /// What the fields say, as far as was read; fields that did not come yet cannot be read. The request is decided on by it.
+    /// The values of the fields, as far as the body was read; a field that has not arrived is unreadable. These values
+    /// decide on the request.
     pub fn decide(&mut self) -> RequestFields {
         self.is_decided = true;
         if self.json.is_broken() {
-            // nothing that it said counts, so it may go on as it likes
+            // no value in this body counts, so the rest of the body does not matter
             self.json.searches.clear();
             return RequestFields::Unreadable;
         }

@@ -127,7 +127,7 @@ fn documents() -> impl Strategy<Value = Value> {
     })
 }
 
-/// All that is not plain letters as `\uXXXX`.
+/// The text, with every character that is not printable ASCII as `\uXXXX`.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for character in text.chars() {
@@ -154,7 +154,7 @@ fn expected(document: &Value, path: &[String]) -> ReportedCost {
     }
 }
 
-/// What comes of a body that is read in these pieces; `Err` where it has two readings.
+/// The fields of a body that is read in these pieces; `Err` if the body is ambiguous.
 fn read_request<'b>(
     wanted: &[&str],
     pieces: impl IntoIterator<Item = &'b [u8]>,
@@ -164,18 +164,18 @@ fn read_request<'b>(
     let mut decided = None;
     for piece in pieces {
         match reader.feed(piece) {
-            Seen::Ambiguous(why) => return Err(why),
-            Seen::Enough => {
+            ReadProgress::Ambiguous(why) => return Err(why),
+            ReadProgress::Sufficient => {
                 decided.get_or_insert_with(|| reader.decide());
             }
-            Seen::Part => assert!(decided.is_none(), "what was enough stays enough"),
+            ReadProgress::Incomplete => assert!(decided.is_none(), "what was enough stays enough"),
         }
     }
     let decided = decided.unwrap_or_else(|| reader.decide());
     Ok(paths.iter().map(|path| decided.get(path).clone()).collect())
 }
 
-/// What a field of a request says, in words, however its body is cut.
+/// The value of a field of a request, in words; it is the same however the body is cut.
 fn of_request(wanted: &str, body: &str) -> String {
     let said = |pieces: Vec<&[u8]>| match read_request(&[wanted], pieces).map(|mut values| values.remove(0)) {
         Err(_) => "ambiguous".to_owned(),
@@ -250,13 +250,13 @@ fn a_body_with_two_readings_is_found_out_wherever_they_are() {
         name(r#"{"x": {"params": {"name": "a", "name": "b"}}, "params": {"y": {"name": 1}, "name": "c"}}"#),
         "\"c\""
     );
-    // what had no field to go by may go on as it likes
+    // after a body without a readable field anything may follow
     for garbage in ["<?xml {\"params\": 1}", "--boundary\r\n{\"params\": 1}", "[{}] {}"] {
         assert_eq!(name(garbage), "unreadable", "{garbage}");
     }
 }
 
-/// What a field of a request says by a parser of whole documents; `Err` where the body has two readings.
+/// The value of a field of a request by a parser of whole documents; `Err` if the body is ambiguous.
 fn expected_of_request(document: &Value, path: &[String]) -> Result<FieldValue, ()> {
     let Some((name, rest)) = path.split_first() else {
         return Ok(match document {
@@ -330,7 +330,7 @@ proptest! {
         let paths: Vec<String> = paths.iter().map(|path| path.join(".")).collect();
         let wanted: Vec<&str> = paths.iter().map(String::as_str).collect();
         let read = read_request(&wanted, pieces);
-        // a number of more digits than are read may come from a document that was made up
+        // a generated document may hold a number of more digits than the reader reads
         let fits = |value: &FieldValue| !matches!(value, FieldValue::Number(number) if number.len() > 32);
         let expected: Result<Vec<FieldValue>, ()> =
             wanted.iter().map(|wanted| expected_of_request(&document, &path(wanted))).collect();

@@ -1,4 +1,4 @@
-//! What programs that are no proxies take under limits: all of a question or nothing.
+//! Charges for programs that are not proxies: the gateway makes all charges of a question, or none.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,13 +14,13 @@ use crate::store::{Amendment, Unamended};
 use crate::telemetry::logging::ACCESS;
 use crate::units::Nanos;
 
-/// The most limits that one question is about.
+/// The maximum number of limits in one question.
 const MOST_LIMITS: usize = 32;
 
-/// A question that charges keys, or gives back what they were charged. No `Debug`: a request may hold credentials.
+/// A question that charges keys, or refunds such charges. No `Debug`: a request may hold credentials.
 pub struct ChargeQuestion(Vec<(KeyQuestion, i64)>);
 
-/// As `POST /v1/charge` takes it in JSON.
+/// The question, as `POST /v1/charge` takes it in JSON.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChargeQuestionJson {
@@ -37,22 +37,22 @@ struct ChargeJson {
     plan: Option<String>,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     request: Value,
-    /// 0 asks and takes nothing; what is below 0 is given back.
+    /// The number of tokens to take; 0 only asks, and a number below 0 is given back.
     tokens: i64,
 }
 
-/// What came of it.
+/// The result of a question.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChargeAnswer {
-    /// Whether all was taken; nothing was otherwise.
+    /// Whether all charges were made; otherwise none was.
     pub admitted: bool,
     /// The limit that denies for longest.
     pub denied_by: Option<String>,
-    /// After which time it would be admitted; null where it is, and where no wait helps.
+    /// The time after which the charges would be admitted; null if they are, or if no wait helps.
     pub retry_after_seconds: Option<f64>,
-    /// How long to wait before going on, where a limit admits with a wait.
+    /// The time to wait before going on, if a limit admits with a wait.
     pub wait_seconds: f64,
-    /// Where each key stands now.
+    /// The standing of each key now.
     pub charges: Vec<KeyAnswer>,
 }
 
@@ -89,7 +89,7 @@ impl ChargeQuestion {
         Ok(Self(charges.into_iter().map(question).collect::<Result<_, BadKey>>()?))
     }
 
-    /// Charges the keys at `gateway`, or gives back.
+    /// Charges the keys at `gateway`, or gives tokens back.
     pub async fn charge(&self, gateway: &Gateway) -> Result<Result<ChargeAnswer, Unamended>, BadKey> {
         let active = gateway.active.load_full();
         let (ruleset, now) = (&active.ruleset, gateway.clock.now());
@@ -143,8 +143,8 @@ impl ChargeQuestion {
         }))
     }
 
-    /// The charges by the limits and customers of `context`, each with its tokens; none where a limit is on what runs, or a
-    /// key is named by a request, which no line does.
+    /// The charges under the limits and to the customers of `context`, each with its tokens; `None` if a limit counts
+    /// running requests, or if a key is named by a request, which no log line does.
     pub fn charges(&self, context: &KeyContext<'_>) -> Option<Vec<(Charge, i64)>> {
         let charge = |(question, tokens): &(KeyQuestion, i64)| {
             let Named::Parts { key, plan } = &question.named else { return None };
@@ -157,7 +157,7 @@ impl ChargeQuestion {
     }
 }
 
-/// What is taken of the key of `charge`, or asked or given back.
+/// The charge of `tokens` to the key of `charge`; it consumes only if `tokens` is above 0.
 fn charge_of(ruleset: &Ruleset, charge: &Charge, tokens: i64) -> Charge {
     let limit = &ruleset.limits[charge.limit];
     let consumes = tokens > 0;
@@ -166,7 +166,7 @@ fn charge_of(ruleset: &Ruleset, charge: &Charge, tokens: i64) -> Charge {
     Charge { cost: tokens.unsigned_abs().max(1), enforcement, ..charge.clone() }
 }
 
-/// Charges as a line of the access log tells them, without what may be secret.
+/// The charges as a line of the access log shows them, with secret values masked.
 fn logged(found: &[(Found, i64)], ruleset: &Ruleset) -> String {
     let json = |(found, tokens): &(Found, i64)| ChargeJson {
         limit: ruleset.limits[found.charge.limit].name.clone(),

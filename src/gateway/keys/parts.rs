@@ -1,4 +1,4 @@
-//! Keys that are named by their parts.
+//! Finds keys that are named by their parts.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::ruleset::limit::{Limit, PlanTerms};
 use crate::ruleset::overrides::Override;
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 
-/// The key of the limit `id` that has these parts; `plan` where somebody says whose parameters apply.
+/// The key of the limit `id` that has these parts; `plan` is the plan whose parameters apply, if the question names it.
 pub(super) fn find(
     context: &KeyContext<'_>,
     id: LimitId,
@@ -82,14 +82,14 @@ pub(super) fn find(
     Ok(Found { charge, key: key_shown, plan })
 }
 
-/// Whose key it is, where it is a customer's.
+/// The owner of a key, if the key belongs to a customer or a group.
 enum KeyOwner<'a> {
     Customer(Arc<Customer>),
-    /// A group that a file lists, which has the parameters.
+    /// A group that a file lists, whose parameters apply.
     Group(&'a Group),
-    /// Somebody without a credential.
+    /// A caller without a credential.
     Anonymous,
-    /// Somebody whom this gateway does not know by name.
+    /// A customer whose name this gateway does not know.
     Stranger(&'a str),
 }
 
@@ -165,7 +165,7 @@ fn plan_name(ruleset: &Ruleset, plan: PlanId) -> Option<String> {
     ruleset.plans.get(plan.0).cloned()
 }
 
-/// What requests have for a part, as somebody writes it. `Err` says what is wrong.
+/// Reads the value of a part, as an operator writes it. `Err` says what is wrong.
 fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>, String> {
     let network = |address: IpAddr| Value::Address(ruleset.client_address.prefixes.network(address.to_canonical()));
     let bytes = |text: &str| Value::Bytes(Cow::Owned(text.as_bytes().to_vec()));

@@ -1,6 +1,6 @@
-//! How a request went, for those who look at it afterwards: its line of the access log, and its span.
+//! The report on a request that has ended: its line of the access log, and its span.
 //!
-//! Both tell the same. Neither tells a query, a header field or anything else that may be a credential.
+//! Both hold the same data. Neither holds a query, a header field or anything else that may be a credential.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::ruleset::{LimitId, Serves};
 use crate::telemetry::logging::ACCESS;
 use crate::units::Nanos;
 
-/// How much of a path a span tells, in bytes: many wait in memory.
+/// The maximum length of a path in a span, in bytes: many spans wait in memory.
 const LONGEST_PATH: usize = 1024;
 
 /// The methods that OpenTelemetry knows. Clients can make up others.
@@ -32,21 +32,21 @@ const METHODS: [Method; 9] = [
     Method::TRACE,
 ];
 
-/// What became of a request.
+/// The report on a request.
 pub(super) struct Account<'r> {
     context: &'r RequestContext,
     status: u16,
     ended: Nanos,
     outcome: &'static str,
-    /// The limit that is named for the outcome.
+    /// The limit that is reported with the outcome.
     limit: Option<&'r str>,
-    /// The limits that watch and would have denied it.
+    /// The shadow limits that would have denied it.
     shadow_denied: Vec<&'r str>,
     wait: Nanos,
 }
 
 impl<'r> Account<'r> {
-    /// Of a request that was answered with this status, and ended then.
+    /// The report on a request that was answered with `status`, and ended at `ended`.
     pub(super) fn of(context: &'r RequestContext, status: u16, ended: Nanos) -> Self {
         let ruleset = &context.active.ruleset;
         let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();

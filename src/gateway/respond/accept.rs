@@ -1,15 +1,15 @@
-//! Which of several forms of an answer a client likes best (RFC 9110, section 12.5.1).
+//! Chooses the form of a response that the client prefers (RFC 9110, section 12.5.1).
 
 use crate::fields::Fields;
 
-/// A quality that is not given.
+/// The full quality, which a range also has if it names none.
 const FULL: u16 = 1000;
 
-/// The position in `offers` (types like `text/html`) of the one that the request's `Accept` likes best.
+/// The position in `offers` (types like `text/html`) of the one that the request's `Accept` prefers.
 ///
-/// An offer has the quality of the most specific range that it is in. Among equals the one that was asked for more
-/// specifically wins, then the earlier one. Where none is acceptable, or all are, that is the first: an answer that a
-/// client did not ask for tells it more than 406. Parameters of ranges, other than `q`, are passed over.
+/// An offer has the quality of the most specific range that it is in. Among equals the one with the more specific range
+/// wins, then the earlier one. If none is acceptable, or all are equally good, the first one wins: a response in a form that
+/// the client did not ask for tells it more than 406. Parameters of ranges, other than `q`, are ignored.
 pub(super) fn choose(headers: &Fields, offers: &[&str]) -> usize {
     let lines = headers.get_all("accept").filter_map(|line| str::from_utf8(line).ok());
     let ranges: Vec<Range<'_>> = lines.flat_map(elements).filter_map(Range::parse).collect();
@@ -25,12 +25,12 @@ pub(super) fn choose(headers: &Fields, offers: &[&str]) -> usize {
 struct Range<'a> {
     kind: &'a str,
     subtype: &'a str,
-    /// In thousandths.
+    /// The quality in thousandths.
     quality: u16,
 }
 
 impl<'a> Range<'a> {
-    /// `None` for what is no range; the others count all the same.
+    /// Reads a range; `None` if the element is not one. Such an element does not affect the others.
     fn parse(element: &'a str) -> Option<Self> {
         let mut parts = element.split(';').map(str::trim);
         let (kind, subtype) = parts.next()?.split_once('/')?;
@@ -41,7 +41,7 @@ impl<'a> Range<'a> {
         Some(Self { kind, subtype, quality: quality.unwrap_or(Some(FULL))? })
     }
 
-    /// How closely this range fits `offer`: the type itself 2, its kind 1, anything 0; `None` if it does not.
+    /// How closely this range fits `offer`: the type itself is 2, its kind 1, anything 0; `None` if it does not fit.
     fn specificity(&self, offer: &str) -> Option<u8> {
         let (kind, subtype) = offer.split_once('/')?;
         match (self.kind, self.subtype) {
@@ -62,7 +62,7 @@ fn elements(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `0.5` is 500; from 0 to 1 with up to three decimals.
+/// Reads a quality, from 0 to 1 with up to three decimals: `0.5` is 500.
 fn thousandths(text: &str) -> Option<u16> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     if decimals.len() > 3 || !decimals.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! What tollgate itself answers instead of an upstream, and in which words.
+//! The responses that the gateway gives itself, in place of an upstream, and their texts.
 
 use http::StatusCode;
 
@@ -13,10 +13,10 @@ use crate::units::Nanos;
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// What tollgate itself answers instead of an upstream.
+/// A response that the gateway gives itself, in place of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The head is not a request that could be forwarded safely.
+    /// The request is malformed, and cannot be forwarded safely.
     Malformed(&'static str),
     /// The head took too long to arrive.
     HeadTimeout,
@@ -24,64 +24,64 @@ pub enum Answer {
     BodyTimeout,
     /// The body is larger than it may be.
     BodyTooLarge,
-    /// The host is not one for which the client was shown its certificate.
+    /// The certificate that the client was shown is not valid for the host.
     Misdirected,
     /// The target is too long.
     TargetTooLong,
     /// There are too many header bytes or lines.
     HeadTooLarge(&'static str),
-    /// The body is coded in a way that is not understood.
+    /// The body has an unknown transfer coding.
     CodingUnknown,
     /// The method is not served.
     MethodNotAllowed {
-        /// Those that are, as `Allow` lists them.
+        /// The methods that are served, as `Allow` lists them.
         allow: &'static str,
     },
     /// No route matches.
     NoRoute,
-    /// A part of a limit's key is missing: the credential.
+    /// The request lacks the credential that it needs.
     CredentialMissing,
-    /// A part of a limit's key is missing: something else.
+    /// The request lacks another part of a limit's key.
     KeyMissing(String),
-    /// A part of a limit's key is there more than once.
+    /// The request holds a part of a limit's key more than once.
     KeyRepeated(String),
-    /// A part of a limit's key is there and cannot be read.
+    /// The request holds a part of a limit's key that cannot be read.
     KeyUnreadable(String),
-    /// The credential is nobody's.
+    /// The credential is unknown.
     CredentialUnknown,
-    /// The credential is there more than once.
+    /// The request holds its credential more than once.
     CredentialRepeated,
-    /// The token is not good.
+    /// The token is refused.
     TokenRefused(TokenFault),
-    /// The caller is kept out.
+    /// Access rules keep the caller out.
     AccessDenied,
-    /// The credential was good once.
+    /// The credential has expired.
     CredentialExpired,
     /// The customer is suspended.
     Suspended,
-    /// Nobody can tell whose the credential is.
-    DirectoryAway,
-    /// A limit that nodes share cannot be known, and lets nothing pass then.
-    StoreAway,
+    /// The credential cannot be looked up: the directory, or the keys for tokens, are unavailable.
+    DirectoryUnavailable,
+    /// A limit that nodes share cannot be checked, and lets no request pass in this case.
+    StoreUnavailable,
     /// A limit denies.
     Limited,
     /// No node of the upstream is healthy.
     NoNode,
-    /// There are as many requests at the upstream as there may be.
+    /// The upstream has its maximum number of requests.
     UpstreamFull,
-    /// The upstream could not be reached, or broke off before it answered.
+    /// The upstream could not be reached, or ended the connection before it answered.
     UpstreamFailed,
     /// The upstream did not answer in time.
     UpstreamTimeout,
-    /// A fault of tollgate's own.
+    /// The gateway has an internal error.
     Internal,
-    /// A customer asked where it stands: this JSON.
+    /// A customer asked for its usage: this is the JSON.
     Usage(String),
-    /// A browser asked which requests of other sites are allowed.
+    /// A browser sent a preflight: it asks which requests of other sites are allowed.
     Preflight,
 }
 
-/// The causes of answers that are given before any limit is asked.
+/// The causes of responses that are given before any limit is asked.
 pub const BEFORE_LIMITS: [&str; 13] = [
     Answer::Malformed("").cause(),
     Answer::Misdirected.cause(),
@@ -98,7 +98,7 @@ pub const BEFORE_LIMITS: [&str; 13] = [
     Answer::Preflight.cause(),
 ];
 
-/// The causes of answers that refuse a caller: such requests are charged under the limits that ask nothing about callers.
+/// The causes of responses that refuse a caller: such requests are charged under the early limits.
 pub const CALLER_REFUSED: [&str; 11] = [
     Answer::CredentialMissing.cause(),
     Answer::CredentialUnknown.cause(),
@@ -110,7 +110,7 @@ pub const CALLER_REFUSED: [&str; 11] = [
     "key_missing",
     "key_repeated",
     "key_unreadable",
-    Answer::DirectoryAway.cause(),
+    Answer::DirectoryUnavailable.cause(),
 ];
 
 impl Answer {
@@ -137,12 +137,12 @@ impl Answer {
             Self::Internal => 500,
             Self::CodingUnknown => 501,
             Self::UpstreamFailed => 502,
-            Self::NoNode | Self::UpstreamFull | Self::DirectoryAway | Self::StoreAway => 503,
+            Self::NoNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => 503,
             Self::UpstreamTimeout => 504,
         }
     }
 
-    /// A word for logs.
+    /// The cause, in a word for logs.
     pub const fn cause(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed",
@@ -165,8 +165,8 @@ impl Answer {
             Self::AccessDenied => "access_denied",
             Self::CredentialExpired => "credential_expired",
             Self::Suspended => "suspended",
-            Self::DirectoryAway => "directory_away",
-            Self::StoreAway => "store_away",
+            Self::DirectoryUnavailable => "directory_away",
+            Self::StoreUnavailable => "store_away",
             Self::Limited => "limited",
             Self::NoNode => "no_healthy_node",
             Self::UpstreamFull => "upstream_full",
@@ -182,7 +182,7 @@ impl Answer {
     pub(super) const fn problem_type(&self) -> &'static str {
         match self {
             Self::Limited => QUOTA_EXCEEDED,
-            Self::NoNode | Self::UpstreamFull | Self::DirectoryAway | Self::StoreAway => REDUCED_CAPACITY,
+            Self::NoNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => REDUCED_CAPACITY,
             _ => "about:blank",
         }
     }
@@ -190,7 +190,9 @@ impl Answer {
     pub(super) fn title(&self) -> &'static str {
         match self {
             Self::Limited => "Request quota exceeded",
-            Self::NoNode | Self::UpstreamFull | Self::DirectoryAway | Self::StoreAway => "Temporarily reduced capacity",
+            Self::NoNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => {
+                "Temporarily reduced capacity"
+            }
             other => StatusCode::from_u16(other.status())
                 .ok()
                 .and_then(|status| status.canonical_reason())
@@ -212,7 +214,7 @@ impl Answer {
         }
     }
 
-    /// What happened and what to do, for the developer at the other end.
+    /// The problem and the remedy, for the client's developer.
     pub(in crate::gateway) fn detail(&self, context: Option<&RequestContext>) -> String {
         match self {
             Self::Malformed(problem) | Self::HeadTooLarge(problem) => format!("{problem}."),
@@ -236,8 +238,10 @@ impl Answer {
             Self::AccessDenied => "This caller is not let in here.".to_owned(),
             Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
             Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
-            Self::DirectoryAway => "Credentials cannot be looked up at the moment; retry in a second.".to_owned(),
-            Self::StoreAway => "A limit cannot be checked at the moment; retry in a second.".to_owned(),
+            Self::DirectoryUnavailable => {
+                "Credentials cannot be looked up at the moment; retry in a second.".to_owned()
+            }
+            Self::StoreUnavailable => "A limit cannot be checked at the moment; retry in a second.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
                 Some(Outcome::Deny(Denial::Later { retry_after })) if context.is_some_and(|it| it.verdict.banned) => {
                     format!("Too many requests were denied: all are for now. {}", retry_in(retry_after))
@@ -260,14 +264,18 @@ impl Answer {
         }
     }
 
-    /// The status for gRPC clients, who do not read HTTP's (gRPC's own mapping, with 8 for a limit).
+    /// The status for gRPC clients, which do not read that of HTTP (gRPC's own mapping, with 8 for a limit).
     pub(super) const fn grpc_status(&self) -> u16 {
         match self {
             Self::Limited | Self::BodyTooLarge => 8,
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
             Self::NoRoute | Self::MethodNotAllowed { .. } | Self::CodingUnknown => 12,
-            Self::NoNode | Self::UpstreamFull | Self::DirectoryAway | Self::StoreAway | Self::UpstreamFailed => 14,
+            Self::NoNode
+            | Self::UpstreamFull
+            | Self::DirectoryUnavailable
+            | Self::StoreUnavailable
+            | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
             Self::Internal => 13,
             _ => 3,

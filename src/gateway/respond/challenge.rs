@@ -1,4 +1,4 @@
-//! What a client is told about the credential that it needs (RFC 9110, section 11.6.1; RFC 6750, section 3).
+//! The challenge that tells a client which credential it needs (RFC 9110, section 11.6.1; RFC 6750, section 3).
 
 use crate::customers::TokenFault;
 use crate::gateway::request_context::RequestContext;
@@ -29,7 +29,7 @@ pub(super) fn sentence(fault: TokenFault) -> String {
     letters.next().map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str())).unwrap_or_default()
 }
 
-/// The schemes that are asked for. `Bearer` stands for keys in fields of their own too, which have no scheme.
+/// The schemes of the challenge. `Bearer` also stands for keys in fields of their own, which have no scheme.
 pub(super) fn schemes(context: Option<&RequestContext>) -> &'static [&'static str] {
     let sources = context.map_or(&[][..], sources);
     let basic = sources.contains(&CredentialSource::Basic);

@@ -1,7 +1,7 @@
-//! What browsers need before a script of another site may read an answer (the CORS protocol of the Fetch standard).
+//! The fields that let a script of another site read a response (the CORS protocol of the Fetch standard).
 //!
-//! Answers that tollgate itself gives, preflights among them, and the names of its header fields on answers that the
-//! upstream lets other sites read.
+//! The gateway adds them to its own responses, including preflights. On responses that the upstream lets other sites read,
+//! it exposes its own header fields.
 
 use http::{HeaderName, Method};
 
@@ -13,7 +13,7 @@ use crate::ruleset::Origins;
 const ALLOW_ORIGIN: &str = "access-control-allow-origin";
 const EXPOSE_HEADERS: &str = "access-control-expose-headers";
 
-/// Lets the site that asks read an answer of tollgate's own, unless the configuration gave the answer such fields.
+/// Lets scripts of the site that asks read a response of the gateway itself, unless the configuration set such fields.
 /// `request` holds the fields of the request.
 pub(super) fn add_to_answer(fields: &mut Fields, context: &RequestContext, answer: &Answer, request: &Fields) {
     let Some(cors) = &context.active.ruleset.cors else { return };
@@ -40,21 +40,21 @@ pub(super) fn add_to_answer(fields: &mut Fields, context: &RequestContext, answe
     }
 }
 
-/// What a preflight asks for in the field `name`, as far as it is made of words that `is_word` knows.
+/// The elements of the field `name` of a preflight that `is_word` accepts.
 fn asked<'r>(request: &'r Fields, name: &'r str, is_word: impl Fn(&[u8]) -> bool) -> Vec<&'r [u8]> {
     request.elements(name).filter(|word| is_word(word)).collect()
 }
 
-/// Adds to `fields` which of them scripts may read, where the upstream lets other sites read its response, whose fields
-/// are `theirs`. Those from the position `first` on are tollgate's own.
+/// Exposes the gateway's own fields, which are those in `fields` from the position `first` on, to scripts, if the upstream
+/// lets other sites read its response, whose fields are `theirs`.
 pub fn add_exposed(fields: &mut Fields, first: usize, theirs: &Fields, context: &RequestContext) {
     if context.active.ruleset.cors.is_some() && theirs.contains(ALLOW_ORIGIN) {
         expose(fields, first);
     }
 }
 
-/// Names in `fields` those of them that tell a client where it stands and that scripts could not read otherwise, as far as
-/// they stand at the position `first` or behind it.
+/// Exposes fields that tell a client its limits, and that scripts could not read otherwise. Fields before the position
+/// `first` are left out.
 fn expose(fields: &mut Fields, first: usize) {
     let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"retry-after") || fields::is_limit_field(name);
     let names = fields.iter().skip(first).map(|field| field.name).filter(|name| is_told(name));

@@ -1,4 +1,4 @@
-//! The answer to a request over a limit, as the limit and the route set it.
+//! The response to a request over a limit, as the limit and the route configure it.
 
 use http::{HeaderName, HeaderValue};
 
@@ -12,7 +12,7 @@ use crate::template::{DenialContext, Template};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What is set of the answer, and what there is to say in it.
+/// The configured parts of the response, and the data for their texts.
 pub(super) struct Wording<'a> {
     pub(super) set: DeniedAnswer<'a>,
     context: &'a RequestContext,
@@ -20,14 +20,14 @@ pub(super) struct Wording<'a> {
     standing: &'a Standing,
 }
 
-/// A body in place of the usual one.
+/// A body in place of the default one.
 pub(super) struct Worded {
     pub(super) content_type: &'static str,
     pub(super) text: String,
 }
 
 impl<'a> Wording<'a> {
-    /// That of the limit which is reported, and of the route where the limit sets nothing.
+    /// The configured parts of the limit that is reported, and those of the route where the limit configures nothing.
     pub(super) fn of(context: &'a RequestContext) -> Option<Self> {
         let standing = context.verdict.standings.get(context.verdict.tightest?)?;
         let limit = context.active.ruleset.limits.get(standing.limit.0)?;
@@ -35,7 +35,7 @@ impl<'a> Wording<'a> {
         Some(Self { set, context, limit, standing })
     }
 
-    /// The body that is set, of the type that the request likes best; `None` for the usual one.
+    /// The configured body, of the type that the request prefers; `None` for the default one.
     pub(super) fn body(&self, status: u16, request: &Fields) -> Option<Worded> {
         match self.set.body? {
             Body::Text(template) => self.worded(TEXT, template, status),
@@ -46,12 +46,12 @@ impl<'a> Wording<'a> {
         }
     }
 
-    /// Whether the body depends on what the request likes.
+    /// Whether the body depends on the request's preference.
     pub(super) const fn varies(&self) -> bool {
         matches!(self.set.body, Some(Body::Negotiated(_)))
     }
 
-    /// The header fields that are set. One whose value comes out empty or spoilt is left out.
+    /// The configured header fields. A field is left out if its value is empty or not valid.
     pub(super) fn fields(&self, status: u16) -> Vec<(HeaderName, HeaderValue)> {
         let field = |(name, template): &(HeaderName, Template)| {
             let value = self.render(template, status)?;
@@ -94,8 +94,8 @@ impl<'a> Wording<'a> {
     }
 }
 
-/// The body that the request likes best, with its type. Problem+json is always there for those who ask for it, and
-/// stands for JSON where there is none.
+/// The body that the request prefers, with its type. Problem+json is always available to requests that ask for it, and
+/// stands for JSON if no JSON is configured.
 fn negotiated<'b>(bodies: &'b [(ContentType, Template)], request: &Fields) -> Option<(&'static str, &'b Template)> {
     let mut offers: Vec<&str> = bodies.iter().map(|(content_type, _)| content_type.as_str()).collect();
     offers.push(PROBLEM_JSON);

@@ -1,10 +1,10 @@
-//! The header fields that tell clients where they stand, in three dialects.
+//! The header fields that tell clients their limits, in three dialects.
 //!
-//! `ietf` is draft-ietf-httpapi-ratelimit-headers as of its number 08, and the same bytes in 10 and 11: structured-field lists of
-//! all limits, whole seconds.
-//! `ietf_06` is the same draft up to number 06: the tightest limit only, in three fields.
+//! `ietf` is draft-ietf-httpapi-ratelimit-headers from version 08 on, with the same bytes in 10 and 11: structured-field
+//! lists of all limits, whole seconds.
+//! `ietf_06` is the same draft up to version 06: the tightest limit only, in three fields.
 //! `x_ratelimit` is the older convention: the tightest limit only.
-//! `X-RateLimit-Warning` is tollgate's own, of limits with `warn_at`: a structured-field list beside either of them.
+//! `X-RateLimit-Warning` is tollgate's own field, for limits with `warn_at`: a structured-field list beside any dialect.
 
 use sfv::{BareItem, ListEntry, Parser};
 
@@ -24,12 +24,12 @@ const REMAINING: &str = "x-ratelimit-remaining";
 const RESET: &str = "x-ratelimit-reset";
 const WARNING: &str = "x-ratelimit-warning";
 
-/// How many bytes most lists of limits have.
+/// The length of most lists of limits, in bytes.
 const LISTED: usize = 64;
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const LARGEST: u64 = 999_999_999_999_999;
 
-/// Whether a field tells a client where it stands.
+/// Whether a field tells a client its limits.
 pub(super) fn is_limit_field(name: &[u8]) -> bool {
     is_ietf(name) || is_ietf_06(name) || is_x_ratelimit(name) || name.eq_ignore_ascii_case(WARNING.as_bytes())
 }
@@ -46,7 +46,7 @@ fn is_x_ratelimit(name: &[u8]) -> bool {
     [LIMIT, REMAINING, RESET].iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
 }
 
-/// The fields that tell a client where it stands by one verdict. All numbers are as of the charge.
+/// The fields that tell a client its limits, by one verdict. All numbers are as of the charge.
 pub struct LimitFields<'v> {
     ruleset: &'v Ruleset,
     verdict: &'v Verdict,
@@ -57,8 +57,8 @@ pub struct LimitFields<'v> {
 }
 
 impl<'v> LimitFields<'v> {
-    /// The fields for `verdict`; `None` if no limit applied of which clients are told. `theirs` are the fields that an upstream
-    /// sent: its own word stays where it is tighter.
+    /// The fields for `verdict`; `None` if no limit applied that clients are told about. `theirs` are the fields that an
+    /// upstream sent: they stay if they are tighter.
     pub(super) fn new(ruleset: &'v Ruleset, verdict: &'v Verdict, theirs: Option<&Fields>) -> Option<Self> {
         let tightest = verdict.reported()?;
         let Dialects { ietf, ietf_06, x_ratelimit, .. } = ruleset.dialects;
@@ -70,7 +70,7 @@ impl<'v> LimitFields<'v> {
         Some(Self { ruleset, verdict, tightest, ietf, ietf_06, x_ratelimit })
     }
 
-    /// Whether a field with this name that an upstream sent gives way.
+    /// Whether the gateway's fields replace an upstream's field with this name.
     pub fn replaces(&self, name: &[u8]) -> bool {
         (self.ietf && is_ietf(name))
             || (self.ietf_06 && is_ietf_06(name))
@@ -141,7 +141,7 @@ fn write_warnings<'r>(value: &mut Vec<u8>, warnings: impl Iterator<Item = LimitW
     }
 }
 
-/// `;q=20;w=2`; what is counted only where it is not requests: `;q=20;qu="content-bytes";w=2`
+/// `;q=20;w=2`; with a unit if the limit does not count requests: `;q=20;qu="content-bytes";w=2`
 fn write_policy(value: &mut Vec<u8>, limit: &Limit, standing: &Standing) {
     write_parameter(value, b";q=", standing.policy.quota);
     if let Some(unit) = &limit.quota_unit {
@@ -153,7 +153,7 @@ fn write_policy(value: &mut Vec<u8>, limit: &Limit, standing: &Standing) {
     }
 }
 
-/// `;r=3;t=1`: t is the time until more than r can be had.
+/// `;r=3;t=1`: t is the time until more than r tokens are available.
 fn write_standing(value: &mut Vec<u8>, _: &Limit, standing: &Standing) {
     let until_more = match standing.decision {
         Decision::Deny(Denial::Later { retry_after }) => retry_after.max(standing.headroom.until_more),
@@ -165,12 +165,12 @@ fn write_standing(value: &mut Vec<u8>, _: &Limit, standing: &Standing) {
     }
 }
 
-/// The time in which a spent quota is whole again, in seconds, at least 1.
+/// The time in which a used-up quota becomes full again, in seconds, at least 1.
 pub(super) fn window(standing: &Standing) -> Option<u64> {
     standing.policy.window.map(|window| window.secs_ceil().max(1))
 }
 
-/// What is left; where any cost would pass (the next caller pays), the whole quota.
+/// The rest of the quota; the whole quota if the limit admits any cost (the next caller pays for it).
 pub(super) fn remaining(standing: &Standing) -> u64 {
     standing.headroom.remaining.unwrap_or(standing.policy.quota)
 }

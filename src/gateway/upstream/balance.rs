@@ -1,4 +1,4 @@
-//! The choice among instances that may be used. Pure: randomness and the memory of past turns are passed in.
+//! Chooses among the usable instances of an upstream. Pure: randomness and the memory of past turns are passed in.
 
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,12 +17,12 @@ pub(super) struct Candidate<'a> {
     pub(super) weight: u64,
     /// The requests it is working on.
     pub(super) in_flight: u64,
-    /// What it has gained in the turns so far.
+    /// Its current weight in smooth weighted round robin.
     pub(super) turn: &'a AtomicI64,
 }
 
-/// Smooth weighted round robin: every candidate gains its weight each turn, the one with the most goes and pays for all.
-/// Returns a position in `candidates`, as the others do.
+/// Smooth weighted round robin: every candidate gains its weight each turn; the one with the most is chosen, and loses the
+/// weights of all candidates. Returns a position in `candidates`, as the other functions do.
 pub(super) fn round_robin(candidates: &[Candidate<'_>]) -> Option<usize> {
     let weight = |candidate: &Candidate<'_>| i64::try_from(candidate.weight).unwrap_or(i64::MAX);
     for candidate in candidates {
@@ -36,7 +36,7 @@ pub(super) fn round_robin(candidates: &[Candidate<'_>]) -> Option<usize> {
     Some(position)
 }
 
-/// At random, by weight.
+/// A random candidate, by weight.
 pub(super) fn random(candidates: &[Candidate<'_>], random: &mut impl Rng) -> Option<usize> {
     let total: u64 = candidates.iter().map(|candidate| candidate.weight).sum();
     if total == 0 {
@@ -52,7 +52,7 @@ pub(super) fn random(candidates: &[Candidate<'_>], random: &mut impl Rng) -> Opt
     })
 }
 
-/// The least work for its weight, counting this request; at random among equals.
+/// The candidate with the fewest requests for its weight, counting this request; a random one among equals.
 pub(super) fn least_requests(candidates: &[Candidate<'_>], random: &mut impl Rng) -> Option<usize> {
     let load = |candidate: &Candidate<'_>| {
         let work = u128::from(candidate.in_flight) + 1;
@@ -64,8 +64,8 @@ pub(super) fn least_requests(candidates: &[Candidate<'_>], random: &mut impl Rng
     equals.get(random.random_range(0..equals.len())).copied()
 }
 
-/// Weighted rendezvous hashing (Thaler and Ravishankar 1998; logarithmic weights): every candidate draws a number from
-/// the hash and its own name, the highest wins. When one goes, only its own values move.
+/// Weighted rendezvous hashing (Thaler and Ravishankar 1998; logarithmic weights): every candidate draws a number from the
+/// hash and its own name, and the highest one wins. If a candidate is removed, only its own hashes move.
 #[expect(clippy::cast_precision_loss, reason = "a draw needs no more than 53 bits")]
 pub(super) fn rendezvous(candidates: &[Candidate<'_>], hash: LimitKey) -> Option<usize> {
     let draw = |candidate: &Candidate<'_>| {

@@ -1,4 +1,4 @@
-//! What is found out about nodes in the background: addresses of host names, and health.
+//! Watches nodes in the background: resolves their host names, and checks their health.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::panics::{failpoint, restart_on_panic};
 use crate::ruleset::upstream::HealthCheck;
 use crate::units::Nanos;
 
-/// How often host names are resolved, and how long that may take.
+/// How often host names are resolved, and the timeout of a resolution.
 const RESOLVE_EVERY: Nanos = Nanos::from_secs(5);
 /// How often a host name is tried that has no address yet.
 const RETRY_EVERY: Nanos = Nanos::new(250_000_000);
@@ -38,7 +38,7 @@ pub async fn resolve_new(pools: &[Arc<Pool>], patience: Nanos) {
             tasks.spawn(async move {
                 loop {
                     if let Some(addresses) = look_up(&name).await {
-                        // the first ones do not warm up
+                        // the first instances of a node do not warm up
                         return state.resolved(addresses, Nanos::ZERO);
                     }
                     sleep(RETRY_EVERY.to_duration()).await;
@@ -47,11 +47,11 @@ pub async fn resolve_new(pools: &[Arc<Pool>], patience: Nanos) {
         }
     }
     let all = async { while tasks.join_next().await.is_some() {} };
-    // The watch goes on looking for those that are not there in time.
+    // `watch` goes on resolving the nodes that have no address by then
     drop(timeout(patience.to_duration(), all).await);
 }
 
-/// At least one address.
+/// The addresses of a host name; `None` if there are none, or none in time.
 async fn look_up(name: &str) -> Option<Vec<SocketAddr>> {
     let found = timeout(RESOLVE_EVERY.to_duration(), tokio::net::lookup_host(name)).await;
     let addresses: Vec<SocketAddr> = found.ok()?.ok()?.collect();
@@ -74,7 +74,7 @@ async fn watch_node(pool: Arc<Pool>, node: usize, clock: Arc<dyn Clock>) {
                 state.resolved(addresses, clock.now());
                 failing = false;
             }
-            // the addresses that it had stay
+            // the node keeps its earlier addresses
             None if !failing => {
                 let upstream = &pool.upstream.name;
                 tracing::warn!(upstream, node = name, "cannot resolve the node's host name; it is tried again");
@@ -96,7 +96,7 @@ struct Checks {
 }
 
 impl Checks {
-    /// Checks the instances that the node has now, and no others.
+    /// Begins to check the node's new instances, and ends the checks of those that are gone.
     fn follow(&mut self, pool: &Arc<Pool>, node: usize, clock: &Arc<dyn Clock>) {
         let Some(check) = &pool.upstream.health_check else { return };
         let instances = pool.nodes[node].instances();
@@ -124,7 +124,7 @@ impl Checks {
     }
 }
 
-/// Asks an instance for its health at intervals, and marks it after enough answers of the same kind in a row.
+/// Probes an instance at intervals, and marks it healthy or unhealthy after enough equal results in a row.
 async fn check_health(
     pool: Arc<Pool>,
     node: usize,

@@ -1,4 +1,4 @@
-//! A node of an upstream, and its instances: one for each address that its host name stands for.
+//! A node of an upstream, and its instances: one for each address that its host name resolves to.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,36 +9,36 @@ use arc_swap::{ArcSwap, Guard};
 use super::outlier::OutlierState;
 use crate::units::Nanos;
 
-/// How long an instance is left alone after a connection to it failed, as long as there are others.
+/// How long an instance is ejected after a connection to it failed; it is used all the same if there are no others.
 const EJECTION: Nanos = Nanos::from_secs(1);
 
-/// Where an instance listens.
+/// The address that an instance listens at.
 pub use crate::http::upstream::Address as NodeAddress;
 
-/// What is known of one node.
+/// The state of one node.
 #[derive(Debug)]
 pub(super) struct NodeState {
-    /// One, unless the node is written as a host name: then one for each address, and none before it is resolved.
+    /// One instance; for a host name one for each address, and none before the name is resolved.
     instances: ArcSwap<Vec<Arc<Instance>>>,
 }
 
-/// What is known of one address of a node.
+/// The state of one address of a node.
 #[derive(Debug)]
 pub struct Instance {
-    /// Where to connect to.
+    /// The address to connect to.
     pub address: NodeAddress,
     name: String,
     healthy: AtomicBool,
-    /// When the instance began to warm up; 0 if it does not.
+    /// When the instance began to warm up; 0 if it does not warm up.
     healthy_since: AtomicU64,
     ejected_until: AtomicU64,
     pub(super) outlier: OutlierState,
     in_flight: Arc<AtomicU64>,
-    /// What it has gained in smooth weighted round robin.
+    /// The instance's current weight in smooth weighted round robin.
     pub(super) turn: AtomicI64,
 }
 
-/// The address of a node that is written like this; `None` of a host name.
+/// The address of a node that is configured as `written`; `None` for a host name.
 pub(super) fn address_of(written: &str) -> Option<NodeAddress> {
     match written.strip_prefix("unix:") {
         Some(path) => Some(NodeAddress::Unix(path.into())),
@@ -49,7 +49,7 @@ pub(super) fn address_of(written: &str) -> Option<NodeAddress> {
 // === impl NodeState ===
 
 impl NodeState {
-    /// A node that is written like this; its instances are healthy.
+    /// Creates a node that is configured as `written`; its instances are healthy.
     pub(super) fn new(written: &str) -> Self {
         let instance = address_of(written).map(|address| Arc::new(Instance::new(address, None)));
         Self { instances: ArcSwap::from_pointee(instance.into_iter().collect()) }
@@ -67,8 +67,8 @@ impl NodeState {
         self.instances.load()
     }
 
-    /// The host name stands for these addresses now. What is known of those that stay is kept; one that comes later than
-    /// others warms up.
+    /// Sets the addresses that the host name resolves to now. Instances whose address stays keep their state; an instance
+    /// that is added later than the first ones warms up.
     pub(super) fn resolved(&self, mut addresses: Vec<SocketAddr>, now: Nanos) {
         addresses.sort_unstable();
         addresses.dedup();
@@ -122,7 +122,7 @@ impl Instance {
         self.healthy.load(Ordering::Relaxed)
     }
 
-    /// Says whether that is news.
+    /// Marks the instance as healthy or unhealthy. Returns whether that is a change.
     pub(super) fn set_health(&self, healthy: bool, now: Nanos) -> bool {
         let is_news = self.healthy.swap(healthy, Ordering::Relaxed) != healthy;
         if is_news && healthy {
@@ -131,7 +131,7 @@ impl Instance {
         is_news
     }
 
-    /// A connection could not be made. Says whether that is news.
+    /// Ejects the instance after a failed connection. Returns whether it was not ejected before.
     pub(in crate::gateway) fn eject(&self, now: Nanos) -> bool {
         let before = self.ejected_until.swap(now.saturating_add(EJECTION).get(), Ordering::Relaxed);
         before <= now.get()

@@ -1,22 +1,22 @@
-//! Which instances are left alone because their requests fail.
+//! Ejects the instances whose requests fail (outlier detection).
 //!
-//! All workers share what is known of an instance without a lock: each number is changed alone, and an ejection belongs to the
-//! worker that writes its end.
+//! All workers share the state of an instance without a lock: each number changes on its own, and the worker that writes the
+//! end of an ejection is the one that makes it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::ruleset::upstream::Ejection;
 use crate::units::Nanos;
 
-/// The most times that the time of an ejection grows.
+/// The largest factor by which ejections in a row become longer.
 const MOST_TIMES: u32 = 10;
 
-/// What is known of an instance's failures.
+/// The failures and ejections of an instance.
 #[derive(Debug, Default)]
 pub(super) struct OutlierState {
-    /// In a row.
+    /// Failed requests in a row.
     failures: AtomicU32,
-    /// In a row, without a time of good answers as long as the first of them.
+    /// Ejections in a row: a success resets the number if the last ejection ended at least as long ago as a first one lasts.
     ejections: AtomicU32,
     until: AtomicU64,
 }
@@ -26,7 +26,7 @@ impl OutlierState {
         self.until.load(Ordering::Relaxed) > now.get()
     }
 
-    /// A request was answered well.
+    /// Notes that a request was answered well.
     pub(super) fn succeeded(&self, rule: Ejection, now: Nanos) {
         // written only where it changes: all workers read it
         if self.failures.load(Ordering::Relaxed) > 0 {
@@ -39,8 +39,8 @@ impl OutlierState {
         }
     }
 
-    /// A request failed: for how long the instance is left alone from now on, if it is. `is_within` says, once it is marked,
-    /// whether no more are left alone than may be.
+    /// Notes that a request failed. Returns the duration of the ejection, if this ejects the instance. `is_within` says,
+    /// after the instance is marked, whether no more instances are ejected than allowed.
     pub(super) fn failed(&self, rule: Ejection, now: Nanos, is_within: impl FnOnce() -> bool) -> Option<Nanos> {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let before = self.until.load(Ordering::Relaxed);
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(fail(now), [None; 3], "those that were on their way");
         now = now.saturating_add(Nanos::from_secs(10));
         assert!(!state.is_ejected(now));
-        // those count, too
+        // the failures during the ejection count, too
         assert_eq!(state.failed(RULE, now, || true), Some(Nanos::from_secs(20)));
         now = now.saturating_add(Nanos::from_secs(21));
         state.succeeded(RULE, now);

@@ -1,4 +1,4 @@
-//! How many requests are at an upstream at the same time, and those that wait until one of them has ended.
+//! Bounds the requests that are at an upstream at the same time; others may wait until one of them has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::units::Nanos;
 
-/// The places for requests at an upstream. Whoever waited longest gets the one that becomes free.
+/// The places for requests at an upstream. A place that becomes free goes to the request that has waited longest.
 #[derive(Debug)]
 pub struct Room {
     places: Arc<Semaphore>,
@@ -20,11 +20,11 @@ pub struct Room {
 #[derive(Debug)]
 struct Size {
     places: usize,
-    /// How many of the places that are taken go when they are free: there were more of them before.
+    /// The number of occupied places that are removed when they become free, because the room has shrunk.
     surplus: usize,
 }
 
-/// A place at an upstream; given back when dropped.
+/// A request's place at an upstream; given back when dropped.
 #[derive(Debug)]
 pub struct RoomPlace {
     room: Arc<Room>,
@@ -32,14 +32,14 @@ pub struct RoomPlace {
 }
 
 impl Room {
-    /// Room for `max` requests.
+    /// Creates room for `max` requests.
     pub fn new(max: u64) -> Arc<Self> {
         let places = places(max);
         let size = Mutex::new(Size { places, surplus: 0 });
         Arc::new(Self { places: Arc::new(Semaphore::new(places)), waiting: AtomicU64::new(0), size })
     }
 
-    /// From here on there is room for `max`. Who has a place keeps it, and who waits goes on to wait.
+    /// Changes the room to `max` places. Requests that have a place keep it, and waiting requests go on waiting.
     pub fn resize(&self, max: u64) {
         let (mut size, places) = (self.size.lock(), places(max));
         let more = places.saturating_sub(size.places);
@@ -51,14 +51,14 @@ impl Room {
         size.places = places;
     }
 
-    /// Takes a place, if one is free and nobody waits for it.
+    /// Takes a place, if one is free and no request waits for it.
     pub fn enter(self: &Arc<Self>) -> Option<RoomPlace> {
         let permit = Arc::clone(&self.places).try_acquire_owned().ok()?;
         Some(RoomPlace { room: Arc::clone(self), permit: Some(permit) })
     }
 
-    /// Takes a place as soon as there is one, within `patience`; `None` where there is none until then, or `max_waiting` wait
-    /// already.
+    /// Takes a place as soon as one is free. `None` if no place becomes free within `patience`, or if `max_waiting` requests
+    /// are already waiting for one.
     pub async fn wait(self: &Arc<Self>, max_waiting: u64, patience: Nanos) -> Option<RoomPlace> {
         let one_more = |waiting: u64| waiting.checked_add(1).filter(|waiting| *waiting <= max_waiting);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
@@ -67,7 +67,7 @@ impl Room {
         Some(RoomPlace { room: Arc::clone(self), permit: Some(permit) })
     }
 
-    /// How many wait.
+    /// The number of waiting requests.
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -77,7 +77,7 @@ fn places(max: u64) -> usize {
     usize::try_from(max).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
 }
 
-/// One that waits, until this is dropped.
+/// A waiting request, which is counted until this is dropped.
 struct Waits<'a>(&'a Room);
 
 impl Drop for Waits<'_> {
@@ -136,7 +136,7 @@ mod tests {
         room.resize(1);
         held.truncate(2);
         assert_eq!(free(&room), 0);
-        // one of those that were to go may stay
+        // one of the surplus places stays
         room.resize(2);
         assert_eq!(free(&room), 0);
         held.truncate(1);

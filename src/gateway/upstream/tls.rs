@@ -1,4 +1,4 @@
-//! How TLS is spoken to the nodes of an upstream.
+//! The TLS settings for connections to the nodes of an upstream.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use crate::http::upstream::TlsTerms;
 use crate::tls::TlsClient;
 
-/// How TLS is spoken to the nodes of an upstream. Two are the same if they are made of the same files and name.
+/// The TLS settings for connections to the nodes of an upstream. Two are equal if they are made of the same files and name.
 pub struct TlsConnector {
     http1: Arc<TlsClient>,
     http2: Arc<TlsClient>,
-    /// The name that certificates have to be for, where it is not that of the node.
+    /// The name that certificates have to be valid for, if it is not the node's own.
     name: Option<String>,
     files: u128,
 }
 
 impl TlsConnector {
-    /// As `client` does it, which is made of `files`.
+    /// Creates the settings of `client`; `files` identifies the files that it is made of.
     pub fn new(client: TlsClient, name: Option<String>, files: u128) -> Self {
         let speaking = |protocol: &[u8]| {
             let mut client = client.clone();
@@ -26,7 +26,7 @@ impl TlsConnector {
         Self { http1: speaking(b"http/1.1"), http2: speaking(b"h2"), name, files }
     }
 
-    /// On which terms the node that is written as `node` is spoken to.
+    /// The TLS settings for a connection to the node that is configured as `node`.
     pub(super) fn terms(&self, node: &str, http2: bool) -> TlsTerms {
         let host = node.rsplit_once(':').map_or(node, |(host, _)| host);
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

@@ -131,7 +131,7 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
 }
 
 proptest! {
-    /// A line is read after others as it is read alone, and read at all exactly if it is JSON.
+    /// The reader reads a line after other lines as it reads the line alone, and accepts exactly the lines that are JSON.
     #[test]
     fn a_reader_that_was_used_reads_like_a_new_one(
         values in prop::collection::vec((json(), json(), 0..200_usize), 1..8),

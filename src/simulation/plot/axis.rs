@@ -1,4 +1,4 @@
-//! Units that keep the numbers at an axis short.
+//! Units that keep the numbers on an axis short.
 
 use crate::units::Nanos;
 
@@ -27,7 +27,7 @@ impl Unit {
         *UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0])
     }
 
-    /// The unit per which `highest` (per second) is a number of at least 1, a second or longer.
+    /// The shortest unit, from a second on, for which `highest` (a number per second) is at least 1 per unit.
     pub(super) fn for_rate(highest: f64) -> Self {
         let fits = |unit: &&Self| highest * unit.nanos / UNITS[3].nanos >= 1.0;
         *UNITS[3..].iter().find(fits).unwrap_or(&UNITS[6])
@@ -38,7 +38,7 @@ impl Unit {
         time.to_f64() / self.nanos
     }
 
-    /// A number per second, per this unit.
+    /// A number per second as a number per this unit.
     pub(super) fn per(self, per_second: f64) -> f64 {
         per_second * self.nanos / UNITS[3].nanos
     }
@@ -55,7 +55,7 @@ impl ToF64 for Nanos {
     }
 }
 
-/// A number at an axis, without needless digits.
+/// A number on an axis, without needless digits.
 pub(super) fn label(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),

@@ -24,19 +24,19 @@ const GRID: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
 const COLUMNS_PER_ROW: usize = 4;
 const MOST_BINS: usize = 150;
 const PANEL: u32 = 190;
-/// Above a panel, and above one with a legend of its own.
+/// The space above a panel, and above a panel with a legend of its own.
 const GAP: u32 = 8;
 const LEGEND: u32 = 24;
-/// For the numbers at the y axis.
+/// The space for the numbers on the y axis.
 const Y_LABELS: u32 = 58;
 
-/// Where things go, and on what scales.
+/// The arrangement of the picture, and the scales of its axes.
 pub(super) struct Layout {
     columns: usize,
     rows: usize,
     headings: Vec<Heading>,
     bins: Vec<(Nanos, Vec<Bin>)>,
-    /// Of the traffic, which is the same in all columns.
+    /// The start of the traffic, which is the same in all columns.
     start: Nanos,
     time: Axis,
     traffic: Axis,
@@ -44,7 +44,7 @@ pub(super) struct Layout {
     level: Option<f64>,
 }
 
-/// A panel of a time that requests take.
+/// A panel for a time that requests take: waits or latencies.
 struct TimePanel {
     title: &'static str,
     color: RGBColor,
@@ -52,7 +52,7 @@ struct TimePanel {
     of: fn(&Bin) -> Option<Nanos>,
 }
 
-/// A unit, and the end of the axis in it.
+/// An axis: its unit, and its end in that unit.
 #[derive(Clone, Copy)]
 struct Axis {
     unit: Unit,
@@ -102,7 +102,7 @@ impl Layout {
         })
     }
 
-    /// In pixels.
+    /// The size in pixels.
     pub(super) fn size(&self) -> (u32, u32) {
         let (columns, rows) = (whole(self.columns), whole(self.rows));
         (columns * column_width(self.columns), rows * self.row_height())
@@ -117,7 +117,7 @@ impl Layout {
         self.header() + whole(self.panels()) * PANEL + MARGIN
     }
 
-    /// How many lie above each other in every column.
+    /// The number of panels in every column.
     fn panels(&self) -> usize {
         1 + self.times.len() + usize::from(self.level.is_some())
     }
@@ -131,7 +131,7 @@ const fn column_width(in_a_row: usize) -> u32 {
     }
 }
 
-/// Everything.
+/// Draws the whole picture.
 pub(super) fn picture(root: &Area<'_>, layout: &Layout, columns: &[Column]) -> Result<(), DrawError> {
     root.fill(&WHITE)?;
     let cells = root.split_evenly((layout.rows, layout.columns));
@@ -163,7 +163,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// One line through all bins; bins alike make one step.
+    /// One line through all bins; neighbouring bins with equal values make one step.
     fn of(&self, value: impl Fn(&Bin) -> f64) -> Vec<(f64, f64)> {
         self.runs(|bin| Some(value(bin))).into_iter().flatten().collect()
     }
@@ -248,7 +248,8 @@ fn level(area: &Area<'_>, layout: &Layout, end: f64, column: &Column, steps: &St
     Ok(())
 }
 
-/// An empty panel with `top` pixels above it, whose y axis ends at `end`; the x axis of the `last` panel of a column has a title.
+/// An empty panel with `top` pixels above it, whose y axis ends at `end`. The x axis has a title only in the `last` panel
+/// of a column.
 fn chart<'a, 's>(
     area: &'a Area<'s>,
     layout: &Layout,

@@ -1,4 +1,4 @@
-//! What stands above a column: its title, its words and what the colours mean.
+//! The heading of a column: its title, its words and the legend of the colours.
 
 use plotters::element::{Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -13,14 +13,14 @@ const MOST_LINES: usize = 3;
 const LINE: u32 = 18;
 const ONE_LINE: u32 = 70;
 
-/// A title and words as they fit.
+/// A title and words, shortened and wrapped to fit.
 pub(super) struct Heading {
     title: String,
     title_size: u32,
     words: Vec<String>,
 }
 
-/// How something looks in the picture.
+/// The mark of an entry in a legend.
 #[derive(Clone, Copy)]
 pub(super) enum Mark {
     Area(RGBColor),
@@ -64,7 +64,7 @@ impl Heading {
     }
 }
 
-/// Samples with their names, from left to right.
+/// Draws samples with their names, from left to right.
 pub(super) fn legend(area: &Area<'_>, (mut x, y): (i32, i32), entries: &[(&str, Mark)]) -> Result<(), DrawError> {
     let (half, thin, sample) = (pixels(5), pixels(1), pixels(16));
     for (name, mark) in entries {
@@ -92,13 +92,13 @@ pub(super) fn legend(area: &Area<'_>, (mut x, y): (i32, i32), entries: &[(&str, 
     Ok(())
 }
 
-/// An estimate in pixels, with some room for wide letters.
+/// An estimate of a text's length in pixels, with some room for wide letters.
 fn length(text: &str, size: u32) -> u32 {
     const PERCENT_OF_SIZE: u32 = 42;
     u32::try_from(text.chars().count()).unwrap_or(u32::MAX).saturating_mul(size * PERCENT_OF_SIZE) / 100
 }
 
-/// Lines that fit, broken between words; what is too much for the last one is cut.
+/// Lines that fit, broken between words; the last line is cut if it is too long.
 fn wrapped(text: &str, fits: impl Fn(&str) -> bool) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {

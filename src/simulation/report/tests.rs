@@ -55,18 +55,18 @@ fn the_worst_window_is_half_open_and_of_one_key() {
 
 #[test]
 fn waits_are_of_all_admitted_requests_by_nearest_rank() {
-    // Of 4 at once, one leaves at once, the others after 1, 2 and 3 s.
+    // Of 4 requests at once, one passes at once, the others after 1, 2 and 3 s.
     let report = report(queue(1, 9, Nanos::from_secs(60), None), None, None, "t_ns,key\n0,a\n0,a\n0,a\n0,a\n");
     assert_eq!((report.delayed, report.most_waiting), (3, 3));
     assert_eq!(report.waits, Quantiles { p50: Nanos::SECOND, p99: Nanos::from_secs(3), max: Nanos::from_secs(3) });
-    // What waits passes later, and counts in a window then.
+    // Delayed requests pass later, and count in the window of that time.
     assert_eq!(report.worst_window.map(|worst| worst.tokens), Some(4));
 }
 
 #[test]
 fn an_abuser_is_throttled_once_the_burst_is_spent() {
     let abuse = |per_second, burst, factor| report(gcra(per_second, burst), None, Some(factor), "t_ns,key\n").abuse;
-    // Of 20 at 2 times 10/s: the n-th request, from 0 on, comes after n/20 s, in which n/2 tokens came back.
+    // Burst 20, at 2 times 10/s: the n-th request, from 0 on, comes after n/20 s, in which n/2 tokens came back.
     let expected = Abuse { factor: 2.0, admitted: 39, throttled_after: Some(Nanos::new(1_950_000_000)) };
     assert_eq!(abuse(10, 20, 2.0), Some(expected));
     let expected = Abuse { factor: 1.5, admitted: 58, throttled_after: Some(Nanos::new(3_866_666_666)) };

@@ -109,7 +109,7 @@ fn an_adaptive_limit_shrinks_where_the_upstream_is_slower_than_its_best() {
         let all: Vec<_> = (0..20_000).map(|number| (number * 200_000, 0, 1)).collect();
         decisions(&mut run, &all).iter().filter(|decision| !decision.is_admitted()).count()
     };
-    // 5000 a second, each 10 ms long: 50 at once are enough, and 20 are not.
+    // 5000 requests a second of 10 ms each: 50 at the same time are enough, and 20 servers are not.
     assert!(denied(None) < 2000, "{}", denied(None));
     assert!(denied(NonZeroUsize::new(20)) > 8000, "{}", denied(NonZeroUsize::new(20)));
 }

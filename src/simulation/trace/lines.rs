@@ -1,7 +1,7 @@
-//! A CSV line by line, each line with its true number.
+//! Reads a CSV line by line, each line with its number in the file.
 //!
-//! A field does not go on over the end of a line: no trace needs that, and a quote that is not closed would swallow
-//! all rows after it in silence.
+//! A field cannot contain a line end: no trace needs that, and a quote that is not closed would silently take in all
+//! rows after it.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -11,7 +11,7 @@ use super::TraceError;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Lines that are being read.
+/// The reader of a trace's lines.
 pub(super) struct TraceLines<R> {
     input: BufReader<R>,
     text: Vec<u8>,
@@ -60,12 +60,12 @@ impl<R: Read> TraceLines<R> {
     }
 }
 
-/// The line ends within quotes, which were opened in this field, counted from 1.
+/// A line ends within quotes, which begin in this field, counted from 1.
 struct OpenQuote {
     field: usize,
 }
 
-/// Splits at commas. A field that begins with a quote ends its quoted part with the next one that is not doubled.
+/// Splits a line at commas. The quoted part of a field ends with the next quote that is not doubled.
 fn split(line: &[u8], record: &mut ByteRecord, field: &mut Vec<u8>) -> Result<(), OpenQuote> {
     record.clear();
     let mut rest = line;

@@ -1,4 +1,4 @@
-//! Values for things that come each with every plan.
+//! Values for each combination of a row (a limit, or a limit of a route) and a plan.
 
 use std::sync::OnceLock;
 
@@ -6,15 +6,15 @@ use prometheus::core::{Metric, MetricVec, MetricVecBuilder};
 
 use crate::ruleset::PlanId;
 
-/// Values for things that come each with every plan, made when they are first asked for.
+/// Values for each combination of a row and a plan, made when they are first asked for.
 #[derive(Debug)]
 pub(super) struct Grid<T> {
-    /// The number of plans, and one for no plan.
+    /// The number of plans, plus one for no plan.
     plans: usize,
     rows: Vec<OnceLock<Row<T>>>,
 }
 
-/// The last value is that for no plan.
+/// The last value is the value for no plan.
 type Row<T> = Box<[OnceLock<T>]>;
 
 impl<T> Grid<T> {
@@ -22,7 +22,7 @@ impl<T> Grid<T> {
         Self { plans, rows: (0..rows).map(|_| OnceLock::new()).collect() }
     }
 
-    /// How many values there may be.
+    /// The most values that there may be.
     pub(super) fn len(&self) -> usize {
         self.rows.len().saturating_mul(self.plans)
     }
@@ -36,7 +36,7 @@ impl<T> Grid<T> {
         Some(value.get_or_init(make))
     }
 
-    /// The values that were made, each with its row and the position of its plan; none comes behind the last plan.
+    /// The values that were made, each with its row and the position of its plan; no plan has the position after the last.
     pub(super) fn made(&self) -> impl Iterator<Item = (usize, usize, &T)> {
         let rows = self.rows.iter().enumerate().filter_map(|(number, row)| Some((number, row.get()?)));
         rows.flat_map(|(number, row)| {
@@ -45,7 +45,7 @@ impl<T> Grid<T> {
     }
 }
 
-/// A metric whose series is there from when it is first asked for.
+/// A metric whose series is created when it is first asked for.
 pub(super) struct LazyMetric<M> {
     make: Box<dyn Fn() -> M + Send + Sync>,
     made: OnceLock<M>,
@@ -58,7 +58,7 @@ impl<M: Metric> LazyMetric<M> {
         Self { make: Box::new(move || of.with_label_values(&labels)), made: OnceLock::new() }
     }
 
-    /// The same, whose series is there from the start where that is `expected`.
+    /// The same metric, with its series created at once if it is `expected`.
     pub(super) fn expected(self, expected: bool) -> Self {
         if expected {
             self.get();
@@ -66,7 +66,7 @@ impl<M: Metric> LazyMetric<M> {
         self
     }
 
-    /// It, if it was asked for.
+    /// The metric, if its series was created.
     pub(super) fn made(&self) -> Option<&M> {
         self.made.get()
     }

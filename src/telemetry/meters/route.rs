@@ -1,4 +1,4 @@
-//! What requests of one route count on.
+//! The meters that requests of one route count on.
 
 use std::sync::OnceLock;
 
@@ -16,21 +16,21 @@ use crate::units::Nanos;
 /// The classes of status codes, as labels.
 const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What is counted for one route.
+/// The meters of one route.
 #[derive(Debug)]
 pub struct RouteMeters {
     name: String,
     telemetry: Telemetry,
-    /// Of the first status code that was met; the others follow it.
+    /// The counter of the first status code that occurred; it links to the others.
     codes: OnceLock<Box<CodeCounter>>,
     durations: [OnceLock<HotHistogram>; 5],
     in_flight: HotGauge,
-    /// By position among the route's limits, and plan.
+    /// The outcomes by the limit's position among the route's limits, and by plan.
     outcomes: Grid<Outcomes>,
 }
 
-/// How often a status code was answered. A list, because there are few codes, which are read by every request and added
-/// to rarely.
+/// How often responses had a status code. A linked list, because there are few codes: every request reads them, and few
+/// requests add one.
 #[derive(Debug)]
 struct CodeCounter {
     code: u16,
@@ -38,16 +38,16 @@ struct CodeCounter {
     next: OnceLock<Box<Self>>,
 }
 
-/// What a limit made of the requests of one route and plan.
+/// The outcomes of one route's and plan's requests under a limit.
 #[derive(Debug)]
 pub(super) struct Outcomes {
     admitted: HotCounter,
     delayed: LazyMetric<HotCounter>,
-    /// What is over the limit: denied, or what is done instead.
+    /// Requests over the limit: denied, or diverted, marked or let pass by a shadow limit.
     over: HotCounter,
-    /// What is denied because the key is banned.
+    /// Requests that are denied because the key is banned.
     banned: LazyMetric<HotCounter>,
-    /// What is exempt from it.
+    /// Requests that are exempt from the limit.
     pub(super) bypassed: LazyMetric<HotCounter>,
     error_admitted: LazyMetric<HotCounter>,
     pub(super) error_denied: LazyMetric<HotCounter>,
@@ -84,7 +84,7 @@ impl RouteMeters {
         self.duration(class).observe(duration.as_secs_f64());
     }
 
-    /// What every route has, be it a good one.
+    /// Creates the series of 2xx durations: every route that works has one.
     pub(super) fn prepare_duration(&self) {
         self.duration(1);
     }
@@ -94,7 +94,7 @@ impl RouteMeters {
         self.durations[class].get_or_init(make)
     }
 
-    /// A request was answered with `code` by the connection, before anything was known of it.
+    /// Counts a response with `code`, without its duration.
     pub fn count(&self, code: u16) {
         let mut place = &self.codes;
         loop {
@@ -110,12 +110,12 @@ impl RouteMeters {
         }
     }
 
-    /// Its name.
+    /// The route's name.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Each status that was answered, and how often.
+    /// Passes each status and its number of responses to `each`.
     pub(super) fn each_answer(&self, mut each: impl FnMut(u16, u64)) {
         let mut place = &self.codes;
         while let Some(at) = place.get() {
@@ -124,14 +124,15 @@ impl RouteMeters {
         }
     }
 
-    /// What each limit made of requests, by its place and the position of their plan.
+    /// Passes the outcomes under each limit to `each`, with the limit's place and the position of the plan.
     pub(super) fn each_outcome(&self, mut each: impl FnMut(usize, usize, RequestTotals)) {
         for (place, plan, outcomes) in self.outcomes.made() {
             each(place, plan, outcomes.counts());
         }
     }
 
-    /// For the limit at `place`, and `plan`; both also by their names.
+    /// The outcomes for the limit at `place` and for `plan`, whose labels come from `limit` and `plan_name`; `None` for a
+    /// candidate.
     pub(super) fn outcomes(
         &self,
         limit: &Label,
@@ -175,7 +176,7 @@ impl Outcomes {
         }
     }
 
-    /// Counts what a verdict says by this limit; `reported` of a denial: by no other.
+    /// Counts a verdict under this limit. A denial counts only under the limit that is `reported`.
     pub(super) fn count(&self, verdict: &Verdict, decision: Decision, charge: &Charge, reported: bool) {
         match (verdict.outcome, decision) {
             (Outcome::Admit { .. }, _) if charge.taken == Taken::FailedOpen => self.error_admitted.get().inc(),

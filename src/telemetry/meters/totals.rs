@@ -1,14 +1,14 @@
-//! What was counted so far, read off the meters for those who look at rates.
+//! The totals of the meters so far, from which rates are computed.
 
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::Limit;
 use crate::telemetry::meters::Meters;
 use crate::telemetry::names::NO_PLAN;
 
-/// Requests, by what became of them.
+/// The number of requests by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTotals {
-    /// Answered, whatever the answer.
+    /// Answered, with any status.
     pub answered: u64,
     /// Answered with 5xx.
     pub failed: u64,
@@ -16,27 +16,27 @@ pub struct RequestTotals {
     pub admitted: u64,
     /// Admitted after a wait.
     pub delayed: u64,
-    /// Over the limit: denied, or what is done instead.
+    /// Over the limit: denied, or diverted, marked or let pass by a shadow limit.
     pub over: u64,
     /// Exempt.
     pub bypassed: u64,
-    /// Admitted or denied because nobody could tell.
+    /// Admitted or denied because the limit's decision could not be known.
     pub unknown: u64,
 }
 
-/// Something that is counted, and its number so far.
+/// A counter's total so far.
 #[derive(Clone, Copy, Debug)]
 pub enum Total<'m> {
-    /// The answers of a route with one status.
+    /// The responses of a route with one status.
     Answers {
         /// The route's name.
         route: &'m str,
         /// The status.
         code: u16,
-        /// How many.
+        /// The number of responses.
         count: u64,
     },
-    /// What a limit made of the requests of one route and plan.
+    /// The outcomes of one route's and plan's requests under a limit.
     Outcomes {
         /// The route's name.
         route: &'m str,
@@ -44,21 +44,21 @@ pub enum Total<'m> {
         limit: &'m str,
         /// The plan's name.
         plan: &'m str,
-        /// Whether what is over it is denied.
+        /// Whether the limit denies requests over it.
         denies: bool,
-        /// How many.
+        /// The number of requests by outcome.
         counts: RequestTotals,
     },
 }
 
 impl RequestTotals {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.each(other, u64::saturating_add)
     }
 
-    /// What came to it since it was `before`.
+    /// The increase since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         self.each(before, u64::saturating_sub)
@@ -84,7 +84,7 @@ impl RequestTotals {
 }
 
 impl Meters {
-    /// Everything that was counted under `ruleset`, whose meters these are.
+    /// Passes all totals to `each`; `ruleset` is the ruleset of these meters.
     pub fn totals(&self, ruleset: &Ruleset, mut each: impl FnMut(Total<'_>)) {
         self.no_route.each_answer(|code, count| each(Total::Answers { route: self.no_route.name(), code, count }));
         for (route, meters) in ruleset.matcher.all().iter().zip(&self.routes) {

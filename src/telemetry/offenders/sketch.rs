@@ -1,13 +1,13 @@
 //! Space-Saving (Metwally, Agrawal, El Abbadi: Efficient computation of frequent and top-k elements in data streams, 2005).
 //!
-//! With m counters, of n events: a key's counter is never below its true number, and above it by its error at most; no
-//! error is more than n/m; every key with more than n/m events has a counter. A key without a counter takes over the least
-//! one, number included. Counters are few, so they are looked through one by one.
+//! With m counters and n events: a key's counter is never below its true number, and above it by its error at most; no
+//! error is more than n/m; every key with more than n/m events has a counter. A key without a counter takes over the
+//! lowest counter, with its number. Counters are few, so a linear search finds them.
 
 /// The most frequent keys of a stream, each with a name `N`.
 #[derive(Clone, Debug)]
 pub struct Sketch<N> {
-    /// What is looked through lies together: keys and numbers of the counters.
+    /// The keys and numbers of the counters have vectors of their own, because `add` searches them.
     keys: Vec<u128>,
     counts: Vec<u64>,
     rest: Vec<(N, u64)>,
@@ -15,26 +15,26 @@ pub struct Sketch<N> {
     events: u64,
 }
 
-/// One key.
+/// A key and its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter<'a, N> {
-    /// Which.
+    /// The key.
     pub key: u128,
     /// Its name.
     pub name: &'a N,
-    /// Its events, at most.
+    /// The number of its events, at most.
     pub count: u64,
-    /// By how much that may be too high.
+    /// By how much `count` may be too high.
     pub error: u64,
 }
 
 impl<N> Sketch<N> {
-    /// With at most this many counters, at least one.
+    /// A sketch with at most `most` counters, which must be at least 1.
     pub const fn new(most: usize) -> Self {
         Self { keys: Vec::new(), counts: Vec::new(), rest: Vec::new(), most, events: 0 }
     }
 
-    /// One more event of `key`; `name` is asked where it has no counter.
+    /// Counts an event of `key`; calls `name` only if the key has no counter.
     pub fn add(&mut self, key: u128, name: impl FnOnce() -> N) {
         self.events = self.events.saturating_add(1);
         if let Some(position) = self.keys.iter().position(|known| *known == key) {
@@ -50,12 +50,12 @@ impl<N> Sketch<N> {
         }
     }
 
-    /// All events.
+    /// The number of all events.
     pub const fn events(&self) -> u64 {
         self.events
     }
 
-    /// How many events a key may have had that has no counter.
+    /// The most events that a key without a counter may have had.
     pub fn floor(&self) -> u64 {
         if self.keys.len() < self.most { 0 } else { self.least().map_or(0, |(_, least)| least) }
     }
