@@ -2,7 +2,7 @@
 //!
 //! An algorithm is a pure function `(parameters, state, cost, now) -> (decision, new state)`: no clock, no I/O, no
 //! locks, no randomness. The type that implements [`Core`] holds the checked parameters of one limit; the state of
-//! one key is a small value that belongs to whoever stores it. `None` is the state of a key never seen before.
+//! one key is a small value that the store owns. `None` is the state of a key never seen before.
 //!
 //! To add an algorithm: write its file, and add its line to [`for_each_algorithm!`](crate::for_each_algorithm).
 
@@ -74,8 +74,8 @@ macro_rules! for_each_algorithm {
     };
 }
 
-/// One limiting algorithm: its name, its parameters and its words. Its [`Core`] decides; several algorithms may have the
-/// same one.
+/// One limiting algorithm: its name, its parameters and its description. Its [`Core`] decides; several algorithms may have
+/// the same one.
 pub trait Algorithm: 'static {
     /// The name in the configuration.
     const NAME: &'static str;
@@ -85,7 +85,7 @@ pub trait Algorithm: 'static {
     /// The checked parameters of one limit.
     type Core: Core;
 
-    /// The parameters, checked. Every rule that a user can break ends in an [`InvalidParameter`] that says what to write.
+    /// Checks the parameters. Every mistake of a user gives an [`InvalidParameter`] that says what to write.
     fn build(arguments: &Arguments) -> Result<Self::Core, InvalidParameter> {
         arguments.check(Self::PARAMETERS)?;
         Self::from_arguments(arguments)
@@ -95,7 +95,7 @@ pub trait Algorithm: 'static {
     /// [`Algorithm::PARAMETERS`] declares, and this function checks how they go together.
     fn from_arguments(arguments: &Arguments) -> Result<Self::Core, InvalidParameter>;
 
-    /// Arguments of which [`Algorithm::build`] makes these parameters again.
+    /// Arguments from which [`Algorithm::build`] makes these parameters again.
     fn arguments(rule: &Self::Core) -> Arguments;
 
     /// The limit in plain words: `20 at once, then one every 100ms`.
@@ -111,8 +111,8 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// Whether a request holds its tokens until it ends (see [`Core::complete`]).
     const HOLDS: bool = false;
 
-    /// The state of one key. Its size is the memory that a key costs (plus nine bytes and a third of key and parameter number). Its
-    /// serialized form is written to disk: another one needs another version of the snapshots.
+    /// The state of one key. A key takes its size plus 9⅓ bytes of memory, for the key and the index of its parameters. The
+    /// serialized form is written to disk: a change of it needs a new version of the snapshots.
     ///
     /// The default fills the place of a state while a decision about that state runs. Nothing reads it.
     type State: Clone + Default + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
@@ -125,60 +125,60 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
         false
     }
 
-    /// Whether a denial is remembered too.
+    /// Whether denied requests count in the state too.
     fn denials_count(&self) -> bool {
         false
     }
 
-    /// Takes back `cost` of what one request was charged, as if that much had never been asked for, as far as the
-    /// rule allows: never admits more than if it had not been charged.
+    /// Refunds `cost` of the charge of one request, as if the request had cost that much less, as far as the rule
+    /// allows. The key never admits more than if that much had not been charged.
     ///
-    /// `full_at` is when the key was going to be whole again as seen right after the charge: the time of the charge
-    /// plus [`Headroom::until_full`] then. It tells which window the charge was counted in, and how much of it time
-    /// has made good since: without it, a charge that a full bucket has long forgotten would be paid out again.
+    /// `full_at` is the time at which the key was going to be full again, as seen right after the charge: the time of
+    /// the charge plus [`Headroom::until_full`] then. It identifies the window of the charge, and tells how much time
+    /// has refilled since: without it, a charge that a bucket has refilled long ago would be refunded again.
     fn refund(&self, state: Self::State, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Self::State>;
 
-    /// Charges `cost` whatever the limit says: of a cost that was not known when the request was admitted, or of one
-    /// that was denied and counts. Where the same request would have been admitted, this leaves the same state;
-    /// otherwise the key owes. It is whole again at the latest after three times the window of its
-    /// [`Core::policy`], the longest wait and [`LONGEST_DEBT`], unless an algorithm says something else. What is
-    /// held while a request runs cannot be owed: nothing changes where [`Core::HOLDS`].
+    /// Charges `cost` whatever the limit says: for a cost that was not known when the request was admitted, or for a
+    /// denied request that counts. Where the request would have been admitted, the state is the same as after its
+    /// admission; otherwise the key is in debt. It is full again at the latest after three times the window of its
+    /// [`Core::policy`] plus the longest wait plus [`LONGEST_DEBT`], unless an algorithm says something else. A slot
+    /// that is held while a request runs cannot be owed: nothing changes where [`Core::HOLDS`].
     fn debit(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State>;
 
-    /// A request that was admitted with `cost` has ended; only called where [`Core::HOLDS`].
+    /// The state after the end of a request that was admitted with `cost`; only called where [`Core::HOLDS`].
     fn complete(&self, state: Self::State, _cost: Cost, _end: Completion, _now: Nanos) -> Option<Self::State> {
         Some(state)
     }
 
-    /// A request that runs already holds `cost` here too, whatever the limit says; only called where
+    /// The state after a request that runs already takes `cost` here too, whatever the limit says; only called where
     /// [`Core::HOLDS`].
     fn hold(&self, state: Option<Self::State>, _cost: Cost) -> Option<Self::State> {
         state
     }
 
-    /// Where the key stands.
+    /// The key's headroom.
     fn headroom(&self, state: Option<&Self::State>, now: Nanos) -> Headroom;
 
     /// When the state can be evicted.
     fn idle(&self, state: &Self::State) -> Idle;
 
-    /// The state under these parameters of a key that was counted under `old` until now: what was used stays used.
+    /// The state under these parameters of a key that was counted under `old` until now: used tokens stay used.
     fn migrate_state(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
-    /// One state in place of two that were counted of the same key in two places, neither of them as good as new:
-    /// commutative, idempotent, and at no time from their last charges on more generous than either.
+    /// One state in place of two that were counted for the same key in two places, neither of them as good as fresh:
+    /// commutative, idempotent, and after their last charges never more generous than either.
     fn merge(&self, one: Self::State, other: Self::State) -> Self::State;
 
     /// The same state on a clock that is ahead by `by`: every time in it moves. Never admits more than before.
     fn shift(&self, state: Self::State, by: ClockOffset) -> Self::State;
 
-    /// How far the time that this rule goes by is ahead of the steady time, where the wall clock is ahead by `wall`: it is
-    /// not, but for windows that begin and end when the wall clock says so.
+    /// How far this rule's time is ahead of the steady time, where the wall clock is ahead by `wall`: zero, except for
+    /// windows that begin and end by the wall clock.
     fn own_offset(&self, _wall: ClockOffset) -> ClockOffset {
         ClockOffset::ZERO
     }
 
-    /// The state where the wall clock may have been set back: `now` is the time that this rule goes by.
+    /// The state after the wall clock may have been set back; `now` is this rule's time.
     fn after_step_back(&self, state: Self::State, _now: Nanos) -> Self::State {
         state
     }
@@ -194,27 +194,27 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The numbers for the headers.
     fn policy(&self) -> Policy;
 
-    /// This family of rules as the script in Redis has it (see [`SharedForm`]); none where it cannot be shared.
+    /// The Lua code of this family of rules in the script for Redis (see [`SharedForm`]); empty where it cannot be shared.
     const SCRIPT: &'static str = "";
 
-    /// The rule as the script takes it. A slot of a request in flight lapses `slot_lifetime` after it was taken or renewed.
+    /// The rule in the script's form. A slot of a request in flight expires `slot_lifetime` after it was taken or renewed.
     ///
     /// Errors: there is no shared form. The text gives the reason and the remedy, and is read after the algorithm's name.
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
         Err("cannot be shared; use it with `mode: sticky`".to_owned())
     }
 
-    /// A state as the script writes it; `None` where it does not read like one.
+    /// Reads a state as the script writes it; `None` where the words are no state.
     fn read_shared(&self, _words: &mut Words<'_>) -> Option<Self::State> {
         None
     }
 
-    /// A state, to be said to a Redis that may have forgotten it. `None` where that has no use for it.
+    /// A state in the script's form, for a Redis that may have lost it; `None` where the script has no use for it.
     fn hint(&self, _state: &Self::State) -> Option<String> {
         None
     }
 
-    /// The calendar whose units are counted in.
+    /// The calendar of the rule's windows, if they follow one.
     fn calendar(&self) -> Option<&Calendar> {
         None
     }

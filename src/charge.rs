@@ -14,19 +14,19 @@ pub struct Charge {
     pub limit: usize,
     /// The parameters that apply.
     pub rule: RuleRef,
-    /// Which bucket.
+    /// The bucket.
     pub key: LimitKey,
-    /// What buckets have in common that are kept together, where states are spread over several servers.
+    /// The buckets with the same tag are kept on one server, where states are spread over several servers.
     pub tag: LimitKey,
     /// How many tokens.
     pub cost: Cost,
-    /// How many have to be left for others once they are taken.
+    /// How many tokens have to be left for other plans after the charge.
     pub floor: Cost,
     /// Whether the limit enforces its decision, and when it consumes tokens.
     pub enforcement: Enforcement,
-    /// Where it was charged. The store notes it, to correct the charge in the same place.
+    /// Where it was charged. The store sets this, to correct the charge in the same place.
     pub taken: Taken,
-    /// The slot that the request holds while it runs, where gateways divide keys. The store notes it too.
+    /// The slot that the request holds while it runs, where gateways divide keys. The store sets this too.
     pub slot: Option<Slot>,
 }
 
@@ -35,17 +35,17 @@ pub struct Charge {
 pub struct Slot {
     /// The process that the request goes through.
     pub process: u64,
-    /// Its number there, which is never used again.
+    /// The slot's number in that process, which is never reused.
     pub number: u64,
 }
 
 impl Charge {
-    /// A charge that is taken nowhere yet, of a bucket that is kept wherever it falls.
+    /// A charge that no store has taken yet, of a bucket that shares its tag with no other one.
     pub const fn new(limit: usize, rule: RuleRef, key: LimitKey, cost: Cost, enforcement: Enforcement) -> Self {
         Self { limit, rule, key, tag: key, cost, floor: 0, enforcement, taken: Taken::AsUsual, slot: None }
     }
 
-    /// How many tokens an admitted request takes when it comes.
+    /// How many tokens an admitted request takes on its arrival.
     pub const fn taken_cost(&self) -> Cost {
         if self.enforcement.consumes { self.cost } else { 0 }
     }
@@ -57,62 +57,62 @@ pub enum Taken {
     /// Where the limit's states are kept.
     #[default]
     AsUsual,
-    /// There too, when it was this time here and that time there.
+    /// Where the limit's states are kept, by another clock than this gateway's.
     Elsewhere {
-        /// As the charge was made with.
+        /// The time of the charge on this gateway's clock.
         here: Nanos,
-        /// As its states know it.
+        /// The same time on the clock of the states.
         there: Nanos,
     },
-    /// There too, by what this node counts of it, when it was this time here and that time there.
+    /// Where the limit's states are kept, through the count that this node keeps and synchronises.
     Counted {
-        /// As the charge was made with.
+        /// The time of the charge on this gateway's clock.
         here: Nanos,
-        /// As its states know it.
+        /// The same time on the clock of the states.
         there: Nanos,
-        /// How many tokens each token was, of which this node had only a share.
+        /// How many tokens the charge took for each token, because this node had only a share of them.
         times: u64,
     },
-    /// There too, as the slot of this number.
+    /// Where the limit's states are kept, as the slot of this number.
     Slot(u64),
-    /// From tokens that this node had taken ahead, when it was this time here and that time there.
+    /// From a lease: tokens that this node had taken ahead.
     Lease {
-        /// As the charge was made with.
+        /// The time of the charge on this gateway's clock.
         here: Nanos,
-        /// As its states know it.
+        /// The same time on the clock of the states.
         there: Nanos,
-        /// When those tokens lapse, by which they are known.
+        /// When the lease expires; this time identifies the lease.
         lapses: Nanos,
     },
     /// From a bucket of this node's own, because Redis was unavailable.
     Fallback {
-        /// Which bucket.
+        /// The bucket.
         key: LimitKey,
-        /// How many tokens each token is there, of which every node has only a share.
+        /// How many tokens the charge took for each token, because every node has only a share of them.
         times: u64,
         /// When the tokens that this node has to reconcile were going to be refilled, at this node's part of the rate and at
         /// the whole rate, by Redis's clock.
-        made_good: [Nanos; 2],
+        refill_times: [Nanos; 2],
     },
     /// At the gateway that owns its key.
     Owner {
-        /// Which one, by a number of this process's.
+        /// The owner, by a number that this process gave it.
         node: u32,
-        /// When it was charged, as this gateway has it.
+        /// The time of the charge on this gateway's clock.
         here: Nanos,
-        /// The same as that one has it.
+        /// The same time on the owner's clock.
         there: Nanos,
     },
     /// Nowhere: the request passed because Redis was unavailable.
     FailedOpen,
 }
 
-/// The parameters that a charge goes by.
+/// A reference to the parameters of a charge's limit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RuleRef {
-    /// Those at this position among the limit's, which are the same for all customers of a plan.
+    /// The parameters at this position in the limit's list, which are the same for all customers of a plan.
     Listed(usize),
-    /// Those of one customer.
+    /// The parameters of one customer, one group or one request.
     Own(Arc<Rule>),
 }
 
@@ -124,31 +124,31 @@ pub struct Enforcement {
     pub enforces: bool,
     /// Whether an admitted request takes its tokens; otherwise the limit is only asked whether it would admit it.
     pub consumes: bool,
-    /// Whether a denied request takes its tokens too, below what there is.
+    /// Whether a denied request takes its tokens too, even where the bucket has too few.
     pub counts_denied: bool,
 }
 
 impl Enforcement {
-    /// Denies what is over the limit, and takes tokens from what is not.
+    /// Denies requests over the limit, and takes tokens for the others.
     pub const USUAL: Self = Self { enforces: true, consumes: true, counts_denied: false };
-    /// Asks what would become of a request, and changes nothing.
+    /// Asks for the decision on a request, and changes nothing.
     pub const ASKS: Self = Self { enforces: false, consumes: false, counts_denied: false };
 }
 
-/// What came of a batch of charges, in its order. Most requests are under few limits.
+/// The results of a batch of charges, in its order. Most requests are under few limits.
 pub type AllCharged = smallvec::SmallVec<[Charged; 2]>;
 
-/// What came of a charge.
+/// The result of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Charged {
-    /// What this limit says of the request. If any limit of the request denies, none has been charged.
+    /// This limit's decision on the request. If any limit of the request denies, none has been charged.
     pub decision: Decision,
-    /// Where the key stands afterwards.
+    /// The key's headroom afterwards.
     pub headroom: Headroom,
 }
 
 impl Charged {
-    /// The same as it looks when `time` has passed.
+    /// The same result after `time` has passed.
     pub fn after(self, time: Nanos) -> Self {
         let decision = match self.decision {
             Decision::Admit { wait } => Decision::Admit { wait: wait.saturating_sub(time) },
@@ -165,7 +165,7 @@ impl Charged {
 /// Which nodes a limit's states belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Each node keeps its own.
+    /// Each node keeps states of its own.
     #[default]
     Sticky,
     /// All nodes share them.
@@ -178,7 +178,7 @@ impl Mode {
         matches!(self, Self::Shared(_))
     }
 
-    /// What happens to requests while Redis is unavailable, if nodes share the states.
+    /// How the limit treats requests while Redis is unavailable, if nodes share the states.
     pub const fn on_store_down(self) -> Option<OnStoreDown> {
         match self {
             Self::Sticky => None,
@@ -190,30 +190,30 @@ impl Mode {
 /// How nodes share states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sharing {
-    /// How exactly.
+    /// How exact the shared limit is.
     pub consistency: Consistency,
-    /// What happens to requests while Redis is unavailable.
+    /// How the limit treats requests while Redis is unavailable.
     pub on_store_down: OnStoreDown,
 }
 
-/// How exactly a shared limit is kept. A(w) is what all nodes together admit in a time w, B what they may at once, r the rate.
+/// How exact a shared limit is. A(w) is what all nodes together admit in a time w, B the burst, r the rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {
     /// Redis decides every request: A(w) is at most B + r w.
     #[default]
     Exact,
-    /// Nodes lease tokens and spend them in memory: A(w) is at most B + r w and the tokens that nodes hold. `strict` lowers B
-    /// by as many.
+    /// Nodes lease tokens and spend them in memory: A(w) is at most B + r w plus the tokens that nodes hold.
+    /// `strict` lowers B by as many.
     Leased {
-        /// Whether B is lowered by what nodes may hold.
+        /// Whether B is lowered by the tokens that nodes may hold.
         strict: bool,
     },
-    /// Nodes decide by themselves and synchronise their counts: A(w) is at most B + r w and what the other nodes admit between
-    /// two synchronisations.
+    /// Nodes decide by themselves and synchronise their counts: A(w) is at most B + r w plus what the other nodes
+    /// admit between two synchronisations.
     Eventual,
 }
 
-/// What happens to requests while Redis is unavailable.
+/// How a limit treats requests while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreDown {
     /// Every node enforces its part of the limit.
@@ -221,20 +221,20 @@ pub enum OnStoreDown {
     Divide,
     /// Every node enforces the limit by itself.
     Local,
-    /// They pass.
+    /// All requests pass.
     Allow,
-    /// They are refused with a 503: the gateway cannot know whether the limit admits them.
+    /// All requests are refused with a 503: the gateway cannot know whether the limit admits them.
     Deny,
 }
 
-/// Where a batch was decided: of several places the furthest.
+/// The place where a batch was decided; the furthest one if there are several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DecisionSource {
     /// In memory.
     Local,
     /// In memory, by a cached denial of Redis or of the key's owner.
     DenialCache,
-    /// In memory, from tokens that were taken ahead.
+    /// In memory, from a lease: tokens that were taken ahead.
     Lease,
     /// By the gateway that owns the key.
     Owner,
@@ -245,10 +245,10 @@ pub enum DecisionSource {
 }
 
 impl DecisionSource {
-    /// All.
+    /// All sources.
     pub const ALL: [Self; 6] = [Self::Local, Self::DenialCache, Self::Lease, Self::Owner, Self::Store, Self::Fallback];
 
-    /// A word for metrics.
+    /// The label value in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Local => "local",

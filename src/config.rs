@@ -289,7 +289,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let customers = customers::read(top, &plans, &levels, (store.as_ref(), has_proxies));
     let (limit_names, limits) = limits::read(top, (&plans, &levels), Some(&upstream_names), scope);
     let webhook = webhook::read(top, &upstream_names);
-    let usage_events = usage_events::Around {
+    let usage_events = usage_events::UsageEventsContext {
         upstreams: &upstream_names,
         plans: &plans,
         limits: &limit_names,
@@ -303,7 +303,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let cors = top.get_with("cors", access::cors);
     let (cors, forwards_preflights) = cors.map(Option::unzip).unzip();
     let bypass = Bypass { preflights: forwards_preflights.flatten().unwrap_or(false), ..bypass.unwrap_or_default() };
-    let around = routes::Around {
+    let context = routes::RouteContext {
         needs,
         upstreams: &upstream_names,
         limits: &limit_names,
@@ -311,7 +311,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         bypass: &bypass,
         has_cors: top.has("cors"),
     };
-    let mut routes = routes::read(top, &around);
+    let mut routes = routes::read(top, &context);
     let domains = domains::read(top, &limit_names, &limits, &routes, needs.domains);
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);

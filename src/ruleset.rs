@@ -1,6 +1,6 @@
-//! The compiled, immutable form of the configuration: what a request meets.
+//! The compiled, immutable form of the configuration, by which the gateway decides about requests.
 //!
-//! Knows nothing of YAML, of the proxy or of time. Names are resolved to indices here, so that a request resolves none.
+//! It knows nothing of YAML, the proxy or time. Indices stand in place of names, so that no request looks up a name.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -63,81 +63,81 @@ pub struct Ruleset {
     pub matcher: Matcher,
     /// Indexed by [`LimitId`].
     pub limits: Vec<Limit>,
-    /// What the rate limit service is asked by, by the names of the domains.
+    /// The domains of the rate limit service, by name.
     pub domains: HashMap<String, Domain>,
     /// The names of the plans, indexed by [`PlanId`].
     pub plans: Vec<String>,
     /// Indexed by [`UpstreamId`].
     pub upstreams: Vec<Upstream>,
-    /// How many connections there may be.
+    /// The bounds on the number of connections.
     pub connections: ConnectionBounds,
-    /// Whose word about the client's address is believed.
+    /// How the gateway finds the client's address.
     pub client_address: ClientAddress,
-    /// Who is calling; absent where the configuration names no customers.
+    /// How the gateway identifies customers; `None` where the configuration names none.
     pub customers: Option<CustomerRules>,
-    /// Who is let in, whatever the route.
+    /// The callers that are allowed or denied on every route.
     pub access: Access,
-    /// Which sites may read tollgate's own answers; none where the configuration does not say.
+    /// The sites whose scripts may read tollgate's own responses; `None` where the configuration does not set them.
     pub cors: Option<Cors>,
-    /// The path at which customers see where they stand; absent where they do not.
+    /// The path at which customers read their own usage; `None` where there is no such path.
     pub usage: Option<String>,
-    /// Who is told of keys that have reached a mark of `warn_at`, if anybody.
+    /// The receiver of messages about keys that have reached a mark of `warn_at`, if configured.
     pub webhook: Option<Webhook>,
-    /// Who is sent what customers use, if anybody.
+    /// The receiver of usage events, if configured.
     pub usage_events: Option<UsageEvents>,
-    /// Who is sent spans of requests, if anybody.
+    /// The collector of request spans, if configured.
     pub traces: Option<Traces>,
-    /// The response headers that tell where a client stands.
+    /// The response headers that tell clients their quota and what is left.
     pub dialects: Dialects,
-    /// The request headers in which upstreams are told of limits that mark: what clients write there is taken away.
+    /// The request headers in which limits mark requests for upstreams. The gateway removes them from what clients send.
     pub marks: Vec<HeaderName>,
-    /// What is written about each request.
+    /// How many requests are written to the access log.
     pub access_log: AccessLog,
-    /// How large a request's head may be.
+    /// The bounds on a request's head.
     pub request_head: HeadLimits,
-    /// How a request's body may come in.
+    /// The rules for a request's body.
     pub request_body: BodyRules,
 }
 
-/// Who is told of what happens here.
+/// The receiver of webhook messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
-    /// Where its receiver is.
+    /// The receiver's upstream.
     pub upstream: UpstreamId,
-    /// The target of the requests that tell it.
+    /// The target of the requests that deliver messages.
     pub path: String,
-    /// How long a message is tried to be delivered.
+    /// How long the gateway tries to deliver a message.
     pub keep: Nanos,
 }
 
-/// Who is sent what customers use.
+/// The receiver of usage events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageEvents {
-    /// Where the receiver is.
+    /// The receiver's upstream.
     pub upstream: UpstreamId,
-    /// The target of the requests that tell it.
+    /// The target of the requests that deliver events.
     pub path: String,
-    /// The names of the limits whose usage is told, by [`LimitId`].
+    /// The names of the limits, by [`LimitId`]; `None` for a limit whose usage is not reported.
     pub limits: Vec<Option<Arc<str>>>,
     /// The names of the plans, by [`PlanId`].
     pub plans: Vec<Arc<str>>,
 }
 
-/// Who is sent spans of requests, and of which.
+/// The collector of request spans, and which requests get a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traces {
-    /// Where the collector is.
+    /// The collector's upstream.
     pub upstream: UpstreamId,
-    /// The target of the requests that send them.
+    /// The target of the requests that deliver spans.
     pub path: String,
-    /// The share of the requests that have a span, of those for which no trusted proxy has decided.
+    /// The share of requests that get a span, among those for which no trusted proxy has decided that already.
     pub sample: Share,
-    /// How many spans may wait until they are sent.
+    /// The most spans that may wait to be sent.
     pub max_spans: usize,
 }
 
 impl Ruleset {
-    /// The name of the upstream of `route`; of several with their weights.
+    /// The name of the upstream of `route`; for a split, all names with their weights.
     pub fn upstream_name(&self, route: &Route) -> Option<String> {
         let name = |upstream: UpstreamId| self.upstreams.get(upstream.0).map(|upstream| upstream.name.as_str());
         let Some(split) = &route.split else { return route.upstream.and_then(name).map(str::to_owned) };
@@ -159,13 +159,13 @@ impl Ruleset {
 /// How the client's address is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
-    /// What these write about clients is believed.
+    /// The proxies whose header about the client's address is trusted.
     pub trusted_proxies: Peers,
-    /// Where they write it.
+    /// The header field in which they write the address.
     pub header: AddressHeader,
-    /// The client is so many hops away, counted from the one that the peer wrote; `None` is the first that is not trusted.
+    /// The position of the client's address, counted from the one that the peer wrote; `None` for the first untrusted one.
     pub hops: Option<NonZeroUsize>,
-    /// Clients are counted by their networks.
+    /// The prefix lengths of the networks by which limits count clients.
     pub prefixes: Prefixes,
 }
 
@@ -175,14 +175,14 @@ pub enum AddressHeader {
     /// `X-Forwarded-For`, a list to which every proxy adds.
     #[default]
     XForwardedFor,
-    /// `Forwarded`, the same as RFC 7239 has it.
+    /// `Forwarded`, the same kind of list (RFC 7239).
     Forwarded,
     /// A field that holds one address.
     Single(HeaderName),
 }
 
 impl AddressHeader {
-    /// Its name.
+    /// The name of the field.
     pub fn name(&self) -> &str {
         match self {
             Self::XForwardedFor => "x-forwarded-for",
@@ -204,26 +204,26 @@ impl Default for ClientAddress {
 }
 
 impl ClientAddress {
-    /// Whether `peer` is a trusted proxy; `None` is one without an address.
+    /// Whether `peer` is a trusted proxy; `None` is a peer without an address.
     pub fn is_trusted(&self, peer: Option<IpAddr>) -> bool {
         self.trusted_proxies.contains(peer)
     }
 }
 
-/// How a caller becomes a customer.
+/// How the gateway identifies the customer of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomerRules {
-    /// Where a credential may be, tried in order.
+    /// The places where a credential may be, tried in order.
     pub identify: Vec<CredentialSource>,
     /// The plan of callers without a credential; they are told apart by their address.
     pub anonymous: Option<PlanId>,
-    /// What becomes of a credential that nobody knows.
+    /// How the gateway treats a credential that is not in the directory.
     pub unknown: UnknownCredential,
-    /// Where a trusted proxy says which plan a caller has, if it does.
+    /// The header field in which a trusted proxy names the caller's plan, if configured.
     pub plan_from: Option<PlanHeader>,
 }
 
-/// A header field in which a trusted proxy says which plan a caller has. It goes before what the directory says.
+/// A header field in which a trusted proxy names the caller's plan. It takes precedence over the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanHeader {
     /// The field.
@@ -233,7 +233,7 @@ pub struct PlanHeader {
 }
 
 impl CustomerRules {
-    /// What tokens are held to, if there are any.
+    /// The rules for JSON Web Tokens, if the gateway accepts any.
     pub fn jwt(&self) -> Option<&JwtRules> {
         self.identify.iter().find_map(|source| match source {
             CredentialSource::Jwt(rules) => Some(&**rules),
@@ -242,39 +242,39 @@ impl CustomerRules {
     }
 }
 
-/// What becomes of a credential that is not in the directory.
+/// How the gateway treats a credential that is not in the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownCredential {
-    /// 401.
+    /// The gateway answers 401.
     Deny,
-    /// As if there had been none.
+    /// The request counts as one without a credential.
     Anonymous,
 }
 
-/// Which header fields tell clients where they stand.
+/// The response header fields that tell clients their quota and what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialects {
     /// `RateLimit-Policy` and `RateLimit`.
     pub ietf: bool,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset` of the draft's numbers up to 06.
     pub ietf_06: bool,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, and how the last is counted.
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, with the unit of the last one.
     pub x_ratelimit: Option<Reset>,
-    /// By how much `Retry-After` is spread, so that clients do not all come back at once.
+    /// The random time that is added to `Retry-After`, so that clients do not all retry at once.
     pub retry_after_jitter: Option<Jitter>,
 }
 
-/// The most that is added to a time.
+/// The most random time that is added to a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Jitter {
-    /// This share of it.
+    /// This share of the time.
     Share(Share),
-    /// This much.
+    /// This much, whatever the time.
     Time(Nanos),
 }
 
 impl Jitter {
-    /// `time` with a part of the most added: `roll` of 2^32.
+    /// `time` plus `roll` / 2^32 of the most that may be added.
     pub fn spread(self, time: Nanos, roll: u32) -> Nanos {
         let most = match self {
             Self::Share(share) => share.of(time.get()),
@@ -291,7 +291,7 @@ impl Default for Dialects {
     }
 }
 
-/// What `X-RateLimit-Reset` counts.
+/// The unit of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
     /// Seconds from now.
@@ -321,23 +321,23 @@ pub struct HeadLimits {
     pub max_header: usize,
     /// All header lines together.
     pub max_headers_total: usize,
-    /// How many header lines.
+    /// The most header lines.
     pub max_headers: usize,
     /// How long the head may take to arrive.
     pub timeout: Nanos,
 }
 
-/// Whether requests lose fields of this name when they come in: to servers of the CGI kind it is another one, with hyphens.
+/// Whether the gateway drops this field from requests. Servers in the style of CGI take `_` in a name for `-`.
 pub fn is_dropped(field: &HeaderName) -> bool {
     field.as_str().contains('_')
 }
 
-/// How a request's body may come in.
+/// The rules for a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyRules {
-    /// How slowly; absent where that does not matter.
+    /// The minimum rate at which it has to arrive; `None` for any rate.
     pub min_rate: Option<MinBodyRate>,
-    /// How much is held back of one that limits go by, in bytes.
+    /// The most bytes of a body that the gateway holds back while limits depend on its content.
     pub max_held: usize,
 }
 
@@ -347,17 +347,17 @@ impl Default for BodyRules {
     }
 }
 
-/// How slowly a request's body may come in, while the gateway waits for it.
+/// The minimum rate at which a request's body has to arrive while the gateway waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinBodyRate {
-    /// What has to come in the long run.
+    /// The rate in the long run.
     pub bytes_per_second: NonZeroU64,
-    /// How far behind that a client may fall; the longest pause.
+    /// The time by which a client may fall behind that rate; also the longest pause.
     pub grace: Nanos,
 }
 
 impl MinBodyRate {
-    /// How long `bytes` take at the least rate, rounded down.
+    /// The time that `bytes` take at the minimum rate, rounded down.
     pub fn time_for(self, bytes: usize) -> Nanos {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let time = u128::from(bytes).saturating_mul(u128::from(Nanos::SECOND.get()));
@@ -368,20 +368,20 @@ impl MinBodyRate {
 
 impl Default for MinBodyRate {
     fn default() -> Self {
-        // no link that works at all is slower, and who sends as little keeps a connection for little
+        // every working link is faster, and a client that sends at this rate still holds a connection at little cost
         const HUNDRED: NonZeroU64 = NonZeroU64::MIN.saturating_add(99);
         Self { bytes_per_second: HUNDRED, grace: Nanos::from_secs(20) }
     }
 }
 
-/// How many connections there may be at once.
+/// The bounds on the number of connections at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionBounds {
-    /// In all; `None` for as many as there are descriptors for.
+    /// The most connections in total; `None` for as many as there are file descriptors for.
     pub most: Option<usize>,
-    /// Of one client, as limits count clients; `None` for any number.
+    /// The most connections of one client, as limits count clients; `None` for any number.
     pub per_client: Option<usize>,
-    /// How long one may be without a request between two of them.
+    /// How long a connection may be idle between two requests.
     pub idle: Nanos,
 }
 

@@ -44,7 +44,7 @@ use self::listen::Listening;
 use self::reload::{Origin, Parts, Reloader};
 use self::senders::{SenderSettings, Senders};
 use self::shutdown::{ExitMode, SignalTargets};
-use self::socket::{Left, Socket};
+use self::socket::{OwnedSocketFiles, Socket};
 use self::state::{RestoredState, SnapshotWriter};
 use self::traces::Exporter;
 use self::upgrade::Upgrader;
@@ -119,7 +119,7 @@ pub struct Prepared {
     gateway: Gateway,
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
-    keeper: Arc<SnapshotWriter>,
+    snapshot_writer: Arc<SnapshotWriter>,
     senders: Senders,
     room: FdBudget,
 }
@@ -135,7 +135,7 @@ struct Sockets {
     /// All sockets above, each once.
     all: Vec<Socket>,
     /// The sockets in the file system, which this process removes when it ends.
-    left: Left,
+    left: OwnedSocketFiles,
 }
 
 /// Does every step of the start that can fail. If another process hands over to this one, that process has stopped
@@ -171,7 +171,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     telemetry.watch_panics();
     // before the old process stops accepting, and before it learns that this one is ready
     let pools = rules.pools(None);
-    meet_others(&pools, &rules.sources(), &telemetry);
+    resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry);
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = match &mut predecessor {
         Some(predecessor) => {
@@ -227,9 +227,9 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         spans: Spans::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
-    let keeper = SnapshotWriter::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
+    let snapshot_writer = SnapshotWriter::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let addresses = ListenAddresses { clients, operators };
-    let keeper = Arc::new(keeper);
+    let snapshot_writer = Arc::new(snapshot_writer);
     let webhook = Courier::new(gateway.clone(), telemetry.clone(), Messages::new(crossed), webhook);
     let events = Events::new(gateway.clock.wall());
     let usage_events = Courier::new(gateway.clone(), telemetry.clone(), events, usage_events);
@@ -246,7 +246,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         gateway,
         telemetry,
         snapshots,
-        keeper,
+        snapshot_writer,
         senders,
         room,
     })
@@ -262,11 +262,11 @@ fn take_small_pages() {
 
 /// Resolves the host names of upstream nodes, and reads the sources of customers and keys. Work that is not done in time
 /// goes on in the background.
-fn meet_others(pools: &[Arc<Pool>], sources: &[Arc<Refresher>], telemetry: &Telemetry) {
+fn resolve_nodes_and_refresh_sources(pools: &[Arc<Pool>], sources: &[Arc<Refresher>], telemetry: &Telemetry) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
-            runtime.block_on(reload::meet_others(pools, sources, telemetry, &clock));
+            runtime.block_on(reload::resolve_nodes_and_refresh_sources(pools, sources, telemetry, &clock));
             // no thread waits for the name lookups that are still running
             runtime.shutdown_background();
         }
@@ -289,7 +289,7 @@ impl Prepared {
             gateway,
             telemetry,
             snapshots,
-            keeper,
+            snapshot_writer,
             senders,
             room,
         } = self;
@@ -324,25 +324,26 @@ impl Prepared {
             gateway.clone(),
             telemetry.clone(),
             (Arc::clone(&reloads), asked),
-            (Arc::clone(&keeper), access),
+            (Arc::clone(&snapshot_writer), access),
             senders.clone(),
             origin,
         );
-        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history, senders.clone());
+        let upkeep =
+            upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&snapshot_writer), history, senders.clone());
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let most = room.clients.saturating_mul(2);
             let app = Bounded::new(sample::Sample, (most, PATIENCE), Arc::clone(&gateway.clock), || ());
             server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&gate)));
         }
-        let upgrader = Upgrader { gate: Arc::clone(&gate), keeper: Arc::clone(&keeper), telemetry };
+        let upgrader = Upgrader { gate: Arc::clone(&gate), snapshot_writer: Arc::clone(&snapshot_writer), telemetry };
         let targets = SignalTargets { reloads, gate, upgrader };
         let ended = shutdown::run_until_idle(server, workforce, &gateway, targets)
             .inspect_err(|panicked| tracing::error!("{panicked}"));
         if !matches!(ended, Ok(ExitMode::Successor)) {
             left.clear();
         }
-        keeper.write();
+        snapshot_writer.write();
         senders.finish();
         tracing::info!("stopped");
         ended.map(drop)
@@ -391,7 +392,7 @@ impl Sockets {
         let sample = sample.map(|sockets| sockets.into_iter().flatten().collect());
         let cluster = cluster.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
         let cluster = cluster.into_iter().flatten().flatten().collect();
-        let left = Left::behind(ours.into_iter());
+        let left = OwnedSocketFiles::at(ours.into_iter());
         Ok(Self { clients: proxies, admin, sample, cluster, all, left })
     }
 }

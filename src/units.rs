@@ -1,6 +1,6 @@
-//! The quantities everything else is measured in: times, rates, costs, keys.
+//! The basic quantities: times, rates, costs, keys.
 //!
-//! All arithmetic here is checked or saturating; a quantity that cannot be right cannot be built.
+//! All arithmetic here is checked or saturating; constructors refuse invalid quantities.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -33,7 +33,7 @@ const UNITS: [(u64, &str); 7] = [
 impl Nanos {
     /// No time at all; as a point, the clock's epoch.
     pub const ZERO: Self = Self(0);
-    /// The largest time there is; stands for "further away than can be said".
+    /// The largest time; stands for "too far away to express".
     pub const MAX: Self = Self(u64::MAX);
     /// One second.
     pub const SECOND: Self = Self(1_000_000_000);
@@ -70,7 +70,7 @@ impl Nanos {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// Twice as long, as many times; saturating. For pauses between attempts.
+    /// This time doubled `times` times, saturating. For pauses between retries.
     #[must_use]
     pub fn doubled(self, times: u32) -> Self {
         Self(self.0.saturating_mul(1_u64.checked_shl(times).unwrap_or(u64::MAX)))
@@ -87,7 +87,7 @@ impl Nanos {
         self.0.div_ceil(Self::SECOND.0)
     }
 
-    /// Nothing rounded, as the configuration reads it: a whole number of the largest unit that leaves no rest
+    /// The exact time in the configuration's syntax: a whole number of the largest unit that leaves no remainder
     /// (`333333333ns`).
     pub fn exactly(self) -> String {
         let exact = UNITS.iter().find(|(unit, _)| self.0.checked_rem(*unit) == Some(0) && self.0 > 0);
@@ -113,7 +113,8 @@ impl From<Duration> for Nanos {
 }
 
 impl fmt::Display for Nanos {
-    /// Like the configuration writes it: the largest unit that leaves no rest, or seconds with decimals (`250ms`, `1.5s`).
+    /// As the configuration writes it: in the largest unit that leaves no remainder (`250ms`), or, where that takes too many
+    /// digits, in the largest unit that fits with up to three decimals (`333.333ms`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == 0 {
             return f.write_str("0s");
@@ -147,10 +148,10 @@ impl fmt::Display for Nanos {
 pub struct ClockOffset(i64);
 
 impl ClockOffset {
-    /// Both show the same.
+    /// Both clocks show the same time.
     pub const ZERO: Self = Self(0);
 
-    /// So many nanoseconds ahead.
+    /// This many nanoseconds ahead.
     pub const fn new(nanos: i64) -> Self {
         Self(nanos)
     }
@@ -161,7 +162,7 @@ impl ClockOffset {
         Self(i64::try_from(ahead.clamp(i64::MIN.into(), i64::MAX.into())).unwrap_or_default())
     }
 
-    /// The nanoseconds.
+    /// The number of nanoseconds.
     pub const fn get(self) -> i64 {
         self.0
     }
@@ -178,13 +179,13 @@ impl ClockOffset {
         Self(self.0.saturating_neg())
     }
 
-    /// What is left of it beyond `other`.
+    /// This offset minus `other`, saturating.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// What is left of it beyond whole periods, in the same direction.
+    /// The remainder of this offset after whole periods, with the same sign.
     #[must_use]
     pub fn beyond_whole(self, period: Nanos) -> Self {
         let rest = i128::from(self.0).checked_rem(i128::from(period.0)).unwrap_or(0);
@@ -203,7 +204,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The largest numerator, so that a time in units of 1 ns / numerator fits the states that are kept of it.
+    /// The largest numerator. Up to it, a time in units of 1 ns / numerator fits the states that algorithms keep.
     pub const MAX_TOKENS: u64 = 1 << 33;
 
     /// `tokens` every `period`; `None` if either is zero or the reduced numerator is above [`Rate::MAX_TOKENS`].
@@ -217,7 +218,7 @@ impl Rate {
         (tokens.get() <= Self::MAX_TOKENS).then_some(Self { tokens, period })
     }
 
-    /// Whether this rate is slower or faster than `other`.
+    /// The order of this rate and `other`: the slower rate is less.
     pub fn compare(self, other: Self) -> Ordering {
         let product = |one: NonZeroU64, two: NonZeroU64| u128::from(one.get()).saturating_mul(u128::from(two.get()));
         product(self.tokens, other.period).cmp(&product(other.tokens, self.period))
@@ -259,7 +260,7 @@ impl Rate {
 }
 
 impl fmt::Display for Rate {
-    /// As the configuration reads it: nothing is rounded.
+    /// In the configuration's syntax, without rounding.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let period = self.period().exactly();
         write!(
@@ -300,16 +301,16 @@ pub fn scale_ceil(amount: u128, numerator: u128, denominator: u128) -> u128 {
 /// The tokens a request takes. Zero is legal: such a request is always admitted and changes nothing.
 pub type Cost = u64;
 
-/// What a limit counts by, as a keyed 128-bit hash of the key's parts (see `ruleset::key`). States in memory go by its lower
-/// half, the fingerprint.
+/// The key of a bucket: a keyed 128-bit hash of the key's parts (see `ruleset::key`). States in memory are found by its
+/// lower half, the fingerprint.
 ///
-/// Aligned like a `u64`: what is aligned to 16 bytes, as a `u128` is, takes the slow path of the allocator.
+/// Aligned like a `u64`: a value aligned to 16 bytes, as a `u128` is, takes the slow path of the allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(Rust, packed(8))]
 pub struct LimitKey(pub u128);
 
 impl LimitKey {
-    /// How many bits of a fingerprint decide who owns the key.
+    /// The number of bits of a fingerprint that decide which node owns the key.
     const PARTITION_BITS: u32 = 16;
 
     /// The lower half, by which states in memory are found: two keys with the same one share a bucket. Of ten million keys
@@ -319,12 +320,12 @@ impl LimitKey {
         self.0 as u64
     }
 
-    /// A key with this fingerprint; it has no more of its own.
+    /// A key with this fingerprint; the upper half is zero.
     pub const fn of_fingerprint(fingerprint: u64) -> Self {
         Self(fingerprint as u128)
     }
 
-    /// The upper bits of the fingerprint, which decide who owns the key where nodes divide keys among themselves.
+    /// The upper bits of the fingerprint, which decide which node owns the key where nodes divide keys among themselves.
     pub const fn hash_partition(self) -> u32 {
         (self.fingerprint() >> (u64::BITS - Self::PARTITION_BITS)) as u32
     }
@@ -349,13 +350,13 @@ impl FineTime {
     /// The number of bits.
     pub const BITS: u32 = 96;
 
-    /// The count, exactly.
+    /// The number.
     pub fn get(self) -> u128 {
         let [high, middle, low] = self.0;
         u128::from(high) << 64 | u128::from(middle) << 32 | u128::from(low)
     }
 
-    /// The same moment on a clock that is ahead by `by`; a nanosecond has so many `units`.
+    /// The same moment on a clock that is ahead by `by`, saturating; a nanosecond has `units` of these units.
     #[must_use]
     pub fn shifted(self, by: ClockOffset, units: u64) -> Self {
         let distance = u128::from(by.0.unsigned_abs()).saturating_mul(units.into());
@@ -365,7 +366,7 @@ impl FineTime {
         })
     }
 
-    /// Saturates at 2⁹⁶ − 1, which algorithms keep out of reach by refusing such parameters.
+    /// This number, saturating at 2⁹⁶ − 1. Algorithms refuse parameters with which a state could reach that.
     #[expect(clippy::cast_possible_truncation, reason = "the words are cut out of a number of at most 96 bits")]
     pub fn saturating_from(count: u128) -> Self {
         let count = count.min((1 << Self::BITS) - 1);
@@ -375,7 +376,7 @@ impl FineTime {
 
 /// A value aligned to 4 bytes.
 ///
-/// Exists so that a state of 20 bytes does not take 24: a cell of a table puts it behind a number of 4 bytes.
+/// Exists so that a state of 20 bytes does not take 24: a cell of a table stores it after a number of 4 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(Rust, packed(4))]
 pub struct Packed<T>(T);

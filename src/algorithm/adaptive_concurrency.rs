@@ -1,23 +1,24 @@
-//! `adaptive_concurrency`: slots whose number follows from how latency answers to load, for when no fixed number is
-//! right. A gradient controller after Netflix's concurrency-limits (`Gradient2Limit`) and Envoy's adaptive concurrency
-//! filter.
+//! `adaptive_concurrency`: a number of slots that follows the upstream's latency under load, for cases where no fixed
+//! number is right. A gradient controller after Netflix's concurrency-limits (`Gradient2Limit`) and Envoy's adaptive
+//! concurrency filter.
 //!
-//! Admission is that of `concurrency` with a moving limit, except that a request is admitted alone whatever it costs up
-//! to `max`: otherwise a cost above the limit would starve. The limit starts at `min` and moves when a request ends:
+//! Admission is that of `concurrency` with a moving limit, except that a request of any cost up to `max` is admitted while
+//! nothing else is in flight: otherwise a cost above the limit would starve. The limit starts at `min` and moves when a
+//! request ends:
 //!
 //! - latency is a moving average of measured requests, over about as many as are in flight (10 to 1000);
 //! - gradient = base·tolerance/latency, from ½ to 1. With `target` the base is the target and the tolerance 1; without,
 //!   the base is the best latency and the tolerance 1.25;
 //! - one round of requests moves the limit a quarter of the way to limit·gradient + √limit, so each request moves it
 //!   by its share of a round, cost/limit; always within `min` and `max`;
-//! - it moves only where at least half of it was in flight: a limit that nobody meets tells nothing;
+//! - it moves only if at least half of it was in flight: latency far below the limit says nothing about the limit;
 //! - requests without a measurement (see [`Completion::measured`]) only give their slots back.
 //!
-//! The best latency is measured anew every minute, lest a queue that never drains passes for normal: for two rounds of
-//! requests (at least 20) only half the limit is admitted, and the average over the second round, which met the half
-//! queue from the start, is the best latency until the next time. An average that falls below it between two
-//! measurements replaces it at once. Under a limit of 16 or so √limit outweighs the tolerance, and a queue as long as
-//! that can pass for normal.
+//! The best latency is measured again every minute, so that a queue that never drains does not count as normal: for two
+//! rounds of requests (at least 20) only half the limit is admitted, and the average over the second round, which runs
+//! at half the load from its start, is the best latency until the next measurement. A lower average between two
+//! measurements replaces it at once. With a limit below about 16, √limit outweighs the tolerance, and a queue of that
+//! length can count as normal.
 //!
 //! State: 28 bytes.
 #![expect(
@@ -45,15 +46,15 @@ pub struct AdaptiveConcurrency {
     target: Option<Nanos>,
 }
 
-/// What is in flight, and what was learned.
+/// The requests in flight, and what the controller has learned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[repr(Rust, packed(4))]
 pub struct Learned {
     limit: f64,
     in_flight: u32,
-    /// How many measured requests are left until the best latency is known; 0 where it is.
+    /// The number of measured requests until the best latency is known; 0 if it is known.
     measuring: u32,
-    /// When it is measured next, in seconds.
+    /// The time of the next measurement, in seconds.
     due: u32,
     /// The best latency in nanoseconds; 0 until it was measured for the first time.
     best: f32,
@@ -61,15 +62,15 @@ pub struct Learned {
     latency: f32,
 }
 
-/// The most that can be in flight.
+/// The largest number of slots.
 const MOST: u64 = 4_294_967_295;
-/// How much slower than the best is still as good as the best.
+/// The factor by which latency may be above the best and still counts as good.
 const TOLERANCE: f64 = 1.25;
-/// The most that one round takes the limit down by.
+/// The smallest gradient, which bounds the decrease of the limit in one round.
 const LEAST_GRADIENT: f64 = 0.5;
-/// How far one round moves the limit.
+/// The part of the way that one round moves the limit.
 const GAIN: f64 = 0.25;
-/// How often the best latency is measured, in seconds.
+/// The seconds between two measurements of the best latency.
 const REMEASURE: u32 = 60;
 /// The fewest requests that make up a round.
 const ROUND: f64 = 10.0;
@@ -87,7 +88,7 @@ impl AdaptiveConcurrency {
         Learned { limit, in_flight: 0, measuring: self.rounds(limit), due: 0, best: 0.0, latency: 0.0 }
     }
 
-    /// How many requests it takes to measure the best latency; none where it is given.
+    /// The number of requests in a measurement of the best latency; 0 where `target` is set.
     fn rounds(&self, limit: f64) -> u32 {
         match self.target {
             Some(_) => 0,
@@ -95,7 +96,7 @@ impl AdaptiveConcurrency {
         }
     }
 
-    /// What may be in flight now.
+    /// The number of slots now.
     fn slots(&self, state: &Learned) -> u32 {
         let slots = if state.measuring > 0 { state.limit / 2.0 } else { state.limit };
         (slots as u32).max(self.min)
@@ -109,7 +110,7 @@ impl AdaptiveConcurrency {
         }
     }
 
-    /// Moves the limit by what a request of `cost` has met.
+    /// The limit after a request of `cost`, by the current latency.
     fn moved(&self, state: &Learned, cost: Cost) -> f64 {
         let limit = state.limit;
         let gradient = (self.good(state) / f64::from(state.latency)).clamp(LEAST_GRADIENT, 1.0);
@@ -118,7 +119,7 @@ impl AdaptiveConcurrency {
         (limit + GAIN * part_of_round * step).clamp(self.min.into(), self.max.into())
     }
 
-    /// Whether nothing is in flight and nothing was learned.
+    /// The state; `None` if nothing is in flight and nothing was learned.
     fn kept(&self, state: Learned) -> Option<Learned> {
         (state != self.fresh()).then_some(state)
     }
@@ -255,7 +256,7 @@ impl Core for AdaptiveConcurrency {
         }
     }
 
-    /// A fresh key starts at `min`: what was learned can be forgotten whenever nothing is in flight.
+    /// A fresh key starts at `min`, so the state can be evicted whenever nothing is in flight.
     fn idle(&self, state: &Learned) -> Idle {
         match state.in_flight {
             0 => Idle::Safe(Nanos::ZERO),
@@ -263,7 +264,7 @@ impl Core for AdaptiveConcurrency {
         }
     }
 
-    /// What is in flight stays; what was learned stays within the new bounds.
+    /// The number in flight stays; the learned limit is clamped to the new bounds.
     fn migrate_state(&self, old: &Self, state: Learned, _now: Nanos) -> Option<Learned> {
         if self == old {
             return Some(state);
@@ -276,7 +277,7 @@ impl Core for AdaptiveConcurrency {
         Some(Learned { limit, measuring, ..state })
     }
 
-    /// The lower limit, the more in flight and the slower latency; a measurement that goes on in either goes on.
+    /// The lower limit, the larger number in flight and the higher latency; a measurement that runs in either one goes on.
     fn merge(&self, one: Learned, other: Learned) -> Learned {
         let best = match (one.best, other.best) {
             (0.0, best) | (best, 0.0) => best,

@@ -1,4 +1,4 @@
-//! What an algorithm answers.
+//! The results of an algorithm: decisions, headroom, policies.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,31 +6,31 @@ use serde::{Deserialize, Serialize};
 use super::Algorithm;
 use crate::units::{Cost, Nanos};
 
-/// What becomes of a request.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decision {
-    /// It may pass once `wait` is over (at once if zero); its cost is charged already.
+    /// The request may pass after `wait` (at once if zero); its cost is charged already.
     Admit {
         /// How long the request has to wait, rounded up to the next nanosecond.
         wait: Nanos,
     },
-    /// It may not pass.
+    /// The request may not pass.
     Deny(Denial),
 }
 
 impl Decision {
-    /// Admitted without a wait.
+    /// An admission without a wait.
     pub const ADMIT: Self = Self::Admit { wait: Nanos::ZERO };
 
-    /// Denied, and admitted again after `retry_after` if nothing else arrives.
+    /// A denial; the same request is admitted after `retry_after` if nothing else arrives.
     pub const fn later(retry_after: Nanos) -> Self {
         Self::Deny(Denial::Later { retry_after })
     }
 
-    /// Denied until a request in flight has ended, whenever that is.
+    /// A denial until a request in flight has ended, at an unknown time.
     pub const BUSY: Self = Self::Deny(Denial::Busy);
 
-    /// Denied for good: the cost can never fit.
+    /// A denial for good: the cost can never fit.
     pub const fn never(max: Cost) -> Self {
         Self::Deny(Denial::Never { max })
     }
@@ -41,7 +41,7 @@ impl Decision {
     }
 }
 
-/// Why a request may not pass.
+/// The reason why a request may not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Denial {
     /// Not now: the same request is denied one nanosecond before `retry_after` has passed and admitted (perhaps
@@ -50,7 +50,8 @@ pub enum Denial {
         /// The smallest such whole number of nanoseconds; at least 1.
         retry_after: Nanos,
     },
-    /// Not now, and nobody can tell when: what is in flight has to end first. Only where [`Core::HOLDS`](crate::algorithm::Core::HOLDS).
+    /// Not now, and for an unknown time: requests in flight have to end first. Only where
+    /// [`Core::HOLDS`](crate::algorithm::Core::HOLDS).
     Busy,
     /// No wait helps.
     Never {
@@ -59,7 +60,7 @@ pub enum Denial {
     },
 }
 
-/// Where a key stands between two requests; for headers, metrics and pictures, never for decisions.
+/// The headroom of a key between two requests; for headers, metrics and plots, never for decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Headroom {
     /// The largest whole cost that would be admitted now without a wait; `None` where there is no such number
@@ -73,12 +74,12 @@ pub struct Headroom {
     pub measured_rate: Option<f64>,
 }
 
-/// What a limit promises, for the `RateLimit-Policy` header: `quota` tokens per `window`.
+/// The policy of a limit, for the `RateLimit-Policy` header: `quota` tokens per `window`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The most that can be admitted at once (burst, capacity, limit), at least 1.
     pub quota: Cost,
-    /// The time in which a spent quota is whole again; `None` where time does not bring it back (slots in flight).
+    /// The time in which a spent quota is full again; `None` where time does not bring it back (slots in flight).
     pub window: Option<Nanos>,
 }
 
@@ -89,17 +90,17 @@ impl Policy {
     }
 }
 
-/// How long a key may have to make good what it owes, beyond the times of its limit (see [`Core::debit`](super::Core::debit)).
+/// The longest time that a debt of a key lasts, beyond the times of its limit (see [`Core::debit`](super::Core::debit)).
 pub const LONGEST_DEBT: Nanos = Nanos::from_secs(86_400);
 
-/// From when on a state may be forgotten, if nothing arrives until then.
+/// When a state can be evicted, if nothing arrives until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// From this time on the state decides exactly as a fresh one would.
     Fresh(Nanos),
-    /// From this time on forgetting the state can only admit less than keeping it: done when room is needed.
+    /// From this time on, a key without its state can only admit less than with it. The store evicts it when it needs room.
     Safe(Nanos),
-    /// Never: forgetting it would hand out tokens.
+    /// Never: an eviction would hand out tokens.
     Held,
 }
 
@@ -110,16 +111,16 @@ impl Idle {
     }
 }
 
-/// How an admitted request ended; for algorithms that hold a slot while it runs.
+/// The end of an admitted request; for algorithms that hold a slot while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
-    /// From admission to the end of the response.
+    /// The time from admission to the end of the response.
     pub latency: Nanos,
     /// Whether the latency says something about the upstream (it answered, and not with an error).
     pub measured: bool,
 }
 
 impl Completion {
-    /// Of a request of which nothing is known.
+    /// The end of a request about which nothing is known.
     pub const UNMEASURED: Self = Self { latency: Nanos::ZERO, measured: false };
 }

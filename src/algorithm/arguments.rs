@@ -1,28 +1,28 @@
-//! What algorithms are built from: the parameters that they declare, and the values set for them.
+//! The input to build algorithms: the parameters that they declare, and the values set for them.
 
 use std::cmp::Ordering;
 
 use crate::units::{Nanos, Rate};
 
-/// One thing that can be set on a limit.
+/// One setting of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameter {
     /// The key in the configuration.
     pub name: &'static str,
-    /// What is written there.
+    /// The kind of value.
     pub kind: Kind,
-    /// Whether it has to be there.
+    /// Whether it is required.
     pub required: bool,
     /// The smallest value: a number, nanoseconds, or tokens per second.
     least: u64,
     /// The largest value, if there is one.
     most: Option<u64>,
-    /// What to do where neither fits; empty if there is nothing to say.
+    /// The advice for users who need a value outside these bounds; empty if there is none.
     advice: &'static str,
 }
 
 impl Parameter {
-    /// A parameter that has to be there.
+    /// A required parameter.
     pub const fn required(name: &'static str, kind: Kind) -> Self {
         Self { name, kind, required: true, least: 0, most: None, advice: "" }
     }
@@ -32,31 +32,31 @@ impl Parameter {
         Self { required: false, ..Self::required(name, kind) }
     }
 
-    /// How much is admitted: a whole number of tokens, at least 1.
+    /// A required number of tokens to admit: whole, at least 1.
     pub const fn tokens(name: &'static str) -> Self {
         let advice = "`unlimited` admits everything";
         Self::required(name, Kind::Whole).at_least(1).advice(advice)
     }
 
-    /// Nothing below `least`: a number, nanoseconds, or tokens per second.
+    /// Sets the smallest value: a number, nanoseconds, or tokens per second.
     #[must_use]
     pub const fn at_least(self, least: u64) -> Self {
         Self { least, ..self }
     }
 
-    /// Nothing above `most`: a number, nanoseconds, or tokens per second.
+    /// Sets the largest value: a number, nanoseconds, or tokens per second.
     #[must_use]
     pub const fn at_most(self, most: u64) -> Self {
         Self { most: Some(most), ..self }
     }
 
-    /// What to do for those whom the bounds do not suit.
+    /// Sets the advice for users who need a value outside the bounds.
     #[must_use]
     pub const fn advice(self, advice: &'static str) -> Self {
         Self { advice, ..self }
     }
 
-    /// Whether `value` is within the bounds.
+    /// Checks that `value` is within the bounds.
     pub fn check(&self, value: &Value) -> Result<(), InvalidParameter> {
         let bound = match (value.compared_to(self.least), self.most.map(|most| (most, value.compared_to(most)))) {
             (Some(Ordering::Less), _) => match (value, self.least) {
@@ -70,7 +70,7 @@ impl Parameter {
         Err(InvalidParameter::new(self.name, format!("must be {bound}{advice}{}", self.advice)))
     }
 
-    /// A bound as it would be written.
+    /// A bound as the configuration would write it.
     fn bound(&self, bound: u64) -> String {
         match self.kind {
             Kind::Duration | Kind::DurationOr(_) => Nanos::new(bound).to_string(),
@@ -80,7 +80,7 @@ impl Parameter {
     }
 }
 
-/// What a parameter's value looks like.
+/// The syntax of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `100/s`
@@ -118,12 +118,12 @@ pub enum Value {
     Choice(&'static str),
     /// Of [`Kind::TimeZone`].
     TimeZone(jiff::tz::TimeZone),
-    /// Of [`Kind::TimeZone`]: the customer's own, which is put in its place for each customer that has one.
+    /// Of [`Kind::TimeZone`]: a placeholder for the own zone of each customer that has one.
     CustomersTimeZone,
 }
 
 impl Value {
-    /// How this compares to a bound; `None` for what has no size.
+    /// How this compares to a bound; `None` for values without a size.
     #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "bounds of decimals are below 2^53")]
     fn compared_to(&self, bound: u64) -> Option<Ordering> {
         match self {
@@ -134,14 +134,14 @@ impl Value {
             }
             Self::Duration(duration) => Some(duration.get().cmp(&bound)),
             Self::Whole(number) => Some(number.cmp(&bound)),
-            // what is not a number is below every bound
+            // NaN is below every bound
             Self::Decimal(number) => Some(number.partial_cmp(&(bound as f64)).unwrap_or(Ordering::Less)),
             Self::Flag(_) | Self::Choice(_) | Self::TimeZone(_) | Self::CustomersTimeZone => None,
         }
     }
 }
 
-/// The longest wait that the limit allows (`over_limit.delay.max_wait`); handed to every algorithm beside its own
+/// The longest wait that the limit allows (`over_limit.delay.max_wait`); an argument of every algorithm beside its own
 /// parameters, zero if absent.
 pub const MAX_WAIT: &str = "max_wait";
 
@@ -182,7 +182,7 @@ impl Arguments {
         self.find(name).is_some()
     }
 
-    /// Whether each value is within the bounds of its parameter.
+    /// Checks that each value is within the bounds of its parameter.
     pub fn check(&self, parameters: &[Parameter]) -> Result<(), InvalidParameter> {
         parameters.iter().try_for_each(|parameter| match self.find(parameter.name) {
             Some(value) => parameter.check(value),
@@ -277,7 +277,7 @@ impl Arguments {
         self.0.iter().any(|(_, value)| matches!(value, Value::CustomersTimeZone))
     }
 
-    /// These values for a customer in `zone`; `None` if no value depends on it.
+    /// These values for a customer in `zone`; `None` if no value depends on the customer's time zone.
     pub fn in_zone(&self, zone: &jiff::tz::TimeZone) -> Option<Self> {
         let depends = |value: &Value| matches!(value, Value::CustomersTimeZone);
         self.has_customers_zone().then(|| {
@@ -298,23 +298,23 @@ impl Arguments {
     }
 }
 
-/// Parameters that make no sense.
+/// Invalid parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{parameter}` {problem}")]
 pub struct InvalidParameter {
     /// The parameter to change.
     pub parameter: &'static str,
-    /// What is wrong with it and what would be right, to be read after the parameter's name.
+    /// The problem and what would be right, to be read after the parameter's name.
     pub problem: String,
 }
 
 impl InvalidParameter {
-    /// `parameter` is wrong as `problem` says.
+    /// An error about `parameter`, with the text `problem`.
     pub fn new(parameter: &'static str, problem: impl Into<String>) -> Self {
         Self { parameter, problem: problem.into() }
     }
 
-    /// `parameter` is not there.
+    /// An error about the missing `parameter`.
     pub fn missing(parameter: &'static str) -> Self {
         Self::new(parameter, "is missing")
     }

@@ -1,7 +1,7 @@
-//! Days, weeks and months as a time zone's calendar has them.
+//! Days, weeks and months in the calendar of a time zone.
 //!
-//! They begin at midnight: at the first instant of the date, where a change of the clocks skips or repeats midnight.
-//! So a day has 23 or 25 hours where the clocks change, and no instant is in two days or in none.
+//! They begin at midnight, or at the first instant of the date where a change of the clocks skips or repeats midnight. So a
+//! day has 23 or 25 hours where the clocks change, and each instant is in exactly one day.
 
 use std::hash::{Hash, Hasher};
 
@@ -11,31 +11,31 @@ use jiff::tz::TimeZone;
 
 use crate::units::Nanos;
 
-/// What is counted in.
+/// A unit of the calendar, used as a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// From midnight to midnight.
     Day,
     /// From Monday to Monday (ISO 8601).
     Week,
-    /// From the first to the first.
+    /// From the first of a month to the first of the next one.
     Month,
 }
 
 /// A unit in a time zone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
-    /// What is counted in.
+    /// The unit.
     pub unit: Unit,
-    /// Whose midnight it is.
+    /// The time zone whose midnight counts.
     pub zone: TimeZone,
-    /// Whether that stands for each customer's own time zone: `zone` is then that of customers who have none.
+    /// Whether each customer's own time zone counts instead; `zone` is then for customers without one.
     pub of_customer: bool,
 }
 
 // === impl Calendar ===
 
-/// Zones without a name are few.
+/// Zones without a name, which are rare, have the same hash.
 impl Hash for Calendar {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.unit, self.zone.iana_name()).hash(state);
@@ -43,14 +43,13 @@ impl Hash for Calendar {
 }
 
 impl Calendar {
-    /// The end of the day, week or month that `now` is in; always after `now`. The largest time if it is further away
-    /// than can be said.
+    /// The end of the day, week or month of `now`; always after `now`. [`Nanos::MAX`] if it is too far away to express.
     pub fn end(&self, now: Nanos) -> Nanos {
         self.end_or_overflow(now).unwrap_or(Nanos::MAX)
     }
 
-    /// The first beginning after `now`. That of the unit `now` is in can be it: where the clocks go back over midnight,
-    /// a date comes a second time.
+    /// The first beginning of a unit after `now`. It can be the beginning of the unit of `now`: where the clocks go back
+    /// over midnight, a date comes a second time.
     fn end_or_overflow(&self, now: Nanos) -> Option<Nanos> {
         let now = Timestamp::from_nanosecond(i128::from(now.get())).ok()?;
         let mut first_day = self.unit.first_day(self.zone.to_datetime(now).date())?;
@@ -73,7 +72,7 @@ impl Calendar {
 // === impl Unit ===
 
 impl Unit {
-    /// All of them.
+    /// All units.
     pub const ALL: [Self; 3] = [Self::Day, Self::Week, Self::Month];
 
     /// The name.
@@ -85,7 +84,7 @@ impl Unit {
         }
     }
 
-    /// How long it is where the clocks do not change; the longest there is.
+    /// The length of the unit without changes of the clocks; for a month, the length of the longest one.
     pub const fn usual_length(self) -> Nanos {
         const DAY: u64 = 86_400;
         Nanos::from_secs(match self {

@@ -1,8 +1,9 @@
--- Mirrors src/algorithm/concurrency.rs, with slots as leases: what a node that died held comes back.
+-- Mirrors src/algorithm/concurrency.rs, with slots as leases: the slots of a node that died come back.
 --
--- Parameters: limit lifetime, in milliseconds. Kept as a sorted set by the millisecond in which a slot lapses: a slot is
--- its name, which the node chose, and its cost behind a colon. Beyond all of them, at infinity, comes a tilde and the
--- sum of the costs. The state in hand is the cost in flight; the name comes as the argument beside the cost.
+-- Parameters: limit lifetime, the latter in milliseconds. Kept as a sorted set whose scores are the milliseconds at which
+-- slots expire: the member of a slot is its name, which the node chose, a colon and its cost. The last member, with the
+-- score infinity, is a tilde and the sum of the costs. The state passed between functions is the cost in flight; the
+-- name of a slot comes as the argument beside the cost.
 
 if family == 'z' then
     local limit, lifetime_ms = match(parameters, '^z ([1-9]%d*) ([1-9]%d*)$')
@@ -19,7 +20,7 @@ if family == 'z' then
         return match(slot or '', '^(.*):(%d+)$')
     end
 
-    -- False where one is no slot.
+    -- Adds the slots to the expired ones; false if one of them is no valid slot.
     local function lapse(slots)
         for _, slot in ipairs(slots) do
             local _, cost = split(slot)
@@ -47,7 +48,7 @@ if family == 'z' then
         end
         total = natural(total)
         local good = lapse(redis.call('ZRANGEBYSCORE', key, '-inf', format('%.0f', now_ms)))
-        -- a slot that lapses later than any can
+        -- a slot that expires later than any slot can
         local furthest, healed = now_ms + lifetime_ms + STEP_BACK / 1e6, false
         if tonumber(ends[2]) > furthest then
             good = lapse(redis.call('ZRANGEBYSCORE', key, format('(%.0f', furthest), '(+inf')) and good
@@ -86,7 +87,7 @@ if family == 'z' then
         end
     end
 
-    -- The sum, and all that has lapsed gone.
+    -- Writes the new sum, and removes all expired slots.
     local function settle(after)
         for _, slot in ipairs(lapsed) do
             redis.call('ZREM', key, slot)
@@ -102,8 +103,8 @@ if family == 'z' then
         redis.call('PEXPIRE', key, lifetime(lifetime_ms * 1e6))
     end
 
-    -- Adds the slot of this name and cost, or as many as said that are named after it and numbered; one that is there is
-    -- kept for another lifetime. Returns the cost of the new ones.
+    -- Adds the slot of this name and cost, or count slots whose names are this one and a number; an existing slot is
+    -- renewed for another lifetime. Returns the cost of the new slots.
     local function hold(cost, count)
         local lapses, held = format('%.0f', now_ms + lifetime_ms), 0
         for i = 1, count or 1 do
@@ -113,7 +114,7 @@ if family == 'z' then
         return times(cost, held)
     end
 
-    -- A charge of cost, or of count times cost.
+    -- Charges cost, or count times cost.
     function rule.take(in_flight, cost, count, healed)
         if healed and not total then
             redis.call('DEL', key)
@@ -121,7 +122,7 @@ if family == 'z' then
         settle(add(in_flight or 0, hold(cost, count)))
     end
 
-    -- A slot that has lapsed while its request went on is held again.
+    -- A slot that has expired while its request runs is held again.
     if op == 'renew' then
         function rule.renew(in_flight, cost, healed)
             for i = #lapsed, 1, -1 do
@@ -139,7 +140,7 @@ if family == 'z' then
         end
     end
 
-    -- The slot of a request that has ended, or was taken back.
+    -- Releases the slot of a request that has ended or was refunded.
     function rule.release(in_flight, cost)
         local slot = name .. ':' .. digits(cost)
         for _, gone in ipairs(lapsed) do

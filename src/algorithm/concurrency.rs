@@ -1,9 +1,9 @@
 //! `concurrency`: a number of slots, held while a request runs.
 //!
-//! The state is the cost in flight. A request of cost c is denied iff in flight + c > limit. Its slots come back when
-//! it ends, however it ends; time alone brings nothing back, so a denial is [`Decision::BUSY`].
+//! The state is the cost in flight. A request of cost c is denied iff in flight + c > limit. Its slots come back when it
+//! ends, in whatever way; time alone brings nothing back, so a denial is [`Decision::BUSY`].
 //!
-//! State: 8 bytes; none while nothing is in flight.
+//! State: 8 bytes; no state while nothing is in flight.
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
@@ -12,7 +12,7 @@ use crate::algorithm::{
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
-/// In milliseconds: 1000 years.
+/// The longest lifetime of a slot, in milliseconds: 1000 years.
 const LONGEST_LIFETIME: u64 = 31_536_000_000_000;
 
 /// The parameters.
@@ -95,7 +95,7 @@ impl Core for Concurrency {
         }
     }
 
-    /// What is in flight is in flight under any limit; above a lowered one nothing is admitted until enough has ended.
+    /// Requests in flight count under any limit; if they exceed a lowered one, nothing is admitted until enough have ended.
     fn migrate_state(&self, _old: &Self, state: u64, _now: Nanos) -> Option<u64> {
         Some(state)
     }

@@ -1,7 +1,7 @@
 -- Mirrors src/algorithm/counter.rs: fixed_window, quota_reset.
 --
--- Parameters: f|e|c limit length: windows from the first request, from the epoch, or of a calendar, of which only the
--- name is a parameter; the ends of some of its units around now come as the argument beside the cost.
+-- Parameters: f|e|c limit length: windows from the first request, from the epoch, or of a calendar. Of a calendar the
+-- length is only a name; the ends of some of its units around now come as the argument beside the cost.
 -- State: ends, used.
 
 if family == 'c' then

@@ -1,6 +1,6 @@
 //! A counter that starts again with each window: the arithmetic of `fixed_window` and `quota_reset`.
 //!
-//! The state is the end of the window that was last charged, and what was charged in it. A request is denied iff
+//! The state is the end of the window that was last charged, and the tokens charged in it. A request is denied iff
 //! used + cost > limit; a window is over at its end. A request from before the window of the state (a clock that
 //! stepped back) is counted in the state's window.
 //!
@@ -25,20 +25,20 @@ pub struct Counter {
 /// When windows begin and end.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Window {
-    /// One begins at a request that comes when there is none, and is this long.
+    /// A request that finds no open window begins one of this length.
     FromFirst(Nanos),
-    /// One after the other from the clock's epoch on, each this long.
+    /// Windows follow each other from the clock's epoch on, each of this length.
     FromEpoch(Nanos),
-    /// Days, weeks or months.
+    /// Windows are days, weeks or months.
     Calendar(Calendar),
 }
 
 /// The window last charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
-    /// Its end; [`Nanos::MAX`] if it is further away than can be said.
+    /// Its end; [`Nanos::MAX`] if it is too far away to express.
     pub ends: Nanos,
-    /// What was charged in it.
+    /// The tokens charged in it.
     pub used: u64,
 }
 
@@ -61,7 +61,7 @@ impl Core for Counter {
         }
     }
 
-    /// What was charged in a window that is over is not given back to the next one.
+    /// A charge in a window that is over is not refunded to the next one.
     fn refund(&self, state: Spent, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Spent> {
         if state.ends != full_at {
             return Some(state);
@@ -70,7 +70,7 @@ impl Core for Counter {
         (used > 0).then_some(Spent { used, ..state })
     }
 
-    /// What is owed is forgiven when the window ends.
+    /// A debt is forgiven when the window ends.
     fn debit(&self, state: Option<Spent>, cost: Cost, now: Nanos) -> Option<Spent> {
         if cost == 0 {
             return state;
@@ -92,9 +92,9 @@ impl Core for Counter {
         Idle::Fresh(state.ends)
     }
 
-    /// What was used in the current window stays used, in the window that the new parameters say it is. A window that
-    /// began with a request keeps its beginning if it becomes longer; if it becomes shorter, what was used counts on
-    /// for the new length, but not beyond the old end.
+    /// The tokens used in the current window stay used, in the current window of the new parameters. A window that began
+    /// with a request keeps its beginning if it becomes longer; if it becomes shorter, the used tokens count on for the
+    /// new length, but not beyond the old end.
     fn migrate_state(&self, old: &Self, state: Spent, now: Nanos) -> Option<Spent> {
         if !state.is_open(now) {
             return None;
@@ -109,7 +109,7 @@ impl Core for Counter {
         Some(Spent { ends, ..state })
     }
 
-    /// Of two windows in a row the later one; of two that overlap, what the more spent one allows until both are over.
+    /// Of two successive windows the later one; of two that overlap, the higher usage until both are over.
     fn merge(&self, one: Spent, other: Spent) -> Spent {
         let (first, last) = if one.ends <= other.ends { (one, other) } else { (other, one) };
         let is_over = match &self.window {
@@ -124,8 +124,8 @@ impl Core for Counter {
         Spent { ends, ..state }
     }
 
-    /// Windows that are counted from the epoch begin at the wall clock's full hours (or whatever they are long), but never
-    /// jump by more than a window: a step of the clock ends one early at most.
+    /// Windows that are counted from the epoch begin at multiples of their length on the wall clock (at full hours, for
+    /// example), but never move by more than a window: a step of the clock ends at most one window early.
     fn own_offset(&self, wall: ClockOffset) -> ClockOffset {
         match &self.window {
             Window::FromFirst(_) => ClockOffset::ZERO,
@@ -134,8 +134,8 @@ impl Core for Counter {
         }
     }
 
-    /// A window further ahead than the next one is that of a clock that was set back since: what was used counts in the
-    /// window that it is now, so that nobody waits until the other one comes.
+    /// A window further ahead than the next one comes from a clock that has been set back since: its used tokens count in
+    /// the current window instead, so that no client waits until the other window comes.
     fn after_step_back(&self, state: Spent, now: Nanos) -> Spent {
         let Window::Calendar(calendar) = &self.window else { return state };
         let furthest = calendar.unit.usual_length().get().saturating_mul(2);
@@ -180,9 +180,9 @@ impl Core for Counter {
     }
 }
 
-/// The end of a window that was to be `old` long and now is to be `new` long. With its beginning unchanged that is
-/// its end plus the difference, which a shorter window may put before the last of what was used; so it counts on until
-/// the old end, but no longer than a new window from `now`.
+/// The end of a window whose length changes from `old` to `new`. A longer window keeps its beginning, so its end moves by
+/// the difference. A shorter one could then end before its last charges; so it keeps the old end, but lasts no longer than
+/// a new window from `now`.
 pub fn carried_end(ends: Nanos, old: Nanos, new: Nanos, now: Nanos) -> Nanos {
     ends.saturating_add(new.saturating_sub(old)).min(now.saturating_add(new))
 }
@@ -202,7 +202,7 @@ impl Window {
         }
     }
 
-    /// Which windows they are, to be read after what is admitted in one.
+    /// The windows in words, to be read after the number of tokens in one.
     pub fn description(&self) -> String {
         match self {
             Self::FromFirst(length) => format!("in {length} from the first request on, then all anew"),
@@ -219,7 +219,7 @@ impl Window {
         }
     }
 
-    /// How long a window is; of calendar units, the longest that is usual.
+    /// The length of a window; of calendar units, the longest usual one.
     pub fn usual_length(&self) -> Nanos {
         match self {
             Self::FromFirst(length) | Self::FromEpoch(length) => *length,

@@ -7,10 +7,10 @@ if family == 'y' then
     end
     limit, period, max_wait, most = natural(limit), natural(period), natural(max_wait), natural(most)
     local now = now()
-    -- A fresh key's cycles begin later: worth remembering, not worth remembering for long.
+    -- A fresh key's cycles begin later: the state is kept for a while after the key is full, but not for long.
     local rule = { limit = limit, period = period, divisible = true, lingers = DAY }
 
-    -- The state with the current cycle as its own.
+    -- The state in the current cycle.
     function rule.at(state)
         local cycles, rest = divide(minus(now, state.start), period)
         if cycles == 0 then

@@ -1,12 +1,12 @@
-//! `cycle`: the limit is handed out anew every period, and may be reserved ahead (Resilience4j's AtomicRateLimiter).
+//! `cycle`: each period brings `limit` new permits, which may be reserved ahead (Resilience4j's AtomicRateLimiter).
 //!
-//! Cycles count from the key's first request. Permits p start at `limit`; after k new cycles p = min(limit, p +
+//! Cycles are counted from the key's first request. Permits p start at `limit`; after k new cycles p = min(limit, p +
 //! k·limit). A request of cost c waits 0 if p ≥ c, else until the next cycle and ⌈(c − p − limit)/limit⌉ periods more.
 //! It is admitted iff it waits at most `max_wait`; then p −= c, also below 0, so a cost above the limit is admitted
-//! where `max_wait` allows.
+//! where `max_wait` allows it.
 //!
 //! The state is the start of the current cycle and limit − p. A first request that is denied starts the cycles
-//! too: its retry time counts from there. Exact: whole nanoseconds and tokens throughout. State: 24 bytes.
+//! too: its retry time counts from that start. Exact: all numbers are whole nanoseconds and tokens. State: 24 bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,25 +23,25 @@ pub struct Cycle {
     limit: u64,
     period: Nanos,
     max_wait: Nanos,
-    /// How many cycles' permits can be taken at most, the current one's included.
+    /// The most cycles whose permits can be taken, the current one included.
     reach: u64,
 }
 
-/// Where a key stands in its cycles.
+/// The state of a key in its cycles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cycling {
-    /// When the cycle began that was the current one at the last admitted request.
+    /// The start of the cycle that was current at the last admitted request.
     pub start: Nanos,
-    /// The permits taken then, those reserved from later cycles included.
+    /// The permits taken then, including those reserved from later cycles.
     pub used: u64,
-    /// Those of them that were taken before that cycle began.
+    /// The permits among them that were taken before that cycle began.
     pub lent: u64,
 }
 
 impl Cycle {
     /// `limit` tokens every `period`, and no wait longer than `max_wait`.
     ///
-    /// Errors: a `max_wait` over so many cycles that their permits cannot be counted.
+    /// Errors: a `max_wait` over too many cycles to count their permits.
     fn new(limit: u64, period: Nanos, max_wait: Nanos) -> Result<Self, InvalidParameter> {
         let cycles_ahead = max_wait.get().saturating_sub(1).checked_div(period.get()).unwrap_or(u64::MAX);
         let reach = match max_wait {
@@ -59,7 +59,7 @@ impl Cycle {
         Ok(Self { limit, period, max_wait, reach })
     }
 
-    /// The most that can ever be taken at once.
+    /// The most permits that can ever be taken at once.
     const fn most(&self) -> Cost {
         self.reach.saturating_mul(self.limit)
     }
@@ -68,7 +68,7 @@ impl Cycle {
         u128::from(count).saturating_mul(u128::from(self.period.get()))
     }
 
-    /// The state with the current cycle as its own. A `now` before it changes nothing.
+    /// The state in the cycle of `now`. A `now` before the state's cycle changes nothing.
     fn at(&self, state: Cycling, now: Nanos) -> Cycling {
         let elapsed = now.saturating_sub(state.start).get();
         let (Some(cycles), Some(rest)) =
@@ -85,14 +85,14 @@ impl Cycle {
         }
     }
 
-    /// In which cycle from the current one on the last permit lies if `used` are taken from the current one on: 0 is
-    /// the current one.
+    /// The number of the cycle of the last permit, if `used` permits are taken from the current cycle on: 0 is the current
+    /// one.
     fn cycle_of(&self, used: u128) -> u64 {
         let cycles = used.div_ceil(u128::from(self.limit));
         u64::try_from(cycles).unwrap_or(u64::MAX).saturating_sub(1)
     }
 
-    /// The time from `now` until the cycle starts that comes `count` cycles after the state's; none for its own.
+    /// The time from `now` to the start of the cycle that comes `count` cycles after the state's; zero for the state's own.
     fn until(&self, state: Cycling, count: u64, now: Nanos) -> Nanos {
         match count {
             0 => Nanos::ZERO,
@@ -105,8 +105,8 @@ impl Cycle {
 
     /// The first time from `now` on at which `cost`, which is denied at `now` and may be admitted some day, is admitted.
     ///
-    /// While something is left to be forgiven, each new cycle brings the last permit one cycle nearer, so the time of
-    /// that permit stands still. When nothing is, it always lies equally many cycles ahead, and a request has to come
+    /// While earlier permits are still owed, each new cycle brings the last permit one cycle nearer, so the time of that
+    /// permit does not change. When none are owed, it is always the same number of cycles ahead, and a request has to come
     /// late enough in its cycle.
     fn admitted_at(&self, state: Cycling, cost: Cost) -> Nanos {
         let max_wait = u128::from(self.max_wait.get());
@@ -181,9 +181,10 @@ impl Core for Cycle {
         }
     }
 
-    /// Gives back what is sure not to be forgiven yet. That is all of a charge that reaches further than what was lent
-    /// before this cycle, since it was made in this one; of another, `full_at` tells only in how many cycles all will be
-    /// forgiven, and a large cost may come back in part. The cycles go on from where the key's first request began them.
+    /// Refunds the permits that new cycles have certainly not made up for yet. These are all permits of a charge that
+    /// reaches further than the permits lent before this cycle, since it was made in this one. Of an older charge,
+    /// `full_at` tells only the number of cycles until the key is full, and a large cost may come back in part. The
+    /// cycles keep their start.
     fn refund(&self, state: Cycling, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Cycling> {
         let current = self.at(state, now);
         let left = u128::from(full_at.saturating_sub(current.start).get()).div_ceil(u128::from(self.period.get()));
@@ -196,8 +197,7 @@ impl Core for Cycle {
         Some(Cycling { used: current.used.saturating_sub(cost.min(unforgiven)), ..current })
     }
 
-    /// Takes permits of later cycles: those that can be reserved, and as many more as come in one cycle and the longest
-    /// debt.
+    /// Takes permits of later cycles: those that can be reserved, plus as many as come in one cycle and the longest debt.
     fn debit(&self, state: Option<Cycling>, cost: Cost, now: Nanos) -> Option<Cycling> {
         if cost == 0 {
             return state;
@@ -222,13 +222,12 @@ impl Core for Cycle {
         }
     }
 
-    /// A fresh key's cycles begin later than those of one that owes nothing: forgetting that one is safe, and not the
-    /// same.
+    /// The cycles of a fresh key begin later than those of a key that owes nothing: evicting that key can only admit less.
     fn idle(&self, state: &Cycling) -> Idle {
         Idle::Safe(state.start.saturating_add(self.until(*state, state.used.div_ceil(self.limit), state.start)))
     }
 
-    /// The used share of the limit stays used, the passed share of the cycle stays passed.
+    /// The used share of the limit stays used, and the elapsed share of the cycle stays elapsed.
     fn migrate_state(&self, old: &Self, state: Cycling, now: Nanos) -> Option<Cycling> {
         if self.limit == old.limit && self.period == old.period {
             return Some(state);
@@ -249,8 +248,8 @@ impl Core for Cycle {
         })
     }
 
-    /// The later cycle, with the more that was taken until then. Where cycles begin at different times, what was taken may
-    /// all have been taken before.
+    /// The later cycle, with the larger number of permits taken by then. Where cycles begin at different times, all of them
+    /// may have been taken before that cycle.
     fn merge(&self, one: Cycling, other: Cycling) -> Cycling {
         let start = one.start.max(other.start);
         let (one, other) = (self.at(one, start), self.at(other, start));

@@ -19,7 +19,7 @@ if family == 'x' then
         return double(interval) / period
     end
 
-    -- (1 − e^−x)/x, 1 at x = 0: W. Kahan's way to expm1 with exp and log alone.
+    -- (1 − e^−x)/x, 1 at x = 0: W. Kahan's method for expm1 with exp and log alone.
     local function share(x)
         if x == 0 then
             return 1
@@ -149,7 +149,7 @@ if family == 'x' then
         return admitted, (admitted or rule.denials_count) and measured(state, cost) or state
     end
 
-    -- The node computed full_at with functions of its own, whose last digits may differ.
+    -- The node computed full_at with its own exp and log, whose last digits may differ.
     if op == 'refund' then
         function rule.refund(state, cost, full_at)
             local until_full = interval_until(state.rate, floor(limit))
@@ -174,7 +174,7 @@ if family == 'x' then
         return after
     end
 
-    -- At the latest: e^−x·rate is below 0.36 then, and a request's own part below 0.64 of it.
+    -- The latest time: then e^−x·rate is below 0.36, and a request's own part is below 0.64 of its cost.
     function rule.idle(state)
         local periods = max(log(state.rate) + 1.1, 1)
         return minus(add(state.last, truncated(periods * period)), now)

@@ -1,15 +1,15 @@
 //! `exponential`: a measured rate with exponential decay (Exim's `ratelimit`, as described by T. Finch).
 //!
-//! With x = interval/period since the state kept, α = e^−x and g = (1 − α)/x (1 at x = 0), a request of cost c would
-//! measure rate' = max(c, g·c + α·rate) tokens per period, a fresh key's first one c. It is denied iff rate' > limit.
-//! `leaky` keeps rate' and the time of admitted requests only; `strict` of denied ones too, so that a client that does
-//! not slow down stays out.
+//! With x = interval/period since the kept state, α = e^−x and g = (1 − α)/x (1 at x = 0), a request of cost c would
+//! measure rate' = max(c, g·c + α·rate) tokens per period; the first request of a fresh key measures c. A request is
+//! denied iff rate' > limit. `leaky` keeps rate' and the time of admitted requests only; `strict` also those of denied
+//! ones, so that a client that does not slow down stays denied.
 //!
 //! The published wait period·ln(rate/limit) is too short, because the retry's own cost counts: the wait is the first
 //! whole nanosecond at which the rule above admits. Both are computed in doubles. Where rate' is so near the limit (1
-//! part in 10¹¹) that rounding might tell a request from the same one a nanosecond later, being admitted is defined by
-//! that wait, so that nothing is admitted before it or denied after it. The wait is right to 1 µs for periods up to 30
-//! years; an interval counts in whole nanoseconds up to 104 days, and rounded to 1 part in 10¹⁶ from there.
+//! part in 10¹¹) that rounding could decide, that wait decides instead, so that no request is admitted before it or
+//! denied after it. The wait is right to 1 µs for periods up to 30 years; an interval counts in whole nanoseconds up to
+//! 104 days, and is rounded to 1 part in 10¹⁶ beyond.
 //!
 //! State: 24 bytes.
 #![expect(
@@ -41,27 +41,28 @@ pub struct Exponential {
     strict: bool,
 }
 
-/// What was measured at the last request that counts.
+/// The measurement at the last request that counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Tokens per period.
     pub rate: f64,
-    /// When.
+    /// The time of the request.
     pub last: Nanos,
-    /// What each token of that request's cost has added to the rate; zero once some of it was taken back.
+    /// The amount that each token of that request's cost added to the rate; zero after a partial refund, a debit up to the
+    /// bound, a migration or a merge.
     pub share: f64,
 }
 
-/// How near to the limit, as a part of it, a measured rate hangs on rounding. Its own error is below 10⁻¹³.
+/// The distance from the limit, as a part of it, within which rounding could decide. The error of a rate is below 10⁻¹³.
 const NEAR: f64 = 1e-11;
 
-/// The largest limit, 2⁵²: doubles count single tokens up to here and one limit beyond.
+/// The largest limit, 2⁵²: doubles count single tokens up to twice this number.
 const LARGEST: u64 = 1 << 52;
 
-/// The highest rate that debits bring about, 2⁶³.
+/// The highest rate that debits can cause, 2⁶³.
 const MOST_OWED: f64 = 9_223_372_036_854_775_808.0;
 
-/// Below 1 by more than any rounding.
+/// A number below 1 by more than any rounding error.
 const ALMOST_ONE: f64 = 1.0 - 1e-9;
 
 const LEAKY: &str = "leaky";
@@ -83,7 +84,7 @@ impl Exponential {
         interval as f64 / self.period.get() as f64
     }
 
-    /// g·cost + α·rate after `interval` nanoseconds. Falls as time goes by.
+    /// g·cost + α·rate after `interval` nanoseconds. It falls with time.
     fn rate_after(&self, rate: f64, interval: u64, cost: Cost) -> f64 {
         let x = self.periods(interval);
         share(x) * cost as f64 + (-x).exp() * rate
@@ -99,7 +100,7 @@ impl Exponential {
         first_from(near as u64, fits)
     }
 
-    /// x with g·cost + α·rate = limit, about. Newton's method from the left, where it cannot overshoot because the
+    /// The approximate x with g·cost + α·rate = limit. Newton's method from the left, which cannot overshoot because the
     /// curve is convex and falling.
     fn solve(&self, rate: f64, cost: f64, limit: f64) -> f64 {
         let mut x = (rate / limit).ln().max(0.0);
@@ -142,7 +143,7 @@ impl Exponential {
         }
     }
 
-    /// From when on `cost` is admitted.
+    /// The time from which on `cost` is admitted.
     fn admitted_at(&self, state: &Measured, cost: Cost) -> Nanos {
         state.last.saturating_add(Nanos::new(self.interval_until(state.rate, cost, self.limit)))
     }
@@ -157,8 +158,8 @@ fn share(x: f64) -> f64 {
     if x > 0.0 { -(-x).exp_m1() / x } else { 1.0 }
 }
 
-/// The smallest number from 1 on for which `holds`, which does from some number on; found from `near` in few steps
-/// where that is near. The largest number if there is none.
+/// The smallest number, at least 1, for which `holds` is true, where it is true for all larger numbers too. The search
+/// takes few steps if `near` is close to it. The largest `u64` if there is none.
 fn first_from(near: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let near = near.max(1);
     let mut step = 1_u64;
@@ -240,8 +241,8 @@ impl Core for Exponential {
         self.strict
     }
 
-    /// Takes what the charge added off the rate, if nothing was measured since; the time of the request stays. A rate
-    /// that went through later measurements cannot be taken apart any more, and stays as it is.
+    /// Subtracts the part of the rate that the charge added, if nothing was measured since; the time of the request stays. A
+    /// rate that includes later measurements cannot be split any more, and stays as it is.
     fn refund(&self, state: Measured, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Measured> {
         if full_at != self.full_at(&state) {
             return Some(state);
@@ -250,7 +251,7 @@ impl Core for Exponential {
         (rate > 0.0).then_some(Measured { rate, share: 0.0, ..state })
     }
 
-    /// Measured like an admitted request, up to a bounded number of tokens per period: a debt is made good within 44 periods.
+    /// Measures like an admitted request, up to 2⁶³ tokens per period: a debt is gone within 44 periods.
     fn debit(&self, state: Option<Measured>, cost: Cost, now: Nanos) -> Option<Measured> {
         if cost == 0 {
             return state;
@@ -287,13 +288,13 @@ impl Core for Exponential {
         }
     }
 
-    /// As a fresh key from when on any request would measure its own cost.
+    /// The key is the same as a fresh one when any request would measure only its own cost.
     fn idle(&self, state: &Measured) -> Idle {
         let interval = Nanos::new(self.interval_until(state.rate, 1, ALMOST_ONE));
         Idle::Fresh(state.last.saturating_add(interval))
     }
 
-    /// The measured share of the limit stays, and so does the number of periods since it was measured.
+    /// The rate keeps its share of the limit, and its age keeps its number of periods.
     fn migrate_state(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
         if self.limit == old.limit && self.period == old.period {
             return Some(state);
@@ -306,7 +307,7 @@ impl Core for Exponential {
         })
     }
 
-    /// The higher of the two rates at the later of the two times: a request that comes sooner after one measures more.
+    /// The higher of the two rates at the later of the two times: a shorter interval since the last request measures more.
     fn merge(&self, one: Measured, other: Measured) -> Measured {
         if one == other {
             return one;

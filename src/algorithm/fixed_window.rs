@@ -1,10 +1,10 @@
-//! `fixed_window`: a counter for each window of an aligned row of windows.
+//! `fixed_window`: a counter for each of a series of aligned windows.
 //!
 //! With `align: epoch` (the default) windows are counted from the clock's epoch: window ⌊now/window⌋. With `align:
 //! calendar` they are the days (`window: day` or `1d`), weeks from Monday on (`week` or `7d`) or months (`month`) of
-//! the time zone `timezone` (UTC if there is none), with their 23 or 25 hours where the clocks change; `timezone:
-//! customer` is each customer's own, and UTC for those who have none. Deny iff used + cost > limit. The arithmetic is
-//! [`Counter`]'s. State: 16 bytes.
+//! the time zone `timezone` (UTC if there is none), and a day has 23 or 25 hours where the clocks change; `timezone:
+//! customer` is each customer's own zone, and UTC for customers without one. A request is denied iff used + cost >
+//! limit. The arithmetic is that of [`Counter`]. State: 16 bytes.
 
 use crate::algorithm::calendar::{Calendar, Unit};
 use crate::algorithm::counter::{Counter, Window};

@@ -1,10 +1,10 @@
 //! `gcra`: the generic cell rate algorithm with virtual scheduling (ITU-T I.371, ATM Forum TM 4.0).
 //!
 //! TAT' = max(TAT, now) + cost·T; a request is denied iff TAT' − now > burst·T. With `delay_after: n` an admitted
-//! request waits max(0, TAT' − now − (n+1)·T), and is denied also iff that is longer than the limit's `max_wait`:
+//! request waits max(0, TAT' − now − (n+1)·T), and is also denied if that is longer than the limit's `max_wait`:
 //! nginx `limit_req burst=b delay=n` is `burst: b+1, delay_after: n`.
 //!
-//! The arithmetic is [`Schedule`]'s. State: 12 bytes.
+//! The arithmetic is that of [`Schedule`]. State: 12 bytes.
 
 use crate::algorithm::schedule::{Delay, Schedule};
 use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};

@@ -1,25 +1,25 @@
-//! Giving tokens to a key that somebody thinks should have more.
+//! Grants: tokens that an operator gives to a key.
 
 use super::{Rule, State};
 use crate::units::{Cost, Nanos};
 
-/// So many charges are taken back at most, where an algorithm takes them back one by one.
+/// The most charges that one grant refunds, where an algorithm refunds them one by one.
 const MOST_CHARGES: usize = 1_000;
 
-/// How a grant goes on after tokens were taken back.
+/// The next step of a grant after a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It is over.
+    /// The grant is finished.
     Done,
-    /// So many are still to be given, of earlier charges.
+    /// This many tokens are still to be given, from earlier charges.
     Left(Cost),
 }
 
-/// What follows when `left` tokens were to be taken back of a key that had so many `before` and has so many `after`.
+/// The next step after a refund of `left` tokens, where the key had `before` tokens before it and has `after` now.
 pub fn next(left: Cost, before: Option<Cost>, after: Option<Cost>) -> Next {
     let gained = before.zip(after).map_or(0, |(before, after)| after.saturating_sub(before));
     match left.saturating_sub(gained) {
-        // nothing came of it, or nobody can tell what: more of the same would do the same
+        // the refund had no effect that can be measured, and another one would have none either
         _ if gained == 0 => Next::Done,
         0 => Next::Done,
         left => Next::Left(left),
@@ -27,9 +27,9 @@ pub fn next(left: Cost, before: Option<Cost>, after: Option<Cost>) -> Next {
 }
 
 impl Rule {
-    /// Takes back up to `tokens` of what was charged last, by the algorithm's own rule for refunds: as if the last
-    /// charges had been for less. What time has made good is not given again, and no key has more than a fresh one.
-    /// Nothing changes where a rule cannot take back what was charged.
+    /// Refunds up to `tokens` of the last charges, by the algorithm's own rule for refunds: as if the last charges had
+    /// been for less. Tokens that time has refilled are not given again, and no key gets more than a fresh one has.
+    /// Nothing changes where a rule cannot refund its charges.
     pub fn grant(&self, state: Option<State>, tokens: Cost, now: Nanos) -> Option<State> {
         let (mut state, mut left) = (state, tokens);
         for _ in 0..MOST_CHARGES {

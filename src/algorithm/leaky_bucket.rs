@@ -1,8 +1,8 @@
 //! `leaky_bucket`: the meter (J. Turner 1986; ITU-T I.371 calls it the continuous-state leaky bucket).
 //!
-//! The level drains at `rate`, not below 0; a request adds its cost, and is denied if the level would then be over
-//! `capacity`. It never waits: for the queue of the same name see `leaky_queue`. A level is a lack of tokens, so the
-//! arithmetic is [`Schedule`]'s. State: 12 bytes.
+//! The level drains at `rate`, not below 0. A request adds its cost, and is denied if the level would then be above
+//! `capacity`. Requests never wait: for the queue of the same name see `leaky_queue`. The level is the number of missing
+//! tokens, so the arithmetic is that of [`Schedule`]. State: 12 bytes.
 
 use crate::algorithm::schedule::Schedule;
 use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};

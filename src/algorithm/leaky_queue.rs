@@ -1,9 +1,9 @@
 //! `leaky_queue`: the leaky bucket as a queue: departures 1/rate apart, first come first served.
 //!
-//! A request's departure is d = max(now, last departure + T), its wait d − now. It is denied iff the wait would be
-//! over capacity·T or over the limit's `max_wait`. A cost c takes the place of c requests that arrive together and
-//! leave with the last of them. So it is `gcra` with a burst of capacity + 1 and `delay_after: 0`; with a capacity of
-//! 0 nothing waits. The arithmetic is [`Schedule`]'s. State: 12 bytes.
+//! A request departs at d = max(now, last departure + T), and waits d − now. It is denied iff the wait would be above
+//! capacity·T or above the limit's `max_wait`. A request of cost c takes the places of c requests that arrive together,
+//! and departs with the last of them. This is `gcra` with a burst of capacity + 1 and `delay_after: 0`; with a capacity
+//! of 0 no request waits. The arithmetic is that of [`Schedule`]. State: 12 bytes.
 
 use crate::algorithm::schedule::{Delay, Schedule, TooLarge};
 use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};

@@ -1,4 +1,4 @@
-//! Parameters as bytes have them, in snapshots and between nodes: the arguments that they can be built from again, by name.
+//! Parameters in serialized form, for snapshots and between nodes: named arguments from which they can be built again.
 
 use jiff::tz::TimeZoneDatabase;
 use serde::{Deserialize, Serialize};
@@ -24,12 +24,12 @@ enum WrittenValue {
 }
 
 impl Parameters {
-    /// Those of `rule`.
+    /// The arguments of `rule`.
     pub fn of(rule: &Rule) -> Self {
         Self(rule.arguments().iter().map(|(name, value)| (name.to_owned(), WrittenValue::of(value))).collect())
     }
 
-    /// The rule; `None` if this program does not understand the arguments.
+    /// The rule; `None` if this version of the program does not understand the arguments.
     pub fn rule(&self, algorithm: AlgorithmName) -> Option<Rule> {
         let mut arguments = Arguments::default();
         for (name, written) in &self.0 {
@@ -56,7 +56,7 @@ impl WrittenValue {
             Value::Decimal(number) => Self::Decimal(*number),
             Value::Flag(flag) => Self::Flag(*flag),
             Value::Choice(word) => Self::Choice((*word).to_owned()),
-            // The configuration knows zones by their names only.
+            // every zone in the configuration has a name
             Value::TimeZone(zone) => Self::TimeZone(zone.iana_name().unwrap_or_default().to_owned()),
             Value::CustomersTimeZone => Self::CustomersTimeZone,
         }

@@ -14,7 +14,7 @@ if family == 'q' then
         return times(time, tick)
     end
 
-    -- Schedule-like costs.
+    -- The cost in units of 1 ns/tick.
     local function cost_of(cost)
         return times(cost, token)
     end
@@ -23,7 +23,7 @@ if family == 'q' then
         return minus(add(fine(start), times(fine(window), 2)), token)
     end
 
-    -- 'fresh'; 'bursty', start, left; 'smooth', missing.
+    -- Returns 'fresh'; or 'bursty', start, left; or 'smooth', missing.
     function rule.standing(state)
         if not state then
             return 'fresh'

@@ -1,14 +1,14 @@
 //! `quota_linear`: T. Finch's hybrid of a quota and a linear refill: all at once while the quota lasts, then smooth.
 //!
-//! With r = limit/window, a key begins bursty with a balance of limit: a window starts at its first request, and a
-//! request takes its cost. When the quota is spent (and the limit is over 1) the balance falls to −r·(time left in the
-//! window), so that nothing passes before the window ends, and grows by r from then on: smooth. A smooth request is
-//! admitted iff its cost is there. The next request after a bursty window, or after the balance has grown to the
-//! limit, finds the key bursty and fresh. A cost c is as good as c requests of cost 1 at once, all or none admitted.
+//! With r = limit/window, a key begins bursty with a balance of limit: its first request starts a window, and each
+//! request takes its cost. When the quota is spent (and the limit is above 1) the key becomes smooth: the balance falls to
+//! −r·(time left in the window), so that nothing passes before the window ends, and grows at the rate r. A smooth key
+//! admits a request iff the balance covers its cost. After a bursty window, or when the balance has grown to the limit,
+//! the next request finds the key bursty and fresh. A cost c counts as c requests of cost 1 at once, admitted all or none.
 //!
 //! A smooth balance is kept as the time when it will have grown to the limit: start + 2·window − 1/r when the quota is
-//! spent, and 1/r later for each token admitted since. Exact: that time is counted in units of 1 ns / numerator of
-//! window/limit in lowest terms, where every quantity is whole.
+//! spent, and 1/r later for each token admitted since. Exact: that time is counted in units of 1 ns / the denominator of
+//! window/limit in lowest terms, in which every quantity is whole.
 //!
 //! State: 20 bytes.
 
@@ -28,20 +28,20 @@ use crate::units::{ClockOffset, Cost, Nanos, Packed, greatest_common_divisor, sc
 pub struct QuotaLinear {
     limit: u64,
     window: Nanos,
-    /// The units of one nanosecond.
+    /// The number of units in one nanosecond.
     tick: u128,
-    /// The units in which one token comes.
+    /// The number of units in which one token is refilled.
     token: u128,
 }
 
-/// Where a key stands.
+/// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Quota {
-    /// In a window that started at `start`, with `left` of the quota.
+    /// The key is in a window that started at `start`, with `left` tokens of the quota.
     Bursty {
         /// When the window started.
         start: Packed<Nanos>,
-        /// What is left; 0 only under a limit of 1.
+        /// The tokens that are left; 0 only under a limit of 1.
         left: Packed<u64>,
     },
     /// The quota of the window that started at `start` is spent, and nothing was admitted since.
@@ -49,7 +49,7 @@ pub enum Quota {
         /// When the window started.
         start: Packed<Nanos>,
     },
-    /// Smooth.
+    /// The key is smooth.
     Smooth {
         /// When the balance will have grown to the limit, in the units of the limit.
         full: Packed<u128>,
@@ -62,7 +62,7 @@ impl Default for Quota {
     }
 }
 
-/// A [`Quota`] as it is at some time.
+/// A [`Quota`] at some time.
 #[derive(Clone, Copy, Debug)]
 enum Standing {
     /// A request would start a window.
@@ -71,7 +71,7 @@ enum Standing {
         start: Nanos,
         left: u64,
     },
-    /// `missing` units until the balance is the limit; more than 0.
+    /// The balance reaches the limit in `missing` units; more than 0.
     Smooth {
         missing: u128,
     },
@@ -90,7 +90,8 @@ impl QuotaLinear {
         Nanos::saturating_from(fine.div_ceil(self.tick))
     }
 
-    /// When the balance will be the limit, with the quota of the window from `start` on spent and nothing since.
+    /// The time at which the balance reaches the limit, if the quota of the window from `start` on is spent and nothing was
+    /// admitted since.
     fn full_after(&self, start: Nanos) -> u128 {
         let two_windows = self.fine(self.window).saturating_mul(2);
         self.fine(start).saturating_add(two_windows).saturating_sub(self.token)
@@ -113,7 +114,7 @@ impl QuotaLinear {
         }
     }
 
-    /// The state with `left` of the quota of a window.
+    /// The state with `left` tokens of the quota of a window.
     fn bursty(&self, start: Nanos, left: u64) -> Quota {
         let start = Packed::new(start);
         match left {
@@ -202,8 +203,8 @@ impl Core for QuotaLinear {
         (Decision::ADMIT, after)
     }
 
-    /// In the window it was charged in, and until something else is admitted after that, the charge is undone. Later,
-    /// what the balance has not made good by itself comes back.
+    /// In the window of the charge, and until another request is admitted after that window, the charge is undone. Later,
+    /// only the part comes back that the balance has not refilled by itself.
     fn refund(&self, state: Quota, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Quota> {
         match state {
             Quota::Bursty { start, left } => {
@@ -229,8 +230,8 @@ impl Core for QuotaLinear {
         }
     }
 
-    /// What goes beyond the quota of a window, and what a smooth balance lacks, is made good after it at the rate. Under
-    /// a limit of 1, which is never smooth, it is forgiven when the window ends.
+    /// A debt beyond the quota of a window or a smooth balance is refilled at the rate after the window. Under a limit of 1,
+    /// whose keys are never smooth, it is forgiven when the window ends.
     fn debit(&self, state: Option<Quota>, cost: Cost, now: Nanos) -> Option<Quota> {
         if cost == 0 {
             return state;
@@ -275,8 +276,8 @@ impl Core for QuotaLinear {
         })
     }
 
-    /// What was used of a quota stays used, in the window as [`carried_end`] says; a new limit above it leaves the
-    /// difference. The tokens that a smooth balance lacks it lacks on, but no more than brings it to 1 − limit.
+    /// The used tokens of a quota stay used, in the window that ends at [`carried_end`]; a new limit above them leaves the
+    /// difference. A smooth balance still lacks the same number of tokens, but is at least 1 − limit.
     fn migrate_state(&self, old: &Self, state: Quota, now: Nanos) -> Option<Quota> {
         if self == old {
             return Some(state);
@@ -296,8 +297,8 @@ impl Core for QuotaLinear {
         Some(self.bursty(end.saturating_sub(self.window), self.limit.saturating_sub(used)))
     }
 
-    /// Of two windows in a row the later one, of two that overlap the less that is left until both are over. A smooth balance
-    /// stays behind what a window leaves until that is over.
+    /// Of two successive windows the later one; of two that overlap, the smaller rest of the quota until both are over. A
+    /// smooth balance and a window become a smooth balance that admits no more than the window until that is over.
     fn merge(&self, one: Quota, other: Quota) -> Quota {
         use Quota::{Bursty, Smooth, Spent};
         let full = |state: Quota| match state {

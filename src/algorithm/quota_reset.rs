@@ -1,7 +1,7 @@
 //! `quota_reset`: a quota for a window that starts at the key's first request.
 //!
-//! A window starts at an admitted request when there is none, or the last one is over: now ≥ start + window. Deny iff
-//! used + cost > limit. The arithmetic is [`Counter`]'s. State: 16 bytes.
+//! An admitted request starts a window if there is none, or if the last one is over: now ≥ start + window. A request is
+//! denied iff used + cost > limit. The arithmetic is that of [`Counter`]. State: 16 bytes.
 
 use crate::algorithm::counter::{Counter, Window};
 use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};

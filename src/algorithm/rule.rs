@@ -11,7 +11,7 @@ use crate::for_each_algorithm;
 use crate::units::{ClockOffset, Cost, Nanos};
 
 impl AlgorithmName {
-    /// The algorithm under which states are kept. `token_bucket` is `gcra` without `delay_after` under another name: its
+    /// The algorithm under which states are kept. `token_bucket` is another name for `gcra` without `delay_after`: its
     /// states are those of `gcra`, so that a limit keeps them when it changes from one to the other.
     pub const fn canonical(self) -> Self {
         match self {
@@ -27,7 +27,7 @@ impl AlgorithmName {
 }
 
 impl Rule {
-    /// The same rule as one of [`AlgorithmName::canonical`].
+    /// The same rule under its [`AlgorithmName::canonical`] algorithm.
     pub fn canonical(self) -> Self {
         match self {
             Self::TokenBucket(bucket) => Self::Gcra(bucket),
@@ -60,7 +60,7 @@ macro_rules! define_rule {
         }
 
         impl AlgorithmName {
-            /// Every algorithm there is, in the order of the list.
+            /// All algorithms, in the order of the list.
             pub const ALL: &'static [Self] = &[$(Self::$Variant,)*];
 
             /// The name in the configuration.
@@ -84,14 +84,14 @@ macro_rules! define_rule {
                 }
             }
 
-            /// What can be set.
+            /// [`Algorithm::PARAMETERS`]
             pub const fn parameters(self) -> &'static [Parameter] {
                 match self {
                     $(Self::$Variant => <algorithm::$module::$Variant as Algorithm>::PARAMETERS,)*
                 }
             }
 
-            /// The parameters, checked.
+            /// [`Algorithm::build`]
             pub fn build(self, arguments: &Arguments) -> Result<Rule, InvalidParameter> {
                 match self {
                     $(Self::$Variant => <algorithm::$module::$Variant as Algorithm>::build(arguments).map(Rule::$Variant),)*
@@ -100,7 +100,7 @@ macro_rules! define_rule {
         }
 
         impl Rule {
-            /// Which algorithm this is.
+            /// The rule's algorithm.
             pub const fn name(&self) -> AlgorithmName {
                 match self {
                     $(Self::$Variant(_) => AlgorithmName::$Variant,)*
@@ -194,7 +194,7 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Core::idle`]; a state of another algorithm is forgotten at once.
+            /// [`Core::idle`]; a state of another algorithm can be evicted at once.
             pub fn idle(&self, state: &State) -> Idle {
                 match (self, state) {
                     $((Self::$Variant(rule), State::$Variant(state)) => rule.idle(state),)*
@@ -267,7 +267,7 @@ macro_rules! define_rule {
                 }
             }
 
-            /// The parameters, if they are a `C`.
+            /// The parameters, if their type is `C`.
             pub fn core<C: Core>(&self) -> Option<&C> {
                 let core: &dyn Any = match self {
                     $(Self::$Variant(rule) => rule,)*

@@ -1,8 +1,8 @@
 -- Mirrors src/algorithm/schedule.rs: gcra, token_bucket, leaky_bucket, leaky_queue.
 --
--- Parameters: tokens period burst tolerance, the last in units of 1 ns/tokens. The state in hand is how far the TAT lies
--- ahead of now, in these units; not 0. Kept are the TAT's seconds, nanoseconds and what is left of one, in these units:
--- the difference to now is then taken between small numbers, and no more is multiplied.
+-- Parameters: tokens period burst tolerance, the last in units of 1 ns/tokens. The state passed between functions is how
+-- far the TAT lies ahead of now, in these units; not 0. Kept are the TAT's seconds, nanoseconds and the rest of one, in
+-- these units: so the difference to now is taken between small numbers, and only that difference is multiplied.
 
 if family == 's' then
     local tokens, period, burst, tolerance = match(parameters, '^s ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) (%d+)$')
@@ -61,7 +61,7 @@ if family == 's' then
         return true, after
     end
 
-    -- How many times cost fits, at most want times.
+    -- How many times a charge of cost fits, at most want times.
     if op == 'partial' then
         function rule.fits(ahead, cost, want)
             if cost == 0 then
@@ -71,7 +71,7 @@ if family == 's' then
         end
     end
 
-    -- Nothing of a charge that was made good before now comes back, see schedule::recoverable.
+    -- Nothing comes back of a charge that was refilled before now, see schedule::recoverable.
     if op == 'refund' then
         function rule.refund(ahead, cost, full_at)
             local full = times(from_now(full_at), tokens)
@@ -91,7 +91,7 @@ if family == 's' then
         return state_ahead(least(add(before, times(cost, period)), greatest(furthest(), before)))
     end
 
-    -- What two nodes know of a TAT: the later one is right.
+    -- Joins the TAT kept here and the one that a node knows: the later one is right.
     if argument ~= '' then
         function rule.join(ahead, hint)
             return greatest(ahead or 0, hint)

@@ -2,9 +2,9 @@
 //! `leaky_queue`.
 //!
 //! The state is one time, the theoretical arrival time (TAT): when the bucket will be full again. With T = 1/rate, a
-//! request of cost c at `now` would move it to TAT' = max(TAT, now) + c·T. It is denied iff TAT' − now is over a
-//! tolerance, and else waits for what TAT' − now is over a lower one. The tokens there are follow from it:
-//! burst − (TAT − now)/T.
+//! request of cost c at `now` would move it to TAT' = max(TAT, now) + c·T. The request is denied iff TAT' − now is above
+//! a tolerance; otherwise it waits for the time by which TAT' − now is above a second, lower tolerance. The number of
+//! tokens in the bucket is burst − (TAT − now)/T.
 //!
 //! Exact: times are counted in units of 1 ns / numerator of the rate, in which every quantity of the rule is whole.
 //! State: 12 bytes.
@@ -24,15 +24,15 @@ pub struct Schedule {
     tolerance: u128,
     /// The same for a request to be admitted without a wait; at most `tolerance`.
     immediate: u128,
-    /// How long the whole burst takes to come back.
+    /// The time in which the whole burst is refilled.
     window: Nanos,
     delay_after: Option<u64>,
 }
 
-/// That requests may have to wait for their turn.
+/// The rule by which admitted requests wait for their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delay {
-    /// A request waits until no more than this many tokens and one are missing from the burst.
+    /// A request waits until at most `after` + 1 tokens are missing from the burst.
     pub after: u64,
     /// The longest wait.
     pub max_wait: Nanos,
@@ -47,7 +47,7 @@ pub struct TooLarge {
     pub rate: Rate,
 }
 
-/// Times after this many nanoseconds since the epoch (the year 2116) need not be exact any more.
+/// Times later than this many nanoseconds since the epoch (the year 2116) need not be exact.
 pub const HORIZON: u64 = 1 << 62;
 
 const SECOND: u128 = 1_000_000_000;
@@ -119,7 +119,7 @@ impl Schedule {
     fn nanos_ceil(&self, fine: u128) -> Nanos {
         let tokens = self.rate.tokens();
         match u64::try_from(fine) {
-            // a division costs more than all else here, and most rates are one in so much time
+            // a division costs more than all else here, and most rates are one token in some time
             Ok(fine) if tokens == 1 || fine == 0 => Nanos::new(fine),
             Ok(fine) => Nanos::new(fine.div_ceil(tokens)),
             Err(_) => Nanos::saturating_from(fine.div_ceil(u128::from(tokens))),
@@ -175,7 +175,7 @@ impl Core for Schedule {
         self.state_ahead(self.ahead(Some(&state), now).saturating_sub(back), now)
     }
 
-    /// TAT' = max(TAT, now) + c·T, no further ahead than two bursts and the longest debt.
+    /// TAT' = max(TAT, now) + c·T, at most two bursts plus the longest debt ahead.
     fn debit(&self, state: Option<FineTime>, cost: Cost, now: Nanos) -> Option<FineTime> {
         if cost == 0 {
             return state;
@@ -203,8 +203,8 @@ impl Core for Schedule {
         Idle::Fresh(self.nanos_ceil(state.get()))
     }
 
-    /// TAT' = now + (TAT − now)·τ'/τ, τ = burst·T: the used share of the burst stays used; where only the rate
-    /// changes, the tokens stay.
+    /// TAT' = now + (TAT − now)·τ'/τ with τ = burst·T: the used share of the burst stays used. Where only the rate
+    /// changes, the number of tokens stays.
     fn migrate_state(&self, old: &Self, state: FineTime, now: Nanos) -> Option<FineTime> {
         if self.rate == old.rate && self.burst == old.burst {
             return Some(state);
@@ -238,7 +238,7 @@ impl Core for Schedule {
         Ok(SharedForm::new(parameters, Charges::AddUp))
     }
 
-    /// Seconds, nanoseconds, and what is left of one in units of 1 ns / numerator of the rate.
+    /// Seconds, nanoseconds, and the rest of a nanosecond in units of 1 ns / numerator of the rate.
     fn read_shared(&self, words: &mut Words<'_>) -> Option<FineTime> {
         let (seconds, nanos, rest): (u128, u128, u128) = (number(words)?, number(words)?, number(words)?);
         let nanos = seconds.checked_mul(SECOND)?.checked_add(nanos)?;
@@ -252,12 +252,12 @@ impl Core for Schedule {
     }
 }
 
-/// How much of a charge of `cost` can be given back to a schedule whose TAT is now `tat`, if its TAT right after the
-/// charge, rounded up to the next ns (`tick` of the units that all this is in), was `full_at`.
+/// The part of a charge of `cost` that can be refunded to a schedule whose TAT is now `tat`, if its TAT right after the
+/// charge, rounded up to the next ns (`tick` of the units of all these numbers), was `full_at`.
 ///
-/// Without the charge the bucket would have been full that much earlier, and what comes to a full bucket is lost. So
-/// only what is left of the time until the foreseen TAT can be given back, and no more than the charge.
-/// Right to what one nanosecond refills.
+/// Without the charge the bucket would have been full that much earlier, and tokens that come to a full bucket are lost.
+/// So only the rest of the time until that TAT can be refunded, and no more than the charge. The result is exact to the
+/// refill of one nanosecond.
 pub fn recoverable(cost: u128, tat: u128, full_at: u128, tick: u128, now: u128) -> u128 {
     let foreseen = match tat <= full_at {
         true => tat,
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(schedule.decide(state, 1, at(100)).0, Decision::later(at(4)));
         let (decision, state) = schedule.decide(state, 1, at(104));
         assert_eq!(decision, Decision::ADMIT);
-        // a third of a nanosecond is left of the fourth one
+        // the token came after a third of the fourth nanosecond, and the other two thirds count on
         assert_eq!(schedule.decide(state, 1, at(104)).0, Decision::later(at(3)));
         assert_eq!(schedule.decide(state, 4, at(104)).0, Decision::never(3));
     }
@@ -308,7 +308,7 @@ mod tests {
         let full_at = at(110);
         assert_eq!(schedule.idle(&first.unwrap()), Idle::Fresh(full_at));
         assert_eq!(schedule.refund(first.unwrap(), 3, full_at, at(100)), None);
-        // without the first three, the next two would have met a full bucket: at 109 less than 1 ns of them is left
+        // without the first three tokens, the next two would have found a full bucket: at 109 less than 1 ns of time is left
         let (_, second) = schedule.decide(first, 2, at(109));
         let without = schedule.decide(None, 2, at(109)).1.unwrap().get();
         assert_eq!(schedule.refund(second.unwrap(), 3, full_at, at(109)).unwrap().get() - without, 3 - 1);

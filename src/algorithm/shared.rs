@@ -1,46 +1,46 @@
-//! Rules that several gateways share in Redis: what the script there takes of a rule, and how it writes states.
+//! Rules that several gateways share in Redis: the parameters that the script there takes, and its form of states.
 //!
-//! Beside the file of a [`Core`](super::Core) stands its part of the script: a block that begins with the letter that its
-//! parameters begin with, and mirrors the Rust name by name, in exact whole numbers.
+//! Beside the file of a [`Core`](super::Core) is a Lua file with its part of the script: a block for the letter with which
+//! its parameters begin, which mirrors the Rust code name by name, in exact whole numbers.
 
 use std::str::FromStr;
 
 use crate::units::Nanos;
 
-/// A rule as the script takes it.
+/// A rule in the script's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedForm {
-    /// What the script takes, and keeps beside the states.
+    /// The parameters as text, which the script also keeps beside the states.
     pub parameters: String,
-    /// How several charges go together.
+    /// How several charges can be combined.
     pub charges: Charges,
-    /// What is kept.
+    /// The kind of data that the script keeps.
     pub kept: KeptAs,
 }
 
-/// How several charges go together.
+/// How several charges of a key can be combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charges {
-    /// It makes no difference in what portions tokens are taken.
+    /// Tokens can be taken in any portions with the same result.
     AddUp,
-    /// Several are the same as one of their sum.
+    /// Several charges at one time are the same as one of their sum.
     Together,
-    /// Each is decided by itself.
+    /// Each charge has to be decided by itself.
     OneByOne,
 }
 
-/// What is kept.
+/// The kind of data that the script keeps of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptAs {
     /// A state.
     State,
-    /// A state of one window, so that what is taken in it is of no use in the next.
+    /// A state of one window: tokens taken in it are of no use in the next one.
     Window,
     /// A log, which stays in Redis.
     Log,
 }
 
-/// The words of a state.
+/// The words of a state in the script's form.
 pub type Words<'a> = std::str::Split<'a, char>;
 
 /// The next word as a number.
@@ -54,7 +54,7 @@ pub fn time(words: &mut Words<'_>) -> Option<Nanos> {
 }
 
 impl SharedForm {
-    /// A rule of which states are kept.
+    /// The form of a rule of which the script keeps states.
     pub const fn new(parameters: String, charges: Charges) -> Self {
         Self { parameters, charges, kept: KeptAs::State }
     }

@@ -1,9 +1,9 @@
 -- Mirrors src/algorithm/sliding.rs and its log: sliding_log, sliding_counters.
 --
--- Parameters: limit window length per count_denied min_gap, of which length/per is the slot. Kept as a sorted set in
--- which all scores are 0, so members lie in the order of their bytes and no digit of a time can get lost: a charge is
--- its time in 19 digits, a colon and its cost; no two have the same time. Last comes a tilde and the sum of the costs,
--- which stays there alone where all charges came back. A log says the same under all parameters, so it carries none.
+-- Parameters: limit window length per count_denied min_gap; length/per is the length of a slot. Kept as a sorted set with
+-- all scores 0, so that members are in the order of their bytes and no digit of a time gets lost: the member of a charge
+-- is its time in 19 digits, a colon and its cost; no two have the same time. The last member is a tilde and the sum of
+-- the costs; it stays alone where all charges were refunded. A log is valid under all parameters, so it carries none.
 
 if family == 'l' then
     local limit, window, length, per, count_denied, min_gap = match(parameters, '^l ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([01]) (%d+)$')
@@ -15,7 +15,7 @@ if family == 'l' then
     local now = now()
     local rule = { denials_count = count_denied }
 
-    -- Log::MOST, and how many charges are read at once.
+    -- Log::MOST, and the number of charges read at once.
     local MOST, FEW = natural('4611686018427387904'), 64
 
     local function member(at, cost)
@@ -39,11 +39,11 @@ if family == 'l' then
         return divide_up(times(divide(times(now, per), length), length), per)
     end
 
-    -- Whether only the sum is there.
+    -- Whether the set has only the sum.
     local is_emptied
 
-    -- A log: its sum; the time of its newest charge; of those that have left the window, how many and their sum. And
-    -- whether it made no sense, and whether it is there.
+    -- Reads the log: its sum, the time of its newest charge, and the number and the sum of the charges that have left the
+    -- window. Also returns whether the set was invalid, and whether it exists.
     local function read()
         local ends = redis.pcall('ZRANGE', key, -2, -1)
         if ends.err then
@@ -82,7 +82,7 @@ if family == 'l' then
         return min_gap ~= 0 and log.total ~= 0 and add(log.newest, min_gap) or 0
     end
 
-    -- The time until a cost, at most the limit, is admitted.
+    -- The time until cost, at most the limit, is admitted.
     local function wait(log, cost)
         local excess = minus(add(counting(log), cost), limit)
         local admitted_at, rank = gap_over(log), log.forget
@@ -104,13 +104,13 @@ if family == 'l' then
         return word(minus(admitted_at, now))
     end
 
-    -- What is to be done to the sorted set: how many of its first charges go, which members go, and which come.
+    -- A change of the sorted set: how many of its first charges are removed, and which other members are removed and added.
     local function change(log, total)
         local sum = log and log.total or is_emptied and 0
         return { forget = log and log.forget or 0, gone = {}, come = {}, before = sum, total = total }
     end
 
-    -- Log::push of what fits.
+    -- Log::push of a charge that fits.
     local function push(log, cost)
         local at, after = beginning(), change(log, cost)
         if not log then
@@ -131,7 +131,7 @@ if family == 'l' then
         return after
     end
 
-    -- Sliding::log_beyond: Log::push of what may not fit, and Log::fold.
+    -- Sliding::log_beyond: Log::push of a charge that may not fit, and Log::fold.
     local function beyond(log, cost)
         cost = least(cost, limit)
         local charges = {}
@@ -159,7 +159,7 @@ if family == 'l' then
             first = first + 1
         end
         local after = change(log, total)
-        -- its own retry time counts from here on
+        -- the retry time of the denied request, after it was logged
         local excess = minus(add(total, cost), limit)
         after.admitted_at = min_gap ~= 0 and add(last.at, min_gap) or 0
         for i = first, #charges do
@@ -220,7 +220,7 @@ if family == 'l' then
             local time = substring(member(minus(ends, window), 0), 1, 19)
             local found = redis.call('ZRANGEBYLEX', key, '[' .. time .. ':', '(' .. time .. ';')[1]
             if equal(ends, word(add(ends, 1))) then
-                -- the last time there is stands for all that are later
+                -- the largest time stands for all later ones
                 found = redis.call('ZRANGE', key, -2, -2)[1]
             end
             local at, its_cost = split(found)
@@ -242,8 +242,8 @@ if family == 'l' then
         return beyond(log, cost)
     end
 
-    -- Carries out a change. The order leaves the set never empty, and with its lifetime set as long as it is there, which
-    -- what comes back does not shorten.
+    -- Carries out a change. The order of the commands never leaves the set empty, so that it always has a lifetime; a refund
+    -- does not shorten that.
     function rule.store(after, healed)
         if healed then
             redis.call('DEL', key)
@@ -267,8 +267,8 @@ if family == 'l' then
         end
     end
 
-    -- The wait of what was denied, if it can pass some day; where the key stands: remaining, until_more, until_full; and
-    -- the tokens that count after the call. Of a partial charge it is the wait of the next one.
+    -- Reports the wait of a denied request, if it can ever pass; the headroom: remaining, until_more, until_full; and the
+    -- tokens that count after the call. For a partial charge it is the wait of the next part.
     function rule.report(admitted, cost)
         local log = read() or { total = 0, newest = 0, forget = 0, gone = 0 }
         local remaining = less(now, gap_over(log)) and 0 or minus(limit, counting(log))

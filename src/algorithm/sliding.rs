@@ -1,17 +1,17 @@
-//! A window that slides, with the times of what was charged: the arithmetic of `sliding_log` and `sliding_counters`.
+//! A sliding window with the times of its charges: the arithmetic of `sliding_log` and `sliding_counters`.
 //!
-//! What was charged at x counts at t while t − x < window; deny iff what counts + cost > limit. For `sliding_counters`
-//! x is the beginning of the slot, rounded up to a nanosecond: slot s = ⌊t·slots/window⌋ leaves the sum when slot s +
-//! slots begins, which is a window after ⌈s·window/slots⌉.
+//! A charge at x counts at t while t − x < window; a request is denied iff the sum of the charges that count + cost >
+//! limit. For `sliding_counters` x is the beginning of the slot, rounded up to a nanosecond: slot s = ⌊t·slots/window⌋
+//! leaves the sum when slot s + slots begins, which is a window after ⌈s·window/slots⌉.
 //!
-//! The sum is kept, so a decision looks only at what has left the window since the last one, and a denial also at what
-//! has to leave before the request fits. A denied request that counts is logged with its cost, at most the limit;
-//! what is older than the newest charges that fill the limit is joined into one, so that a log never has more
-//! charges than the limit has tokens.
+//! The log keeps its sum, so a decision looks only at the charges that have left the window since the last one, and a
+//! denial also at the charges that have to leave before the request fits. A denied request that counts is logged with its
+//! cost, at most the limit; the charges older than the newest ones that fill the limit are joined into one, so that a log
+//! never has more charges than the limit has tokens.
 //!
 //! State: 40 bytes, and 8 for each time with a cost of 1 in the window, 16 with another; up to four times of that may be
 //! reserved.
-//! Exact until 2262, the last year that is told apart from the next.
+//! Exact until the year 2262; all later times count as the last one.
 
 use crate::algorithm::{Charges, Core, Decision, Headroom, Idle, KeptAs, Policy, SharedForm, bytes_of};
 use crate::units::{ClockOffset, Cost, Nanos, greatest_common_divisor};
@@ -20,7 +20,7 @@ pub mod log;
 
 use log::{Front, Log};
 
-/// The most charges that a log in Redis may have: a denial may read all of them, and nobody else is served meanwhile.
+/// The most charges that a log in Redis may have: a denial may read all of them, while Redis serves no other client.
 const LARGEST_SHARED_LOG: u64 = 10_000;
 
 /// The parameters.
@@ -45,24 +45,24 @@ impl Sliding {
     /// The largest limit that can be logged.
     pub const LARGEST_LIMIT: u64 = Log::MOST;
 
-    /// At most `limit` in any `window`; neither is nothing, and the limit is at most [`Sliding::LARGEST_LIMIT`].
+    /// At most `limit` in any `window`; both are above zero, and the limit is at most [`Sliding::LARGEST_LIMIT`].
     pub fn new(limit: u64, window: Nanos) -> Self {
         Self { limit, window, grain: Grain::NANOSECOND, slots: 0, count_denied: false, min_gap: Nanos::ZERO }
     }
 
-    /// Times are those of slots; `slots`, at least 1, go into a window.
+    /// Rounds times to slots; a window has `slots` of them, at least 1.
     #[must_use]
     pub fn in_slots(self, slots: u64) -> Self {
         Self { grain: Grain::new(self.window.get(), slots), slots, ..self }
     }
 
-    /// Denied requests are logged too.
+    /// Sets whether denied requests are logged too.
     #[must_use]
     pub fn counting_denied(self, count_denied: bool) -> Self {
         Self { count_denied, ..self }
     }
 
-    /// Two requests in the log are at least `min_gap` apart, which must not be over the window.
+    /// Keeps two requests in the log at least `min_gap` apart, which must not be longer than the window.
     #[must_use]
     pub fn with_gap(self, min_gap: Nanos) -> Self {
         Self { min_gap, ..self }
@@ -73,17 +73,17 @@ impl Sliding {
         self.limit
     }
 
-    /// How long a charge counts.
+    /// The time during which a charge counts.
     pub const fn window(&self) -> Nanos {
         self.window
     }
 
-    /// How many slots go into a window; none where times are told apart exactly.
+    /// The number of slots in a window; 0 where times are exact.
     pub const fn slots(&self) -> u64 {
         self.slots
     }
 
-    /// How far apart two requests are at least.
+    /// The shortest time between two requests.
     pub const fn min_gap(&self) -> Nanos {
         self.min_gap
     }
@@ -96,7 +96,7 @@ impl Sliding {
         log.front(|at| self.is_gone(at, now))
     }
 
-    /// When what was charged at `at` leaves the window, as a time that may be out of reach.
+    /// The time at which a charge at `at` leaves the window; it may be later than any [`Nanos`].
     fn leaves(&self, at: u64) -> u128 {
         u128::from(at).saturating_add(u128::from(self.window.get()))
     }
@@ -116,13 +116,13 @@ impl Sliding {
         Nanos::saturating_from(admitted_at.saturating_sub(now.into()))
     }
 
-    /// Logs a charge that may not fit, in no more room than the limit takes.
+    /// Logs a charge that may not fit, without more charges in the log than the limit has tokens.
     fn log_beyond(&self, log: &mut Log, cost: Cost, now: u64) {
         log.push(self.grain.beginning(now), cost.min(self.limit));
         log.fold(self.limit);
     }
 
-    /// From when on the last charge is far enough away for another one.
+    /// The time from which on the gap to the last charge is long enough for another one.
     fn gap_over(&self, log: &Log) -> u128 {
         match (self.min_gap, log.newest()) {
             (Nanos::ZERO, _) | (_, None) => 0,
@@ -131,7 +131,7 @@ impl Sliding {
     }
 }
 
-/// The part of the time that is told apart.
+/// `now` as the log keeps it: at most [`Log::LAST`].
 const fn known(now: Nanos) -> u64 {
     if now.get() < Log::LAST { now.get() } else { Log::LAST }
 }
@@ -170,14 +170,14 @@ impl Core for Sliding {
         (decision, Some(log))
     }
 
-    /// Takes the cost off the log where it stands.
+    /// Takes the cost off the charge in the log.
     fn refund(&self, state: Log, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Log> {
         let mut log = state;
         log.take_back(cost, |at| Nanos::saturating_from(self.leaves(at)) == full_at);
         Some(log).filter(|log| !log.is_empty())
     }
 
-    /// Logged as far as it matters: whatever is more than the limit leaves the window at the same time.
+    /// Logs at most the limit: a higher cost would make no difference, as it leaves the window at the same time.
     fn debit(&self, state: Option<Log>, cost: Cost, now: Nanos) -> Option<Log> {
         if cost == 0 {
             return state;
@@ -212,12 +212,12 @@ impl Core for Sliding {
         Idle::Fresh(state.newest().map_or(Nanos::ZERO, |newest| Nanos::saturating_from(self.leaves(newest))))
     }
 
-    /// The log stays, and the new window says what of it counts. What had left the old window stays forgotten.
+    /// The log stays, and the new window decides which charges count. Charges that had left the old window stay dropped.
     fn migrate_state(&self, _old: &Self, state: Log, _now: Nanos) -> Option<Log> {
         Some(state)
     }
 
-    /// All charges of both, each once: charges at the same time are the same ones, or as many as the larger of the two.
+    /// All charges of both, each once: of two charges at the same time the larger one counts.
     fn merge(&self, one: Log, other: Log) -> Log {
         let mut log = Log::default();
         let (mut ones, mut others) = (one.iter().peekable(), other.iter().peekable());
@@ -246,7 +246,8 @@ impl Core for Sliding {
         Some(self.limit)
     }
 
-    /// Charges are of at least one token, and a slot apart: so many of one token in a word each, or of more in two.
+    /// Charges have at least one token and are at least a slot apart: there can be as many as tokens, with one word each, or
+    /// as many as slots, with two words each.
     fn largest_state(&self) -> u64 {
         let Grain { length, per } = self.grain;
         let slots = u128::from(self.window.get()).saturating_mul(per.into()).checked_div(length.into()).unwrap_or(0);
@@ -288,7 +289,7 @@ impl Grain {
         Self { length: reduced(window), per: reduced(slots) }
     }
 
-    /// The first nanosecond of the slot that `now` is in.
+    /// The first nanosecond of the slot of `now`.
     fn beginning(self, now: u64) -> u64 {
         if self.per == 1 {
             return now.saturating_sub(now.checked_rem(self.length).unwrap_or(0));

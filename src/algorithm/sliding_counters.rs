@@ -1,9 +1,9 @@
 //! `sliding_counters`: one counter for each slot of the window.
 //!
-//! Slots are counted from the clock's epoch: ⌊now·slots/window⌋; they need not divide the window. Deny iff the sum over
-//! the current slot and the slots − 1 before it + cost > limit. That is a log whose times are those of the slots'
-//! beginnings, so the arithmetic is [`Sliding`]'s. State: 40 bytes, and 16 for each slot in use (8 if 1 was used); up to
-//! four times of that may be reserved.
+//! Slots are counted from the clock's epoch: ⌊now·slots/window⌋; they need not divide the window. A request is denied iff
+//! the sum over the current slot and the slots − 1 before it + cost > limit. This is a log whose times are the beginnings
+//! of the slots, so the arithmetic is that of [`Sliding`]. State: 40 bytes, and 16 for each slot in use (8 if 1 token was
+//! used in it); up to four times of that may be reserved.
 
 use crate::algorithm::sliding::Sliding;
 use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
@@ -13,7 +13,7 @@ use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, 
 pub struct SlidingCounters;
 
 impl SlidingCounters {
-    /// How many slots a window has where none are set.
+    /// The default number of slots in a window.
     pub const DEFAULT_SLOTS: u64 = 60;
 }
 

@@ -1,10 +1,10 @@
-//! `sliding_log`: the times of all that was admitted in the last window.
+//! `sliding_log`: the times of all requests admitted in the last window.
 //!
-//! What was admitted at x counts at t while t − x < window; deny iff what counts + cost > limit. With `count_denied`
-//! denied requests are logged with their cost too, also those that can never fit; the one being denied before its
-//! retry time is worked out. With `min_gap` a request closer than that to the last one in the log is denied.
+//! A request admitted at x counts at t while t − x < window; a request is denied iff the sum of the costs that count +
+//! cost > limit. With `count_denied` denied requests are logged with their cost too, also those that can never fit, and
+//! before their own retry time is computed. With `min_gap` a request closer than that to the last one in the log is denied.
 //!
-//! The arithmetic is [`Sliding`]'s. State: 40 bytes, and 8 for each time with a cost of 1 in the window, 16 with
+//! The arithmetic is that of [`Sliding`]. State: 40 bytes, and 8 for each time with a cost of 1 in the window, 16 with
 //! another; up to four times of that may be reserved.
 
 use crate::algorithm::sliding::Sliding;
@@ -105,7 +105,7 @@ mod tests {
     fn a_denied_request_that_counts_stands_in_its_own_way() {
         let rule = build(3, &[("count_denied", Value::Flag(true))]).unwrap();
         let state = after(&rule, &[(0, 1), (10, 2)]);
-        // at 100 the first one has left, but this one has come
+        // at 100 the first request has left the window, but the denied one counts
         let (decision, state) = rule.decide(state, 1, at(20));
         assert_eq!(decision, Decision::later(at(90)));
         assert_eq!(rule.decide(state.clone(), 2, at(109)).0, Decision::later(at(100)));

@@ -56,7 +56,7 @@ if family == 'w' then
         return digits(state.window) .. ' ' .. digits(state.current) .. ' ' .. digits(state.previous)
     end
 
-    -- prev·covered/window + cur + cost ≤ limit, multiplied out: where the wait of the other side is 0.
+    -- prev·covered/window + cur + cost ≤ limit, multiplied out: true exactly where SlidingWindow::wait is 0.
     function rule.decide(state, cost)
         if cost == 0 then
             return true, state

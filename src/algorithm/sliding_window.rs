@@ -1,9 +1,9 @@
-//! `sliding_window`: the counter of this window and that of the last one, weighted by how much of it the sliding window
-//! still covers (Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017).
+//! `sliding_window`: the counter of this window plus that of the previous one, weighted by the part of it that the sliding
+//! window still covers (Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017).
 //!
 //! Windows are counted from the clock's epoch. With e the time since the current one began, a request is denied iff
 //! prev·(window − e)/window + cur + cost > limit, multiplied out, so nothing is rounded. A denied request may fit later
-//! in this window, where the weight of prev falls, or in the next one, where cur has become prev.
+//! in this window, as the weight of prev falls, or in the next one, when cur has become prev.
 //!
 //! State: 24 bytes.
 
@@ -23,19 +23,19 @@ pub struct SlidingWindow {
     window: Nanos,
 }
 
-/// What was admitted in a window and in the one before it.
+/// The tokens admitted in a window and in the one before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// The window's number.
     pub window: u64,
-    /// What was admitted in it.
+    /// The tokens admitted in that window.
     pub current: u64,
-    /// What was admitted in the one before it.
+    /// The tokens admitted in the window before it.
     pub previous: u64,
 }
 
 impl SlidingWindow {
-    /// The counts as they are at `now`; those of a later window stay.
+    /// The counts at `now`; counts of a later window stay as they are.
     fn at(&self, state: Option<&Counts>, now: Nanos) -> Counts {
         let window = now.get().checked_div(self.window.get()).unwrap_or(0);
         match state {
@@ -51,17 +51,17 @@ impl SlidingWindow {
         self.window.get().into()
     }
 
-    /// When the window with this number begins, as a time that may be out of reach.
+    /// The time at which the window with this number begins; it may be later than any [`Nanos`].
     fn beginning(&self, window: u64) -> u128 {
         u128::from(window).saturating_mul(self.length())
     }
 
-    /// How much of the window before that of `counts` the sliding window covers at `now`, all of it being `length`.
+    /// The part of the window before that of `counts` which the sliding window covers at `now`, in nanoseconds.
     fn covered(&self, counts: Counts, now: Nanos) -> u128 {
         self.length().saturating_sub(u128::from(now.get()).saturating_sub(self.beginning(counts.window)))
     }
 
-    /// What counts at `now`, rounded up.
+    /// The tokens that count at `now`, rounded up.
     fn used(&self, counts: Counts, now: Nanos) -> u64 {
         let weighted = u128::from(counts.previous).saturating_mul(self.covered(counts, now)).div_ceil(self.length());
         counts.current.saturating_add(u64::try_from(weighted).unwrap_or(u64::MAX))
@@ -70,7 +70,7 @@ impl SlidingWindow {
     /// The time until a request of `cost`, at most the limit, is admitted; zero if it is now.
     fn wait(&self, counts: Counts, cost: Cost, now: Nanos) -> Nanos {
         let length = self.length();
-        // the largest part of a window with `count` in it that may be covered for the rest to be at most `room`
+        // the largest part of a window with `count` tokens that may be covered if those are to count for at most `room`
         let part = |room: u64, count: u64| u128::from(room).saturating_mul(length).checked_div(count.into());
         let left_for_previous = self.limit.checked_sub(cost).and_then(|room| room.checked_sub(counts.current));
         let windows_end = self.beginning(counts.window).saturating_add(length);
@@ -129,7 +129,7 @@ impl Core for SlidingWindow {
         }
     }
 
-    /// Takes the cost off the window it was counted in, if that still matters.
+    /// Takes the cost off the window in which it was counted, if that window still matters.
     fn refund(&self, state: Counts, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Counts> {
         let mut counts = state;
         let forgotten = |window: u64| Nanos::saturating_from(self.beginning(window.saturating_add(2)));
@@ -141,7 +141,7 @@ impl Core for SlidingWindow {
         (counts.current > 0 || counts.previous > 0).then_some(counts)
     }
 
-    /// What is owed is forgiven with the next window but one.
+    /// A debt is forgiven when the window after the next one begins.
     fn debit(&self, state: Option<Counts>, cost: Cost, now: Nanos) -> Option<Counts> {
         if cost == 0 {
             return state;
@@ -163,7 +163,7 @@ impl Core for SlidingWindow {
         Idle::Fresh(Nanos::saturating_from(self.beginning(state.window.saturating_add(windows))))
     }
 
-    /// What counted under the old window, rounded up, counts as admitted in the current new one.
+    /// The tokens that count under the old window, rounded up, count as admitted in the current new one.
     fn migrate_state(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
         if self.window == old.window {
             return Some(state);
@@ -172,7 +172,7 @@ impl Core for SlidingWindow {
         (current > 0).then_some(Counts { current, ..self.at(None, now) })
     }
 
-    /// The later window, with what the other one counted of it and of the one before.
+    /// The later window, each of its two counts being the larger one of both states.
     fn merge(&self, one: Counts, other: Counts) -> Counts {
         let (first, last) = if one.window <= other.window { (one, other) } else { (other, one) };
         let (current, previous) = match last.window.saturating_sub(first.window) {
@@ -183,7 +183,7 @@ impl Core for SlidingWindow {
         Counts { window: last.window, current: last.current.max(current), previous: last.previous.max(previous) }
     }
 
-    /// Windows begin at other times on the other clock: what was counted is put into the first one that begins no earlier.
+    /// Windows begin at other times on the other clock: the counts move to the first window that begins no earlier.
     fn shift(&self, state: Counts, by: ClockOffset) -> Counts {
         let beginning = i128::try_from(self.beginning(state.window)).unwrap_or(i128::MAX);
         let shifted = u128::try_from(beginning.saturating_add(by.get().into())).unwrap_or(0);
@@ -244,7 +244,7 @@ mod tests {
         let rule = rule(10, 100);
         // in the next window 8 · (100 − e)/100 + 5 ≤ 10 from e = 37.5 on
         assert_eq!(rule.decide(counts(2, 8, 0), 5, at(250)).0, Decision::later(at(88)));
-        // nothing may be left of this window
+        // nothing of this window may count any more
         assert_eq!(rule.decide(counts(2, 8, 0), 10, at(250)).0, Decision::later(at(150)));
         assert_eq!(rule.decide(counts(2, 8, 0), 11, at(250)).0, Decision::never(10));
     }

@@ -17,7 +17,7 @@ if family == 'm' then
     local us = seconds * 1e6 + floor(nanos / 1000)
     local min = math.min
     local identity = table.concat({ shape, tokens, period, stable, most, cool, threshold, slope }, ' ')
-    -- A fresh bursty key has nothing stored: what is stored is worth remembering for a while.
+    -- A fresh bursty key has no stored permits: the state is kept for a while after all permits are stored.
     local rule = { identity = identity, most = most, lingers = shape == 'b' and DAY or 0 }
 
     local function price_at(permits)
@@ -72,7 +72,7 @@ if family == 'm' then
         return { next = word(add(state.next, cost_in_time)), stored = state.stored - taken }
     end
 
-    -- Any cost is admitted, so a reservation may lie as far ahead as time goes; but whoever made it set a lifetime.
+    -- Any cost is admitted, so a reservation may lie arbitrarily far ahead; but a reservation by this script has a lifetime.
     function rule.read(text)
         local next, stored = match(text, '^(%d+) (%S+)$')
         stored = stored and decimal(stored)

@@ -1,8 +1,8 @@
 //! `smooth_bursty` and `smooth_warming_up`: Guava's SmoothRateLimiter.
 //!
-//! A limiter of reservations: a request is granted the time `next`, at which all earlier ones are paid for, and moves
-//! it on by its own price, so that the next caller pays for this one and any cost is admitted. Time that nobody used
-//! is stored as permits; what those cost is all that the two differ in (their [`Shape`]).
+//! The limiter reserves time: a request gets the time `next`, at which all earlier ones are paid for, and moves `next` on
+//! by its own price, so that the next caller pays for this request and any cost is admitted. Unused time is stored as
+//! permits; the two algorithms differ only in the price of stored permits (their [`Shape`]).
 //!
 //! With stable = 10⁶/rate, all in whole microseconds, at us = ⌊now/1000⌋:
 //!
@@ -10,9 +10,9 @@
 //! - a request of cost c is denied iff next − `max_wait` > us, which is checked before the resync. Admitted, it waits
 //!   max(0, next − us), takes s = min(c, stored), and next += price(stored, s) + ⌊(c − s)·stable⌋.
 //!
-//! In doubles, and truncated, as Guava does it: a price is up to 1 µs too low (2 µs when warming up), which matters
-//! towards 10⁶ permits/s; above that a permit would cost nothing, so such rates are refused. Sums saturate where a
-//! `long` would wrap: such a key waits for good.
+//! In doubles, and truncated, as in Guava: a price is up to 1 µs too low (2 µs when warming up), which matters for rates
+//! near 10⁶ permits/s; above that a permit would cost nothing, so such rates are refused. Sums saturate where a `long`
+//! would wrap: such a key waits forever.
 //!
 //! State: 16 bytes.
 #![expect(
@@ -42,22 +42,22 @@ mod warming_up;
 pub use bursty::Bursty;
 pub use warming_up::WarmingUp;
 
-/// Stored permits cost nothing: bursts up to what was stored.
+/// Stored permits cost nothing: bursts up to the number of stored permits.
 pub type SmoothBursty = Smooth<Bursty>;
-/// Stored permits mean that nothing was asked for in a while, and cost more: a cold start.
+/// Stored permits mean that there were no requests for a while, and cost more: a cold start.
 pub type SmoothWarmingUp = Smooth<WarmingUp>;
 
-/// What becomes of time that nobody used.
+/// The treatment of unused time.
 pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The name in the configuration.
     const NAME: &'static str;
-    /// What can be set.
+    /// The settings, for the configuration and its error messages.
     const PARAMETERS: &'static [Parameter];
 
-    /// The shape, checked, for a limit of `rate`.
+    /// Checks the arguments, and builds the shape for a limit of `rate`.
     fn build(arguments: &Arguments, rate: Rate) -> Result<Self, InvalidParameter>;
 
-    /// What [`Shape::build`] made it of, without the rate.
+    /// Arguments from which [`Shape::build`] makes this shape again, without the rate.
     fn arguments(&self) -> Arguments;
 
     /// The most permits that are stored.
@@ -69,16 +69,16 @@ pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The microseconds in which one permit is stored.
     fn cool(&self) -> f64;
 
-    /// Which of two numbers of stored permits admits less.
+    /// The one of two numbers of stored permits that admits less.
     fn stricter(&self, one: f64, other: f64) -> f64;
 
-    /// The microseconds that `taken` of `stored` permits cost.
+    /// The price of `taken` of `stored` permits, in microseconds.
     fn price(&self, stored: f64, taken: f64) -> u64;
 
-    /// How to take a charge back so that no more is admitted than if it had not been made.
+    /// The changes that refund a charge, such that no more is admitted than without the charge.
     fn undo(&self, refund: &Refund) -> Undo;
 
-    /// What may become of a key from `full` on, when all permits are stored again.
+    /// When the state can be evicted, if all permits are stored again from `full` on.
     fn idle(full: Nanos) -> Idle;
 
     /// The numbers for the headers.
@@ -87,30 +87,30 @@ pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The limit in plain words.
     fn describe(&self, rate: Rate) -> String;
 
-    /// The letter by which the script in Redis knows the shape, the stored permits from which on they cost more, and how
-    /// many microseconds more for each one above that.
+    /// The letter of the shape in the script for Redis, the number of stored permits above which they cost more, and the
+    /// microseconds that each one above it adds to the price.
     fn shared_form(&self) -> (char, f64, f64);
 }
 
-/// What is known about a charge to take back.
+/// The facts about a charge to refund.
 #[derive(Clone, Copy, Debug)]
 pub struct Refund {
-    /// How much to take back.
+    /// The cost to refund.
     pub cost: f64,
     /// The permits stored in the state.
     pub stored: f64,
-    /// Whether nothing was charged since.
+    /// Whether it was the last charge.
     pub latest: bool,
-    /// How long, in microseconds, the charge's own reservation still lasts; below zero since when it is over.
+    /// The microseconds until the charge's own reservation ends; negative if it has ended.
     pub left: f64,
 }
 
-/// How to take a charge back.
+/// The changes that refund a charge.
 #[derive(Clone, Copy, Debug)]
 pub struct Undo {
-    /// The permits stored then.
+    /// The permits stored after the refund.
     pub stored: f64,
-    /// By how many microseconds `next` comes earlier.
+    /// The microseconds by which `next` comes earlier.
     pub earlier: u64,
 }
 
@@ -125,16 +125,16 @@ pub struct Smooth<S> {
     shape: S,
 }
 
-/// What is reserved and what is stored.
+/// The reserved time and the stored permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reserved {
-    /// The microsecond from which on nothing is reserved.
+    /// The microsecond until which time is reserved.
     pub next: u64,
     /// The permits stored.
     pub stored: f64,
 }
 
-/// The rate: a price in whole microseconds is nothing at a higher one.
+/// The rate. At a higher one, the price of a permit in whole microseconds would be 0.
 const RATE: Parameter = Parameter::required("rate", Kind::Rate).at_most(1_000_000).advice("for more use `gcra`");
 
 /// Microseconds per permit at `rate`.
@@ -151,13 +151,13 @@ fn nanos(micros: u64) -> Nanos {
 }
 
 impl<S: Shape> Smooth<S> {
-    /// How many microseconds ahead a debt may reserve.
+    /// The most microseconds ahead that a debt may reserve.
     fn furthest(&self) -> u64 {
         let window = micros(self.policy().window.unwrap_or_default()).saturating_mul(2);
         self.max_wait.saturating_add(window).saturating_add(micros(LONGEST_DEBT))
     }
 
-    /// With `cost` reserved.
+    /// The state with `cost` reserved.
     fn charged(&self, Reserved { next, stored }: Reserved, cost: Cost) -> Reserved {
         let cost = cost as f64;
         let taken = cost.min(stored);
@@ -178,7 +178,7 @@ impl<S: Shape> Smooth<S> {
     }
 }
 
-/// The rest follows from these.
+/// All other fields follow from these.
 impl<S: Shape> Hash for Smooth<S> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.rate, self.max_wait, self.shape.most().to_bits(), self.shape.cool().to_bits()).hash(state);
@@ -230,8 +230,8 @@ impl<S: Shape> Core for Smooth<S> {
         (Decision::Admit { wait }, Some(self.charged(synced, cost)))
     }
 
-    /// Exact for the latest charge, if it took only stored permits or none; else at most a few microseconds or, when
-    /// warming up, some warmth short of that. What waits for good because a sum saturated, waits on.
+    /// Exact for the last charge, if it took only stored permits or none; otherwise the refund is a few microseconds too
+    /// small or, when warming up, leaves the key somewhat colder. A key that waits forever because a sum saturated stays so.
     fn refund(&self, state: Reserved, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Reserved> {
         if state.next == u64::MAX {
             return Some(state);
@@ -244,12 +244,12 @@ impl<S: Shape> Core for Smooth<S> {
             left: micros(full_at) as f64 - us as f64,
         });
         let next = state.next.saturating_sub(undo.earlier);
-        // what turns into stored permits at the next resync makes up for fractions that prices had cut off
+        // time before `us` becomes stored permits at the next resync; 2 µs less make up for fractions that prices cut off
         let next = if next < us { next.saturating_add(2).min(us).min(state.next) } else { next };
         Some(Reserved { next, stored: undo.stored })
     }
 
-    /// Reserved like an admitted request, but no further ahead than a wait is allowed to be, the time of two quotas and
+    /// Reserves time like an admitted request, but no further ahead than the longest wait plus the time of two quotas plus
     /// the longest debt.
     fn debit(&self, state: Option<Reserved>, cost: Cost, now: Nanos) -> Option<Reserved> {
         if cost == 0 {
@@ -270,12 +270,12 @@ impl<S: Shape> Core for Smooth<S> {
 
     fn idle(&self, state: &Reserved) -> Idle {
         let missing = (self.shape.most() - state.stored).max(0.0) * self.shape.cool();
-        // rounding may lose a little of what each step stores
+        // rounding may lose a little of the time that each step stores
         let full = (missing * (1.0 + 1e-12)).ceil() as u64;
         S::idle(nanos(state.next.saturating_add(full).saturating_add(1)))
     }
 
-    /// Guava's setRate: what was gained until now at the old rate is stored, the stored share stays, `next` stays.
+    /// Guava's setRate: permits gained until now at the old rate are stored, the stored share stays, `next` stays.
     fn migrate_state(&self, old: &Self, state: Reserved, now: Nanos) -> Option<Reserved> {
         if self.rate == old.rate && self.shape == old.shape {
             return Some(state);
@@ -288,14 +288,14 @@ impl<S: Shape> Core for Smooth<S> {
         Some(Reserved { next, stored })
     }
 
-    /// The later reservation, and of what both would have stored by then the permits that admit less.
+    /// The later reservation, and the number of permits stored by then, of the two states, that admits less.
     fn merge(&self, one: Reserved, other: Reserved) -> Reserved {
         let next = one.next.max(other.next);
         let stored = |state: Reserved| self.synced(Some(state), next).stored;
         Reserved { next, stored: self.shape.stricter(stored(one), stored(other)) }
     }
 
-    /// To the microsecond, rounded up.
+    /// Exact to the microsecond, rounded up.
     fn shift(&self, state: Reserved, by: ClockOffset) -> Reserved {
         let distance = by.get().unsigned_abs();
         let next = match by.get() < 0 {

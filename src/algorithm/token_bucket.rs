@@ -1,8 +1,8 @@
 //! `token_bucket`: a bucket of `burst` tokens, full at first, refilled at `rate`; a request takes its cost or is
 //! denied.
 //!
-//! Refilled lazily, and kept as the time at which it will be full again: the same rule as `gcra` without
-//! `delay_after`. The arithmetic is [`Schedule`]'s. State: 12 bytes.
+//! The state is the time at which the bucket will be full again, so nothing refills it between requests: the same rule as
+//! `gcra` without `delay_after`. The arithmetic is that of [`Schedule`]. State: 12 bytes.
 
 use crate::algorithm::schedule::Schedule;
 use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};

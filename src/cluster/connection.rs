@@ -61,10 +61,10 @@ pub(super) async fn connect(
         write(&mut stream, &Proof::Refused(refusal)).await?;
         return Err(ConnectError::Refused(refusal));
     }
-    write(&mut stream, &transcript.proof(Role::Asker)).await?;
+    write(&mut stream, &transcript.proof(Role::Initiator)).await?;
     let answer: Proof = read(&mut stream).await?;
-    transcript.check(Role::Owner, &answer).map_err(|refusal| ConnectError::refused(&answer, refusal))?;
-    Ok(Connection::new(stream, &transcript, Role::Asker, other))
+    transcript.check(Role::Acceptor, &answer).map_err(|refusal| ConnectError::refused(&answer, refusal))?;
+    Ok(Connection::new(stream, &transcript, Role::Initiator, other))
 }
 
 /// Performs the handshake on an accepted connection. `Err` holds the address that the other side claims, if it sent one.
@@ -78,14 +78,14 @@ pub(super) async fn accept(
     write(&mut stream, &hello).await.map_err(of)?;
     let transcript = Transcript::new(&own.secret, &other, &hello);
     let answer: Proof = read(&mut stream).await.map_err(of)?;
-    let believed = transcript.check(Role::Asker, &answer).and_then(|()| agree(&hello, &other));
+    let believed = transcript.check(Role::Initiator, &answer).and_then(|()| agree(&hello, &other));
     if let Err(refusal) = believed {
         // a client that has closed the connection does not need the refusal
         drop(write(&mut stream, &Proof::Refused(refusal)).await);
         return Err(of(ConnectError::refused(&answer, refusal)));
     }
-    write(&mut stream, &transcript.proof(Role::Owner)).await.map_err(of)?;
-    Ok(Connection::new(stream, &transcript, Role::Owner, other.clone()))
+    write(&mut stream, &transcript.proof(Role::Acceptor)).await.map_err(of)?;
+    Ok(Connection::new(stream, &transcript, Role::Acceptor, other.clone()))
 }
 
 impl ConnectError {
@@ -145,8 +145,8 @@ const READ: usize = 64 << 10;
 impl Connection {
     fn new(stream: Stream, transcript: &Transcript<'_>, role: Role, other: Hello) -> Self {
         let theirs = match role {
-            Role::Asker => Role::Owner,
-            Role::Owner => Role::Asker,
+            Role::Initiator => Role::Acceptor,
+            Role::Acceptor => Role::Initiator,
         };
         Self {
             reader: Reader {
@@ -225,7 +225,7 @@ mod tests {
         let transcript = Transcript::new(&secret, &hello(address), &hello(address));
         let (here, mut there) = duplex(1);
         let (reader, writer) = tokio::io::split(here);
-        let connection = Connection::new(Stream::new(reader, writer), &transcript, Role::Owner, hello(address));
+        let connection = Connection::new(Stream::new(reader, writer), &transcript, Role::Acceptor, hello(address));
         let (queue, kept) = (Outgoing::default(), Arc::new(()));
         let sending = queue.clone();
         tokio::spawn(async move { sending.send_all(connection.writer, None).await });

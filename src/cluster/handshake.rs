@@ -58,9 +58,9 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The side that connected.
-    Asker,
+    Initiator,
     /// The side that accepted the connection.
-    Owner,
+    Acceptor,
 }
 
 /// The first message of a side.
@@ -162,8 +162,8 @@ impl<'a> Transcript<'a> {
 impl Role {
     const fn label(self) -> &'static [u8] {
         match self {
-            Self::Asker => b"tollgate cluster: asker",
-            Self::Owner => b"tollgate cluster: owner",
+            Self::Initiator => b"tollgate cluster: asker",
+            Self::Acceptor => b"tollgate cluster: owner",
         }
     }
 }
@@ -255,16 +255,16 @@ mod tests {
         let (asker, owner) = both();
         let secrets = [Secret::of(b"one secret of a cluster"), Secret::of(b"another secret")];
         let [known, other] = secrets.each_ref().map(|secret| Transcript::new(secret, &asker, &owner));
-        for role in [Role::Asker, Role::Owner] {
+        for role in [Role::Initiator, Role::Acceptor] {
             assert_eq!(known.check(role, &known.proof(role)), Ok(()));
             assert_eq!(known.check(role, &other.proof(role)), Err(HandshakeError::Secret));
         }
         // a gateway's own proof is not valid as the other side's
-        assert_eq!(known.check(Role::Owner, &known.proof(Role::Asker)), Err(HandshakeError::Secret));
+        assert_eq!(known.check(Role::Acceptor, &known.proof(Role::Initiator)), Err(HandshakeError::Secret));
         // nor is a proof from another handshake
         let later = Hello { nonce: [9; 32], ..owner };
         let replayed = Transcript::new(&secrets[0], &asker, &later);
-        assert_eq!(replayed.check(Role::Asker, &known.proof(Role::Asker)), Err(HandshakeError::Secret));
+        assert_eq!(replayed.check(Role::Initiator, &known.proof(Role::Initiator)), Err(HandshakeError::Secret));
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
         let (asker, owner) = both();
         let secret = Secret::of(b"one secret of a cluster");
         let transcript = Transcript::new(&secret, &asker, &owner);
-        let mut sent = transcript.seal(Role::Asker);
+        let mut sent = transcript.seal(Role::Initiator);
         let frames: Vec<Vec<u8>> = [b"first", b"other"]
             .iter()
             .map(|text| {
@@ -296,13 +296,13 @@ mod tests {
             let mut rest = rest.to_vec();
             seal.open(*length, &mut rest).map(<[u8]>::to_vec)
         };
-        let fresh = || transcript.seal(Role::Asker);
+        let fresh = || transcript.seal(Role::Initiator);
         let mut in_order = fresh();
         assert_eq!(open(&mut in_order, &frames[0]), Ok(b"first".to_vec()));
         assert_eq!(open(&mut in_order, &frames[1]), Ok(b"other".to_vec()));
         assert_eq!(open(&mut in_order, &frames[1]), Err(FrameError));
         assert_eq!(open(&mut fresh(), &frames[1]), Err(FrameError));
-        assert_eq!(open(&mut transcript.seal(Role::Owner), &frames[0]), Err(FrameError));
+        assert_eq!(open(&mut transcript.seal(Role::Acceptor), &frames[0]), Err(FrameError));
         let mut changed = frames[0].clone();
         changed[6] ^= 1;
         assert_eq!(open(&mut fresh(), &changed), Err(FrameError));
@@ -312,7 +312,7 @@ mod tests {
     fn what_is_longer_than_a_frame_is_neither_sent_nor_read() {
         let (asker, owner) = both();
         let secret = Secret::of(b"one secret of a cluster");
-        let mut seal = Transcript::new(&secret, &asker, &owner).seal(Role::Asker);
+        let mut seal = Transcript::new(&secret, &asker, &owner).seal(Role::Initiator);
         assert_eq!(seal.close(&vec![0; MAX_FRAME_BYTES], &mut Vec::new()), Err(FrameError));
         assert_eq!(Seal::length(u32::MAX.to_le_bytes()), Err(FrameError));
         assert_eq!(Seal::length(3_u32.to_le_bytes()), Err(FrameError));

@@ -85,8 +85,10 @@ impl Import {
     pub fn add(&mut self, text: &str, file: &str) -> Result<(), Problems> {
         let findings = Findings::new(file);
         let read = match text {
-            text if haproxy::is_written_so(text) => haproxy::read(text, &findings, &mut self.names).map(Content::Front),
-            text if nginx::is_written_so(text) => nginx::read(text, &findings, &mut self.names).map(Content::Front),
+            text if haproxy::is_of_this_format(text) => {
+                haproxy::read(text, &findings, &mut self.names).map(Content::Front)
+            }
+            text if nginx::is_of_this_format(text) => nginx::read(text, &findings, &mut self.names).map(Content::Front),
             text => formats::read(text, &findings, &mut self.names),
         };
         let read = read.filter(|read| self.is_new(read, &findings));

@@ -29,7 +29,7 @@ use crate::ruleset::{LimitId, is_dropped};
 const EVERY_PATH: &str = "/**";
 
 /// The names to which routes refer, and other sections that concern routes.
-pub(super) struct Around<'r> {
+pub(super) struct RouteContext<'r> {
     pub(super) needs: Needs,
     pub(super) upstreams: &'r Names,
     pub(super) limits: &'r Names,
@@ -42,12 +42,12 @@ pub(super) struct Around<'r> {
 }
 
 /// Reads `routes:`; returns the routes without errors.
-pub(super) fn read(top: &Section<'_>, around: &Around<'_>) -> Vec<Route> {
+pub(super) fn read(top: &Section<'_>, context: &RouteContext<'_>) -> Vec<Route> {
     const EXPECTED: &str = "a list of routes";
     let mut names = Names::none("a route", true);
     let mut routes = Vec::new();
     let mut unreachable = Unreachable::default();
-    let field = match around.needs.routes {
+    let field = match context.needs.routes {
         true => top.required("routes", EXPECTED),
         false => top.get("routes"),
     };
@@ -57,7 +57,7 @@ pub(super) fn read(top: &Section<'_>, around: &Around<'_>) -> Vec<Route> {
             continue;
         };
         let name = name(&section, &mut names);
-        let route = route(&section, around);
+        let route = route(&section, context);
         if let (Some(name), Some(route)) = (name, route) {
             let route = Route { name, ..route };
             unreachable.look_at(&route, &item);
@@ -75,9 +75,9 @@ fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
 }
 
 /// Reads all settings of a route but its name.
-fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
+fn route(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Route> {
     const UPSTREAM: &str = "the name of an upstream";
-    let Around { needs, upstreams, bypass, has_cors, .. } = *around;
+    let RouteContext { needs, upstreams, bypass, has_cors, .. } = *context;
     let matched = section.get_or("match", Match::default(), read_match);
     let upstream = match section.get("upstream") {
         None if !needs.upstreams => Some(None),
@@ -85,7 +85,7 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
             section.required("upstream", UPSTREAM).and_then(|field| read_upstream(&field, section, upstreams)).map(Some)
         }
     };
-    let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, around, matched.as_ref()));
+    let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, context, matched.as_ref()));
     let denied = section.get_or("denied", Denied::default(), denied::read);
     let access = section.get_or("access", Access::default(), access::access);
     let preflights = section.get_or("cors", bypass.preflights, |field| access::route_cors(field, has_cors));
@@ -262,11 +262,11 @@ fn whole_regex(text: &str) -> Result<Regex, InvalidValue> {
     anchored.map_err(|error| invalid(says(error)))
 }
 
-fn read_limits(field: &Field<'_>, around: &Around<'_>, matched: Option<&Match>) -> Option<Vec<LimitId>> {
+fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&Match>) -> Option<Vec<LimitId>> {
     let items = field.list("a list of names of limits")?;
     let limit = |item: &Field<'_>| {
-        let id = around.limits.resolve(item).map(LimitId)?;
-        let limit = around.read_limits.get(id.0).and_then(Option::as_ref).and_then(|read| read.limit.as_ref());
+        let id = context.limits.resolve(item).map(LimitId)?;
+        let limit = context.read_limits.get(id.0).and_then(Option::as_ref).and_then(|read| read.limit.as_ref());
         for part in limit.iter().flat_map(|limit| &limit.key.parts) {
             if let (KeyPart::PathSegment(name), Some(matched)) = (part, matched)
                 && !names_segment(&matched.path_pattern, name)

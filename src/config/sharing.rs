@@ -5,7 +5,7 @@ use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::terms::FileScope;
-use crate::store::shared::refuse;
+use crate::store::shared::check_shareable;
 
 /// The settings that only shared limits have.
 const OF_SHARED: [&str; 3] = ["consistency", "strict", "on_store_down"];
@@ -61,7 +61,7 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
 pub(super) fn check<'r>(field: &Field<'_>, mode: Mode, rules: impl IntoIterator<Item = &'r Rule>) -> Option<()> {
     let Mode::Shared(sharing) = mode else { return Some(()) };
     for rule in rules {
-        if let Err(unshared) = refuse(rule, sharing) {
+        if let Err(unshared) = check_shareable(rule, sharing) {
             let message = format!("cannot be shared like this: {unshared}");
             return field.fail(Problem::error(field.key_place(), message));
         }

@@ -37,7 +37,7 @@ const A_DIRECTORY: &str = "the name of a directory, like `usage.queue`";
 const A_SOURCE: &str = "a URI or a part of one, like `https://api.example.com/eu`";
 
 /// The other parts of the file on which usage events depend.
-pub(super) struct Around<'a> {
+pub(super) struct UsageEventsContext<'a> {
     pub(super) upstreams: &'a Names,
     pub(super) plans: &'a Names,
     pub(super) limits: &'a Names,
@@ -47,29 +47,29 @@ pub(super) struct Around<'a> {
 }
 
 /// Reads `usage_events:`; the inner `None` if it is absent.
-pub(super) fn read(top: &Section<'_>, around: &Around<'_>) -> Option<Option<(UsageEvents, UsageFiles)>> {
+pub(super) fn read(top: &Section<'_>, context: &UsageEventsContext<'_>) -> Option<Option<(UsageEvents, UsageFiles)>> {
     top.get_with("usage_events", |field| {
         let section = field.section(&USAGE_EVENTS)?;
-        if !around.customers {
+        if !context.customers {
             let problem = Problem::error(field.key_place(), "tells what customers use, and the file names none");
             return field.fail(problem.expected("`customers:`, so that callers are known"));
         }
         let upstream = section.required("upstream", "the name of an upstream");
-        let upstream = upstream.and_then(|field| around.upstreams.resolve(&field)).map(UpstreamId);
+        let upstream = upstream.and_then(|field| context.upstreams.resolve(&field)).map(UpstreamId);
         let path = section.get_or("path", "/".to_owned(), |field| field.plain_path("a path, like `/api/v1/events`"));
         let token = section.get_with("token_file", |field| named_file(field, A_FILE));
         let source = section.get_or("source", DEFAULT_SOURCE.to_owned(), |field| field.parsed(A_SOURCE, source));
         let every = section.get_or("every", DEFAULT_EVERY, Field::duration);
-        let limits = section.get_with("limits", |field| summed(field, around));
+        let limits = section.get_with("limits", |field| summed(field, context));
         let queue = section.required("queue", A_DIRECTORY).and_then(|field| named_file(&field, A_DIRECTORY));
         let max_queue = section.get_or("max_queue", DEFAULT_MAX_QUEUE, Field::size);
-        let limits = limits?.unwrap_or_else(|| all(around));
+        let limits = limits?.unwrap_or_else(|| all(context));
         let name = |(position, name): (usize, &str)| limits.contains(&LimitId(position)).then(|| Arc::from(name));
         let events = UsageEvents {
             upstream: upstream?,
             path: path?,
-            limits: around.limits.all().enumerate().map(name).collect(),
-            plans: around.plans.all().map(Arc::from).collect(),
+            limits: context.limits.all().enumerate().map(name).collect(),
+            plans: context.plans.all().map(Arc::from).collect(),
         };
         let (token, source, every) = (token?, source?, every?);
         Some((events, UsageFiles { token, source, every, queue: queue?, max_queue: max_queue? }))
@@ -85,16 +85,16 @@ pub(super) fn check_queue(top: &Section<'_>, webhook: Option<&WebhookFiles>, usa
     }
 }
 
-fn limit<'a>(around: &'a Around<'_>, id: LimitId) -> Option<&'a Limit> {
-    around.read_limits.get(id.0)?.as_ref()?.limit.as_ref()
+fn limit<'a>(context: &'a UsageEventsContext<'_>, id: LimitId) -> Option<&'a Limit> {
+    context.read_limits.get(id.0)?.as_ref()?.limit.as_ref()
 }
 
 /// Reads the limits whose usage is summed.
-fn summed(field: &Field<'_>, around: &Around<'_>) -> Option<Vec<LimitId>> {
+fn summed(field: &Field<'_>, context: &UsageEventsContext<'_>) -> Option<Vec<LimitId>> {
     let items = field.nonempty_list("a list of names of limits")?;
     let read = |item: &Field<'_>| {
-        let id = around.limits.resolve(item).map(LimitId)?;
-        match limit(around, id).is_some_and(|limit| limit.algorithm.holds()) {
+        let id = context.limits.resolve(item).map(LimitId)?;
+        match limit(context, id).is_some_and(|limit| limit.algorithm.holds()) {
             true => {
                 let problem = item.error("counts the requests that run, which use nothing up");
                 item.fail(problem.expected("a limit under which requests use something up"))
@@ -106,9 +106,9 @@ fn summed(field: &Field<'_>, around: &Around<'_>) -> Option<Vec<LimitId>> {
 }
 
 /// All limits under which requests use up tokens; not those that count running requests.
-fn all(around: &Around<'_>) -> Vec<LimitId> {
-    let ids = (0..around.read_limits.len()).map(LimitId);
-    ids.filter(|id| limit(around, *id).is_some_and(|limit| !limit.algorithm.holds())).collect()
+fn all(context: &UsageEventsContext<'_>) -> Vec<LimitId> {
+    let ids = (0..context.read_limits.len()).map(LimitId);
+    ids.filter(|id| limit(context, *id).is_some_and(|limit| !limit.algorithm.holds())).collect()
 }
 
 /// Accepts the characters that RFC 3986 allows in a URI.

@@ -10,12 +10,12 @@ use std::task::{Context, Poll, Waker, ready};
 use tokio::io::AsyncWriteExt;
 
 use super::client::{Client, Http1Client};
-use super::exchange::{self, Ended};
+use super::exchange::{self, ExchangeOutcome};
 use super::head::{HeadReader, RequestHead, Version};
 use super::http2;
 use super::limiter::ConnectionPermit;
 use super::listener::{Arrived, Peer, Protocol, arrive};
-use super::pace::Pace;
+use super::pace::BodyRateCredit;
 use super::presence::{Interrupted, LINGER, Presence};
 use super::service::{Exchange, Failure, Service, Settings};
 use super::socket::RawSocket;
@@ -110,10 +110,10 @@ async fn serve_http1<S: Service>(
         let failure = match came {
             Ok(Came::Head) => None,
             Ok(Came::Refused(refused)) => Some(Failure::Refused(refused)),
-            Err(Interrupted::Elapsed) if presence.stage == Some(Stage::Coming) => Some(Failure::HeadTimeout),
+            Err(Interrupted::Elapsed) if presence.stage == Some(Stage::ReadingHead) => Some(Failure::HeadTimeout),
             Ok(Came::End) | Err(_) => return close(&mut client, timer).await,
         };
-        presence.is_busy();
+        presence.mark_busy();
         presence.set(Some(Stage::Undecided));
         let ended = match failure {
             None => {
@@ -126,7 +126,7 @@ async fn serve_http1<S: Service>(
                 };
                 match served {
                     Ok(ended) => ended,
-                    Err(_) if client.is_answered => Ended::CutOff,
+                    Err(_) if client.is_answered => ExchangeOutcome::Aborted,
                     // boxed, like below, because it is rare and large: the memory is there only while it is needed
                     Err(_) => Box::pin(answer_panic(worker, &mut client, timer)).await,
                 }
@@ -134,14 +134,14 @@ async fn serve_http1<S: Service>(
             Some(failure) => Box::pin(answer_unreadable(worker, &mut client, &failure, peer, timer)).await,
         };
         presence.set(None);
-        presence.is_idle(timer.now());
+        presence.mark_idle_since(timer.now());
         match ended {
-            Ended::CutOff => return cut_off(&mut client),
-            Ended::Answered { .. } if client.keeps_alive && client.body.is_over() => {}
-            Ended::Answered { .. } if client.body.is_over() && client.buffer.unread().is_empty() => {
+            ExchangeOutcome::Aborted => return cut_off(&mut client),
+            ExchangeOutcome::Answered { .. } if client.keeps_alive && client.body.is_over() => {}
+            ExchangeOutcome::Answered { .. } if client.body.is_over() && client.buffer.unread().is_empty() => {
                 return close(&mut client, timer).await;
             }
-            Ended::Answered { patience } => {
+            ExchangeOutcome::Answered { patience } => {
                 let may_go_on = client.keeps_alive && client.can_be_drained();
                 if may_go_on && matches!(timer.run(timer.after(DRAIN_TIME), pin!(drain(&mut client))).await, Ok(true)) {
                     continue;
@@ -153,7 +153,7 @@ async fn serve_http1<S: Service>(
 }
 
 /// Answers a request during which the gateway panicked.
-async fn answer_panic<S: Service>(worker: &Worker<S>, client: &mut Http1Client, timer: &mut Timer) -> Ended {
+async fn answer_panic<S: Service>(worker: &Worker<S>, client: &mut Http1Client, timer: &mut Timer) -> ExchangeOutcome {
     client.keeps_alive = false;
     let response = worker.service.internal_error();
     exchange::answer(worker, &mut Client::Http1(client), &response, timer).await
@@ -166,7 +166,7 @@ async fn answer_unreadable<S: Service>(
     failure: &Failure,
     peer: &Arc<Peer>,
     timer: &mut Timer,
-) -> Ended {
+) -> ExchangeOutcome {
     client.begin_unreadable();
     let mut exchange = worker.service.begin(peer, Version::Http11, timer.now());
     let response = exchange.failed(failure);
@@ -210,8 +210,8 @@ async fn read_head<S: Service>(
             if !has_begun && !matches!(unread, b"" | b"\r" | b"\r\n") {
                 has_begun = true;
                 due = timer.after(settings.head_timeout);
-                presence.set(Some(Stage::Coming));
-                presence.is_idle(timer.after(HEAD_PATIENCE));
+                presence.set(Some(Stage::ReadingHead));
+                presence.mark_idle_since(timer.after(HEAD_PATIENCE));
             }
             match client.buffer.poll_read(task, &mut client.socket) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(Came::End)),
@@ -258,7 +258,7 @@ async fn close(client: &mut Http1Client, timer: &mut Timer) {
 
 /// Closes the sending side, then reads and discards while bytes arrive: if the socket were closed with unread bytes, the
 /// client's system would discard the answer that the client has not read yet.
-async fn linger(client: &mut Http1Client, mut pace: Option<Pace>, presence: &Presence, timer: &mut Timer) {
+async fn linger(client: &mut Http1Client, mut pace: Option<BodyRateCredit>, presence: &Presence, timer: &mut Timer) {
     close(client, timer).await;
     client.buffer.consume(usize::MAX);
     let end = timer.after(MAX_LINGER);

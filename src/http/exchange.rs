@@ -10,11 +10,11 @@ use super::body::Framing;
 use super::client::{Client, ClientHead};
 use super::head::{RequestHead, Version};
 use super::listener::Peer;
-use super::pace::Pace;
+use super::pace::BodyRateCredit;
 use super::presence::Presence;
 use super::service::{ConnectError, Exchange, Failure, Response, Service, Timing};
 use super::timer::Timer;
-use super::transfer::{Transfer, TransferEnd};
+use super::transfer::{Transfer, TransferOutcome};
 use super::tunnel;
 use super::upstream::{Connection, Destination, Upstream, open};
 use super::worker::Worker;
@@ -25,14 +25,14 @@ const ANSWER_TIME: Nanos = Nanos::from_secs(10);
 
 /// How an exchange ended, for its connection.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum ExchangeOutcome {
     /// The client received a whole response. The connection then waits `patience` for the rest of the request's body.
     Answered {
         /// How long the rest of the body may take.
-        patience: Option<Pace>,
+        patience: Option<BodyRateCredit>,
     },
     /// The connection or the stream ends at once, without a response or in the middle of one.
-    CutOff,
+    Aborted,
 }
 
 /// Serves one request.
@@ -43,7 +43,7 @@ pub(super) async fn serve<S: Service>(
     peer: &Arc<Peer>,
     presence: &mut Presence,
     timer: &mut Timer,
-) -> Ended {
+) -> ExchangeOutcome {
     let _request = worker.traffic.request();
     let mut exchange = worker.service.begin(peer, request.version, timer.now());
     let mut body = Vec::new();
@@ -53,7 +53,7 @@ pub(super) async fn serve<S: Service>(
             presence.set(None);
             let response = exchange.failed(&failure);
             return match failure {
-                Failure::ClientGone => Ended::CutOff,
+                Failure::ClientGone => ExchangeOutcome::Aborted,
                 _ => answer(worker, client, &response, timer).await,
             };
         }
@@ -69,7 +69,7 @@ pub(super) async fn serve<S: Service>(
     };
     presence.set(None);
     let served = match decided {
-        None => return Ended::CutOff,
+        None => return ExchangeOutcome::Aborted,
         Some(Err(response)) => Err(response),
         Some(Ok(held)) => {
             let forwarding = pin!(forward(worker, client, request, &mut exchange, held, timer));
@@ -162,7 +162,7 @@ async fn hold<E: Exchange>(
     timer: &mut Timer,
 ) -> Result<(), Failure> {
     let Timing { idle, due, min_body_rate, .. } = exchange.timing();
-    let (mut pace, mut came) = (min_body_rate.map(Pace::new), timer.now());
+    let (mut pace, mut came) = (min_body_rate.map(BodyRateCredit::new), timer.now());
     if request.fields.contains("expect") && client.takes_interim() {
         client.tell_to_go_on(timer.wall()).map_err(|_| Failure::ClientGone)?;
     }
@@ -228,7 +228,7 @@ async fn forward<S: Service>(
     exchange: &mut S::Exchange,
     held: Vec<u8>,
     timer: &mut Timer,
-) -> Result<Ended, Response> {
+) -> Result<ExchangeOutcome, Response> {
     let timing = exchange.timing();
     let is_idempotent = is_idempotent(&request.method);
     let (mut fresh_only, mut sent_before) = (false, held);
@@ -245,7 +245,7 @@ async fn forward<S: Service>(
                 // boxed because it is rare and large: the memory is there only while it is needed
                 let connecting = Box::pin(connect(worker, client, &destination, timing, timer));
                 match connecting.await {
-                    None => return Ok(Ended::CutOff),
+                    None => return Ok(ExchangeOutcome::Aborted),
                     Some(Ok(connection)) => connection,
                     Some(Err(error)) => {
                         exchange.connect_failed(&error)?;
@@ -281,32 +281,32 @@ async fn forward<S: Service>(
             // nothing of the request was sent
             Err(failure) => {
                 let resend = is_reused.then(|| std::mem::take(&mut sent_before));
-                TransferEnd::Failed { failure, is_begun: false, resend }
+                TransferOutcome::Failed { failure, is_begun: false, resend }
             }
         };
         match transferred {
-            TransferEnd::Over { upstream, patience } => {
+            TransferOutcome::Over { upstream, patience } => {
                 if let Some((connection, kept_for)) = upstream.and_then(Upstream::into_kept) {
                     let keep_alive = kept_for.map_or(destination.keep_alive, |kept| kept.min(destination.keep_alive));
                     worker.pool.borrow_mut().keep(&destination.server, connection, keep_alive, timer.now());
                 }
-                return Ok(Ended::Answered { patience });
+                return Ok(ExchangeOutcome::Answered { patience });
             }
-            TransferEnd::Tunnel(upstream) => {
+            TransferOutcome::Tunnel(upstream) => {
                 Box::pin(tunnel::run(client, upstream, exchange, timing, timer)).await;
-                return Ok(Ended::CutOff);
+                return Ok(ExchangeOutcome::Aborted);
             }
-            TransferEnd::Answer(response) => return Err(response),
-            TransferEnd::Failed { failure: Failure::UpstreamBroke(_), is_begun: false, resend: Some(sent) } => {
+            TransferOutcome::Answer(response) => return Err(response),
+            TransferOutcome::Failed { failure: Failure::UpstreamBroke(_), is_begun: false, resend: Some(sent) } => {
                 exchange.resent();
                 (fresh_only, sent_before) = (true, sent);
             }
-            TransferEnd::Failed { failure, is_begun, .. } => {
+            TransferOutcome::Failed { failure, is_begun, .. } => {
                 let response = exchange.failed(&failure);
                 return match (is_begun, &failure) {
-                    (true, _) | (_, Failure::ClientGone) => Ok(Ended::CutOff),
+                    (true, _) | (_, Failure::ClientGone) => Ok(ExchangeOutcome::Aborted),
                     // a stream whose body does not arrive is reset: its client does not wait for a response
-                    (false, Failure::BodyTimeout) if matches!(client, Client::Http2(_)) => Ok(Ended::CutOff),
+                    (false, Failure::BodyTimeout) if matches!(client, Client::Http2(_)) => Ok(ExchangeOutcome::Aborted),
                     (false, _) => Err(response),
                 };
             }
@@ -341,7 +341,7 @@ pub(super) async fn answer<S: Service>(
     client: &mut Client<'_>,
     response: &Response,
     timer: &mut Timer,
-) -> Ended {
+) -> ExchangeOutcome {
     if response.closes || worker.traffic.is_draining() || !client.can_be_drained() {
         client.close();
     }
@@ -357,7 +357,7 @@ pub(super) async fn answer<S: Service>(
     let (status, fields, wall) = (response.status, &response.fields, timer.wall());
     let head = ClientHead { status, reason: b"", fields, framing, declared, wall };
     if client.begin_response(&head).is_err() {
-        return Ended::CutOff;
+        return ExchangeOutcome::Aborted;
     }
     let body = if client.takes_body(response.status) { &*response.body } else { &[] };
     let idle = worker.service.settings().idle;
@@ -387,10 +387,10 @@ pub(super) async fn answer<S: Service>(
         }
     });
     match sending.await {
-        Ok(()) => Ended::Answered { patience: None },
+        Ok(()) => ExchangeOutcome::Answered { patience: None },
         Err(error) => {
             tracing::debug!(%error, "a client went away before its answer");
-            Ended::CutOff
+            ExchangeOutcome::Aborted
         }
     }
 }

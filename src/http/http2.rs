@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::body::Framing;
 use super::client::{Client, Http2Client};
-use super::exchange::{self, Ended};
+use super::exchange::{self, ExchangeOutcome};
 use super::frames::Frames;
 use super::head::{RequestHead, Version};
 use super::listener::Peer;
@@ -87,7 +87,7 @@ pub(super) async fn serve<S: Service>(
         Err(_) => return,
     };
     presence.set(None);
-    presence.is_idle(timer.now());
+    presence.mark_idle_since(timer.now());
     let mut streams: JoinSet<bool> = JoinSet::new();
     let mut phases = worker.traffic.lifecycle.watch();
     // how many more requests were cancelled than answered, and whether the connection is being closed
@@ -127,7 +127,7 @@ pub(super) async fn serve<S: Service>(
                 };
                 if streams.is_empty() {
                     idle_since = timer.now();
-                    presence.is_idle(idle_since);
+                    presence.mark_idle_since(idle_since);
                 }
             }
             Event::Close if head_due.get().is_some_and(|due| due <= timer.now()) => {
@@ -141,7 +141,7 @@ pub(super) async fn serve<S: Service>(
             }
             Event::Accepted(accepted) => {
                 let (request, respond) = *accepted;
-                presence.is_busy();
+                presence.mark_busy();
                 let (clock, worker, peer) = (Rc::clone(&worker.clock), Rc::clone(worker), Arc::clone(peer));
                 let mut serving = Box::pin(serve_stream(worker, request, respond, peer));
                 streams.spawn_local(async move { clock.run(serving.as_mut()).await });
@@ -176,7 +176,7 @@ async fn serve_stream<S: Service>(
             };
             match served {
                 Ok(ended) => ended,
-                Err(_) if client.is_answered() => Ended::CutOff,
+                Err(_) if client.is_answered() => ExchangeOutcome::Aborted,
                 Err(_) => exchange::answer(&worker, &mut client, &worker.service.internal_error(), &mut timer).await,
             }
         }
@@ -187,7 +187,7 @@ async fn serve_stream<S: Service>(
         }
     };
     let is_answered = client.is_answered();
-    if matches!(ended, Ended::CutOff) {
+    if matches!(ended, ExchangeOutcome::Aborted) {
         client.reset();
     }
     is_answered

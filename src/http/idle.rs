@@ -107,12 +107,12 @@ impl IdleConnections {
 
 impl IdleEntry {
     /// Notes that the connection has a request.
-    pub fn is_busy(&self) {
+    pub fn mark_busy(&self) {
         self.since.store(BUSY, Ordering::Release);
     }
 
     /// Notes that the connection is idle since `since`. A time in the future protects it from eviction until then.
-    pub fn is_idle(&self, since: Nanos) {
+    pub fn mark_idle_since(&self, since: Nanos) {
         self.since.store(since.get(), Ordering::Release);
     }
 
@@ -160,9 +160,9 @@ mod tests {
         assert_eq!(gone(), [0, 1]);
         assert!(idle.make_room(Some(1), now));
         assert_eq!(gone(), [0, 1, 3]);
-        entries[2].is_busy();
-        entries[4].is_busy();
-        entries[4].is_idle(Nanos::from_secs(14));
+        entries[2].mark_busy();
+        entries[4].mark_busy();
+        entries[4].mark_idle_since(Nanos::from_secs(14));
         idle.leave(&entries[5]);
         assert!(idle.make_room(None, now));
         assert_eq!(gone(), [0, 1, 3, 6]);
@@ -170,7 +170,7 @@ mod tests {
         let stays = [2, 5];
         assert_eq!(gone(), (0..15).filter(|position| !stays.contains(position)).collect::<Vec<_>>());
         assert!(!idle.make_room(Some(0), now), "a connection that is to be idle later keeps its place");
-        entries[2].is_idle(now);
+        entries[2].mark_idle_since(now);
         assert!(idle.make_room(None, Nanos::from_secs(16)) && gone().contains(&2));
     }
 }

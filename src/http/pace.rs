@@ -12,13 +12,13 @@ use crate::units::Nanos;
 
 /// The credit of one client for one body.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct BodyRateCredit {
     rate: MinBodyRate,
     credit: Nanos,
     awaited_since: Option<Nanos>,
 }
 
-impl Pace {
+impl BodyRateCredit {
     /// A client with its full credit, for which the gateway does not wait yet.
     pub(super) const fn new(rate: MinBodyRate) -> Self {
         Self { rate, credit: rate.grace, awaited_since: None }
@@ -111,7 +111,7 @@ mod tests {
     /// most a day.
     fn ends_after(bytes: usize, every: u64) -> Option<u64> {
         let rate = MinBodyRate { bytes_per_second: NonZeroU64::new(100).unwrap(), grace: Nanos::from_secs(20) };
-        let mut pace = Pace::new(rate);
+        let mut pace = BodyRateCredit::new(rate);
         let mut now = Nanos::ZERO;
         while now < Nanos::from_secs(86_400) {
             pace.awaits(now);
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn time_in_which_nothing_is_read_costs_nothing() {
         let rate = MinBodyRate { bytes_per_second: NonZeroU64::MIN, grace: Nanos::SECOND };
-        let mut pace = Pace::new(rate);
+        let mut pace = BodyRateCredit::new(rate);
         assert_eq!(pace.runs_out(), None);
         pace.came(0, Nanos::from_secs(1000));
         pace.awaits(Nanos::from_secs(2000));

@@ -63,16 +63,16 @@ impl Presence {
     }
 
     /// Notes that a request is being handled.
-    pub(super) fn is_busy(&self) {
+    pub(super) fn mark_busy(&self) {
         if let Some((entry, _)) = &self.idle {
-            entry.is_busy();
+            entry.mark_busy();
         }
     }
 
     /// Notes that there is no request since `since`.
-    pub(super) fn is_idle(&self, since: Nanos) {
+    pub(super) fn mark_idle_since(&self, since: Nanos) {
         if let Some((entry, _)) = &self.idle {
-            entry.is_idle(since);
+            entry.mark_idle_since(since);
         }
     }
 

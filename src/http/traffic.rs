@@ -32,7 +32,7 @@ pub(super) enum Stage {
     /// A connection on which no bytes have arrived yet.
     Fresh,
     /// A request whose head is arriving.
-    Coming,
+    ReadingHead,
     /// A request that the gateway has not decided yet.
     Undecided,
     /// A request that the gateway handles.
@@ -72,12 +72,12 @@ impl Traffic {
     /// Whether the gateway is about to decide a request: the first one of a new connection, or one that has partly
     /// or completely arrived.
     pub fn awaits_requests(&self) -> bool {
-        [Stage::Fresh, Stage::Coming, Stage::Undecided].into_iter().any(|stage| !self.is_empty(stage))
+        [Stage::Fresh, Stage::ReadingHead, Stage::Undecided].into_iter().any(|stage| !self.is_empty(stage))
     }
 
     /// Whether the head of a request has partly arrived.
-    pub fn is_in_a_request(&self) -> bool {
-        !self.is_empty(Stage::Coming)
+    pub fn has_partial_head(&self) -> bool {
+        !self.is_empty(Stage::ReadingHead)
     }
 
     /// Whether the gateway closes connections once their requests are answered.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use super::body::Framing;
 use super::client::{Client, ClientHead};
 use super::head::{RequestHead, ResponseHead, Unreadable, Version};
-use super::pace::{Pace, Throttle};
+use super::pace::{BodyRateCredit, Throttle};
 use super::service::{Exchange, Failure, Response, Timing};
 use super::timer::Timer;
 use super::upstream::{Upstream, UpstreamError};
@@ -44,7 +44,7 @@ pub(super) struct Transfer<'t, 'c> {
     upload: Upload,
     download: Download,
     head: ResponseHead,
-    pace: Option<Pace>,
+    pace: Option<BodyRateCredit>,
     throttle: Option<Throttle>,
     /// The bytes of the client's body that were read before, for an earlier try or the decision, and how many of
     /// them are sent.
@@ -89,14 +89,14 @@ enum Download {
 }
 
 /// How a transfer ended.
-pub(super) enum TransferEnd {
-    Over { upstream: Option<Upstream>, patience: Option<Pace> },
+pub(super) enum TransferOutcome {
+    Over { upstream: Option<Upstream>, patience: Option<BodyRateCredit> },
     Tunnel(Upstream),
     Answer(Response),
     Failed { failure: Failure, is_begun: bool, resend: Option<Vec<u8>> },
 }
 
-pub(super) enum End {
+pub(super) enum Stopped {
     Over,
     Tunnel,
     Answer(Response),
@@ -121,7 +121,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             upload,
             download: Download::Head,
             head: ResponseHead { fields: Fields::with_capacity(HEAD_FIELDS, HEAD_BYTES), ..ResponseHead::default() },
-            pace: rate.map(Pace::new),
+            pace: rate.map(BodyRateCredit::new),
             throttle: timing.response_rate.map(Throttle::new),
             sent_before: (Vec::new(), 0),
             resend: None,
@@ -139,17 +139,17 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    pub(super) fn into_outcome(self, end: End) -> TransferEnd {
-        match end {
-            End::Over => {
+    pub(super) fn into_outcome(self, stopped: Stopped) -> TransferOutcome {
+        match stopped {
+            Stopped::Over => {
                 let is_sent = self.upload == Upload::Done;
-                TransferEnd::Over { upstream: is_sent.then_some(self.upstream), patience: self.pace }
+                TransferOutcome::Over { upstream: is_sent.then_some(self.upstream), patience: self.pace }
             }
-            End::Tunnel => TransferEnd::Tunnel(self.upstream),
-            End::Answer(response) => TransferEnd::Answer(response),
-            End::Failed(failure) => {
+            Stopped::Tunnel => TransferOutcome::Tunnel(self.upstream),
+            Stopped::Answer(response) => TransferOutcome::Answer(response),
+            Stopped::Failed(failure) => {
                 let is_begun = self.download != Download::Head;
-                TransferEnd::Failed { failure, is_begun, resend: self.resend }
+                TransferOutcome::Failed { failure, is_begun, resend: self.resend }
             }
         }
     }
@@ -160,19 +160,19 @@ impl<'t, 'c> Transfer<'t, 'c> {
         timer: &mut Timer,
         may_switch: bool,
         is_leaving: impl Fn() -> bool,
-    ) -> End {
+    ) -> Stopped {
         loop {
             let event = match poll_fn(|task| self.poll(task, timer)).await {
                 Ok(event) => event,
-                Err(failure) => return End::Failed(failure),
+                Err(failure) => return Stopped::Failed(failure),
             };
             match event {
                 Event::RequestContent => {
                     let length = self.client.content().len();
                     if let Err(response) = exchange.request_body(self.client.content()).await {
                         return match self.download {
-                            Download::Head => End::Answer(response),
-                            _ => End::Failed(Failure::ClientGone),
+                            Download::Head => Stopped::Answer(response),
+                            _ => Stopped::Failed(Failure::ClientGone),
                         };
                     }
                     // a part that the exchange held back for a while is not late
@@ -193,7 +193,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     exchange.response_body(content, is_last);
                     self.download = Download::Sending { length: content.len(), is_last };
                 }
-                Event::Over => return End::Over,
+                Event::Over => return Stopped::Over,
             }
         }
     }
@@ -206,38 +206,38 @@ impl<'t, 'c> Transfer<'t, 'c> {
         may_switch: bool,
         wall: Nanos,
         is_leaving: &impl Fn() -> bool,
-    ) -> Option<End> {
+    ) -> Option<Stopped> {
         let status = self.head.status;
         if status == SWITCHING_PROTOCOLS {
             if !may_switch {
-                return Some(End::Failed(Unreadable("it switches to a protocol nobody asked for").into()));
+                return Some(Stopped::Failed(Unreadable("it switches to a protocol nobody asked for").into()));
             }
             let mut fields = match exchange.response_head(&self.head) {
                 Ok(fields) => fields,
-                Err(response) => return Some(End::Answer(response)),
+                Err(response) => return Some(Stopped::Answer(response)),
             };
             pass_upgrade(&self.head, &mut fields);
             return Some(match self.begin_response(&fields, Framing::Empty, wall) {
-                Ok(()) => End::Tunnel,
-                Err(_) => End::Failed(Failure::ClientGone),
+                Ok(()) => Stopped::Tunnel,
+                Err(_) => Stopped::Failed(Failure::ClientGone),
             });
         }
         if status < 200 {
             if status == 100 && self.pace.is_none() && self.upload == Upload::Reading {
-                self.pace = self.timing.min_body_rate.map(Pace::new);
+                self.pace = self.timing.min_body_rate.map(BodyRateCredit::new);
             }
             if self.client.takes_interim() {
                 let mut fields = Fields::default();
                 self.head.fields.end_to_end().for_each(|field| fields.push_field(field));
                 if self.begin_response(&fields, Framing::Empty, wall).is_err() {
-                    return Some(End::Failed(Failure::ClientGone));
+                    return Some(Stopped::Failed(Failure::ClientGone));
                 }
             }
             return None;
         }
         let mut fields = match exchange.response_head(&self.head) {
             Ok(fields) => fields,
-            Err(response) => return Some(End::Answer(response)),
+            Err(response) => return Some(Stopped::Answer(response)),
         };
         // not over HTTP/2, which has no upgrades (RFC 9113, section 8.2.2)
         if status == UPGRADE_REQUIRED && self.request.version != Version::Http2 {
@@ -249,7 +249,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             self.client.close();
         }
         if self.begin_response(&fields, framing, wall).is_err() {
-            return Some(End::Failed(Failure::ClientGone));
+            return Some(Stopped::Failed(Failure::ClientGone));
         }
         self.download = match framing {
             Framing::Empty => {

@@ -57,7 +57,7 @@ impl Cluster {
             }
             return Ok(known);
         }
-        let learnt = self.learn(servers, seeds).land().await;
+        let learnt = self.learn(servers, seeds).wait().await;
         learnt.unwrap_or_else(|| Err(failed("given up".to_owned())))
     }
 

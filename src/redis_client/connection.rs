@@ -102,7 +102,7 @@ impl Connection {
     }
 
     /// [`Connection::ask`] for a key that is moving to this server from another one (`ASKING`).
-    pub(super) async fn ask_ahead(&self, command: &Cmd) -> RedisResult<Value> {
+    pub(super) async fn ask_after_asking(&self, command: &Cmd) -> RedisResult<Value> {
         let mut both = redis::pipe();
         both.cmd("ASKING").ignore().add_command(command.clone());
         let (answer,) = both.query_async(&mut self.connection.clone()).await?;

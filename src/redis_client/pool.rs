@@ -27,10 +27,10 @@ enum Goal {
 
 /// The way to send a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Put {
-    Plainly,
+enum SendMode {
+    Normal,
     /// After `ASKING`, to a server that is about to take over the key.
-    Ahead,
+    AfterAsking,
 }
 
 type Opening = SharedFuture<RedisResult<Connection>>;
@@ -54,7 +54,7 @@ impl Pool {
         match &self.servers.0.layout {
             Layout::Cluster { seeds } => self.run_in_cluster(seeds, cluster::slot_of(key), command).await,
             Layout::Standalone { .. } | Layout::Sentinel { .. } => {
-                self.ask(&Goal::Primary, Put::Plainly, command).await
+                self.ask(&Goal::Primary, SendMode::Normal, command).await
             }
         }
     }
@@ -70,21 +70,21 @@ impl Pool {
         };
         let openings: Vec<Opening> = goals.iter().map(|goal| self.opening(goal)).collect();
         for opening in openings {
-            drop(opening.land().await);
+            drop(opening.wait().await);
         }
     }
 
     /// Whether there is a connection to the server that holds `key`, as far as the client knows.
-    pub fn leads_to(&self, key: &str) -> bool {
+    pub fn is_connected_to(&self, key: &str) -> bool {
         let Some(goal) = self.goal_of(key) else { return false };
         let opening = self.open.lock().get(&goal).cloned();
         opening
-            .and_then(|opening| opening.landed())
-            .is_some_and(|landed| landed.is_ok_and(|connection| connection.is_open()))
+            .and_then(|opening| opening.result())
+            .is_some_and(|result| result.is_ok_and(|connection| connection.is_open()))
     }
 
     /// Begins to connect to the server that holds `key`, if the client knows it.
-    pub fn set_out(&self, key: &str) {
+    pub fn start_connecting(&self, key: &str) {
         if let Some(goal) = self.goal_of(key) {
             drop(self.opening(&goal));
         }
@@ -116,16 +116,16 @@ impl Pool {
             cluster.doubt();
             return Err(failed(format!("no server holds slot {slot}")));
         };
-        let mut put = Put::Plainly;
+        let mut mode = SendMode::Normal;
         let mut redirected: usize = 0;
         loop {
-            let asked = self.ask(&Goal::Node(address.clone()), put, command).await;
+            let asked = self.ask(&Goal::Node(address.clone()), mode, command).await;
             let Err(error) = &asked else { return asked };
-            put = match error.kind() {
-                ErrorKind::Server(ServerErrorKind::Ask) => Put::Ahead,
+            mode = match error.kind() {
+                ErrorKind::Server(ServerErrorKind::Ask) => SendMode::AfterAsking,
                 ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::ClusterDown) => {
                     cluster.doubt();
-                    Put::Plainly
+                    SendMode::Normal
                 }
                 _ => return asked,
             };
@@ -137,19 +137,19 @@ impl Pool {
         }
     }
 
-    async fn ask(&self, goal: &Goal, put: Put, command: &Cmd) -> RedisResult<Value> {
+    async fn ask(&self, goal: &Goal, mode: SendMode, command: &Cmd) -> RedisResult<Value> {
         let opening = self.opening(goal);
-        let landed = opening.clone().land().await;
-        let connection = match landed.unwrap_or_else(|| Err(failed("given up".to_owned()))) {
+        let result = opening.clone().wait().await;
+        let connection = match result.unwrap_or_else(|| Err(failed("given up".to_owned()))) {
             Ok(connection) => connection,
             Err(error) => {
                 self.forget(goal, &opening);
                 return Err(error);
             }
         };
-        let asked = match put {
-            Put::Plainly => connection.ask(command).await,
-            Put::Ahead => connection.ask_ahead(command).await,
+        let asked = match mode {
+            SendMode::Normal => connection.ask(command).await,
+            SendMode::AfterAsking => connection.ask_after_asking(command).await,
         };
         if asked.as_ref().is_err_and(is_over) {
             self.forget(goal, &opening);
@@ -193,13 +193,13 @@ impl Drop for Pool {
 
 fn end(opening: &Opening) {
     opening.cancel();
-    if let Some(Ok(connection)) = opening.landed() {
+    if let Some(Ok(connection)) = opening.result() {
         connection.cut();
     }
 }
 
 fn is_good(opening: &Opening) -> bool {
-    match opening.landed() {
+    match opening.result() {
         Some(Ok(connection)) => connection.is_open(),
         Some(Err(_)) => false,
         None => !opening.is_over(),

@@ -8,7 +8,7 @@ use crate::units::Nanos;
 
 /// A running task, and its result.
 pub(super) struct SharedFuture<T> {
-    landed: watch::Receiver<Option<T>>,
+    result: watch::Receiver<Option<T>>,
     task: AbortHandle,
 }
 
@@ -20,22 +20,22 @@ impl<T: Clone + Send + Sync + 'static> SharedFuture<T> {
 
     /// Starts `work`; the task stays unfinished for another `rest` after the result is there.
     pub(super) fn begin_with_rest(work: impl Future<Output = T> + Send + 'static, rest: Nanos) -> Self {
-        let (land, landed) = watch::channel(None);
+        let (land, result) = watch::channel(None);
         let task = tokio::spawn(async move {
             land.send_replace(Some(work.await));
             sleep(rest.to_duration()).await;
         });
-        Self { landed, task: task.abort_handle() }
+        Self { result, task: task.abort_handle() }
     }
 
     /// The task's result; `None` if it was cancelled first.
-    pub(super) async fn land(mut self) -> Option<T> {
-        self.landed.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
+    pub(super) async fn wait(mut self) -> Option<T> {
+        self.result.wait_for(Option::is_some).await.ok().and_then(|result| result.clone())
     }
 
     /// The task's result, if there is one already.
-    pub(super) fn landed(&self) -> Option<T> {
-        self.landed.borrow().clone()
+    pub(super) fn result(&self) -> Option<T> {
+        self.result.borrow().clone()
     }
 
     /// Whether the task has ended, its rest included: no further result comes.
@@ -44,7 +44,7 @@ impl<T: Clone + Send + Sync + 'static> SharedFuture<T> {
     }
 
     pub(super) fn is(&self, other: &Self) -> bool {
-        self.landed.same_channel(&other.landed)
+        self.result.same_channel(&other.result)
     }
 
     pub(super) fn cancel(&self) {
@@ -54,6 +54,6 @@ impl<T: Clone + Send + Sync + 'static> SharedFuture<T> {
 
 impl<T> Clone for SharedFuture<T> {
     fn clone(&self) -> Self {
-        Self { landed: self.landed.clone(), task: self.task.clone() }
+        Self { result: self.result.clone(), task: self.task.clone() }
     }
 }

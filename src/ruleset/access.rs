@@ -1,4 +1,4 @@
-//! Who is let in at all, and who is never charged.
+//! The callers that are allowed or denied, and the requests that are never charged.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,12 +8,12 @@ use ipnet::IpNet;
 use crate::ruleset::key::Facts;
 use crate::ruleset::path::PathPattern;
 
-/// Some callers, by where they are or who they are.
+/// A list of callers, by address and by customer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Callers {
-    /// In one of these networks.
+    /// The networks of the callers.
     pub addresses: Vec<IpNet>,
-    /// One of these customers, by name.
+    /// The names of the customers.
     pub customers: BTreeSet<String>,
 }
 
@@ -31,23 +31,23 @@ impl Callers {
     }
 }
 
-/// Whose requests are let in. Who is on both lists is not.
+/// The callers whose requests are allowed or denied. A caller on both lists is denied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Nobody but these; everybody if absent.
+    /// The only callers that are allowed; `None` allows every caller.
     pub allow: Option<Callers>,
-    /// These never.
+    /// The callers that are denied.
     pub deny: Callers,
 }
 
 impl Access {
-    /// Whether nobody is kept out.
+    /// Whether every caller is allowed.
     pub fn is_open(&self) -> bool {
         self.allow.is_none() && self.deny.is_empty()
     }
 
-    /// Whether a request from `address` is kept out whoever is calling. Where the address is not known
-    /// (`None`: a trusted proxy said nothing usable), nobody can say that it is not a denied one.
+    /// Whether a request from `address` is denied, whoever its caller is. An unknown address (`None`: a trusted proxy sent
+    /// no usable one) may be a denied one, so any list of denied addresses denies it.
     pub fn denies_address(&self, address: Option<IpAddr>) -> bool {
         let denied = match address {
             Some(_) => self.deny.hold_address(address),
@@ -57,7 +57,7 @@ impl Access {
         denied || (!customers_matter && !self.allows(address, None))
     }
 
-    /// Whether a request of `customer` (`None`: somebody without a credential) from `address` is kept out.
+    /// Whether a request of `customer` (`None`: a caller without a credential) from `address` is denied.
     pub fn denies(&self, address: Option<IpAddr>, customer: Option<&str>) -> bool {
         self.denies_address(address) || self.deny.hold_customer(customer) || !self.allows(address, customer)
     }
@@ -67,21 +67,21 @@ impl Access {
     }
 }
 
-/// Requests that are never charged: those of these callers, with these methods, or at these paths.
+/// The requests that are never charged: requests of these callers, with these methods, or at these paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bypass {
-    /// Whoever is one of these.
+    /// The callers.
     pub callers: Callers,
-    /// As sent.
+    /// The methods, as sent.
     pub methods: Vec<String>,
-    /// Canonical paths that match one of these.
+    /// The patterns of canonical paths.
     pub paths: Vec<PathPattern>,
     /// Whether CORS preflights are forwarded: they are exempt, and need no credential either, as browsers send none with
     /// them.
     pub preflights: bool,
 }
 
-/// Why a request is exempt.
+/// The reason why a request is exempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exemption {
     /// Its address is on the list.
@@ -96,13 +96,13 @@ pub enum Exemption {
     /// Its path is on the list.
     #[error("by its path")]
     Path,
-    /// A browser asks before a request of another site.
+    /// It is a CORS preflight, which a browser sends before a request of another site.
     #[error("as a preflight of a browser")]
     Preflight,
 }
 
 impl Bypass {
-    /// Whether a request of `customer` is exempt.
+    /// Whether a request of `customer` is exempt from all charges.
     pub fn covers(&self, facts: &Facts<'_>, customer: Option<&str>) -> bool {
         let lists_nobody = self.callers.is_empty() && self.methods.is_empty() && self.paths.is_empty();
         match lists_nobody {
@@ -111,7 +111,7 @@ impl Bypass {
         }
     }
 
-    /// Why a request of `customer` is exempt; `None` if it is not.
+    /// The reason why a request of `customer` is exempt; `None` if it is not.
     pub fn exemption(&self, facts: &Facts<'_>, customer: Option<&str>) -> Option<Exemption> {
         match () {
             () if self.callers.hold_address(facts.address) => Some(Exemption::Address),

@@ -1,38 +1,38 @@
-//! Bans: a key that a limit denies again and again is denied altogether for a while.
+//! Bans: after repeated denials by a limit, all requests of the key are denied for a time.
 
 use crate::units::Nanos;
 
-/// When a key is banned, and for how long.
+/// The conditions of a ban, and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BanRule {
-    /// After so many denials, at least 1,
+    /// The number of denials that ban a key, at least 1.
     pub after: u32,
-    /// in this time from the first of them on.
+    /// The time, from the first of these denials on, in which they have to occur.
     pub within: Nanos,
-    /// For so long from the last of them on.
+    /// The length of the ban, from the last of these denials on.
     pub lasts: Nanos,
 }
 
-/// What is known of a key.
+/// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BanState {
-    /// It was denied this many times since then.
+    /// The key was denied, but not often enough for a ban.
     Counting {
-        /// The first denial.
+        /// The time of the first denial.
         since: Nanos,
-        /// How many there were.
+        /// The number of denials.
         denials: u32,
     },
-    /// Requests are denied until then.
+    /// The key is banned.
     Banned {
-        /// The first instant that is free.
+        /// The first instant after the ban.
         until: Nanos,
     },
 }
 
 impl BanRule {
-    /// The state of a key that is denied at `now`. What is denied because of a ban is not counted, so that a ban ends however
-    /// often the key comes back meanwhile.
+    /// The state of a key after a denial at `now`. Denials during a ban are not counted, so that the ban ends however often
+    /// the client retries meanwhile.
     pub fn denied(&self, state: Option<BanState>, now: Nanos) -> BanState {
         let (since, denials) = match state {
             Some(banned @ BanState::Banned { until }) if now < until => return banned,
@@ -47,14 +47,14 @@ impl BanRule {
         }
     }
 
-    /// In words.
+    /// The rule in plain words.
     pub fn describe(self) -> String {
         format!("a key for {} after {} denials in {}", self.lasts, self.after, self.within)
     }
 }
 
 impl BanState {
-    /// For how long the key is still banned at `now`; `None` if it is not.
+    /// The time that is left of the ban at `now`; `None` if there is no ban.
     pub fn left(self, now: Nanos) -> Option<Nanos> {
         match self {
             Self::Banned { until } if now < until => Some(until.saturating_sub(now)),

@@ -1,4 +1,4 @@
-//! What another ruleset means for the states that limits have collected.
+//! The effect of a new ruleset on the existing states of limits.
 
 use std::collections::HashMap;
 
@@ -8,27 +8,27 @@ use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset};
 use crate::units::{Cost, Nanos};
 
-/// What becomes of the states of a limit.
+/// The effect of a change on the states of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitChange {
-    /// There was no limit of this name.
+    /// The limit is new: there was no limit of this name.
     New,
-    /// Nothing: its parameters are the same.
+    /// The states stay as they are: the parameters are the same.
     Untouched,
-    /// They are carried over to other parameters by the algorithm's rule.
+    /// The states are migrated to other parameters by the algorithm's rule.
     Carried,
-    /// They are forgotten: the parameters changed, and the limit is to start afresh then.
+    /// The states are discarded: the parameters changed, and the limit is configured to start afresh then.
     Reset,
-    /// They are not met any more: nodes come to share the limit, or do not any more.
+    /// The states are not used any more: nodes begin to share the limit, or stop sharing it.
     OtherMode,
-    /// They are not met any more: the limit counts by something else.
+    /// The states are not used any more: the limit has another key.
     OtherKey,
-    /// They are not met any more: states of one algorithm say nothing to another.
+    /// The states are not used any more: the limit has another algorithm, which cannot read them.
     OtherAlgorithm,
 }
 
 impl LimitChange {
-    /// In words, to be read after the limit's name; `None` where nothing becomes of them.
+    /// The effect in words, to be read after the limit's name; `None` where the states stay as they are.
     pub const fn describe(self) -> Option<&'static str> {
         match self {
             Self::New => Some("is new: every key starts fresh"),
@@ -42,13 +42,13 @@ impl LimitChange {
     }
 }
 
-/// What becomes of the states of limits that there were before, where that is not what everybody expects.
+/// The effects on the states of limits that both rulesets have, except for untouched limits.
 pub fn notes(before: &Ruleset, after: &Ruleset) -> Vec<String> {
     let known = after.limits.iter().zip(of_limits(before, after)).filter(|(_, change)| *change != LimitChange::New);
     known.filter_map(|(limit, change)| Some(format!("limit `{}` {}", limit.name, change.describe()?))).collect()
 }
 
-/// What becomes of the states of each limit of `after`, in order, when it takes the place of `before`.
+/// The effect on the states of each limit of `after`, in order, when `after` replaces `before`.
 pub fn of_limits(before: &Ruleset, after: &Ruleset) -> Vec<LimitChange> {
     let old: HashMap<&str, &Limit> = before.limits.iter().map(|limit| (limit.name.as_str(), limit)).collect();
     let plans = common_plans(before, after);
@@ -82,7 +82,7 @@ fn of_limit(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitC
     }
 }
 
-/// The parameters for a plan; `None` if the plan has no limit.
+/// The parameters for a plan; `None` if the limit does not apply to it.
 fn rule_of(limit: &Limit, plan: Option<PlanId>) -> Option<&Rule> {
     match limit.terms(plan) {
         PlanTerms::Unlimited => None,
@@ -90,7 +90,7 @@ fn rule_of(limit: &Limit, plan: Option<PlanId>) -> Option<&Rule> {
     }
 }
 
-/// How the parameters of a limit change for each plan that both rulesets have, and what that means for what keys have used.
+/// The changed parameters of a limit for each plan that both rulesets have, with the effect on the usage of keys.
 pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, &Limit)) -> Vec<DescriptionLine> {
     let plans = common_plans(before, after);
     let change = of_limit(was, limit, &plans);
@@ -111,7 +111,7 @@ pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, 
     if lines.len() == all.len() { words::merged(lines) } else { lines }
 }
 
-/// What becomes of what was counted under `old`.
+/// The effect on the usage that was counted under `old`.
 fn carried(old: Option<&Rule>, new: Option<&Rule>, change: LimitChange) -> String {
     match (old, new, change) {
         (Some(_), Some(new), LimitChange::Carried) if new.holds() => "; what is in flight stays counted".to_owned(),
@@ -125,9 +125,9 @@ fn carried(old: Option<&Rule>, new: Option<&Rule>, change: LimitChange) -> Strin
     }
 }
 
-/// What a bucket that has just been spent under `old` would admit under `new`; `None` where no number says so.
+/// The tokens that a bucket just spent under `old` has at once under `new`; `None` where there is no such number.
 fn left_of_spent(old: &Rule, new: &Rule) -> Option<Cost> {
-    // any time would do
+    // any time gives the same result
     let now = Nanos::from_secs(1_700_000_000);
     let all = old.headroom(None, now).remaining?;
     let (_, spent) = old.decide(None, all, now);

@@ -1,4 +1,4 @@
-//! From a request's facts to its charges.
+//! The step from the facts about a request to its charges.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use crate::ruleset::upstream::{Balance, UpstreamId};
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::units::LimitKey;
 
-/// Why a limit of its route charges a request nothing.
+/// The reason why a limit of its route does not charge a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uncharged<'r> {
-    /// It asks nothing of the plan.
+    /// The limit does not apply to the plan.
     Unlimited,
-    /// It asks nothing of this customer.
+    /// The limit does not apply to this customer or group, by its own terms.
     OwnUnlimited,
     /// The candidate is tried out on the terms of plans, and the customer has terms of its own.
     NotTried,
     /// The request lacks a part of its key, and such requests are let through.
     Skipped(KeyFault<'r>),
-    /// The request has no key, and the limit only watches: it refuses nobody.
+    /// The request has no key, and the limit only watches, so it does not refuse the request.
     Unwatched(KeyFault<'r>),
-    /// The key is not among the share of all that it applies to.
+    /// The key is not in the share of keys that the limit applies to.
     NotEnabled,
     /// The request has no key, and is refused.
     Refused(KeyFault<'r>),
-    /// It goes by the request's body, which is not read yet.
+    /// The limit depends on the request's body, which is not read yet.
     AwaitsBody,
 }
 
-/// Somebody whose credential is known.
+/// A caller whose credential is known.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownCaller<'a> {
     /// The customer's name, by which limits count.
@@ -48,12 +48,12 @@ pub struct KnownCaller<'a> {
     pub groups: Option<&'a Groups>,
 }
 
-/// Whose parameters a limit takes for a request.
+/// The owner of the parameters that a limit applies to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct TermsOwner<'a> {
     /// The group, where the limit counts by groups and the caller has one; otherwise it is the caller.
     pub group: Option<&'a Group>,
-    /// Its plan.
+    /// The owner's plan.
     pub plan: Option<PlanId>,
     /// The owner's own terms, in place of its plan's.
     pub own: Option<&'a Overrides>,
@@ -69,33 +69,33 @@ impl<'a> TermsOwner<'a> {
         Self { group, plan: group.and_then(|group| group.plan).or(plan), own }
     }
 
-    /// The kind of owner, in a word.
+    /// The kind of owner: `customer`, or the level of the group.
     pub fn kind(&self) -> &'a str {
         self.group.map_or("customer", |group| &*group.level)
     }
 }
 
-/// One bucket of a caller, and where it is drawn from.
+/// One bucket of a caller, and the routes that charge it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket<'r> {
-    /// Asks where it stands, and takes nothing.
+    /// A charge that asks for the bucket's headroom, and takes nothing.
     pub charge: Charge,
     /// The names of the routes whose requests are charged to it.
     pub routes: Vec<&'r str>,
 }
 
 impl Ruleset {
-    /// The hashers of its limits.
+    /// The hashers of the ruleset's limits.
     pub fn hashers(&self, hasher: KeyHasher) -> LimitHashers {
         hasher.of_limits(self.limits.iter().map(|limit| limit.name.as_str()))
     }
 
-    /// Whether a request from `address` is kept out of `route` whoever is calling.
+    /// Whether a request from `address` is denied access to `route`, whoever its caller is.
     pub fn keeps_out_address(&self, route: &Route, address: Option<IpAddr>) -> bool {
         !self.is_open(route) && [&self.access, &route.access].iter().any(|access| access.denies_address(address))
     }
 
-    /// Whether a request of `customer` (`None`: somebody without a credential) from `address` is kept out of `route`.
+    /// Whether a request of `customer` (`None`: a caller without a credential) from `address` is denied access to `route`.
     pub fn keeps_out(&self, route: &Route, address: Option<IpAddr>, customer: Option<&str>) -> bool {
         !self.is_open(route) && [&self.access, &route.access].iter().any(|access| access.denies(address, customer))
     }
@@ -105,9 +105,9 @@ impl Ruleset {
         self.access.is_open() && route.access.is_open()
     }
 
-    /// The plan that a trusted proxy says the caller of a request has. One that it may not give, or that is there twice, is as
-    /// if nothing were said.
-    pub fn told_plan(&self, facts: &Facts<'_>) -> Option<PlanId> {
+    /// The plan that a trusted proxy names for the caller of a request. A plan that it may not give, or a field that comes
+    /// twice, is ignored.
+    pub fn proxy_plan(&self, facts: &Facts<'_>) -> Option<PlanId> {
         let told = self.customers.as_ref()?.plan_from.as_ref().filter(|_| facts.from_trusted_proxy)?;
         let mut lines = facts.headers.get_all(told.name.as_str());
         let (line, None) = (lines.next()?, lines.next()) else { return None };
@@ -115,8 +115,8 @@ impl Ruleset {
     }
 
     /// The facts about a request of `route` by which limits count. `known` is the caller; `None` is a caller without a
-    /// credential, which has the plan of such callers; `told` is the plan that a trusted proxy says. The upstream node is not
-    /// known here.
+    /// credential, which has the plan of anonymous callers; `told` is the plan that a trusted proxy names. The upstream
+    /// node is not known here.
     pub fn resolve<'a>(
         &'a self,
         route: &'a Route,
@@ -137,15 +137,15 @@ impl Ruleset {
         }
     }
 
-    /// The facts about a request of `route` by which early limits count, before its caller is identified: any plan does, as their
-    /// parameters are those of every plan.
+    /// The facts about a request of `route` by which early limits count, before its caller is identified. It has the first
+    /// plan, because early limits have the same parameters for every plan.
     pub fn resolve_nobody<'a>(&'a self, route: &'a Route) -> Resolved<'a> {
         let plan = self.plans.first().map(|name| (PlanId(0), name.as_str()));
         Resolved { plan, ..self.resolve(route, (None, None), None) }
     }
 
-    /// The buckets that requests like this one are charged to, whatever route they take; `resolved` names the caller.
-    /// Limits by a key part that this request lacks are left out, and so are limits that clients do not see.
+    /// The buckets that the caller's requests are charged to, on any route; `resolved` names the caller. Limits whose key
+    /// needs a part that this request lacks are left out, and so are limits that clients do not see.
     pub fn buckets<'r>(
         &'r self,
         facts: &Facts<'_>,
@@ -153,7 +153,7 @@ impl Ruleset {
         hashers: &LimitHashers,
     ) -> Vec<Bucket<'r>> {
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
-        // the costs are not asked
+        // the costs do not matter here
         let facts = &Facts { body: Some(&RequestFields::NoBody), ..facts.clone() };
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
@@ -178,12 +178,12 @@ impl Ruleset {
         buckets
     }
 
-    /// Whether a limit of `route` counts by the node that requests go to, so that the node is chosen first.
+    /// Whether a limit of `route` counts by the upstream node, so that the node has to be chosen before the charge.
     pub fn counts_by_node(&self, route: &Route) -> bool {
         route.limits.iter().any(|id| self.limits[id.0].key.counts_by_node())
     }
 
-    /// The hashes by which `consistent_hash` chooses nodes, for the upstreams of `route` that balance so.
+    /// The hashes by which `consistent_hash` chooses nodes, for the upstreams of `route` that use it.
     pub fn balance_hashes(
         &self,
         route: &Route,
@@ -216,7 +216,7 @@ impl Ruleset {
         self.add_charges_of(&route.limits, facts, resolved, hashers, charges)
     }
 
-    /// Adds the charges of a request under `limits` to `charges`, as far as the limits apply to it.
+    /// Adds the charges of a request under those of `limits` that apply to it to `charges`. An error refuses the request.
     pub fn add_charges_of(
         &self,
         limits: &[LimitId],
@@ -235,7 +235,7 @@ impl Ruleset {
         Ok(())
     }
 
-    /// All charges of a request for `route` whose body is known, where `others` are those under the limits that do not go by it.
+    /// All charges of a request for `route` whose body is known; `others` are those under limits that do not depend on it.
     pub fn charges_with_body(
         &self,
         route: &Route,
@@ -263,7 +263,7 @@ impl Ruleset {
         !route.body_fields.is_empty() && route.limits.iter().any(goes_by_body)
     }
 
-    /// The parameters of a limit for a caller, or why it does not apply.
+    /// The parameters of a limit for a caller, or the reason why it does not apply.
     fn rule_of(&self, id: LimitId, resolved: &Resolved<'_>) -> Result<RuleRef, Uncharged<'_>> {
         let limit = &self.limits[id.0];
         let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
@@ -278,7 +278,7 @@ impl Ruleset {
         }
     }
 
-    /// The charge of a request under one limit, or why there is none.
+    /// The charge of a request under one limit, or the reason why there is none.
     pub fn charge(
         &self,
         id: LimitId,
@@ -312,8 +312,8 @@ impl Ruleset {
     }
 }
 
-/// Whether a request's key is among the share of all that `limit` applies to, which goes by `name`.
-#[inline(never)] // hashing a second time needs much room, which most requests have no use for
+/// Whether a request's key is in the share of keys that `limit` applies to; `name` is hashed with the key.
+#[inline(never)] // a second hash needs much stack space, which most requests do not need
 fn is_enabled<'r>(
     limit: &'r Limit,
     name: &str,
@@ -338,7 +338,7 @@ fn key_of<'r>(
 }
 
 /// The same for a limit that nodes share.
-#[inline(never)] // as above
+#[inline(never)] // because of the stack space, as above
 fn key_of_all_nodes<'r>(
     limit: &'r Limit,
     facts: &Facts<'_>,
@@ -349,8 +349,8 @@ fn key_of_all_nodes<'r>(
     or_without(limit, key, |fault| hasher.shared_key_of_all_nodes(&limit.name, fault))
 }
 
-/// The key, or the substitute that `limit` names where a part is missing. A part that is there more than once is not missing, and
-/// a client that makes one unreadable is not exempt from the limit.
+/// The key, or the substitute that `limit` configures for a missing part. A part that comes more than once is not missing,
+/// and a client that makes a part unreadable is not exempt from the limit.
 fn or_without<'r, T>(
     limit: &'r Limit,
     key: Result<T, KeyFault<'r>>,

@@ -1,4 +1,4 @@
-//! Which sites may read what tollgate itself answers, and which preflights it answers itself.
+//! CORS: the sites that may read tollgate's own answers, and the preflights that tollgate answers itself.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::units::Nanos;
 
-/// Whose scripts may read tollgate's own answers, in a browser.
+/// The sites whose scripts may read tollgate's own answers in a browser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cors {
     /// The sites.
     pub origins: Origins,
-    /// Whether they may, of requests that carried cookies or other credentials of the browser's.
+    /// Whether they may also read answers to requests with cookies or other credentials of the browser.
     pub credentials: bool,
-    /// How long browsers may remember the answer to a preflight; as long as they do by themselves if absent.
+    /// How long browsers may cache the answer to a preflight; `None` for the browser's default.
     pub max_age: Option<Nanos>,
 }
 
@@ -29,7 +29,7 @@ pub enum Origins {
     These {
         /// `https://app.example.com`
         exact: BTreeSet<String>,
-        /// `https://*.example.com`, as what comes before the star and what comes after it.
+        /// `https://*.example.com`, as the text before the star and the text after it.
         below: Vec<(String, String)>,
     },
 }
@@ -46,12 +46,12 @@ impl Cors {
     }
 }
 
-/// The site whose script asks, if its scripts may read answers.
+/// The site that a request is from, if its scripts may read answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedOrigin(Option<String>);
 
 impl AllowedOrigin {
-    /// The site that a request is from.
+    /// The site that a request with these `headers` is from, if its scripts may read answers.
     pub fn of(ruleset: &Ruleset, headers: &Fields) -> Self {
         let Some(cors) = &ruleset.cors else { return Self(None) };
         let mut origins = headers.get_all("origin");
@@ -81,7 +81,7 @@ impl Ruleset {
     }
 }
 
-/// The star stands for one or more whole labels of a host name.
+/// Whether `origin` matches a pattern, in which the star stands for one or more whole labels of a host name.
 fn is_below((before, after): &(String, String), origin: &str) -> bool {
     let labels = origin.strip_prefix(before.as_str()).and_then(|rest| rest.strip_suffix(after.as_str()));
     labels.is_some_and(|labels| {

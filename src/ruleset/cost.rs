@@ -1,7 +1,7 @@
 //! How many tokens a request costs, and when they are taken.
 //!
-//! What shows on the request is taken then. What shows later is settled when the response has ended: what was taken
-//! too much is given back, what was taken too little is owed.
+//! A cost that the request tells is taken on its arrival. A cost that only the response tells is settled when the response
+//! has ended: tokens taken in excess are refunded, missing tokens are debited.
 
 use http::HeaderName;
 
@@ -16,7 +16,7 @@ use crate::units::Cost;
 /// The tokens that a request costs under one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostRule {
-    /// The same for all.
+    /// The same for all requests.
     Fixed(Cost),
     /// By method.
     ByMethod {
@@ -25,24 +25,24 @@ pub enum CostRule {
         /// The cost of all others.
         others: Cost,
     },
-    /// The number in a request header, at least 1. One that cannot be believed counts as the most.
+    /// The number in a request header, at least 1. An invalid or too large number counts as `max`.
     Header {
-        /// The field.
+        /// The header field.
         name: HeaderName,
-        /// The most that is believed.
+        /// The largest number that is accepted.
         max: Cost,
         /// The cost where the field is missing.
         missing: Cost,
     },
-    /// The number in a field of the request's body, at least 1. One that cannot be believed counts as the most.
+    /// The number in a field of the request's body, at least 1. An invalid or too large number counts as the maximum.
     RequestField(SaidCost),
     /// By the GraphQL document in the request's body.
     GraphQl(GraphQlCost),
-    /// One for each started run of so many bytes of the request's body, at least one.
+    /// One for each started run of this many bytes of the request's body, at least one.
     RequestBytes(u64),
-    /// What the response reports.
+    /// The cost that the response reports.
     Response(ResponseCost),
-    /// One for each started run of so many bytes of the response's body, at least one.
+    /// One for each started run of this many bytes of the response's body, at least one.
     ResponseBytes(u64),
 }
 
@@ -55,22 +55,22 @@ impl Default for CostRule {
 /// The number in a response, or several that are weighed and added up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseCost {
-    /// The numbers in header fields, each with what one of it costs.
+    /// The numbers in header fields, each with its weight.
     pub headers: Vec<(HeaderName, Weight)>,
     /// The numbers in a JSON body or in the events of a stream.
     pub fields: Vec<FieldPart>,
-    /// The most that is believed of one number, and the most that a sum costs.
+    /// The largest single number that is accepted, and the largest cost of a sum.
     pub max: Cost,
-    /// Whether it was written as a sum, of one number or of several.
+    /// Whether the configuration writes it as a sum, of one number or of several.
     pub is_sum: bool,
-    /// What prices go by.
+    /// The prices by model, where weights are prices.
     pub model: Option<ModelPrices>,
 }
 
-/// What one of a number costs.
+/// The cost of one unit of a reported number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// So many tokens.
+    /// This many tokens.
     Times(Cost),
     /// The price in this column, of the model that the request names.
     Price(usize),
@@ -81,7 +81,7 @@ pub enum Weight {
 pub struct FieldPart {
     /// The names on the way to it: `usage.total_tokens` is two.
     pub path: FieldPath,
-    /// What one of it costs.
+    /// The cost of one unit of it.
     pub weight: Weight,
 }
 
@@ -94,9 +94,10 @@ impl AsRef<FieldPath> for FieldPart {
 /// When tokens are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChargeRule {
-    /// On the request, or when its response is known.
+    /// On the request's arrival, or when its response has ended.
     pub when: When,
-    /// Taken on the request and set against the real cost when the response ends; only with [`When::Response`].
+    /// The tokens taken on the request's arrival and settled with the real cost when the response ends; only with
+    /// [`When::Response`].
     pub reserve: Option<Reserve>,
     /// Whether denied requests take tokens too.
     pub denied: bool,
@@ -104,16 +105,16 @@ pub struct ChargeRule {
     pub identified: bool,
 }
 
-/// What is taken on the request until its cost is known.
+/// The tokens taken on the request's arrival until its cost is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reserve {
-    /// The same of all.
+    /// The same for all requests.
     Fixed(Cost),
-    /// What the request says.
+    /// The number that the request gives.
     Said {
-        /// How many tokens.
+        /// The field with the number.
         tokens: SaidCost,
-        /// The price of each in this column, where the cost goes by prices.
+        /// The column with the price of each token, where the cost depends on prices.
         price: Option<usize>,
     },
 }
@@ -121,17 +122,17 @@ pub enum Reserve {
 /// When the cost of a request is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum When {
-    /// When it comes.
+    /// On its arrival.
     #[default]
     Request,
-    /// When its response ends, and only if that has one of these statuses (any if empty).
+    /// When its response ends, and only if the response has one of these statuses (any if empty).
     Response {
         /// Statuses as ranges, ends included.
         if_status: Vec<(u16, u16)>,
     },
 }
 
-/// How a request that was let through went.
+/// The course of a request that was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// How it ended.
@@ -145,39 +146,39 @@ pub struct Exchange {
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It did not reach the upstream, or that failed to answer.
+    /// The request did not reach the upstream, or the upstream failed to answer.
     Unanswered {
         /// The status of tollgate's own answer, if there was one.
         own: Option<u16>,
     },
-    /// The client went away, or broke off, while the upstream worked on it.
+    /// The client disconnected or cancelled the request while the upstream worked on it.
     Abandoned,
     /// The upstream answered.
     Answered {
-        /// With this status.
+        /// The response's status.
         status: u16,
-        /// Whether such a response has a body at all.
+        /// Whether the response can have a body at all.
         has_body: bool,
-        /// Whether all of it came.
+        /// Whether the response arrived completely.
         whole: bool,
     },
 }
 
-/// What a response says of its cost.
+/// The cost that a response reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReportedCost {
     /// Nothing.
     #[default]
     Nothing,
-    /// Something that is not a number of tokens.
+    /// A value that is not a number of tokens.
     Wrong,
-    /// This.
+    /// This cost.
     Cost(Cost),
-    /// The fields of a sum that are there come to this; others are missing.
+    /// The sum of the fields that are present; others are missing.
     Part(Cost),
 }
 
-/// Adds up what a response reports.
+/// The running sum of the numbers that a response reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CostSum {
     millionths: u128,
@@ -186,26 +187,26 @@ pub struct CostSum {
     lacks_field: bool,
 }
 
-/// What a request really cost.
+/// The real cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RealCost {
-    /// Nobody knows; what was taken stays taken.
+    /// The cost cannot be known; the tokens taken on arrival stay taken.
     AsTaken,
-    /// The response should have said it and did not; what was taken stays taken.
+    /// The response should have reported the cost and did not; the tokens taken on arrival stay taken.
     Unreadable,
-    /// This.
+    /// This cost.
     Known(Cost),
-    /// At least this, and at least what was taken: the response broke off before it told all.
+    /// At least this, and at least the tokens taken on arrival: the response broke off before it reported all.
     AtLeast(Cost),
 }
 
-/// How many runs of `length` bytes begin in `bytes`, at least one.
+/// The number of started runs of `length` bytes in `bytes`, at least one.
 pub fn runs(bytes: u64, length: u64) -> Cost {
     bytes.div_ceil(length.max(1)).max(1)
 }
 
 impl RealCost {
-    /// The cost of a request that had so many tokens `taken` when it came.
+    /// The cost of a request for which `taken` tokens were taken on its arrival.
     pub fn beside(self, taken: Cost) -> Cost {
         match self {
             Self::Known(real) => real,
@@ -218,7 +219,7 @@ impl RealCost {
 // === impl CostRule ===
 
 impl CostRule {
-    /// The cost of a request, as far as it tells before its response.
+    /// The cost of a request; `None` if it is not known on its arrival.
     pub fn on_request(&self, facts: &Facts<'_>) -> Option<Cost> {
         match self {
             Self::Fixed(cost) => Some(*cost),
@@ -235,7 +236,7 @@ impl CostRule {
         }
     }
 
-    /// The costs that are written down: what a limit has to be able to admit.
+    /// The costs that the configuration names, each of which the limit has to be able to admit.
     pub fn written(&self) -> Vec<Cost> {
         match self {
             Self::Fixed(cost) => vec![*cost],
@@ -244,12 +245,12 @@ impl CostRule {
         }
     }
 
-    /// Whether the response tells the cost.
+    /// Whether the cost is known from the response only.
     pub const fn is_in_response(&self) -> bool {
         matches!(self, Self::Response(_) | Self::ResponseBytes(_))
     }
 
-    /// In plain words; none where each request costs one token.
+    /// The cost rule in plain words; `None` where each request costs one token.
     pub fn describe(&self) -> Option<String> {
         Some(match self {
             Self::Fixed(1) => return None,
@@ -273,7 +274,7 @@ impl CostRule {
 // === impl ResponseCost ===
 
 impl ResponseCost {
-    /// What one of a number costs, by these prices of a model.
+    /// The price of one unit with this weight, by these prices of a model.
     pub fn price(weight: Weight, prices: &[Price]) -> Price {
         match weight {
             Weight::Times(times) => Price::whole(times),
@@ -281,7 +282,7 @@ impl ResponseCost {
         }
     }
 
-    /// The prices of the model that a request with this body names; none where it does not go by any.
+    /// The prices of the model that a request with this body names; empty where the cost does not depend on a model.
     pub fn prices(&self, body: Option<&RequestFields>) -> &[Price] {
         self.model.as_ref().map_or(&[], |model| model.of(body))
     }
@@ -316,7 +317,7 @@ impl ResponseCost {
 // === impl CostSum ===
 
 impl CostSum {
-    /// Adds the number in a header field, of which these are the values.
+    /// Adds the number in a header field that has these values.
     pub fn add_header<'v>(&mut self, mut values: impl Iterator<Item = &'v str>, price: Price) {
         match (values.next(), values.next()) {
             (None, _) => {}
@@ -333,7 +334,7 @@ impl CostSum {
         self.add(told, price);
     }
 
-    /// The body cannot be read.
+    /// Notes that the body cannot be read.
     pub const fn unreadable(&mut self) {
         self.is_wrong = true;
     }
@@ -349,7 +350,7 @@ impl CostSum {
         }
     }
 
-    /// All that was added.
+    /// The sum of all that was added.
     pub fn told(&self) -> ReportedCost {
         match self {
             Self { is_wrong: true, .. } => ReportedCost::Wrong,
@@ -360,7 +361,7 @@ impl CostSum {
     }
 }
 
-/// The number in a field that clients set; the most where it cannot be believed, and none where there is no field.
+/// The number in a field that clients set; `max` where it is invalid or larger, and `None` where there is no field.
 fn believed(headers: &Fields, name: &str, max: Cost) -> Option<Cost> {
     let mut lines = headers.get_all(name);
     let (first, second) = (lines.next()?, lines.next());
@@ -370,7 +371,7 @@ fn believed(headers: &Fields, name: &str, max: Cost) -> Option<Cost> {
     Some(cost.map_or(max, |cost| cost.max(1)))
 }
 
-/// The length of a request's body; none where only its end will tell.
+/// The length of a request's body; `None` where it is not known before the body's end.
 fn body_length(facts: &Facts<'_>) -> Option<u64> {
     match facts.headers.get("content-length") {
         _ if facts.headers.contains("transfer-encoding") => None,
@@ -383,7 +384,7 @@ fn body_length(facts: &Facts<'_>) -> Option<u64> {
 // === impl ChargeRule ===
 
 impl ChargeRule {
-    /// In plain words; none where a request is charged when it comes, and only if it passes.
+    /// The charge rule in plain words; `None` where a request is charged on its arrival, and only if it is admitted.
     pub fn describe(&self) -> Option<String> {
         let denied = self.denied.then(|| "denied requests too".to_owned());
         let When::Response { if_status } = &self.when else {

@@ -1,4 +1,4 @@
-//! Where credentials are read from, and what tokens are held to.
+//! The sources of credentials, and the rules for JSON Web Tokens.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use jsonwebtoken::Algorithm;
 use crate::ruleset::PlanId;
 use crate::units::Nanos;
 
-/// Where a credential is read from.
+/// The place that a credential is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CredentialSource {
     /// The value of this header.
@@ -22,14 +22,14 @@ pub enum CredentialSource {
     /// `Authorization: Basic`: the user and the password as `user:password`, or the user alone where the password is
     /// empty (a key that is sent as the name of a user).
     Basic,
-    /// The common name in the certificate that the client shows.
+    /// The common name in the certificate that the client presents.
     ClientCertificate,
-    /// A signed token, which says itself who is calling.
+    /// A signed token, which names its caller itself.
     Jwt(Arc<JwtRules>),
 }
 
 impl CredentialSource {
-    /// Where it is, in words: `in the header x-api-key`.
+    /// The place in words: `in the header x-api-key`.
     pub fn place(&self) -> String {
         match self {
             Self::Header(name) => format!("in the header {name}"),
@@ -46,7 +46,7 @@ impl CredentialSource {
     }
 }
 
-/// What a JSON Web Token is held to, and what it says of the caller.
+/// The checks of a JSON Web Token, and the claims that describe the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JwtRules {
     /// The header that holds the token alone; `None` for `Authorization: Bearer`.
@@ -55,24 +55,24 @@ pub struct JwtRules {
     pub claim: String,
     /// The claim that names the plan, written likewise.
     pub plan_claim: Option<String>,
-    /// The plan of tokens that name none, or none that is known.
+    /// The plan of callers whose tokens name no plan, or an unknown one.
     pub plan: Option<PlanId>,
-    /// The claims that name groups, with the positions of their levels.
+    /// The claims that name groups, each with the position of its level.
     pub group_claims: Vec<(usize, String)>,
-    /// The algorithms that are accepted; all that fit a key if empty.
+    /// The accepted algorithms; if empty, all that fit the key.
     pub algorithms: Vec<Algorithm>,
-    /// One of these has to have issued the token; anybody may have if empty.
+    /// The accepted issuers; any if empty.
     pub issuers: Vec<String>,
-    /// The token has to be meant for one of these; it may be meant for anybody if empty.
+    /// The accepted audiences, one of which the token has to name; any if empty.
     pub audiences: Vec<String>,
-    /// How far the issuer's clock may be off.
+    /// How far the issuer's clock may differ from this gateway's.
     pub leeway: Nanos,
     /// Whether a token without a time of expiry is refused.
     pub require_exp: bool,
 }
 
 impl JwtRules {
-    /// Whether `source` reads credentials of another kind from where the tokens are.
+    /// Whether `source` reads credentials of another kind from the place of the tokens.
     pub fn shares_place_with(&self, source: &CredentialSource) -> bool {
         match (source, &self.header) {
             (CredentialSource::Bearer, None) => true,

@@ -4,12 +4,12 @@ use http::HeaderName;
 
 use crate::template::Template;
 
-/// What is set of an answer; the rest is as usual: 429 with problem+json.
+/// The settings of an answer; the rest has the defaults: 429 with problem+json.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Denied {
     /// The status, 400 to 599.
     pub status: Option<u16>,
-    /// The status that gRPC clients are told, 1 to 16.
+    /// The `grpc-status` for gRPC clients, 1 to 16.
     pub grpc_status: Option<u16>,
     /// The body in place of problem+json.
     pub body: Option<Body>,
@@ -20,13 +20,13 @@ pub struct Denied {
 /// The body of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Plain text for everybody, unless a header field says that it is something else.
+    /// One text for all clients: plain text, unless [`Denied::headers`] sets another content type.
     Text(Template),
-    /// What the client likes best of these; never empty, each kind once.
+    /// The body of these that the client prefers; never empty, each content type once.
     Negotiated(Vec<(ContentType, Template)>),
 }
 
-/// What a body is.
+/// The content type of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentType {
     /// `text/plain`
@@ -49,7 +49,7 @@ impl ContentType {
 }
 
 impl Denied {
-    /// What is set here, and elsewhere where nothing is.
+    /// These settings, and those of `other` where nothing is set here.
     #[must_use]
     pub fn or<'a>(&'a self, other: &'a Self) -> DeniedAnswer<'a> {
         DeniedAnswer {
@@ -61,7 +61,7 @@ impl Denied {
     }
 }
 
-/// What a limit and a route together set of an answer; see [`Denied`].
+/// The combined settings of a limit and a route for an answer; see [`Denied`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeniedAnswer<'a> {
     /// [`Denied::status`]

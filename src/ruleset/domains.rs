@@ -1,8 +1,8 @@
-//! What the rate limit service is asked by: a domain, and descriptors made of entries, which lead to limits.
+//! The domains of the rate limit service, and the trees of descriptors, made of entries, that lead to limits.
 //!
-//! The entries of a descriptor are looked up one after the other, as envoyproxy/ratelimit does it: an exact value before a
-//! pattern, a pattern (in the order of the file) before any value, and no way back. A descriptor is under limits only where its
-//! last entry leads to some.
+//! The entries of a descriptor are looked up one after the other, as in envoyproxy/ratelimit: an exact value before a
+//! pattern, a pattern (in the order of the file) before any value, without backtracking. A descriptor is under limits only
+//! if its last entry leads to some.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,45 +19,45 @@ use crate::units::{Cost, Nanos, Rate};
 /// A domain.
 #[derive(Debug)]
 pub struct Domain {
-    /// What its requests count as: a route that is found by this domain only.
+    /// The route that stands for the domain's requests; no other request takes it.
     pub route: RouteId,
-    /// The entry whose value is the name of the plan, where one is.
+    /// The key of the entry whose value names the plan, if configured.
     pub plan: Option<String>,
-    /// What descriptors lead to.
+    /// The root of the tree of descriptors.
     pub descriptors: Node,
 }
 
-/// How far the entries of a descriptor were followed.
+/// A node in the tree of descriptors.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// What a descriptor is under that ends here.
+    /// The limits of a descriptor that ends here.
     pub limits: Vec<LimitId>,
-    /// Whether a descriptor that ends here is denied, whatever its limits say.
+    /// Whether a descriptor that ends here is denied, whatever its limits decide.
     pub denies: bool,
-    /// What follows, by the key of the next entry.
+    /// The next nodes, by the key of the next entry.
     pub next: HashMap<String, Values>,
 }
 
-/// What the values of an entry lead to.
+/// The nodes to which the values of an entry lead.
 #[derive(Debug, Default)]
 pub struct Values {
-    /// By the whole value.
+    /// The nodes for exact values.
     pub exact: HashMap<String, Node>,
-    /// By a pattern, in the order of the configuration.
+    /// The nodes for patterns, in the order of the configuration.
     pub patterns: Vec<(Pattern, Node)>,
-    /// Whatever the value.
+    /// The node for any other value.
     pub any: Option<Box<Node>>,
 }
 
 /// A text in which `*` stands for anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// What stands between the stars.
+    /// The parts between the stars.
     parts: Vec<String>,
 }
 
 impl Domain {
-    /// Where a descriptor with these `entries` ends; `None` if it leads nowhere.
+    /// The node at which a descriptor with these `entries` ends; `None` if there is none.
     pub fn find(&self, entries: &Entries<'_>) -> Option<&Node> {
         entries.iter().try_fold(&self.descriptors, |node, (key, value)| node.next.get(*key)?.of(value))
     }
@@ -71,17 +71,17 @@ impl Values {
 }
 
 impl Pattern {
-    /// The pattern that is written like this; `None` where no `*` stands in it.
+    /// Parses a pattern; `None` if `text` has no `*`.
     pub fn new(text: &str) -> Option<Self> {
         text.contains('*').then(|| Self { parts: text.split('*').map(str::to_owned).collect() })
     }
 
-    /// Whether every value matches.
+    /// Whether every value matches the pattern.
     pub fn is_any(&self) -> bool {
         self.parts.iter().all(String::is_empty)
     }
 
-    /// Whether `value` is what the pattern says.
+    /// Whether `value` matches the pattern.
     pub fn matches(&self, value: &str) -> bool {
         let [first, between @ .., last] = self.parts.as_slice() else { return false };
         let inner = value.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str()));
@@ -97,8 +97,8 @@ impl Pattern {
 }
 
 impl Ruleset {
-    /// The charge of a descriptor with these `entries` under one limit, as `rule` has it where the request brings its own; `None`
-    /// where the limit does not apply.
+    /// The charge of a descriptor with these `entries` under one limit; `None` where the limit does not apply. `rule` is
+    /// the rule that the request carries for itself, if any.
     pub fn charge_descriptor(
         &self,
         id: LimitId,
@@ -136,16 +136,16 @@ impl Ruleset {
     }
 }
 
-/// What a descriptor asks for.
+/// The hits that a descriptor asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hits {
-    /// So many, at least one.
+    /// This many hits, at least one.
     Take(Cost),
-    /// Whether one more would be admitted, without taking it.
+    /// No hit: the service only tells whether one more would be admitted.
     Peek,
 }
 
-/// `rule` with `tokens` in each time of `per` in place of what it has; `None` where its algorithm does not go by such numbers.
+/// `rule` with `tokens` per `per` in place of its own numbers; `None` where its algorithm has no such parameters.
 pub fn replaced(rule: &Rule, tokens: Cost, per: Nanos) -> Option<Rule> {
     let mut arguments = rule.arguments();
     let has = |name| rule.name().parameters().iter().any(|parameter| parameter.name == name);

@@ -1,4 +1,4 @@
-//! Where clients connect to, and who the other ends of connections are.
+//! The endpoints that clients connect to, and the peers of connections.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 
-/// Where clients connect to.
+/// An endpoint that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Endpoint {
     /// An address and a port.
@@ -18,14 +18,14 @@ pub enum Endpoint {
 /// A Unix-domain socket.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SocketPath {
-    /// Where it is; at most [`SocketPath::LONGEST`] bytes, from the root on.
+    /// The absolute path; at most [`SocketPath::LONGEST`] bytes.
     pub path: PathBuf,
-    /// Who may connect: who may write it.
+    /// The file mode: users with write permission may connect.
     pub mode: u32,
 }
 
 impl Endpoint {
-    /// The address; none where clients come over a path.
+    /// The address; `None` for a Unix-domain socket.
     pub const fn inet(&self) -> Option<SocketAddr> {
         match self {
             Self::Inet(address) => Some(*address),
@@ -33,7 +33,7 @@ impl Endpoint {
         }
     }
 
-    /// The path; none where clients come to an address.
+    /// The path; `None` for an address and a port.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Inet(_) => None,
@@ -43,9 +43,9 @@ impl Endpoint {
 }
 
 impl SocketPath {
-    /// How long its path may be, in bytes: what the system has room for.
+    /// The longest path that the operating system accepts, in bytes.
     pub const LONGEST: usize = 107;
-    /// The mode where none is said: the user and the group that tollgate runs as.
+    /// The default mode: the user and the group that tollgate runs as may connect.
     pub const MODE: u32 = 0o660;
 }
 
@@ -58,25 +58,25 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Other ends of connections that are believed what they say.
+/// The peers whose statements about clients are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peers {
-    /// Those with an address.
+    /// The networks of the trusted peers with an address.
     pub networks: Vec<IpNet>,
-    /// Those that come over a path, and have none.
+    /// Whether peers that connect to a Unix-domain socket, which have no address, are trusted.
     pub unix: bool,
 }
 
 impl Peers {
-    /// Nobody.
+    /// Whether no peer is trusted.
     pub const fn is_empty(&self) -> bool {
         self.networks.is_empty() && !self.unix
     }
 
-    /// Whether `peer` is one of them; `None` is one without an address.
+    /// Whether `peer` is trusted; `None` is a peer without an address.
     pub fn contains(&self, peer: Option<IpAddr>) -> bool {
         match peer {
-            // as mostly
+            // the common case
             Some(_) if self.networks.is_empty() => false,
             Some(peer) => {
                 let peer = peer.to_canonical();

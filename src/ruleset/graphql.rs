@@ -1,8 +1,8 @@
-//! What a GraphQL document costs: one for each field, times the length that is asked of the lists around it.
+//! The cost of a GraphQL document: one for each field, times the requested length of the lists around it.
 //!
 //! The rule is the one that GitHub publishes for its node limits, and IBM's cost specification with its default weights: a
-//! field costs one, and what is selected in a list counts as often as the list may have items, which the arguments `first`
-//! and `last` say. Syntax is that of the GraphQL specification of October 2021; what is not written like that costs the most.
+//! field costs one, and the selection in a list counts once for each item that the list may have, as the arguments `first`
+//! and `last` say. The syntax is that of the GraphQL specification of October 2021; any other document costs the maximum.
 
 use crate::ruleset::request_field::{FieldPath, FieldValue, RequestFields};
 use crate::units::Cost;
@@ -14,26 +14,26 @@ use parse::{Document, Selection, Selections};
 /// The longest document that is read, in bytes.
 pub const LONGEST: usize = 64 << 10;
 
-/// The deepest that selections and fragments may stand in each other.
+/// The deepest nesting of selections and fragments.
 const DEEPEST: usize = 128;
 
-/// What documents cost.
+/// The rule for the cost of documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GraphQlCost {
-    /// Where a request has its document: `query`.
+    /// The field of the request's body with the document: `query`.
     pub path: FieldPath,
-    /// The most that a document costs, and what one that cannot be read costs.
+    /// The largest cost of a document, and the cost of a document that cannot be read.
     pub max: Cost,
-    /// The deepest that fields may be nested; a deeper document costs the most.
+    /// The deepest nesting of fields; a deeper document costs `max`.
     pub max_depth: usize,
     /// The arguments that say how many items a list may have.
     pub list_arguments: Vec<String>,
-    /// How many items count where a variable says it.
+    /// The number of items that counts where the argument is a variable.
     pub items: u64,
 }
 
 impl GraphQlCost {
-    /// The cost of a request whose body says this.
+    /// The cost of a request with this body.
     pub fn of(&self, body: Option<&RequestFields>) -> Cost {
         let text = match body.map(|body| body.get(&self.path)) {
             Some(FieldValue::Text(text)) => str::from_utf8(text).ok(),
@@ -42,8 +42,8 @@ impl GraphQlCost {
         text.and_then(|text| self.of_document(text)).unwrap_or(self.max)
     }
 
-    /// The cost of a document, at least 1; `None` where it cannot be read or is too deep. Of several operations the dearest
-    /// counts: which one is executed stands elsewhere.
+    /// The cost of a document, at least 1; `None` where it cannot be read or is too deep. Of several operations the most
+    /// expensive one counts, because the document does not say which one is executed.
     fn of_document(&self, text: &str) -> Option<Cost> {
         let document = Document::parse(text)?;
         let mut counter = Counter { rule: self, document: &document, fragments: vec![None; document.fragments.len()] };
@@ -58,7 +58,7 @@ impl GraphQlCost {
         dearest.map(|cost: Cost| cost.clamp(1, self.max))
     }
 
-    /// In plain words.
+    /// The rule in plain words.
     pub fn describe(&self) -> String {
         let Self { path, max, max_depth, list_arguments, items } = self;
         format!(
@@ -69,7 +69,7 @@ impl GraphQlCost {
     }
 }
 
-/// What selections come to.
+/// The cost and the depth of selections.
 #[derive(Clone, Copy, Default)]
 struct Weighed {
     cost: Cost,
@@ -79,12 +79,12 @@ struct Weighed {
 struct Counter<'d> {
     rule: &'d GraphQlCost,
     document: &'d Document<'d>,
-    /// What was weighed already: a document may name a fragment in many places.
+    /// The results for fragments so far: a document may name a fragment in many places.
     fragments: Vec<Option<Weighed>>,
 }
 
 impl Counter<'_> {
-    /// `levels` is how many selections may still be entered, one in the other, so that circles of fragments end.
+    /// Weighs `selections`. `levels` is how many more levels of nesting are allowed, so that circles of fragments end.
     fn of_selections(&mut self, selections: &Selections<'_>, levels: usize) -> Option<Weighed> {
         let levels = levels.checked_sub(1)?;
         let mut whole = Weighed::default();
@@ -94,7 +94,7 @@ impl Counter<'_> {
                     let inner = self.of_selections(selections, levels)?;
                     let is_list = |name: &str| self.rule.list_arguments.iter().any(|known| known == name);
                     let sizes = arguments.iter().filter(|(name, _)| is_list(name));
-                    // a number that is none is for the server to refuse
+                    // an argument without a usable number counts as `items`: the server refuses it if it is invalid
                     let items = sizes.map(|(_, size)| size.unwrap_or(self.rule.items)).max().unwrap_or(1);
                     let cost = inner.cost.saturating_mul(items).saturating_add(1);
                     Weighed { cost, depth: inner.depth.saturating_add(1) }

@@ -1,33 +1,33 @@
-//! Groups of customers by level (organisation, team, project): what limits count together.
+//! Groups of customers by level (organisation, team, project), whose requests limits can count together.
 
 use std::sync::Arc;
 
 use crate::ruleset::PlanId;
 use crate::ruleset::overrides::Overrides;
 
-/// The most levels.
+/// The largest number of levels.
 pub const MOST_LEVELS: usize = 4;
 
-/// The columns of files about customers that are no levels, so that no level may have one of these names.
+/// The columns of customer files that have another meaning, so that no level may have one of these names.
 pub const COLUMNS: [&str; 9] =
     ["credential", "customer", "level", "group", "plan", "overrides", "time_zone", "valid_until", "suspended"];
 
-/// One organisation, or one team.
+/// One group: an organisation or a team, for example.
 #[derive(Debug, PartialEq)]
 pub struct Group {
     /// Its level.
     pub level: Arc<str>,
-    /// The name, which no other group of the level has: what limits count by.
+    /// The name, unique in its level, by which limits count.
     pub name: Box<str>,
-    /// Its plan, or that of the group it belongs to.
+    /// The group's plan, or that of the group it belongs to.
     pub plan: Option<PlanId>,
-    /// What the group has in place of what its plan has.
+    /// The group's own terms, in place of its plan's.
     pub own: Option<Arc<Overrides>>,
-    /// Whether all its members are kept out for now.
+    /// Whether the gateway denies all members for now.
     pub suspended: bool,
 }
 
-/// The groups that a customer belongs to: one of a level at most, the outermost first.
+/// The groups that a customer belongs to: at most one of each level, the outermost first.
 #[derive(Debug, PartialEq)]
 pub struct Groups(pub Box<[Arc<Group>]>);
 
@@ -42,7 +42,7 @@ impl Groups {
         self.0.last().and_then(|group| group.plan)
     }
 
-    /// Whether any of them is kept out.
+    /// Whether any of the groups is suspended.
     pub fn suspended(&self) -> bool {
         self.0.iter().any(|group| group.suspended)
     }

@@ -14,8 +14,8 @@ pub enum HostPattern {
 impl HostPattern {
     /// Parses a pattern.
     ///
-    /// Errors, in words for the configuration: what no request names as its host (see [`is_name`]), a port, `*` anywhere
-    /// but as the whole first label.
+    /// Errors, in words for the configuration: a name that no request can have as its host (see [`is_name`]), a port, `*`
+    /// anywhere but as the whole first label.
     pub fn parse(text: &str) -> Result<Self, String> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         if let Some(address) = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
@@ -58,7 +58,7 @@ impl std::fmt::Display for HostPattern {
     }
 }
 
-/// Whether a host name is one that requests can have: parts between dots, each of letters, digits, `-` and `_`.
+/// Whether a request can have this host name: labels between dots, each of letters, digits, `-` and `_`.
 pub fn is_name(name: &str) -> bool {
     let is_label = |label: &[u8]| {
         !label.is_empty() && label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))

@@ -1,4 +1,4 @@
-//! What a limit counts by: the parts of a key, read from a request and hashed injectively.
+//! The keys by which limits count: their parts, read from a request and hashed injectively.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,37 +21,37 @@ pub use hash::{KeyHasher, LimitHashers, SharedKey, sha256};
 pub use named::{Entries, Values, entry};
 pub use value::{Value, ValueFault, cookies, query_values, value};
 
-/// The parts that together make a limit's key; empty for `all` (one bucket for everybody).
+/// The parts that together make a limit's key; empty for `all` (one bucket for all requests).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// In the order of the configuration.
+    /// The parts in the order of the configuration.
     pub parts: Vec<KeyPart>,
 }
 
 impl Key {
-    /// Whether it depends on the node that a request goes to.
+    /// Whether the key depends on the upstream node that a request goes to.
     pub fn counts_by_node(&self) -> bool {
         self.parts.contains(&KeyPart::UpstreamNode)
     }
 
-    /// Whether it depends on what the request's body says.
+    /// Whether the key depends on the request's body.
     pub fn counts_by_body(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, KeyPart::RequestField(_)))
     }
 }
 
-/// One thing about a request that can be counted by.
+/// One property of a request by which a limit can count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeyPart {
-    /// Who is calling: the customer, or the address of a caller without a credential.
+    /// The customer, or the address of a caller without a credential.
     Customer,
     /// The caller's plan.
     Plan,
     /// The caller's group of this level.
     Group(String),
-    /// The client's address (an IPv6 client is its network).
+    /// The client's address, or its network (by default the /64 of an IPv6 address).
     ClientAddress,
-    /// The host asked for.
+    /// The host of the request.
     Host,
     /// The route that matched.
     Route,
@@ -67,21 +67,21 @@ pub enum KeyPart {
     Query(String, Repeated),
     /// The value of this cookie.
     Cookie(String, Repeated),
-    /// The segment of the path to which the pattern of the route gives this name, percent-encoded as in canonical paths.
+    /// The segment of the path to which the route's pattern gives this name, percent-encoded as in canonical paths.
     PathSegment(String),
-    /// This claim of the caller's token, or a way through nested ones: text, a whole number, `true` or `false`.
+    /// This claim of the caller's token, or a path through nested ones: text, a whole number, `true` or `false`.
     JwtClaim(String),
-    /// What this field of the request's body says: a text, or a whole number.
+    /// The value of this field of the request's body: a text, or a whole number.
     RequestField(FieldPath),
-    /// The value of this entry of a descriptor; requests have none.
+    /// The value of this entry of a descriptor; proxied requests have none.
     Descriptor(String),
 }
 
-/// What is taken of a header, a query parameter or a cookie that a request carries more than once. An upstream may take
-/// another value than tollgate does, so a client could choose its bucket.
+/// The value that counts where a request carries a header, a query parameter or a cookie more than once. An upstream may
+/// take another value than tollgate does, so a client could choose its bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Repeated {
-    /// Nothing: the request is refused.
+    /// None: the request is refused.
     #[default]
     Deny,
     /// The first value.
@@ -90,12 +90,12 @@ pub enum Repeated {
     Last,
 }
 
-/// A request has no key, because of one of its parts.
+/// The reason why a request has no key: one part has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyFault<'k> {
     /// The part.
     pub part: &'k KeyPart,
-    /// What is wrong with it.
+    /// The problem with it.
     pub fault: ValueFault,
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for KeyFault<'_> {
 }
 
 impl Key {
-    /// Tells what keys are made of: equal for equal keys, in every process and version.
+    /// A hash of the key's parts: equal for equal keys, in every process and version.
     pub fn kind(&self) -> u64 {
         let mut hash = SipHasher13::new();
         for part in &self.parts {
@@ -124,7 +124,7 @@ impl Key {
 }
 
 impl KeyPart {
-    /// As the configuration writes it.
+    /// The part in words, close to the configuration's syntax: `header x-user`.
     pub fn describe(&self) -> String {
         match self {
             Self::Customer => "customer".to_owned(),
@@ -147,7 +147,7 @@ impl KeyPart {
     }
 }
 
-/// The facts of a request that keys, matches and hashes are made of.
+/// The facts about a request from which the gateway derives its route, its keys and its hashes.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// The method, as sent.
@@ -160,22 +160,22 @@ pub struct Facts<'a> {
     pub query: Option<&'a str>,
     /// The header fields.
     pub headers: &'a Fields,
-    /// The address that the client is counted by; `None` where a trusted proxy said nothing usable.
+    /// The address by which limits count the client; `None` where a trusted proxy sent no usable one.
     pub client: Option<IpAddr>,
     /// The client's own address, of which `client` may be the network.
     pub address: Option<IpAddr>,
-    /// The common name in the certificate that the client showed, if it showed one.
+    /// The common name in the client's certificate, if it presented one.
     pub certificate: Option<&'a str>,
-    /// Whether a trusted proxy sent it, whose header fields are believed where clients' are not.
+    /// Whether a trusted proxy sent the request. Some header fields are accepted only from trusted proxies.
     pub from_trusted_proxy: bool,
-    /// Whether a body follows, whatever its length: over HTTP/2 no field has to tell.
+    /// Whether a body follows, whatever its length: over HTTP/2 no header field has to announce it.
     pub streams_body: bool,
-    /// What the body says; `None` as long as it is not read. No limit that goes by it applies then.
+    /// The fields of the body; `None` as long as it is not read. Limits that depend on it do not apply then.
     pub body: Option<&'a RequestFields>,
 }
 
 impl<'a> Facts<'a> {
-    /// Of a request with these fields, of which nothing else is known: a GET of `/` from nobody.
+    /// The facts about a request with these header fields and nothing else: a GET of `/` without a client address.
     pub const fn of(headers: &'a Fields) -> Self {
         Self {
             method: "GET",
@@ -193,38 +193,38 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// What became known of a request on the way: which route it takes and who is calling.
+/// The facts about a request that the gateway finds out: its route and its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolved<'a> {
     /// The name of the route.
     pub route: &'a str,
     /// The path pattern of the route.
     pub path_pattern: &'a str,
-    /// Who is calling.
+    /// The caller.
     pub caller: Caller<'a>,
     /// The caller's plan.
     pub plan: Option<(PlanId, &'a str)>,
-    /// The upstream node that the request goes to, as configured; known only where a limit counts by it.
+    /// The upstream node that the request goes to, as configured; set only where a limit counts by it.
     pub upstream_node: Option<&'a str>,
-    /// What the caller has in place of what its plan has.
+    /// The caller's own terms, in place of its plan's.
     pub own: Option<&'a Overrides>,
     /// The groups that the caller belongs to.
     pub groups: Option<&'a Groups>,
-    /// What the caller's token says, if it has one.
+    /// The claims of the caller's token, if it has one.
     pub claims: Option<&'a dyn Claims>,
 }
 
 /// The claims of a verified token.
 pub trait Claims: fmt::Debug + Sync {
-    /// The claim of this name, or at the end of this way through nested claims; `None` if it is nothing to count by.
+    /// The claim of this name, or at this path through nested claims; `None` if it is missing or cannot be part of a key.
     fn text(&self, name: &str) -> Option<Cow<'_, str>>;
 }
 
-/// Who is calling.
+/// The caller of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller<'a> {
     /// A customer, by the name in the directory.
     Customer(&'a str),
-    /// Somebody without a credential.
+    /// A caller without a credential.
     Anonymous,
 }

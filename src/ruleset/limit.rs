@@ -1,4 +1,4 @@
-//! A limit as requests meet it: parameters for each plan, the key, and what happens over the limit.
+//! Limits: the parameters for each plan, the key, and the treatment of requests over the limit.
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Enforcement, Mode, RuleRef};
@@ -24,9 +24,9 @@ pub struct Limit {
     pub algorithm: AlgorithmName,
     /// The key by which requests are counted.
     pub key: Key,
-    /// The level whose groups have the parameters: the innermost in the key. `None` where customers have them.
+    /// The innermost level in the key, whose groups own the parameters; `None` where customers own them.
     pub level: Option<String>,
-    /// Whose its states are.
+    /// Whether each node keeps the limit's states itself or nodes share them.
     pub mode: Mode,
     /// The different parameters that [`Limit::terms`] point to, without repeats.
     pub rules: Vec<Rule>,
@@ -34,19 +34,19 @@ pub struct Limit {
     pub plans: Vec<PlanTerms>,
     /// The terms of a request without a plan; `None` only where every request has one.
     pub without_plan: Option<PlanTerms>,
-    /// The parameters that requests may bring along, in place of those of their plan.
+    /// The parameters that requests may carry, in place of those of their plan.
     pub request_overrides: RequestOverrides,
     /// How the limit treats a request that lacks a part of the key.
     pub missing_key: MissingKey,
     /// How the limit treats a request that is over it.
     pub over_limit: OverLimit,
-    /// From which shares of the quota on clients are warned: percents, rising.
+    /// The shares of the quota from which on clients are warned, in percent, ascending.
     pub warn_at: Vec<u8>,
-    /// When a key that is denied again and again is banned, if ever.
+    /// The ban of keys that are denied repeatedly, if configured.
     pub ban: Option<BanRule>,
     /// The percent of the room that requests of each plan may use, indexed by [`PlanId`]; empty where all may use all of it.
     pub priority: Vec<u8>,
-    /// How many keys are remembered at most.
+    /// The most keys whose states are kept.
     pub max_keys: u64,
     /// Whether keys keep their usage when a reload changes the parameters.
     pub on_change: OnChange,
@@ -54,15 +54,15 @@ pub struct Limit {
     pub cost: CostRule,
     /// When they are taken.
     pub charge: ChargeRule,
-    /// Whether the limit only watches: it counts and reports, and never acts.
+    /// Whether the limit only watches: it counts and reports, and never acts on requests.
     pub shadow: bool,
-    /// What its quota counts, where that is not requests: the unit of the IETF draft's `qu`.
+    /// The unit of the quota, where that is not requests: the IETF draft's `qu`.
     pub quota_unit: Option<String>,
-    /// Whether no answer names it, though it acts.
+    /// Whether no answer names the limit, although it acts.
     pub hidden: bool,
     /// The share of the keys that the limit applies to; the same keys every time.
     pub enabled: Share,
-    /// The limit beside which this one is tried out: other parameters on the same keys.
+    /// The limit for which this one is a candidate: it tries other parameters on the same keys.
     pub candidate_of: Option<LimitId>,
 }
 
@@ -71,7 +71,7 @@ pub struct Limit {
 pub struct Share(pub u32);
 
 impl Share {
-    /// All.
+    /// The whole.
     pub const WHOLE: Self = Self(1_000_000);
 
     /// Whether a key belongs to this share of all; `stable` is a hash of it that is the same everywhere.
@@ -92,7 +92,7 @@ impl Share {
 }
 
 impl Limit {
-    /// How many keys a limit remembers where the configuration says nothing: about 60 MB of small states.
+    /// The default of [`Limit::max_keys`]: about 60 MB of small states.
     pub const DEFAULT_MAX_KEYS: u64 = 1_000_000;
 
     /// The parameters of a charge under this limit.
@@ -109,17 +109,17 @@ impl Limit {
         acts && !self.shadow && self.candidate_of.is_none()
     }
 
-    /// Whether it acts on requests, rather than watch or be tried out.
+    /// Whether the limit acts on requests: it neither only watches nor is a candidate.
     pub const fn acts(&self) -> bool {
         !self.shadow && self.candidate_of.is_none()
     }
 
-    /// The highest mark of [`Limit::warn_at`] that a key has reached of whose quota `used` percent are in use.
+    /// The highest mark of [`Limit::warn_at`] that a key has reached with `used` percent of its quota in use.
     pub fn mark_at(&self, used: u8) -> Option<u8> {
         self.warn_at.iter().rev().copied().find(|at| *at <= used)
     }
 
-    /// Whether clients are told of this limit.
+    /// Whether answers name this limit.
     pub const fn is_visible(&self) -> bool {
         self.acts() && !self.hidden
     }
@@ -133,7 +133,7 @@ impl Limit {
         terms.unwrap_or(PlanTerms::Unlimited)
     }
 
-    /// The fields of the request's body that it goes by.
+    /// The fields of the request's body on which the limit depends.
     pub fn body_fields(&self) -> impl Iterator<Item = &FieldPath> {
         let in_key = self.key.parts.iter().filter_map(|part| match part {
             KeyPart::RequestField(path) => Some(path),
@@ -157,7 +157,7 @@ impl Limit {
         self.body_fields().next().is_some()
     }
 
-    /// How many tokens requests of `plan` have to leave for others under `rule`. Each plan may use one at least.
+    /// How many tokens requests of `plan` have to leave for others under `rule`. Each plan may use at least one token.
     pub fn floor(&self, plan: Option<PlanId>, rule: &Rule) -> Cost {
         let percent = plan.and_then(|PlanId(plan)| self.priority.get(plan)).copied().unwrap_or(100);
         match (percent, rule.largest_cost()) {
@@ -186,12 +186,12 @@ impl Limit {
             && self.key.parts.iter().all(is_known)
     }
 
-    /// The charge of a request under `rule` on its arrival, and how. Slots are taken then and come back by themselves,
-    /// whatever the limit says about tokens.
+    /// The cost and the enforcement of a request under `rule` on its arrival. Slots are always taken then and come back by
+    /// themselves, whatever the limit says about when to charge tokens.
     pub fn asks(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Enforcement) {
         let (cost, consumes) = match (&self.charge.when, &self.charge.reserve) {
             _ if rule.holds() => (self.cost.on_request(facts).unwrap_or(1), true),
-            // one that owes is denied all the same
+            // takes nothing, but a key in debt is denied
             (When::Response { .. }, Some(Reserve::Fixed(0))) => (1, false),
             (When::Response { .. }, Some(Reserve::Fixed(reserve))) => (*reserve, true),
             (When::Response { .. }, Some(Reserve::Said { tokens, price })) => {
@@ -212,13 +212,13 @@ impl Limit {
         rounded_up(ResponseCost::price(Weight::Price(column), prices).millionths(number))
     }
 
-    /// Whether the charge of a request under `rule` on its arrival may have to be settled; `known` is the cost that its head
-    /// tells.
+    /// Whether the charge of a request under `rule` on its arrival may have to be settled; `known` is the cost that is known
+    /// on arrival.
     pub fn settles_later(&self, rule: &Rule, known: Option<Cost>) -> bool {
         !rule.holds() && (known.is_none() || self.charge.when != When::Request)
     }
 
-    /// Whether requests may turn out to cost less than they were charged when they came.
+    /// Whether requests may turn out to cost less than they were charged on arrival.
     pub fn gives_back(&self) -> bool {
         use CostRule::{ByMethod, Fixed, GraphQl, Header, RequestField};
         let told = matches!(self.cost, Fixed(_) | ByMethod { .. } | Header { .. } | RequestField(_) | GraphQl(_));
@@ -230,12 +230,12 @@ impl Limit {
         !self.algorithm.holds() && !self.gives_back()
     }
 
-    /// The real cost of a request of which its head told `known` and its response `told`.
+    /// The real cost of a request whose cost was `known` on its arrival, or whose response reported `told`.
     pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: ReportedCost) -> RealCost {
         if let When::Response { if_status } = &self.charge.when {
             let is_listed = |status: u16| if_status.iter().any(|(from, to)| (*from..=*to).contains(&status));
             match exchange.end {
-                // its own answers count only where they are asked for, and tell no cost
+                // tollgate's own answers count only if `if_status` lists their status, and report no cost
                 End::Unanswered { own } if !own.is_some_and(is_listed) => return RealCost::Known(0),
                 End::Unanswered { .. } if self.cost.is_in_response() => return RealCost::AsTaken,
                 End::Unanswered { .. } => {}
@@ -277,7 +277,7 @@ impl Limit {
 /// The terms of a limit for one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanTerms {
-    /// Nothing: the limit does not apply.
+    /// The limit does not apply.
     Unlimited,
     /// The parameters at this index of [`Limit::rules`].
     Rule(usize),
@@ -314,19 +314,19 @@ pub enum OverLimit {
     Delay {
         /// The longest wait.
         max_wait: Nanos,
-        /// How many may wait at once, over all keys; `None` for any number.
+        /// The most requests that may wait at once, over all keys; `None` for any number.
         max_waiting: Option<u64>,
         /// The answer to denied requests.
         denied: Denied,
     },
     /// It goes to this upstream instead of the route's.
     Divert(UpstreamId),
-    /// It passes, and its upstream is told by this header.
+    /// It passes, and this header tells its upstream about the limit.
     Mark(http::HeaderName),
 }
 
 impl OverLimit {
-    /// The answer to a request that is denied; `None` where none is.
+    /// The answer to denied requests; `None` where the limit denies none.
     pub const fn denied(&self) -> Option<&Denied> {
         match self {
             Self::Deny(denied) | Self::Delay { denied, .. } => Some(denied),

@@ -1,4 +1,4 @@
-//! Which route a request takes: the most specific one that matches.
+//! The route of a request: the most specific one that matches.
 //!
 //! Routes are compared by host (a name before `*.name`, a longer `*.name` before a shorter, any host last), then by
 //! path (segment by segment: a literal before `*` before `**`), then by method (a list before none), then by the
@@ -29,40 +29,40 @@ use trie::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteId(pub usize);
 
-/// A match, and what happens to the requests that match.
+/// A route: the conditions for a match, and the treatment of requests that match.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// The name in the configuration.
     pub name: String,
-    /// One of these hosts; any if empty.
+    /// The hosts, of which a request has to have one; any if empty.
     pub hosts: Vec<HostPattern>,
-    /// This path.
+    /// The pattern of the path.
     pub path: PathPattern,
     /// The path as the configuration writes it.
     pub path_pattern: String,
-    /// One of these methods; any if empty.
+    /// The methods, of which a request has to have one; any if empty.
     pub methods: Vec<String>,
-    /// All of these header conditions.
+    /// The conditions on header fields, all of which have to hold.
     pub headers: Vec<HeaderMatch>,
-    /// All of these conditions on query parameters.
+    /// The conditions on query parameters, all of which have to hold.
     pub query: Vec<QueryMatch>,
-    /// Where the requests go; `None` only where no listener forwards any.
+    /// The upstream of the requests; `None` only where no listener forwards requests.
     pub upstream: Option<UpstreamId>,
-    /// Where they go to several upstreams, of which `upstream` is the first.
+    /// The upstreams that share the requests, if there are several; `upstream` is the first of them.
     pub split: Option<Split>,
-    /// The limits that they are under, in the order of the configuration; then the candidates tried beside them.
+    /// The limits of the requests, in the order of the configuration; then the candidates tried beside them.
     pub limits: Vec<LimitId>,
-    /// Those of them that requests are charged under before callers are identified; empty where nobody is.
+    /// The limits among them that are charged before callers are identified; empty where callers are not identified.
     pub early: Vec<LimitId>,
-    /// The fields of the body that they go by.
+    /// The fields of the body on which the limits depend.
     pub body_fields: Arc<[FieldPath]>,
-    /// The longest text of them that they go by, in bytes.
+    /// The longest text in these fields on which the limits depend, in bytes.
     pub longest_text: usize,
-    /// The answer to requests over a limit, as far as the limit has none of its own.
+    /// The settings of the answer to requests over a limit, as far as the limit has none of its own.
     pub denied: Denied,
-    /// Who is let in, besides what holds for every route.
+    /// The callers that are allowed or denied, in addition to the rules for every route.
     pub access: Access,
-    /// Which of the requests are never charged, what holds for every route included.
+    /// The requests that are never charged, the rules for every route included.
     pub bypass: Bypass,
     /// Whether paths may hold path parameters (`;x=1`); requests with such paths are refused otherwise.
     pub path_parameters: bool,
@@ -70,9 +70,9 @@ pub struct Route {
     pub upgrades_to_websocket: bool,
     /// The most bytes that the body of a request may have; `None` for any number.
     pub max_request_body: Option<u64>,
-    /// At how many bytes in each second the body of a response is sent; `None` for as fast as it comes.
+    /// The rate at which the body of a response is sent, in bytes per second; `None` for no bound.
     pub response_rate: Option<NonZeroU64>,
-    /// How the path is changed on the way.
+    /// The change of the path before the request is forwarded.
     pub rewrite: Option<Rewrite>,
     /// Changes to the request's header fields, after those that tollgate makes itself.
     pub request_headers: HeaderEdits,
@@ -81,7 +81,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// What the requests of a domain under these limits count as.
+    /// The route that stands for the requests of a domain under these limits.
     pub fn of_domain(name: String, limits: Vec<LimitId>) -> Self {
         Self {
             name,
@@ -116,25 +116,25 @@ impl Route {
 pub struct HeaderMatch {
     /// The field.
     pub name: http::HeaderName,
-    /// The value of one of its lines.
+    /// The condition, which the value of one of the field's lines has to meet.
     pub value: ValueMatch,
 }
 
 /// A condition on a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryMatch {
-    /// Its name, percent-decoded.
+    /// The name of the parameter, percent-decoded.
     pub name: String,
-    /// One of its values, percent-decoded.
+    /// The condition, which one of the parameter's values, percent-decoded, has to meet.
     pub value: ValueMatch,
 }
 
-/// What a value has to be.
+/// A condition on a value.
 #[derive(Clone, Debug)]
 pub enum ValueMatch {
-    /// Anything.
+    /// Any value.
     Any,
-    /// This.
+    /// This value.
     Is(String),
     /// A value that this expression matches as a whole.
     Like(Regex),
@@ -163,14 +163,14 @@ impl PartialEq for ValueMatch {
 
 impl Eq for ValueMatch {}
 
-/// How the path is changed on the way; the query is kept.
+/// A change of the path before the request is forwarded; the query is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rewrite {
-    /// Takes `strip` off the front if it stands there as whole segments, with their parameters, then puts `add` there.
+    /// Removes `strip` if the path begins with these whole segments (with their path parameters), then prepends `add`.
     Prefix {
-        /// Without a final slash.
+        /// The prefix to remove, without a final slash.
         strip: String,
-        /// Without a final slash.
+        /// The prefix to add, without a final slash.
         add: String,
     },
     /// This path for every request.
@@ -178,7 +178,7 @@ pub enum Rewrite {
 }
 
 impl Rewrite {
-    /// The path that is sent upstream for the canonical path `path`.
+    /// The path that is sent to the upstream for the canonical path `path`.
     pub fn apply(&self, path: &str) -> String {
         match self {
             Self::Path(fixed) => fixed.clone(),
@@ -193,9 +193,9 @@ impl Rewrite {
 /// Changes to header fields: first removals, then settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderEdits {
-    /// Taken away, all lines.
+    /// The fields to remove, with all their lines.
     pub remove: Vec<http::HeaderName>,
-    /// Set, in place of what was there.
+    /// The fields to set, in place of existing ones.
     pub set: Vec<(http::HeaderName, http::HeaderValue)>,
 }
 
@@ -205,7 +205,7 @@ impl HeaderEdits {
         self.remove.is_empty() && self.set.is_empty()
     }
 
-    /// Whether a field with this name, in any case, is removed, or set in place of what is there.
+    /// Whether a field with this name, in upper or lower case, is removed or set.
     pub fn concerns(&self, name: &[u8]) -> bool {
         let mut names = self.remove.iter().chain(self.set.iter().map(|(name, _)| name));
         names.any(|edited| name.eq_ignore_ascii_case(edited.as_str().as_bytes()))
@@ -215,21 +215,21 @@ impl HeaderEdits {
 /// The routes, indexed by host and by the segments of the path.
 #[derive(Debug)]
 pub struct Matcher {
-    /// Those of requests, then those of domains.
+    /// The routes of requests, then the routes of domains.
     routes: Vec<Route>,
-    /// How many are those of requests.
+    /// The number of routes of requests.
     requested: usize,
-    /// By specificity, whatever their hosts.
+    /// The routes of requests by specificity, whatever their hosts.
     order: Vec<RouteId>,
     exact_hosts: HashMap<String, Node>,
-    /// By what follows the first label, with its dot.
+    /// The routes for `*.name`, by the name with its leading dot.
     below_hosts: HashMap<String, Node>,
     any_host: Node,
 }
 
 impl Matcher {
-    /// Indexes the first `requested` of `routes`; a [`RouteId`] is a position in this list. The others are those of domains, which
-    /// no request takes.
+    /// Indexes the first `requested` of `routes`; a [`RouteId`] is a position in this list. The others are the routes of
+    /// domains, which no request takes.
     pub fn new(routes: Vec<Route>, requested: usize) -> Self {
         let mut order: Vec<RouteId> = (0..requested).map(RouteId).collect();
         order.sort_by(|a, b| by_specificity(&routes[a.0], &routes[b.0]));
@@ -257,7 +257,7 @@ impl Matcher {
         self.routes.get(..self.requested).unwrap_or_default()
     }
 
-    /// The same, then those of domains.
+    /// The routes of requests, then the routes of domains.
     pub fn all(&self) -> &[Route] {
         &self.routes
     }
@@ -267,7 +267,7 @@ impl Matcher {
         &self.routes[id.0]
     }
 
-    /// The most specific route that matches: by its host first, an exact one before `*.`, of which the longest goes first.
+    /// The most specific route that matches: by host first, an exact one before `*.name`, and a longer `*.name` first.
     pub fn find(&self, facts: &Facts<'_>) -> Option<RouteId> {
         let is_wanted = |id: RouteId| beside_path(self.route(id), facts).is_none();
         let find = |node: &Node| node.find(facts.path, &is_wanted);
@@ -275,8 +275,8 @@ impl Matcher {
         exact.or_else(|| self.below(facts.host).find_map(find)).or_else(|| find(&self.any_host))
     }
 
-    /// The routes that a request is held against, in order: those of its host whose path may begin like its own. One that
-    /// names several hosts may come twice. Looks at all routes.
+    /// The routes that are compared with a request, in order: the routes of its host whose patterns allow its first path
+    /// segment. A route that names several hosts may come twice. Looks at all routes.
     pub fn tried(&self, facts: &Facts<'_>) -> impl Iterator<Item = RouteId> {
         let begins_alike = |id: &RouteId| self.route(*id).path.may_begin_like(facts.path);
         let alike: Vec<RouteId> = self.order.iter().copied().filter(begins_alike).collect();
@@ -292,13 +292,13 @@ impl Matcher {
         tried.into_iter()
     }
 
-    /// The routes of all names below a domain that `host` is one of.
+    /// The routes for `*.name` patterns that match `host`, the longest name first.
     fn below(&self, host: &str) -> impl Iterator<Item = &Node> {
         let suffixes = (!self.below_hosts.is_empty()).then(|| suffixes(host)).into_iter().flatten();
         suffixes.filter_map(|suffix| self.below_hosts.get(suffix))
     }
 
-    /// Why a request cannot take the route `id`; `None` if it can.
+    /// The reason why a request cannot take the route `id`; `None` if it can.
     pub fn mismatch(&self, id: RouteId, facts: &Facts<'_>) -> Option<Mismatch<'_>> {
         let route = self.route(id);
         let beside = beside_host(route, facts);
@@ -309,28 +309,28 @@ impl Matcher {
     }
 }
 
-/// What follows each label of a host but the last, with its dot, the longest first.
+/// The parts of a host from each dot on (`.b.c` and `.c` of `a.b.c`), the longest first.
 fn suffixes(host: &str) -> impl Iterator<Item = &str> {
     host.match_indices('.').filter(|(at, _)| *at > 0).filter_map(|(at, _)| host.get(at..))
 }
 
-/// The first thing about a route that a request lacks.
+/// The first condition of a route that a request does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch<'r> {
-    /// It asks for another host than these.
+    /// The request has another host than these.
     Host {
         /// The hosts of the route.
         hosts: &'r [HostPattern],
-        /// Whether it has everything else.
+        /// Whether the request meets all other conditions.
         otherwise: bool,
     },
-    /// It asks for another path.
+    /// The request's path does not match this pattern.
     Path(&'r str),
-    /// It has another method than these.
+    /// The request has another method than these.
     Method(&'r [String]),
-    /// It lacks this header field, or the field has another value.
+    /// The request lacks this header field, or the field has another value.
     Header(&'r HeaderMatch),
-    /// The same of a query parameter.
+    /// The request lacks this query parameter, or the parameter has another value.
     Query(&'r QueryMatch),
 }
 
@@ -357,7 +357,7 @@ fn lacks(value: &ValueMatch) -> &'static str {
     }
 }
 
-/// The first thing but the host that a request lacks.
+/// The first unmet condition, the host left out.
 fn beside_host<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
     match route.path.matches(facts.path) {
         true => beside_path(route, facts),
@@ -365,7 +365,7 @@ fn beside_host<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> 
     }
 }
 
-/// The first thing but the host and the path, which the index has looked at, that a request lacks.
+/// The first unmet condition, the host and the path left out: the index has compared those already.
 fn beside_path<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
     if !route.methods.is_empty() && !route.methods.iter().any(|method| method == facts.method) {
         return Some(Mismatch::Method(&route.methods));
@@ -377,7 +377,7 @@ fn beside_path<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> 
 }
 
 /// The first condition on a header field or a query parameter that does not hold.
-#[inline(never)] // few routes have any, and the search for routes is to stay small without it
+#[inline(never)] // few routes have such conditions, and without this code the search for routes stays small
 fn unmet<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
     let lacks_header = |of: &&HeaderMatch| !of.value.holds(facts.headers.get_all(of.name.as_str()));
     let lacks_parameter = |of: &&QueryMatch| !of.value.holds(query_values(facts.query, &of.name));
@@ -385,12 +385,12 @@ fn unmet<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
     header.or_else(|| route.query.iter().find(lacks_parameter).map(Mismatch::Query))
 }
 
-/// How many there are on header fields and query parameters.
+/// The number of conditions on header fields and query parameters.
 fn conditions(route: &Route) -> usize {
     route.headers.len().saturating_add(route.query.len())
 }
 
-/// Within one host.
+/// The order of routes with the same host.
 fn by_specificity(a: &Route, b: &Route) -> Ordering {
     a.path
         .by_specificity(&b.path)

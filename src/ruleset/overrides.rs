@@ -1,6 +1,6 @@
-//! What a directory says about a customer, in the words of the configuration: plans, time zones, overrides of limits.
+//! The part of a directory's entries that has the configuration's syntax: plans, time zones, overrides of limits.
 //!
-//! The words are the configuration's, so it is the configuration that reads them; whoever keeps a directory asks.
+//! The configuration implements [`OverridesReader`], because the syntax is its own; the code of a directory calls it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use jiff::tz::TimeZone;
 use crate::algorithm::Rule;
 use crate::ruleset::{LimitId, PlanId};
 
-/// What a customer or a group has of its own, in place of what its plan has.
+/// The terms of a customer or a group that replace those of its plan, by limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides(pub Vec<(LimitId, Override)>);
 
-/// What a limit asks of one customer.
+/// The terms of a limit for one customer or one group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Override {
-    /// Nothing.
+    /// The limit does not apply.
     Unlimited,
     /// These parameters.
     Rule(Arc<Rule>),
 }
 
 impl Overrides {
-    /// What `limit` asks of the customer, where that is not what it asks of its plan.
+    /// The own terms under `limit`; `None` where those of the plan apply.
     pub fn of(&self, limit: LimitId) -> Option<&Override> {
         self.0.iter().find(|(of, _)| *of == limit).map(|(_, term)| term)
     }
 }
 
-/// Reads what a directory says about a customer.
+/// Reads a directory's entries about a customer.
 pub trait OverridesReader: fmt::Debug + Send + Sync {
     /// The plan of this name.
     fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride>;
@@ -38,8 +38,8 @@ pub trait OverridesReader: fmt::Debug + Send + Sync {
     /// The time zone of this name.
     fn time_zone(&self, name: &str) -> Result<TimeZone, InvalidOverride>;
 
-    /// What limits ask of a customer, or of a group of this `level`, with these overrides (a YAML mapping, JSON included)
-    /// and time zone, where that is not what they ask of its plan. Errors: everything that is wrong with the overrides.
+    /// The own terms of a customer, or of a group of this `level`, with these overrides (a YAML mapping, JSON included)
+    /// and time zone, where they differ from those of its plan. Errors: everything that is wrong with the overrides.
     fn terms(
         &self,
         level: Option<&str>,
@@ -49,18 +49,18 @@ pub trait OverridesReader: fmt::Debug + Send + Sync {
     ) -> Result<Overrides, Vec<InvalidOverride>>;
 }
 
-/// Something in a directory that the configuration does not understand. Holds no value that may be a secret.
+/// A value in a directory that is not valid in the configuration. Holds no value that may be a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidOverride {
-    /// Which value, below what was read (`per-customer.rate`); empty for the whole of it.
+    /// The path to the value, below the text that was read (`per-customer.rate`); empty for the whole text.
     pub path: String,
-    /// What is wrong with it, to be read after the path.
+    /// The problem, to be read after the path.
     pub message: String,
-    /// What is there.
+    /// The value found.
     pub found: Option<String>,
-    /// What should be there.
+    /// The value expected.
     pub expected: Option<String>,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
 }
 

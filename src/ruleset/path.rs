@@ -16,22 +16,22 @@ pub struct PathPattern {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// This one.
+    /// This segment.
     Literal(String),
-    /// Any that is not empty.
+    /// Any segment that is not empty.
     Any,
 }
 
 impl PathPattern {
-    /// Matches every path.
+    /// The pattern that matches every path.
     pub const fn everything() -> Self {
         Self { segments: Vec::new(), rest: true }
     }
 
     /// Parses a pattern.
     ///
-    /// Errors, in words for the configuration: no leading slash, `**` anywhere but at the end, `*` as a part of a
-    /// segment, a name that is none or comes twice, and what a canonical path never holds (`//`, dot segments, `?`, `#`, white space).
+    /// Errors, in words for the configuration: no leading slash, `**` anywhere but at the end, `*` as a part of a segment,
+    /// an invalid or repeated name, and text that no canonical path holds (`//`, dot segments, `?`, `#`, white space).
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(path) = text.strip_prefix('/') else {
             return Err("must begin with `/`".to_owned());
@@ -85,7 +85,7 @@ impl PathPattern {
         self.rest || pieces.next().is_none()
     }
 
-    /// Whether a path that matches can begin with the segments of `prefix`, which ends without a slash.
+    /// Whether a matching path can begin with the segments of `prefix`, which has no final slash.
     pub fn can_begin_with(&self, prefix: &str) -> bool {
         let is_bare = without_parameters(prefix).is_none();
         is_bare
@@ -106,7 +106,7 @@ impl PathPattern {
         self.rest
     }
 
-    /// Whether the first segment of the canonical path `path` is one that a match can have.
+    /// Whether a matching path can have the first segment of the canonical path `path`.
     pub(super) fn may_begin_like(&self, path: &str) -> bool {
         let first = path.strip_prefix('/').unwrap_or(path).split('/').next();
         match self.segments.first() {
@@ -143,7 +143,7 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// What is wrong with the named segment `piece`, before which `others` stand.
+/// Checks the named segment `piece`, which comes after the segments `others`. Errors: the problem in words.
 fn check_name(piece: &str, others: &[&str]) -> Result<(), String> {
     let name = name_of(piece).filter(|name| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -165,12 +165,12 @@ pub fn names_segment(pattern: &str, name: &str) -> bool {
     pattern.split('/').any(|piece| name_of(piece) == Some(name))
 }
 
-/// The segment of the canonical path `path` that `pattern`, which it matches, calls `name`.
+/// The segment of the canonical path `path` to which `pattern`, which it matches, gives the name `name`.
 pub fn named_segment<'p>(pattern: &str, path: &'p str, name: &str) -> Option<&'p str> {
     pattern.split('/').zip(path.split('/')).find(|(piece, _)| name_of(piece) == Some(name)).map(|(_, segment)| segment)
 }
 
-/// A segment that requests, whose paths are canonical and are matched without their parameters, can match.
+/// A literal segment, if a request can match it: paths of requests are canonical, and match without path parameters.
 fn spelt_as_requested(segment: &str) -> Result<String, String> {
     if name_length(segment) < segment.len() {
         return Err(format!("must not hold `;`: paths are matched without their parameters, as in `{segment}`"));
@@ -184,8 +184,8 @@ fn spelt_as_requested(segment: &str) -> Result<String, String> {
     }
 }
 
-/// The length of a canonical segment up to its path parameters. Some servers look for them before they decode the path
-/// (Tomcat, Spring), others afterwards (Shiro): an encoded semicolon begins them too.
+/// The length of a canonical segment up to its path parameters. Some servers look for parameters before they decode the
+/// path (Tomcat, Spring), others afterwards (Shiro): an encoded semicolon begins parameters too.
 fn name_length(segment: &str) -> usize {
     let is_semicolon = |(at, byte): &(usize, u8)| match byte {
         b';' => true,
@@ -195,7 +195,8 @@ fn name_length(segment: &str) -> usize {
     segment.bytes().enumerate().find(is_semicolon).map_or(segment.len(), |(at, _)| at)
 }
 
-/// The canonical path `path` as servers see it that strip path parameters (`/a;x=1/b` is `/a/b`); `None` if it has none.
+/// The canonical path `path` without its path parameters, as many servers see it (`/a;x=1/b` is `/a/b`); `None` if it has
+/// no parameters.
 pub fn without_parameters(path: &str) -> Option<String> {
     if name_length(path) == path.len() {
         return None;
@@ -204,7 +205,7 @@ pub fn without_parameters(path: &str) -> Option<String> {
     Some(names.collect::<Vec<_>>().join("/"))
 }
 
-/// What follows `prefix` in the canonical path `path`, if it begins with these segments, whatever parameters they have.
+/// The rest of the canonical path `path` after `prefix`, if it begins with these segments, whatever their parameters.
 pub(super) fn behind_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
     let mut rest = path;
     for expected in prefix.split('/').skip(1) {
@@ -218,7 +219,7 @@ pub(super) fn behind_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> 
     Some(rest)
 }
 
-/// The canonical path of a path as people write it, who may use any character of Unicode.
+/// The canonical form of a path as people write it, with any character of Unicode.
 ///
 /// Errors: as [`canonical`].
 pub fn canonical_spelling(path: &str) -> Result<String, &'static str> {
@@ -228,8 +229,8 @@ pub fn canonical_spelling(path: &str) -> Result<String, &'static str> {
 
 /// The one spelling of a path: one leading slash, no empty or dot segments, no needless percent-encoding.
 ///
-/// Errors, in words: it leads above the root, it holds an encoding that is malformed or would read as a separator or a
-/// control character, or it would lead elsewhere without its path parameters (`/a/..;x/b`).
+/// Errors, in words: a path that leads above the root, a percent-encoding that is malformed or stands for a separator or a
+/// control character, or a path that leads elsewhere without its path parameters (`/a/..;x/b`).
 pub fn canonical(raw: &str) -> Result<Cow<'_, str>, &'static str> {
     if plain_length(raw.as_bytes()) == raw.len() && !raw.is_empty() {
         return Ok(Cow::Borrowed(raw));
@@ -266,8 +267,8 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, &'static str> {
     Ok(Cow::Owned(path))
 }
 
-/// The length of the path that `raw` begins with, as far as it needs no second look, as most need none: of plain bytes,
-/// and no segment but the last is empty or begins with a dot.
+/// The length of the prefix of `raw` that is canonical at first sight, as most paths are: it has plain bytes only, no
+/// segment of it begins with a dot, and only its last segment may be empty.
 pub fn plain_length(raw: &[u8]) -> usize {
     let kind = |byte: &u8| KINDS[usize::from(*byte)];
     let mut length = 0;
@@ -282,13 +283,12 @@ pub fn plain_length(raw: &[u8]) -> usize {
     length
 }
 
-/// Bytes that stand for nothing but themselves wherever in a segment: letters, digits and three signs (RFC 3986, section
-/// 2.3).
+/// Bytes that have no special meaning anywhere in a segment: letters, digits and three signs (RFC 3986, section 2.3).
 const PLAIN: u8 = 1;
-/// The dot does too, unless it begins a segment.
+/// The dot, which has no special meaning either unless it begins a segment.
 const DOT: u8 = 2;
 
-/// What is what. A table, because every byte of every path is looked up.
+/// The kind of each byte; 0 for all others. A table, because every byte of every path is looked up.
 const KINDS: [u8; 256] = {
     let mut kinds = [0; 256];
     let mut byte = 0_u8;
@@ -304,9 +304,9 @@ const KINDS: [u8; 256] = {
     kinds
 };
 
-/// Characters that need no encoding within a segment become themselves (RFC 3986, sections 3.3 and 6.2.2; `;`, `+` and
-/// `*` are left as they are, since servers tell them apart from their encodings), the others are encoded with upper case
-/// digits.
+/// Decodes the characters that need no encoding within a segment (RFC 3986, sections 3.3 and 6.2.2), and writes all other
+/// encodings with upper case digits. `;`, `+` and `*` are left as they are, encoded or not, since servers distinguish the
+/// two spellings.
 fn decode(raw: &str) -> Result<String, &'static str> {
     const BAD: &str = "the path holds a malformed or forbidden percent-encoding";
     let mut decoded = String::with_capacity(raw.len());
@@ -327,7 +327,7 @@ fn decode(raw: &str) -> Result<String, &'static str> {
     Ok(decoded)
 }
 
-/// Text without percent signs; what no path may hold in the clear is encoded.
+/// Appends `text`, which has no percent signs, and encodes the characters that a path must not hold unencoded.
 fn push_encoded(to: &mut String, text: &str) {
     for c in text.chars() {
         match c {

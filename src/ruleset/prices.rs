@@ -1,4 +1,4 @@
-//! What models cost: prices for a million tokens, by the name of the model.
+//! Prices of models: for a million tokens, by the name of the model.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use hashbrown::HashMap;
 use crate::ruleset::request_field::{FieldPath, FieldValue, RequestFields};
 use crate::units::Cost;
 
-/// What one costs, in millionths of a token of the limit. Where that token is a millionth of a dollar, this is the price of a
-/// million in millionths of a dollar.
+/// The price of one unit, in millionths of a token of the limit. Where that token is a millionth of a dollar, this is the
+/// price of a million units in millionths of a dollar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price(pub u64);
 
-/// A table of prices. Each row has one for each column.
+/// A table of prices. Each row has one price for each column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prices {
-    /// The names of the prices, like `input`.
+    /// The names of the columns, like `input`.
     pub columns: Vec<String>,
-    /// Those of the models that are listed.
+    /// The prices of the listed models, by name.
     pub models: HashMap<String, Vec<Price>>,
-    /// Those of all others.
+    /// The prices of all other models.
     pub others: Vec<Price>,
-    /// The highest of each column.
+    /// The highest price of each column.
     pub highest: Vec<Price>,
 }
 
@@ -35,12 +35,12 @@ pub struct ModelPrices {
 }
 
 impl Price {
-    /// One costs so many tokens of the limit.
+    /// A price of `times` tokens of the limit.
     pub const fn whole(times: Cost) -> Self {
         Self(times.saturating_mul(MILLION))
     }
 
-    /// What so many cost, in millionths.
+    /// The price of `number` units, in millionths.
     pub fn millionths(self, number: Cost) -> u128 {
         u128::from(number).saturating_mul(u128::from(self.0))
     }
@@ -48,13 +48,13 @@ impl Price {
 
 const MILLION: u64 = 1_000_000;
 
-/// Whole tokens for so many millionths, rounded up.
+/// The whole tokens for this many millionths, rounded up.
 pub fn rounded_up(millionths: u128) -> Cost {
     Cost::try_from(millionths.div_ceil(u128::from(MILLION))).unwrap_or(Cost::MAX)
 }
 
 impl Prices {
-    /// A table with these rows; `default` holds for models that are not listed, and the highest prices where there is none.
+    /// A table with these rows. Models that are not listed have the prices `default`, or else the highest of each column.
     pub fn new(columns: Vec<String>, models: HashMap<String, Vec<Price>>, default: Option<Vec<Price>>) -> Self {
         let highest = |column: usize| {
             let all = models.values().chain(&default).filter_map(|row| row.get(column));
@@ -66,7 +66,7 @@ impl Prices {
 }
 
 impl ModelPrices {
-    /// The prices of the model that a request with this body names; the highest where that cannot be read.
+    /// The prices of the model that a request with this body names; the highest where the name cannot be read.
     pub fn of(&self, body: Option<&RequestFields>) -> &[Price] {
         match body.map(|body| body.get(&self.path)) {
             Some(FieldValue::Text(name)) => {

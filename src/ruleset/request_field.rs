@@ -1,4 +1,4 @@
-//! What the body of a request says in the fields that limits go by.
+//! The values of the fields in a request's body on which limits depend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ruleset::tokens::tokens;
 use crate::units::Cost;
 
-/// The longest text that is counted by, in bytes.
+/// The longest text that can be part of a key, in bytes.
 pub const LONGEST_KEY: usize = 1 << 10;
 
 /// The names on the way to a field in JSON: `usage.total_tokens` is two.
@@ -14,7 +14,7 @@ pub const LONGEST_KEY: usize = 1 << 10;
 pub struct FieldPath(pub Vec<String>);
 
 impl FieldPath {
-    /// The most names on the way.
+    /// The most names in a path.
     pub const MOST_NAMES: usize = 16;
 }
 
@@ -30,52 +30,52 @@ impl AsRef<Self> for FieldPath {
     }
 }
 
-/// What is known of the fields of a request's body. No `Debug` of its values: prompts and secrets may be among them.
+/// The fields of a request's body. `Debug` shows no values: prompts and secrets may be among them.
 #[derive(Clone)]
 pub enum RequestFields {
-    /// There is none.
+    /// The request has no body.
     NoBody,
-    /// What it says in these fields.
+    /// The values of these fields.
     Read {
         /// The fields.
         paths: Arc<[FieldPath]>,
-        /// What they say, in the same order.
+        /// The values, in the same order.
         values: Vec<FieldValue>,
     },
-    /// It cannot be read.
+    /// The body cannot be read.
     Unreadable,
 }
 
-/// A number of tokens that requests say in a field of their bodies.
+/// A number of tokens that requests give in a field of their bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SaidCost {
     /// The field.
     pub path: FieldPath,
-    /// The most that is believed, and what a request costs whose field cannot be read.
+    /// The largest number that is accepted, and the cost of a request whose field cannot be read.
     pub max: Cost,
     /// The cost where the field is missing.
     pub missing: Cost,
 }
 
 impl SaidCost {
-    /// The cost of a request whose body says this; the most where it is not known.
+    /// The cost of a request with this body; `max` where the body is not known.
     pub fn of(&self, body: Option<&RequestFields>) -> Cost {
         body.map_or(self.max, |body| body.get(&self.path).believed(self.max, self.missing))
     }
 
-    /// In plain words.
+    /// The cost in plain words.
     pub fn describe(&self) -> String {
         let Self { path, max, missing } = self;
         format!("what {path} of the request's JSON says, at least 1 and at most {max}; {missing} without it")
     }
 }
 
-/// What a field says.
+/// The value of a field.
 #[derive(Clone, PartialEq, Eq)]
 pub enum FieldValue {
-    /// Nothing: it is not there, or null.
+    /// The field is absent, or null.
     Missing,
-    /// Something that can neither be counted by nor be counted.
+    /// A value that is neither a text nor a number, or cannot be read.
     Unreadable,
     /// A text.
     Text(Vec<u8>),
@@ -90,7 +90,7 @@ impl fmt::Debug for RequestFields {
 }
 
 impl RequestFields {
-    /// What the field says to which `path` leads.
+    /// The value of the field at `path`.
     pub fn get(&self, path: &FieldPath) -> &FieldValue {
         match self {
             Self::NoBody => &FieldValue::Missing,
@@ -104,7 +104,7 @@ impl RequestFields {
 }
 
 impl FieldValue {
-    /// What is counted by: a text, or a whole number in its one usual spelling.
+    /// The value as part of a key: a text of at most [`LONGEST_KEY`] bytes, or a whole number in its usual spelling.
     pub fn text(&self) -> Option<&[u8]> {
         match self {
             Self::Text(text) => Some(text.as_slice()).filter(|text| text.len() <= LONGEST_KEY),
@@ -116,8 +116,8 @@ impl FieldValue {
         }
     }
 
-    /// What is believed of a number of tokens that a client says: at least 1, and `max` where it says more or no such
-    /// number; `missing` where it says nothing.
+    /// The number of tokens that is accepted from a client: at least 1, and `max` where the value is larger or no such
+    /// number; `missing` where there is no value.
     pub fn believed(&self, max: Cost, missing: Cost) -> Cost {
         match self {
             Self::Missing => missing,

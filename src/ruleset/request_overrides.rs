@@ -1,5 +1,5 @@
-//! Parameters that a request brings along for itself: in a claim of its caller's token, or in a header field that a trusted
-//! proxy wrote. A limit believes them within the bounds that its configuration sets.
+//! Parameters that a request carries for itself: in a claim of its caller's token, or in a header field that a trusted
+//! proxy wrote. A limit accepts them within the bounds that its configuration sets.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -13,30 +13,30 @@ use crate::algorithm::{Rule, Value};
 use crate::ruleset::key::{Claims, Facts};
 use crate::units::{Nanos, Rate};
 
-/// The most different parameters of one limit that requests may bring along, since each takes memory for good. Requests that
-/// bring more go by their plan's.
+/// The most different sets of parameters that requests may carry for one limit, since each takes memory for good. Further
+/// sets are ignored: their requests have the parameters of their plan.
 pub const MOST_RULES: usize = 10_000;
 
-/// What a limit takes from requests.
+/// The parameters that a limit accepts from requests.
 #[derive(Clone, Debug, Default)]
 pub struct RequestOverrides {
     parameters: Vec<RequestParameter>,
-    /// What was made of them before; `None` where they change nothing or do not go together.
+    /// The rules built so far; `None` where the values change nothing or do not make a valid rule.
     known: Arc<RwLock<HashMap<Brought, Option<Arc<Rule>>>>>,
 }
 
-/// One parameter that requests may bring along.
+/// One parameter that requests may carry.
 #[derive(Clone, Debug)]
 pub struct RequestParameter {
-    /// Its name among the algorithm's.
+    /// The name of the algorithm's parameter.
     pub name: &'static str,
-    /// Where it stands.
+    /// The place in the request.
     pub source: ParameterSource,
-    /// What is believed of it.
+    /// The values that are accepted.
     pub bounds: Bounds,
 }
 
-/// Where a request has a parameter.
+/// The place of a parameter in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParameterSource {
     /// In this claim of its token.
@@ -45,50 +45,50 @@ pub enum ParameterSource {
     Header(HeaderName),
 }
 
-/// What is believed of a parameter: what is below or above counts as the bound.
+/// The values of a parameter that are accepted: a value outside the bounds counts as the nearest bound.
 #[derive(Clone, Debug)]
 pub enum Bounds {
     /// A whole number.
     Whole {
-        /// The least.
+        /// The smallest number.
         min: u64,
-        /// The most.
+        /// The largest number.
         max: u64,
     },
     /// A rate.
     Rate {
-        /// The slowest, if there is one.
+        /// The slowest rate, if there is a bound.
         min: Option<Rate>,
-        /// The fastest.
+        /// The fastest rate.
         max: Rate,
-        /// The time that a number without one counts for.
+        /// The period of a value that is a number without a time.
         per: Nanos,
-        /// Reads what is written like `100/s`.
+        /// The parser for rates like `100/s`.
         read: fn(&str) -> Option<Rate>,
     },
 }
 
-/// The position of the parameters that a request has without them, and for each that it may bring along two numbers that tell
-/// its value; zeros where it brings none.
+/// The position of the plan's rule, and for each parameter that a request may carry two numbers that identify its value;
+/// zeros where the request carries none.
 type Brought = SmallVec<[u64; 5]>;
 
 impl RequestOverrides {
-    /// Takes these.
+    /// Overrides by these parameters.
     pub fn new(parameters: Vec<RequestParameter>) -> Self {
         Self { parameters, known: Arc::default() }
     }
 
-    /// Whether requests bring nothing along.
+    /// Whether requests may carry no parameters.
     pub const fn is_empty(&self) -> bool {
         self.parameters.is_empty()
     }
 
-    /// Whether some of them are known only when the caller's token is.
+    /// Whether some of the parameters are in the caller's token, and so known only after it is verified.
     pub fn need_token(&self) -> bool {
         self.parameters.iter().any(|parameter| matches!(parameter.source, ParameterSource::JwtClaim(_)))
     }
 
-    /// The parameters of a request, where it has others than the `rule` at `position` among its limit's.
+    /// The request's own rule; `None` where it has the `rule` at `position` in its limit's list.
     pub fn rule(
         &self,
         (position, rule): (usize, &Rule),
@@ -113,8 +113,8 @@ impl RequestOverrides {
         known.entry(brought).or_insert(own).clone()
     }
 
-    /// The rules that come of the least and of the most that `rule` may be changed to. Errors: the parameter whose bounds
-    /// make no rule.
+    /// The rules that result from `rule` with each parameter at each of its bounds. Errors: the name of a parameter whose
+    /// bound makes no valid rule.
     pub fn extremes(&self, rule: &Rule) -> Result<Vec<Rule>, &'static str> {
         let mut extremes = Vec::new();
         for parameter in &self.parameters {
@@ -137,7 +137,7 @@ impl RequestOverrides {
 }
 
 impl RequestParameter {
-    /// What a request says of it, within the bounds; `None` where it says nothing that can be read, or says it twice.
+    /// The value in a request, within the bounds; `None` where it is missing or unreadable, or its field comes twice.
     fn value(&self, facts: &Facts<'_>, claims: Option<&dyn Claims>) -> Option<Value> {
         match &self.source {
             ParameterSource::JwtClaim(claim) => self.bounds.read(&claims?.text(claim)?),

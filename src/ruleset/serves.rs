@@ -1,14 +1,14 @@
-//! What a listener serves.
+//! The kinds of service that a listener provides.
 
-/// Whether requests that come in at a listener are proxied, or are questions about requests that another proxy handles.
+/// Whether a listener proxies requests, or answers questions about requests that another proxy handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Serves {
-    /// Requests are decided on and forwarded to an upstream.
+    /// The gateway decides about requests and forwards them to an upstream.
     #[default]
     Proxy,
     /// Subrequests of a proxy that asks over HTTP, with the request's method, host and target in `X-Forwarded-` fields.
     ForwardAuth {
-        /// The status of every answer that is not 2xx, for proxies that understand few; `None` for the answer's own.
+        /// The status of answers that are not 2xx, for proxies that understand few statuses; `None` for the answer's own.
         denied_status: Option<u16>,
     },
     /// Envoy's external authorization, version 3.
@@ -18,7 +18,7 @@ pub enum Serves {
 }
 
 impl Serves {
-    /// All, as the configuration writes them.
+    /// All kinds, with their names in the configuration.
     pub const ALL: [(&str, Self); 4] = [
         ("proxy", Self::Proxy),
         ("forward_auth", Self::ForwardAuth { denied_status: None }),
@@ -26,7 +26,7 @@ impl Serves {
         ("rate_limit_service", Self::RateLimitService),
     ];
 
-    /// As the configuration writes it.
+    /// The name in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Proxy => "proxy",
@@ -36,12 +36,12 @@ impl Serves {
         }
     }
 
-    /// Whether it is asked in gRPC, so over HTTP/2.
+    /// Whether clients ask over gRPC, and so over HTTP/2.
     pub const fn speaks_grpc(self) -> bool {
         matches!(self, Self::ExtAuthz | Self::RateLimitService)
     }
 
-    /// Whether what it is asked about takes a route.
+    /// Whether the requests that it is asked about take routes.
     pub const fn goes_by_routes(self) -> bool {
         !matches!(self, Self::RateLimitService)
     }

@@ -2,8 +2,8 @@
 
 use crate::units::Cost;
 
-/// The number of tokens that a program wrote: whole, or rounded up. None where it is negative, no number, or too large
-/// to be exact (2⁵³).
+/// The number of tokens that a program wrote: whole, or rounded up. `None` where it is negative, no number, too large, or
+/// not whole and above 2⁵³, where it is not exact.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the bounds are checked")]
 pub fn tokens(text: &str) -> Option<Cost> {
     const EXACT: f64 = 9_007_199_254_740_992.0;

@@ -12,51 +12,51 @@ pub struct UpstreamId(pub usize);
 pub struct Upstream {
     /// The name in the configuration.
     pub name: String,
-    /// At least one.
+    /// The nodes, at least one.
     pub nodes: Vec<UpstreamNode>,
     /// Whether its nodes speak HTTP/2; HTTP/1.1 otherwise.
     pub http2: bool,
-    /// How a node is chosen.
+    /// How the gateway chooses a node.
     pub balance: Balance,
-    /// How a node's health is found out; `None` takes every node for healthy until a connection to it fails.
+    /// The active health check; with `None` every node counts as healthy until a connection to it fails.
     pub health_check: Option<HealthCheck>,
-    /// How long things may take.
+    /// The timeouts.
     pub timeouts: Timeouts,
-    /// What is tried again.
+    /// The retries on other nodes.
     pub retries: Retries,
-    /// How long a node that comes back takes to get its full share; zero for at once.
+    /// The time in which a node that recovers reaches its full share of requests; zero for at once.
     pub slow_start: Nanos,
-    /// How many requests may be at its nodes at the same time; `None` for any number.
+    /// The most requests in flight at its nodes; `None` for any number.
     pub max_requests: Option<u64>,
-    /// How many may wait until there are fewer.
+    /// The most requests that may wait while that number is reached.
     pub max_pending: u64,
-    /// When a node is left alone because its requests fail; `None` only for a moment after a failed connection.
+    /// The ejection of nodes whose requests fail; with `None` a node is left out only briefly after a failed connection.
     pub ejection: Option<Ejection>,
 }
 
-/// When a node is left alone because its requests fail.
+/// The ejection of a node whose requests fail (outlier detection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// So many failures in a row: a status of 500 or more, or no answer.
+    /// The number of failures in a row that eject a node: statuses of 500 or more, or no answer.
     pub after: u32,
-    /// For how long the first time; each further time in a row it is so much longer, up to ten times as long.
+    /// The length of the first ejection; each further one in a row is longer by this time, up to ten times as long.
     pub time: Nanos,
-    /// The most nodes that are left alone at the same time, in percent.
+    /// The most nodes that are ejected at the same time, in percent.
     pub max_percent: usize,
 }
 
 /// Several upstreams that share the requests of a route.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Split {
-    /// At least one, with weights above zero.
+    /// The upstreams, at least one, with weights above zero.
     pub shares: Vec<(UpstreamId, u32)>,
-    /// The part of a request whose value always goes to the same one; at random without it.
+    /// The part of a request whose value decides the upstream; the choice is random without it.
     pub by: Option<KeyPart>,
 }
 
 impl Split {
-    /// The upstream at a point that is spread evenly. Where weights change, only so many points go to another upstream as it
-    /// takes.
+    /// The upstream for `point`, an evenly distributed number. Each upstream has a range of points, so that a change of
+    /// weights within the same total moves few points.
     pub fn at(&self, point: u64) -> Option<UpstreamId> {
         let total: u64 = self.shares.iter().map(|(_, weight)| u64::from(*weight)).sum();
         let mut left = point.checked_rem(total)?;
@@ -73,22 +73,22 @@ impl Split {
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UpstreamNode {
-    /// `host:port`; a host name is resolved again and again while tollgate runs, and stands for all its addresses.
+    /// `host:port`; tollgate resolves a host name repeatedly while it runs, and uses all its addresses.
     pub address: String,
-    /// Its share, 1 to 1000.
+    /// The weight, 1 to 1000.
     pub weight: u32,
 }
 
-/// How a node is chosen among the healthy ones.
+/// How the gateway chooses a node among the healthy ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balance {
-    /// Each in turn, as often as its weight says.
+    /// Each in turn, in proportion to its weight.
     RoundRobin,
     /// At random, by weight.
     Random,
     /// The one with the fewest requests in flight for its weight.
     LeastRequests,
-    /// By a hash of this part of the request (weighted rendezvous): the same value meets the same node while that is healthy.
+    /// By a hash of this part of the request (weighted rendezvous): a value goes to the same node while that is healthy.
     ConsistentHash(KeyPart),
 }
 
@@ -103,24 +103,24 @@ pub struct HealthCheck {
     pub timeout: Nanos,
     /// Good answers in a row that make a node healthy again.
     pub healthy_after: u32,
-    /// Failures in a row that make it unhealthy.
+    /// Failures in a row that make a node unhealthy.
     pub unhealthy_after: u32,
 }
 
-/// How long an upstream may take.
+/// The timeouts of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until there are fewer requests at its nodes than there may be.
+    /// The longest wait until fewer requests than `max_requests` are in flight.
     pub pending: Nanos,
-    /// To accept a connection.
+    /// The time to establish a connection.
     pub connect: Nanos,
-    /// From the request having been sent to the head of the response being complete.
+    /// The time from the end of the request to the end of the response's head.
     pub first_byte: Nanos,
-    /// Between two parts of a body, in either direction; the upstream gets `first_byte` if that is longer.
+    /// The time between two parts of a body, in either direction; the upstream gets `first_byte` if that is longer.
     pub idle: Nanos,
-    /// From the request's arrival to the response's end; `None` for as long as it takes (streams).
+    /// The time from the request's arrival to the response's end; `None` for no timeout (streams).
     pub total: Option<Nanos>,
-    /// How long an idle connection is kept for the next request; zero for not at all.
+    /// How long an idle connection is kept for the next request; zero closes it at once.
     pub keep_alive: Nanos,
 }
 
@@ -132,17 +132,17 @@ impl Default for Timeouts {
             first_byte: Nanos::from_secs(30),
             idle: Nanos::from_secs(60),
             total: None,
-            // less than the 5 s after which common servers close
+            // less than the 5 s after which common servers close idle connections
             keep_alive: Nanos::from_secs(4),
         }
     }
 }
 
-/// What is tried again on another node: a connection that could not be made, which is safe for every request. (A kept
-/// connection that turns out to be closed is replaced by a new one, once, for idempotent methods whatever is said here.)
+/// Retries on another node after a failed connect, which is safe for every request. (For idempotent methods, the gateway
+/// also replaces a pooled connection that turns out to be closed by a new one, once, whatever the setting.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// How many times beyond the first, 0 to 5.
+    /// The number of attempts beyond the first, 0 to 5.
     pub attempts: u32,
 }
 

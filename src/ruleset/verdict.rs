@@ -1,4 +1,4 @@
-//! From the decisions of all limits of a request to one verdict, and the numbers that clients are told.
+//! The step from the decisions of all limits of a request to one verdict, and to the numbers that clients are told.
 
 use std::cmp::Reverse;
 
@@ -11,7 +11,7 @@ use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::units::Nanos;
 
-/// Where a request's key stands under each limit. Most requests are under few limits.
+/// The standing of a request's key under each limit. Most requests are under few limits.
 pub type Standings = SmallVec<[Standing; 2]>;
 
 /// The outcome of a request under all its limits.
@@ -19,7 +19,7 @@ pub type Standings = SmallVec<[Standing; 2]>;
 pub struct Verdict {
     /// Admitted or denied.
     pub outcome: Outcome,
-    /// Where the request's key stands under each limit, in the order of the route's limits.
+    /// The standing of the request's key under each limit, in the order of the route's limits.
     pub standings: Standings,
     /// The position in `standings` of the limit that clients are told about where there is room for one only: on a
     /// denial the one that denies for longest, otherwise the one with the least left.
@@ -40,14 +40,14 @@ pub enum Outcome {
     Deny(Denial),
 }
 
-/// Where a key stands under one limit.
+/// The standing of a key under one limit: the decision, and the headroom that is left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
-    /// Which limit.
+    /// The limit.
     pub limit: LimitId,
-    /// Whether its word counts; otherwise it watches, marks or diverts.
+    /// Whether its denial denies the request; otherwise it watches, marks or diverts.
     pub enforces: bool,
-    /// Whether clients are told of it.
+    /// Whether clients are told about it.
     pub visible: bool,
     /// The limit's decision on the request.
     pub decision: Decision,
@@ -101,7 +101,7 @@ impl Verdict {
         verdict
     }
 
-    /// The same in the place of another verdict: it is large, and moving it costs as much as making it.
+    /// Like [`Verdict::new`], but overwrites this verdict: it is large, and moving it costs as much as making it.
     pub fn set(&mut self, ruleset: &Ruleset, charges: &[Charge], charged: &[Charged]) {
         self.standings.clear();
         self.banned = false;
@@ -139,8 +139,8 @@ impl Verdict {
         };
     }
 
-    /// A request whose key at `position` of its charges is banned for `left`. Nothing was charged, and clients are told of no other
-    /// limit.
+    /// A request whose key at `position` of its charges is banned for `left`. Nothing was charged, and clients are told
+    /// about no other limit.
     pub fn of_banned(ruleset: &Ruleset, charges: &[Charge], (position, left): (usize, Nanos), now: Nanos) -> Self {
         let charged = charges.iter().enumerate().map(|(at, charge)| match at == position {
             true => {
@@ -182,8 +182,8 @@ impl Verdict {
         matches!(self.outcome, Outcome::Deny(_))
     }
 
-    /// The limit that clients are told about where there is room for one only: that of `tightest`, or else the one with the least
-    /// left among those that answers may name.
+    /// The limit that clients are told about where there is room for one only: that of `tightest`, or else the one with the
+    /// least left among the limits that answers may name.
     pub fn reported(&self) -> Option<&Standing> {
         let tightest = self.standings.get(self.tightest?).filter(|standing| standing.visible);
         let left = |standing: &&Standing| standing.headroom.remaining.unwrap_or(u64::MAX);
@@ -222,7 +222,7 @@ impl Verdict {
         })
     }
 
-    /// The limits that the request is over and that do something else than deny it.
+    /// The limits that the request is over and that act on it without a denial: they mark or divert.
     fn acting<'r>(&self, ruleset: &'r Ruleset) -> impl Iterator<Item = &'r Limit> {
         self.passed_over().map(|id| &ruleset.limits[id.0]).filter(|limit| limit.acts())
     }
@@ -253,9 +253,9 @@ impl Verdict {
     }
 
     /// The candidate that has to be charged although the request was denied, by position, and its charge: the limit
-    /// beside which it is tried is the only one that denies, and the candidate would admit. Were it in force, the
-    /// request would pass. A candidate that counts denials has been charged already; one that counts running requests is left
-    /// as it is, because the time that the request would have run is unknown.
+    /// beside which it is tried is the only one that denies, and the candidate would admit. If it were in force, the
+    /// request would pass. A candidate that counts denials has been charged already; one that counts running requests
+    /// is left as it is, because the time that the request would have run is unknown.
     pub fn candidate_to_charge(&self, ruleset: &Ruleset, charges: &[Charge]) -> Option<(usize, Charge)> {
         let Outcome::Deny(_) = self.outcome else { return None };
         let mut admitting = self.compared(ruleset).map(|(position, _)| position);
@@ -298,7 +298,7 @@ impl Verdict {
     }
 }
 
-/// A denial for good outweighs every denial that ends, and a denial whose end is unknown yields to all others.
+/// The rank of a denial by its length: a denial for good ranks highest, a denial of unknown length lowest.
 fn severity(denial: Denial) -> Nanos {
     match denial {
         Denial::Busy => Nanos::ZERO,

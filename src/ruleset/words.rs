@@ -1,4 +1,4 @@
-//! What limits say, in plain words: for those who write configurations, and for those who look at what is in force.
+//! Descriptions of limits in plain words, for authors of configurations and for operators who look at the active one.
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
@@ -8,19 +8,19 @@ use crate::ruleset::limit::{Limit, OverLimit, PlanTerms, Share};
 use crate::ruleset::{Jitter, LimitId, PlanId, Ruleset};
 use crate::units::Nanos;
 
-/// Everybody, where a limit does not tell plans apart.
+/// The name for all requests, where a limit does not distinguish plans.
 pub const EVERYBODY: &str = "every request";
-/// Those that no plan is known of.
+/// The name for requests without a plan.
 pub const PLANLESS: &str = "without a plan";
-/// What is asked of those that a limit does not apply to.
+/// The description for requests that a limit does not apply to.
 pub const UNLIMITED: &str = "unlimited";
 const OVER_THE_LIMIT: &str = "over the limit";
 
-/// Something, and what holds for it.
+/// A subject and its description.
 pub type DescriptionLine = (String, String);
 
 impl Ruleset {
-    /// What `limit` says besides its heading: who gets what, and what is unusual about it.
+    /// The lines below the heading of `limit`: the parameters of each plan, and every setting that is not the default.
     pub fn describe(&self, limit: &Limit) -> Vec<DescriptionLine> {
         let mut lines = merged(terms(limit, &self.plans));
         lines.extend(self.settings(limit));
@@ -34,7 +34,7 @@ impl Ruleset {
         lines
     }
 
-    /// What is unusual about `limit` whatever its parameters.
+    /// The settings of `limit` that are not the default, without its parameters.
     pub fn settings(&self, limit: &Limit) -> Vec<DescriptionLine> {
         let line = |what: &str, words: String| (what.to_owned(), words);
         let over = self.over_the_limit(limit).map(|words| line(OVER_THE_LIMIT, words));
@@ -52,7 +52,7 @@ impl Ruleset {
         [over, bans, warns, priority, cost, charged, share, shadow, hidden, shared].into_iter().flatten().collect()
     }
 
-    /// What becomes of requests over `limit`, where that is not the usual denial.
+    /// The treatment of requests over `limit`; `None` for the usual denial.
     pub fn over_the_limit(&self, limit: &Limit) -> Option<String> {
         match &limit.over_limit {
             OverLimit::Deny(denied) => denied.describe().map(|answer| format!("denied with {answer}")),
@@ -80,7 +80,7 @@ pub fn heading(name: &str, algorithm: AlgorithmName, key: Option<&Key>) -> Strin
 }
 
 impl Key {
-    /// What is counted by.
+    /// The key in plain words.
     pub fn describe(&self) -> String {
         match self.parts.as_slice() {
             [] => "one bucket for all".to_owned(),
@@ -93,7 +93,7 @@ impl Key {
 }
 
 impl Limit {
-    /// What holds under `terms`.
+    /// The parameters under `terms`.
     pub fn describe(&self, terms: PlanTerms) -> String {
         match terms {
             PlanTerms::Unlimited => UNLIMITED.to_owned(),
@@ -101,14 +101,14 @@ impl Limit {
         }
     }
 
-    /// How much of its room plans may use that may not use all of it; `None` if there are none. `plans` are the names.
+    /// The plans (`plans` are their names) that may use only a part of the limit's room, with that part; `None` if none.
     pub fn priority(&self, plans: &[String]) -> Option<String> {
         let bounded = plans.iter().zip(&self.priority).filter(|(_, percent)| **percent < 100);
         let bounded: Vec<String> = bounded.map(|(plan, percent)| format!("{plan} up to {percent} %")).collect();
         (!bounded.is_empty()).then(|| format!("{} of the room, other plans all of it", bounded.join(", ")))
     }
 
-    /// From when on it warns clients; `None` if it never does.
+    /// The marks from which on the limit warns clients; `None` if it never does.
     pub fn warns(&self) -> Option<String> {
         let (last, others) = self.warn_at.split_last()?;
         let others: Vec<String> = others.iter().map(|at| format!("{at} %")).collect();
@@ -118,19 +118,19 @@ impl Limit {
     }
 }
 
-/// What holds for each plan, and for requests without one.
+/// The parameters for each plan, and for requests without one.
 fn terms(limit: &Limit, plans: &[String]) -> Vec<DescriptionLine> {
     let named =
         plans.iter().enumerate().map(|(index, plan)| (plan.clone(), limit.describe(limit.terms(Some(PlanId(index))))));
     named.chain(limit.without_plan.map(|terms| (planless(plans).to_owned(), limit.describe(terms)))).collect()
 }
 
-/// What those are called that have no plan, where there are these `plans`.
+/// The name for requests without a plan, where the configuration has these `plans`.
 pub const fn planless(plans: &[String]) -> &'static str {
     if plans.is_empty() { EVERYBODY } else { PLANLESS }
 }
 
-/// One line where the same holds for all.
+/// These lines, or a single one where all have the same description.
 pub fn merged(mut lines: Vec<DescriptionLine>) -> Vec<DescriptionLine> {
     if lines.len() > 1 && lines.iter().all(|(_, words)| Some(words) == lines.first().map(|(_, words)| words)) {
         lines.truncate(1);
@@ -139,7 +139,7 @@ pub fn merged(mut lines: Vec<DescriptionLine>) -> Vec<DescriptionLine> {
     lines
 }
 
-/// How nodes share a limit; `None` if they do not.
+/// How nodes share a limit in this `mode`; `None` if they do not.
 fn sharing(mode: Mode) -> Option<String> {
     let Mode::Shared(Sharing { consistency, on_store_down }) = mode else { return None };
     let how = match consistency {
@@ -184,7 +184,7 @@ fn percent(share: Share) -> String {
 }
 
 impl Denied {
-    /// What is set of an answer.
+    /// The settings of the answer; `None` if there are none.
     pub fn describe(&self) -> Option<String> {
         let status = self.status.map(|status| format!("status {status}"));
         let grpc_status = self.grpc_status.map(|status| format!("grpc-status {status}"));

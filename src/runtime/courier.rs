@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::delivery::{Letter, deliver};
+use super::delivery::{DeliveryRequest, deliver};
 use crate::gateway::Gateway;
 use crate::outbox::{OpenError, Outbox};
 use crate::ruleset::{Ruleset, UpstreamId};
@@ -42,7 +42,7 @@ pub struct QueueSettings {
 }
 
 /// A kind of record that a courier delivers.
-pub(super) trait Mail: Send + Sync + Sized + 'static {
+pub(super) trait DeliveryKind: Send + Sync + Sized + 'static {
     /// The settings for its delivery.
     type Settings: Clone + PartialEq + Send + Sync + 'static;
 
@@ -68,7 +68,7 @@ pub(super) trait Mail: Send + Sync + Sized + 'static {
     fn write_down(courier: &Courier<Self>, settings: &Self::Settings);
 
     /// The request that delivers `records` at the wall time `now`; `None` if one of them is not a record.
-    fn letter(settings: &Self::Settings, records: &[Vec<u8>], now: Nanos) -> Option<Letter>;
+    fn letter(settings: &Self::Settings, records: &[Vec<u8>], now: Nanos) -> Option<DeliveryRequest>;
 
     /// Whether a receiver that answers with `status` will not take the same records later either.
     fn is_refusal(status: u16) -> bool;
@@ -81,7 +81,7 @@ pub(super) trait Mail: Send + Sync + Sized + 'static {
 }
 
 /// Keeps the queue of one kind of record, and delivers its records.
-pub(super) struct Courier<M: Mail> {
+pub(super) struct Courier<M: DeliveryKind> {
     pub(super) gateway: Gateway,
     pub(super) telemetry: Telemetry,
     pub(super) mail: M,
@@ -93,7 +93,7 @@ pub(super) struct Courier<M: Mail> {
     written: Notify,
 }
 
-impl<M: Mail> Courier<M> {
+impl<M: DeliveryKind> Courier<M> {
     pub(super) fn new(gateway: Gateway, telemetry: Telemetry, mail: M, settings: Option<M::Settings>) -> Self {
         let (settings, is_open) = (watch::Sender::new(settings), watch::Sender::new(false));
         Self { gateway, telemetry, mail, settings, queue: Mutex::default(), is_open, written: Notify::new() }

@@ -33,7 +33,7 @@ impl fmt::Debug for BearerToken {
 }
 
 /// A request to the receiver. No `Debug`: its fields hold secrets.
-pub(super) struct Letter {
+pub(super) struct DeliveryRequest {
     /// Fields beyond those of every request.
     pub(super) fields: Vec<(&'static str, String)>,
     /// The request body.
@@ -46,7 +46,7 @@ pub(super) struct Letter {
 pub(super) async fn deliver(
     gateway: &Gateway,
     receiver: impl Fn(&Ruleset) -> Option<(UpstreamId, &str)>,
-    letter: &Letter,
+    letter: &DeliveryRequest,
 ) -> Result<ResponseHead, String> {
     let active = gateway.active.load_full();
     let (to, path) = receiver(&active.ruleset).ok_or("the configuration names no receiver any more")?;

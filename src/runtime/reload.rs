@@ -27,7 +27,7 @@ pub use crate::admin::replays::ReplayTerms;
 use crate::clock::Clock;
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::customers::source::{self, Refresher};
-use crate::files::{FileVersion, Print};
+use crate::files::{FileVersion, Fingerprint};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 pub use crate::gateway::active_config::CompiledConfig;
@@ -44,7 +44,7 @@ use crate::units::Nanos;
 const TIDY: Duration = Duration::from_secs(1);
 /// How long a new configuration waits for the host names of its upstream nodes, and for its new sources of customers and
 /// keys, before it takes force without them.
-const MEETING: Nanos = Nanos::from_secs(5);
+const FIRST_FETCH_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// The parts of a configuration, read completely.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ pub(super) struct Reloader {
     telemetry: Telemetry,
     reloads: Arc<Reloads>,
     asked: Receiver<ReloadRequest>,
-    keeper: Arc<SnapshotWriter>,
+    snapshot_writer: Arc<SnapshotWriter>,
     access: Arc<Access>,
     senders: Senders,
     /// `None` for a gateway whose configuration is built in.
@@ -108,7 +108,7 @@ pub(super) struct Reloader {
     /// The watched files, as they were when they were last read.
     files: Vec<FileVersion>,
     /// The files of the active configuration, with the hashes of their content.
-    in_force: Vec<(PathBuf, Print)>,
+    in_force: Vec<(PathBuf, Fingerprint)>,
     /// Earlier configurations that requests may still hold.
     retired: Vec<Arc<ActiveConfig>>,
     /// Whether there may be metric series of retired configurations.
@@ -120,7 +120,7 @@ impl Reloader {
         gateway: Gateway,
         telemetry: Telemetry,
         (reloads, asked): (Arc<Reloads>, Receiver<ReloadRequest>),
-        (keeper, access): (Arc<SnapshotWriter>, Arc<Access>),
+        (snapshot_writer, access): (Arc<SnapshotWriter>, Arc<Access>),
         senders: Senders,
         origin: Option<Origin>,
     ) -> Self {
@@ -135,7 +135,7 @@ impl Reloader {
             telemetry,
             reloads,
             asked,
-            keeper,
+            snapshot_writer,
             access,
             senders,
             loader,
@@ -270,7 +270,7 @@ impl Reloader {
         let Parts { rules, warnings, state, cluster, access, senders, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
-        meet_others(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
+        resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
         if !rules.directory.is_ready() && gateway.active.load().directory.is_ready() {
             let error = "customers.directory: PostgreSQL could not be read, and there is no snapshot of its customers";
             return ReloadOutcome::Refused { errors: vec![error.to_owned()] };
@@ -286,7 +286,7 @@ impl Reloader {
             }
         };
         let before = self.gateway.active.swap(Arc::clone(&active));
-        self.keeper.follow(state);
+        self.snapshot_writer.follow(state);
         self.access.follow(access);
         self.senders.follow(senders);
         if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
@@ -356,8 +356,8 @@ impl Reloader {
     }
 }
 
-/// Resolves the host names of new nodes, and reads new sources; waits for [`MEETING`] at most.
-pub(super) async fn meet_others(
+/// Resolves the host names of new nodes, and reads new sources; waits for [`FIRST_FETCH_TIMEOUT`] at most.
+pub(super) async fn resolve_nodes_and_refresh_sources(
     pools: &[Arc<Pool>],
     sources: &[Arc<Refresher>],
     telemetry: &Telemetry,
@@ -367,9 +367,9 @@ pub(super) async fn meet_others(
         let (telemetry, name) = (telemetry.clone(), refresher.name());
         refresher.observe(Box::new(move |succeeded| telemetry.source_asked(name, succeeded)));
     }
-    tokio::join!(health::resolve_new(pools, MEETING), source::begin(sources, MEETING, clock));
+    tokio::join!(health::resolve_new(pools, FIRST_FETCH_TIMEOUT), source::begin(sources, FIRST_FETCH_TIMEOUT, clock));
 }
 
-fn prints(files: &[FileVersion]) -> Vec<(PathBuf, Print)> {
+fn prints(files: &[FileVersion]) -> Vec<(PathBuf, Fingerprint)> {
     files.iter().map(|file| (file.path.clone(), file.print.clone())).collect()
 }

@@ -73,7 +73,7 @@ pub(super) fn run_until_idle(
     while !has_ended {
         has_ended = has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
         // the shutdown waits for an incomplete request head only if a successor serves the other clients
-        let waits = || succeeded.load(Ordering::Acquire) && gateway.traffic.is_in_a_request();
+        let waits = || succeeded.load(Ordering::Acquire) && gateway.traffic.has_partial_head();
         // check the store last: requests leave records there when they end, and a settled node answers no other gateway
         let is_idle = || !waits() && gateway.traffic.is_idle() && gateway.store.is_settled();
         match gateway.traffic.lifecycle.phase() {
@@ -86,13 +86,13 @@ pub(super) fn run_until_idle(
         }
     }
     if has_ended && let Err(panic) = serving.join() {
-        return Err(ServerPanicked(what_it_said(&*panic)));
+        return Err(ServerPanicked(panic_message(&*panic)));
     }
     Ok(if succeeded.load(Ordering::Acquire) { ExitMode::Successor } else { ExitMode::Nobody })
 }
 
 /// The message of a panic.
-fn what_it_said(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     message.unwrap_or("without a message").to_owned()
 }

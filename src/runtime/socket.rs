@@ -172,14 +172,14 @@ fn clear(path: &Path) -> io::Result<()> {
 
 /// Sockets in the file system that this process removes at its end, unless a successor has taken them over.
 #[derive(Debug, Default)]
-pub(super) struct Left(Vec<(PathBuf, FileIdentity)>);
+pub(super) struct OwnedSocketFiles(Vec<(PathBuf, FileIdentity)>);
 
 /// A file's identity: its device, its inode number, which the system reuses, and the time of its last change.
 type FileIdentity = (u64, u64, i64, i64);
 
-impl Left {
+impl OwnedSocketFiles {
     /// The sockets of those `endpoints` that are paths. Records each file's identity, to recognize a later file at the path.
-    pub(super) fn behind<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Self {
+    pub(super) fn at<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Self {
         let there = |path: &Path| Some((path.to_owned(), identity(path)?));
         Self(endpoints.filter_map(|endpoint| there(endpoint.path()?)).collect())
     }
@@ -219,7 +219,7 @@ mod tests {
         let endpoint = Endpoint::Path(at(path.clone()));
         let socket = Socket::of(listener.into()).unwrap();
         assert!(socket.is_at(&endpoint) && matches!(socket, Socket::Unix(_)));
-        let left = Left::behind([&endpoint].into_iter());
+        let left = OwnedSocketFiles::at([&endpoint].into_iter());
         drop(socket);
         let began = fs::metadata(&path).unwrap().modified().unwrap();
         // the file system's times are coarse
@@ -228,7 +228,7 @@ mod tests {
         }
         left.clear();
         assert!(path.exists(), "it is another one now");
-        Left::behind([&endpoint].into_iter()).clear();
+        OwnedSocketFiles::at([&endpoint].into_iter()).clear();
         assert!(!path.exists());
         fs::write(&path, "important").unwrap();
         assert!(open_path(&at(path.clone())).unwrap_err().to_string().contains("no socket"));

@@ -171,7 +171,7 @@ impl SnapshotWriter {
         seed: [u8; 16],
         file: Option<StateFile>,
     ) -> Self {
-        let keeper = Self {
+        let snapshot_writer = Self {
             gateway,
             telemetry,
             snapshots,
@@ -179,8 +179,8 @@ impl SnapshotWriter {
             file: watch::Sender::new(None),
             handed_over: Mutex::new(false),
         };
-        keeper.follow(file);
-        keeper
+        snapshot_writer.follow(file);
+        snapshot_writer
     }
 
     /// Writes later snapshots to `file`.
@@ -200,8 +200,8 @@ impl SnapshotWriter {
             let every = file.borrow_and_update().as_ref().map(|file| file.every);
             match every {
                 Some(every) => {
-                    let keeper = Arc::clone(&self);
-                    if let Err(error) = spawn_blocking(move || keeper.write()).await {
+                    let snapshot_writer = Arc::clone(&self);
+                    if let Err(error) = spawn_blocking(move || snapshot_writer.write()).await {
                         tracing::error!(%error, "writing the state failed");
                     }
                     tokio::select! {

@@ -13,7 +13,7 @@ mod otlp;
 
 use otlp::Source;
 
-use super::delivery::{BearerToken, Letter, deliver};
+use super::delivery::{BearerToken, DeliveryRequest, deliver};
 use crate::gateway::Gateway;
 use crate::gateway::spans::{EndedSpan, Spans};
 use crate::http::head::ResponseHead;
@@ -126,7 +126,7 @@ impl Exporter {
             let standard =
                 [("user-agent", "tollgate-traces".to_owned()), ("content-type", "application/x-protobuf".to_owned())];
             let fields = standard.into_iter().chain(token.as_ref().map(BearerToken::field)).collect();
-            let letter = Letter { fields, body: otlp::request(&source, spans) };
+            let letter = DeliveryRequest { fields, body: otlp::request(&source, spans) };
             let answered = deliver(&self.gateway, receiver, &letter).await;
             let is_taken = answered.as_ref().is_ok_and(|head| matches!(head.status, 200..=299));
             self.metrics().attempted(is_taken);

@@ -13,7 +13,7 @@ use crate::telemetry::Telemetry;
 /// Hands this process's sockets and state over to a new process.
 pub(super) struct Upgrader {
     pub(super) gate: Arc<AcceptGate>,
-    pub(super) keeper: Arc<SnapshotWriter>,
+    pub(super) snapshot_writer: Arc<SnapshotWriter>,
     pub(super) telemetry: Telemetry,
 }
 
@@ -47,7 +47,7 @@ impl Upgrader {
                 true
             }
             Err(error) => {
-                self.keeper.take_back();
+                self.snapshot_writer.take_back();
                 self.gate.open();
                 self.failed(&error);
                 false
@@ -61,17 +61,17 @@ impl Upgrader {
     }
 
     async fn give_to(&self, successor: Successor) -> Result<Written, UpgradeError> {
-        let keeper = Arc::clone(&self.keeper);
+        let snapshot_writer = Arc::clone(&self.snapshot_writer);
         blocking(move || {
-            keeper.give_up();
+            snapshot_writer.give_up();
             Ok(())
         })
         .await?;
         // from here on connections wait in the system's queue, and no unexpected request arrives: the state has every
         // charge, except later changes by requests in flight
         self.gate.pause().await;
-        let keeper = Arc::clone(&self.keeper);
-        blocking(move || successor.give(|stream| keeper.hand_over(stream))).await
+        let snapshot_writer = Arc::clone(&self.snapshot_writer);
+        blocking(move || successor.give(|stream| snapshot_writer.hand_over(stream))).await
     }
 }
 

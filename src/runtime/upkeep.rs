@@ -28,7 +28,7 @@ pub(super) struct Upkeep {
     gateway: Gateway,
     /// Taken when the work starts.
     reloader: Mutex<Option<Reloader>>,
-    keeper: Arc<SnapshotWriter>,
+    snapshot_writer: Arc<SnapshotWriter>,
     history: Arc<History>,
     senders: Senders,
 }
@@ -37,11 +37,11 @@ impl Upkeep {
     pub(super) fn new(
         gateway: Gateway,
         reloader: Reloader,
-        keeper: Arc<SnapshotWriter>,
+        snapshot_writer: Arc<SnapshotWriter>,
         history: Arc<History>,
         senders: Senders,
     ) -> Self {
-        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history, senders }
+        Self { gateway, reloader: Mutex::new(Some(reloader)), snapshot_writer, history, senders }
     }
 
     /// Samples the meters, from which rates are computed, and logs steps of the wall clock.
@@ -86,12 +86,13 @@ impl Upkeep {
 impl BackgroundService for Upkeep {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let mut tasks = JoinSet::new();
-        let (gateway, history, keeper) = (self.gateway.clone(), Arc::clone(&self.history), Arc::clone(&self.keeper));
+        let (gateway, history, snapshot_writer) =
+            (self.gateway.clone(), Arc::clone(&self.history), Arc::clone(&self.snapshot_writer));
         tasks.spawn(restart_on_panic({
             let gateway = gateway.clone();
             move || Self::sweep(gateway.clone())
         }));
-        tasks.spawn(restart_on_panic(move || Arc::clone(&keeper).run()));
+        tasks.spawn(restart_on_panic(move || Arc::clone(&snapshot_writer).run()));
         self.senders.start(&mut tasks);
         tasks.spawn(restart_on_panic({
             let gateway = gateway.clone();

@@ -15,8 +15,8 @@ mod ledger;
 use journal::Journal;
 use ledger::Ledger;
 
-use super::courier::{Courier, Mail, QueueSettings};
-use super::delivery::{BearerToken, Letter};
+use super::courier::{Courier, DeliveryKind, QueueSettings};
+use super::delivery::{BearerToken, DeliveryRequest};
 use crate::ruleset::{Ruleset, UpstreamId};
 use crate::telemetry::Telemetry;
 use crate::telemetry::deliveries::QueueMetrics;
@@ -61,7 +61,7 @@ impl Events {
     }
 }
 
-impl Mail for Events {
+impl DeliveryKind for Events {
     type Settings = Settings;
 
     const NAME: &'static str = "usage events";
@@ -97,13 +97,13 @@ impl Mail for Events {
         write(courier, settings, true);
     }
 
-    fn letter(settings: &Settings, records: &[Vec<u8>], _now: Nanos) -> Option<Letter> {
+    fn letter(settings: &Settings, records: &[Vec<u8>], _now: Nanos) -> Option<DeliveryRequest> {
         let mut fields = vec![
             ("user-agent", "tollgate-usage".to_owned()),
             ("content-type", "application/cloudevents-batch+json".to_owned()),
         ];
         fields.extend(settings.token.iter().map(BearerToken::field));
-        Some(Letter { fields, body: [b"[".as_slice(), &records.join(&b","[..]), b"]"].concat() })
+        Some(DeliveryRequest { fields, body: [b"[".as_slice(), &records.join(&b","[..]), b"]"].concat() })
     }
 
     /// A wrong token or path is no refusal, so no event is lost to it: an operator has to correct it.

@@ -14,8 +14,8 @@ pub use message::Secrets;
 
 use message::Message;
 
-use super::courier::{Courier, Mail, QueueSettings};
-use super::delivery::Letter;
+use super::courier::{Courier, DeliveryKind, QueueSettings};
+use super::delivery::DeliveryRequest;
 use crate::gateway::crossings::Crossing;
 use crate::ruleset::{Ruleset, UpstreamId};
 use crate::telemetry::Telemetry;
@@ -52,7 +52,7 @@ impl Messages {
     }
 }
 
-impl Mail for Messages {
+impl DeliveryKind for Messages {
     type Settings = Settings;
 
     const NAME: &'static str = "webhook";
@@ -95,7 +95,7 @@ impl Mail for Messages {
         }
     }
 
-    fn letter(settings: &Settings, records: &[Vec<u8>], now: Nanos) -> Option<Letter> {
+    fn letter(settings: &Settings, records: &[Vec<u8>], now: Nanos) -> Option<DeliveryRequest> {
         let message = Message::from_bytes(records.first()?)?;
         let seconds = now.get() / Nanos::SECOND.get();
         let fields = vec![
@@ -105,7 +105,7 @@ impl Mail for Messages {
             ("webhook-signature", settings.secrets.sign(&message, seconds)),
             ("webhook-id", message.id),
         ];
-        Some(Letter { fields, body: message.body.into_bytes() })
+        Some(DeliveryRequest { fields, body: message.body.into_bytes() })
     }
 
     fn is_refusal(status: u16) -> bool {

@@ -32,7 +32,7 @@ mod tables;
 mod wall_clock_tests;
 
 pub use charging::StateElsewhere;
-use charging::is_not_missed;
+use charging::check_state_present;
 use rules::Rules;
 use shard::{FOR_MANY_THREADS, FOR_ONE_THREAD, Shard, Shards};
 use table::Cells;
@@ -269,7 +269,7 @@ impl LocalStore {
         let (table, bound) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
-        is_not_missed(table, cells, charge, watch)?;
+        check_state_present(table, cells, charge, watch)?;
         let before = cells.state(table, bound, charge.key, now);
         let after = change(bound.rule, before, bound.rule.own_offset(table.wall_ahead()));
         cells.put(table, bound, charge.key, after);

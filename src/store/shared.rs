@@ -41,7 +41,7 @@ mod slots;
 pub use breaker::State as BreakerState;
 pub use calls::CallResult;
 pub use lease::LeaseReport;
-pub use limit::{SharedLimit, refuse};
+pub use limit::{SharedLimit, check_shareable};
 pub use settings::{KeySecret, Settings};
 
 use background::at_once;
@@ -51,7 +51,7 @@ use clock::RedisClocks;
 use coalescer::{Heard, RequestCoalescer};
 use eventual::EventualCounters;
 pub(super) use fallback::Tables;
-use fallback::{DegradedCharge, Fallback, share};
+use fallback::{DegradedCharge, Fallback, cost_factor};
 use heartbeat::NodeCount;
 use lease::{Leased, Leases};
 use limit::ChargePart;
@@ -101,7 +101,7 @@ struct SharedNode {
     call_time: AtomicU64,
     breaker: Mutex<Breaker>,
     /// Whether the breaker keeps this node from calling Redis.
-    is_away: AtomicBool,
+    is_redis_unavailable: AtomicBool,
     /// Notified when the breaker closes.
     recovered: Notify,
     fallback: Fallback,
@@ -180,7 +180,7 @@ impl SharedStore {
             counters: EventualCounters::default(),
             call_time: AtomicU64::new(0),
             breaker: Mutex::default(),
-            is_away: AtomicBool::new(false),
+            is_redis_unavailable: AtomicBool::new(false),
             recovered: Notify::new(),
             fallback: Fallback::new(),
             slots: Slots::default(),
@@ -193,7 +193,7 @@ impl SharedStore {
     pub fn report(&self) -> SharedStatus {
         let node = &self.0;
         let breaker = match node.breaker.lock().state() {
-            BreakerState::Closed if node.is_away() => BreakerState::HalfOpen { good: 0 },
+            BreakerState::Closed if node.is_redis_unavailable() => BreakerState::HalfOpen { good: 0 },
             state => state,
         };
         SharedStatus {
@@ -294,8 +294,8 @@ impl std::fmt::Debug for SharedStore {
 }
 
 impl SharedNode {
-    fn is_away(&self) -> bool {
-        self.is_away.load(Ordering::Relaxed)
+    fn is_redis_unavailable(&self) -> bool {
+        self.is_redis_unavailable.load(Ordering::Relaxed)
     }
 
     /// The time at the server that has the key of `part` when it is `now` here.
@@ -310,7 +310,7 @@ impl SharedNode {
         batch: &mut [Charge],
         (now, waited): (Nanos, &mut Nanos),
     ) -> Result<AllCharged, Down> {
-        if self.is_away() || *waited >= self.settings.timeout {
+        if self.is_redis_unavailable() || *waited >= self.settings.timeout {
             return Err(Down);
         }
         // with a floor, each request has to be checked after the charge of the one before, so requests cannot be merged
@@ -359,8 +359,8 @@ impl SharedNode {
 
     /// The factor on each cost: more than 1 only where this node has a share of the limit, while Redis is unavailable.
     fn times(&self, limit: &SharedLimit) -> u64 {
-        match self.is_away() {
-            true => share(limit.sharing.on_store_down, self.nodes.load(Ordering::Relaxed)),
+        match self.is_redis_unavailable() {
+            true => cost_factor(limit.sharing.on_store_down, self.nodes.load(Ordering::Relaxed)),
             false => 1,
         }
     }
@@ -374,7 +374,7 @@ impl SharedNode {
         (now, waited): (Nanos, &mut Nanos),
     ) -> Result<(AllCharged, DecisionSource), Down> {
         let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Divide | OnStoreDown::Local);
-        if self.is_away() && !by_itself {
+        if self.is_redis_unavailable() && !by_itself {
             return Err(Down);
         }
         let (times, there) = (self.times(limit), self.theirs(part, now));
@@ -399,7 +399,7 @@ impl SharedNode {
     fn called(&self, health: Health) {
         let mut breaker = self.breaker.lock();
         if breaker.called(health, self.settings.timeout, self.clock.now()) {
-            self.is_away.store(true, Ordering::Relaxed);
+            self.is_redis_unavailable.store(true, Ordering::Relaxed);
             drop(breaker);
             tracing::warn!("Redis does not answer; limits that nodes share are enforced as their `on_store_down` says");
             // no request waits long enough for the replies that are still to come

@@ -1,8 +1,8 @@
-//! By how many of its bits an address names a client.
+//! The prefix lengths of the networks by which limits count clients.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How many bits of an address name a client.
+/// The number of leading bits of an address that identify a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefixes {
     /// Of an IPv4 address, up to 32.
@@ -12,7 +12,7 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// The address that a client is counted by: that of its network.
+    /// The address by which limits count a client: the address of its network.
     pub fn network(self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V4(v4) => {

@@ -29,8 +29,8 @@ const fn ended(latency: Nanos) -> Completion {
     Completion { latency, measured: true }
 }
 
-/// An upstream that answers in `latency` as long as at most `workers` requests are in it, and in proportion slower
-/// beyond, under callers that take every slot there is. Returns the limit at the end of each minute.
+/// Simulates an upstream that answers in `latency` while at most `workers` requests are in flight, and proportionally
+/// slower beyond, with clients that take every slot. Returns the limit at the end of each minute.
 fn saturate(rule: &AdaptiveConcurrency, workers: u64, latency: Nanos, minutes: u64) -> Vec<f64> {
     let mut state = None;
     let mut in_flight = BinaryHeap::new();
@@ -66,7 +66,7 @@ fn the_limit_settles_a_little_above_what_the_upstream_can_do_and_stays_there() {
 
 #[test]
 fn with_a_target_latency_is_held_near_the_target() {
-    // 100 ms is where twice the workers are busy
+    // latency is 100 ms where twice as many requests as workers are in flight
     let limits = saturate(&rule(4, 1000, Some(ms(100))), 100, ms(50), 2);
     assert!(limits.iter().all(|limit| (210.0..220.0).contains(limit)), "{limits:?}");
 }
@@ -87,10 +87,10 @@ fn one_request_moves_the_limit_by_its_share_of_a_round() {
     // at twice the target: gradient ½, -¼·1/100·(50 - 10)
     let slow = Learned { latency: 20e6, ..state };
     assert_eq!(limit_after(slow, ms(20)), 99.9);
-    // far from the limit it tells nothing
+    // with less than half the limit in flight, the limit does not move
     let idle = Learned { in_flight: 49, ..slow };
     assert_eq!(limit_after(idle, ms(20)), 100.0);
-    // and neither does an error
+    // nor does it move after an error
     let failed = rule.complete(slow, 1, Completion { latency: ms(1), measured: false }, NOW);
     assert_eq!(failed, Some(Learned { in_flight: 49, ..slow }));
 }

@@ -66,7 +66,7 @@ fn a_refund_undoes_the_charge_as_long_as_nothing_came_of_it() {
     assert_eq!(rule.refund(spent, 3, at(100), at(10)), after(&rule, &[(0, 2)]));
     assert_eq!(rule.refund(spent, 2, full_at, at(100)), None);
     assert_eq!(rule.refund(spent, 2, at(55), at(10)), Some(spent));
-    // smooth: one token of 20 comes back as far as 20 have not passed
+    // smooth: a token of 20 ns comes back as far as its 20 ns have not passed yet
     let smooth = after(&rule, &[(0, 5), (100, 1)]).unwrap();
     assert_eq!(rule.headroom(rule.refund(smooth, 1, at(200), at(100)).as_ref(), at(100)).remaining, Some(1));
     assert_eq!(rule.refund(smooth, 1, at(200), at(200)), None);

@@ -1,4 +1,4 @@
-//! A log of charges in the order of their times.
+//! A log of charges, ordered by time.
 
 use std::collections::{VecDeque, vec_deque};
 use std::iter::Peekable;
@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Charges with their times, at most one for each time, and their sum.
 ///
-/// Packed: a word of 64 bits with the time, and, unless the cost is 1, another one with the cost, told apart by its
-/// highest bit. So a charge takes 8 or 16 bytes. Room is kept for up to four times of what is there, or for a few.
+/// Packed: a word of 64 bits with the time, and, unless the cost is 1, a second one with the cost, marked by its highest
+/// bit. So a charge takes 8 or 16 bytes. The capacity is up to four times the charges, or a few words.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Log {
     words: VecDeque<u64>,
@@ -18,10 +18,10 @@ pub struct Log {
 
 /// The bit that makes a word a cost.
 const COST: u64 = 1 << 63;
-/// Room for this many words is not given back.
+/// A capacity of up to this many words is not given back.
 const FEW: usize = 64;
 
-/// What lies at the front of a log, to be dropped.
+/// The charges at the front of a log that are to be dropped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Front {
     words: usize,
@@ -44,7 +44,7 @@ impl Log {
         self.iter_after(Front::default())
     }
 
-    /// The charges behind `front`, oldest first.
+    /// The charges after `front`, oldest first.
     pub fn iter_after(&self, front: Front) -> Charges<'_> {
         Charges { words: self.words.range(front.words.min(self.words.len())..).peekable() }
     }
@@ -55,7 +55,7 @@ impl Log {
         words.find(|word| **word < COST).copied()
     }
 
-    /// The charges at the front whose times are `gone`.
+    /// The charges at the front for whose times `gone` holds.
     pub fn front(&self, gone: impl Fn(u64) -> bool) -> Front {
         let mut front = Front::default();
         for (at, cost) in self.iter() {
@@ -68,7 +68,7 @@ impl Log {
         front
     }
 
-    /// Drops what [`Log::front`] found, and gives memory back where most of it has become free.
+    /// Drops the charges that [`Log::front`] found, and gives memory back where most of it is unused.
     pub fn forget(&mut self, front: Front) {
         self.words.drain(..front.words.min(self.words.len()));
         self.total = self.total.saturating_sub(front.cost);
@@ -94,8 +94,8 @@ impl Log {
         }
     }
 
-    /// Joins the oldest charges, at the time of the youngest of them, as far as the others still sum up to `limit` or
-    /// more. Whoever admits nothing while the sum is `limit` or more sees no difference.
+    /// Joins the oldest charges, at the time of the newest of them, as long as the others still sum up to `limit` or
+    /// more. A rule that admits nothing while the sum is `limit` or more decides the same with the joined charges.
     pub fn fold(&mut self, limit: u64) {
         loop {
             let mut charges = self.iter();
@@ -111,7 +111,7 @@ impl Log {
         }
     }
 
-    /// Takes `cost` off the newest charge whose time is the one `wanted`; none if it is gone.
+    /// Takes `cost` off the newest charge for whose time `wanted` holds; changes nothing if there is none.
     pub fn take_back(&mut self, cost: u64, wanted: impl Fn(u64) -> bool) {
         let Some(position) = self.words.iter().rposition(|word| *word < COST && wanted(*word)) else {
             return;
@@ -119,7 +119,7 @@ impl Log {
         self.change(position, |before| before.saturating_sub(cost));
     }
 
-    /// Gives the charge whose time is at `position` another cost, at most [`Log::MOST`]; it is dropped at 0.
+    /// Changes the cost of the charge whose time is at `position`, to at most [`Log::MOST`]; drops the charge at 0.
     fn change(&mut self, position: usize, new: impl Fn(u64) -> u64) {
         let behind = position.saturating_add(1);
         let cost_word = self.words.get(behind).copied().filter(|word| *word >= COST);
@@ -137,7 +137,7 @@ impl Log {
         }
     }
 
-    /// Whether times come one after the other, each with its cost.
+    /// Whether the words are a valid log: times in ascending order, each with its cost.
     fn is_sound(&self) -> bool {
         let words: usize = self.iter().map(|(_, cost)| words_for(cost)).fold(0, usize::saturating_add);
         let times: Vec<u64> = self.iter().map(|(at, _)| at).collect();
@@ -184,7 +184,7 @@ pub struct Charges<'a> {
 }
 
 impl Iterator for Charges<'_> {
-    /// Time and cost.
+    /// The time and the cost of a charge.
     type Item = (u64, u64);
 
     fn next(&mut self) -> Option<(u64, u64)> {

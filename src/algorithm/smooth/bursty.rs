@@ -1,4 +1,4 @@
-//! The shape of `smooth_bursty` (Guava SmoothBursty): max = max_burst·rate permits are stored, one in the time that
+//! The shape of `smooth_bursty` (Guava SmoothBursty): up to max = max_burst·rate permits are stored, one in the time that
 //! one takes at the rate, and cost nothing. A fresh key has none.
 
 use crate::algorithm::smooth::{RATE, Refund, Shape, Undo, stable};
@@ -13,7 +13,7 @@ pub struct Bursty {
     stable: f64,
 }
 
-/// What `max_burst` is if it is left out.
+/// The default of `max_burst`.
 const MAX_BURST: Nanos = Nanos::SECOND;
 
 impl Shape for Bursty {
@@ -50,8 +50,8 @@ impl Shape for Bursty {
         0
     }
 
-    /// A stored permit and the time of one are the same thing, so all comes back as time. Time that is over has made
-    /// good what it would have stored above the most.
+    /// A stored permit is worth the time of one permit, so everything comes back as time. Without the charge, the time since
+    /// then would have stored permits only up to the most; time beyond that is not refunded.
     fn undo(&self, refund: &Refund) -> Undo {
         let price = refund.cost * self.stable;
         let unforgiven = refund.left + refund.cost.min(self.most) * self.stable;
@@ -59,7 +59,7 @@ impl Shape for Bursty {
         Undo { stored: refund.stored, earlier: earlier as u64 }
     }
 
-    /// A fresh key has nothing stored: forgetting a full one is safe, and not the same.
+    /// A fresh key has no stored permits: evicting a full one can only admit less.
     fn idle(full: Nanos) -> Idle {
         Idle::Safe(full)
     }

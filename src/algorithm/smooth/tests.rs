@@ -26,7 +26,7 @@ fn warming_up(per_second: u64, warm_up: Nanos) -> SmoothWarmingUp {
     build(per_second, Nanos::SECOND, &[("warm_up", Value::Duration(warm_up)), (MAX_WAIT, max_wait)]).unwrap()
 }
 
-/// What `count` requests of `cost` at `now` get.
+/// The decisions on `count` requests of `cost` at `now`.
 fn decisions<S: Shape>(
     rule: &Smooth<S>,
     state: &mut Option<Reserved>,
@@ -60,7 +60,7 @@ fn unused_time_is_saved_for_a_burst_up_to_the_most() {
     let rule = bursty(5, Nanos::ZERO);
     let mut state = None;
     assert_eq!(decisions(&rule, &mut state, 1, 1, us(0)), waits(&[0]));
-    // five saved, and one more that the next caller pays for
+    // five stored permits, and one more that the next caller pays for
     let later = Nanos::from_secs(60);
     assert_eq!(decisions(&rule, &mut state, 6, 1, later), waits(&[0; 6]));
     assert_eq!(decisions(&rule, &mut state, 1, 1, later), [Decision::later(us(200_000))]);
@@ -156,7 +156,7 @@ fn a_refund_gives_nothing_back_that_time_has_made_good() {
     let rule = bursty(5, Nanos::ZERO);
     let (_, state) = rule.decide(None, 1, us(0));
     let full_at = us(200_000);
-    // long full again when the next burst comes: its time is not paid back
+    // the key was full long before the next burst: the time of the charge is not refunded
     let (_, state) = rule.decide(state, 9, Nanos::from_secs(100));
     assert_eq!(rule.refund(state.unwrap(), 1, full_at, Nanos::from_secs(100)), state);
 }

@@ -1,9 +1,10 @@
-//! The shape of `smooth_warming_up` (Guava SmoothWarmingUp): stored permits cost the more the more there are, from
-//! stable each up to the threshold, along a straight line to cold = stable·cold_factor at max.
+//! The shape of `smooth_warming_up` (Guava SmoothWarmingUp): the price of a stored permit depends on their number. It is
+//! stable up to the threshold, and then rises along a straight line to cold = stable·cold_factor at max.
 //!
 //! threshold = 0.5·warm_up/stable; max = threshold + 2·warm_up/(stable + cold), so that going from max to the
-//! threshold takes `warm_up`; slope = (cold − stable)/(max − threshold); cool = warm_up/max. The price of permits is
-//! the area under the line, the parts above and below the threshold truncated apart. A fresh key is cold: stored = max.
+//! threshold takes `warm_up`; slope = (cold − stable)/(max − threshold); cool = warm_up/max. The price of several permits
+//! is the area under the line; the parts above and below the threshold are truncated separately. A fresh key is cold:
+//! stored = max.
 
 use crate::algorithm::smooth::{RATE, Refund, Shape, Undo, micros, stable};
 use crate::algorithm::{Arguments, Idle, InvalidParameter, Kind, Parameter, Policy, Value};
@@ -21,12 +22,12 @@ pub struct WarmingUp {
     cool: f64,
 }
 
-/// What `cold_factor` is if it is left out, and the most it can be.
+/// The default of `cold_factor`, and its largest value.
 const COLD_FACTOR: f64 = 3.0;
 const COLDEST: u64 = 1_000_000;
 
 impl WarmingUp {
-    /// The price of one permit, `permits` above the threshold.
+    /// The price of one permit at `permits` permits above the threshold.
     fn price_at(&self, permits: f64) -> f64 {
         self.stable + permits * self.slope
     }
@@ -72,7 +73,7 @@ impl Shape for WarmingUp {
         self.cool
     }
 
-    /// The more are stored, the colder the key, and the more each costs.
+    /// The more permits are stored, the colder the key is, and the more each permit costs.
     fn stricter(&self, one: f64, other: f64) -> f64 {
         one.max(other)
     }
@@ -87,10 +88,10 @@ impl Shape for WarmingUp {
         (area as u64).saturating_add((self.stable * (taken - cold)) as u64)
     }
 
-    /// All permits come back as stored ones, for which a key is colder if anything. Time comes back at the price that
-    /// they had where nothing was charged since and all of them had been stored; otherwise at the lowest price, less
-    /// the time that may have passed unused without the charge. That began when its reservation did, and so, if it
-    /// was made at the highest price, before it by that much.
+    /// All permits come back as stored ones, which makes the key colder if anything. For the last charge, if all its
+    /// permits had been stored, time comes back at the price that they had; otherwise at the lowest price, less the time
+    /// that may have passed unused without the charge. That time began with the charge's reservation, which at the highest
+    /// price began earlier by the surcharge.
     fn undo(&self, refund: &Refund) -> Undo {
         let stored = self.most.min(refund.stored + refund.cost);
         let lowest = refund.cost * self.stable;
@@ -104,7 +105,7 @@ impl Shape for WarmingUp {
         Undo { stored, earlier }
     }
 
-    /// A key that has cooled down is as a fresh one.
+    /// A key that has cooled down is the same as a fresh one.
     fn idle(full: Nanos) -> Idle {
         Idle::Fresh(full)
     }

@@ -19,7 +19,7 @@ const GUARDS: [&str; 4] = [
 ];
 
 /// Whether a file is a configuration of Envoy.
-pub(super) fn is_written_so(top: &Section<'_>) -> bool {
+pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
     top.has("static_resources")
 }
 

@@ -12,8 +12,11 @@ const EXPECTED: &str = "a mapping with `domain` and `descriptors` (envoyproxy/ra
 /// A check whether a file belongs to a proxy, and the reader for it.
 type Proxy = (fn(&Section<'_>) -> bool, fn(&Field<'_>, &mut Names) -> Option<front::Front>);
 
-const PROXIES: [Proxy; 3] =
-    [(envoy::is_written_so, envoy::read), (kong::is_written_so, kong::read), (traefik::is_written_so, traefik::read)];
+const PROXIES: [Proxy; 3] = [
+    (envoy::is_of_this_format, envoy::read),
+    (kong::is_of_this_format, kong::read),
+    (traefik::is_of_this_format, traefik::read),
+];
 
 pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<Content> {
     // in these files `${NAME}` is plain text
@@ -27,7 +30,7 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
     let Some(section) = top.mapping_if() else {
         return top.fail(top.error("is no configuration that can be read here").expected(EXPECTED));
     };
-    if let Some((_, read)) = PROXIES.iter().find(|(is_written_so, _)| is_written_so(&section)) {
+    if let Some((_, read)) = PROXIES.iter().find(|(is_of_this_format, _)| is_of_this_format(&section)) {
         return read(&top, names).map(Content::Front);
     }
     if section.has("domain") || section.has("descriptors") {

@@ -18,7 +18,7 @@ mod conditions;
 mod limits;
 mod syntax;
 
-pub(super) use self::syntax::is_written_so;
+pub(super) use self::syntax::is_of_this_format;
 
 /// Lines that need no note: tollgate does the same anyway, or differs only in ways that requests do not show.
 const UNNEEDED: [&str; 24] = [

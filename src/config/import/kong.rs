@@ -24,7 +24,7 @@ const GUARDS: [&str; 10] = [
 const WINDOWS: [(&str, &str); 4] = [("second", "1s"), ("minute", "1m"), ("hour", "1h"), ("day", "1d")];
 
 /// Whether a file is a configuration of Kong.
-pub(super) fn is_written_so(top: &Section<'_>) -> bool {
+pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
     top.has("_format_version")
 }
 

@@ -80,7 +80,7 @@ struct Reader<'d, 'f> {
 }
 
 /// Whether a text is a configuration of nginx.
-pub(super) fn is_written_so(text: &str) -> bool {
+pub(super) fn is_of_this_format(text: &str) -> bool {
     const BLOCKS: [&str; 5] = ["http", "server", "upstream", "events", "limit_req_zone"];
     let words = text
         .lines()

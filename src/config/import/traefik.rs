@@ -17,7 +17,7 @@ mod rule;
 const GUARDS: [&str; 4] = ["basicAuth", "digestAuth", "forwardAuth", "plugin"];
 
 /// Whether a file is a configuration of Traefik.
-pub(super) fn is_written_so(top: &Section<'_>) -> bool {
+pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
     let http = top.get("http").and_then(|http| http.mapping_if());
     http.is_some_and(|http| ["routers", "services", "middlewares"].iter().any(|name| http.has(name)))
 }

@@ -96,12 +96,12 @@ struct Lookup {
     terms: LookupTerms,
     hashes: Hashes,
     cache: Cache<KeyedHash, Cached>,
-    flights: Mutex<HashMap<KeyedHash, Flight>>,
+    pending: Mutex<HashMap<KeyedHash, PendingCall>>,
     interner: Mutex<Interner>,
     groups: ArcSwap<GroupTable>,
     observer: OnceLock<Observer>,
     /// The end of the pause in calls after a failed one.
-    rest_until: AtomicU64,
+    backoff_until: AtomicU64,
     is_away: AtomicBool,
 }
 
@@ -116,9 +116,9 @@ struct Cached {
 
 /// A call that is in progress.
 #[derive(Clone)]
-struct Flight {
+struct PendingCall {
     began: Nanos,
-    landed: watch::Receiver<Option<LookupResult>>,
+    result: watch::Receiver<Option<LookupResult>>,
 }
 
 /// How long a call may take after its requests stop waiting: a slow answer then serves the next request.
@@ -145,11 +145,11 @@ impl LookupDirectory {
             terms,
             hashes: Hashes::new(seed),
             cache: Cache::new(terms.max_cached),
-            flights: Mutex::default(),
+            pending: Mutex::default(),
             interner: Mutex::new(Interner::new(reader)),
             groups: ArcSwap::new(groups),
             observer: OnceLock::new(),
-            rest_until: AtomicU64::new(0),
+            backoff_until: AtomicU64::new(0),
             is_away: AtomicBool::new(false),
         }))
     }
@@ -202,11 +202,11 @@ impl fmt::Debug for LookupDirectory {
     }
 }
 
-impl Flight {
+impl PendingCall {
     async fn wait(mut self, patience: Nanos, now: Nanos) -> LookupResult {
         let left = patience.saturating_sub(now.saturating_sub(self.began));
-        match timeout(left.to_duration(), self.landed.wait_for(Option::is_some)).await {
-            Ok(Ok(landed)) => landed.clone().unwrap_or(Err(Unavailable)),
+        match timeout(left.to_duration(), self.result.wait_for(Option::is_some)).await {
+            Ok(Ok(result)) => result.clone().unwrap_or(Err(Unavailable)),
             Ok(Err(_)) | Err(_) => Err(Unavailable),
         }
     }
@@ -222,18 +222,18 @@ impl Lookup {
         credential: &[u8],
         clock: &Arc<dyn Clock>,
         now: Nanos,
-    ) -> Option<Flight> {
-        let mut flights = self.flights.lock();
-        if let Some(flight) = flights.get(&hash) {
+    ) -> Option<PendingCall> {
+        let mut pending = self.pending.lock();
+        if let Some(flight) = pending.get(&hash) {
             return Some(flight.clone());
         }
-        if flights.len() >= MOST_FLIGHTS || now.get() < self.rest_until.load(Ordering::Relaxed) {
+        if pending.len() >= MOST_FLIGHTS || now.get() < self.backoff_until.load(Ordering::Relaxed) {
             return None;
         }
-        let (land, landed) = watch::channel(None);
-        let flight = Flight { began: now, landed };
-        flights.insert(hash, flight.clone());
-        drop(flights);
+        let (land, result) = watch::channel(None);
+        let flight = PendingCall { began: now, result };
+        pending.insert(hash, flight.clone());
+        drop(pending);
         let place = CallPermit { shared: Arc::clone(self), hash };
         let (credential, clock) = (credential.to_vec(), Arc::clone(clock));
         tokio::spawn(async move {
@@ -261,14 +261,14 @@ impl Lookup {
                 }
             },
             Ok(Err(error)) => {
-                self.went_away(&error, now);
+                self.mark_unavailable(&error, now);
                 (CallResult::Failed, Err(Unavailable))
             }
             Err(_) => {
                 if let Server::Redis { pool, .. } = &self.server {
                     pool.give_up();
                 }
-                self.went_away("no answer in time", now);
+                self.mark_unavailable("no answer in time", now);
                 (CallResult::TimedOut, Err(Unavailable))
             }
         };
@@ -322,8 +322,8 @@ impl Lookup {
         self.cache.insert(hash, Cached { answer, good_until: now.saturating_add(time) });
     }
 
-    fn went_away(&self, error: &str, now: Nanos) {
-        self.rest_until.store(now.saturating_add(REST).get(), Ordering::Relaxed);
+    fn mark_unavailable(&self, error: &str, now: Nanos) {
+        self.backoff_until.store(now.saturating_add(REST).get(), Ordering::Relaxed);
         if !self.is_away.swap(true, Ordering::Relaxed) {
             let server = self.name();
             tracing::warn!(error, "{server} does not answer about customers; those asked for before stay known");
@@ -339,7 +339,7 @@ struct CallPermit {
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
-        self.shared.flights.lock().remove(&self.hash);
+        self.shared.pending.lock().remove(&self.hash);
     }
 }
 

@@ -38,7 +38,7 @@ mod watermark;
 mod writer;
 
 pub use parameters::NamedStatement;
-use session::{Copied, Session, Wanted};
+use session::{Copied, ReadRequests, Session};
 use snapshot::{Kept, Snapshot};
 pub use url::DatabaseUrl;
 pub use writer::WriteStatements;
@@ -82,7 +82,7 @@ pub struct PostgresTerms {
 /// The directory of the customers in a database.
 pub struct PostgresDirectory {
     rows: Arc<KnownRows>,
-    wanted: Arc<Wanted>,
+    wanted: Arc<ReadRequests>,
     refresher: Arc<Refresher>,
     writer: Writer,
 }
@@ -120,7 +120,7 @@ impl PostgresDirectory {
             told: Mutex::default(),
         });
         let restored = rows.restore();
-        let wanted = Arc::<Wanted>::default();
+        let wanted = Arc::<ReadRequests>::default();
         let hint = Arc::clone(&wanted.hint);
         let source =
             Database { terms, rows: Arc::clone(&rows), wanted: Arc::clone(&wanted), session: AsyncMutex::default() };
@@ -292,7 +292,7 @@ fn described(fault: &Fault) -> String {
 struct Database {
     terms: Arc<PostgresTerms>,
     rows: Arc<KnownRows>,
-    wanted: Arc<Wanted>,
+    wanted: Arc<ReadRequests>,
     session: AsyncMutex<Option<Session>>,
 }
 

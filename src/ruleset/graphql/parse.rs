@@ -1,12 +1,12 @@
-//! The part of GraphQL's syntax that costs go by: operations, fragments, fields and their arguments.
+//! The part of GraphQL's syntax on which costs depend: operations, fragments, fields and their arguments.
 
 /// The deepest nesting of braces, brackets and parentheses.
 const DEEPEST: usize = 64;
 
-/// What a request may execute.
+/// A document that a request may execute.
 pub(super) struct Document<'t> {
     pub(super) operations: Vec<Selections<'t>>,
-    /// With their names.
+    /// The fragments with their names.
     pub(super) fragments: Vec<(&'t str, Selections<'t>)>,
 }
 
@@ -14,7 +14,7 @@ pub(super) type Selections<'t> = Vec<Selection<'t>>;
 
 pub(super) enum Selection<'t> {
     Field {
-        /// With their values, where those are whole numbers that are not negative.
+        /// The arguments with their values, where the values are whole numbers that are not negative.
         arguments: Vec<(&'t str, Option<u64>)>,
         selections: Selections<'t>,
     },
@@ -39,7 +39,7 @@ struct Parser<'t> {
 }
 
 impl<'t> Document<'t> {
-    /// Reads a whole document of operations and fragments; `None` where it is none.
+    /// Parses a whole document of operations and fragments; `None` where the text is none.
     pub(super) fn parse(text: &'t str) -> Option<Self> {
         let mut parser = Parser { rest: text.strip_prefix('\u{feff}').unwrap_or(text), next: None, depth: 0 };
         parser.advance()?;
@@ -84,7 +84,7 @@ impl<'t> Parser<'t> {
         self.next == Some(Token::Punctuator(punctuator))
     }
 
-    /// Passes over this punctuator, if it comes.
+    /// Skips this punctuator if it is next, and tells whether it was.
     fn takes(&mut self, punctuator: u8) -> Option<bool> {
         let is = self.is(punctuator);
         if is {
@@ -107,7 +107,7 @@ impl<'t> Parser<'t> {
         self.name().filter(|name| *name == word).map(|_| ())
     }
 
-    /// What `inner` reads, one level deeper.
+    /// Calls `inner` one level deeper.
     fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         self.depth = self.depth.checked_add(1).filter(|depth| *depth <= DEEPEST)?;
         let read = inner(self)?;
@@ -115,7 +115,7 @@ impl<'t> Parser<'t> {
         Some(read)
     }
 
-    /// `{ ... }`, with something in it.
+    /// Parses `{ ... }`, which must not be empty.
     fn selections(&mut self) -> Option<Selections<'t>> {
         self.nested(|parser| {
             parser.expect(b'{')?;
@@ -151,7 +151,7 @@ impl<'t> Parser<'t> {
 
     fn field(&mut self) -> Option<Selection<'t>> {
         self.name()?;
-        // the name was an alias
+        // the name before the colon was an alias
         if self.takes(b':')? {
             self.name()?;
         }
@@ -161,7 +161,7 @@ impl<'t> Parser<'t> {
         Some(Selection::Field { arguments, selections })
     }
 
-    /// `(name: value ...)`, if there are any.
+    /// Parses `(name: value ...)`, if present.
     fn arguments(&mut self) -> Option<Vec<(&'t str, Option<u64>)>> {
         let mut arguments = Vec::new();
         if self.takes(b'(')? {
@@ -185,7 +185,7 @@ impl<'t> Parser<'t> {
         Some(())
     }
 
-    /// `($name: [Type!]! = value ...)`, if there are any.
+    /// Parses `($name: [Type!]! = value ...)`, if present.
     fn variables(&mut self) -> Option<()> {
         if !self.takes(b'(')? {
             return Some(());
@@ -216,7 +216,7 @@ impl<'t> Parser<'t> {
         self.takes(b'!').map(|_| ())
     }
 
-    /// A value, if it is right: the number that it is, where it is one.
+    /// Parses a value: `None` where it is invalid, else its number, if it is a whole number that is not negative.
     fn value(&mut self) -> Option<Option<u64>> {
         let token = self.next?;
         self.advance()?;
@@ -244,7 +244,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// The next token of `text`, none at its end, and what is behind it. `None` where no token begins.
+/// The next token of `text` (none at its end) and the rest after it; `None` where no token begins.
 fn token(text: &str) -> Option<(Option<Token<'_>>, &str)> {
     let mut text = text.trim_start_matches([' ', '\t', '\n', '\r', ',']);
     while let Some(comment) = text.strip_prefix('#') {
@@ -287,7 +287,7 @@ fn number(text: &str) -> Option<(Token<'_>, &str)> {
         rest = exponent.get(Some(digits(exponent)).filter(|count| *count > 0)?..)?;
         is_float = true;
     }
-    // nothing of a name or another number may follow at once
+    // a name or another number must not follow without a separator
     if rest.starts_with(|c: char| c == '.' || c == '_' || c.is_ascii_alphanumeric()) {
         return None;
     }
@@ -295,7 +295,7 @@ fn number(text: &str) -> Option<(Token<'_>, &str)> {
     Some((if is_float { Token::Float } else { Token::Int(written) }, rest))
 }
 
-/// What is behind the string, perhaps a block, that `text` begins with.
+/// The rest after the string, perhaps a block string, that `text` begins with.
 fn behind_text(text: &str) -> Option<&str> {
     if let Some(mut block) = text.strip_prefix("\"\"\"") {
         loop {

@@ -1,4 +1,4 @@
-//! How a key becomes a number that tells nothing about it.
+//! Hashes of keys: a key becomes a number that does not reveal its parts.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -11,11 +11,11 @@ use super::{Facts, Key, KeyFault, KeyPart, Resolved, Value, ValueFault, value};
 use crate::ruleset::LimitId;
 use crate::units::LimitKey;
 
-/// Makes [`LimitKey`]s, which tell nothing about what they are made of and at which nobody outside can aim.
+/// Makes [`LimitKey`]s, which do not reveal their parts; no client can choose values to hit another key.
 ///
-/// Keys of this node, and those that nodes divide among themselves, are a fast hash under a seed that nobody else knows.
-/// Keys that nodes share in Redis must be the same for
-/// all of them, so they are a cryptographic hash (SHA-256, cut to 128 bits), under a secret where the nodes have one.
+/// Keys of this node, and keys that nodes divide among themselves, are a fast hash under a secret seed.
+/// Keys that nodes share in Redis must be the same for all of them, so they are a cryptographic hash (SHA-256, cut to
+/// 128 bits), under a secret where the nodes have one.
 #[derive(Clone)]
 pub struct KeyHasher {
     own: SipHasher13,
@@ -24,66 +24,66 @@ pub struct KeyHasher {
     shared: digest::Context,
 }
 
-/// A [`KeyHasher`] that knows the limits of a ruleset, whose names are hashed already.
+/// A [`KeyHasher`] for the limits of a ruleset, whose names it has hashed in advance.
 #[derive(Clone)]
 pub struct LimitHashers {
     hasher: KeyHasher,
-    /// What this node's keys begin with, by the limit's position.
+    /// The hashes of this node's keys after the limit's name, by the limit's position.
     begun: Vec<SipHasher13>,
 }
 
-/// The name of a bucket that nodes share.
+/// The key of a bucket that nodes share, and its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedKey {
-    /// The bucket.
+    /// The bucket's key.
     pub key: LimitKey,
-    /// The same for all buckets of a customer; otherwise the bucket's own.
+    /// The hash of the customer, the same for all its buckets; the bucket's own key where the key has no customer.
     pub tag: LimitKey,
 }
 
 impl fmt::Debug for KeyHasher {
-    /// The seed is a secret.
+    /// Shows no seed: it is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHasher")
     }
 }
 
 impl fmt::Debug for LimitHashers {
-    /// So is what follows from it.
+    /// Shows no hash: it depends on the secret seed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LimitHashers")
     }
 }
 
 impl KeyHasher {
-    /// A hasher with this seed for keys of this node, and without a secret for those that nodes share.
+    /// A hasher with this seed for keys of this node, and without a secret for keys that nodes share.
     pub fn new(seed: &[u8; 16]) -> Self {
         Self { own: SipHasher13::new_with_key(seed), divided: false, shared: digest::Context::new(&digest::SHA256) }
     }
 
-    /// With all keys of a customer in one hash partition, for nodes that have the same seed and divide keys among themselves.
+    /// Puts all keys of a customer in one hash partition, for nodes with the same seed that divide keys among themselves.
     pub fn divided(self) -> Self {
         Self { divided: true, ..self }
     }
 
-    /// With this secret for keys that nodes share.
+    /// Sets the secret for keys that nodes share.
     pub fn with_secret(mut self, secret: &[u8]) -> Self {
         write(&mut self.shared, TAG_SECRET, secret);
         self
     }
 
-    /// The same hashes in every process, for what nodes and restarts have to agree on. Nothing that matters may hang on
-    /// it: everybody can find keys for it.
+    /// A hasher with a public seed, the same in every process, for choices on which nodes and restarts have to agree. No
+    /// protection may depend on it: everybody can find keys for a given hash.
     pub fn stable() -> Self {
         Self::new(&[0; 16])
     }
 
-    /// With the limits of these names, in their order.
+    /// Adds the limits of these names, in their order.
     pub fn of_limits<'n>(self, names: impl IntoIterator<Item = &'n str>) -> LimitHashers {
         LimitHashers { begun: names.into_iter().map(|name| self.begun(name)).collect(), hasher: self }
     }
 
-    /// The key of a request under the limit `limit`, or the part because of which it has none.
+    /// The key of a request under the limit `limit`. Errors: a part for which the request has no value.
     ///
     /// Injective up to the hash (128 bits): every part is preceded by its length, the limit's name comes first.
     pub fn key<'k>(
@@ -96,7 +96,7 @@ impl KeyHasher {
         self.own_by(self.begun(limit), key, |part| value(part, facts, resolved))
     }
 
-    /// What this node's keys of a limit begin with.
+    /// The hash of this node's keys after the limit's name.
     pub(super) fn begun(&self, limit: &str) -> SipHasher13 {
         begun(self.own, limit)
     }
@@ -118,7 +118,7 @@ impl KeyHasher {
         Ok(hashed)
     }
 
-    /// The bucket that requests share which have no key under `limit` for this reason.
+    /// The key of the bucket shared by all requests that have no key under `limit` because of `fault`.
     pub fn shared_key(&self, limit: &str, fault: KeyFault<'_>) -> LimitKey {
         hash_missing(self.own, limit, fault)
     }
@@ -156,7 +156,7 @@ impl KeyHasher {
         SharedKey { key, tag: key }
     }
 
-    /// A hash of one part, for balancing.
+    /// The hash of one part, for load balancing.
     pub fn part(&self, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> Result<LimitKey, ValueFault> {
         let mut hash = self.own;
         write_value(&mut hash, Some(value(part, facts, resolved)?));
@@ -165,7 +165,7 @@ impl KeyHasher {
 }
 
 impl LimitHashers {
-    /// The hasher, which knows no limits.
+    /// The hasher without limits.
     pub const fn hasher(&self) -> &KeyHasher {
         &self.hasher
     }
@@ -191,7 +191,7 @@ impl LimitHashers {
     }
 }
 
-/// What the keys of a limit begin with.
+/// The hash of keys after the limit's name.
 fn begun<M: Mixer>(mut hash: M, limit: &str) -> M {
     write(&mut hash, TAG_LIMIT, limit.as_bytes());
     hash
@@ -223,14 +223,14 @@ const TAG_ADDRESS: u8 = 3;
 const TAG_SECRET: u8 = 4;
 const TAG_UNREADABLE: u8 = 5;
 
-/// A hash on its way.
+/// A hash in progress.
 trait Mixer {
     fn mix(&mut self, bytes: &[u8]);
     fn end(self) -> LimitKey;
 }
 
 impl Mixer for SipHasher13 {
-    /// As few bytes as tags, lengths and addresses are make the same hash sooner as a number.
+    /// Few bytes (a tag, a length, an IPv4 address) give the same hash faster if written as one number.
     #[inline]
     fn mix(&mut self, bytes: &[u8]) {
         match *bytes {

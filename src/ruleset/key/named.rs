@@ -1,4 +1,4 @@
-//! Keys that are made of values somebody names, without a request.
+//! Keys made of named values, without a request: for operators and for descriptors.
 
 use super::hash::{KeyHasher, LimitHashers, SharedKey};
 use super::{Key, KeyFault, KeyPart, Value, ValueFault};
@@ -12,8 +12,8 @@ pub type Entries<'e> = [(&'e str, &'e str)];
 pub type Values<'v> = [(KeyPart, Value<'v>)];
 
 impl KeyPart {
-    /// Whether somebody means this part by `name`: as it is described (`header x-user`), or as the configuration writes
-    /// it without its braces (`header: x-user`, `header:x-user`). The names of header fields have no case.
+    /// Whether `name` names this part: as [`KeyPart::describe`] shows it (`header x-user`), or as the configuration writes
+    /// it without its braces (`header: x-user`, `header:x-user`). Names of header fields are case-insensitive.
     pub fn is_called(&self, name: &str) -> bool {
         let (kind, of) = match name.split_once([':', ' ']) {
             Some((kind, of)) => (kind, of.trim_start()),
@@ -34,7 +34,7 @@ impl KeyPart {
 }
 
 impl KeyHasher {
-    /// The key of requests under the limit `limit` that have these values; or the part that is not named.
+    /// The key under the limit `limit` of requests with these values. Errors: a part that has no value here.
     pub fn key_of_values<'k>(&self, limit: &str, key: &'k Key, values: &Values<'_>) -> Result<LimitKey, KeyFault<'k>> {
         self.own_by(self.begun(limit), key, |part| value(part, values))
     }
@@ -51,7 +51,7 @@ impl KeyHasher {
 }
 
 impl LimitHashers {
-    /// The key of a descriptor under the limit at this position; or the part that is none of its entries.
+    /// The key of a descriptor under the limit at this position. Errors: a part that is not among its entries.
     pub fn key_of_entries<'k>(
         &self,
         limit: LimitId,
@@ -74,7 +74,7 @@ impl KeyHasher {
     }
 }
 
-/// What a descriptor has for `part`.
+/// The value of a descriptor for `part`.
 pub fn entry<'e>(part: &KeyPart, entries: &Entries<'e>) -> Result<Value<'e>, ValueFault> {
     let KeyPart::Descriptor(name) = part else { return Err(ValueFault::Missing) };
     let found = entries.iter().find(|(key, _)| key == name);

@@ -1,4 +1,4 @@
-//! What a request has for the parts of a key.
+//! The values of a request for the parts of a key.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use crate::fields::Fields;
 use crate::ruleset::path::named_segment;
 use crate::ruleset::request_field::FieldValue;
 
-/// What a request has for a part of a key.
+/// The value of a request for a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value<'f> {
     /// An address, or a network.
@@ -20,15 +20,15 @@ pub enum Value<'f> {
 /// Why a request has no value for a part of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueFault {
-    /// It lacks that part.
+    /// The request lacks the part.
     Missing,
-    /// It has several values, and the part does not say which one is taken.
+    /// The request has several values, and the part does not say which one counts.
     Repeated,
-    /// It has something there that nothing can be counted by.
+    /// The value cannot be part of a key.
     Unreadable,
 }
 
-/// What a request is counted by under `part`.
+/// The value of a request for `part`.
 pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> Result<Value<'f>, ValueFault> {
     let of_client = || facts.client.map(Value::Address).ok_or(ValueFault::Missing);
     let text = match part {
@@ -71,7 +71,7 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
     text.map(|text| Value::Bytes(Cow::Borrowed(text.as_bytes()))).ok_or(ValueFault::Missing)
 }
 
-/// The one value that counts.
+/// The value that counts among several.
 fn one<'f>(mut values: impl Iterator<Item = Cow<'f, [u8]>>, repeated: Repeated) -> Result<Value<'f>, ValueFault> {
     let first = values.next().ok_or(ValueFault::Missing)?;
     let value = match (repeated, values.next()) {

@@ -1,24 +1,24 @@
-//! Path patterns by their segments, so that the search for a route takes as many steps as its path has segments, whatever
-//! the number of routes.
+//! A tree of path patterns by segment, so that the number of steps to find a route depends on the segments of the path, not
+//! on the number of routes.
 
 use hashbrown::HashMap;
 
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::path::{PathPattern, Segment};
 
-/// One segment of the patterns that begin alike.
+/// The patterns that share their first segments, by the next segment.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     literals: HashMap<String, Self>,
     any: Option<Box<Self>>,
     /// Routes whose patterns end here.
     exact: Vec<RouteId>,
-    /// Routes whose patterns go on with `**`.
+    /// Routes whose patterns continue with `**`.
     rest: Vec<RouteId>,
 }
 
 impl Node {
-    /// Adds a route. Of routes with one pattern the first that is added is found first.
+    /// Adds a route. Of routes with the same pattern, the one that was added first is found first.
     pub(super) fn add(&mut self, id: RouteId, pattern: &PathPattern) {
         let mut node = self;
         for segment in pattern.segments() {
@@ -36,7 +36,7 @@ impl Node {
         self.find_behind(Some(path.strip_prefix('/').unwrap_or(path)), is_wanted)
     }
 
-    /// The same for the segments that are left of a path; `None` behind the last one.
+    /// The same for the rest of a path; `None` after the last segment.
     fn find_behind(&self, left: Option<&str>, is_wanted: &impl Fn(RouteId) -> bool) -> Option<RouteId> {
         if let Some(left) = left {
             let (segment, behind) = match left.split_once('/') {

@@ -164,7 +164,7 @@ impl LocalStore {
         let (table, rule) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
-        is_not_missed(table, cells, charge, || watch(0)).map_err(Stop::Missing)?;
+        check_state_present(table, cells, charge, || watch(0)).map_err(Stop::Missing)?;
         cells.charge(table, rule, charge, now, charged).map_err(|Full| Stop::Full(0))?;
         if let Some(slot) = charge.slot
             && charged.last().is_some_and(|charged| charged.decision.is_admitted())
@@ -190,7 +190,7 @@ impl LocalStore {
         let mut decided: SmallVec<[_; 2]> = SmallVec::with_capacity(batch.len());
         for (position, (charge, &(table, bound))) in batch.iter().zip(&bound).enumerate() {
             let cells = locked.cells(charge.key, table.position);
-            is_not_missed(table, cells, charge, || watch(position)).map_err(Stop::Missing)?;
+            check_state_present(table, cells, charge, || watch(position)).map_err(Stop::Missing)?;
             cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
             let before = cells.state(table, bound, charge.key, now);
             decided.push(bound.rule.decide(before, charge.cost, table.own_time(bound.rule, now)));
@@ -238,7 +238,7 @@ impl LocalStore {
 }
 
 /// Returns the error of `watch` if the state of a charge is not here, or perhaps only a part of it.
-pub(super) fn is_not_missed<E>(
+pub(super) fn check_state_present<E>(
     table: &LimitTable,
     cells: &Cells,
     charge: &Charge,

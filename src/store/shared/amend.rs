@@ -34,7 +34,7 @@ impl SharedStore {
     pub(in crate::store) async fn ask(&self, limit: &SharedLimit, charge: &Charge) -> Option<AllCharged> {
         let part = limit.part(charge)?;
         let node = &self.0;
-        if node.is_away() || limit.is_eventual() {
+        if node.is_redis_unavailable() || limit.is_eventual() {
             return None;
         }
         let outcome = node.call_charge(CHARGE, std::slice::from_ref(&part), 0).await.ok()?;
@@ -50,7 +50,7 @@ impl SharedStore {
     ) -> Result<(), Unamended> {
         let Some(part) = limit.part(charge) else { return Err(Unamended::Away) };
         let node = &self.0;
-        if node.is_away() {
+        if node.is_redis_unavailable() {
             return Err(Unamended::Away);
         }
         if !node.settle(std::slice::from_ref(&part)).await {

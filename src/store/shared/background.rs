@@ -28,7 +28,7 @@ pub(super) async fn at_once<T: Send + 'static>(
 
 impl SharedNode {
     /// Runs `task` in the background.
-    pub(super) fn later(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = Handle::try_current() else { return };
         self.pending.fetch_add(1, Ordering::Relaxed);
         let pending = Pending(Arc::clone(self));

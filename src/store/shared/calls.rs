@@ -214,7 +214,7 @@ impl SharedNode {
             let forgotten = known.as_ref().map_or(0, |known| known.used(part, answer.now));
             if forgotten > 0 {
                 let (node, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
-                self.later(async move {
+                self.spawn_background(async move {
                     // a failed repair loses nothing more: Redis had already lost these tokens
                     drop(node.call_change(("debit", Call::Debit), &[(forgotten, CallArgument::Nothing)]).await);
                 });

@@ -19,11 +19,11 @@ impl SharedStore {
         let now = node.clock.now();
         let theirs = node.theirs(&part, now);
         let full_at = match charge.taken {
-            Taken::Fallback { key, times, made_good: made_good @ [alone, _] } => {
+            Taken::Fallback { key, times, refill_times: refill_times @ [alone, _] } => {
                 let cost = charge.cost.saturating_mul(times);
                 tables.store.refund(tables.binding, &[(Charge { key, cost, ..charge.clone() }, full_at)], now);
                 let is_noted = alone > Nanos::ZERO;
-                if !is_noted || node.fallback.take_back(&part, charge.cost, made_good, theirs) {
+                if !is_noted || node.fallback.take_back(&part, charge.cost, refill_times, theirs) {
                     return;
                 }
                 // Redis does not count the charge as refilled before it was reconciled
@@ -65,13 +65,13 @@ impl SharedStore {
         if limit.is_leased() && node.leases.take_more(part.key, part.cost, now) {
             return;
         }
-        if node.is_away() {
+        if node.is_redis_unavailable() {
             let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(&part, theirs));
             let degraded = DegradedCharge { charge: &mut charge.clone(), part: &part, on_down, used, there: theirs };
             node.fallback.debit(tables, &degraded, node.nodes.load(Ordering::Relaxed), now);
             return;
         }
-        self.0.later(async move {
+        self.0.spawn_background(async move {
             // this debit is tried once: if it fails, the limit loses the tokens
             drop(node.call_change(("debit", Call::Debit), &[(part, CallArgument::Nothing)]).await);
         });
@@ -88,14 +88,14 @@ impl SharedStore {
 impl SharedNode {
     /// Refunds charges in Redis. Each comes with the time at which its key was going to be full, on Redis's clock.
     pub(super) fn refund_later(self: &Arc<Self>, back: Vec<(ChargePart, Nanos)>) {
-        if back.is_empty() || self.is_away() {
+        if back.is_empty() || self.is_redis_unavailable() {
             return;
         }
         // update the memory first: a read repair of a charge sent meanwhile would debit the refunded tokens again
         let now = self.clock.now();
         back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, self.theirs(part, now)));
         let node = Arc::clone(self);
-        self.later(async move {
+        self.spawn_background(async move {
             let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, CallArgument::FullAt(full_at))).collect();
             // if the refund fails, the tokens are missing until time refills them
             drop(node.call_change(("refund", Call::Refund), &back).await);

@@ -152,7 +152,7 @@ impl SharedNode {
     pub(super) async fn keep_syncing(self: &Arc<Self>) {
         loop {
             sleep(self.settings.sync_every.to_duration()).await;
-            if !self.is_away() {
+            if !self.is_redis_unavailable() {
                 self.sync_all().await;
             }
         }

@@ -21,7 +21,7 @@ use crate::units::{Cost, LimitKey, Nanos};
 mod ledger;
 
 pub(super) use ledger::Due;
-use ledger::{MadeGood, OutageLedger};
+use ledger::{OutageLedger, RefillTimes};
 
 /// The decisions of this node while Redis is unavailable.
 pub(super) struct Fallback {
@@ -30,12 +30,12 @@ pub(super) struct Fallback {
     /// The number of ledgers created so far.
     generations: AtomicU64,
     /// Locked while a key is reconciled, so that its tokens are reconciled once.
-    handing: Box<[Turn]>,
+    reconciling: Box<[ReconcileLock]>,
 }
 
 /// The lock of a group of keys, which are reconciled one after the other.
-type Turn = tokio::sync::Mutex<()>;
-const TURNS: usize = 1_024;
+type ReconcileLock = tokio::sync::Mutex<()>;
+const RECONCILE_LOCKS: usize = 1_024;
 
 /// One limit's part of a request that this node decides without Redis.
 pub(super) struct DegradedCharge<'a> {
@@ -59,12 +59,12 @@ pub(in crate::store) struct Tables<'a> {
 const MOST_OWED: usize = 100_000;
 
 /// A request that uses the bucket of a key: it counts in the ledger until it has noted its charge and drops this.
-struct Noted<'a> {
+struct LedgerUse<'a> {
     fallback: &'a Fallback,
     key: LimitKey,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for LedgerUse<'_> {
     fn drop(&mut self) {
         if let Some(ledger) = self.fallback.owed.lock().get_mut(&self.key) {
             ledger.asking = ledger.asking.saturating_sub(1);
@@ -75,8 +75,8 @@ impl Drop for Noted<'_> {
 impl Fallback {
     /// No ledgers.
     pub(super) fn new() -> Self {
-        let handing = (0..TURNS).map(|_| Turn::default()).collect();
-        Self { owed: Mutex::default(), generations: AtomicU64::new(0), handing }
+        let reconciling = (0..RECONCILE_LOCKS).map(|_| ReconcileLock::default()).collect();
+        Self { owed: Mutex::default(), generations: AtomicU64::new(0), reconciling }
     }
 
     /// Decides `degraded` without Redis, all or none, with this node as one of `nodes`; `now` is this node's time. Returns
@@ -93,7 +93,7 @@ impl Fallback {
         {
             return Err(refused);
         }
-        let times = |one: &DegradedCharge<'_>| share(one.on_down, nodes);
+        let times = |one: &DegradedCharge<'_>| cost_factor(one.on_down, nodes);
         let slot = slots.next();
         // a floor counts tokens of the whole limit, so it is not multiplied
         let cost = |one: &DegradedCharge<'_>| {
@@ -125,7 +125,7 @@ impl Fallback {
                 By::Slots => (Taken::Slot(slot), by_slots.next().unwrap_or(fresh)),
                 By::Bucket => match by_buckets.next() {
                     Some((Charge { key, .. }, charged)) => {
-                        (Taken::Fallback { key, times: times(one), made_good: MadeGood::default() }, charged)
+                        (Taken::Fallback { key, times: times(one), refill_times: RefillTimes::default() }, charged)
                     }
                     None => (Taken::FailedOpen, fresh),
                 },
@@ -139,12 +139,12 @@ impl Fallback {
         }
         for (one, charged) in degraded.iter_mut().zip(&mut all) {
             let Taken::Fallback { key, times, .. } = one.charge.taken else { continue };
-            let _noted = Noted { fallback: self, key: one.part.key };
+            let _use = LedgerUse { fallback: self, key: one.part.key };
             let enforcement = one.part.enforcement;
             let admitted = passes && charged.decision.is_admitted();
             if enforcement.consumes && (admitted || enforcement.counts_denied) {
-                let made_good = self.add(one.part, one.charge.cost, times, one.there).unwrap_or_default();
-                one.charge.taken = Taken::Fallback { key, times, made_good };
+                let refill_times = self.add(one.part, one.charge.cost, times, one.there).unwrap_or_default();
+                one.charge.taken = Taken::Fallback { key, times, refill_times };
             }
             if enforcement.consumes && admitted {
                 charged.headroom = take_rest(tables, one, (key, times), now).unwrap_or(charged.headroom);
@@ -168,7 +168,7 @@ impl Fallback {
     }
 
     /// The generation of the key's local bucket, and whether the bucket is new. Keys beyond the bound share a
-    /// generation. The ledger stays until the caller has noted its charge (see [`Noted`]).
+    /// generation. The ledger stays until the caller has noted its charge (see [`LedgerUse`]).
     fn generation(&self, one: &DegradedCharge<'_>) -> (u64, bool) {
         let mut owed = self.owed.lock();
         let (is_full, mut is_first) = (owed.len() >= MOST_OWED, false);
@@ -187,8 +187,8 @@ impl Fallback {
 
     /// Debits, whatever the limit says, a request that was charged before Redis became unavailable.
     pub(super) fn debit(&self, tables: Tables<'_>, degraded: &DegradedCharge<'_>, nodes: u64, now: Nanos) {
-        let times = share(degraded.on_down, nodes);
-        let _noted = Noted { fallback: self, key: degraded.part.key };
+        let times = cost_factor(degraded.on_down, nodes);
+        let _use = LedgerUse { fallback: self, key: degraded.part.key };
         if degraded.goes_by() == By::Nothing {
             self.generation(degraded);
         } else {
@@ -200,24 +200,24 @@ impl Fallback {
     }
 
     /// Records `cost`, which this node took as one of `nodes`. `None` if the key has nothing to reconcile.
-    pub(super) fn add(&self, part: &ChargePart, cost: Cost, nodes: u64, theirs: Nanos) -> Option<MadeGood> {
+    pub(super) fn add(&self, part: &ChargePart, cost: Cost, nodes: u64, theirs: Nanos) -> Option<RefillTimes> {
         let mut owed = self.owed.lock();
         Some(owed.get_mut(&part.key)?.add(cost, nodes, theirs))
     }
 
-    /// Takes back a `cost` that was recorded; `made_good` is the result of [`Self::add`] for it. Returns false if the
+    /// Takes back a `cost` that was recorded; `refill_times` is the result of [`Self::add`] for it. Returns false if the
     /// key has been reconciled since.
-    pub(super) fn take_back(&self, part: &ChargePart, cost: Cost, made_good: MadeGood, theirs: Nanos) -> bool {
+    pub(super) fn take_back(&self, part: &ChargePart, cost: Cost, refill_times: RefillTimes, theirs: Nanos) -> bool {
         let mut owed = self.owed.lock();
         let Some(owed) = owed.get_mut(&part.key) else { return false };
-        owed.take_back(cost, made_good, theirs);
+        owed.take_back(cost, refill_times, theirs);
         true
     }
 
     /// Waits until no other task reconciles `key`.
     pub(super) async fn turn(&self, key: LimitKey) -> MutexGuard<'_, ()> {
-        let turn = usize::try_from(key.0 % TURNS as u128).unwrap_or_default();
-        self.handing[turn].lock().await
+        let turn = usize::try_from(key.0 % RECONCILE_LOCKS as u128).unwrap_or_default();
+        self.reconciling[turn].lock().await
     }
 
     /// The tokens of `key` that have to be reconciled. `theirs` is the time at the server that has the key.
@@ -299,7 +299,7 @@ fn take_rest(
 }
 
 /// The factor on each cost for this node, as one of `nodes`.
-pub(super) const fn share(on_down: OnStoreDown, nodes: u64) -> u64 {
+pub(super) const fn cost_factor(on_down: OnStoreDown, nodes: u64) -> u64 {
     match on_down {
         OnStoreDown::Divide if nodes > 1 => nodes,
         _ => 1,
@@ -327,7 +327,7 @@ mod tests {
         assert!(fallback.due(part.key, |_| Nanos::SECOND).is_none());
         assert_eq!(fallback.generation(&one), (1, false));
         for _ in 0..2 {
-            drop(Noted { fallback: &fallback, key: part.key });
+            drop(LedgerUse { fallback: &fallback, key: part.key });
         }
         assert!(fallback.owes() && fallback.due(part.key, |_| Nanos::SECOND).is_none());
         assert!(!fallback.owes(), "nothing was taken");

@@ -187,8 +187,8 @@ impl SharedNode {
         let there = self.theirs(part, now);
         if self.leases.events.spend(lease, taken, now) && (part.enforcement.consumes || lease.balance >= part.cost) {
             let (left, lapses) = (lease.balance, lease.lapses);
-            if !lease.asking && !self.is_away() && left < lease.pace.within(self.refill_time(), now) {
-                self.ask_ahead(lease);
+            if !lease.asking && !self.is_redis_unavailable() && left < lease.pace.within(self.refill_time(), now) {
+                self.spawn_lease_call(lease);
             }
             drop(shard);
             return Leased::Now { charged: self.spent(part, left, there), there, lapses };
@@ -196,13 +196,13 @@ impl SharedNode {
         if let Some(denied) = self.memory.denial(part, there) {
             return Leased::Now { charged: denied, there, lapses: Nanos::ZERO };
         }
-        if lease.waiting.len() >= MOST_WAITING || self.is_away() || !may_wait {
+        if lease.waiting.len() >= MOST_WAITING || self.is_redis_unavailable() || !may_wait {
             return Leased::Crowded;
         }
         let (sender, receiver) = oneshot::channel();
         lease.waiting.push_back(Waiter { part: part.clone(), sender });
         if !lease.asking {
-            self.ask_ahead(lease);
+            self.spawn_lease_call(lease);
         }
         Leased::Soon(receiver)
     }
@@ -221,7 +221,7 @@ impl SharedNode {
         Nanos::new(call.get().saturating_mul(5) / 2).min(AHEAD)
     }
 
-    fn ask_ahead(self: &Arc<Self>, lease: &mut Lease) {
+    fn spawn_lease_call(self: &Arc<Self>, lease: &mut Lease) {
         lease.asking = true;
         let asking = Asking { node: Arc::clone(self), key: lease.part.key, ended: false };
         tokio::spawn(asking.run());

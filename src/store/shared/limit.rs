@@ -55,7 +55,7 @@ pub(super) fn scaled(rule: &Rule, cost: Cost, times: u64) -> Cost {
 /// Checks whether a rule can be shared in this way.
 ///
 /// Errors: a rule without a shared form; where nodes lease or count, a rule whose charges do not add up.
-pub fn refuse(rule: &Rule, sharing: Sharing) -> Result<(), NotShareable> {
+pub fn check_shareable(rule: &Rule, sharing: Sharing) -> Result<(), NotShareable> {
     let form = SharedRule::new(rule.clone(), SLOT_LIFETIME)?;
     let problem = match sharing.consistency {
         Consistency::Exact => return Ok(()),

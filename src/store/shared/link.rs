@@ -104,11 +104,11 @@ impl Link {
     /// The connections of this thread, or those of another thread while these open.
     fn pool_for(&self, key: &str) -> &Pool {
         let own = self.own();
-        if own.leads_to(key) {
+        if own.is_connected_to(key) {
             return own;
         }
-        own.set_out(key);
-        self.pools.iter().find(|pool| pool.leads_to(key)).unwrap_or(own)
+        own.start_connecting(key);
+        self.pools.iter().find(|pool| pool.is_connected_to(key)).unwrap_or(own)
     }
 }
 

@@ -22,12 +22,12 @@ impl SharedNode {
         loop {
             drop(timeout(HEARTBEAT.to_duration(), self.recovered.notified()).await);
             self.leases.sweep(self.clock.now());
-            if self.is_away() && self.breaker.lock().state() == BreakerState::Closed {
+            if self.is_redis_unavailable() && self.breaker.lock().state() == BreakerState::Closed {
                 // before Redis decides about other requests
                 self.announce_slots().await;
                 self.go_back();
             }
-            if !self.is_away() {
+            if !self.is_redis_unavailable() {
                 self.reconcile().await;
             }
         }
@@ -37,17 +37,17 @@ impl SharedNode {
     fn go_back(&self) {
         let breaker = self.breaker.lock();
         if breaker.state() == BreakerState::Closed {
-            self.is_away.store(false, Ordering::Relaxed);
+            self.is_redis_unavailable.store(false, Ordering::Relaxed);
             tracing::info!("Redis answers again");
         }
     }
 
     /// Charges Redis with what this node admitted while Redis was unavailable.
     async fn reconcile(self: &Arc<Self>) {
-        while self.fallback.owes() && !self.is_away() {
+        while self.fallback.owes() && !self.is_redis_unavailable() {
             let calls = self.fallback.some_keys(RECONCILED_IN_TURN).into_iter().map(|key| {
                 let node = Arc::clone(self);
-                async move { !node.is_away() && node.reconcile_key(key).await }
+                async move { !node.is_redis_unavailable() && node.reconcile_key(key).await }
             });
             if at_once(RECONCILED_AT_ONCE, calls.collect()).await.contains(&false) {
                 return;

@@ -164,7 +164,7 @@ impl SharedNode {
     pub(super) async fn keep_slots(self: &Arc<Self>) {
         loop {
             sleep(TELL_EVERY.to_duration()).await;
-            if !self.is_away() {
+            if !self.is_redis_unavailable() {
                 self.announce_slots().await;
             }
         }
@@ -219,11 +219,11 @@ impl SharedNode {
     /// Reports the end of a slot to Redis; after the outage, if Redis is unavailable.
     pub(super) fn end_slot_later(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = ChargePart>) {
         for part in parts {
-            if self.is_away() {
+            if self.is_redis_unavailable() {
                 self.slots.keep_ended(slot, part, self.clock.now());
             } else {
                 let node = Arc::clone(self);
-                self.later(async move { node.end_slot(slot, part).await });
+                self.spawn_background(async move { node.end_slot(slot, part).await });
             }
         }
     }

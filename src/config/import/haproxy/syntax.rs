@@ -87,7 +87,7 @@ impl Section {
 }
 
 /// Whether a text is a configuration of HAProxy.
-pub(in crate::config::import) fn is_written_so(text: &str) -> bool {
+pub(in crate::config::import) fn is_of_this_format(text: &str) -> bool {
     let first = text.lines().find(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
     first.and_then(|line| line.split_whitespace().next()).is_some_and(|word| SECTIONS.contains(&word))
 }

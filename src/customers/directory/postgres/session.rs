@@ -30,7 +30,7 @@ const READ_ONLY: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY";
 
 /// Requests for a read before the next one is due.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct ReadRequests {
     /// Notified when there may be changes.
     pub(super) hint: Arc<Notify>,
     /// Whether the next read has to read all rows.
@@ -63,12 +63,12 @@ impl Drop for Driver {
 }
 
 /// Triggers a read of the database when a connection in use is lost, even by the end of the runtime that it was opened on.
-struct HintAtEnd {
-    wanted: Arc<Wanted>,
+struct ReconnectOnDrop {
+    wanted: Arc<ReadRequests>,
     is_wanted: Arc<AtomicBool>,
 }
 
-impl Drop for HintAtEnd {
+impl Drop for ReconnectOnDrop {
     fn drop(&mut self) {
         if self.is_wanted.load(Ordering::Relaxed) {
             self.wanted.hint.notify_one();
@@ -89,7 +89,7 @@ impl Session {
         terms: &PostgresTerms,
         url: &str,
         levels: &[Arc<str>],
-        wanted: &Arc<Wanted>,
+        wanted: &Arc<ReadRequests>,
     ) -> Result<Self, String> {
         let parsed = DatabaseUrl::parse(url).map_err(|bad| format!("the file of the URL {bad}"))?;
         let mut failures = Vec::new();
@@ -116,10 +116,10 @@ impl Session {
         terms: &PostgresTerms,
         config: &Config,
         levels: &[Arc<str>],
-        wanted: &Arc<Wanted>,
+        wanted: &Arc<ReadRequests>,
     ) -> Result<(Client, Driver, Statements), String> {
         let is_wanted = Arc::new(AtomicBool::new(true));
-        let ended = HintAtEnd { wanted: Arc::clone(wanted), is_wanted: Arc::clone(&is_wanted) };
+        let ended = ReconnectOnDrop { wanted: Arc::clone(wanted), is_wanted: Arc::clone(&is_wanted) };
         let (client, driver) = connect(terms, config, is_wanted, move |notification| {
             ended.wanted.full.fetch_or(notification.payload() == FULL, Ordering::Relaxed);
             ended.wanted.hint.notify_one();

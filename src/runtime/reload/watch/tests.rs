@@ -1,11 +1,11 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::files::{Print, Stamp};
+use crate::files::{Fingerprint, Stamp};
 
 fn file(size: u64, print: u128) -> Vec<FileVersion> {
     let stamp = Stamp::There { identity: (1, 2), size, written: (3, 4), changed: (5, 6) };
-    vec![FileVersion { path: PathBuf::from("f"), most: 100, stamp, print: Print::Bytes(print) }]
+    vec![FileVersion { path: PathBuf::from("f"), most: 100, stamp, print: Fingerprint::Bytes(print) }]
 }
 
 #[test]

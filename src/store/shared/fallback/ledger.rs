@@ -31,7 +31,7 @@ pub(in crate::store::shared) struct Due {
 }
 
 /// When a key was going to be full again on Redis's clock, right after a charge: by `alone`, and by `shared`.
-pub(in crate::store::shared) type MadeGood = [Nanos; 2];
+pub(in crate::store::shared) type RefillTimes = [Nanos; 2];
 
 impl OutageLedger {
     /// A ledger of a key of which `used` tokens were used, by the last reply of Redis.
@@ -41,7 +41,7 @@ impl OutageLedger {
     }
 
     /// Records `cost`, which this node took as one of `nodes`.
-    pub(super) fn add(&mut self, cost: Cost, nodes: u64, theirs: Nanos) -> MadeGood {
+    pub(super) fn add(&mut self, cost: Cost, nodes: u64, theirs: Nanos) -> RefillTimes {
         self.nodes = self.nodes.max(nodes);
         self.sum = self.sum.saturating_add(cost);
         let rule = self.part.rule();
@@ -54,7 +54,7 @@ impl OutageLedger {
     }
 
     /// Takes back a `cost` that was recorded; the times are the result of [`Self::add`] for it.
-    pub(super) fn take_back(&mut self, cost: Cost, [alone, shared]: MadeGood, theirs: Nanos) {
+    pub(super) fn take_back(&mut self, cost: Cost, [alone, shared]: RefillTimes, theirs: Nanos) {
         self.sum = self.sum.saturating_sub(cost);
         let rule = self.part.rule();
         self.alone = self.alone.take().and_then(|state| rule.refund(state, cost, alone, theirs));
