@@ -1,5 +1,5 @@
-//! What a decision of each algorithm costs in the local store, and how many bytes a key, beside a bare lookup in a
-//! table that is locked and cut up the same way.
+//! The cost of a decision of each algorithm in the local store, and the bytes per key, compared with a bare lookup in a
+//! table with the same locks and shards.
 //!
 //! `cargo bench --bench algorithms`; the limits are those of `config/algorithms.yaml`.
 
@@ -56,7 +56,7 @@ impl Subject for InStore {
     }
 }
 
-/// A key and a word, and nothing decided; the clock is read as everywhere.
+/// A table of keys and words that decides nothing, but reads the clock like the others.
 struct Bare {
     shards: Vec<Mutex<HashTable<(u128, u128)>>>,
     clock: SystemClock,

@@ -1,7 +1,7 @@
-//! What a charge adds to a request under each way to share a limit, beside a sticky one: the time of `Store::charge`, on
-//! one thread as the gateway has it, with a redis-server of its own.
+//! The cost of a charge in a request for each way to share a limit, compared with a sticky limit: the time of
+//! `Store::charge`, on one thread as in the gateway, with its own redis-server.
 //!
-//! `cargo bench --bench consistency` prints the median and the 99th percentile of each, and how often Redis was called.
+//! `cargo bench --bench consistency` prints the median, the 99th percentile, and the number of calls to Redis of each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,13 +23,13 @@ mod ports;
 #[allow(dead_code, clippy::disallowed_methods, clippy::unwrap_used, reason = "made for tests")]
 mod server;
 
-/// The limits, by position.
+/// The positions of the limits.
 const STICKY: usize = 0;
 const LEASED: usize = 1;
 const EXACT: usize = 2;
 const SPENT: usize = 3;
 
-/// A request of the hot key comes so often.
+/// The interval between requests of the hot key, and their number.
 const EVERY: Duration = Duration::from_micros(50);
 const REQUESTS: usize = 20_000;
 
@@ -66,7 +66,7 @@ impl Subject {
         Self { binding: store.bind(&limits), store, clock }
     }
 
-    /// The time of one charge.
+    /// Measures one charge.
     #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
     async fn time(&self, limit: usize, admits: Option<bool>) -> Duration {
         let mut batch = [Charge::new(limit, RuleRef::Listed(0), LimitKey(limit as u128), 1, Enforcement::USUAL)];
@@ -78,7 +78,7 @@ impl Subject {
         took
     }
 
-    /// Requests one after the other, a moment apart, in which what they set off goes on.
+    /// Charges one request after the other with a pause, in which the background work that they start can run.
     #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
     async fn one_by_one(&self, limit: usize, admits: bool) -> Vec<Duration> {
         let mut times = Vec::with_capacity(REQUESTS);
@@ -113,7 +113,7 @@ const fn limit<'a>(name: &'a str, mode: Mode, rules: &'a [Rule]) -> LimitSpec<'a
     }
 }
 
-/// Tells of the charges since the last report.
+/// Prints the figures of the charges since the last report.
 #[expect(clippy::print_stdout, reason = "a report")]
 fn report(what: &str, redis: &mut Connection, mut times: Vec<Duration>) {
     times.sort_unstable();
@@ -131,7 +131,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let subject = Arc::new(Subject::new(&server));
-        // connections are opened, the first charge of the spent key is admitted
+        // open the connections, and spend the limit of the spent key
         for limit in [STICKY, LEASED, EXACT, SPENT] {
             subject.time(limit, Some(true)).await;
         }

@@ -1,8 +1,8 @@
-//! What a directory of a million customers costs: time to load, memory, a lookup, and following a file of which one row
-//! in a hundred changed, with lookups going on beside it.
+//! The cost of a directory of a million customers: time to load, memory, a lookup, and a reload of a file in which one row
+//! in a hundred has changed, with lookups at the same time.
 //!
-//! `cargo bench --bench directory`; a number after `--` is another number of rows. On a busy machine go by the seconds
-//! of processor time.
+//! `cargo bench --bench directory`; a number after `--` sets another number of rows. On a busy machine, compare the seconds
+//! of CPU time.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -33,12 +33,12 @@ limits:
 routes: [{ name: r, upstream: a, limits: [calls, imports] }]
 "#;
 
-/// So many credentials are made at a time that they stay in the cache, as that of a request is.
+/// The number of credentials that are made at a time: few enough to stay in the CPU cache, like that of a request.
 const KEYS: usize = 512;
 
-/// Writes a directory in which a tenth has overrides (of a hundred kinds), a tenth a time zone, and a twentieth an end.
-/// A hundred rows are a team, ten teams an organisation.
-/// `changed` tells which rows say something else than at first. Line by line, so that the memory stays as it was.
+/// Writes a directory in which a tenth of the rows has overrides (of a hundred kinds), a tenth a time zone, and a twentieth
+/// an end date. A hundred rows are a team, ten teams an organisation. `changed` selects the rows that differ from the first
+/// version. The file is written line by line, so that memory does not grow.
 fn write(file: &Path, rows: usize, changed: impl Fn(usize) -> bool) -> std::io::Result<()> {
     let mut text = BufWriter::new(File::create(file)?);
     writeln!(text, "credential,customer,plan,overrides,time_zone,valid_until,suspended,organisation,team")?;
@@ -60,7 +60,7 @@ fn credential(row: usize) -> String {
     format!("sk_live_{:024x}", (row as u128).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c))
 }
 
-/// Credentials from all over the file, others with every `round`.
+/// Credentials from all parts of the file, different ones in every `round`.
 fn keys(round: usize, rows: usize) -> Vec<String> {
     (0..KEYS).map(|key| credential((round * KEYS + key).wrapping_mul(7919) % rows)).collect()
 }
@@ -70,20 +70,20 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The processor time that this thread has had, in nanoseconds.
+/// The CPU time of this thread in nanoseconds.
 fn spent() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     status.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
 }
 
-/// The result of `work`, and its seconds by the clock and of processor time.
+/// The result of `work`, its wall time and its CPU time in seconds.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64, f64) {
     let (began, before) = (now(), spent());
     let made = work();
     (made, began.elapsed().as_secs_f64(), (spent() - before) as f64 / 1e9)
 }
 
-/// Resident memory and its highest mark so far, in MB.
+/// The resident memory and its peak so far, in MB.
 fn memory() -> (u64, u64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let of = |name: &str| {
@@ -93,7 +93,7 @@ fn memory() -> (u64, u64) {
     (of("VmRSS:"), of("VmHWM:"))
 }
 
-/// The time of a lookup in nanoseconds: the median of rounds, so that a busy machine does not matter.
+/// The median time of a lookup in nanoseconds over many rounds, so that a busy machine does not matter.
 fn usual(directory: &CustomerTable, rows: usize) -> f64 {
     let of_round = |round| {
         let keys = keys(round, rows);
@@ -106,7 +106,7 @@ fn usual(directory: &CustomerTable, rows: usize) -> f64 {
     rounds.get(rounds.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The longest of the lookups until `done`, and that which one in ten thousand exceeds, in microseconds.
+/// The longest lookup until `done`, and the 99.99th percentile, in microseconds.
 fn longest(directory: &CustomerTable, rows: usize, done: impl Fn(usize) -> bool) -> (f64, f64) {
     let mut times = Vec::with_capacity(8_000_000);
     for round in 0.. {
@@ -144,7 +144,7 @@ fn main() {
     let beyond = |memory: u64| memory.saturating_sub(before);
     println!("they take {} MB at most while they are read, the text included", beyond(highest));
     let lookup = usual(&directory, rows);
-    // the allocator gives back what is free with a delay, and as it is called
+    // the allocator returns free memory with a delay, when it is called
     println!("they take {} MB resident ({} MB at first)", beyond(memory().0), beyond(after));
     println!("a lookup takes {lookup:.0} ns");
 

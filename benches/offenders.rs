@@ -1,4 +1,4 @@
-//! The cost of recording a denial: counting it among the offenders, and keeping it among the last decisions.
+//! The cost of recording a denial: counting it among the offenders, and adding it to the last decisions.
 
 #![allow(missing_docs, reason = "what criterion makes")]
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use tollgate::telemetry::offenders::{Offenders, Subject};
-use tollgate::telemetry::recent::{Happened, Recent};
+use tollgate::telemetry::recent::{Recent, RecentDecision};
 use tollgate::units::{LimitKey, Nanos};
 
 fn subject() -> Subject {
@@ -38,7 +38,7 @@ fn denials(criterion: &mut Criterion) {
         bencher.iter(|| {
             nanos += 1_000;
             let at = Nanos::new(nanos);
-            recent.note(at, || Happened {
+            recent.note(at, || RecentDecision {
                 at,
                 outcome: "denied",
                 route: "orders".to_owned(),

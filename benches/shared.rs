@@ -1,4 +1,4 @@
-//! Shared by the benchmarks: keys, a stopwatch, and the memory of a process of its own.
+//! The common code of the benchmarks: keys, a stopwatch, and the memory of a separate process.
 
 use std::hash::Hasher;
 use std::hint::black_box;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use tollgate::units::LimitKey;
 
-/// Something that decides requests by a key.
+/// A limiter that decides requests by a key.
 pub(crate) trait Subject: Sync {
-    /// One decision.
+    /// Decides one request.
     fn decide(&self, key: u64) -> bool;
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn limit_key(key: u64) -> LimitKey {
     LimitKey(hasher.finish128().as_u128())
 }
 
-/// The same pseudo-random keys for everybody (splitmix64).
+/// Pseudo-random keys, the same for every subject (splitmix64).
 fn key(step: u64, keys: u64) -> u64 {
     let mut z = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,7 +28,7 @@ fn key(step: u64, keys: u64) -> u64 {
     (z ^ (z >> 31)) % keys
 }
 
-/// Meets every key once.
+/// Sends one request of every key.
 pub(crate) fn fill(subject: &dyn Subject, keys: u64) {
     for key in 0..keys {
         black_box(subject.decide(key));
@@ -51,8 +51,8 @@ pub(crate) fn measure(subject: &dyn Subject, keys: u64, threads: u64, rounds: u6
     start.elapsed()
 }
 
-/// Runs this program once for each name and number of keys, to print its memory: in a process of its own, so that
-/// nothing else counts.
+/// Runs this program once for each name and number of keys, to print its memory: in a separate process, so that nothing
+/// else counts.
 pub(crate) fn print_memory_of_each(names: &[&str], sizes: &[u64]) -> std::io::Result<()> {
     for name in names {
         for keys in sizes {
@@ -64,7 +64,7 @@ pub(crate) fn print_memory_of_each(names: &[&str], sizes: &[u64]) -> std::io::Re
     Ok(())
 }
 
-/// Whether this is such a run; if so, prints the memory of the subject that `make` makes.
+/// Whether this process is such a run; if so, prints the memory of the subject from `make`.
 #[expect(clippy::print_stdout, reason = "a figure of the benchmark")]
 pub(crate) fn printed_memory(make: impl Fn(&str) -> Box<dyn Subject>) -> bool {
     let arguments: Vec<String> = std::env::args().collect();

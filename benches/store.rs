@@ -1,7 +1,7 @@
-//! What a decision costs in the local store, beside `governor`'s keyed limiter on the same work: hash a key, read the
-//! clock, decide and charge. One hot key, a million and ten million keys; one thread and two.
+//! The cost of a decision in the local store, compared with `governor`'s keyed limiter on the same work: hash a key, read
+//! the clock, decide and charge. One hot key, a million and ten million keys; one thread and two.
 //!
-//! `cargo bench --bench store`; the memory per key is printed before the times.
+//! `cargo bench --bench store` prints the memory per key before the times.
 
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ use shared::Subject;
 
 const SIZES: [(&str, u64); 3] = [("hot key", 1), ("1M keys", 1_000_000), ("10M keys", 10_000_000)];
 
-/// So slow a refill that no key becomes as good as new while it is measured.
+/// A refill so slow that no key becomes fresh during a measurement.
 const BURST: u32 = 1000;
 
 struct Tollgate {

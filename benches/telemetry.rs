@@ -1,7 +1,7 @@
-//! What it costs to count: a request that is charged under two limits, and one that is counted besides, as the proxy does
-//! it from its head to its end; and a scrape of few series and of thousands.
+//! The cost of metrics: a request that is charged under two limits, and one that is also counted, as the proxy does from
+//! its head to its end; and a scrape of few series and of thousands.
 //!
-//! `cargo bench --bench telemetry`. The difference of the first two, beside the CPU time of a whole request (`make
+//! `cargo bench --bench telemetry`. The difference of the first two, compared with the CPU time of a whole request (`make
 //! bench-peers`), is the share of metrics in it.
 
 use std::fmt::Write;
@@ -22,7 +22,7 @@ use tollgate::units::{LimitKey, Nanos};
 
 const PLANS: usize = 5;
 
-/// Routes with two limits each, and terms for every plan.
+/// A ruleset of routes with two limits each, and parameters for every plan.
 fn ruleset(routes: usize, limits: usize) -> Ruleset {
     let mut text = String::from(
         "listeners: [{ address: \"127.0.0.1:1\" }]\nupstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }\n",

@@ -47,7 +47,7 @@ pub use answer::{Completion, Decision, Denial, Headroom, Idle, LONGEST_DEBT, Pol
 pub use arguments::{Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
 pub use parameters::Parameters;
 pub use rule::{AlgorithmName, Rule, State};
-pub use shared::{Charges, KeptAs, SharedForm, Words};
+pub use shared::{ChargeBatching, KeptAs, SharedForm, Words};
 
 /// Calls `$callback! { Variant module ... }` with every algorithm: the one list of them.
 #[macro_export]

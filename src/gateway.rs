@@ -54,7 +54,7 @@ use crate::http::service::{ConnectError, Exchange, Failure, Response, Service, S
 use crate::http::traffic::Traffic;
 use crate::http::upstream::{Destination, OutgoingRequest};
 use crate::panics::failpoint;
-use crate::ruleset::Serves;
+use crate::ruleset::ListenerService;
 use crate::ruleset::key::KeyHasher;
 use crate::store::Store;
 use crate::telemetry::DenialRecorder;
@@ -205,7 +205,7 @@ impl Exchange for RequestContext {
 
     async fn decide(&mut self, request: &RequestHead, body: &[u8]) -> Result<(), Response> {
         failpoint("decide");
-        if self.serves != Serves::Proxy {
+        if self.serves != ListenerService::Proxy {
             return Err(Box::pin(decisions::decide(self, request, body)).await);
         }
         let peer = Arc::clone(&self.peer);

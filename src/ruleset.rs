@@ -42,10 +42,10 @@ pub use access::{Access, Bypass, Callers};
 pub use cors::{Cors, Origins};
 pub use credential::{CredentialSource, JwtRules};
 pub use domains::Domain;
-pub use endpoint::{Endpoint, Peers, SocketPath};
+pub use endpoint::{Endpoint, SocketPath, TrustedPeers};
 pub use limit::{Limit, Share};
 pub use matcher::{Matcher, Route, RouteId};
-pub use serves::Serves;
+pub use serves::ListenerService;
 pub use upstream::{Upstream, UpstreamId};
 
 /// Index into [`Ruleset::limits`].
@@ -160,7 +160,7 @@ impl Ruleset {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
     /// The proxies whose header about the client's address is trusted.
-    pub trusted_proxies: Peers,
+    pub trusted_proxies: TrustedPeers,
     /// The header field in which they write the address.
     pub header: AddressHeader,
     /// The position of the client's address, counted from the one that the peer wrote; `None` for the first untrusted one.
@@ -195,7 +195,7 @@ impl AddressHeader {
 impl Default for ClientAddress {
     fn default() -> Self {
         Self {
-            trusted_proxies: Peers::default(),
+            trusted_proxies: TrustedPeers::default(),
             header: AddressHeader::default(),
             hops: None,
             prefixes: Prefixes { ipv4: 32, ipv6: 64 },

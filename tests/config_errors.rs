@@ -1,5 +1,5 @@
-//! The output of `tollgate check` for good and bad configurations, which stands beside each file of `tests/fixtures`.
-//! `UPDATE_GOLDEN=1` writes the outputs anew, for reading in the difference.
+//! The output of `tollgate check` for good and bad configurations, compared with the file beside each of `tests/fixtures`.
+//! `UPDATE_GOLDEN=1` writes the outputs again, so that the diff shows the changes.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
@@ -63,7 +63,7 @@ fn bad_files_say_everything_that_is_wrong() {
     compare("bad", false);
 }
 
-/// What is written of another service's configuration, and what is said of it; of one that is refused, why.
+/// The imported configuration of another service and the notes about it, or the reason why it is refused.
 #[test]
 fn configurations_of_other_services_are_imported_or_refused_with_the_place() {
     let mut wrong = Vec::new();
@@ -240,7 +240,7 @@ fn environment(name: &str) -> Option<String> {
     (name == "CARGO_PKG_NAME").then(|| "tollgate".to_owned())
 }
 
-/// A change to a text: at a share of its length, take some characters away and put something there.
+/// A change to a text: at a fraction of its length, remove some characters and insert a piece.
 fn change() -> impl Strategy<Value = (f64, usize, String)> {
     let pieces = [
         "",

@@ -1,5 +1,5 @@
-//! What the program is made of comes from the registry, under licences that let it be given away. `deny.toml` lists them,
-//! for `make audit`, which also looks for known faults.
+//! The program's dependencies come from the registry, under licences that allow distribution. `deny.toml` lists the
+//! licences for `make audit`, which also looks for known vulnerabilities.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
@@ -18,12 +18,12 @@ fn allowed() -> Vec<String> {
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Whether a licence expression (SPDX) is met by licences that are `allowed`: one of those that `OR` joins (or, in old
-/// ones, a slash), all of those that `AND` joins.
+/// Whether the `allowed` licences satisfy a licence expression (SPDX): one of those that `OR` joins (or, in old
+/// expressions, a slash), and all of those that `AND` joins.
 fn is_met(expression: &str, allowed: &[String]) -> bool {
     let expression = expression.replace('/', " OR ");
     let plain = expression.replace(['(', ')'], " ");
-    // no expression here needs more than that: parentheses only where all must be met anyway
+    // enough for all expressions here: their parentheses never change the result
     plain
         .split(" AND ")
         .all(|part| part.split(" OR ").any(|licence| allowed.iter().any(|known| known == licence.trim())))
@@ -58,7 +58,7 @@ fn no_crate_comes_in_two_versions_but_those_that_are_listed() {
     for (name, versions) in &mut versions {
         versions.sort_unstable();
         for older in &versions[..versions.len() - 1] {
-            // what may change together, as cargo sees it
+            // the part of the version that identifies compatible releases for cargo
             let version = if older[0] > 0 { older[0].to_string() } else { format!("0.{}", older[1]) };
             twice.insert(format!("{name}@{version}"));
         }

@@ -1,5 +1,5 @@
-//! The way through the code has one direction: which module may use which, and what no module of a layer may hold.
-//! This is the picture of ARCHITECTURE.md as a test.
+//! The directions of dependencies in the code: the modules that each module may use, and the text that no module of a layer
+//! may contain. This is the picture of ARCHITECTURE.md as a test.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 #![allow(clippy::string_slice, reason = "code is cut at letters that were found in it")]
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 struct Layer {
     module: &'static str,
-    /// The other modules of the crate that it may use.
+    /// The other modules of the crate that this module may use.
     may_use: &'static [&'static str],
-    /// Text that its code may not hold.
+    /// Text that the module's code must not contain.
     never: &'static [&'static str],
 }
 
@@ -35,15 +35,15 @@ const LAYERS: &[Layer] = &[
         never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"],
     },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
-    // what is read is the environment, in builds for tests
+    // this module reads the environment, in builds for tests
     Layer { module: "panics", may_use: &[], never: &["tracing::", "pingora::", "prometheus::"] },
-    // files are read by others, and the time is handed in
+    // the caller reads files and passes the time
     Layer {
         module: "tls",
         may_use: &["units"],
         never: &["tokio::", "tracing::", "pingora::", "std::time", "std::fs", "async fn"],
     },
-    // what customers and limits take from Redis comes the same way
+    // customers and limits use Redis through this module
     Layer {
         module: "redis_client",
         may_use: &["units", "tls"],
@@ -51,7 +51,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
     Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
-    // keys and states are names to it: who keeps them stands behind a trait, as the store uses it and not the other way
+    // for the cluster, keys and states are opaque: the store implements its trait, and the cluster does not use the store
     Layer {
         module: "cluster",
         may_use: &["units", "algorithm", "charge", "clock", "panics"],
@@ -75,14 +75,13 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "config",
-        // of the store: which rules can be kept there; of the cluster: what it is told
+        // the store: the rules that it can keep; the cluster: its settings
         may_use: &["units", "algorithm", "charge", "cluster", "template", "ruleset", "store"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {
         module: "customers",
-        // of the engine: requests of the gateway's own, to those who publish keys; files: the rows of a database outlive
-        // the process
+        // the engine: the gateway's own requests to publishers of keys; files: the rows of a database survive the process
         may_use: &["fields", "units", "clock", "files", "tls", "algorithm", "ruleset", "redis_client", "http"],
         never: &["pingora::", "prometheus::"],
     },
@@ -101,7 +100,7 @@ const LAYERS: &[Layer] = &[
         may_use: &["stripes", "units", "algorithm", "charge", "ruleset"],
         never: &["pingora::", "std::time"],
     },
-    // bytes and connections: of the rules it takes what listeners are told, and nothing of limits
+    // bytes and connections: of the ruleset the engine uses the settings of listeners, and nothing about limits
     Layer {
         module: "http",
         may_use: &["lifecycle", "stripes", "fields", "units", "clock", "panics", "tls", "ruleset"],
@@ -116,7 +115,7 @@ const LAYERS: &[Layer] = &[
             "Charge",
         ],
     },
-    // what decides knows no sockets
+    // the deciding code knows no sockets
     Layer {
         module: "gateway",
         may_use: &[
@@ -197,7 +196,7 @@ const LAYERS: &[Layer] = &[
             "simulation",
             "replay",
             "telemetry",
-            // what is explained is asked of those who decide
+            // the code that decides also explains
             "gateway",
             "runtime",
         ],
@@ -243,7 +242,7 @@ fn no_layer_holds_what_it_must_not_know() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Two files that use each other cannot be read one after the other. What a file declares as its own part may use it.
+/// Two files that use each other cannot be read one after the other. The submodules of a file may use it.
 #[test]
 fn no_files_use_each_other_in_a_circle() {
     let files: Vec<(Module, String)> =
@@ -275,7 +274,7 @@ fn no_files_use_each_other_in_a_circle() {
         (module.clone(), used.chain(declared.cloned()).collect::<BTreeSet<_>>())
     };
     let mut uses: BTreeMap<Module, BTreeSet<Module>> = files.iter().map(used_by).collect();
-    // a file is in no circle if it uses none that may be in one, or is used by none
+    // a file is in no circle if it uses no file that may be in one, or if no such file uses it
     loop {
         let left: BTreeSet<Module> = uses.keys().cloned().collect();
         let used: BTreeSet<Module> = uses.values().flatten().cloned().collect();
@@ -291,7 +290,7 @@ fn no_files_use_each_other_in_a_circle() {
     assert!(uses.is_empty(), "{}", uses.iter().map(shown).collect::<Vec<_>>().join("\n"));
 }
 
-/// The names of a file and the modules that it is in.
+/// A module's path: the names of the modules around it, and its own.
 type Module = Vec<String>;
 
 fn module_of(file: &Path) -> Module {
@@ -299,7 +298,7 @@ fn module_of(file: &Path) -> Module {
     parts.iter().skip(1).map(|part| part.to_string_lossy().into_owned()).collect()
 }
 
-/// The paths at the beginning of `code`: one, or those of a tree with braces.
+/// The paths at the beginning of `code`: a single path, or those of a tree with braces.
 fn paths_of(code: &str) -> Vec<Vec<String>> {
     let code = code.trim_start();
     if let Some(group) = code.strip_prefix('{') {
@@ -323,7 +322,7 @@ fn paths_of(code: &str) -> Vec<Vec<String>> {
     }
 }
 
-/// The file that a path in `module` leads to, and what is left of the path there.
+/// The file that a path in `module` refers to, and the rest of the path in that file.
 fn resolve<'p>(module: &Module, path: &'p [String], modules: &BTreeSet<Module>) -> Option<(Module, &'p [String])> {
     let ups = path.iter().take_while(|name| *name == "super").count();
     let from = match path.first()?.as_str() {
@@ -338,7 +337,7 @@ fn resolve<'p>(module: &Module, path: &'p [String], modules: &BTreeSet<Module>) 
     Some((whole[..known].to_vec(), &path[path.len().checked_sub(left)?..]))
 }
 
-/// `.cargo/config.toml` sets the seed of generated inputs, and tests draw none of their own.
+/// `.cargo/config.toml` sets the seed of generated inputs, and tests must not draw their own.
 #[test]
 fn random_inputs_are_the_same_in_every_run() {
     let seed = proptest::test_runner::Config::default().rng_seed;

@@ -1,4 +1,4 @@
-//! The files beside the code are true: samples pass `check`, and the commands of documents print what the documents show.
+//! The files beside the code are correct: samples pass `check`, and the commands of documents print the documented output.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
@@ -38,13 +38,13 @@ fn the_readme_shows_the_sample_configuration_as_it_is() {
     assert!(readme.contains(&fs::read_to_string("config/tollgate.yaml").unwrap()));
 }
 
-/// The blocks of a page between fences of this kind.
+/// The fenced blocks of this kind in a page.
 fn blocks(page: &Path, kind: &str) -> Vec<String> {
     let (text, begins) = (fs::read_to_string(page).unwrap(), format!("```{kind}\n"));
     text.split(&begins).skip(1).map(|block| block.split_once("\n```").unwrap().0.to_owned()).collect()
 }
 
-/// Commands of pages that no test runs, by how they begin, and why.
+/// Commands of pages that no test runs: the page, the beginning of the command, and the reason.
 const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/containers.md", "make image", "compiles the program in a container: takes Docker and minutes"),
     ("docs/containers.md", "docker run", "takes Docker; `make compose-test` runs the image"),
@@ -123,22 +123,22 @@ END"],
     ("docs/shared.md", &[], &[9090, 9091, 9099]),
 ];
 
-/// The ports of pages; each run of a page has free ones instead.
+/// The ports in pages; each run of a page replaces them with free ports.
 const PORTS: [u16; 8] = [8080, 8081, 8090, 9000, 9090, 9091, 9099, 6379];
 
-/// The arguments that a page leaves out, so that ports are free ones in the test.
+/// The arguments that pages omit and that the test adds, so that it can replace the ports.
 const DEFAULTS: &[(&str, &str)] = &[
     ("tollgate demo", " --upstream 127.0.0.1:9000"),
     ("tollgate keys", " --admin 127.0.0.1:9090"),
     ("tollgate top", " --admin 127.0.0.1:9090"),
 ];
 
-/// The commands of a page, each with what it shows them to print. What is indented by four spaces below a command belongs
+/// The commands of a page, each with its documented output. Lines below a command that are indented by four spaces belong
 /// to it.
 fn sessions(page: &str) -> Vec<(String, String)> {
     let text = fs::read_to_string(page).unwrap();
     let mut sessions = Vec::<(String, String)>::new();
-    // Every other part is between fences.
+    // Every other part is inside a fence.
     for block in text.split("```").skip(1).step_by(2) {
         let Some((kind @ ("" | "console" | "sh" | "bash"), lines)) = block.split_once('\n') else { continue };
         let before = sessions.len();
@@ -172,7 +172,7 @@ impl Drop for Background {
     }
 }
 
-/// Ports that nothing listens on, with no port of a page in their digits.
+/// Ports on which nothing listens; their digits contain no port of a page.
 fn free_ports() -> Vec<String> {
     let mut held = Vec::new();
     while held.len() < PORTS.len() {
@@ -185,7 +185,7 @@ fn free_ports() -> Vec<String> {
     held.into_iter().map(|(port, _)| port).collect()
 }
 
-/// Runs the commands of a page, and returns each with what is shown of it and what it prints.
+/// Runs the commands of a page; returns each with its documented and its real output.
 fn run(page: &str, attempt: usize) -> Vec<(String, String, String)> {
     let folder = folder_with_the_sample(&format!("{}-{attempt}", page.replace(['/', '.'], "-")));
     let free = free_ports();
@@ -207,7 +207,7 @@ fn run(page: &str, attempt: usize) -> Vec<(String, String, String)> {
             fs::write(folder.join(file), shown).unwrap();
             continue;
         }
-        // A comment is no part of a command, nor does anything come after it.
+        // A comment behind a command is no part of it, and ends the line.
         let mut line = command.split("  # ").next().unwrap().trim_end().to_owned();
         let is_background = line.ends_with('&');
         line.truncate(line.trim_end_matches([' ', '&']).len());
@@ -228,13 +228,13 @@ fn run(page: &str, attempt: usize) -> Vec<(String, String, String)> {
                 std::thread::park_timeout(Duration::from_millis(20));
             }
         }
-        // one that does not end fails
+        // a command that does not end fails
         let run = shell("exec timeout 60 sh -c \"$LINE\"", &folder).env("LINE", &line).output().unwrap();
         let mut printed = String::from_utf8([run.stdout, run.stderr].concat()).unwrap();
         for (port, free) in PORTS.iter().zip(&free) {
             printed = printed.replace(&format!(":{free}"), &format!(":{port}"));
         }
-        // Where a page shows nothing, the command has to succeed.
+        // If the page shows no output, the command only has to succeed.
         if shown.is_empty() && run.status.success() {
             printed.clear();
         } else if shown.is_empty() {
@@ -245,7 +245,7 @@ fn run(page: &str, attempt: usize) -> Vec<(String, String, String)> {
     ran
 }
 
-/// The part of an output that is the same in every run: without dates and random keys, JSON without blanks.
+/// The part of an output that is the same in every run: without dates and random keys, and JSON without whitespace.
 fn lasting(text: &str) -> String {
     let text = Regex::new(r"(?m)\s+$").unwrap().replace_all(text, "");
     let text = Regex::new(r"(?m)^date: .*$").unwrap().replace_all(&text, "date: ...");
@@ -254,7 +254,7 @@ fn lasting(text: &str) -> String {
     if text.starts_with('{') { text.split_whitespace().collect() } else { text.into_owned() }
 }
 
-/// `UPDATE_GOLDEN=1` writes what the commands print into the pages.
+/// Runs the commands of all pages. `UPDATE_GOLDEN=1` writes their output into the pages.
 #[test]
 fn the_pages_show_what_their_commands_print() {
     let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(PathBuf::from);
@@ -262,7 +262,8 @@ fn the_pages_show_what_their_commands_print() {
         files("docs", "md").into_iter().chain(others).map(|page| page.display().to_string()).collect();
     let run_page = |page: &str| {
         let mut wrong = Vec::new();
-        // The standing of a key changes while a busy machine pauses between two commands: a gateway then gets another try.
+        // The state of a key changes if a busy machine pauses between two commands: pages with a gateway get several
+        // attempts.
         let attempts = if BEFORE.iter().any(|(of, _, admins)| *of == page && !admins.is_empty()) { 4 } else { 1 };
         for attempt in 0..attempts {
             wrong = run(page, attempt);
@@ -330,7 +331,7 @@ fn printed(command: &str, folder: &Path) -> String {
     String::from_utf8([run.stdout, run.stderr].concat()).unwrap()
 }
 
-/// Where the sample configurations are in `config`, as pages have them.
+/// A folder with the sample configurations in `config`, as pages expect them.
 fn folder_with_the_sample(name: &str) -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     drop(fs::remove_dir_all(&folder));
@@ -355,7 +356,7 @@ fn every_command_of_the_documentation_exists() {
     assert!(known.contains(&"simulate"), "{known:?}");
     for page in files("docs", "md").into_iter().chain([PathBuf::from("README.md")]) {
         let text = fs::read_to_string(&page).unwrap();
-        // Commands stand in code: after a backtick, or after a prompt.
+        // Commands are in code: after a backtick, or after a prompt.
         for start in ["`tollgate ", "$ tollgate "] {
             for after in text.split(start).skip(1) {
                 let word: String = after.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
@@ -367,7 +368,7 @@ fn every_command_of_the_documentation_exists() {
 
 macro_rules! define_state_bytes {
     ($($Variant:ident $module:ident,)*) => {
-        /// The bytes of an algorithm's state in memory, apart from what a log holds elsewhere.
+        /// The bytes of an algorithm's state in memory, without the heap memory of a log.
         fn state_bytes(name: &str) -> usize {
             match name {
                 $(<algorithm::$module::$Variant as Algorithm>::NAME => {
@@ -417,7 +418,7 @@ fn the_book_has_every_page() {
     }
 }
 
-/// The parts of `value` that the JSON Schema of configurations refuses, by its keywords for shapes.
+/// The parts of `value` that violate the JSON Schema of configurations, checked by its keywords for shapes.
 fn refused(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     if let Some(name) = schema["$ref"].as_str() {
         return refused(&root["$defs"][name.rsplit('/').next().unwrap()], value, root);
@@ -494,7 +495,7 @@ fn the_schema_takes_every_good_configuration_and_no_unknown_name() {
     assert!(whole > 10);
 }
 
-/// A snippet with what it takes to be a configuration; it refers to upstreams, plans and domains that other files have.
+/// A snippet completed to a whole configuration; it may refer to upstreams, plans and domains that other files define.
 fn framed(block: &str, snippet: &serde_json::Map<String, Value>) -> String {
     let mut framed = format!("{block}\n");
     let frame = [
@@ -516,8 +517,8 @@ fn framed(block: &str, snippet: &serde_json::Map<String, Value>) -> String {
     framed
 }
 
-/// Snippets that are of other programs have none of tollgate's names at their top. That the certificates and secrets
-/// which a snippet names are not there is no error of the page.
+/// Snippets for other programs have none of tollgate's names at their top level. Missing certificates and secrets that a
+/// snippet names are no error of the page.
 #[test]
 fn every_snippet_of_the_documentation_is_what_the_schema_and_the_reader_take() {
     let schema: Value = serde_json::from_str(&printed("tollgate schema", Path::new("."))).unwrap();
@@ -543,7 +544,7 @@ fn every_snippet_of_the_documentation_is_what_the_schema_and_the_reader_take() {
                 assert_eq!(refused(&schema, &Value::Object(whole), &schema), None, "{}: {block}", page.display());
                 fs::write(folder.join("snippet.yaml"), &framed).unwrap();
                 let said = printed("tollgate check snippet.yaml", &folder);
-                // An error begins with its line; a warning says so.
+                // An error begins with its line number; a warning says that it is one.
                 let is_wrong = |line: &str| {
                     line.strip_prefix("snippet.yaml:")
                         .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
@@ -560,7 +561,7 @@ fn every_snippet_of_the_documentation_is_what_the_schema_and_the_reader_take() {
     assert!(held > 15, "{held} snippets");
 }
 
-/// `UPDATE_GOLDEN=1` writes the page anew.
+/// `UPDATE_GOLDEN=1` writes the page again.
 #[test]
 fn the_configuration_reference_is_what_the_reader_takes() {
     let (page, reference) = ("docs/configuration.md", printed("tollgate schema --markdown", Path::new(".")));

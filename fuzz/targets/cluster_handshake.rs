@@ -17,13 +17,13 @@ pub(crate) fn run(data: &[u8]) {
         let agreed = agree(&own, &theirs);
         assert!(agreed.is_err() || (theirs.version >= OLDEST && theirs.process != 7 && theirs.to == own.from));
         let transcript = Transcript::new(&secret, &theirs, &own);
-        for role in [Role::Asker, Role::Owner] {
+        for role in [Role::Initiator, Role::Acceptor] {
             assert!(transcript.check(role, &proof).is_err(), "who does not know the secret is not believed");
             assert!(transcript.check(role, &transcript.proof(role)).is_ok());
         }
         let other = Secret::of(b"what others know");
         let elsewhere = Transcript::new(&other, &theirs, &own);
-        assert!(transcript.check(Role::Asker, &elsewhere.proof(Role::Asker)).is_err());
+        assert!(transcript.check(Role::Initiator, &elsewhere.proof(Role::Initiator)).is_err());
     }
     frames(&Transcript::new(&secret, &own, &own), data);
 }
@@ -36,15 +36,15 @@ fn frames(transcript: &Transcript<'_>, data: &[u8]) {
         assert_eq!(Seal::length(length), Ok(rest.len()));
         (length, rest)
     };
-    let (mut sent, mut received) = (transcript.seal(Role::Asker), transcript.seal(Role::Asker));
+    let (mut sent, mut received) = (transcript.seal(Role::Initiator), transcript.seal(Role::Initiator));
     let mut bytes = Vec::new();
     sent.close(input.0, &mut bytes).unwrap();
     let (length, mut rest) = split(&bytes);
     let mut changed = rest.clone();
     let place = at % changed.len();
     changed[place] ^= flip;
-    assert!(transcript.seal(Role::Asker).open(length, &mut changed).is_err());
-    assert!(transcript.seal(Role::Owner).open(length, &mut rest.clone()).is_err());
+    assert!(transcript.seal(Role::Initiator).open(length, &mut changed).is_err());
+    assert!(transcript.seal(Role::Acceptor).open(length, &mut rest.clone()).is_err());
     assert_eq!(received.open(length, &mut rest), Ok(input.0));
     assert!(received.open(length, &mut split(&bytes).1).is_err(), "a frame is taken once");
     // bytes of a stranger
@@ -53,6 +53,6 @@ fn frames(transcript: &Transcript<'_>, data: &[u8]) {
     {
         assert!(length_said <= MAX_FRAME_BYTES);
         let taken = length_said.min(rest.len());
-        assert!(transcript.seal(Role::Asker).open(*length, &mut rest[..taken].to_vec()).is_err());
+        assert!(transcript.seal(Role::Initiator).open(*length, &mut rest[..taken].to_vec()).is_err());
     }
 }

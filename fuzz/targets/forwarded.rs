@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::HeaderValue;
 use tollgate::fields::Fields;
 use tollgate::gateway::facts::{client_address, read_address};
-use tollgate::ruleset::{AddressHeader, ClientAddress, Peers};
+use tollgate::ruleset::{AddressHeader, ClientAddress, TrustedPeers};
 use tollgate::units::Prefixes;
 
 use super::input::Input;
@@ -20,7 +20,7 @@ pub(crate) fn run(data: &[u8]) {
     // the last one has come over a path
     let peer: Option<IpAddr> = input.one_of(&PEERS).parse().ok();
     let networks = input.one_of(&TRUSTED).iter().map(|net| net.parse().unwrap()).collect();
-    let trusted_proxies = Peers { networks, unix: !input.0.len().is_multiple_of(2) };
+    let trusted_proxies = TrustedPeers { networks, unix: !input.0.len().is_multiple_of(2) };
     let prefixes = Prefixes { ipv4: 32, ipv6: 48 + input.byte() % 81 };
     let rules = ClientAddress { trusted_proxies, prefixes, ..ClientAddress::default() };
     let mut headers = Fields::default();
@@ -75,7 +75,7 @@ fn library(text: &[u8]) -> Option<IpAddr> {
 
 /// All lines as one, from the right.
 fn reference(peer: Option<IpAddr>, headers: &Fields, rules: &ClientAddress) -> Option<IpAddr> {
-    let Peers { networks, unix } = &rules.trusted_proxies;
+    let TrustedPeers { networks, unix } = &rules.trusted_proxies;
     let is_trusted = |address: &Option<IpAddr>| match address {
         Some(address) => networks.iter().any(|net| net.contains(address)),
         None => *unix,

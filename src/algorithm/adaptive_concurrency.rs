@@ -49,7 +49,7 @@ pub struct AdaptiveConcurrency {
 /// The requests in flight, and what the controller has learned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[repr(Rust, packed(4))]
-pub struct Learned {
+pub struct ControllerState {
     limit: f64,
     in_flight: u32,
     /// The number of measured requests until the best latency is known; 0 if it is known.
@@ -83,9 +83,9 @@ fn seconds(now: Nanos) -> u32 {
 }
 
 impl AdaptiveConcurrency {
-    fn fresh(&self) -> Learned {
+    fn fresh(&self) -> ControllerState {
         let limit = self.min.into();
-        Learned { limit, in_flight: 0, measuring: self.rounds(limit), due: 0, best: 0.0, latency: 0.0 }
+        ControllerState { limit, in_flight: 0, measuring: self.rounds(limit), due: 0, best: 0.0, latency: 0.0 }
     }
 
     /// The number of requests in a measurement of the best latency; 0 where `target` is set.
@@ -97,13 +97,13 @@ impl AdaptiveConcurrency {
     }
 
     /// The number of slots now.
-    fn slots(&self, state: &Learned) -> u32 {
+    fn slots(&self, state: &ControllerState) -> u32 {
         let slots = if state.measuring > 0 { state.limit / 2.0 } else { state.limit };
         (slots as u32).max(self.min)
     }
 
     /// The latency up to which the limit grows, in nanoseconds.
-    fn good(&self, state: &Learned) -> f64 {
+    fn good(&self, state: &ControllerState) -> f64 {
         match self.target {
             Some(target) => target.get() as f64,
             None => f64::from(state.best) * TOLERANCE,
@@ -111,7 +111,7 @@ impl AdaptiveConcurrency {
     }
 
     /// The limit after a request of `cost`, by the current latency.
-    fn moved(&self, state: &Learned, cost: Cost) -> f64 {
+    fn moved(&self, state: &ControllerState, cost: Cost) -> f64 {
         let limit = state.limit;
         let gradient = (self.good(state) / f64::from(state.latency)).clamp(LEAST_GRADIENT, 1.0);
         let part_of_round = (cost as f64 / limit).min(1.0);
@@ -120,12 +120,12 @@ impl AdaptiveConcurrency {
     }
 
     /// The state; `None` if nothing is in flight and nothing was learned.
-    fn kept(&self, state: Learned) -> Option<Learned> {
+    fn kept(&self, state: ControllerState) -> Option<ControllerState> {
         (state != self.fresh()).then_some(state)
     }
 }
 
-impl Learned {
+impl ControllerState {
     fn less(self, cost: Cost) -> Self {
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
         Self { in_flight: self.in_flight.saturating_sub(cost), ..self }
@@ -178,9 +178,9 @@ impl Algorithm for AdaptiveConcurrency {
 
 impl Core for AdaptiveConcurrency {
     const HOLDS: bool = true;
-    type State = Learned;
+    type State = ControllerState;
 
-    fn decide(&self, state: Option<Learned>, cost: Cost, _now: Nanos) -> (Decision, Option<Learned>) {
+    fn decide(&self, state: Option<ControllerState>, cost: Cost, _now: Nanos) -> (Decision, Option<ControllerState>) {
         if cost == 0 {
             return (Decision::ADMIT, state);
         }
@@ -191,17 +191,17 @@ impl Core for AdaptiveConcurrency {
         let alone = learned.in_flight == 0;
         match learned.in_flight.checked_add(cost) {
             Some(in_flight) if alone || in_flight <= self.slots(&learned) => {
-                (Decision::ADMIT, Some(Learned { in_flight, ..learned }))
+                (Decision::ADMIT, Some(ControllerState { in_flight, ..learned }))
             }
             _ => (Decision::BUSY, state),
         }
     }
 
-    fn refund(&self, state: Learned, cost: Cost, _full_at: Nanos, _now: Nanos) -> Option<Learned> {
+    fn refund(&self, state: ControllerState, cost: Cost, _full_at: Nanos, _now: Nanos) -> Option<ControllerState> {
         self.kept(state.less(cost))
     }
 
-    fn complete(&self, state: Learned, cost: Cost, end: Completion, now: Nanos) -> Option<Learned> {
+    fn complete(&self, state: ControllerState, cost: Cost, end: Completion, now: Nanos) -> Option<ControllerState> {
         let mut next = state.less(cost);
         if !end.measured || cost == 0 {
             return self.kept(next);
@@ -233,17 +233,17 @@ impl Core for AdaptiveConcurrency {
         Some(next)
     }
 
-    fn hold(&self, state: Option<Learned>, cost: Cost) -> Option<Learned> {
+    fn hold(&self, state: Option<ControllerState>, cost: Cost) -> Option<ControllerState> {
         let learned = state.unwrap_or_else(|| self.fresh());
         let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-        self.kept(Learned { in_flight: learned.in_flight.saturating_add(cost), ..learned })
+        self.kept(ControllerState { in_flight: learned.in_flight.saturating_add(cost), ..learned })
     }
 
-    fn debit(&self, state: Option<Learned>, _cost: Cost, _now: Nanos) -> Option<Learned> {
+    fn debit(&self, state: Option<ControllerState>, _cost: Cost, _now: Nanos) -> Option<ControllerState> {
         state
     }
 
-    fn headroom(&self, state: Option<&Learned>, _now: Nanos) -> Headroom {
+    fn headroom(&self, state: Option<&ControllerState>, _now: Nanos) -> Headroom {
         let remaining = match state {
             Some(state) if state.in_flight > 0 => self.slots(state).saturating_sub(state.in_flight),
             _ => self.max,
@@ -257,7 +257,7 @@ impl Core for AdaptiveConcurrency {
     }
 
     /// A fresh key starts at `min`, so the state can be evicted whenever nothing is in flight.
-    fn idle(&self, state: &Learned) -> Idle {
+    fn idle(&self, state: &ControllerState) -> Idle {
         match state.in_flight {
             0 => Idle::Safe(Nanos::ZERO),
             _ => Idle::Held,
@@ -265,7 +265,7 @@ impl Core for AdaptiveConcurrency {
     }
 
     /// The number in flight stays; the learned limit is clamped to the new bounds.
-    fn migrate_state(&self, old: &Self, state: Learned, _now: Nanos) -> Option<Learned> {
+    fn migrate_state(&self, old: &Self, state: ControllerState, _now: Nanos) -> Option<ControllerState> {
         if self == old {
             return Some(state);
         }
@@ -274,16 +274,16 @@ impl Core for AdaptiveConcurrency {
             None if state.best == 0.0 || state.measuring > 0 => self.rounds(limit),
             _ => 0,
         };
-        Some(Learned { limit, measuring, ..state })
+        Some(ControllerState { limit, measuring, ..state })
     }
 
     /// The lower limit, the larger number in flight and the higher latency; a measurement that runs in either one goes on.
-    fn merge(&self, one: Learned, other: Learned) -> Learned {
+    fn merge(&self, one: ControllerState, other: ControllerState) -> ControllerState {
         let best = match (one.best, other.best) {
             (0.0, best) | (best, 0.0) => best,
             (one, other) => one.min(other),
         };
-        Learned {
+        ControllerState {
             limit: { one.limit }.min(other.limit),
             in_flight: one.in_flight.max(other.in_flight),
             measuring: one.measuring.max(other.measuring),
@@ -293,8 +293,8 @@ impl Core for AdaptiveConcurrency {
         }
     }
 
-    fn shift(&self, state: Learned, by: ClockOffset) -> Learned {
-        Learned { due: seconds(Nanos::from_secs(state.due.into()).shifted(by)), ..state }
+    fn shift(&self, state: ControllerState, by: ClockOffset) -> ControllerState {
+        ControllerState { due: seconds(Nanos::from_secs(state.due.into()).shifted(by)), ..state }
     }
 
     fn largest_cost(&self) -> Option<Cost> {

@@ -7,8 +7,8 @@
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, Charges, Completion, Core, Decision, Headroom, Idle, InvalidParameter, Parameter, Policy,
-    SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Completion, Core, Decision, Headroom, Idle, InvalidParameter, Parameter,
+    Policy, SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
@@ -120,7 +120,7 @@ impl Core for Concurrency {
 
     fn shared_form(&self, slot_lifetime: Nanos) -> Result<SharedForm, String> {
         let lifetime = slot_lifetime.get().div_ceil(1_000_000).clamp(1, LONGEST_LIFETIME);
-        Ok(SharedForm::new(format!("z {} {lifetime}", self.limit), Charges::OneByOne))
+        Ok(SharedForm::new(format!("z {} {lifetime}", self.limit), ChargeBatching::OneByOne))
     }
 
     fn read_shared(&self, words: &mut Words<'_>) -> Option<u64> {

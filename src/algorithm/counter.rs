@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::calendar::Calendar;
 use crate::algorithm::shared::{number, time};
-use crate::algorithm::{Charges, Core, Decision, Headroom, Idle, KeptAs, Policy, SharedForm, Words};
+use crate::algorithm::{ChargeBatching, Core, Decision, Headroom, Idle, KeptAs, Policy, SharedForm, Words};
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
@@ -35,7 +35,7 @@ pub enum Window {
 
 /// The window last charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spent {
+pub struct WindowUsage {
     /// Its end; [`Nanos::MAX`] if it is too far away to express.
     pub ends: Nanos,
     /// The tokens charged in it.
@@ -43,9 +43,9 @@ pub struct Spent {
 }
 
 impl Core for Counter {
-    type State = Spent;
+    type State = WindowUsage;
 
-    fn decide(&self, state: Option<Spent>, cost: Cost, now: Nanos) -> (Decision, Option<Spent>) {
+    fn decide(&self, state: Option<WindowUsage>, cost: Cost, now: Nanos) -> (Decision, Option<WindowUsage>) {
         if cost == 0 {
             return (Decision::ADMIT, state);
         }
@@ -53,49 +53,49 @@ impl Core for Counter {
             return (Decision::never(self.limit), state);
         }
         let Some(current) = state.filter(|state| state.is_open(now)) else {
-            return (Decision::ADMIT, Some(Spent { ends: self.window.end(now), used: cost }));
+            return (Decision::ADMIT, Some(WindowUsage { ends: self.window.end(now), used: cost }));
         };
         match current.used.checked_add(cost).filter(|used| *used <= self.limit) {
-            Some(used) => (Decision::ADMIT, Some(Spent { used, ..current })),
+            Some(used) => (Decision::ADMIT, Some(WindowUsage { used, ..current })),
             None => (Decision::later(current.left(now)), state),
         }
     }
 
     /// A charge in a window that is over is not refunded to the next one.
-    fn refund(&self, state: Spent, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Spent> {
+    fn refund(&self, state: WindowUsage, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<WindowUsage> {
         if state.ends != full_at {
             return Some(state);
         }
         let used = state.used.saturating_sub(cost);
-        (used > 0).then_some(Spent { used, ..state })
+        (used > 0).then_some(WindowUsage { used, ..state })
     }
 
     /// A debt is forgiven when the window ends.
-    fn debit(&self, state: Option<Spent>, cost: Cost, now: Nanos) -> Option<Spent> {
+    fn debit(&self, state: Option<WindowUsage>, cost: Cost, now: Nanos) -> Option<WindowUsage> {
         if cost == 0 {
             return state;
         }
         Some(match state.filter(|state| state.is_open(now)) {
-            Some(current) => Spent { used: current.used.saturating_add(cost), ..current },
-            None => Spent { ends: self.window.end(now), used: cost },
+            Some(current) => WindowUsage { used: current.used.saturating_add(cost), ..current },
+            None => WindowUsage { ends: self.window.end(now), used: cost },
         })
     }
 
-    fn headroom(&self, state: Option<&Spent>, now: Nanos) -> Headroom {
+    fn headroom(&self, state: Option<&WindowUsage>, now: Nanos) -> Headroom {
         let current = state.filter(|state| state.is_open(now));
         let remaining = self.limit.saturating_sub(current.map_or(0, |state| state.used));
         let left = current.map_or(Nanos::ZERO, |state| state.left(now));
         Headroom { remaining: Some(remaining), until_more: left, until_full: left, measured_rate: None }
     }
 
-    fn idle(&self, state: &Spent) -> Idle {
+    fn idle(&self, state: &WindowUsage) -> Idle {
         Idle::Fresh(state.ends)
     }
 
     /// The tokens used in the current window stay used, in the current window of the new parameters. A window that began
     /// with a request keeps its beginning if it becomes longer; if it becomes shorter, the used tokens count on for the
     /// new length, but not beyond the old end.
-    fn migrate_state(&self, old: &Self, state: Spent, now: Nanos) -> Option<Spent> {
+    fn migrate_state(&self, old: &Self, state: WindowUsage, now: Nanos) -> Option<WindowUsage> {
         if !state.is_open(now) {
             return None;
         }
@@ -106,22 +106,22 @@ impl Core for Counter {
             (Window::FromFirst(new), Window::FromFirst(old)) => carried_end(state.ends, *old, *new, now),
             (window, _) => window.end(now),
         };
-        Some(Spent { ends, ..state })
+        Some(WindowUsage { ends, ..state })
     }
 
     /// Of two successive windows the later one; of two that overlap, the higher usage until both are over.
-    fn merge(&self, one: Spent, other: Spent) -> Spent {
+    fn merge(&self, one: WindowUsage, other: WindowUsage) -> WindowUsage {
         let (first, last) = if one.ends <= other.ends { (one, other) } else { (other, one) };
         let is_over = match &self.window {
             Window::FromFirst(length) => first.ends <= last.ends.saturating_sub(*length),
             Window::FromEpoch(_) | Window::Calendar(_) => first.ends < last.ends,
         };
-        if is_over { last } else { Spent { used: first.used.max(last.used), ..last } }
+        if is_over { last } else { WindowUsage { used: first.used.max(last.used), ..last } }
     }
 
-    fn shift(&self, state: Spent, by: ClockOffset) -> Spent {
+    fn shift(&self, state: WindowUsage, by: ClockOffset) -> WindowUsage {
         let ends = if state.ends == Nanos::MAX { state.ends } else { state.ends.shifted(by) };
-        Spent { ends, ..state }
+        WindowUsage { ends, ..state }
     }
 
     /// Windows that are counted from the epoch begin at multiples of their length on the wall clock (at full hours, for
@@ -136,11 +136,11 @@ impl Core for Counter {
 
     /// A window further ahead than the next one comes from a clock that has been set back since: its used tokens count in
     /// the current window instead, so that no client waits until the other window comes.
-    fn after_step_back(&self, state: Spent, now: Nanos) -> Spent {
+    fn after_step_back(&self, state: WindowUsage, now: Nanos) -> WindowUsage {
         let Window::Calendar(calendar) = &self.window else { return state };
         let furthest = calendar.unit.usual_length().get().saturating_mul(2);
         match state.ends.saturating_sub(now).get() > furthest && state.ends != Nanos::MAX {
-            true => Spent { ends: self.window.end(now), ..state },
+            true => WindowUsage { ends: self.window.end(now), ..state },
             false => state,
         }
     }
@@ -165,11 +165,11 @@ impl Core for Counter {
                 format!("c c {limit} {}/{name}", unit.as_str())
             }
         };
-        Ok(SharedForm { kept: KeptAs::Window, ..SharedForm::new(parameters, Charges::AddUp) })
+        Ok(SharedForm { kept: KeptAs::Window, ..SharedForm::new(parameters, ChargeBatching::AddUp) })
     }
 
-    fn read_shared(&self, words: &mut Words<'_>) -> Option<Spent> {
-        Some(Spent { ends: time(words)?, used: number(words)? })
+    fn read_shared(&self, words: &mut Words<'_>) -> Option<WindowUsage> {
+        Some(WindowUsage { ends: time(words)?, used: number(words)? })
     }
 
     fn calendar(&self) -> Option<&Calendar> {
@@ -228,9 +228,9 @@ impl Window {
     }
 }
 
-// === impl Spent ===
+// === impl WindowUsage ===
 
-impl Spent {
+impl WindowUsage {
     /// Whether the window is not over yet.
     fn is_open(&self, now: Nanos) -> bool {
         now < self.ends || self.ends == Nanos::MAX
@@ -265,7 +265,7 @@ mod tests {
     fn a_refund_meets_the_window_it_was_charged_in_or_none() {
         let counter = from_epoch(5, 100);
         let (_, first) = counter.decide(None, 2, at(199));
-        assert_eq!(counter.refund(first.unwrap(), 1, at(200), at(199)), Some(Spent { ends: at(200), used: 1 }));
+        assert_eq!(counter.refund(first.unwrap(), 1, at(200), at(199)), Some(WindowUsage { ends: at(200), used: 1 }));
         assert_eq!(counter.refund(first.unwrap(), 2, at(200), at(250)), None);
         let (_, second) = counter.decide(first, 3, at(200));
         assert_eq!(counter.refund(second.unwrap(), 2, at(200), at(210)), second);
@@ -282,9 +282,9 @@ mod tests {
 
     #[test]
     fn what_was_used_stays_used_in_the_new_window() {
-        let state = Spent { ends: at(200), used: 4 };
+        let state = WindowUsage { ends: at(200), used: 4 };
         let carry = |old: &Counter, new: &Counter, now| new.migrate_state(old, state, at(now));
-        let ends = |ends| Some(Spent { ends: at(ends), used: 4 });
+        let ends = |ends| Some(WindowUsage { ends: at(ends), used: 4 });
         assert_eq!(carry(&from_epoch(5, 100), &from_epoch(2, 100), 150), ends(200));
         assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 1000), 150), ends(1000));
         assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 10), 150), ends(160));

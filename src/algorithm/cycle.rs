@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, MAX_WAIT,
-    Parameter, Policy, SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT,
+    MAX_WAIT, Parameter, Policy, SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos, scale_ceil};
 
@@ -276,7 +276,7 @@ impl Core for Cycle {
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
         let Self { limit, period, max_wait, .. } = self;
         let parameters = format!("y {limit} {} {} {}", period.get(), max_wait.get(), self.most());
-        Ok(SharedForm::new(parameters, Charges::Together))
+        Ok(SharedForm::new(parameters, ChargeBatching::Together))
     }
 
     fn read_shared(&self, words: &mut Words<'_>) -> Option<Cycling> {

@@ -27,7 +27,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
     SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
@@ -336,7 +336,7 @@ impl Core for Exponential {
 
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
         let policy = if self.strict { 's' } else { 'l' };
-        Ok(SharedForm::new(format!("x {policy} {:e} {}", self.limit, self.period.get()), Charges::OneByOne))
+        Ok(SharedForm::new(format!("x {policy} {:e} {}", self.limit, self.period.get()), ChargeBatching::OneByOne))
     }
 
     fn read_shared(&self, words: &mut Words<'_>) -> Option<Measured> {

@@ -18,8 +18,8 @@ use crate::algorithm::counter::carried_end;
 use crate::algorithm::schedule::{HORIZON, recoverable};
 use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, Parameter,
-    Policy, SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT,
+    Parameter, Policy, SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
 
@@ -368,7 +368,7 @@ impl Core for QuotaLinear {
 
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
         let Self { limit, window, tick, token } = self;
-        Ok(SharedForm::new(format!("q {limit} {} {tick} {token}", window.get()), Charges::Together))
+        Ok(SharedForm::new(format!("q {limit} {} {tick} {token}", window.get()), ChargeBatching::Together))
     }
 
     fn read_shared(&self, words: &mut Words<'_>) -> Option<Quota> {

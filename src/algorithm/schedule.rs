@@ -11,7 +11,7 @@
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Charges, Core, Decision, Headroom, Idle, InvalidParameter, LONGEST_DEBT, Policy, SharedForm, Words,
+    ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, LONGEST_DEBT, Policy, SharedForm, Words,
 };
 use crate::units::{ClockOffset, Cost, FineTime, Nanos, Rate, scale_ceil};
 
@@ -235,7 +235,7 @@ impl Core for Schedule {
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
         let Self { rate, burst, tolerance, .. } = self;
         let parameters = format!("s {} {} {burst} {tolerance}", rate.tokens(), rate.period().get());
-        Ok(SharedForm::new(parameters, Charges::AddUp))
+        Ok(SharedForm::new(parameters, ChargeBatching::AddUp))
     }
 
     /// Seconds, nanoseconds, and the rest of a nanosecond in units of 1 ns / numerator of the rate.

@@ -13,14 +13,14 @@ pub struct SharedForm {
     /// The parameters as text, which the script also keeps beside the states.
     pub parameters: String,
     /// How several charges can be combined.
-    pub charges: Charges,
+    pub charges: ChargeBatching,
     /// The kind of data that the script keeps.
     pub kept: KeptAs,
 }
 
 /// How several charges of a key can be combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Charges {
+pub enum ChargeBatching {
     /// Tokens can be taken in any portions with the same result.
     AddUp,
     /// Several charges at one time are the same as one of their sum.
@@ -55,7 +55,7 @@ pub fn time(words: &mut Words<'_>) -> Option<Nanos> {
 
 impl SharedForm {
     /// The form of a rule of which the script keeps states.
-    pub const fn new(parameters: String, charges: Charges) -> Self {
+    pub const fn new(parameters: String, charges: ChargeBatching) -> Self {
         Self { parameters, charges, kept: KeptAs::State }
     }
 }

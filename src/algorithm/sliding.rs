@@ -13,7 +13,7 @@
 //! reserved.
 //! Exact until the year 2262; all later times count as the last one.
 
-use crate::algorithm::{Charges, Core, Decision, Headroom, Idle, KeptAs, Policy, SharedForm, bytes_of};
+use crate::algorithm::{ChargeBatching, Core, Decision, Headroom, Idle, KeptAs, Policy, SharedForm, bytes_of};
 use crate::units::{ClockOffset, Cost, Nanos, greatest_common_divisor};
 
 pub mod log;
@@ -273,7 +273,7 @@ impl Core for Sliding {
         }
         let (window, count_denied, gap) = (window.get(), u8::from(*count_denied), min_gap.get());
         let parameters = format!("l {limit} {window} {length} {per} {count_denied} {gap}");
-        let charges = if gap == 0 { Charges::AddUp } else { Charges::Together };
+        let charges = if gap == 0 { ChargeBatching::AddUp } else { ChargeBatching::Together };
         Ok(SharedForm { kept: KeptAs::Log, ..SharedForm::new(parameters, charges) })
     }
 }

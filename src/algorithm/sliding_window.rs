@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
     SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
@@ -202,7 +202,7 @@ impl Core for SlidingWindow {
     const SCRIPT: &'static str = include_str!("sliding_window.lua");
 
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
-        Ok(SharedForm::new(format!("w {} {}", self.limit, self.window.get()), Charges::AddUp))
+        Ok(SharedForm::new(format!("w {} {}", self.limit, self.window.get()), ChargeBatching::AddUp))
     }
 
     fn read_shared(&self, words: &mut Words<'_>) -> Option<Counts> {

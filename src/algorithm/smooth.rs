@@ -31,8 +31,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, MAX_WAIT,
-    Parameter, Policy, SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT,
+    MAX_WAIT, Parameter, Policy, SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Rate};
 
@@ -326,7 +326,7 @@ impl<S: Shape> Core for Smooth<S> {
             shape.most(),
             shape.cool(),
         );
-        Ok(SharedForm::new(parameters, Charges::OneByOne))
+        Ok(SharedForm::new(parameters, ChargeBatching::OneByOne))
     }
 
     fn read_shared(&self, words: &mut Words<'_>) -> Option<Reserved> {

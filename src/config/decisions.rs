@@ -6,7 +6,7 @@ use crate::config::read::{Field, Section};
 use crate::ruleset::cost::When;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
-use crate::ruleset::{ClientAddress, Route, Serves};
+use crate::ruleset::{ClientAddress, ListenerService, Route};
 
 /// The sections that the listeners need.
 #[derive(Clone, Copy)]
@@ -23,11 +23,11 @@ impl Needs {
     /// The needs of `server`. Where `server` could not be read, the sections that most files have.
     pub(super) fn of(server: Option<&Server>) -> Self {
         let Some(server) = server else { return Self { upstreams: true, routes: true, domains: false } };
-        let any = |wanted: fn(Serves) -> bool| server.listeners.iter().any(|listener| wanted(listener.serves));
+        let any = |wanted: fn(ListenerService) -> bool| server.listeners.iter().any(|listener| wanted(listener.serves));
         Self {
-            upstreams: any(|serves| serves == Serves::Proxy),
-            routes: any(Serves::goes_by_routes),
-            domains: any(|serves| serves == Serves::RateLimitService),
+            upstreams: any(|serves| serves == ListenerService::Proxy),
+            routes: any(ListenerService::goes_by_routes),
+            domains: any(|serves| serves == ListenerService::RateLimitService),
         }
     }
 }
@@ -47,7 +47,7 @@ pub(super) fn check(
     warn_of_routed(top, limits, routes, server);
     let items = top.get("listeners").and_then(|field| field.items_if()).unwrap_or_default();
     let asked: Vec<_> =
-        items.iter().zip(&server.listeners).filter(|(_, listener)| listener.serves != Serves::Proxy).collect();
+        items.iter().zip(&server.listeners).filter(|(_, listener)| listener.serves != ListenerService::Proxy).collect();
     let (item, _) = *asked.first()?;
     if client_address.trusted_proxies.is_empty() {
         let field = item.mapping_if().and_then(|section| section.get("serves")).unwrap_or_else(|| item.clone());
@@ -60,14 +60,15 @@ pub(super) fn check(
 }
 
 /// Whether a listener answers other proxies according to routes.
-fn is_asked_by_route(serves: Serves) -> bool {
-    serves != Serves::Proxy && serves.goes_by_routes()
+fn is_asked_by_route(serves: ListenerService) -> bool {
+    serves != ListenerService::Proxy && serves.goes_by_routes()
 }
 
 /// Warns of limits of routes that have less effect where other proxies ask.
 fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server: &Server) {
     let is_asked = server.listeners.iter().any(|listener| is_asked_by_route(listener.serves));
-    let sees_no_body = server.listeners.iter().any(|listener| matches!(listener.serves, Serves::ForwardAuth { .. }));
+    let sees_no_body =
+        server.listeners.iter().any(|listener| matches!(listener.serves, ListenerService::ForwardAuth { .. }));
     let section = top.get("limits").and_then(|field| field.mapping_if());
     for (name, field) in section.iter().flat_map(Section::fields) {
         let limit = limits.iter().enumerate().find(|(_, limit)| limit.name == name);

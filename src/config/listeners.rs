@@ -9,7 +9,7 @@ use crate::config::scalar::InvalidValue;
 use crate::config::server::peers;
 use crate::config::settings::{ADMIN, CERTIFICATE, CLIENT_CERTIFICATES, CONNECTIONS, LISTENER, LISTENER_TLS};
 use crate::config::store::{NamedFile, named_file};
-use crate::ruleset::{ConnectionBounds, Endpoint, Peers, Serves, SocketPath};
+use crate::ruleset::{ConnectionBounds, Endpoint, ListenerService, SocketPath, TrustedPeers};
 
 /// The addresses that tollgate listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,11 +35,11 @@ pub struct Listener {
     /// The listener's TLS settings; `None` where clients connect in plain text.
     pub tls: Option<ListenerTls>,
     /// The service at this address: proxying, or answers to another proxy.
-    pub serves: Serves,
+    pub serves: ListenerService,
     /// Whether the listener speaks HTTP/2 beside HTTP/1.1.
     pub http2: bool,
     /// The peers whose connections begin with the client's address (PROXY protocol).
-    pub proxy_protocol: Peers,
+    pub proxy_protocol: TrustedPeers,
     /// The largest number of connections at once; `None` for no bound of its own.
     pub max_connections: Option<usize>,
 }
@@ -47,11 +47,11 @@ pub struct Listener {
 impl Listener {
     /// A listener with an address and the defaults of all other settings.
     pub const fn plain(address: SocketAddr) -> Self {
-        let proxy_protocol = Peers { networks: Vec::new(), unix: false };
+        let proxy_protocol = TrustedPeers { networks: Vec::new(), unix: false };
         Self {
             address: Endpoint::Inet(address),
             tls: None,
-            serves: Serves::Proxy,
+            serves: ListenerService::Proxy,
             http2: false,
             proxy_protocol,
             max_connections: None,
@@ -159,13 +159,13 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
         }
         let tls = section.get_with("tls", tls);
         let serves = serves(&section);
-        let speaks_grpc = serves.is_some_and(Serves::speaks_grpc);
+        let speaks_grpc = serves.is_some_and(ListenerService::speaks_grpc);
         // with TLS, the client negotiates the version of HTTP; in plain text, only the connection's first bytes would tell
         let http2 = section.get_or("http2", section.has("tls") || speaks_grpc, Field::flag);
         if let (true, Some(false), Some(field)) = (speaks_grpc, http2, section.get("http2")) {
             return field.fail(field.error("leaves no way to ask: gRPC is spoken over HTTP/2").expected("`true`"));
         }
-        let proxy_protocol = section.get_or("proxy_protocol", Peers::default(), |field| {
+        let proxy_protocol = section.get_or("proxy_protocol", TrustedPeers::default(), |field| {
             peers(field, "believes everybody, so that any client can choose its own address")
         });
         let max_connections = section.get_with("max_connections", Field::whole);
@@ -191,12 +191,12 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
 }
 
 /// Reads `serves` and `denied_status`.
-fn serves(section: &Section<'_>) -> Option<Serves> {
-    let serves = section.get_or("serves", Serves::Proxy, |field| field.choice(&Serves::ALL));
+fn serves(section: &Section<'_>) -> Option<ListenerService> {
+    let serves = section.get_or("serves", ListenerService::Proxy, |field| field.choice(&ListenerService::ALL));
     let Some(field) = section.get("denied_status") else { return serves };
     let status = field.whole();
     match serves? {
-        Serves::ForwardAuth { .. } => Some(Serves::ForwardAuth { denied_status: Some(status?) }),
+        ListenerService::ForwardAuth { .. } => Some(ListenerService::ForwardAuth { denied_status: Some(status?) }),
         _ => {
             let problem = Problem::error(field.key_place(), "is for answers to subrequests only");
             field.fail(problem.expected("`serves: forward_auth` beside it"))

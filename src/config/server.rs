@@ -10,7 +10,7 @@ use crate::config::read::{Field, every};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
 use crate::ruleset::{
-    AccessLog, AddressHeader, BodyRules, ClientAddress, Dialects, HeadLimits, MinBodyRate, Peers, Reset,
+    AccessLog, AddressHeader, BodyRules, ClientAddress, Dialects, HeadLimits, MinBodyRate, Reset, TrustedPeers,
 };
 use crate::units::Prefixes;
 
@@ -47,13 +47,13 @@ pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
 }
 
 /// Reads a list like [`networks`], in which `unix` stands for peers that connect over a socket path.
-pub(super) fn peers(field: &Field<'_>, of_all: &str) -> Option<Peers> {
+pub(super) fn peers(field: &Field<'_>, of_all: &str) -> Option<TrustedPeers> {
     const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`, or `unix`";
     let items = field.list("a list of addresses and networks, or `unix`")?;
     let (unix, others): (Vec<_>, Vec<_>) =
         items.iter().partition(|item| item.is_word() && item.word(EXPECTED).is_some_and(|word| word.text == "unix"));
     let networks = every(others.into_iter().map(|item| network(item, EXPECTED, of_all)))?;
-    Some(Peers { networks, unix: !unix.is_empty() })
+    Some(TrustedPeers { networks, unix: !unix.is_empty() })
 }
 
 /// Reads a list of addresses and networks; `of_all` is the warning for a network that holds every address.

@@ -28,7 +28,7 @@ use crate::ruleset::key::{Facts, KeyHasher};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::verdict::Outcome;
-use crate::ruleset::{AccessLog, PlanId, Ruleset, Serves};
+use crate::ruleset::{AccessLog, ListenerService, PlanId, Ruleset};
 use crate::units::{LimitKey, Nanos};
 
 /// The sender of a request.
@@ -64,7 +64,7 @@ pub async fn admit(
     if ruleset.access_log != AccessLog::Off || ruleset.traces.is_some() {
         context.trace = trace::of(ruleset, &request.fields, sender.address);
     }
-    let is_proxied = context.serves == Serves::Proxy;
+    let is_proxied = context.serves == ListenerService::Proxy;
     // other proxies expect the result as an HTTP status, also for gRPC requests
     context.is_grpc = is_proxied && respond::is_grpc(&request.fields);
     context.cors = AllowedOrigin::of(ruleset, &request.fields);
@@ -220,7 +220,8 @@ fn resolve(
         split.at(by.map_or_else(rand::random, LimitKey::fingerprint))
     });
     // a request that another proxy forwards goes to no node of this gateway
-    let counted = context.upstream().filter(|_| context.serves == Serves::Proxy && ruleset.counts_by_node(route));
+    let counted =
+        context.upstream().filter(|_| context.serves == ListenerService::Proxy && ruleset.counts_by_node(route));
     let chosen = match counted {
         Some(upstream) => {
             let hash = balance_hashes.iter().find(|(of, _)| *of == upstream).map(|(_, hash)| *hash);

@@ -13,7 +13,7 @@ use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{self, Answer};
 use crate::http::head::{RequestHead, Version};
 use crate::http::service::Response;
-use crate::ruleset::Serves;
+use crate::ruleset::ListenerService;
 use crate::ruleset::verdict::Outcome;
 
 /// The largest message that is read, in bytes.
@@ -36,11 +36,13 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
             );
             context.answer_failure(&Answer::AccessDenied)
         }
-        Serves::ForwardAuth { denied_status } => forward_auth::decide(context, question, denied_status).await,
-        Serves::RateLimitService => in_grpc(rate_limit_service::decide(context, question, body).await, context),
+        ListenerService::ForwardAuth { denied_status } => forward_auth::decide(context, question, denied_status).await,
+        ListenerService::RateLimitService => {
+            in_grpc(rate_limit_service::decide(context, question, body).await, context)
+        }
         // a listener that forwards requests answers no questions
-        Serves::Proxy => context.answer_failure(&Answer::Internal),
-        Serves::ExtAuthz => in_grpc(ext_authz::decide(context, question, body).await, context),
+        ListenerService::Proxy => context.answer_failure(&Answer::Internal),
+        ListenerService::ExtAuthz => in_grpc(ext_authz::decide(context, question, body).await, context),
     };
     let result = match context.verdict.outcome {
         Outcome::Deny(_) => "denied",

@@ -19,7 +19,7 @@ use crate::ruleset::cors::AllowedOrigin;
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Standing, Verdict};
-use crate::ruleset::{AccessLog, PlanId, Serves};
+use crate::ruleset::{AccessLog, ListenerService, PlanId};
 use crate::units::{Cost, LimitKey, Nanos};
 
 mod account;
@@ -43,7 +43,7 @@ pub struct RequestContext {
     /// The configuration that was in force when the request arrived.
     pub active: WorkerConfig,
     /// The service of the listener at which the request arrived.
-    pub serves: Serves,
+    pub serves: ListenerService,
     /// When its head was complete.
     pub started: Nanos,
     /// The method, as sent.

@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 use super::frames::PREFACE;
 use super::proxy_protocol;
 use super::socket::{RawSocket, Socket};
-use crate::ruleset::{Peers, Serves};
+use crate::ruleset::{ListenerService, TrustedPeers};
 use crate::tls::{self, Certificates, TlsServer};
 
 /// How a listener treats its connections.
@@ -19,11 +19,11 @@ pub struct ListenerConfig {
     /// The TLS settings; `None` for connections without TLS.
     pub tls: Option<TlsServer>,
     /// The kind of requests at this listener; the engine serves all kinds in the same way.
-    pub serves: Serves,
+    pub serves: ListenerService,
     /// Whether the listener accepts HTTP/2 besides HTTP/1.1.
     pub http2: bool,
     /// The peers whose connections begin with the PROXY protocol.
-    pub proxy_protocol: Peers,
+    pub proxy_protocol: TrustedPeers,
     /// The maximum number of concurrent connections.
     pub max_connections: Option<usize>,
 }

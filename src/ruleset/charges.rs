@@ -26,7 +26,7 @@ pub enum Uncharged<'r> {
     /// The request lacks a part of its key, and such requests are let through.
     Skipped(KeyFault<'r>),
     /// The request has no key, and the limit only watches, so it does not refuse the request.
-    Unwatched(KeyFault<'r>),
+    NoKeyInShadow(KeyFault<'r>),
     /// The key is not in the share of keys that the limit applies to.
     NotEnabled,
     /// The request has no key, and is refused.
@@ -322,7 +322,7 @@ fn is_enabled<'r>(
 ) -> Result<bool, Uncharged<'r>> {
     let hasher = KeyHasher::stable();
     let key = hasher.key(name, &limit.key, facts, resolved);
-    Ok(limit.enabled.covers(or_without(limit, key, |fault| hasher.shared_key(name, fault))?))
+    Ok(limit.enabled.covers(or_without(limit, key, |fault| hasher.missing_part_key(name, fault))?))
 }
 
 /// The key of a request under `limit`.
@@ -334,7 +334,7 @@ fn key_of<'r>(
     hashers: &LimitHashers,
 ) -> Result<LimitKey, Uncharged<'r>> {
     let key = hashers.key(id, &limit.key, facts, resolved);
-    or_without(limit, key, |fault| hashers.hasher().shared_key(&limit.name, fault))
+    or_without(limit, key, |fault| hashers.hasher().missing_part_key(&limit.name, fault))
 }
 
 /// The same for a limit that nodes share.
@@ -363,7 +363,7 @@ fn or_without<'r, T>(
         (ValueFault::Missing | ValueFault::Unreadable, MissingKey::Deny) | (ValueFault::Repeated, _) => {
             match limit.acts() {
                 true => Err(Uncharged::Refused(fault)),
-                false => Err(Uncharged::Unwatched(fault)),
+                false => Err(Uncharged::NoKeyInShadow(fault)),
             }
         }
     })

@@ -60,14 +60,14 @@ impl fmt::Display for Endpoint {
 
 /// The peers whose statements about clients are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Peers {
+pub struct TrustedPeers {
     /// The networks of the trusted peers with an address.
     pub networks: Vec<IpNet>,
     /// Whether peers that connect to a Unix-domain socket, which have no address, are trusted.
     pub unix: bool,
 }
 
-impl Peers {
+impl TrustedPeers {
     /// Whether no peer is trusted.
     pub const fn is_empty(&self) -> bool {
         self.networks.is_empty() && !self.unix

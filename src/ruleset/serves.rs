@@ -2,7 +2,7 @@
 
 /// Whether a listener proxies requests, or answers questions about requests that another proxy handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Serves {
+pub enum ListenerService {
     /// The gateway decides about requests and forwards them to an upstream.
     #[default]
     Proxy,
@@ -17,7 +17,7 @@ pub enum Serves {
     RateLimitService,
 }
 
-impl Serves {
+impl ListenerService {
     /// All kinds, with their names in the configuration.
     pub const ALL: [(&str, Self); 4] = [
         ("proxy", Self::Proxy),

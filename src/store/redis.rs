@@ -9,7 +9,7 @@
 
 use std::sync::LazyLock;
 
-use crate::algorithm::{AlgorithmName, Charges, KeptAs, Rule, SharedForm};
+use crate::algorithm::{AlgorithmName, ChargeBatching, KeptAs, Rule, SharedForm};
 use crate::units::Nanos;
 
 pub mod answer;
@@ -70,12 +70,12 @@ impl SharedRule {
 
     /// Whether charges add up, so that tokens can be taken in any portions, and no request waits for its tokens.
     pub fn adds_up(&self) -> bool {
-        self.form.charges == Charges::AddUp && !self.rule.reserves() && !self.rule.denials_count()
+        self.form.charges == ChargeBatching::AddUp && !self.rule.reserves() && !self.rule.denials_count()
     }
 
     /// Whether each request needs a charge of its own: several charges are neither one of their sum, nor one slot each.
     pub(super) fn is_charged_one_by_one(&self) -> bool {
-        self.form.charges == Charges::OneByOne
+        self.form.charges == ChargeBatching::OneByOne
     }
 
     /// Whether it keeps a log, which stays in Redis.

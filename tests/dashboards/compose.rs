@@ -1,5 +1,5 @@
-//! The stack of containers, as far as it shows without an engine: what its file names is there and fits together.
-//! `make compose-test` runs it.
+//! The stack of containers, checked without an engine: the files and names in its file exist and fit together. `make
+//! compose-test` runs it.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn services(compose: &Value) -> impl Iterator<Item = (&String, &Value)> {
     compose["services"].as_object().unwrap().iter()
 }
 
-/// Where files of the host are in a service's container.
+/// The mounts of a service: each path on the host with its path in the container.
 fn mounts(service: &Value) -> Vec<(String, String)> {
     let volumes = service["volumes"].as_array().into_iter().flatten();
     volumes

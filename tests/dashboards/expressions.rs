@@ -6,7 +6,7 @@ use tollgate::telemetry::names;
 const FOREIGN: &[(&str, &[&str])] =
     &[("up", &[]), ("process_cpu_seconds_total", &[]), ("process_resident_memory_bytes", &[])];
 
-/// The labels of a metric, if there is such a one.
+/// The labels of a metric; `None` if there is no such metric.
 pub fn labels(metric: &str) -> Option<Vec<&'static str>> {
     let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| metric.strip_suffix(end)).unwrap_or(metric);
     let own = names::ALL.iter().find(|name| name.name == base).map(|name| name.labels);
@@ -55,7 +55,7 @@ fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-/// The query without its quoted strings, which hold no names.
+/// The query without its quoted strings, which contain no metric names.
 fn without_strings(expression: &str) -> String {
     expression.split('"').step_by(2).collect()
 }

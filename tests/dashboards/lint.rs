@@ -1,4 +1,4 @@
-//! Rules of ours for dashboards: what neither Prometheus nor Grafana's types would find.
+//! Own rules for dashboards, which find faults that neither Prometheus nor Grafana's types find.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::panels::{self, Dashboard, expressions};
 
 const UNITS: &[&str] = &["none", "short", "percentunit", "s", "bytes", "reqps", "ops", "suffix: tokens/s"];
 const KINDS: &[&str] = &["timeseries", "stat", "table", "heatmap", "state-timeline"];
-/// The words that are valid where Grafana checks nothing when it reads a file.
+/// The valid words of settings that Grafana does not check when it reads a file.
 const WORDS: &[(&str, &[&str])] = &[
     ("drawStyle", &["line", "bars", "points"]),
     ("showPoints", &["auto", "never", "always"]),
@@ -25,7 +25,7 @@ const WORDS: &[(&str, &[&str])] = &[
     ("color", &["red", "yellow", "green", "blue", "text"]),
     ("fixedColor", &["red", "yellow", "green", "blue", "text"]),
 ];
-/// The operators that match labels in queries.
+/// The valid values of labels in queries.
 const VALUES: &[(&str, &[&str])] = &[
     (
         "outcome",
@@ -67,7 +67,7 @@ const VALUES: &[(&str, &[&str])] = &[
     ("candidate", &["admitted", "delayed", "denied"]),
 ];
 
-/// Everything that is wrong with a dashboard.
+/// All faults of a dashboard.
 fn faults(dashboard: &Dashboard) -> Vec<String> {
     let mut faults = Vec::new();
     let json = &dashboard.json;
@@ -130,7 +130,7 @@ fn of_panel(panel: &Value) -> Vec<String> {
 fn of_expression(expression: &str, at_once: bool) -> Vec<String> {
     let mut faults = wrong_names(expression);
     let windows = expression.split('[').skip(1).filter_map(|rest| rest.split(']').next());
-    // what is asked for one time only has no step to fit a window to
+    // a query for a single time has no step that its window could follow
     faults.extend(windows.filter(|window| !at_once && *window != "$__rate_interval").map(str::to_owned));
     if !expression.contains("job=~\"$job\"") || !expression.contains("instance=~\"$instance\"") {
         faults.push(format!("asks beyond what is chosen: {expression}"));
@@ -154,7 +154,7 @@ fn of_source(asked: &Value) -> Option<String> {
     (asked["datasource"] != variable).then(|| format!("its source is not the variable: {}", asked["datasource"]))
 }
 
-/// Words at places where only some are known, wherever they stand.
+/// All unknown words, wherever a setting accepts only certain words.
 fn of_words(json: &Value) -> Vec<String> {
     match json {
         Value::Object(members) => {
@@ -170,7 +170,7 @@ fn of_words(json: &Value) -> Vec<String> {
     }
 }
 
-/// Choices that are offered and not used, or used and not offered.
+/// Variables that are offered and not used, or used and not offered.
 fn of_variables(json: &Value) -> Vec<String> {
     let offered: Vec<&Value> = json["templating"]["list"].as_array().unwrap().iter().collect();
     let mut text = json.clone();
@@ -228,7 +228,7 @@ fn the_dashboards_are_what_their_source_makes() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A dashboard in which `change` was made to the panel with this title.
+/// The faults of a dashboard after `change` of the panel with this title.
 fn changed(title: &str, change: impl Fn(&mut Value)) -> Vec<String> {
     let mut dashboard = panels::all().remove(0);
     assert_eq!(dashboard.file, "overview.json");

@@ -1,6 +1,6 @@
-//! What is shipped for those who watch: dashboards, rules, the runbook, the stack of containers. Held against the
-//! catalogue of metrics, against each other, and against Prometheus's and Grafana's own idea of them. What this cannot show
-//! is how Grafana draws it.
+//! The files for monitoring: dashboards, rules, the runbook, the stack of containers. The tests compare them with the
+//! catalogue of metrics, with each other, and with Prometheus's and Grafana's own checks. They cannot show how Grafana
+//! draws a dashboard.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 #![allow(missing_docs, reason = "what helpers do is said where it is not plain")]
@@ -37,21 +37,21 @@ fn yaml(path: impl AsRef<Path>) -> serde_json::Value {
     serde_yaml::from_str(&read(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A folder of a test's own that is there afresh.
+/// A folder for one test.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("dashboards-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Whether a program is content, and what it says.
+/// Whether a program succeeds, and its output.
 fn run(program: &str, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(program).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}; `make needs` installs it"));
     (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
 }
 
-/// The values at a key of all members of a list.
+/// The values of `key` in all members of a list.
 fn each<'a>(list: &'a serde_json::Value, key: &'a str) -> impl Iterator<Item = &'a serde_json::Value> {
     list.as_array().into_iter().flatten().map(move |member| &member[key])
 }

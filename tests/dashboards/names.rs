@@ -1,4 +1,4 @@
-//! One catalogue: what rules, dashboards and documents call metrics is in it, and all of it is documented.
+//! The catalogue of metrics: every metric in rules, dashboards and documents is in it, and all of it is documented.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ fn rules_name_metrics_and_labels_that_exist() {
         let rules = each(&groups["groups"], "rules").flat_map(|rules| rules.as_array().unwrap());
         for rule in rules {
             let expression = rule["expr"].as_str().unwrap();
-            // what recorded series are grouped by stands in their names
+            // the names of recorded series contain the labels that they are grouped by
             let recorded = expression.contains(":tollgate_");
             let wrong: Vec<String> = wrong_names(expression).into_iter().filter(|_| !recorded).collect();
             assert_eq!(wrong, [""; 0], "{expression}");
@@ -34,7 +34,7 @@ fn documents_and_tests_of_rules_name_metrics_that_exist() {
     }
 }
 
-/// Names of series are nowhere in the code but in the catalogue; tests may say what they look for.
+/// The code takes the names of series from the catalogue only; tests may spell the names that they look for.
 #[test]
 fn the_code_takes_names_from_the_catalogue() {
     let mut folders = vec![PathBuf::from("src")];
@@ -53,7 +53,7 @@ fn the_code_takes_names_from_the_catalogue() {
     }
 }
 
-/// The units that a name may end in, but for what is counted in itself.
+/// The units at the end of names; a metric that counts things has no unit.
 const UNITS: &[&str] = &["seconds", "bytes", "tokens", "ratio", "info", "tokens_per_second"];
 
 const IS_OR_IS_NOT: [&str; 4] = [

@@ -1,10 +1,10 @@
-//! The dashboards as they are committed.
+//! The committed dashboards.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// One file.
+/// One dashboard file.
 pub struct Dashboard {
     pub file: String,
     pub json: Value,
@@ -21,7 +21,7 @@ pub const CHOICES: [(&str, &str); 7] = [
     ("${datasource}", "prometheus"),
 ];
 
-/// All of them.
+/// All dashboards.
 pub fn all() -> Vec<Dashboard> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards");
     let mut all: Vec<Dashboard> = std::fs::read_dir(folder)
@@ -38,7 +38,7 @@ pub fn all() -> Vec<Dashboard> {
 }
 
 impl Dashboard {
-    /// Its panels, without the titles of rows.
+    /// The panels of the dashboard, without the titles of rows.
     pub fn panels(&self) -> impl Iterator<Item = &Value> {
         self.json["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row")
     }
@@ -50,7 +50,7 @@ pub fn expressions(of: &Value) -> impl Iterator<Item = &str> {
     targets.chain([of]).filter_map(|asked| asked["expr"].as_str())
 }
 
-/// A query with every choice made.
+/// A query with the values of all variables.
 pub fn filled(expression: &str) -> String {
     CHOICES.iter().fold(expression.to_owned(), |text, (choice, value)| text.replace(choice, value))
 }

@@ -1,4 +1,4 @@
-//! Recorded series and alerts, as Prometheus's own tool sees them, and what is written about them.
+//! Recorded series and alerts, checked with Prometheus's own tool, and their documentation.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -86,7 +86,7 @@ fn the_runbook_has_a_text_for_every_alert() {
     assert_eq!(sections.keys().copied().collect::<Vec<_>>(), known, "nothing else is in the runbook");
     for title in runbook.match_indices('*').filter_map(|(at, _)| runbook.get(at + 1..)?.split_once('*')) {
         let name = title.0;
-        // what stands in plain italics is the title of a dashboard, a row or a panel
+        // text in plain italics is the title of a dashboard, a row or a panel
         let is_title = !name.is_empty() && name.starts_with(char::is_alphabetic) && name.len() < 40;
         let is_bold = name.ends_with('.') || name.contains(['\n', '(', ',', ':', ';', '|']) || name.starts_with(' ');
         if is_title && !is_bold {

@@ -1,4 +1,4 @@
-//! Grafana's own types read the dashboards without losing anything.
+//! Grafana's own types read the dashboards without a loss.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Who is let in at all, and who is never charged.
+//! Access rules: the requests that the gateway lets in, and those that it never charges.
 
 use crate::support::{Gateway, Origin, Response};
 
@@ -7,7 +7,8 @@ const CUSTOMERS: &str = "credential,customer,plan\n\
     globex-key,globex,free\n\
     checker-key,health-checker,free\n";
 
-/// Everything under one limit of one request an hour for each caller. `route` goes with the route `here`.
+/// A gateway on which every request falls under one limit: one request an hour for each caller. `route` is added to the
+/// route `here`.
 fn gateway(origin: &Origin, top: &str, route: &str) -> Gateway {
     let config = format!(
         "{}customers:

@@ -1,4 +1,5 @@
-//! What operators ask a gateway that runs, and what they change: every call under `/v1/`, and the commands that use it.
+//! The operator's questions to a running gateway and the changes that an operator makes: every call under `/v1/`, and the
+//! commands that use them.
 
 use std::process::{Command, Output};
 
@@ -14,7 +15,7 @@ const SECRET: &str = "canary-4c1d9b7e-of-a-customer";
 pub const HOST: (&str, &str) = ("host", "127.0.0.1");
 pub const BEARER: (&str, &str) = ("authorization", "Bearer canary-token-0123456789");
 
-/// A gateway that takes changes.
+/// A gateway whose admin API accepts changes.
 pub fn started(config: &str, files: &[(&str, &str)]) -> Gateway {
     started_with(config, files, &[])
 }
@@ -99,7 +100,7 @@ fn a_key_is_found_by_its_parts_and_by_a_request_and_peeking_takes_nothing() {
         assert_eq!(gateway.get("/", &[("x-api-key", SECRET)]).status, if left > 0 { 200 } else { 429 });
     }
     assert_eq!(acme()["standing"]["decision"], "denied");
-    // others have their own keys and their own parameters
+    // other customers have their own keys and their own parameters
     for (customer, quota) in [("globex", 5), ("initech", 7), ("127.0.0.9", 2)] {
         let answer = peek(json!({ "limit": "guard", "key": { "customer": customer } }));
         assert_eq!((remaining(&answer), answer["quota"].as_u64()), (quota, Some(quota)), "{customer}");
@@ -107,7 +108,7 @@ fn a_key_is_found_by_its_parts_and_by_a_request_and_peeking_takes_nothing() {
     assert_eq!(gateway.get("/", &[]).status, 200);
     let anonymous = peek(json!({ "limit": "guard", "key": { "customer": "127.0.0.1" } }));
     assert_eq!(remaining(&anonymous), 1, "callers without a credential are named by their address");
-    // all sorts of parts
+    // keys with all kinds of parts
     assert_eq!(gateway.get("/login", &[("x-user", "bob"), ("cookie", "session=1")]).status, 200);
     let bob = |part: &str| json!({ "client_address": "127.0.0.1", part: "bob", "route": "login" });
     for part in ["header x-user", "header:x-user", "header: X-User"] {
@@ -247,7 +248,7 @@ fn a_key_in_redis_is_set_right_there() {
         let granted = done(&gateway, "grant", &grant);
         assert_eq!((remaining(&granted), &granted["decided"]), (2, &json!("store")), "{what}");
         if consistency != "leased" {
-            // what is taken ahead and not spent in time is gone
+            // leased tokens that are not spent in time expire
             assert_eq!((0..3).map(|_| ask()).collect::<Vec<_>>(), [200, 200, 429], "{what}");
         }
         assert_eq!(remaining(&done(&gateway, "reset", &of_bob)), 5, "{what}");
@@ -318,7 +319,7 @@ fn programs_that_are_no_proxies_charge_the_limits_of_requests_all_or_none() {
     let denied = asked(json!([globex(2)]));
     assert_eq!((&denied["admitted"], &denied["denied_by"], left(&denied)), (&json!(false), &json!("guard"), vec![1]));
     assert!(denied["retry_after_seconds"].as_f64().unwrap() > 80_000.0, "{denied:#}");
-    // the second denies, so the first takes nothing
+    // the second limit denies, so the first charges nothing
     let both = asked(json!([globex(1), logins(4)]));
     assert_eq!((&both["denied_by"], left(&both)), (&json!("logins"), vec![1, 3]));
     let both = asked(json!([globex(1), logins(3)]));
@@ -385,7 +386,7 @@ fn changes_take_the_token_and_other_sites_get_nothing() {
         }
     }
     assert_eq!(post(&gateway, "/v1/reload", &[HOST, BEARER], &json!({})).json()["result"], "unchanged");
-    // the token is another as soon as its file is
+    // a new token is valid as soon as its file changes
     gateway.folder.write("admin.token", "another-token-0123456789");
     wait_until("the other token to be taken", || {
         post(&gateway, "/v1/reload", &[HOST, BEARER], &json!({})).status == 401
@@ -481,7 +482,7 @@ fn what_goes_on_is_told_by_route_and_limit_and_key() {
     assert_eq!(decisions["decisions"][1]["plan"], "free");
     assert_eq!(get(&gateway, "/v1/status")["config_hash"], gateway.admin_get("/status").json()["config_hash"]);
 
-    // what counts by a credential shows its beginning only
+    // a key that contains a credential is shown by its beginning only
     for _ in 0..10 {
         gateway.get("/login", &[("x-user", "mallory"), ("cookie", &format!("session={SECRET}"))]);
     }
@@ -494,7 +495,7 @@ fn what_goes_on_is_told_by_route_and_limit_and_key() {
     let told = get(&gateway, "/v1/offenders").to_string() + &get(&gateway, "/v1/decisions").to_string();
     assert!(told.contains("cana... (") && !told.contains(SECRET), "{told}");
 
-    // a reload breaks no line, and what is new begins at nothing
+    // a reload ends no stream, and new series begin at zero
     gateway.rewrite(&by_customer(&origin).replace("name: login,", "name: sign-in,"));
     assert_eq!(gateway.reload().status, 200);
     wait_until("the new route", || get(&gateway, "/v1/routes")["routes"][0]["name"] == "sign-in");
@@ -598,7 +599,7 @@ routes: [{ name: all, upstream: origin, limits: [guard] }]
             let [text, error] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
             (output.status.code(), text, error)
         };
-        // it is asked about through any of them
+        // every gateway answers questions about the key
         for gateway in &gateways {
             let (status, text, error) = run(gateway, "peek");
             assert!(status == Some(0) && text.contains("now: 0 left, denied for"), "{text}{error}");

@@ -3,7 +3,7 @@
 use crate::support::gateway::limited;
 use crate::support::{Gateway, Origin, Response};
 
-/// One request per hour, and this answer to the others.
+/// A gateway that admits one request per hour and denies the others with this response.
 fn answering(origin: &Origin, deny: &str, more: &str) -> Gateway {
     let limit = format!("{{ algorithm: gcra, rate: 1/h, burst: 1, key: all, over_limit: {{ deny: {deny} }} }}");
     let gateway = Gateway::start_with(

@@ -1,4 +1,4 @@
-//! Which node a request goes to.
+//! Balancing: the node that the gateway chooses for a request.
 
 use std::collections::HashSet;
 
@@ -123,7 +123,7 @@ fn a_limit_by_upstream_node_holds_at_each_node_alone() {
     let routes = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";
     let config = format!("{}limits: {{ guard: {limit} }}\n{routes}", upstream(&nodes, "balance: round_robin"));
     let gateway = Gateway::start(&config);
-    // a turn of four goes once to the first node and three times to the second
+    // in each round of four requests, one goes to the first node and three go to the second
     let statuses: Vec<u16> = (0..24).map(|_| gateway.get("/", &[]).status).collect();
     assert_eq!(origins.each_ref().map(Origin::count), [5, 5], "{statuses:?}");
     assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 14);

@@ -1,4 +1,4 @@
-//! Keys that limits have banned: every request of theirs is denied for a while.
+//! Banned keys: a limit denies every request of such a key for a while.
 
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ fn ask(gateway: &Gateway, tenant: &str) -> Response {
     gateway.get("/", &[("x-api-key", "key"), ("x-tenant", tenant)])
 }
 
-/// Sends requests until one is answered as a banned one.
+/// Sends requests until the gateway denies one because the key is banned.
 fn until_banned(gateway: &Gateway, tenant: &str) -> Response {
     let mut answers = std::iter::repeat_with(|| ask(gateway, tenant)).take(100);
     answers.find(is_banned).expect("a hundred requests are over the limit often enough")
@@ -87,7 +87,7 @@ fn a_key_that_is_denied_again_and_again_is_denied_altogether_and_nothing_is_char
     let line = gateway.process.wait_for_access("\"decision\":\"banned\"");
     assert_eq!((&line["limit"], &line["status"]), (&json!("early"), &json!(429)));
 
-    // the early limit needs no credential to deny
+    // the early limit denies without a look at the credential
     let guess = gateway.get("/", &[("x-api-key", "guess"), ("x-tenant", "a")]);
     assert!(is_banned(&guess), "{guess:?}");
     bans(1.0);

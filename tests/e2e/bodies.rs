@@ -1,4 +1,4 @@
-//! Bodies arrive as they were sent: whole, and while they are being written.
+//! Bodies arrive as the sender sent them: whole, and part by part while the sender still writes.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +10,8 @@ use crate::support::{Client, Exchange, Gateway, Origin, PATIENCE, pattern};
 
 const LARGE: usize = 10 << 20;
 
-/// Sends a request with `body` while the response is being read, as both may be larger than what lies in between.
+/// Sends a request with `body` and reads the response at the same time, because both can be larger than the buffers in
+/// between.
 fn echo(gateway: &Gateway, head: &str, body: &[u8], in_chunks: bool) -> crate::support::Response {
     let mut client = gateway.client();
     client.send(head);
@@ -83,7 +84,7 @@ fn a_body_that_ends_with_the_connection_is_whole() {
     assert!(response.whole && response.body == pattern(300_000));
 }
 
-/// An upstream that sends what it is told to, and reports what it read.
+/// An upstream that sends the bytes that the test hands it, and reports the bytes that it read.
 fn on_command(head: &'static str, framed: fn(&[u8]) -> Vec<u8>) -> (Origin, Sender<&'static [u8]>) {
     let (command, commands) = channel::<&'static [u8]>();
     let commands = Mutex::new(commands);
@@ -101,7 +102,7 @@ fn on_command(head: &'static str, framed: fn(&[u8]) -> Vec<u8>) -> (Origin, Send
     (origin, command)
 }
 
-/// Reads until `wanted` has come, which has to be all that comes.
+/// Reads until `wanted` has arrived; nothing else may arrive.
 fn expect(client: &mut Client, framing: &mut Framing, wanted: &[u8]) {
     let mut come = Vec::new();
     while come.len() < wanted.len() {
@@ -119,7 +120,7 @@ fn a_response_in_chunks_arrives_as_it_is_written() {
     let head = client.wire.head().unwrap().unwrap();
     let mut framing = Framing::of_response(&head, false);
     assert_eq!(framing, Framing::Chunks);
-    // The next one is written only when the one before has been read.
+    // The upstream writes the next part only after the client has read the one before.
     for part in [&b"one"[..], b"two, a little longer", b"3"] {
         command.send(part).unwrap();
         expect(&mut client, &mut framing, part);
@@ -146,7 +147,7 @@ fn events_arrive_as_they_are_written() {
     assert_eq!(client.wire.part(&mut framing).unwrap(), None);
 }
 
-/// An upstream that reports each part of a request's body as it comes.
+/// An upstream that reports each part of a request's body as it arrives.
 fn reporting() -> (Origin, Receiver<Vec<u8>>) {
     let (report, reports) = channel();
     let report = Mutex::new(report);

@@ -1,14 +1,14 @@
-//! How many are admitted: exactly as many as the limit says, and for each key apart.
+//! The number of admitted requests: exactly the number that the limit allows, and for each key separately.
 
 use crate::support::gateway::limited;
 use crate::support::{Client, Gateway, Origin, together};
 
-/// So slow that no token comes back while a test runs.
+/// A limit so slow that no token refills while a test runs.
 fn per_hour(burst: usize, key: &str) -> String {
     format!("{{ algorithm: gcra, rate: 1/h, burst: {burst}, key: {key} }}")
 }
 
-/// How many of `count` requests on one connection are admitted; the others have to be denied.
+/// The number of admitted requests of `count` on one connection; all others must be denied.
 fn admitted(client: &mut Client, count: usize, fields: &[(&str, &str)]) -> usize {
     let responses = (0..count).map(|_| client.exchange("GET", "/", fields).status);
     responses

@@ -1,4 +1,5 @@
-//! Secrets of every kind, through every part that meets them: nothing that a gateway says, keeps or tells others holds one.
+//! Secrets of every kind go through every part of the gateway that handles them: nothing that the gateway prints, stores or
+//! sends elsewhere contains one.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -15,7 +16,7 @@ use crate::support::tls::{Authority, connect};
 use crate::support::tokens::{Issuer, key_set};
 use crate::support::{Client, Gateway, Origin, Response, wait_until};
 
-/// All begin alike, so that a part of one is found too.
+/// All secrets begin alike, so that the test also finds a part of one.
 const CANARY: &str = "canary-5f0e";
 const HEADER: &str = "canary-5f0e-in-a-header";
 const QUERY: &str = "canary-5f0e-in-a-query";
@@ -29,7 +30,7 @@ const REDIS: &str = "canary-5f0e-of-redis";
 const COLLECTOR: &str = "canary-5f0e-of-the-collector";
 const BROKEN: &str = "canary-5f0e-where-it-does-not-belong";
 
-/// What was said, with who said it.
+/// The collected texts, each with the name of its source.
 #[derive(Default)]
 struct Said(Vec<(String, String)>);
 
@@ -42,7 +43,7 @@ impl Said {
         self.hear(who, String::from_utf8_lossy(&answer.head.raw).into_owned() + &answer.text());
     }
 
-    /// What a command writes.
+    /// Collects the output of a command.
     fn command(&mut self, gateway: &Gateway, arguments: &[&str]) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         let output =
@@ -64,7 +65,7 @@ impl Said {
     }
 }
 
-/// Everything that both gateways do. `identify` is who is asked for a credential.
+/// A configuration with every feature, for both gateways. `identify` lists the places of a credential.
 fn config((origin, collector): (&Origin, &Origin), redis: &Redis, cluster: &str, identify: &str) -> String {
     format!(
         "upstreams: {{ origin: {{ nodes: [{}] }}, collector: {{ nodes: [{}] }} }}
@@ -98,7 +99,7 @@ const DEBUG: [(&str, &str); 1] = [("RUST_LOG", "trace")];
 
 const LOCAL: (&str, &str) = ("host", "127.0.0.1");
 
-/// What `gateway` tells operators, whatever they ask.
+/// Collects all answers that `gateway` gives to operators.
 fn ask_for_everything(gateway: &Gateway, said: &mut Said) {
     for page in ["/", "/metrics", "/status", "/v1/status", "/v1/routes", "/v1/limits", "/v1/offenders", "/v1/decisions"]
     {
@@ -177,7 +178,7 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
     ];
     wait_for_members(&gateways, 2);
     let mut said = Said::default();
-    // operators know the token from here on
+    // from here on, operators have to send the token
     for (gateway, config) in gateways.iter().zip([&clear, &secured]) {
         let address = format!("address: \"{}\"", gateway.admin);
         let config = gateway.whole(config).replacen(
@@ -210,7 +211,7 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
                 let fields = [fields, if is_tunnel { UPGRADE } else { &[] }].concat();
                 let answer = clear.client().exchange("GET", &target, &fields);
                 seen.insert(answer.status);
-                // what the upstream says is its own
+                // the upstream's own responses are not the gateway's texts
                 if answer.status != 200 && answer.status != 101 {
                     said.answer(&target, &answer);
                 }
@@ -271,7 +272,7 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         }
     }
     assert!([200, 401].iter().all(|status| secured_seen.contains(status)), "{secured_seen:?}");
-    // who has another secret, or none, at the port of the cluster
+    // a client with another secret, or without one, at the cluster port
     let mut stranger = Client::connect(nodes.0[0]);
     stranger.send(CLUSTER);
     drop(stranger);
@@ -356,7 +357,7 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         let all: Vec<&str> = said.0.iter().filter(|(by, _)| by == who).map(|(_, text)| &**text).collect();
         assert!(all.iter().any(|text| text.contains(word)), "{who} is asked about secrets: {all:?}");
     }
-    // of a private key and a token any part counts
+    // any part of a private key or a token counts as a leak
     let key: String = server.key.lines().filter(|line| !line.starts_with("-----")).take(1).collect();
     let parts: Vec<&str> = token.split('.').skip(1).chain(forged.split('.').skip(1)).collect();
     said.holds_none_of(&[&[CANARY, &key, "Y2FuYXJ5"], &*parts].concat());

@@ -1,4 +1,5 @@
-//! The wall clock is set while gateways run: what goes by it follows at once, and no limit refills or locks out.
+//! The wall clock is set while gateways run: everything that depends on it follows at once, and no limit refills or blocks
+//! its keys.
 
 use serde_json::json;
 
@@ -17,7 +18,7 @@ fn start(clock: &WallClock, config: &str, files: &[(&str, &str)]) -> Gateway {
     Gateway::start_with(config, files, &environment)
 }
 
-/// Sets the clock of `gateway`, and waits until it has seen that.
+/// Sets the clock of `gateway`, and waits until the gateway has noticed.
 fn set(clock: &WallClock, gateway: &Gateway, ahead: i64) {
     clock.set(ahead);
     let expected = seconds_from_now(ahead) as f64;
@@ -105,7 +106,7 @@ fn calendar_windows_follow_the_wall_clock_and_none_begins_twice() {
     let ends = (seconds_from_now(noon + 2 * DAY) / DAY + 1) * DAY;
     assert_eq!(response.number("x-ratelimit-reset"), Some(ends as u64));
     assert_eq!(ask(&gateway, "ann"), 200);
-    // a clock that was far ahead by mistake: what was used counts in the day that it is
+    // the clock was far ahead by mistake: after the correction, the usage counts in the real day
     set(&clock, &gateway, noon - 300 * DAY);
     let response = gateway.get("/", &[("x-user", "ann")]);
     assert_eq!(response.status, 429);
@@ -133,7 +134,7 @@ fn states_that_move_to_a_gateway_whose_clock_was_not_stepped_are_the_same_there(
     const KEYS: usize = 20;
     let (origin, clock, nodes) = (Origin::start(), WallClock::new(), Nodes::new(2));
     let limit = "algorithm: gcra, rate: 1/h, burst: 1";
-    // the clock of the first one is wrong when it starts, and then set right
+    // the first gateway's clock is wrong at its start, and is corrected later
     clock.set(-5 * HOUR);
     let environment = clock.environment();
     let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));

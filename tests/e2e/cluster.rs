@@ -1,4 +1,4 @@
-//! Three gateways, one limit: each key has one owner, whichever gateway is asked.
+//! Three gateways share one limit: each key has one owner, whichever gateway receives the request.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,19 +13,19 @@ fn wait_for_time(at: Instant) {
     wait_until("the time to come", || now() >= at);
 }
 
-/// What came of a load.
+/// The result of a load.
 struct Load {
-    /// Requests that passed.
+    /// The number of admitted requests.
     passed: usize,
-    /// How long it lasted.
+    /// The duration of the load.
     took: Duration,
-    /// From the first of them to the last.
+    /// The time from the first admitted request to the last.
     passing: Duration,
-    /// The times of all requests, the longest last.
+    /// The durations of all requests, the longest last.
     times: Vec<Duration>,
 }
 
-/// Asks all `gateways` for `key` as fast as they answer while `during` goes on; nobody gets an error.
+/// Sends requests for `key` to all `gateways` as fast as they answer, until `during` returns; no request gets an error.
 fn under_load(gateways: &[&Gateway], key: &str, during: impl FnOnce()) -> Load {
     let over = AtomicBool::new(false);
     let began = now();
@@ -64,14 +64,14 @@ fn all(gateways: &[Gateway]) -> Vec<&Gateway> {
     gateways.iter().collect()
 }
 
-/// At most `B + r*t`, and `excess`.
+/// Asserts that at most `B + r*t`, plus `excess`, were admitted.
 fn assert_within(load: &Load, excess: f64) {
     let (passed, whole) =
         (f64::from(u32::try_from(load.passed).unwrap()), RATE.mul_add(load.took.as_secs_f64(), BURST));
     assert!(passed <= whole + excess, "{passed} of {whole} + {excess}");
 }
 
-/// The position of the gateway that keeps `key`, and one after it that does not.
+/// The position of the gateway that owns `key`; sends it one request.
 fn owner(gateways: &[Gateway], key: &str) -> usize {
     let before: Vec<usize> = gateways.iter().map(keys).collect();
     gateways[0].get("/", &[("x-key", key)]);
@@ -92,7 +92,7 @@ fn a_key_asked_for_through_all_gateways_at_once_gets_what_the_limit_says_and_all
     let least = 0.99 * RATE.mul_add(load.passing.as_secs_f64(), BURST);
     let passed = f64::from(u32::try_from(load.passed).unwrap());
     assert!(load.passing >= Duration::from_secs(2) && passed >= least, "{passed} of {least} in {:?}", load.passing);
-    // one of them counted
+    // only one of the gateways keeps the key
     assert_eq!(gateways.iter().map(keys).sum::<usize>(), 1);
 }
 
@@ -109,7 +109,7 @@ fn every_key_is_counted_by_one_gateway_and_each_has_its_share() {
     }
     let shares: Vec<usize> = gateways.iter().map(keys).collect();
     assert_eq!(shares.iter().sum::<usize>(), 60, "{shares:?}");
-    // 20 are expected of each; fewer than 5 come once in a million such tests
+    // each gateway owns 20 on average; fewer than 5 happen once in a million such tests
     assert!(shares.iter().all(|share| *share >= 5), "{shares:?}");
 }
 
@@ -137,7 +137,7 @@ routes: [{{ name: all, upstream: origin, limits: [small, large] }}]
             let passed = (0..10).filter(|turn| ask(*turn, &small, &large) == 200).count();
             assert_eq!(passed, 2, "{small}");
         }
-        // what was taken for requests that the small one denied comes back, and no more
+        // the tokens of requests that the small limit denied are refunded, and no more than those
         let mut passed = 6;
         wait_until("20 requests to pass", || {
             passed += usize::from(ask(passed, &format!("{large}+{passed}"), &large) == 200);
@@ -153,7 +153,7 @@ fn slots_of_a_gateway_that_is_gone_come_back_and_those_of_a_long_request_do_not(
     let mut gateways = Nodes::new(3).start_all(&origin, "algorithm: concurrency, limit: 1");
     let mut dies = gateways.pop().unwrap();
     let (stays, asks) = (&gateways[0], &gateways[1]);
-    // under a key that it does not own itself
+    // a key that this gateway does not own itself
     let mut number = 0;
     let lost = loop {
         number += 1;
@@ -216,7 +216,7 @@ fn an_owner_that_hangs_is_waited_for_once_by_those_in_flight_and_then_left_alone
     hangs.process.signal("CONT");
     assert_within(&load, BURST);
     assert!(load.passed >= 150, "{}", load.passed);
-    // six clients, each of which had one request in flight
+    // six clients, each with one request in flight
     let waited = load.times.iter().filter(|time| **time >= TIMEOUT).count();
     assert!(waited <= 12, "{waited} requests waited: {:?}", load.times.last());
 }

@@ -1,4 +1,4 @@
-//! What it costs that a key is somebody else's, and what one hot key does to the others. Measurements.
+//! Measurements: the cost of a key that another gateway owns, and the effect of one hot key on the other keys.
 //!
 //! `cargo test --release --test e2e -- --ignored --nocapture cluster_cost` prints the figures.
 
@@ -8,13 +8,13 @@ use std::time::Duration;
 use crate::support::cluster::{Nodes, wait_for_members};
 use crate::support::{Client, Gateway, Origin, SetsAtEnd, now, wait_until};
 
-/// How long each part is measured, and how many clients ask.
+/// The duration of each measurement, and the number of clients.
 const PART: Duration = Duration::from_secs(3);
 const CLIENTS: usize = 4;
 const WIDE: &str = "algorithm: gcra, rate: 1000000000/s, burst: 1000000000";
 
-/// Times of requests that each of some clients makes one after the other while `rest` goes on: under the keys that `key`
-/// names, of the gateways in turn.
+/// The durations of requests while `rest` runs. Each client sends one request after the other to the gateways in turn,
+/// under the keys that `key` names.
 fn times(
     gateways: &[&Gateway],
     clients: usize,
@@ -61,7 +61,7 @@ fn quantile(times: &mut [Duration], share: usize) -> Duration {
     times[(times.len() * share / 1000).min(times.len() - 1)]
 }
 
-/// A key of no meaning.
+/// One of many keys, so that the load is spread over them.
 fn spread(number: usize, turn: usize) -> String {
     format!("{number}-{}", turn % 1000)
 }
@@ -69,7 +69,7 @@ fn spread(number: usize, turn: usize) -> String {
 #[expect(clippy::print_stderr, reason = "figures for whoever runs it")]
 fn measure(name: &str, gateways: &[&Gateway]) {
     drop(times(gateways, CLIENTS, spread, part));
-    // the kernel counts in hundredths of a second
+    // the kernel counts CPU time in hundredths of a second
     let before = cpu_seconds(gateways);
     let mut times = times(gateways, CLIENTS, spread, part);
     let cpu = (cpu_seconds(gateways) - before) * 1e6 / times.len() as f64;
@@ -86,7 +86,7 @@ fn cluster_cost_of_a_hop() {
         Gateway::start(&crate::support::gateway::limited(&origin, &format!("{{ key: {{ header: x-key }}, {WIDE} }}")));
     let gateways = Nodes::new(3).start_all(&origin, WIDE);
     let three: Vec<&Gateway> = gateways.iter().collect();
-    // side by side, in turn, so that what else the machine does meets both alike
+    // alternating, so that other load on the machine affects both measurements alike
     for _ in 0..3 {
         measure("one gateway alone", &[&single]);
         measure("one of three asked, two thirds of the keys are others'", &three[..1]);
@@ -104,7 +104,7 @@ fn cluster_cost_of_a_hot_key_for_the_others() {
     wait_for_members(&gateways, 3);
     let all: Vec<&Gateway> = gateways.iter().collect();
     for _ in 0..3 {
-        // the same load twice: on many keys, and on one
+        // the same load twice: on many keys, then on one
         let ratio: Vec<Duration> = [false, true]
             .into_iter()
             .map(|hot| {

@@ -1,4 +1,4 @@
-//! Gateways that come, go, hang and come back: the states of keys are where they belong, and no limit begins anew.
+//! Gateways that join, leave, hang and return: the states of keys move to their owners, and no limit starts afresh.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -9,13 +9,13 @@ use crate::support::cluster::{Nodes, keys, members, wait_for_members};
 use crate::support::gateway::proxied;
 use crate::support::{Client, Gateway, Origin, SetsAtEnd, free_port, now, wait_until};
 
-/// Nothing comes back while a test lasts.
+/// No token refills while a test runs.
 const LIMIT: &str = "algorithm: gcra, rate: 1/d, burst: 5000";
 const BURST: u64 = 5000;
 const KEYS: usize = 40;
 
-/// Asks `gateways`, and those that come later, for all keys as fast as they answer while `during` goes on. How often each
-/// key passed.
+/// Sends requests for all keys to `gateways`, and to those that `during` adds, as fast as they answer, until `during`
+/// returns. Returns the number of admitted requests of each key.
 fn under_load(gateways: &[&Gateway], during: impl FnOnce(&dyn Fn(&Gateway))) -> HashMap<usize, u64> {
     let (over, passed) = (AtomicBool::new(false), Mutex::new(HashMap::new()));
     std::thread::scope(|scope| {
@@ -45,14 +45,14 @@ fn under_load(gateways: &[&Gateway], during: impl FnOnce(&dyn Fn(&Gateway))) -> 
     passed.into_inner().unwrap()
 }
 
-/// What is left of a key, whose asking costs one.
+/// The tokens that a key had before this request, which itself costs one.
 fn left(gateway: &Gateway, number: usize) -> u64 {
     let response = gateway.get("/", &[("x-key", &number.to_string())]);
     assert_eq!(response.status, 200, "{response:?}");
     response.number("x-ratelimit-remaining").unwrap() + 1
 }
 
-/// Every key has counted each of its requests once, whichever gateway is asked.
+/// Asserts that every key has counted each of its requests once, whichever gateway is asked.
 fn assert_all_counted(gateways: &[Gateway], passed: &HashMap<usize, u64>) {
     for (turn, number) in (0..KEYS).enumerate() {
         let left = left(&gateways[turn % gateways.len()], number);
@@ -85,7 +85,7 @@ fn a_gateway_that_joins_takes_its_share_of_the_keys_and_refills_none() {
     gateways.extend(fourth);
     let shares: Vec<usize> = gateways.iter().map(keys).collect();
     assert_eq!(shares.iter().sum::<usize>(), KEYS, "{shares:?}");
-    // 10 are expected; fewer than 2 or more than 22 come once in ten thousand such tests
+    // 10 on average; fewer than 2 or more than 22 happen once in ten thousand such tests
     assert!((2..=22).contains(&shares[3]), "{shares:?}");
     assert_all_counted(&gateways, &passed);
 }
@@ -119,7 +119,7 @@ fn a_gateway_that_was_stopped_goes_on_with_what_those_counted_who_stood_in() {
     stopped.process.signal("STOP");
     wait_for_members(others, 2);
     for key in 0..KEYS {
-        // to the end, whatever was known of it
+        // until the burst is spent, whatever the other gateways knew of the key
         wait_until("the burst to end", || ask(&others[0], key) == 429);
     }
     stopped.process.signal("CONT");
@@ -130,7 +130,7 @@ fn a_gateway_that_was_stopped_goes_on_with_what_those_counted_who_stood_in() {
     wait_until("keys to move back", || keys(stopped) > 0);
 }
 
-/// A stall shorter than the cluster takes to see it leaves a second, nearly fresh state of each key with the stand-in.
+/// A stall that is too short for the cluster to notice leaves a second, nearly fresh state of each key with the stand-in.
 #[test]
 fn a_spent_quota_stays_spent_when_the_owner_leaves_after_a_stall() {
     let origin = Origin::start();
@@ -142,7 +142,7 @@ fn a_spent_quota_stays_spent_when_the_owner_leaves_after_a_stall() {
     let mut owner = gateways.pop().unwrap();
     let heir = &gateways[0];
     for key in 0..KEYS {
-        // the heir has not heard of what the owner denies
+        // the heir does not know of the owner's denials
         wait_until("the quota to end", || ask(&owner, key) == 429);
     }
     let owned = keys(&owner);
@@ -152,7 +152,7 @@ fn a_spent_quota_stays_spent_when_the_owner_leaves_after_a_stall() {
     assert_eq!(stood_in, owned);
     let up = [("peer", &*nodes.0[1].to_string())];
     wait_until("the owner to be asked", || heir.metrics().value("tollgate_peer_up", &up) == Some(1.0));
-    // what was counted meanwhile is counted where it belongs
+    // the states that the heir kept during the stall move back to the owner
     wait_until("the states to go back", || keys(heir) == KEYS - owned && keys(&owner) == owned);
     owner.process.signal("TERM");
     assert!(owner.process.wait().success());
@@ -164,7 +164,7 @@ fn a_spent_quota_stays_spent_when_the_owner_leaves_after_a_stall() {
 fn a_changed_list_of_peers_is_taken_up_by_a_reload_and_keys_move() {
     let origin = Origin::start();
     let (few, all) = (Nodes::new(2), Nodes::new(3));
-    // the same first two
+    // the first two members stay the same
     let all = Nodes(few.0.iter().chain(all.0.last()).copied().collect());
     let rest = "limits: { guard: { key: { header: x-key }, algorithm: gcra, rate: 1/d, burst: 3 } }
 routes: [{ name: all, upstream: origin, limits: [guard] }]
@@ -186,7 +186,7 @@ routes: [{ name: all, upstream: origin, limits: [guard] }]
         assert!(gateways.iter().all(|gateway| ask(gateway, key) == 429), "key {key}");
     }
     assert!(keys(&gateways[2]) > 0);
-    // where it is reached is not taken up
+    // a reload cannot change the address of the gateway itself
     gateways[0].rewrite(&format!("{}{rest}", all.section(1, "timeout: 1s")));
     let refused = gateways[0].reload();
     assert!(refused.text().contains("cluster.self: cannot change while tollgate runs"), "{}", refused.text());
@@ -220,7 +220,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     assert_eq!(counts(), [30, 30, 30]);
 }
 
-/// A node that was away is cold again: whichever gateways ask, they send it a third of the rate at first.
+/// A node that returns is cold again: all gateways together send it a third of the rate at first.
 #[test]
 fn a_node_that_comes_back_is_warmed_up_by_all_gateways_together() {
     let origin = Origin::start();
@@ -246,7 +246,7 @@ routes: [{{ name: all, upstream: origin, limits: [gently] }}]
             gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "origin")], nodes);
         }
     };
-    // what each of 10 permits costs from cold, as in `waiting`
+    // the cost of each of 10 permits from cold, as in `waiting`
     let price = |number: u64| Duration::from_millis(58 - 4 * number);
     for _ in 0..2 {
         healthy(1.0);

@@ -1,4 +1,4 @@
-//! The port for other gateways: who does not know the secret gets nothing there, whatever they send.
+//! The port for other gateways: a client without the secret gets nothing there, whatever it sends.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use crate::support::{Client, Gateway, Origin, PATIENCE, SetsAtEnd, wait_until};
 
 const LIMIT: &str = "algorithm: gcra, rate: 1/h, burst: 3";
 
-/// One connection to a gateway's port, and everything that was sent on it.
+/// One connection to a gateway's cluster port, and all bytes that were sent on it.
 struct Stranger {
     stream: TcpStream,
     sent: Vec<u8>,
@@ -47,7 +47,7 @@ impl Stranger {
         postcard::from_bytes(&message).ok()
     }
 
-    /// Whether the other side ends the connection, whatever it says before.
+    /// Whether the gateway closes the connection, whatever it sends before.
     fn sees_the_end(mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -103,19 +103,19 @@ fn whatever_strangers_send_they_are_cut_off_and_the_gateway_goes_on() {
         stranger.send(garbage);
         assert!(stranger.sees_the_end());
     }
-    // without a word, it is cut off too
+    // the gateway also closes a connection on which nothing arrives
     assert!(Stranger::connect(at).sees_the_end());
 
-    // one who knows the secret is let in; what was said then is worth nothing to those who only heard it
+    // the gateway accepts a client with the secret; its recorded bytes are useless to a client that replays them
     let secret = Secret::of(SECRET.as_bytes());
     let mut known = Stranger::connect(at);
     known.say(&hello(from, at));
     let owner: Hello = known.hear().unwrap();
     let asker = hello(from, at);
     let transcript = Transcript::new(&secret, &asker, &owner);
-    known.say(&transcript.proof(Role::Asker));
+    known.say(&transcript.proof(Role::Initiator));
     let proof: Proof = known.hear().unwrap();
-    assert_eq!(transcript.check(Role::Owner, &proof), Ok(()));
+    assert_eq!(transcript.check(Role::Acceptor, &proof), Ok(()));
 
     let mut replays = Stranger::connect(at);
     replays.send(&known.sent);
@@ -124,7 +124,7 @@ fn whatever_strangers_send_they_are_cut_off_and_the_gateway_goes_on() {
     assert!(matches!(answer, Proof::Refused(HandshakeError::Secret)), "{answer:?}");
     assert!(replays.sees_the_end());
 
-    // and bytes that somebody puts into what is said end it
+    // and foreign bytes inserted into the session end it
     known.send(&[&32_u32.to_le_bytes()[..], &[0x55; 32]].concat());
     assert!(known.sees_the_end());
 
@@ -144,7 +144,7 @@ fn a_gateway_that_is_reached_by_another_name_or_reaches_itself_is_refused() {
     let asker = hello(from, from);
     stranger.say(&asker);
     let owner: Hello = stranger.hear().unwrap();
-    stranger.say(&Transcript::new(&secret, &asker, &owner).proof(Role::Asker));
+    stranger.say(&Transcript::new(&secret, &asker, &owner).proof(Role::Initiator));
     assert!(matches!(stranger.hear(), Some(Proof::Refused(HandshakeError::Address))));
     assert!(stranger.sees_the_end());
     still_serves(&gateway, "a");
@@ -161,7 +161,7 @@ fn strangers_who_hold_every_place_keep_no_gateway_out() {
         let strangers = scope.spawn(|| {
             let mut held = Vec::new();
             while !over.load(Ordering::Relaxed) {
-                // from 127.0.0.9, where no gateway is
+                // connections come from 127.0.0.9, where no gateway is
                 held.push(Client::connect_from(9, nodes.0[0]));
                 held.drain(..held.len().saturating_sub(150));
             }

@@ -1,5 +1,5 @@
-//! Limits on what runs at once, of keys whose owner changes while requests run: never more at once than the limit says,
-//! and all of it again when they have ended.
+//! Limits on concurrent requests, for keys whose owner changes while requests run: the limit is never exceeded, and all
+//! slots are free again when the requests have ended.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use crate::support::{Client, Gateway, Origin, SetsAtEnd, wait_until};
 
 const KEYS: usize = 30;
 
-/// An upstream that counts what runs there of each key, and ends what asks for `/run` when it is told to.
+/// An upstream that counts the running requests of each key, and ends the requests for `/run` when the test says so.
 struct Works {
     origin: Origin,
     ledger: Arc<(Mutex<Ledger>, Condvar)>,
@@ -18,9 +18,9 @@ struct Works {
 
 #[derive(Default)]
 struct Ledger {
-    /// Of each key what runs, and the most that ever ran at once.
+    /// For each key, the number of running requests and its maximum so far.
     running: HashMap<String, (usize, usize)>,
-    /// Counted up when all that runs is to end.
+    /// Incremented to end all running requests.
     round: usize,
 }
 
@@ -46,7 +46,7 @@ impl Works {
         Self { origin, ledger }
     }
 
-    /// The most that ever ran at once of a key.
+    /// The maximum of concurrent requests over all keys.
     fn most(&self) -> usize {
         self.ledger.0.lock().unwrap().running.values().map(|(_, most)| *most).max().unwrap_or_default()
     }
@@ -55,13 +55,13 @@ impl Works {
         self.ledger.0.lock().unwrap().running.values().map(|(running, _)| *running).sum()
     }
 
-    /// Has all end that runs.
+    /// Ends all running requests.
     fn end_all(&self) {
         self.ledger.0.lock().unwrap().round += 1;
         self.ledger.1.notify_all();
     }
 
-    /// Has a request of every key run through each of `gateways`.
+    /// Starts one long request of every key through each of `gateways`.
     fn fill(&self, gateways: &[&Gateway]) -> Vec<Client> {
         let mut all = Vec::new();
         for number in 0..KEYS {
@@ -83,7 +83,8 @@ fn ask(client: &mut Client, number: usize) -> (u16, Option<u64>) {
     (response.status, response.number("x-ratelimit-remaining"))
 }
 
-/// Asks `gateways` for all keys while `during` goes on, and a few rounds longer. How many requests passed.
+/// Sends requests for all keys to `gateways` while `during` runs, and a few rounds longer. Returns the number of admitted
+/// requests.
 fn under_load(gateways: &[&Gateway], during: impl FnOnce()) -> usize {
     let (over, passed, rounds) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -107,7 +108,7 @@ fn under_load(gateways: &[&Gateway], during: impl FnOnce()) -> usize {
     passed.into_inner()
 }
 
-/// Waits until nothing is held of any key but by the one who asks.
+/// Waits until no slot of any key is taken, except by the request that asks.
 fn wait_for_all_free(gateways: &[&Gateway], limit: u64) {
     for number in 0..KEYS {
         for gateway in gateways {
@@ -123,7 +124,7 @@ fn limit(number: usize) -> String {
     format!("algorithm: concurrency, limit: {number}")
 }
 
-/// How many keys each of `gateways` counts.
+/// The number of keys that each of `gateways` keeps.
 fn shares(gateways: &[&Gateway]) -> Vec<usize> {
     gateways.iter().map(|gateway| keys(gateway)).collect()
 }
@@ -143,7 +144,7 @@ fn a_gateway_that_ends_leaves_no_more_running_than_the_limit_says() {
         wait_for_members(&gateways, 2);
     });
     assert_eq!((passed, works.most()), (0, 3));
-    // those that run through the one that ends count, too
+    // requests that run through the gateway that shuts down count, too
     works.end_all();
     assert!(clients.iter_mut().all(|client| client.receive().status == 200));
     assert!(ends.process.wait().success());

@@ -1,4 +1,4 @@
-//! What shells and `man` know of the commands.
+//! The commands as shells and `man` know them: completions and manual pages.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::support::Folder;
 
 const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
 
-/// What a program prints that succeeds.
+/// The standard output of a program that has to succeed.
 fn printed(command: &mut Command) -> String {
     let done = command.output().unwrap();
     assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
@@ -45,7 +45,7 @@ fn each_command_has_a_manual_page() {
         let page = std::fs::read_to_string(pages.join(format!("tollgate-{command}.1"))).unwrap();
         assert!(page.contains(&format!(".TH tollgate-{command} 1")), "{command}: {page}");
     }
-    // where no folder can be made, it is said which
+    // the error names the folder that cannot be made
     let done = Command::new(TOLLGATE).args(["man", "/dev/null/man1"]).output().unwrap();
     assert!(
         !done.status.success()

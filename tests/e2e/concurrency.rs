@@ -12,13 +12,13 @@ use crate::support::origin::by_path;
 use crate::support::wire::chunk;
 use crate::support::{Client, Exchange, Gateway, Origin, Refusing, pattern, together, wait_until};
 
-/// One at a time.
+/// A limit of one concurrent request.
 const ONE: &str = "{ algorithm: concurrency, limit: 1, key: all }";
-/// The signal that asks for the end.
+/// The signal that asks a process to end.
 const SIGTERM: u32 = 15;
 
-/// As [`by_path`], and: `/garbage` what is no HTTP; `/pause` the beginning of a body and no more; `/endless` a body
-/// without an end.
+/// Answers like [`by_path`]; besides, `/garbage` sends bytes that are not HTTP, `/pause` sends the beginning of a body and
+/// no more, `/endless` sends a body without an end.
 fn worse_by_path(exchange: &mut Exchange<'_>) -> io::Result<()> {
     match exchange.path() {
         "/garbage" => {
@@ -39,7 +39,7 @@ fn worse_by_path(exchange: &mut Exchange<'_>) -> io::Result<()> {
     }
 }
 
-/// Everything behind one upstream under `limit`. `more` is said of the upstream.
+/// A gateway with one upstream and `limit` on all requests. `more` is added to the settings of the upstream.
 fn guarded(limit: &str, more: &str) -> (Origin, Gateway) {
     let origin = Origin::with(worse_by_path);
     let config = format!("{}limits: {{ guard: {limit} }}\n{ALL_GUARDED}", origin.upstream_with(more));
@@ -53,7 +53,7 @@ fn assert_busy(gateway: &Gateway, fields: &[(&str, &str)]) {
     assert_eq!((denied.status, denied.number("retry-after")), (429, Some(1)), "{denied:?}");
 }
 
-/// A slot is given back a moment after the end of its request.
+/// Waits for a free slot; the gateway frees a slot a moment after the end of its request.
 fn wait_for_slot(gateway: &Gateway) {
     wait_until("a slot", || match gateway.get("/", &[]).status {
         200 => true,
@@ -255,7 +255,7 @@ fn the_one_in_flight_finishes_before_the_end() {
     assert_eq!(gateway.process.wait().code(), Some(0));
 }
 
-/// Hosts under `rate` and slots, in both orders, and one (any other) under slots alone.
+/// A gateway with hosts under `rate` and slots, in both orders; every other host is under slots alone.
 fn rated(origin: &Origin, slots: u32, rate: &str) -> Gateway {
     Gateway::start(&format!(
         "{}limits: {{ slots: {{ algorithm: concurrency, limit: {slots}, key: all }}, rate: {rate} }}
@@ -329,7 +329,7 @@ fn what_finds_a_queue_full_takes_no_slot() {
     drop(waits);
 }
 
-/// Two slots: while one is held, requests end in every way on the other, which is then one, neither none nor two.
+/// With two slots and one of them held, requests end in every way; the other slot is free again exactly once each time.
 fn ends_in_every_way_give_back_once(two: &str) {
     let (origin, gateway) = guarded(two, "");
     let mut held = gateway.client();
@@ -373,10 +373,10 @@ fn sixty_four_clients_never_have_more_than_ten_in_flight() {
     let (opened, working, peak) = (Arc::clone(&gate), Arc::clone(&in_flight), Arc::clone(&most));
     let origin = Origin::with(move |exchange| {
         peak.fetch_max(working.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        // Work that takes a while, so that requests meet.
+        // Takes a while, so that requests overlap.
         std::thread::park_timeout(Duration::from_millis(2));
         drop(opened.read().unwrap());
-        // The next one may come as soon as the answer is out.
+        // The client may send its next request as soon as the response is out.
         working.fetch_sub(1, Ordering::SeqCst);
         exchange.reply("200 OK", "", b"done\n")
     });
@@ -386,8 +386,8 @@ fn sixty_four_clients_never_have_more_than_ten_in_flight() {
     let mut admitted = 0;
     let mut denied = 0;
     for round in 0..2 {
-        // As long as nothing is answered, as many are admitted as there are slots: of all clients together, and again
-        // after all that came and went.
+        // While the upstream answers nothing, the gateway admits as many requests as there are slots: of all clients
+        // together, and again after all earlier requests have ended.
         let closed = gate.write().unwrap();
         let mut clients = together(CLIENTS, |_| {
             let mut client = gateway.client();

@@ -1,4 +1,4 @@
-//! A denial never breaks the connection before its answer can be read.
+//! A denial never breaks the connection before the client can read its response.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::support::gateway::limited;
 use crate::support::wire::chunk;
 use crate::support::{Gateway, Origin, now};
 
-/// Nothing gets past the one request that `spent` sends.
+/// The request that `spent` sends is the only one that is admitted.
 const ONE: &str = "{ algorithm: gcra, rate: 1/h, burst: 1, key: all }";
 
 fn spent(origin: &Origin) -> Gateway {
@@ -45,18 +45,18 @@ fn a_denial_is_sent_before_a_small_body_is_and_the_connection_goes_on() {
     assert_eq!(client.get("/").status, 429);
 }
 
-/// How a client sends a body that is denied.
+/// The way in which a client sends the body of a request that is denied.
 #[derive(Clone, Copy, Debug)]
 struct BodyCase {
     length: usize,
     chunked: bool,
-    /// Whether some time passes between the head and the body.
+    /// Whether the client pauses between the head and the body.
     pauses: bool,
-    /// Whether it asks before it sends, and then does not wait for the answer.
+    /// Whether the client sends `expect: 100-continue`, and then does not wait for the interim response.
     asks: bool,
 }
 
-/// Every length in every way.
+/// All combinations of length and way to send.
 fn body_cases() -> Vec<BodyCase> {
     let every = |length| {
         let ways = [(false, false), (true, false), (false, true), (true, true)];
@@ -67,7 +67,8 @@ fn body_cases() -> Vec<BodyCase> {
     [10, 100_000, 30_000_000].into_iter().flat_map(every).chain(chunked).collect()
 }
 
-/// Sends a body, all of which is taken, and reads the denial only then; the connection serves again where it can.
+/// Sends the whole body before it reads the denial; the gateway takes all of it, and the connection stays usable where it
+/// can.
 fn try_to_read(gateway: &Gateway, case: BodyCase) {
     let BodyCase { length, chunked, pauses, asks } = case;
     let mut client = gateway.client();
@@ -105,7 +106,7 @@ fn try_to_read(gateway: &Gateway, case: BodyCase) {
     }
 }
 
-/// Has each case tried `tries` times, `at_once` of them at once.
+/// Tries each case `tries` times, with `at_once` tries in parallel.
 #[expect(clippy::print_stderr, reason = "what is measured by command is read there")]
 fn try_all(tries: usize, at_once: usize) {
     let origin = Origin::start();
@@ -128,7 +129,7 @@ fn a_denial_can_be_read_whatever_is_still_being_sent() {
     try_all(8, 8);
 }
 
-/// The same so often that what goes wrong seldom shows: 1000 tries of each case take a quarter of an hour.
+/// The same many times, to find rare failures: 1000 tries of each case take a quarter of an hour.
 #[test]
 #[ignore = "takes long; by command"]
 fn a_denial_can_be_read_a_thousand_times() {

@@ -1,4 +1,4 @@
-//! Every sample of the cookbook does what its first lines say.
+//! Every sample of the cookbook does what its first lines promise.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn sample(name: &str, origins: &[&Origin]) -> Gateway {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/cookbook");
     let read = |file: String| fs::read_to_string(folder.join(&file)).ok().map(|text| (file, text));
     let (_, text) = read(format!("{name}.yaml")).expect("the sample is there");
-    // The gateway of a test listens on ports of its own.
+    // The gateway of a test listens on its own ports.
     let own_ports = |line: &&str| !line.starts_with("listeners:") && !line.starts_with("admin:");
     let mut text: String = text.lines().filter(own_ports).flat_map(|line| [line, "\n"]).collect();
     for (number, origin) in origins.iter().enumerate() {
@@ -59,7 +59,7 @@ fn saas_tiers() {
     assert_eq!(day["quota"], 50, "an override wins over the plan: {day}");
 }
 
-/// Says that every password but one is wrong.
+/// An upstream that rejects every password except `right`.
 fn accounts(exchange: &mut Exchange<'_>) -> std::io::Result<()> {
     let right = exchange.body()? == b"right";
     exchange.reply(if right { "200 OK" } else { "401 Unauthorized" }, "", b"")
@@ -101,7 +101,7 @@ fn key_guessing() {
     assert_eq!(ask(2, "right-key").status, 200, "others are not locked out");
 }
 
-/// A model whose answers cost what the request's `x-tokens` says, as JSON or as events.
+/// A model that reports the cost given in the request's `x-tokens`, as JSON or as events.
 fn model(exchange: &mut Exchange<'_>) -> std::io::Result<()> {
     exchange.body()?;
     let tokens = exchange.head.field("x-tokens").unwrap_or("0").to_owned();
@@ -136,7 +136,7 @@ fn llm_token_budget() {
     assert!((500..=580).contains(&wait), "56010 tokens and the next 1000 at 100 a second: {wait}");
 }
 
-/// A model that tells 10 tokens of its prompt, and those of its answer that the request's `x-tokens` says.
+/// A model that reports 10 prompt tokens, and as many completion tokens as the request's `x-tokens` says.
 fn priced_model(exchange: &mut Exchange<'_>) -> std::io::Result<()> {
     exchange.body()?;
     let tokens = exchange.head.field("x-tokens").unwrap_or("0").to_owned();
@@ -179,7 +179,7 @@ fn ai_gateway() {
     let usage = gateway.get("/.tollgate/usage", &[("authorization", "Bearer starter-key")]).json();
     let budget = usage["limits"].as_array().unwrap().iter().find(|line| line["limit"] == "budget").unwrap();
     assert_eq!(budget["remaining"], 5_000_000 - 10_025 - 4_980_025 - 602, "{usage}");
-    // three levels: what a team has used holds for all its members, and what an organisation has used for all its teams
+    // three levels: the usage of a team counts for all its members, the usage of an organisation for all its teams
     let denied_by = |key: &str| {
         let denied = ask(key, "/v1/chat", ("large", 16_000), "10");
         (denied.status, denied.json()["violated-policies"].clone())
@@ -298,7 +298,7 @@ fn partner_monthly_quota() {
         response.number("x-ratelimit-reset").unwrap()
     };
     let (tokyo, berlin) = (reset("tokyo-key"), reset("berlin-key"));
-    // Tokyo is seven or eight hours ahead; around the turn of a month the two are in different ones.
+    // Tokyo is seven or eight hours ahead of Berlin; around the end of a month the two are in different months.
     let ahead = berlin.abs_diff(tokyo);
     assert!(ahead.abs_diff(8 * 3600) <= 3602 || ahead > 27 * 86_400, "{tokyo} {berlin}");
     let trial = [("x-partner-key", "trial-key"), ("accept", "application/json")];
@@ -320,11 +320,11 @@ fn cold_backend() {
     let answers = answers.concat();
     let passed = admitted(&answers);
     assert!(passed < 192 && answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
-    // cold, it is one every 6 ms at first, where warm ones are 2 ms apart
+    // a cold limit admits one request every 6 ms at first, a warm one every 2 ms
     let seen = origin.seen();
     let took = seen.last().unwrap().at.duration_since(seen[0].at);
     assert!(took.as_millis() >= u128::try_from(seen.len() - 1).unwrap() * 4, "{took:?} for {}", seen.len());
-    // the first one waits for nothing, nor does one that comes after a pause of the machine
+    // the first request does not wait, nor does one that arrives after the machine has paused
     let waited = gateway.metrics().value("tollgate_limit_wait_seconds_count", &[("limit", "warm-up")]).unwrap();
     assert!(waited >= passed as f64 / 2.0 && waited < passed as f64, "{waited} of {passed}");
 }

@@ -1,4 +1,4 @@
-//! What browsers are told, so that scripts of other sites can read answers.
+//! CORS: the fields that browsers need, so that scripts of other sites can read responses.
 
 use bytes::Bytes;
 use http::Method;
@@ -21,7 +21,7 @@ limits: {{ guard: {{ key: all, algorithm: gcra, rate: 1/h, burst: 1{over_limit} 
     Gateway::start_with(&config, &[("c.csv", "credential,customer,plan\n")], &[])
 }
 
-/// What a script needs to read the response.
+/// The fields that let a script read the response.
 fn shared(response: &Response) -> [Option<&str>; 4] {
     [
         response.field("access-control-allow-origin"),
@@ -115,7 +115,7 @@ fn what_the_upstream_lets_others_read_they_can_read_with_its_numbers() {
 const PREFLIGHT: [(&str, &str); 3] =
     [APP[0], ("access-control-request-method", "PUT"), ("access-control-request-headers", "content-type, x-api-key")];
 
-/// A gateway whose route `orders` is for `PUT` alone; `everywhere` and `orders` are settings of the file and of the route.
+/// A gateway whose route `orders` serves `PUT` alone; `everywhere` holds settings of the file, `orders` those of the route.
 fn with_preflights(origin: &Origin, everywhere: &str, orders: &str) -> Gateway {
     let config = format!(
         "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: c.csv }} }}
@@ -171,7 +171,7 @@ fn with_cors_preflights_are_answered_here_and_are_free() {
     assert_eq!(options(&gateway, "/put", &get).status, 404, "no route takes what it asks about");
     assert_eq!(options(&gateway, "/nowhere", &PREFLIGHT).status, 404);
     assert_eq!(gateway.client_from(13).exchange("OPTIONS", "/put", &PREFLIGHT).status, 403);
-    // it has a body, so it is none
+    // an `OPTIONS` request with a body is no preflight
     let mut client = gateway.client();
     let head = "OPTIONS /orders HTTP/1.1\r\nhost: test\r\norigin: https://app.example.com\r\n\
                 access-control-request-method: PUT\r\ncontent-length: 4\r\n\r\nbody";
@@ -192,7 +192,7 @@ async fn a_body_without_a_length_over_http_2_makes_a_preflight_a_request_like_ot
         let url = "http://test/orders";
         let (answer, mut sending) = client.begin(Method::OPTIONS, url, &PREFLIGHT, !has_body).await.unwrap();
         if has_body {
-            // the answer may have ended the stream by now
+            // the response may have closed the stream already
             drop(sending.send_data(Bytes::from_static(b"body"), true));
         }
         assert_eq!(read(answer).await.unwrap().status, status);

@@ -1,4 +1,4 @@
-//! What requests cost, and when they are charged.
+//! The costs of requests, and when limits charge them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use crate::support::gateway::limited;
 use crate::support::wire::{Framing, chunk};
 use crate::support::{Exchange, Gateway, Origin, Refusing, Response, together, wait_until};
 
-/// A limit of `burst` tokens that come back in years, with more settings.
+/// A limit of `burst` tokens that practically never refill, with more settings.
 fn budget(burst: u64, more: &str) -> String {
     format!("{{ algorithm: token_bucket, rate: 1/30d, burst: {burst}, key: all, {more} }}")
 }
@@ -27,7 +27,7 @@ fn wait_for_invalid(gateway: &Gateway, count: f64) {
     gateway.wait_for_metric("tollgate_limit_cost_invalid_total", &[("limit", "guard")], count);
 }
 
-/// What is left as a request of a method that costs nothing is told.
+/// The remaining quota that the response reports.
 #[track_caller]
 fn remaining(response: &Response) -> u64 {
     response.number("x-ratelimit-remaining").unwrap()
@@ -163,7 +163,7 @@ fn denied_requests_may_count_too() {
     assert_eq!(tokens(&gateway, "debited"), 3.0);
 }
 
-/// A budget of 1000 tokens of a language model, 100 of them reserved.
+/// A budget of 1000 tokens of a language model with a reserve of 100 for each request.
 const LLM: &str = "cost: { response_field: usage.total_tokens, max: 5000 }, charge: { when: response, reserve: 100 }";
 
 fn llm(handler: impl Fn(&mut Exchange<'_>) -> std::io::Result<()> + Send + Sync + 'static) -> (Origin, Gateway) {
@@ -304,7 +304,7 @@ fn a_sum_of_a_stream_that_breaks_off_costs_at_least_the_reserve() {
     let (_origin, gateway) = weighed(|exchange| {
         let input = exchange.path().trim_start_matches('/').to_owned();
         exchange.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")?;
-        // the upstream goes away before it tells the other number
+        // the upstream closes the connection before it sends the other number
         exchange.keep = false;
         exchange.send(chunk(format!("data: {{\"usage\": {{\"in\": {input}}}}}\n\n").as_bytes()))
     });
@@ -347,7 +347,7 @@ fn a_client_that_leaves_pays_what_is_known_or_its_reserve() {
             exchange.send(chunk(b"data: {\"usage\": {\"total_tokens\": 250}}\n\n"))?;
         }
         exchange.send(chunk(b"data: {}\n\n"))?;
-        // until the other side does not take it any more
+        // until the gateway does not take it any more
         while exchange.send(chunk(b"data: {}\n\n")).is_ok() {
             std::thread::yield_now();
         }
@@ -425,7 +425,7 @@ fn a_request_costs_something_else_under_each_of_its_limits() {
     };
     assert_eq!(left(&gateway.client().post("/", &[], &[b'x'; 3000])), [2, 7, 5]);
     settled("refunded", 4.0);
-    // more than is left of bytes: none of the three is charged
+    // the body is larger than the remaining byte quota: none of the three limits charges it
     assert_eq!(left(&gateway.client().post("/", &[], &[b'x'; 8000])), [2, 7, 9]);
     assert_eq!(left(&gateway.client().post("/", &[], &[b'x'; 1])), [1, 6, 4]);
     settled("refunded", 7.0);

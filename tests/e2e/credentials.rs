@@ -1,4 +1,4 @@
-//! Where a credential may be, and that it goes nowhere but upstream.
+//! The places of a credential; the gateway passes it to the upstream only.
 
 use crate::support::{Gateway, Origin, Response, wait_until};
 
@@ -8,7 +8,7 @@ const CUSTOMERS: &str = "credential,customer,plan\n\
     ana:secret,ana,free\n\
     ana,nobody,free\n";
 
-/// Callers are told apart by what is left: plan `free` has 10, `pro` 20.
+/// A gateway on which the remaining quota shows the plan: plan `free` has 10, `pro` 20.
 fn gateway(origin: &Origin, identify: &str) -> Gateway {
     let config = format!(
         "{}customers:
@@ -30,7 +30,7 @@ access_log: full
     Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[])
 }
 
-/// The status, and what is left.
+/// The status and the remaining quota of a response.
 fn told(response: &Response) -> (u16, Option<u64>) {
     (response.status, response.number("x-ratelimit-remaining"))
 }
@@ -71,7 +71,7 @@ fn a_key_may_be_a_user_with_its_password() {
     // ana:secret
     assert_eq!(told(&gateway.get("/", &[("authorization", "Basic YW5hOnNlY3JldA==")])), (200, Some(9)));
     assert_eq!(told(&gateway.get("/", &[("authorization", "bASIC  YW5hOnNlY3JldA==")])), (200, Some(8)));
-    // key-1: as the name of a user, as `curl -u key-1:` sends it
+    // key-1 as the user name, as `curl -u key-1:` sends it
     assert_eq!(told(&gateway.get("/", &[("authorization", "Basic a2V5LTE6")])), (200, Some(9)));
     // ana:wrong, ana:secret2, :, :secret, secret, not base64, nothing
     for wrong in ["YW5hOndyb25n", "YW5hOnNlY3JldDI=", "Og==", "OnNlY3JldA==", "c2VjcmV0", "%%%", "YW5hOnNlY3JldA"] {
@@ -118,7 +118,7 @@ fn a_key_in_a_field_that_upstreams_take_for_the_same_is_none_and_is_dropped() {
     let none = told(&gateway.get("/", &[]));
     assert_eq!(told(&gateway.get("/", &[("X_Api_Key", "key-1")])).0, none.0);
     assert_eq!(told(&gateway.get("/", &[("x_api-key", "nobodys")])).0, none.0);
-    // charged to one customer, it might be served to the other
+    // the gateway could charge one customer while the upstream serves the other
     let both = [("x-api-key", "key-1"), ("x_api_key", "key 2&=")];
     assert_eq!(told(&gateway.get("/", &both)), (200, Some(9)));
     let reached = origin.seen();

@@ -1,4 +1,4 @@
-//! Who is calling, and what that means for the limits.
+//! The customer that a request belongs to, and the limits that follow from it.
 
 use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::{Gateway, Origin};

@@ -1,4 +1,4 @@
-//! Customers who are changed over the admin port: in a file, in a PostgreSQL database, and who did what.
+//! Changes of customers over the admin API, in a file and in a PostgreSQL database, and the audit log of these changes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,9 +13,9 @@ use crate::support::{Client, Gateway, Origin, Response, together, wait_until};
 
 const FILE: &str = "directory: { file: customers.csv, writable: true }";
 const CUSTOMERS: &str = "credential, customer, plan\n# no comment,but a key,free\n\nkey-canary-1,acme,free\n  key-canary-2 , globex,pro\r\n";
-/// The table of the sample with a database.
+/// The table of the PostgreSQL sample.
 const SCHEMA: &str = include_str!("../../config/postgres.sql");
-/// A part of its `put`.
+/// A part of the sample's `put` statement.
 const OVERRIDES: &str = "overrides = EXCLUDED.overrides,";
 
 fn config(origin: &Origin, directory: &str) -> String {
@@ -31,7 +31,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     )
 }
 
-/// The directory of the sample, with some more settings.
+/// The sample's directory with more settings.
 fn of_database(options: &[&str]) -> String {
     let sample = include_str!("../../config/postgres.yaml");
     let (_, rest) = sample.split_once("\n  directory:").unwrap();
@@ -40,12 +40,12 @@ fn of_database(options: &[&str]) -> String {
     format!("directory:{directory}{options}")
 }
 
-/// A gateway that takes changes, and logs all that it can.
+/// A gateway that accepts changes, with debug logging.
 fn started(config: &str, files: &[(&str, &str)]) -> Gateway {
     started_with(config, files, &[("RUST_LOG", "debug")])
 }
 
-/// A gateway whose customers stand in this file.
+/// A gateway with its customers in this file.
 fn on_file(origin: &Origin, name: &str, text: &str) -> Gateway {
     started(&config(origin, &FILE.replace("customers.csv", name)), &[(name, text)])
 }
@@ -61,7 +61,7 @@ fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Response {
     Client::connect(gateway.admin).exchange_body(method, &format!("/v1/customers{path}"), &fields, body.as_bytes())
 }
 
-/// What comes of a request that succeeds and is in force.
+/// The answer to a change that succeeds and is in force.
 #[track_caller]
 fn done(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Value {
     let response = ask(gateway, method, path, body);
@@ -79,7 +79,7 @@ fn refused(gateway: &Gateway, (method, path, body): (&str, &str, &Value), status
     assert!(error.contains(says), "{error}");
 }
 
-/// The status and the quota that a key has, which tells the plans apart.
+/// The status and the quota for a key; the quota shows the plan.
 #[track_caller]
 fn met(gateway: &Gateway, key: &str) -> (u16, Option<u64>) {
     let response = gateway.get("/", &[("x-api-key", key)]);
@@ -95,7 +95,7 @@ fn ids(answer: &Value) -> Vec<String> {
     keys.iter().map(|key| key["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// None of these stands in anything that the gateway says or keeps, but for the file of customers.
+/// Asserts that nothing that the gateway prints or stores contains one of these secrets, except the file of customers.
 #[track_caller]
 fn assert_untold(gateway: &Gateway, secrets: &[&str]) {
     let shown = ["/metrics", "/status"].map(|target| gateway.admin_get(target).text());
@@ -112,7 +112,7 @@ fn assert_untold(gateway: &Gateway, secrets: &[&str]) {
     }
 }
 
-/// Everything that becomes of a customer, wherever it stands.
+/// All changes of a customer's life, in any kind of directory.
 fn a_life(gateway: &Gateway) {
     let created = done(gateway, "PUT", "/initech", &json!({ "plan": "free", "time_zone": "Europe/Berlin" }));
     let first = key_of(&created);
@@ -120,7 +120,7 @@ fn a_life(gateway: &Gateway) {
     let customer = done(gateway, "GET", "/initech", &Value::Null);
     assert_eq!(customer, created["customer"]);
     assert_eq!((&customer["plan"], &customer["suspended"]), (&json!("free"), &json!(false)));
-    // a change leaves what it does not name, and another PUT nothing
+    // a PATCH keeps what it does not name; a second PUT resets it
     let overrides = json!({ "guard": { "burst": 30_000 } });
     let patched = done(gateway, "PATCH", "/initech", &json!({ "plan": "pro", "overrides": overrides }));
     assert_eq!(patched["customer"]["time_zone"], "Europe/Berlin");
@@ -150,7 +150,7 @@ fn a_life(gateway: &Gateway) {
     let rotated = done(gateway, "POST", "/initech/rotate", &Value::Null);
     let fourth = key_of(&rotated);
     assert_eq!([&second, &third, &fourth].map(|key| met(gateway, key).0), [401, 401, 200]);
-    // what is wrong changes nothing
+    // a wrong request changes nothing
     for (body, says) in [
         (json!({ "plan": "gold" }), "plan: "),
         (json!({ "plan": "pro", "overrides": { "gard": {} } }), "overrides: gard"),
@@ -178,7 +178,7 @@ fn a_customer_of_a_file_is_made_changed_suspended_and_deleted() {
     let file = gateway.folder.path().join("customers.csv");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     a_life(&gateway);
-    // all that was there is there as it was written, with the columns that were needed
+    // all old lines are kept as they were written, plus the columns that the changes need
     let text = fs::read_to_string(&file).unwrap();
     let expected = "credential, customer, plan,time_zone,overrides,suspended,valid_until\n\
         # no comment,but a key,free,,,,\n\nkey-canary-1,acme,free,,,,\n  key-canary-2 , globex,pro,,,,\r\n";
@@ -202,7 +202,7 @@ fn a_customer_of_a_yaml_file_is_changed_and_comments_stay() {
     done(&gateway, "DELETE", "/acme", &Value::Null);
     done(&gateway, "DELETE", "/globex", &Value::Null);
     a_life(&gateway);
-    // a list on one line has no lines of its own to change
+    // a list on a single line has no lines that the gateway could change
     let on_one = "[{credential: key-canary-1, customer: acme, plan: free}, {credential: key-canary-2, customer: globex, plan: pro}]";
     fs::write(&file, on_one).unwrap();
     refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "lines of its own");
@@ -226,14 +226,14 @@ fn a_database_that_is_away_or_refuses_is_told_of_and_nothing_changes() {
     database.say(SCHEMA);
     let gateway = on_database(&origin, &database, &["interval: 200ms", "timeout: 2s"]);
     let key = key_of(&done(&gateway, "PUT", "/acme", &json!({ "plan": "free" })));
-    // a transaction of somebody else that ends in between
+    // another client's transaction that commits in between
     std::thread::scope(|scope| {
         scope.spawn(|| database.say("UPDATE api_keys SET time_zone = 'UTC', updated_at = now(); SELECT pg_sleep(1)"));
         let running = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
         wait_until("the other transaction", || database.say(running) == "1");
         refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "somebody else changes the same rows");
     });
-    // a statement that forgets a column
+    // a statement that omits a column
     let text = fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
     assert!(text.contains(OVERRIDES), "{text}");
     gateway.folder.write("tollgate.yaml", text.replace(OVERRIDES, ""));
@@ -266,7 +266,7 @@ fn a_key_is_told_although_nobody_knows_whether_it_is_in_force() {
     let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
     database.say(SCHEMA);
     let gateway = on_database(&origin, &database, &["interval: 200ms", "timeout: 1s"]);
-    // a commit waits for a standby that is not there, and is not answered
+    // a commit waits for a standby that does not exist, so its result stays unknown
     database.say("ALTER ROLE gate SET synchronous_commit = on");
     database.say("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
     database.say("SELECT pg_reload_conf()");
@@ -331,13 +331,13 @@ fn a_file_that_is_written_by_hand_meanwhile_is_gone_on_from_or_refused() {
         refused(&gateway, ("PATCH", "/initech", &json!({ "plan": "pro" })), 409, "has to be put right first: line 8: ");
         assert_eq!(fs::read_to_string(&file).unwrap(), broken, "it is left alone");
     }
-    // a link goes on leading to the file
+    // a symbolic link still points to the file
     let other = gateway.folder.write("other.csv", &by_hand);
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink(&other, &file).unwrap();
     done(&gateway, "PATCH", "/initech", &json!({ "plan": "pro" }));
     assert!(fs::symlink_metadata(&file).unwrap().is_symlink());
-    // a configuration that cannot be read keeps a change from coming into force, and that is told
+    // a broken configuration keeps a change from coming into force, and the answer says so
     gateway.folder.write("tollgate.yaml", "nonsense");
     let late = ask(&gateway, "PATCH", "/initech", &json!({ "suspended": true }));
     assert_eq!((late.status, &late.json()["in_force"]), (202, &json!(false)), "{late:?}");
@@ -391,7 +391,7 @@ fn nobody_changes_customers_without_the_token_and_the_setting() {
         let foreign = [HOST, BEARER, ("origin", "http://evil.example"), ("connection", "close")];
         let response = Client::connect(gateway.admin).exchange_body(method, path, &foreign, b"{}");
         assert_eq!(response.status, 403, "{method} {path}: {response:?}");
-        // it is not on the port of clients
+        // the API is not on the clients' port
         let response = gateway.client().exchange_body(method, path, &[BEARER, ("connection", "close")], b"{}");
         assert_eq!(response.status, 401, "{method} {path}: {response:?}");
     }
@@ -443,7 +443,7 @@ fn every_change_is_in_the_audit_log_and_nothing_is_changed_without_it() {
     assert_eq!((&lines[1]["before"]["plan"], &lines[1]["after"]["plan"]), (&json!("free"), &json!("pro")));
     assert!(lines[2]["reason"].as_str().unwrap().starts_with("plan: "));
     assert_untold(&gateway, &[&key]);
-    // where it cannot be written, nothing is changed
+    // if the audit log cannot be written, nothing is changed
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     refused(&gateway, ("PATCH", "/initech", &json!({ "plan": "free" })), 503, "`admin.audit_log` cannot be written");

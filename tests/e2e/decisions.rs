@@ -1,16 +1,16 @@
-//! Other proxies that ask over HTTP about the requests that they handle (`serves: forward_auth`).
+//! Other proxies that ask the gateway over HTTP about the requests that they handle (`serves: forward_auth`).
 
 use crate::support::{Client, Gateway, Response, wait_until};
 
 const SERVES: &str = "serves: forward_auth";
 
-/// Believes 127.0.0.1 and 127.0.0.2, and has no upstream.
+/// A gateway without an upstream that trusts the proxies 127.0.0.1 and 127.0.0.2.
 fn start(listener: &str, config: &str) -> Gateway {
     let trusted = "client_address: { trusted_proxies: [127.0.0.1, 127.0.0.2] }\n";
     Gateway::start_listening(listener, &format!("{trusted}{config}"), &[])
 }
 
-/// What is answered about a request of 192.0.2.1.
+/// The answer about a request of 192.0.2.1.
 #[track_caller]
 fn ask(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
     let about = [
@@ -49,7 +49,7 @@ fn a_subrequest_is_answered_as_the_request_would_be() {
     assert_eq!((denied.status, denied.field("retry-after")), (429, Some("86400")));
     assert_eq!(denied.json()["violated-policies"][0], "one");
     assert_eq!(ask(&mut client, "GET", "/v2", &[]).status, 404);
-    // it is the request that is malformed, and the connection goes on
+    // the described request is malformed, not the question: the connection stays open
     assert_eq!(ask(&mut client, "GET", "/v1/%zz", &[]).status, 400);
     assert_eq!(ask(&mut client, "GET", "/v1/orders", &[]).status, 200);
     assert_eq!(ask(&mut client, "GET", "/v1/orders", &[]).status, 429);

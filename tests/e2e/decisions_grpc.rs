@@ -1,4 +1,4 @@
-//! Envoy's questions about requests that it handles, in gRPC (`serves: ext_authz`).
+//! Envoy's gRPC questions about requests that it handles (`serves: ext_authz`).
 
 use std::collections::HashMap;
 
@@ -131,14 +131,14 @@ fn field<'h>(headers: &'h [HeaderOption], name: &str) -> Option<&'h str> {
         .map(|header| &*header.value)
 }
 
-/// A message in its frame.
+/// A message in its gRPC frame.
 pub fn framed(message: &impl Message) -> Bytes {
     let message = message.encode_to_vec();
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
     [&[0][..], &length, &message].concat().into()
 }
 
-/// The message of an answer that went well.
+/// The message of a successful answer.
 #[track_caller]
 pub fn message<M: Message + Default>(answer: &Answer) -> M {
     let trailers = answer.trailers.as_ref().unwrap_or_else(|| panic!("no trailers: {answer:?}"));
@@ -195,7 +195,7 @@ async fn a_check_is_answered_as_the_request_would_be() {
     let denied = denied.denied.unwrap();
     assert_eq!((denied.status.unwrap().code, field(&denied.headers, "retry-after")), (429, Some("86400")));
     assert!(denied.body.contains("\"violated-policies\":[\"writes\"]"), "{}", denied.body);
-    // another client, whom no field can make up: 192.0.2.2 is nobody's proxy
+    // another client, which no field can pretend to be: 192.0.2.2 is no trusted proxy
     let forwarded = [("x-forwarded-for", "192.0.2.1")];
     assert!(ask(&mut client, check("POST", "/v1/orders", "192.0.2.2", &forwarded)).await.ok.is_some());
     // a proxy in front of Envoy
@@ -203,12 +203,12 @@ async fn a_check_is_answered_as_the_request_would_be() {
     assert!(ask(&mut client, check("GET", "/v1/orders", "192.0.2.1", &[])).await.ok.unwrap().headers.is_empty());
     let marked = ask(&mut client, check("GET", "/v1/orders", "192.0.2.1", &[])).await.ok.unwrap();
     assert_eq!((field(&marked.headers, "x-over"), marked.headers_to_remove.len()), (Some("watched"), 0));
-    // what has no route, or cannot be read, is told to the client
+    // the client gets the status of a request without a route, or of a malformed one
     for (method, path, status) in [("GET", "/v2", 404), ("GET", "/v1/%zz", 400), ("CONNECT", "/v1", 405)] {
         let denied = ask(&mut client, check(method, path, "192.0.2.1", &[])).await.denied.unwrap();
         assert_eq!(denied.status.unwrap().code, status, "{method} {path}");
     }
-    // a caller who speaks gRPC is told by Envoy, from the status
+    // Envoy answers a gRPC caller itself, by the status
     let caller = [("content-type", "application/grpc")];
     let denied = ask(&mut client, check("POST", "/v1/orders", "192.0.2.1", &caller)).await.denied.unwrap();
     assert_eq!(denied.status.unwrap().code, 429);
@@ -241,13 +241,13 @@ routes: [{ name: calls, limits: [calls] }]
     assert_eq!(left(&mut client, Some("false"), BODY, "").await, is("995"));
     assert_eq!(left(&mut client, None, "", BODY).await, is("990"));
     assert_eq!(left(&mut client, Some("false"), "", "").await, Ok(None), "it has none");
-    // what nobody saw whole has a bucket of its own, and costs the most
+    // a body that Envoy did not send whole has its own bucket and costs the maximum
     assert_eq!(left(&mut client, Some("true"), BODY, "").await, is("900"));
     assert_eq!(left(&mut client, None, "", "").await, is("800"));
     assert_eq!(left(&mut client, None, r#"{"tool": "a", "tool": "b"}"#, "").await, Err(400));
 }
 
-/// The status of a call that is answered in trailers alone.
+/// The gRPC status of a call that is answered with trailers only.
 #[track_caller]
 pub fn refused(answer: &Answer) -> (u16, String) {
     assert_eq!((answer.status, answer.is_head_alone), (200, true), "{answer:?}");
@@ -290,7 +290,7 @@ async fn a_call_that_cannot_be_read_is_refused_with_a_status_and_the_next_is_ans
     assert_eq!(refused(&get).0, 12);
     let answered = client.post(CHECK, GRPC, question.clone()).await.unwrap();
     assert!(message::<CheckResponse>(&answered).ok.is_some());
-    // no gRPC, and no answer in gRPC
+    // a question that is not gRPC gets an answer that is not gRPC
     let plain = tokio::task::block_in_place(|| {
         gateway.client().post("/envoy.service.auth.v3.Authorization/Check", GRPC, &whole)
     });

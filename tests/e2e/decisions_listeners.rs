@@ -1,5 +1,5 @@
-//! Decision listeners are listeners like others, and their limits are kept where others are: TLS, paths, reloads, the end of a
-//! process and its successor, Redis, a cluster.
+//! Decision listeners work like other listeners, and their limits are kept like other limits: TLS, paths, reloads, shutdown
+//! and successor, Redis, cluster.
 
 use std::net::TcpStream;
 
@@ -21,7 +21,7 @@ use crate::support::{Folder, Gateway, wait_until};
 const SERVES: &str = "serves: rate_limit_service";
 const TRUSTED: &str = "client_address: { trusted_proxies: [127.0.0.1] }\n";
 
-/// A user may ask so many times a day.
+/// A limit of `limit` requests a day for each user.
 fn per_user(limit: u32, more: &str) -> String {
     format!(
         "{TRUSTED}limits: {{ users: {{ algorithm: gcra, rate: {limit}/d, burst: {limit}, key: {{ descriptor: user }}{more} }} }}
@@ -37,7 +37,7 @@ async fn code(envoy: &mut Envoy, user: &str) -> i32 {
     envoy.codes(vec![descriptor(&format!("user={user}"))]).await.0
 }
 
-/// So many hits that are given back.
+/// A descriptor that refunds this many hits.
 fn back(user: &str, value: u64) -> Descriptor {
     Descriptor { hits_addend: Some(Hits { value }), is_negative_hits: true, ..descriptor(&format!("user={user}")) }
 }
@@ -54,7 +54,7 @@ async fn a_proxy_shows_its_certificate_where_it_has_to() {
     let (known, stranger) = (authority.vouch_for("envoy"), strangers.vouch_for("envoy"));
     let question = framed(&of_domain("edge", vec![descriptor("user=a")]));
     for (shows, lets_in) in [(None, false), (Some(&stranger), false), (Some(&known), true)] {
-        // a client of TLS 1.3 hears of a refusal when it reads
+        // a TLS 1.3 client learns of the refusal when it reads
         let Ok(stream) = connect(gateway.address, authority.trusting(&["h2"], shows), "a.test").await else {
             assert!(!lets_in, "{shows:?}");
             continue;
@@ -142,7 +142,7 @@ async fn gateways_that_share_a_limit_answer_as_one_and_hits_given_back_clear_a_r
     for turn in 0..6 {
         assert_eq!(code(&mut envoys[turn % 2], "a").await, OVER);
     }
-    // the denial is remembered here, and forgotten with what is given back
+    // the gateway caches the denial, and drops it on a refund
     let calls = redis.calls("evalsha");
     assert_eq!(code(&mut envoys[0], "a").await, OVER);
     assert_eq!(redis.calls("evalsha"), calls, "a denial that is remembered asks nobody");
@@ -170,7 +170,7 @@ async fn gateways_of_a_cluster_answer_as_one_and_the_owner_gives_back() {
             codes.push(code(&mut envoys[turn % 2], &user).await);
         }
         assert_eq!(codes, [OK, OK, OVER, OVER], "{user}");
-        // one of the two owns the key
+        // one of the two gateways owns the key
         let question = framed(&of_domain("edge", vec![back(&user, 1)]));
         for (position, envoy) in envoys.iter_mut().enumerate() {
             let answer = envoy.0.post(LIMIT, GRPC, question.clone()).await.unwrap();
@@ -213,7 +213,7 @@ async fn health_checks_are_answered_beside_decisions_and_are_none() {
         assert_eq!(refused(&garbage).0, 3);
         let metrics = gateway.metrics();
         assert!(metrics.all("tollgate_decisions_total").iter().all(|sample| sample.value == 0.0), "{serves}");
-        // a listener of one service knows no other
+        // a listener serves one service only
         let other = if serves == "ext_authz" { LIMIT } else { CHECK };
         let question = framed(&HealthCheck::default());
         assert_eq!(refused(&proxy.post(other, GRPC, question).await.unwrap()).0, 12);

@@ -1,5 +1,5 @@
-//! The samples of `config/proxies`, run with the real proxies in front of a real upstream: a limit that tollgate decides holds to
-//! the request, and an outage of tollgate does what docs/decisions.md says.
+//! The samples of `config/proxies`, run with the real proxies in front of a real upstream: requests obey the limits that
+//! tollgate decides, and an outage of tollgate does what docs/decisions.md says.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
@@ -13,7 +13,7 @@ const HAPROXY_SCRIPT: &str = include_str!("../../config/proxies/haproxy.lua");
 const ENVOY: &str = include_str!("../../config/proxies/envoy.yaml");
 const TRAEFIK: &str = include_str!("../../config/proxies/traefik-dynamic.yaml");
 
-/// The text of a sample with `addresses` in place of those with these ports.
+/// The text of a sample in which `addresses` replace the addresses with these ports.
 fn placed(sample: &str, addresses: &[(u16, SocketAddr)]) -> String {
     addresses.iter().fold(sample.to_owned(), |text, (port, address)| {
         let (own, envoys) = (format!("127.0.0.1:{port}"), format!("address: 127.0.0.1, port_value: {port} "));
@@ -26,13 +26,13 @@ fn own_address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }
 
-/// A gateway that serves decisions, and believes 127.0.0.1.
+/// A gateway that serves decisions and trusts the proxy 127.0.0.1.
 fn start(serves: &str, config: &str) -> Gateway {
     let trusted = "client_address: { trusted_proxies: [127.0.0.1] }\n";
     Gateway::start_listening(&format!("serves: {serves}"), &format!("{trusted}{config}"), &[])
 }
 
-/// A route of which each client may ask so many times.
+/// A route with `limit` requests a day for each client.
 fn routed(limit: u32) -> String {
     format!(
         "limits: {{ five: {{ algorithm: gcra, rate: {limit}/d, burst: {limit}, key: client_address }} }}
@@ -40,7 +40,7 @@ routes: [{{ name: orders, match: {{ path: /v1/** }}, limits: [five] }}]\n"
     )
 }
 
-/// Starts a program, and waits until it takes connections.
+/// Starts a program, and waits until it accepts connections.
 fn run(program: &str, arguments: &[&str], folder: &Folder, own: SocketAddr) -> Process {
     let path = format!("PATH={}:/usr/sbin", std::env::var("PATH").unwrap());
     let process = Process::program("env", &[&[path.as_str(), program], arguments].concat(), folder.path());
@@ -52,7 +52,7 @@ fn status(proxy: SocketAddr) -> u16 {
     Client::connect(proxy).get("/v1/orders").status
 }
 
-/// Ten at once and then one after the other: what the clients are told, and how many requests the upstream sees.
+/// Sends ten requests at once, and then one: checks the clients' statuses and the number of requests at the upstream.
 fn hold_exactly(proxy: SocketAddr, origin: &Origin) -> Response {
     let before = origin.count();
     let statuses = together(10, |_| status(proxy));
@@ -80,7 +80,7 @@ fn nginx_holds_a_limit_that_tollgate_decides() {
     let denied = hold_exactly(own, &origin);
     assert!(denied.field("ratelimit").is_some_and(|told| told.starts_with("\"five\";r=0")), "{denied:?}");
     assert_eq!(Client::connect(own).get("/v2").status, 404);
-    // an outage fails closed
+    // during an outage nginx fails closed: it answers 500
     gateway.process.signal("STOP");
     assert_eq!((status(own), origin.count()), (500, 5), "stalled");
     gateway.process.signal("CONT");
@@ -137,7 +137,7 @@ fn haproxy_holds_a_limit_that_tollgate_decides() {
     folder.write("haproxy.cfg", placed(HAPROXY, &[(8080, own), (9000, origin.address)]));
     folder.write("haproxy.lua", placed(HAPROXY_SCRIPT, &[(8081, gateway.address)]));
     let _haproxy = run("haproxy", &["-db", "-f", "haproxy.cfg"], &folder, own);
-    // what a client says of its request is not believed
+    // the gateway ignores these fields when a client sends them
     let claims = [("x-forwarded-uri", "/v2"), ("x-forwarded-for", "192.0.2.1"), ("x-forwarded-method", "POST")];
     let denied = hold_exactly(own, &origin);
     assert_eq!(denied.json()["violated-policies"][0], "five");
@@ -163,14 +163,14 @@ fn envoy(config: String, own: SocketAddr, folder: &Folder) -> Process {
     run_fetched("envoy/_bin/envoy", &options, folder, own)
 }
 
-/// Both of Envoy's filters ask, and one of the two limits is the tighter one.
+/// Envoy's two filters ask the gateways, and one of the two limits is the tighter one.
 fn envoy_holds_a_limit(by_route: u32, by_descriptor: u32) -> Response {
     let (origin, folder) = (Origin::start(), Folder::new());
     let (routes, domain) =
         (start("ext_authz", &routed(by_route)), start("rate_limit_service", &described(by_descriptor)));
     let own = own_address();
     let addresses = [(8080, own), (8083, routes.address), (8084, domain.address), (9000, origin.address)];
-    // as patient as a machine under load asks
+    // with timeouts that are long enough for a machine under load
     let patient =
         placed(ENVOY, &addresses).replace("timeout: 0.02s", "timeout: 30s").replace("timeout: 0.2s", "timeout: 30s");
     assert_eq!(patient.matches("timeout: 30s").count(), 2);
@@ -204,7 +204,7 @@ fn envoy_lets_requests_pass_without_the_rate_limit_service_and_refuses_them_with
     let (routes, domain) = (start("ext_authz", &routed(1_000)), start("rate_limit_service", &described(1)));
     let own = own_address();
     let addresses = [(8080, own), (8083, routes.address), (8084, domain.address), (9000, origin.address)];
-    // one filter at a time waits as long as the sample says
+    // one filter at a time keeps the timeout of the sample
     let sample = placed(ENVOY, &addresses).replace("timeout: 0.2s", "timeout: 30s");
     let proxy = envoy(sample, own, &folder);
     domain.process.signal("STOP");

@@ -1,4 +1,4 @@
-//! Envoy's questions about descriptors, in gRPC (`serves: rate_limit_service`).
+//! Envoy's gRPC questions about descriptors (`serves: rate_limit_service`).
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -81,7 +81,7 @@ pub struct Seconds {
     pub seconds: i64,
 }
 
-/// A descriptor as it is mostly: a hit for each of its entries, `key=value` with commas between them.
+/// A descriptor of the usual form: one hit, with entries written as `key=value` with commas between them.
 pub fn descriptor(entries: &str) -> Descriptor {
     let entry = |entry: &str| {
         let (key, value) = entry.split_once('=').unwrap();
@@ -106,7 +106,8 @@ impl Envoy {
         message(&answer)
     }
 
-    /// What is said of these descriptors in the domain `edge`: of all, and of each with what is left.
+    /// The codes for these descriptors in the domain `edge`: the overall code, and each descriptor's code and remaining
+    /// quota.
     pub async fn codes(&mut self, descriptors: Vec<Descriptor>) -> (i32, Vec<(i32, u32)>) {
         let answer = self.ask(&of_domain("edge", descriptors)).await;
         let each = answer.statuses.iter().map(|status| (status.code, status.limit_remaining));
@@ -149,7 +150,7 @@ async fn descriptors_are_charged_all_or_none_and_each_is_told_where_it_stands() 
     let mut envoy = Envoy::connect(&gateway).await;
     let both = || vec![descriptor("remote_address=192.0.2.1"), descriptor("path=/v1,method=POST")];
     assert_eq!(envoy.codes(both()).await, (OK, vec![(OK, 2), (OK, 0)]));
-    // the second denies, so the first is not charged: envoyproxy/ratelimit would have charged it
+    // the second limit denies, so the first is not charged: envoyproxy/ratelimit would charge it
     for _ in 0..5 {
         assert_eq!(envoy.codes(both()).await, (OVER, vec![(OK, 2), (OVER, 0)]));
     }
@@ -164,7 +165,7 @@ async fn descriptors_are_charged_all_or_none_and_each_is_told_where_it_stands() 
     let fine = envoy.ask(&of_domain("edge", vec![descriptor("remote_address=192.0.2.1")])).await;
     assert_eq!(fine.statuses[0].current_limit, Some(Brought { requests_per_unit: 3, unit: 2 }));
     assert!(fine.response_headers.iter().any(|header| header.key == "x-ratelimit-remaining" && header.value == "1"));
-    // another value is another bucket; what leads nowhere is not limited
+    // another value has another bucket; a descriptor that matches nothing is not limited
     assert_eq!(envoy.codes(vec![descriptor("remote_address=192.0.2.2")]).await, (OK, vec![(OK, 2)]));
     for nowhere in ["path=/v1", "path=/v1,method=GET", "path=/v1,method=POST,more=1", "other=1"] {
         assert_eq!(envoy.codes(vec![descriptor(nowhere)]).await, (OK, vec![(OK, 0)]), "{nowhere}");
@@ -198,7 +199,7 @@ async fn one_limit_may_be_charged_for_several_keys_and_hits_add_up() {
     let of = |last: u8| descriptor(&format!("remote_address=192.0.2.{last}"));
     assert_eq!(envoy.codes(vec![of(1), of(2)]).await, (OK, vec![(OK, 2), (OK, 2)]));
     assert_eq!(envoy.codes(vec![of(1), of(1)]).await, (OK, vec![(OK, 0), (OK, 0)]), "two hits of one bucket");
-    // the last denies: what the others took goes back
+    // the last one denies: the charges of the others are refunded
     for _ in 0..3 {
         assert_eq!(envoy.codes(vec![of(2), of(3), of(1)]).await.0, OVER);
     }
@@ -210,24 +211,24 @@ async fn one_limit_may_be_charged_for_several_keys_and_hits_add_up() {
     let all = RateLimitRequest { hits_addend: 10, ..of_domain("edge", vec![descriptor("user=a")]) };
     assert_eq!(envoy.ask(&all).await.overall_code, OK);
     assert_eq!(envoy.codes(vec![hits(0)]).await, (OVER, vec![(OVER, 0)]), "a peek at what is spent");
-    // back, and never above what there was
+    // a refund, which never exceeds the burst
     let back = |value| Descriptor { is_negative_hits: true, ..hits(value) };
     assert_eq!(envoy.codes(vec![back(30)]).await.0, OK);
     assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 30)]));
     assert_eq!(envoy.codes(vec![back(1_000_000)]).await.0, OK);
     assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 100)]));
     assert_eq!(envoy.codes(vec![hits(u64::MAX)]).await, (OVER, vec![(OVER, 100)]));
-    // a request would cost two
+    // each hit costs two under this limit
     let double = |value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor("user=double") };
     assert_eq!(envoy.codes(vec![double(0)]).await, (OK, vec![(OK, 3)]));
     assert_eq!(envoy.codes(vec![double(1)]).await, (OK, vec![(OK, 1)]));
     assert_eq!(envoy.codes(vec![double(0)]).await, (OVER, vec![(OVER, 1)]));
-    // what was spent anyway counts where the limit says so
+    // hits of a denied call count where the limit has `charge: { denied: true }`
     let spends = |value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor("user=spender-1") };
     assert_eq!((envoy.codes(vec![spends(25)]).await.0, envoy.codes(vec![spends(0)]).await.0), (OVER, OVER));
 }
 
-/// What `tollgate import` makes of a file of envoyproxy/ratelimit is served as that file means it.
+/// The output of `tollgate import` for a file of envoyproxy/ratelimit is served with the meaning of that file.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_imported_configuration_denies_bans_watches_and_lets_pass() {
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/import/first-example.yaml");
@@ -240,7 +241,7 @@ async fn an_imported_configuration_denies_bans_watches_and_lets_pass() {
         let answer = envoy.ask(&of_domain("rl", descriptors.into_iter().map(descriptor).collect())).await;
         (answer.overall_code, answer.statuses.iter().map(|status| status.code).collect::<Vec<_>>())
     };
-    // a banned value is denied at once, and what stands beside it is not charged
+    // a banned value is denied at once, and the descriptors beside it are not charged
     for _ in 0..3 {
         assert_eq!(ask(vec!["header=a", "header=a,second=banned"]).await, (OVER, vec![OK, OVER]));
     }
@@ -306,7 +307,7 @@ async fn plans_and_limits_may_come_with_a_descriptor() {
         let refused_call = envoy.0.post(LIMIT, GRPC, framed(&with(requests, unit))).await.unwrap();
         assert_eq!(refused(&refused_call).0, 3, "{requests} in {unit}");
     }
-    // so many that nobody means them
+    // more different overrides than any real client sends
     let mut statuses = Vec::new();
     for requests in 1..=1_001 {
         let answer = envoy.0.post(LIMIT, GRPC, framed(&with(requests, 3))).await.unwrap();
@@ -350,12 +351,12 @@ async fn a_question_of_the_rate_limit_service_that_is_none_is_refused_and_the_li
     }
     let other = envoy.0.post(CHECK, GRPC, whole.clone().into()).await.unwrap();
     assert_eq!(refused(&other).0, 12, "another service");
-    // what is no HTTP/2 either ends its own connection
+    // a connection that sends invalid HTTP/2 is closed
     let garbage = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &[0xff; 64]].concat();
     tokio::task::block_in_place(|| {
         let mut stranger = TcpStream::connect(gateway.address).unwrap();
         stranger.write_all(&garbage).unwrap();
-        // a reset is an end as well
+        // a reset counts as an end, too
         _ = stranger.read_to_end(&mut Vec::new());
     });
     for left in (0..5).rev() {

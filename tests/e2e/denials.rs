@@ -1,4 +1,4 @@
-//! What clients are told: when they are denied, and where they stand.
+//! The fields that tell clients their quota, and the responses to denied requests.
 
 use sfv::{BareItem, ListEntry, Parser};
 
@@ -8,7 +8,7 @@ use crate::support::{Gateway, Origin, Refusing, Response, now, wait_until};
 
 const TWO_PER_HOUR: &str = "{ algorithm: gcra, rate: 1/h, burst: 2, key: client_address }";
 
-/// The items of a structured-field list: each one's name and the integers in its parameters.
+/// The items of a structured-field list: the name of each, and the integers in its parameters.
 fn list(response: &Response, field: &str) -> Vec<(String, Vec<(String, i64)>)> {
     let value = response.field(field).unwrap_or_else(|| panic!("no {field}: {response:?}"));
     let list = Parser::parse_list(value.as_bytes()).unwrap();

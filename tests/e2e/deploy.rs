@@ -1,5 +1,5 @@
-//! What is shipped to run tollgate with is true: the program takes the arguments, the ports and paths exist, the
-//! configuration is good, and the times fit.
+//! The files for deployment are correct: the program accepts the arguments, the ports and paths exist, the configuration is
+//! valid, and the times fit.
 
 use std::fs;
 use std::io::Write;
@@ -27,7 +27,7 @@ fn tollgate(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args).output().unwrap()
 }
 
-/// Whether the program takes these arguments of `run`, whatever comes of them.
+/// Asserts that the program accepts these arguments of `run`, whatever the result.
 #[track_caller]
 fn takes(args: &[&str], config: &str) {
     assert!(args.contains(&config), "{args:?}");
@@ -45,7 +45,7 @@ fn objects(manifest: &str) -> Vec<Value> {
     documents.map(|document| serde::Deserialize::deserialize(document).unwrap()).collect()
 }
 
-/// The object of this kind.
+/// The object of this kind in the manifest.
 fn object(kind: &str) -> Value {
     only(kind, objects(&fs::read_to_string(MANIFEST).unwrap()))
 }
@@ -69,7 +69,7 @@ fn strings(list: &Value) -> Vec<String> {
     list.as_sequence().unwrap().iter().map(|item| item.as_str().unwrap().to_owned()).collect()
 }
 
-/// The port of the container that is called `name`.
+/// The port of the container with this name.
 fn port(name: &Value) -> u16 {
     let ports = container()["ports"].clone();
     let port = ports.as_sequence().unwrap().iter().find(|port| port["name"] == *name).cloned();
@@ -80,7 +80,7 @@ fn config() -> String {
     object("ConfigMap")["data"]["tollgate.yaml"].as_str().unwrap().to_owned()
 }
 
-/// The only environment variable of the container: where Redis is.
+/// The only environment variable of the container, which holds the address of Redis.
 fn redis_variable() -> (String, String) {
     let variables = container()["env"].clone();
     let [variable] = variables.as_sequence().unwrap().as_slice() else { panic!("{variables:?}") };
@@ -88,7 +88,7 @@ fn redis_variable() -> (String, String) {
     (name, value)
 }
 
-/// Writes what is mounted as a directory, as it is mounted: swapped by a link.
+/// Writes a mounted directory as Kubernetes does: a symbolic link switches to the new version.
 fn mount(at: &Path, version: u32, files: &Value) {
     let directory = at.join(format!("..v{version}"));
     fs::create_dir_all(&directory).unwrap();
@@ -103,7 +103,7 @@ fn mount(at: &Path, version: u32, files: &Value) {
     fs::rename(at.join("..data_tmp"), at.join("..data")).unwrap();
 }
 
-/// Mounts config map and secret below `folder`, where the container has them; the path of the configuration.
+/// Mounts the config map and the secret below `folder`, at the container's paths; returns the path of the configuration.
 fn mounted(folder: &Path, config: &Value) -> PathBuf {
     let container = container();
     let args = strings(&container["args"]);
@@ -204,7 +204,7 @@ fn a_pod_is_ready_serves_and_follows_what_is_mounted() {
     let (origin, redis) = (Origin::start(), Redis::start_with_password("change-me"));
     let addresses = [free_port(), free_port()].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let [clients, admin] = addresses;
-    // as in the cluster, at addresses of this test
+    // as in the cluster, but at the addresses of this test
     let here = |config: &str| {
         let config = config.replace("0.0.0.0:8080", &clients.to_string()).replace("0.0.0.0:9090", &admin.to_string());
         let mut files = Mapping::new();
@@ -238,7 +238,7 @@ fn a_pod_is_ready_serves_and_follows_what_is_mounted() {
 
 // === Helm ===
 
-/// What deploy/chart.py does with these arguments.
+/// The output of deploy/chart.py for these arguments.
 fn chart(args: &[&str], input: &str) -> Output {
     let mut program = Command::new("python3");
     program.arg("deploy/chart.py").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -247,7 +247,7 @@ fn chart(args: &[&str], input: &str) -> Output {
     program.wait_with_output().unwrap()
 }
 
-/// What it prints.
+/// The standard output of deploy/chart.py, which has to succeed.
 #[track_caller]
 fn charted(args: &[&str], input: &str) -> String {
     let output = chart(args, input);
@@ -282,7 +282,7 @@ fn kubernetes_takes_what_the_chart_renders() {
     let rendered = charted(&["render", &values.to_string()], "");
     for version in ["1.30", "1.37"] {
         assert_eq!(charted(&["check", version], &fs::read_to_string(MANIFEST).unwrap()), "", "{version}");
-        // an object of an operator, in no schema of Kubernetes itself
+        // an object of an operator, which no schema of Kubernetes itself describes
         let refused = charted(&["check", version], &rendered);
         assert!(refused.lines().count() == 1 && refused.contains("schema for kind PodMonitor"), "{version}: {refused}");
     }
@@ -318,7 +318,7 @@ fn mistakes_in_values_and_manifests_are_found() {
 
 // === systemd ===
 
-/// The settings of a unit, by section and name, in their order.
+/// The settings of a unit as section, name and value, in their order.
 fn settings(file: &str) -> Vec<(String, String, String)> {
     let mut section = String::new();
     let mut settings = Vec::new();
@@ -334,7 +334,7 @@ fn settings(file: &str) -> Vec<(String, String, String)> {
     settings
 }
 
-/// What the unit says of its service under `name`.
+/// The value of this setting in the unit's `Service` section.
 fn service(name: &str) -> String {
     let found = settings(UNIT).into_iter().find(|(section, key, _)| section == "Service" && key == name);
     found.unwrap_or_else(|| panic!("no {name}")).2

@@ -1,5 +1,5 @@
-//! Nothing dodges a limit: however a client spells what it wants, whom it claims to be and what it adds, it meets the
-//! limit that it would meet otherwise, or is refused.
+//! No request evades a limit: however a client spells the target, whatever address it claims and whatever it adds, the same
+//! limit applies or the gateway refuses the request.
 
 use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::http2::Http2;
@@ -46,7 +46,7 @@ fn the_hops_of_trusted_proxies_are_walked_from_the_right() {
     assert_eq!(admitted(&|number| line(format!("9.9.9.{number}")) + &line("198.51.100.7".to_owned())), 0);
     assert_eq!(admitted(&|number| line(format!("198.51.100.8, 10.0.0.{number}"))), 5);
     assert_eq!(admitted(&|number| line(format!("198.51.100.{number}, 198.51.100.6, 10.0.0.1, 10.0.0.{number}"))), 5);
-    // What cannot be read is one client, whatever it is.
+    // All unreadable addresses count as one client.
     let long = "x".repeat(7000);
     let junk = ["unknown", "", "999.1.1.1", "1.2.3.4,", "_hidden", "a b", "1.2.3.4:", "[2001:db8::1]:99999", &long];
     assert_eq!(admitted(&|number| line(junk[number % junk.len()].to_owned())), 5);
@@ -58,7 +58,7 @@ fn the_hops_of_trusted_proxies_are_walked_from_the_right() {
     assert_eq!(admitted_of(1000, &|number| line(format!("2001:db8:1:2:{number:x}::{number:x}"))), 5);
     assert_eq!(admitted(&|number| line(format!("2001:DB8:1:2:0:{number:X}:192.0.2.{number}"))), 0);
     assert_eq!(admitted(&|number| line(format!("2001:db8:1:3::{number:x}"))), 5);
-    // Addresses of IPv4 that are written as of IPv6 are no network.
+    // IPv4 addresses in IPv6 form do not count as one network.
     for last in 20..24 {
         assert_eq!(admitted(&|_| line(format!("::ffff:198.51.100.{last}"))), 5, "{last}");
     }
@@ -106,7 +106,7 @@ access: {{ allow: {{ addresses: [192.0.2.0/24, \"2001:db8:7::/48\"] }} }}
     assert_eq!(statuses(&bad_signs), unknown);
 }
 
-/// The spellings of `/login` that a handler might take for it.
+/// Spellings of `/login` that a handler might take for it.
 const SPELLINGS: [&[u8]; 34] = [
     b"/login",
     b"//login",
@@ -144,7 +144,7 @@ const SPELLINGS: [&[u8]; 34] = [
     b"/login ",
 ];
 
-/// What servers take a path for that strip path parameters: before they decode it, as Tomcat does, or after.
+/// The path as a server sees it that strips path parameters: before it decodes the path, as Tomcat does, or after.
 fn without_parameters(path: &str) -> [String; 2] {
     let resolved = |segments: Vec<String>| {
         let mut path: Vec<String> = Vec::new();
@@ -165,7 +165,7 @@ fn without_parameters(path: &str) -> [String; 2] {
     ]
 }
 
-/// Sends every spelling of `/login` twenty times; what reached the origin.
+/// Sends every spelling of `/login` twenty times; returns the targets that reached the origin.
 fn logins_sent(settings: &str) -> Vec<String> {
     let origin = Origin::start();
     let gateway = Gateway::start(&format!(
@@ -203,7 +203,7 @@ fn no_spelling_of_a_path_gets_around_its_limit() {
         let paths = reached.iter().map(|target| target.split('?').next().unwrap_or_default());
         let at_login = paths.filter(|path| without_parameters(path).contains(&"/login".to_owned()));
         assert_eq!(at_login.collect::<Vec<_>>().len(), 5, "{reached:?}");
-        // What the upstream might still take for the path, after one more decoding, does not reach it either.
+        // No target reaches the upstream that one more decoding would turn into the path.
         for target in &reached {
             assert!(target.starts_with('/') && !target.contains("//") && !target.contains("/."), "{target}");
             assert!(!target.contains("%6") && !target.contains("%2f") && !target.contains("%00"), "{target}");
@@ -294,11 +294,12 @@ fn a_key_in_a_field_is_its_whole_value_and_neither_its_case_nor_its_length_makes
     }
     assert_eq!(admitted(&[]), 2, "none is one more");
     assert_eq!(admitted(&[b"x_api_key: c"]), 0, "which has no name for itself");
-    // several would be another key each
+    // each combination of several fields would be another key
     assert_eq!(admitted(&[b"x-api-key: d", b"X-Api-Key: e"]), 0);
 }
 
-/// Routes whose limits count by a header, a query parameter and a cookie, of which each says `repeated`.
+/// A gateway with routes whose limits use a header, a query parameter and a cookie as the key, each with this `repeated`
+/// setting.
 fn by_fields(origin: &Origin, repeated: &str) -> Gateway {
     let of = |kind: &str| match repeated {
         "" => format!("{{ {kind}: user }}"),
@@ -316,7 +317,7 @@ fn by_fields(origin: &Origin, repeated: &str) -> Gateway {
     )
 }
 
-/// How many of ten requests are let through that carry `first` and `last` as user, in each of the three places.
+/// The number of admitted requests of ten that carry `first` and `last` as the user, for each of the three places.
 fn let_through(gateway: &Gateway, first: impl Fn(usize) -> String, last: impl Fn(usize) -> String) -> [usize; 3] {
     ["header", "query", "cookie"].map(|kind| {
         let statuses = (0..10).map(|number| {

@@ -1,4 +1,4 @@
-//! Where one phase of a request meets the next: interim responses, waiting under a deadline, the next head.
+//! The borders between the phases of a request: interim responses, waiting with a deadline, the next head.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::support::gateway::{ALL_GUARDED, proxied};
 use crate::support::origin::Exchange;
 use crate::support::{Gateway, Origin};
 
-/// The final response, interim ones skipped.
+/// The status of the final response; skips interim ones.
 fn last_status(gateway: &Gateway) -> Option<u16> {
     let mut client = gateway.client();
     client.ask("GET", "/", &[]);

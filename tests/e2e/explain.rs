@@ -1,5 +1,5 @@
-//! What a request would meet is told by the gateway that it would meet it at, and by a configuration alone; asking
-//! changes nothing and gives no secret away.
+//! A running gateway and the command `explain` describe what happens to a request; the question changes nothing and reveals
+//! no secret.
 
 use std::process::Command;
 
@@ -59,7 +59,7 @@ fn explained(gateway: &Gateway, (method, target, fields): Asked<'_>) -> Value {
     answer.json()
 }
 
-/// What the command says of the configuration alone.
+/// The explanation of the command, which knows only the configuration.
 fn explained_alone(gateway: &Gateway, (method, target, fields): Asked<'_>) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.current_dir(gateway.folder.path()).args(["explain", "--config", "tollgate.yaml", "--format", "json"]);
@@ -75,7 +75,7 @@ fn explained_alone(gateway: &Gateway, (method, target, fields): Asked<'_>) -> Va
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// An explanation without what only a gateway that runs can tell.
+/// An explanation without the parts that only a running gateway knows.
 fn without_state(mut explanation: Value) -> Value {
     explanation["now"] = Value::Null;
     for limit in explanation["limits"].as_array_mut().unwrap() {
@@ -132,7 +132,7 @@ fn what_is_explained_is_what_happens() {
         if let Some(route) = response.field("x-route") {
             assert_eq!(explanation["route"]["name"], route, "{request:?}");
         }
-        // before the request, so one more than after it
+        // the state before the request, so it shows one token more than after it
         let standing = &explanation["limits"][0]["standing"];
         if let (200, Some(left)) = (response.status, response.number("x-ratelimit-remaining"))
             && request.0 == "GET"
@@ -249,7 +249,7 @@ fn a_limit_that_nodes_share_is_asked_where_it_is_kept() {
         assert_eq!(explained(&gateway, asked)["limits"][0]["standing"]["remaining"], 3, "asking takes nothing");
     }
     assert_eq!(redis.keys("*:gcra:*"), [] as [String; 0], "nothing is written");
-    // a call that takes too long is answered 503, and is given back when it is over
+    // a call that takes too long is answered 503, and its charge is refunded when the call ends
     let explanation = wait_for("the limit to be spent", || {
         let status = gateway.get("/", &[]).status;
         Some(explained(&gateway, asked)).filter(|now| status == 429 && now["now"]["outcome"] == "denied")

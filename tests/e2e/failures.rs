@@ -1,4 +1,4 @@
-//! What clients see of an upstream that fails: the answer, and a connection that goes on where the request was read whole.
+//! Responses for a failing upstream; the connection stays open where the gateway has read the whole request.
 
 use crate::support::client::{Client, request};
 use crate::support::http2::Http2;
@@ -7,7 +7,7 @@ use crate::support::{Gateway, Origin, Refusing, wait_until};
 
 const LISTENER: &str = "http2: true";
 
-/// `/dead` refuses connections, `/sick` has no healthy node, `/slow` does not answer in time; everything else is answered.
+/// `/dead` refuses connections, `/sick` has no healthy node, `/slow` does not answer in time; all other paths are answered.
 fn config(origin: &Origin, sick: &Origin, dead: &Refusing) -> String {
     sick.set_healthy(false);
     let (origin, sick, dead) = (origin.node(), sick.node(), dead.node());
@@ -47,14 +47,14 @@ fn a_request_that_was_read_whole_leaves_its_connection_open() {
         goes_on(&mut client, path);
         kept(&client.post(path, &[], b"body"), "POST");
         goes_on(&mut client, path);
-        // Chunks are not read where there is nowhere to send them.
+        // The gateway does not read a chunked body that it cannot send anywhere.
         if path == "/slow" {
             client.send(request("PUT", path, &[("transfer-encoding", "chunked")]));
             client.send([chunk("body"), chunk("")].concat());
             kept(&client.receive(), "chunks");
             goes_on(&mut client, path);
         }
-        // Both are sent before the first one is answered.
+        // The client sends both requests before the first is answered.
         client.send([request("GET", path, &[]), request("GET", "/behind", &[])].concat());
         kept(&client.receive(), "pipelined");
         assert_eq!(client.receive().status, 200, "{path}");
@@ -73,7 +73,7 @@ fn a_failure_is_told_head_without_a_body() {
         let response = client.exchange("HEAD", path, &[]);
         assert_eq!(response.status, status, "{path}");
         assert!(response.number("content-length").is_some_and(|length| length > 0), "{path}: {response:?}");
-        // A body would be read as the next response.
+        // The client would read a body as the next response.
         goes_on(&mut client, path);
     }
 }

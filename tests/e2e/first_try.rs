@@ -1,4 +1,4 @@
-//! From nothing to a protected API: `tollgate run --upstream` without a file, and `tollgate init`.
+//! The first steps to a protected API: `tollgate run --upstream` without a file, and `tollgate init`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::support::gateway::is_ready;
 use crate::support::process::Process;
 use crate::support::{Client, Folder, Origin, free_port, wait_until};
 
-/// A listener for clients and one for operators, as arguments.
+/// The addresses of a listener for clients and one for operators.
 fn addresses() -> [SocketAddr; 2] {
     [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
 }
@@ -18,7 +18,7 @@ fn gateway(folder: &Path, arguments: &[&str], admin: SocketAddr) -> Process {
     process
 }
 
-/// What `tollgate` prints, and whether it is content.
+/// The output of `tollgate`, and whether it succeeded.
 fn said(folder: &Path, arguments: &[&str]) -> (String, bool) {
     let mut process = Process::tollgate(arguments, folder, &[]);
     let status = process.wait();

@@ -1,13 +1,13 @@
-//! A flood of keys: each request names another one. Memory stays what the table may hold, and who has spent its limit
-//! before stays denied.
+//! A flood of keys: each request has another key. The memory stays within the table's bound, and a key that has spent its
+//! limit before stays denied.
 
 use crate::support::gateway::limited;
 use crate::support::{Gateway, Origin, together};
 
 const CLIENTS: usize = 4;
 
-/// Sends requests with so many different keys to a limit that keeps `kept` of them; by how many bytes the process grew
-/// from when the table was full.
+/// Sends requests with `keys` different keys to a limit that keeps `kept` of them. Returns the growth of the process in
+/// bytes after the table was full.
 fn flood(keys: usize, kept: usize) -> u64 {
     let origin = Origin::start();
     let limit = format!("{{ algorithm: gcra, rate: 1/d, burst: 1, key: {{ header: x-key }}, max_keys: {kept} }}");
@@ -34,7 +34,7 @@ fn flood(keys: usize, kept: usize) -> u64 {
     assert!(admitted + 2 >= kept, "{admitted} admitted, {denied} denied");
     let before = gateway.process.memory();
     let [more, _] = ask(kept..keys);
-    // the common bucket of all that have no place has one token, too
+    // the bucket that all keys without a place share has one token, too
     assert!(admitted + more <= kept, "{more} more were admitted");
     for spent in ["spent", "", "key-0", "key-1"] {
         assert_eq!(gateway.get("/", &[("x-key", spent)]).status, 429, "{spent:?}");

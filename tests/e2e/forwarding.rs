@@ -1,11 +1,11 @@
-//! What the upstream gets, and what comes back through: fields added, changed and taken away, canonical paths.
+//! Forwarding: the fields that the gateway adds, changes and removes in both directions, and canonical paths.
 
 use crate::support::client::request;
 use crate::support::gateway::{ALL, proxied};
 use crate::support::origin::Seen;
 use crate::support::{Gateway, Origin};
 
-/// What one request looked like at the upstream.
+/// One request as the upstream saw it.
 fn seen(gateway: &Gateway, origin: &Origin, bytes: &str) -> Seen {
     let before = origin.count();
     let response = gateway.say(bytes).unwrap();

@@ -1,5 +1,5 @@
-//! Every framing of a body in front of every other: each client gets the answer to its own request, and an upstream reads
-//! each request exactly as it was sent.
+//! Every framing of a body followed by every other: each client gets the response to its own request, and the upstream
+//! reads each request exactly as it was sent.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::support::servers::{Kind, Server};
 use crate::support::wire::chunk;
 use crate::support::{Client, Gateway, Origin, together};
 
-/// How a body is framed in HTTP/1.1.
+/// The framing of a body in HTTP/1.1.
 #[derive(Clone, Copy, Debug)]
 enum Http1Body {
     None,
@@ -25,7 +25,7 @@ enum Http1Body {
     Chunks,
     ChunksWithTrailers,
     EmptyChunks,
-    /// The client closes its connection in the middle.
+    /// The client closes its connection in the middle of the body.
     Abandoned,
 }
 
@@ -39,7 +39,7 @@ const HTTP1: [Http1Body; 7] = [
     Http1Body::EmptyChunks,
 ];
 
-/// What ends a request in HTTP/2.
+/// The end of a request in HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// END_STREAM on the head.
@@ -52,7 +52,7 @@ enum End {
     Reset,
 }
 
-/// How a body is framed in HTTP/2.
+/// The framing of a body in HTTP/2.
 #[derive(Clone, Copy, Debug)]
 struct Http2Body {
     end: End,
@@ -80,7 +80,7 @@ fn part(marker: &str) -> String {
     format!("<{marker}>")
 }
 
-/// Sends a request with a body of `parts` parts, and returns the answer if one is due.
+/// Sends a request with a body in this framing, and returns the response if the client waits for one.
 fn ask_in_http1(client: &mut Client, gateway: SocketAddr, marker: &str, body: Http1Body) -> Option<Response> {
     let (part, whole) = (part(marker), part(marker).repeat(3));
     let length = whole.len().to_string();
@@ -147,7 +147,8 @@ async fn ask_in_http2(client: &mut Http2, marker: &str, body: Http2Body) -> Opti
     Some(read(response).await.unwrap())
 }
 
-/// Clients of every kind ask at once, each for itself, over connections to the upstream that they share.
+/// Clients of every kind send requests at once; their requests share the connections to the upstream, and each client gets
+/// its own responses.
 fn each_gets_its_own_answer(node: &str, more: &str) {
     const ROUNDS: usize = 12;
     let config = format!("{}{ALL}", upstream(&[node.to_owned()], more));
@@ -270,14 +271,14 @@ async fn an_upstream_reads_each_body_exactly_once() {
             expected.push(("/echo".to_owned(), part("http1").repeat(3)));
         }
     });
-    // What is left over of one request would be seen as the next one.
+    // The upstream would read the rest of one request as the next one.
     let seen = origin.seen();
     let read = |seen: &Seen| (seen.target().to_owned(), String::from_utf8_lossy(&seen.body).into_owned());
     assert_eq!(seen.iter().map(read).collect::<Vec<_>>(), expected);
     assert!(seen.iter().all(|seen| seen.connection < 3), "connections are kept: {seen:?}");
 }
 
-/// The upstream answers `/early` before it has read the body, and goes on to read it.
+/// An upstream that answers `/early` before it has read the body, and then reads the body.
 fn early() -> Origin {
     Origin::with(|exchange| {
         if exchange.path() != "/early" {

@@ -1,4 +1,4 @@
-//! Groups of customers: whom a limit by a level counts together, and what changes of them while requests run.
+//! Groups of customers: the members that share a limit, and changes of groups while requests run.
 
 use ring::digest;
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ fn bearer(claims: &Value) -> String {
     format!("Bearer {}", Issuer::ed25519().sign(&claims))
 }
 
-/// What is left of a limit to the owner of a key.
+/// The remaining quota of a limit for the customer with this key.
 fn left(gateway: &Gateway, key: &str, limit: &str) -> Option<u64> {
     let usage = gateway.get("/.tollgate/usage", &[("x-api-key", key)]).json();
     let line = usage["limits"].as_array()?.iter().find(|line| line["limit"] == limit)?.clone();

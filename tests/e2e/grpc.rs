@@ -1,4 +1,4 @@
-//! gRPC from end to end: HTTP/2 on both sides, trailers, and denials that its clients understand.
+//! gRPC from end to end: HTTP/2 on both sides, trailers, and denials that gRPC clients understand.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ const LISTENER: &str = "http2: true";
 const URL: &str = "http://test/shop.Orders/List";
 const FIELDS: &[(&str, &str)] = &[("content-type", "application/grpc"), ("te", "trailers")];
 
-/// A server that answers with what it was sent, and says in trailers how it went.
+/// A server that echoes the request's body, and puts the call's status into trailers.
 struct Upstream {
     address: SocketAddr,
     calls: Arc<AtomicUsize>,
@@ -137,7 +137,7 @@ async fn a_call_may_be_silent_for_longer_than_an_upload() {
     let mut client = Http2::in_the_clear(gateway.address).await;
     let (call, mut calling) = client.begin(Method::POST, URL, FIELDS, false).await.unwrap();
     let (upload, _uploading) = client.begin(Method::POST, URL, &[], false).await.unwrap();
-    // the upstream answers at once, and then waits for more
+    // the upstream answers at once, and then waits for the rest of the upload
     let cut_off =
         tokio::time::timeout(crate::support::PATIENCE, read(upload)).await.expect("an upload is taken for ever");
     assert!(cut_off.is_err_and(|error| error.is_reset()));
@@ -145,7 +145,7 @@ async fn a_call_may_be_silent_for_longer_than_an_upload() {
     assert_eq!(&*read(call).await.unwrap().body, b"\0\0\0\0\x02hi");
 }
 
-/// The answers that a caller gets whose upstream is `nodes`, before any response has begun.
+/// The responses to a unary and a streaming call whose upstream is `nodes`; the upstream fails before a response begins.
 async fn failing(nodes: &str, more: &str) -> Vec<Result<Answer, h2::Error>> {
     let config = format!(
         "upstreams: {{ shop: {{ nodes: [{nodes}], http2: true{more} }} }}\n\
@@ -158,7 +158,7 @@ async fn failing(nodes: &str, more: &str) -> Vec<Result<Answer, h2::Error>> {
     let mut client = Http2::in_the_clear(gateway.address).await;
     let unary = client.post(URL, FIELDS, Bytes::from_static(b"\0\0\0\0\x02hi")).await;
     let (response, mut sending) = client.begin(Method::POST, URL, FIELDS, false).await.unwrap();
-    // the answer may have ended the stream by now
+    // the response may have closed the stream already
     drop(sending.send_data(Bytes::from_static(b"\0\0\0\0\x02hi"), false));
     let streaming = read(response).await;
     vec![unary, streaming]

@@ -1,5 +1,5 @@
-//! Who guesses credentials is limited before they are looked up: each guess is charged under the limits that need no
-//! customer, and over them it is answered without a look-up.
+//! Guessed credentials: the gateway charges each guess before the look-up, under the limits that need no customer, and
+//! denies guesses over these limits without a look-up.
 
 use serde_json::json;
 
@@ -19,7 +19,7 @@ const FIELDS: [&str; 3] = [
 const BY_ADDRESS: &str = "{ key: client_address, algorithm: gcra, rate: 1/h, burst: 5 }";
 const BY_CUSTOMER: &str = "{ key: customer, algorithm: gcra, rate: 1/h, burst: 2 }";
 
-/// Customers whose credentials are looked up in `directory`, one of whom is never charged; `more` goes with them.
+/// Customers with credentials in `directory`; one of them is exempt from limits. `more` holds further settings.
 fn config(origin: &Origin, directory: &str, by_address: &str, more: &str) -> String {
     format!(
         "{}customers:
@@ -62,7 +62,7 @@ fn ask(client: &mut Client, key: &str) -> Response {
     client.exchange("GET", "/", &[("x-api-key", key)])
 }
 
-/// The statuses of ten guesses, each another one.
+/// The statuses of ten different guesses.
 fn guesses(client: &mut Client, guess: impl Fn(usize) -> (&'static str, String)) -> Vec<u16> {
     let guesses = (0..10).map(|number| {
         let (field, value) = guess(number);
@@ -102,7 +102,7 @@ fn guesses_that_are_sent_at_once_are_no_more() {
     let gateway = with_redis(&origin, &redis, BY_ADDRESS);
     let statuses = together(40, |guess| ask(&mut gateway.client(), &format!("guess-{guess}")).status);
     assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 35, "{statuses:?}");
-    // Redis may be late
+    // Redis may answer late
     assert!(statuses.iter().all(|status| matches!(status, 401 | 429 | 503)), "{statuses:?}");
     assert!((1..=5).contains(&redis.calls("hget")), "over the limit nobody is asked");
 }
@@ -113,7 +113,7 @@ fn tokens_full_of_garbage_are_charged_before_they_are_verified() {
     let gateway = with_file(&origin, BY_ADDRESS);
     let token = Issuer::p256().token("tess");
     let (signed, signature) = token.rsplit_once('.').unwrap();
-    // another first letter than the signature has, which may begin with any
+    // differs from the signature's first letter, so each guess is wrong
     let wrong = if signature.starts_with('A') { 'B' } else { 'A' };
     let garbage = |number| ("authorization", format!("Bearer {signed}.{wrong}{number}{}", signature.get(2..).unwrap()));
     assert_eq!(guesses(&mut gateway.client(), garbage), FIVE_THEN_DENIED);
@@ -127,7 +127,7 @@ fn a_right_credential_is_charged_once_under_all_limits_or_none() {
     let (origin, redis) = (Origin::start(), Redis::start());
     for gateway in [with_file(&origin, BY_ADDRESS), with_redis(&origin, &redis, BY_ADDRESS)] {
         let mut client = gateway.client();
-        // looked up, then known
+        // the first request looks the key up, later ones find it in the cache
         assert_eq!([(); 4].map(|()| ask(&mut client, "key-1").status), [200, 200, 429, 429]);
         let left = ask(&mut client, "key-2");
         assert_eq!(left.status, 200);
@@ -144,7 +144,7 @@ fn a_denial_gives_back_what_was_charged_before_the_look_up() {
     let spend = |from: u8| ask(&mut gateway.client_from(from), "key-1").status;
     assert_eq!([spend(7), spend(7)], [200, 200]);
     let before = redis.calls("hget");
-    // the answer that is remembered is forgotten by a configuration that remembers none
+    // a configuration without a cache drops the cached answer
     gateway.rewrite(&config(
         &origin,
         "{ redis: \"tollgate:customers\", ttl: 1ms }",

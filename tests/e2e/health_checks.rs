@@ -1,4 +1,4 @@
-//! Health checks that servers of others take for good requests.
+//! Health checks that the servers of other projects accept as valid requests.
 
 use crate::support::gateway::ALL;
 use crate::support::origin::upstream;

@@ -1,4 +1,4 @@
-//! HTTP/2: requests on one connection, each as if it had come alone.
+//! HTTP/2: requests on one connection, each handled as if it were the only one.
 
 use std::process::Command;
 
@@ -89,7 +89,7 @@ async fn what_a_reset_request_held_is_given_back() {
         sending.send_reset(Reason::CANCEL);
         assert!(response.await.is_err());
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
-        // Taken and given back once more, on the same connection.
+        // The slot is taken and freed once more, on the same connection.
         assert_eq!(tokio::task::block_in_place(|| gateway.get("/status/200", &[]).status), 200);
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     }

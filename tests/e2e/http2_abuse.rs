@@ -1,4 +1,4 @@
-//! HTTP/2 as an attacker speaks it: what it costs is bounded, and others are served.
+//! HTTP/2 attacks: their cost is bounded, and the gateway serves other clients meanwhile.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ fn start(config: &str) -> Gateway {
     Gateway::start_listening("http2: true", config, &[])
 }
 
-/// A frame with its head.
+/// A frame with its header.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -32,10 +32,10 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// `GET http://test/`, of the static table but for the host.
+/// `GET http://test/` in HPACK: entries of the static table, and a literal host.
 const GET: &[u8] = b"\x82\x86\x84\x01\x04test";
 
-/// A connection that says what it likes.
+/// A connection on which the test sends any bytes.
 struct Raw(TcpStream);
 
 impl Raw {
@@ -47,12 +47,12 @@ impl Raw {
         Self(stream)
     }
 
-    /// Sends as long as the other side takes it; whether it took all.
+    /// Sends the bytes; returns whether the gateway took all of them.
     fn send(&mut self, bytes: &[u8]) -> bool {
         self.0.write_all(bytes).is_ok()
     }
 
-    /// Reads until the other side has enough.
+    /// Reads until the gateway closes the connection.
     fn is_closed(&mut self) -> bool {
         let mut chunk = [0; 4096];
         loop {
@@ -67,12 +67,12 @@ impl Raw {
     }
 }
 
-/// Whether another client is served.
+/// Asserts that the gateway serves another client.
 fn assert_serves(gateway: &Gateway) {
     assert_eq!(gateway.get("/", &[]).status, 200);
 }
 
-/// What `attack` makes the gateway grow by, in bytes.
+/// The growth of the gateway in bytes during `attack`.
 fn growth(gateway: &Gateway, attack: impl FnOnce()) -> u64 {
     for _ in 0..20 {
         assert_serves(gateway);
@@ -100,7 +100,7 @@ async fn who_takes_back_request_after_request_is_shown_the_door() {
         }
     }
     assert!(sent < 100_000, "the connection goes on");
-    // who is still writing when the connection is closed may see it reset before having read why
+    // a client that still writes when the connection closes may see a reset before it has read the reason
     let reason = client.end().await;
     assert!(matches!(reason, Some(Reason::ENHANCE_YOUR_CALM) | None), "{reason:?} after {sent} requests");
     tokio::task::block_in_place(|| {
@@ -118,7 +118,7 @@ fn a_head_that_never_ends_ends_its_connection() {
     let growth = growth(&gateway, || {
         let mut raw = Raw::new(&gateway);
         raw.send(&frame(HEADERS, END_STREAM, 1, GET));
-        // A field that is not indexed, again and again: 1 MB of it.
+        // A literal field without indexing, many times: 1 MB in total.
         let field = [&b"\x00\x01a\x7f\x81\x07"[..], &[b'x'; 1024]].concat();
         let more = frame(CONTINUATION, 0, 1, &field);
         let taken = (0..10_000).take_while(|_| raw.send(&more)).count();
@@ -135,7 +135,7 @@ fn fields_that_unfold_to_a_multiple_are_refused() {
     let gateway = start(&proxied(&origin, ""));
     let growth = growth(&gateway, || {
         let mut raw = Raw::new(&gateway);
-        // 3000 bytes go to the table, and are named by one byte from then on.
+        // A field of 3000 bytes enters the dynamic table; later frames name it with one byte.
         let field = [&b"\x40\x01a\x7f\xb9\x16"[..], &[b'x'; 3000]].concat();
         let mut taken = true;
         for number in 0..100 {
@@ -180,7 +180,7 @@ fn frames_that_say_nothing_fill_nothing() {
             let mut raw = Raw::new(&gateway);
             raw.send(&open);
             let flood = many.repeat(1000);
-            // Nothing that comes back is read.
+            // The client reads none of the responses.
             raw.0.set_write_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
             let _taken = (0..200).take_while(|_| raw.send(&flood)).count();
             assert_serves(&gateway);
@@ -209,7 +209,7 @@ async fn who_does_not_read_holds_up_nobody_else() {
         assert_serves(&gateway);
         let growth = gateway.process.memory().saturating_sub(before);
         assert!(growth < 100 << 20, "{growth} bytes");
-        // Who has not taken a byte for that long is not waited for.
+        // The gateway gives up on a client that has not taken a byte for that long.
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
         assert_serves(&gateway);
     });
@@ -227,7 +227,7 @@ async fn a_thousand_denied_uploads_leave_room_for_the_next_request() {
     let before = gateway.process.memory();
     for number in 0..1000 {
         let (response, mut sending) = client.begin(Method::POST, URL, &[("x-key", "spent")], false).await.unwrap();
-        // The answer may be faster.
+        // The response may arrive before the body is sent.
         drop(sending.send_data(body.clone(), false));
         let answer = read(response).await.unwrap();
         assert_eq!(answer.status, 429, "{number}");
@@ -243,7 +243,7 @@ fn requests_that_cannot_be_read_end_their_connection_at_some_point() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, ""));
     let mut raw = Raw::new(&gateway);
-    // no host
+    // a request without a host
     let head = b"\x82\x86\x84";
     let mut number = 1;
     wait_until("the gateway to have enough", || {
@@ -295,7 +295,7 @@ fn a_head_that_drips_ends_its_connection_although_a_request_runs_on_it() {
             "the front of a frame" => raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 3, GET)[..5]),
             _ => raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 3, GET)[..15]),
         };
-        // many frames at once would be an attack of another kind
+        // many frames at once would be another kind of attack
         raw.0.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
         wait_until(what, || {
             if what == "its frames" {
@@ -323,7 +323,7 @@ fn who_has_the_gateway_reset_request_after_request_is_shown_the_door() {
         let mut raw = Raw::new(&gateway);
         let taken = (0..50_000).take_while(|number| {
             let stream = 2 * number + 1;
-            // an update by nothing is an error of the stream
+            // a window update of zero is a stream error (RFC 9113, section 6.9)
             let request = frame(HEADERS, END_STREAM | END_HEADERS, stream, GET);
             raw.send(&[request, frame(WINDOW_UPDATE, 0, stream, &[0; 4])].concat())
         });

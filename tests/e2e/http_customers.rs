@@ -1,4 +1,4 @@
-//! Customers who are looked up in a service over HTTP: asked, remembered, and known while it is unavailable.
+//! Customers in an HTTP service: looked up, cached, and still known while the service is unavailable.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use crate::support::{Exchange, Gateway, Origin, Response, now, together, wait_un
 /// The SHA-256 of `key-1`.
 const FIELD: &str = "sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44";
 
-/// A service that answers everybody the same, and notes what it is asked.
+/// A service that gives every request the same answer, and records the requests.
 struct Service {
     origin: Origin,
     says: Arc<Mutex<Option<(&'static str, String)>>>,
@@ -41,7 +41,7 @@ impl Service {
         *self.says.lock().unwrap() = Some((status, body.to_string()));
     }
 
-    /// Has it accept requests and answer none.
+    /// Makes the service accept requests and answer none.
     fn hang(&self) {
         *self.says.lock().unwrap() = None;
     }
@@ -51,7 +51,8 @@ impl Service {
     }
 }
 
-/// A gateway whose customers `service` knows. `http` goes with its URL, `options` with `http`.
+/// A gateway with its customers in `service`. `http` is added to the settings of `http`, `options` to those of the
+/// directory.
 fn gateway(origin: &Origin, service: &Service, http: &str, options: &str) -> Gateway {
     let config = format!(
         "{}customers:
@@ -72,7 +73,7 @@ fn ask(gateway: &Gateway, key: &str) -> Response {
     gateway.get("/", &[("x-api-key", key)])
 }
 
-/// The status, and the quota that tells the plans apart.
+/// The status and the quota; the quota shows the plan.
 fn told(response: &Response) -> (u16, Option<u64>) {
     (response.status, response.number("x-ratelimit-limit"))
 }
@@ -82,16 +83,16 @@ fn a_customer_is_asked_for_once_by_a_hash_and_remembered() {
     let origin = Origin::start();
     let service = Service::start("200 OK", &json!({ "customer": "acme", "plan": "pro" }));
     let gateway = gateway(&origin, &service, ", timeout: 10s", "");
-    // those who ask at the same time share one call
+    // concurrent requests with the same key share one look-up
     assert!(together(20, |_| told(&ask(&gateway, "key-1"))).iter().all(|told| *told == (200, Some(20_000))));
     let token = Some("Bearer canary-7c2e".to_owned());
     assert_eq!(service.asked(), [(token, json!({ "credential": FIELD }))]);
     gateway.wait_for_metric("tollgate_customer_lookups_total", &[("result", "found")], 1.0);
-    // nobody's credentials are remembered too
+    // the gateway caches unknown credentials, too
     service.say("404 Not Found", &json!({ "error": "nobody" }));
     assert_eq!((ask(&gateway, "key-2").status, ask(&gateway, "key-2").status), (401, 401));
     assert_eq!(service.asked().len(), 2);
-    // another token is shown from then on
+    // from then on the gateway sends the new token
     gateway.folder.write("token", "canary-another");
     assert_eq!(gateway.reload().status, 200);
     assert_eq!(ask(&gateway, "key-3").status, 401);
@@ -147,12 +148,12 @@ fn a_service_that_hangs_or_dies_holds_nobody_up() {
     let gateway = gateway(&origin, &service, ", timeout: 200ms", ", ttl: 1ms");
     wait_until("an answer in time", || ask(&gateway, "key-1").status == 200);
     service.hang();
-    // a stranger is told to come back, and those who ask together wait once
+    // an unknown client gets 503, and concurrent requests wait for one look-up together
     let began = now();
     assert!(together(10, |_| ask(&gateway, "stranger").status).iter().all(|status| *status == 503));
     let waited = now() - began;
     gateway.wait_for_metric("tollgate_customer_lookups_total", &[("result", "timeout")], 1.0);
-    // a while after a failure it is not asked at all
+    // for a while after a failure the gateway does not ask the service at all
     let began = now();
     let told = ask(&gateway, "another").status;
     assert!(told == 503 && (now() - began < waited * 10), "{told}");

@@ -1,4 +1,5 @@
-//! Configurations of other proxies: the real program and what `tollgate import` makes of its file decide alike on the same traffic.
+//! Configurations of other proxies: the real program, and tollgate with the output of `tollgate import`, decide alike on
+//! the same traffic.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::support::process::Process;
 use crate::support::{Client, Folder, Origin, free_port, together, wait_until};
 
-/// Rates so low that the time between requests does not matter, and one at which they wait.
+/// Rates so low that the time between requests does not matter, and one rate at which requests wait.
 const NGINX: &str = "
 geo $limited { default 1; 127.0.0.3 0; }
 map $limited $address { 0 \"\"; 1 $binary_remote_addr; }
@@ -147,13 +148,13 @@ static_resources:
         endpoints: [{ lb_endpoints: [{ endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: ORIGIN } } } }] }]
 ";
 
-/// The address of the listener where a configuration names none.
+/// The address that an imported listener has if the file names none.
 const PLACEHOLDER: &str = "0.0.0.0:8080";
 
-/// What became of a request: its status, and the target that the upstream saw.
+/// The outcome of a request: its status, and the target that the upstream saw.
 type Outcome = (u16, String);
 
-/// A client by the end of its address, the host, the target, and the key that it shows.
+/// Sends one request: the last byte of the client's address, the host, the target, and the key.
 fn ask(own: SocketAddr, (from, host, target, key): (u8, &str, &str, Option<&str>)) -> Outcome {
     let mut client = Client::connect_from(from, own);
     let key = key.map(|key| ("x-api-key", key));
@@ -162,7 +163,7 @@ fn ask(own: SocketAddr, (from, host, target, key): (u8, &str, &str, Option<&str>
     (response.status, if response.status == 200 { response.text() } else { String::new() })
 }
 
-/// All of the traffic, in order; and of what comes at once, how much passes.
+/// The outcomes of the sequential traffic in its order, and the number of admitted requests in each of two bursts.
 fn outcomes(own: SocketAddr, denied: &AtomicUsize) -> (Vec<Outcome>, [usize; 2]) {
     let mut all = Vec::new();
     let mut go = |times: usize, request| (0..times).for_each(|_| all.push(ask(own, request)));
@@ -193,8 +194,8 @@ fn outcomes(own: SocketAddr, denied: &AtomicUsize) -> (Vec<Outcome>, [usize; 2])
     (all, [paced, at_once(5, "/files/x")])
 }
 
-/// What a proxy, and what is imported of its configuration, do with the same traffic; and what was written of it. `config`
-/// makes the configuration for an address, and `start` the process of the proxy.
+/// The results of the same traffic at a proxy and at tollgate with the imported configuration, and the output of the
+/// import. `config` makes the configuration for an address, and `start` starts the proxy.
 fn both<T>(
     file: &str,
     config: impl Fn(SocketAddr) -> String,
@@ -220,7 +221,7 @@ fn both<T>(
     ([theirs, ours].map(traffic), written)
 }
 
-/// Starts a program that may be where a path for users alone does not lead.
+/// Starts a program that may be in a directory that is not on a normal user's path.
 fn run(folder: &Folder, arguments: &[&str]) -> Process {
     let path = format!("PATH={}:/usr/sbin", std::env::var("PATH").unwrap());
     Process::program("env", &[&[path.as_str()], arguments].concat(), folder.path())
@@ -233,7 +234,7 @@ fn nginx_and_what_is_imported_of_it_decide_alike() {
     let origin = Origin::with(move |exchange| {
         let target = exchange.head.word(1).to_owned();
         if target.starts_with("/files/") {
-            // both slots are taken until the others are denied
+            // holds both slots until the other requests are denied
             wait_until("three to be denied", || seen.load(Ordering::Relaxed) == 3);
         }
         exchange.reply("200 OK", "", target.as_bytes())
@@ -288,7 +289,7 @@ fn haproxy_and_what_is_imported_of_it_decide_alike() {
     assert!(statuses(429) > 5 && statuses(503) > 2 && statuses(403) > 1 && statuses(200) > 20, "{theirs:?}");
 }
 
-/// An upstream that answers with the target that it was asked for.
+/// An upstream that echoes the request's target.
 fn echo() -> Origin {
     Origin::with(|exchange| {
         let target = exchange.head.word(1).to_owned();
@@ -296,7 +297,7 @@ fn echo() -> Origin {
     })
 }
 
-/// A program from the wheels of `scripts/install-needs.sh`.
+/// The path of a program from the wheels of `scripts/install-needs.sh`.
 fn fetched(program: &str) -> String {
     format!("{}/target/python/{program}", env!("CARGO_MANIFEST_DIR"))
 }

@@ -1,4 +1,4 @@
-//! Connections to upstreams that are kept for the next request, and upstreams that close them.
+//! Upstream connections that are kept for the next request, and upstreams that close them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use crate::support::origin::upstream;
 use crate::support::servers::{Kind, Server};
 use crate::support::{Client, Gateway, Origin, now, together, wait_until};
 
-/// An upstream that says `keep_alive` of its connections, and closes one that was idle for as long as `idle` in the
-/// moment in which the next request comes, as those do whose time is up while the request is under way.
+/// An upstream that sends this `keep_alive` field. It closes a connection that was idle for at least `idle` when the next
+/// request arrives, like a server whose idle timeout expires while the request is on its way.
 fn closing_after(idle: Duration, keep_alive: &'static str) -> Origin {
     let answered: Mutex<HashMap<usize, Instant>> = Mutex::default();
     Origin::with(move |exchange| {
@@ -36,7 +36,7 @@ fn post(client: &mut Client, number: usize) {
     assert_eq!(response.status, 200, "request {number}: {response:?}");
 }
 
-/// Posts twice on one connection of the client, `idle` apart, after as many as there may be that teach the gateway.
+/// Posts three times on one connection of the client, waits for `idle`, and posts three times again.
 fn post_after(gateway: &Gateway, idle: Duration) {
     let mut client = gateway.client();
     (0..3).for_each(|number| post(&mut client, number));
@@ -102,7 +102,8 @@ fn in_front_of_node_no_request_meets_a_connection_that_is_being_closed() {
     let gateway = Gateway::start(&format!("{}{ALL}", upstream(&[server.node()], "")));
     let began = now();
     together(48, |number| post(&mut gateway.client(), number));
-    // Node closes after 5 s, newer ones after 6. If it is busy then, it does so before it reads what has come meanwhile.
+    // Node closes after 5 s, newer versions after 6 s. A busy Node closes before it reads the bytes that have arrived
+    // meanwhile.
     let busy = (now() - began).as_millis() + 2500;
     wait_since(began, Duration::from_millis(4500));
     let mut busy_client = Client::connect(server.address);
@@ -115,7 +116,7 @@ fn in_front_of_node_no_request_meets_a_connection_that_is_being_closed() {
     assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
 }
 
-/// An upstream that, from a moment on, closes each connection that is older in the moment in which a request comes.
+/// An upstream that, once the flag is set, closes each older connection when a request arrives on it.
 fn forgetting() -> (Arc<AtomicBool>, Origin) {
     let forgets = Arc::new(AtomicBool::new(false));
     let (told, known) = (Arc::clone(&forgets), Mutex::new(Vec::new()));

@@ -1,11 +1,12 @@
-//! The log, whatever clients and its reader do: it does not grow with what clients send, and nothing waits for it.
+//! The log is independent of clients and of its reader: it does not grow with the bytes that clients send, and no request
+//! waits for it.
 
 use std::collections::HashMap;
 
 use crate::support::gateway::{is_ready, proxied};
 use crate::support::{Client, Gateway, Origin, Process, now, together, wait_until};
 
-/// How often each kind of event is in the log.
+/// The number of log lines for each kind of event.
 fn events(gateway: &Gateway) -> HashMap<String, usize> {
     let mut events = HashMap::new();
     for line in gateway.process.stderr().lines() {
@@ -34,7 +35,7 @@ fn requests_that_fail_are_told_ten_times_a_second_and_counted_beyond() {
 #[test]
 fn what_is_no_request_fills_no_log() {
     const EACH: usize = 300;
-    /// The first kinds are.
+    /// The number of kinds that get a response; they come first.
     const ANSWERED: usize = 6;
     let origin = Origin::start();
     let gateway = Gateway::start(&proxied(&origin, ""));
@@ -67,7 +68,7 @@ fn what_is_no_request_fills_no_log() {
 
 #[test]
 fn a_log_that_nobody_reads_delays_no_request_and_no_end() {
-    // more than a pipe takes, and more than wait to be written
+    // more than a pipe and the queue of lines together can hold
     const REQUESTS: usize = 17_000;
     let origin = Origin::start();
     let config = format!(
@@ -93,7 +94,7 @@ fn a_log_that_nobody_reads_delays_no_request_and_no_end() {
     gateway.end("TERM");
 }
 
-/// Lines of a log that were not written, as the metric counts them.
+/// The number of dropped lines of a log, from the metric.
 fn dropped(gateway: &Gateway, log: &str) -> f64 {
     gateway.metrics().value("tollgate_log_lines_dropped_total", &[("log", log)]).unwrap()
 }

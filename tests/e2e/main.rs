@@ -1,5 +1,5 @@
-//! The real program in front of a real upstream. Three witnesses: what the upstream saw, what the client read, and what
-//! the metrics say. Tests wait on conditions with a deadline, never for a fixed time.
+//! The real program in front of a real upstream. The tests check three things: the requests that the upstream saw, the
+//! bytes that the client read, and the metrics. Tests wait for conditions with a deadline, never for a fixed time.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 #![allow(missing_docs, reason = "what helpers do is said where it is not plain")]

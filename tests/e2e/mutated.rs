@@ -1,5 +1,5 @@
-//! Requests in which bytes are changed at random, through the socket: whatever of them goes on is read alike by two
-//! strict readers, says that it came through the gateway, and was counted; the gateway stays up.
+//! Requests with random changes of bytes, sent through the socket: two strict readers read each forwarded request alike, it
+//! says that it passed the gateway, and it is counted; the gateway stays up.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use crate::support::origin::upstream;
 use crate::support::wire::Wire;
 use crate::support::{Client, Gateway, now, wait_until};
 
-/// What is changed: requests as clients send them, alone and several together.
+/// The original requests, as clients send them: alone, and several together.
 const TEMPLATES: &[&str] = &[
     "GET /a?b=c HTTP/1.1\r\nHost: test\r\nUser-Agent: x\r\nAccept: */*\r\n\r\n",
     "GET http://test/a HTTP/1.1\r\nHost: test\r\nCookie: a=b; c=d\r\n\r\n",
@@ -32,7 +32,7 @@ const TEMPLATES: &[&str] = &[
     "POST /e HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nok",
 ];
 
-/// What is put in between.
+/// The bytes that mutations insert.
 const PIECES: &[&[u8]] = &[
     b"\r",
     b"\n",
@@ -100,7 +100,7 @@ fn mutated(random: &mut StdRng) -> Vec<u8> {
                 drop(bytes.splice(to..to, copy));
             }
             4 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = random.random()),
-            // at the beginning of a line, where it tells most
+            // at the beginning of a line, where it has the most effect
             _ => {
                 let lines: Vec<usize> =
                     (0..bytes.len()).filter(|at| bytes[..*at].ends_with(b"\r\n")).chain([0]).collect();
@@ -112,12 +112,12 @@ fn mutated(random: &mut StdRng) -> Vec<u8> {
     bytes
 }
 
-/// A request as one of the readers reads it.
+/// A request as one of the two readers understands it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reading {
     method: String,
     target: String,
-    /// Names in lower case, and values.
+    /// The names in lower case, with the values.
     fields: Vec<(String, Vec<u8>)>,
     body: Vec<u8>,
 }
@@ -128,7 +128,7 @@ impl Reading {
     }
 }
 
-/// Reads the next request with the library `httparse`, and says how long it is; `None` where more is to come.
+/// Reads the next request with the library `httparse`, and returns it with its length; `None` if it is incomplete.
 fn first_reader(bytes: &[u8]) -> Result<Option<(Reading, usize)>, String> {
     let mut fields = [httparse::EMPTY_HEADER; 128];
     let mut head = httparse::Request::new(&mut fields);
@@ -169,7 +169,7 @@ fn first_reader(bytes: &[u8]) -> Result<Option<(Reading, usize)>, String> {
     Ok(Some((request, bytes.len() - rest.len())))
 }
 
-/// Reads all requests line by line. What is left of the last one, which may have been broken off, is no request.
+/// Reads all requests line by line. The incomplete rest at the end, which the gateway may have aborted, is no request.
 fn second_reader(mut bytes: &[u8]) -> Result<Vec<Reading>, String> {
     fn line<'b>(bytes: &mut &'b [u8]) -> Result<Option<&'b str>, String> {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return Ok(None) };
@@ -179,7 +179,7 @@ fn second_reader(mut bytes: &[u8]) -> Result<Vec<Reading>, String> {
             return Err(format!("a control character: {}", line.escape_ascii()));
         }
         *bytes = rest;
-        // of bytes that are no text, each stands for itself
+        // a line that is not UTF-8: each byte becomes one character
         Ok(Some(Box::leak(line.iter().map(|byte| char::from(*byte)).collect::<String>().into_boxed_str())))
     }
     let mut requests = Vec::new();
@@ -227,11 +227,11 @@ fn second_reader(mut bytes: &[u8]) -> Result<Vec<Reading>, String> {
     }
 }
 
-/// An upstream that reads strictly, and what it found.
+/// An upstream that reads strictly, and records the faults that it finds.
 struct Strict {
     address: SocketAddr,
     complete: Arc<AtomicU64>,
-    /// What was wrong.
+    /// The faults in forwarded requests.
     faults: Arc<Mutex<Vec<String>>>,
     open: Arc<AtomicU64>,
 }
@@ -264,7 +264,7 @@ impl Strict {
     }
 }
 
-/// Serves a connection, and reads at its end what came with the other reader.
+/// Serves a connection with the first reader; at its end, the second reader reads all bytes again.
 fn serve(mut stream: TcpStream, complete: &AtomicU64) -> Result<(), String> {
     let (mut whole, mut read, mut requests) = (Vec::new(), 0, Vec::new());
     let mut part = [0; 16 << 10];
@@ -299,14 +299,14 @@ fn serve(mut stream: TcpStream, complete: &AtomicU64) -> Result<(), String> {
     }
 }
 
-/// Sends what `random` makes `count` times, and counts the answers by their status.
+/// Sends `count` random mutations, and counts the responses by status.
 fn send_all(gateway: &Gateway, count: u64, random: &mut StdRng, statuses: &Mutex<BTreeMap<u16, u64>>) {
     for _ in 0..count {
         let bytes = mutated(random);
         let stream = TcpStream::connect(gateway.address).unwrap();
         let mut client = Client { wire: Wire::new(stream) };
         client.wire.stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-        // whoever is still in the middle of something takes this for a part of it
+        // a gateway that is still reading an incomplete request takes this as a part of it
         client.send([&bytes[..], b"GET /end HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"].concat());
         let method = if bytes.starts_with(b"HEAD ") { "HEAD" } else { "GET" };
         while let Some(response) = client.next_to(method) {
@@ -352,7 +352,7 @@ fn run(count: u64, seed: u64) {
     let stderr = gateway.process.stderr();
     assert!(!stderr.contains("panicked"), "{stderr}");
     let (total, gone) = (counted(""), counted("499"));
-    // the connections to the upstream end with the gateway, and are read again then
+    // the upstream's connections end with the gateway; only then does the second reader run
     drop(gateway);
     wait_until("the upstream to have read everything", || strict.open.load(Ordering::SeqCst) == 0);
     let faults = strict.faults.lock().unwrap();
@@ -371,7 +371,7 @@ fn what_goes_on_of_changed_requests_is_read_alike_and_counted() {
     run(2000, 1);
 }
 
-/// The same for a long time, with `REQUESTS` and `SEED`.
+/// The same with the number of requests in `REQUESTS` and the seed in `SEED`.
 #[test]
 #[ignore = "takes long; by command"]
 fn what_goes_on_of_very_many_changed_requests_is_read_alike_and_counted() {

@@ -1,4 +1,4 @@
-//! The OpenAPI description of the admin API is valid, names what is served and nothing else, and says what is answered.
+//! The OpenAPI description of the admin API is valid, lists exactly the served paths, and matches the answers.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -36,7 +36,8 @@ fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Response {
     Client::connect(gateway.admin).exchange_body(method, path, &fields, body.as_bytes())
 }
 
-/// What does not fit the description; each answer is a path as that writes it, a method, a status and a body.
+/// The answers that do not match the description, as text. Each answer is a path as the description writes it, a method, a
+/// status and a body.
 pub fn misfits(answers: &Value) -> String {
     let mut checker = Command::new("python3")
         .args(["tests/e2e/openapi.py", FILE])
@@ -62,7 +63,7 @@ fn the_description_is_served_and_names_all_that_is_served() {
     let paths = description["paths"].as_object().unwrap();
     for (path, operations) in paths {
         let target = path.replace("{name}", "acme").replace("{id}", "0123");
-        // no operation is made by this method, and the answer says by which
+        // no path has an operation with this method, so the answer lists the allowed methods
         let allowed = ask(&gateway, "TRACE", &target, &Value::Null);
         let allowed: BTreeSet<String> = match (allowed.status, allowed.field("allow")) {
             (405, Some(methods)) => methods.split(", ").map(str::to_ascii_lowercase).collect(),
@@ -85,7 +86,7 @@ fn the_description_is_served_and_names_all_that_is_served() {
             assert!(!stranger.text().contains("here are / (the page)"), "{method} {path} is not served");
         }
     }
-    // the other way round: what the code serves, and what it lists where nothing is
+    // the other direction: the paths in the code, and the paths that the 404 answer lists
     let code = std::fs::read_to_string("src/admin.rs").unwrap();
     let literals = code.split('"').filter(|text| text.starts_with("/v1/") && *text != "/v1/");
     let missing = ask(&gateway, "GET", "/v1/nothing", &Value::Null);

@@ -1,4 +1,4 @@
-//! What operators see: metrics, health, status, log lines; and what nobody may see there.
+//! Operators see metrics, health, status and log lines; none of them may show a secret.
 
 use std::collections::BTreeSet;
 
@@ -159,7 +159,7 @@ fn health_readiness_and_status_are_told() {
     assert_eq!(client.exchange("HEAD", "/metrics", &[]).body.len(), 0);
 }
 
-/// The secret that must be nowhere.
+/// The secret that no output may contain.
 const CANARY: &str = "canary-7f3a9b2e5d";
 
 fn log_lines(gateway: &Gateway, count: usize) -> Vec<serde_json::Value> {

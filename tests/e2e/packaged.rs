@@ -1,4 +1,4 @@
-//! The Debian package of a build. `make package-test` installs one, which takes root.
+//! The Debian package of a build. `make package-test` installs one, which needs root.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::Folder;
 
-/// Prints why the file is no CycloneDX document, if it is none.
+/// Prints why the file is not a valid CycloneDX document; prints nothing for a valid one.
 const CYCLONEDX: &str = "
 import sys
 sys.path.insert(0, 'target/python/schemas')
@@ -24,11 +24,11 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Packages the program that the tests run with, and unpacks that.
+/// Packages the program under test, and unpacks the package.
 fn unpacked(folder: &Folder) -> PathBuf {
     let mut script = Command::new("scripts/package.sh");
     script.arg(env!("CARGO_BIN_EXE_tollgate")).arg(folder.path());
-    // compressing takes long
+    // without compression, which takes long
     let package = run(script.env("DPKG_DEB_COMPRESSOR_TYPE", "none"));
     let unpacked = folder.path().join("unpacked");
     run(Command::new("dpkg-deb").arg("--raw-extract").args([Path::new(package.trim_end()), &unpacked]));

@@ -1,5 +1,5 @@
-//! The live page, in a browser: it moves, answers and stays readable; nothing on it comes from elsewhere, and nothing
-//! that clients send is taken for markup. `UPDATE_GOLDEN=1` takes the picture of the README anew.
+//! The live page in a browser: it updates, answers and stays readable; it loads nothing from elsewhere, and it never shows
+//! client input as markup. `UPDATE_GOLDEN=1` takes the README's picture again.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +42,7 @@ fn started(origin: &Origin) -> Gateway {
     Gateway::start_with(&config(origin), &[("customers.csv", CUSTOMERS)], &[])
 }
 
-/// Requests of all sorts until `end`.
+/// Sends requests of many kinds until `end` is set.
 fn keep_busy(gateway: &Gateway, end: &AtomicBool) {
     let mut client = gateway.client();
     while !end.load(Ordering::Relaxed) {
@@ -59,7 +59,7 @@ fn keep_busy(gateway: &Gateway, end: &AtomicBool) {
     }
 }
 
-/// The cell of a table whose row begins with this name.
+/// JavaScript for a cell in the row of a table that begins with this name.
 fn cell(table: &str, name: &str, column: usize) -> String {
     format!(
         "[...document.querySelectorAll('#{table} tbody tr')].find(row => row.dataset.key === {}).children[{column}].textContent",
@@ -92,14 +92,14 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
             browser.evaluate("document.getElementById('decisions').textContent") != before
         });
 
-        // somebody who was denied is looked up with one click
+        // one click looks up a denied key
         let row =
             "[...document.querySelectorAll('#offenders tbody tr')].find(row => row.textContent.includes('mallory'))";
         browser.wait_for(&format!("{row} !== undefined"));
         browser.evaluate(&format!("{row}.querySelector('button').click()"));
         browser.wait_for("document.getElementById('answer').textContent.includes('would be denied')");
         assert_eq!(browser.evaluate("document.querySelector('#answer .key').textContent"), "127.0.0.1, mallory");
-        // a customer: its limits, and why its last request was denied
+        // a customer: the page shows its limits, and the reason of its last denial
         browser.wait_for(
             "[...document.querySelectorAll('#customer-names option')].some(option => option.value === 'acme')",
         );
@@ -113,7 +113,7 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
         let limits = ["per-customer", "plan free", "a-limit-with-a-rather-long-name-for-uploads"];
         assert!(limits.iter().all(|limit| told.contains(limit)), "{told}");
         assert!(told.contains("denied by per-customer on orders, again in "), "{told}");
-        // a key by its parts, and a request
+        // a look-up of a key by its parts, and an explanation of a request
         browser.evaluate(
             "const limit = document.getElementById('key-limit'); limit.value = 'per-customer';
              limit.dispatchEvent(new Event('change'));
@@ -142,7 +142,8 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
     assert_eq!(browser.complaints, [] as [String; 0]);
 }
 
-/// Nothing is cut off, every field has a label, and text stands out from its ground; there are pictures to look at.
+/// Asserts that nothing is cut off, every field has a label, and text has enough contrast; saves pictures for a person to
+/// look at.
 fn readable(browser: &mut Browser, folder: &str) {
     let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&pictures).unwrap();
@@ -167,7 +168,7 @@ fn readable(browser: &mut Browser, folder: &str) {
     assert_eq!(browser.evaluate(headless), 0);
 }
 
-/// The least contrast (WCAG 2) of any text that shows with the ground it stands on.
+/// The lowest contrast (WCAG 2) between any visible text and its background.
 const CONTRAST: &str = "(() => {
     const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
     const light = (colour) => {
@@ -224,7 +225,7 @@ fn a_change_of_a_limit_is_tried_with_the_keyboard() {
     let expected =
         ["requests | 8 | 8", "denied | 3 (38 %) | 5 (63 %)", "keys denied by daily | 1 | 2", "ann | 1", "bob | 1"];
     assert_eq!(rows, expected);
-    // what is typed stays while the page goes on
+    // typed text stays in its field while the page updates
     browser.wait_for("document.body.dataset.live === 'yes'");
     assert_eq!(browser.evaluate("document.querySelector('[name=\"plans.more.limit\"]').value"), "1");
     readable(&mut browser, "trial");

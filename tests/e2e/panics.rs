@@ -1,4 +1,4 @@
-//! Panics in every filter and in what goes on beside them: they end what they happen in, and nothing else.
+//! Panics in every filter and every background task: each ends the request or task in which it happens, and nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::support::origin::by_path;
 use crate::support::wire::chunk;
 use crate::support::{Folder, Gateway, Origin, Refusing, SetsAtEnd, wait_for, wait_until};
 
-/// Where a request can panic before anything of an answer is sent, and what is asked then.
+/// The failpoints before any byte of a response is sent, each with a target that reaches it.
 const ANSWERED: [(&str, &str); 9] = [
     ("decide", "/"),
     ("charged", "/"),
@@ -26,10 +26,10 @@ const ANSWERED: [(&str, &str); 9] = [
     ("response_head", "/"),
     ("failed", "/drop"),
 ];
-/// Where it is too late for another answer.
+/// The failpoints after the response has begun, when no other response can be sent.
 const CUT_OFF: [(&str, &str); 1] = [("response_body", "/")];
 
-/// Where panics are ordered.
+/// The folder in which a test arms failpoints.
 struct Points(Folder);
 
 impl Points {
@@ -41,24 +41,25 @@ impl Points {
         ("TOLLGATE_FAILPOINTS", self.0.path().to_str().unwrap())
     }
 
-    /// The next one who comes to the point panics.
+    /// Arms a failpoint: the next task that reaches it panics.
     fn order(&self, point: &str) {
         self.0.write(point, "");
     }
 
-    /// Whether somebody has.
+    /// Whether the failpoint has panicked.
     fn has_happened(&self, point: &str) -> bool {
         !self.0.path().join(point).exists()
     }
 
-    /// Somebody does, without being asked.
+    /// Arms a failpoint of a background task, and waits until the task reaches it.
     fn happens(&self, point: &str) {
         self.order(point);
         wait_until(point, || self.has_happened(point));
     }
 }
 
-/// One request at a time, and one that waits; `/slow` is under no limit, and behind `/nobody` there is nobody.
+/// A gateway that runs one request at a time and lets one wait; `/slow` is under no limit, and the upstream of `/nobody`
+/// refuses connections.
 fn start(points: &Points, origin: &Origin, refusing: &Refusing) -> Gateway {
     let config = format!(
         "upstreams:
@@ -94,7 +95,7 @@ fn a_thousand_panics_fail_a_thousand_requests_and_leak_nothing() {
     const EACH: usize = 112;
     let (points, origin, refusing) = (Points::new(), Origin::start(), Refusing::new());
     let gateway = start(&points, &origin, &refusing);
-    // the slot of the request before comes back a moment after its end
+    // the slot of the request before is freed a moment after its end
     let ask = |target: &str| {
         wait_for("a slot", || {
             let mut client = gateway.client();
@@ -108,7 +109,7 @@ fn a_thousand_panics_fail_a_thousand_requests_and_leak_nothing() {
         for _ in 0..EACH {
             points.order(point);
             let response = ask(target);
-            // some come after the response
+            // some failpoints come after the response
             wait_until(point, || points.has_happened(point));
             match ANSWERED.iter().any(|(name, _)| *name == point) {
                 true => {
@@ -125,7 +126,7 @@ fn a_thousand_panics_fail_a_thousand_requests_and_leak_nothing() {
     }
     nothing_is_left(&gateway, EACH * (ANSWERED.len() + CUT_OFF.len()));
     let answered = gateway.metrics().value("tollgate_http_requests_total", &[("route", "all"), ("code", "500")]);
-    // the first point comes before a route is known, and two others are on routes of their own
+    // the first failpoint comes before the route is known, and two others are on other routes
     assert!(answered >= Some((EACH * (ANSWERED.len() - 3)) as f64), "{answered:?}");
     let log = gateway.process.stderr();
     assert!(log.contains("a fault in tollgate itself") && log.contains("src/gateway.rs"), "{log}");
@@ -137,7 +138,7 @@ fn who_panics_while_it_waits_leaves_its_place_and_gives_back_its_turn() {
     let gateway = start(&points, &origin, &refusing);
     for _ in 0..10 {
         points.order("waiting");
-        // the first need not wait, and one of the others does
+        // the first request need not wait, but one of the others does
         wait_until("a panic of one who waits", || {
             let response = gateway.get("/turns", &[]);
             assert!([200, 429, 500].contains(&response.status), "{response:?}");
@@ -228,7 +229,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
 fn connections_are_accepted_after_a_panic() {
     let (points, origin) = (Points::new(), Origin::start());
     let gateway = Gateway::start_with(&format!("{}{ALL}", origin.upstream()), &[], &[points.environment()]);
-    // every thread has a socket of its own
+    // every worker thread has its own listening socket
     for _ in 0..6 {
         points.order("accept");
         let mut client = gateway.client();

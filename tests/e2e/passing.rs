@@ -1,4 +1,4 @@
-//! Limits that let pass what is over them: elsewhere, with a mark, or only counted; and those that are tried out.
+//! Limits that do not deny: they divert, mark or only count a request over the limit; and candidate limits on trial.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn statuses(gateway: &Gateway, count: usize) -> Vec<u16> {
     (0..count).map(|_| gateway.get("/", &[]).status).collect()
 }
 
-/// One upstream, these limits, and one route under all of them.
+/// A gateway with one upstream, these limits, and one route under all of them.
 fn under(origin: &Origin, limits: &[(&str, &str)]) -> Gateway {
     Gateway::start(&config_under(origin, limits))
 }
@@ -154,7 +154,7 @@ fn slots_of_a_shadow_limit_are_given_back_by_those_who_took_them() {
     stalled.ask("GET", "/stall", &[]);
     origin.wait_for_count(1);
     assert_eq!(statuses(&gateway, 2), [200, 200]);
-    // each of them would have been denied: none gave back the slot of the first
+    // an enforcing limit would deny each of them: none freed the slot of the first request
     requests(&gateway, "watched", "shadow_denied", 2);
     requests(&gateway, "watched", "admitted", 1);
 }
@@ -178,7 +178,7 @@ fn a_share_of_the_keys_is_under_a_limit_and_always_the_same_ones() {
         found.into_iter().flatten().collect()
     };
     let first = limited_keys(&config);
-    // 250 expected, with a deviation of 15
+    // 250 on average, with a standard deviation of 15
     assert!((160..=340).contains(&first.len()), "{}", first.len());
     assert_eq!(limited_keys(&config), first, "another process, the same keys");
     let other = limited_keys(&config.replace("guard", "other"));
@@ -203,7 +203,7 @@ fn a_candidate_is_charged_as_if_it_were_in_force_and_never_acts() {
     let response = gateway.get("/", &[]);
     assert_eq!(response.json()["violated-policies"], serde_json::json!(["guard"]));
     assert!(!response.field("ratelimit").unwrap().contains("candidate"), "{response:?}");
-    // the candidate would have let two more pass, and no more than that
+    // the candidate would admit two more requests, and no more than that
     compared(&gateway, "guard", &[("admitted", "admitted", 2), ("denied", "admitted", 2), ("denied", "denied", 4)]);
     requests(&gateway, "guard", "denied", 6);
     assert_eq!(
@@ -242,7 +242,7 @@ fn a_candidate_is_not_compared_on_requests_that_another_limit_denies() {
     let gateway = under(&origin, &limits);
     let ask = |user: &str| gateway.get("/", &[("x-user", user)]).status;
     assert_eq!([ask("a"), ask("a"), ask("a"), ask("b")], [200, 429, 429, 200]);
-    // both deny this one: the candidate alone would not have let it pass
+    // both limits deny this request, so it would be denied with the candidate in the place of `tried`, too
     assert_eq!(ask("b"), 429);
     assert_eq!([ask("c"), ask("d")], [429, 429]);
     compared(&gateway, "tried", &[("admitted", "admitted", 2), ("denied", "admitted", 1), ("denied", "denied", 1)]);
@@ -266,7 +266,7 @@ fn a_request_that_does_not_pass_after_all_is_charged_to_nothing_but_a_candidate(
     drop(waiting);
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     let waiting = wait(2);
-    // what went away gave its token back
+    // the cancelled request got its token back
     requests(&gateway, "watched", "admitted", 3);
     requests(&gateway, "watched", "shadow_denied", 0);
     assert_eq!(gateway.get("/", &[]).status, 429);
@@ -296,7 +296,7 @@ fn a_candidate_that_counts_what_runs_gives_its_slots_back_once_whatever_its_limi
     gateway.wait_for_metric("tollgate_limit_tokens_total", &refunded, 1.0);
     let second = stall(3);
     assert_eq!(gateway.get("/", &[]).status, 200);
-    // the one that ended gave back its own slot, and not that of the first too
+    // the finished request freed its own slot, not also that of the first
     compared(&gateway, "guard", &[("admitted", "admitted", 3), ("admitted", "denied", 1)]);
     drop((first, second));
 }

@@ -1,4 +1,4 @@
-//! Customers who stand in a PostgreSQL database: a real one, which is changed, killed, stopped and replaced.
+//! Customers in a PostgreSQL database: a real server that is changed, killed, stopped and replaced.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -14,14 +14,14 @@ const SCHEMA: &str = "CREATE TABLE api_keys (id serial, credential text PRIMARY 
     GRANT SELECT ON api_keys TO gate;
     INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-1', 'acme', 'free'), ('key-canary-2', 'globex', 'pro');";
 
-/// A server with two customers.
+/// A database server with two customers.
 fn database() -> Postgres {
     let database = Postgres::start("pass-canary-1");
     database.say(SCHEMA);
     database
 }
 
-/// A configuration whose customers `query` gives; `options` go with it.
+/// A configuration whose customers come from `query`; `options` are further settings.
 fn config(origin: &Origin, query: &str, options: &str) -> String {
     format!(
         "{}customers:
@@ -50,7 +50,7 @@ fn status(gateway: &Gateway, key: &str) -> u16 {
     ask(gateway, key).status
 }
 
-/// The quota that tells the plans apart.
+/// The quota for a key, which shows the plan.
 #[track_caller]
 fn quota(gateway: &Gateway, key: &str) -> Option<u64> {
     ask(gateway, key).number("x-ratelimit-limit")
@@ -61,7 +61,7 @@ fn attempts(gateway: &Gateway, result: &str) -> f64 {
     gateway.metrics().value("tollgate_source_refreshes_total", &labels).unwrap_or_default()
 }
 
-/// No part of what tollgate says or keeps holds a password or a credential.
+/// Asserts that no output and no file of tollgate contains a password or a credential.
 #[track_caller]
 fn assert_no_canary(gateway: &Gateway) {
     let snapshot = std::fs::read_to_string(gateway.folder.path().join("customers.snapshot")).unwrap_or_default();
@@ -84,9 +84,9 @@ fn a_notification_has_a_changed_plan_in_force_at_once() {
     database.say("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'; NOTIFY customers");
     let began = now();
     wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
-    // an hour would have passed without the notification; how fast it is, measure by what else takes time here
+    // without the notification it would take an hour; the bound allows for a slow machine
     assert!(now() - began < crate::support::PATIENCE / 2);
-    // rows that are gone need a look at all of them
+    // only a query of all rows notices deleted rows
     database.say("DELETE FROM api_keys WHERE customer = 'globex'; NOTIFY customers, 'full'");
     wait_until("the row to be gone", || status(&gateway, "key-canary-2") == 401);
     gateway.wait_for_metric("tollgate_source_entries", &[("source", "postgres")], 1.0);
@@ -99,7 +99,7 @@ fn changes_are_found_within_an_interval_and_deletions_by_a_look_at_all_rows() {
     let gateway = gateway(&origin, &database.url(), ", interval: 200ms, full_every: 3s");
     database.say("INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-3', 'initech', 'pro')");
     wait_until("the new customer", || quota(&gateway, "key-canary-3") == Some(20_000));
-    // what changed in the last minute is given again at every look, and written down once
+    // every poll returns the changes of the last minute again; the snapshot records each only once
     let attempted = attempts(&gateway, "success");
     wait_until("more looks", || attempts(&gateway, "success") >= attempted + 2.0);
     let snapshot = std::fs::read_to_string(gateway.folder.path().join("customers.snapshot")).unwrap();
@@ -114,7 +114,7 @@ fn changes_are_found_within_an_interval_and_deletions_by_a_look_at_all_rows() {
         "UPDATE api_keys SET overrides = '{\"guard\": \"unlimited\"}', updated_at = now() WHERE customer = 'initech'",
     );
     wait_until("the overrides", || quota(&gateway, "key-canary-3").is_none());
-    // a transaction that began before others and ends after them
+    // a transaction that begins before others and commits after them
     database.say("INSERT INTO api_keys (credential, customer, plan, updated_at) VALUES ('key-4', 'late', 'free', now() - interval '30 s')");
     wait_until("the late row", || status(&gateway, "key-4") == 200);
     database.say("DELETE FROM api_keys WHERE customer = 'late'");
@@ -133,7 +133,7 @@ fn customers_stay_known_while_the_database_is_dead_and_change_when_it_is_back() 
     assert_eq!(gateway.admin_get("/readyz").status, 200);
     database.run();
     database.say("UPDATE api_keys SET plan = 'pro' WHERE customer = 'acme'");
-    // the row does not say that it changed, and all of them are read after connecting
+    // the row's timestamp has not changed, but the gateway reads all rows after it connects
     wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
     assert_no_canary(&gateway);
 }
@@ -179,7 +179,7 @@ fn a_changed_password_is_taken_from_the_file() {
 fn a_database_with_tls_is_believed_by_its_certificate() {
     let (origin, database, authority) = (Origin::start(), database(), Authority::new());
     database.secure(&authority.sign(&["127.0.0.1"]));
-    // both ends have to know that they share the connection
+    // channel binding: both ends have to prove that they share the connection
     let url = format!("{}?sslmode=verify-full&channel_binding=require", database.url());
     let config = config(&origin, QUERY, ", interval: 200ms, tls: { ca: ca.pem }");
     let gateway = Gateway::start_with(&config, &[("url", &url), ("ca.pem", &authority.pem())], &[]);
@@ -203,24 +203,24 @@ fn a_start_without_the_database_goes_on_with_the_snapshot() {
     let mut gateway = gateway(&origin, &database.url(), ", interval: 200ms, timeout: 500ms");
     let snapshot = gateway.folder.path().join("customers.snapshot");
     assert_eq!(std::fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777, 0o600);
-    // a change that no look at all rows has written down: the process connects anew when it has started
+    // a change that was recorded after the last read of all rows: the gateway reconnects soon after its start
     wait_until("the connection that stays", || attempts(&gateway, "success") >= 2.0);
     database.say("UPDATE api_keys SET suspended = true, updated_at = now() WHERE customer = 'globex'");
     wait_until("the suspension", || status(&gateway, "key-canary-2") == 403);
     wait_until("it to be written down", || std::fs::read_to_string(&snapshot).unwrap().lines().count() > 3);
     database.kill();
     gateway.end("KILL");
-    // a row that was being written when the machine stopped
+    // a row that was only partly written when the machine stopped
     let whole = std::fs::read_to_string(&snapshot).unwrap();
     std::fs::write(&snapshot, whole + "sha256:0123").unwrap();
     gateway.start_again();
     assert_eq!([1, 2, 3].map(|key| status(&gateway, &format!("key-canary-{key}"))), [200, 403, 401]);
-    // a changed configuration reads the same rows
+    // a changed configuration uses the same rows
     gateway
         .rewrite(&config(&origin, QUERY, ", interval: 200ms, timeout: 500ms").replace("burst: 10000", "burst: 10001"));
     assert_eq!(gateway.reload().status, 200);
     assert_eq!(quota(&gateway, "key-canary-1"), Some(10_001));
-    // and one under which they are not understood is refused
+    // and a configuration that does not fit the rows is refused
     let unknown = config(&origin, QUERY, ", interval: 200ms").replace("free", "gratis");
     gateway.rewrite(&unknown);
     let refused = gateway.reload();
@@ -257,8 +257,8 @@ fn a_first_start_without_the_database_is_not_ready_until_it_is_there() {
     assert_no_canary(&running);
 }
 
-/// What a million customers cost beside the same ones in a file. `cargo nextest run --release --test e2e million_rows
-/// --run-ignored only --no-capture` prints it.
+/// Measures a million customers in the database and in a file. `cargo nextest run --release --test e2e million_rows
+/// --run-ignored only --no-capture` prints the figures.
 #[test]
 #[ignore = "measures, for minutes"]
 #[expect(clippy::print_stderr, reason = "figures of the measurement")]
@@ -309,7 +309,7 @@ fn rows_that_are_wrong_are_left_out_and_named() {
             ('key-canary-5', 'split', 'free'), ('key-canary-6', 'split', 'pro'), ('key-7', 'initech', 'pro')",
     );
     wait_until("the row that is right", || status(&gateway, "key-7") == 200);
-    // what was known of a credential stays, and nobody is let in by chance
+    // a credential with a wrong row keeps its old data, and no unknown credential is admitted
     assert_eq!(quota(&gateway, "key-canary-1"), Some(10_000));
     assert_eq!((status(&gateway, "key-canary-5"), status(&gateway, "key-canary-6")), (401, 401));
     gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 3.0);
@@ -320,7 +320,7 @@ fn rows_that_are_wrong_are_left_out_and_named() {
     database.say("DELETE FROM api_keys WHERE customer IN ('split', 'badhash'); UPDATE api_keys SET plan = 'pro' WHERE customer = 'acme'");
     gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 0.0);
     assert_eq!(quota(&gateway, "key-canary-1"), Some(20_000));
-    // a query that gives something else changes nothing
+    // a query with other columns changes nothing
     database.say("ALTER TABLE api_keys RENAME COLUMN plan TO tariff");
     wait_until("the fault", || gateway.process.stderr().contains("column \\\"plan\\\" does not exist"));
     assert_eq!(quota(&gateway, "key-canary-1"), Some(20_000));

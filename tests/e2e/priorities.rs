@@ -1,4 +1,4 @@
-//! Priorities of plans under one limit: whoever asks, however many gateways there are, lower plans leave room.
+//! Priorities of plans under one limit: lower plans leave tokens for higher ones, on one gateway and on several.
 
 use crate::support::client::request;
 use crate::support::cluster::{Nodes, SECRET, wait_for_members};
@@ -27,7 +27,7 @@ fn start(origin: &Origin, limit: &str) -> Gateway {
     Gateway::start_with(&config(origin, limit), &[("customers.csv", CUSTOMERS)], &[])
 }
 
-/// How many of 120 requests pass, which ten clients make at all `gateways`.
+/// The number of admitted requests of 120 that ten clients send to all `gateways`.
 fn passed(gateways: &[&Gateway], key: &str) -> usize {
     let passed = together(10, |number| {
         let mut client = gateways[number % gateways.len()].client();

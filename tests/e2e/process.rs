@@ -1,4 +1,4 @@
-//! The life of the process: start, failures to start, signals, end.
+//! The life of the process: start, failures at the start, signals, end.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn it_serves_soon_after_its_start() {
     assert_eq!(Client::connect(address).get("/").status, 200);
     let (took, computed) = (now() - began, process.processor_time());
     say(&format!("from the start of the process to the first 200: {took:?}, {computed:?} of it computing"));
-    // A busy machine may hold it up for any time.
+    // A busy machine may delay the process for any time, so the test checks its CPU time.
     assert!(computed < Duration::from_millis(500), "{computed:?}");
 }
 
@@ -47,7 +47,7 @@ fn the_demo_does_what_it_says() {
         let statuses = together(3 * burst, |_| Client::connect(listen).exchange("GET", "/v1/orders", fields).status);
         assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
         let admitted = statuses.iter().filter(|status| **status == 200).count();
-        // Some tokens come back meanwhile.
+        // Some tokens refill meanwhile.
         let back = (now() - began).mul_f64(per_second).as_secs();
         assert!((burst..=burst + 1 + usize::try_from(back).unwrap()).contains(&admitted), "{statuses:?}");
     }
@@ -56,13 +56,13 @@ fn the_demo_does_what_it_says() {
     assert_eq!(Client::connect(listen).get("/v2").status, 404);
 }
 
-/// Shown by `--nocapture`.
+/// Prints a figure, which `--nocapture` shows.
 #[expect(clippy::print_stderr, reason = "a figure for whoever runs the tests")]
 fn say(text: &str) {
     eprintln!("{text}");
 }
 
-/// Runs until it ends, which has to be a failure, and returns what it said of it.
+/// Runs the program until it ends with a failure, and returns its error.
 fn failure(folder: &Folder, config: &str) -> String {
     let mut process = Process::tollgate(&["run", "--config", config], folder.path(), &[]);
     assert_eq!(process.wait().code(), Some(1));
@@ -102,7 +102,7 @@ fn two_gateways_cannot_share_a_port() {
     assert_eq!(gateway.get("/", &[]).status, 200);
 }
 
-/// What is answered without an upstream.
+/// A target that the gateway answers without an upstream.
 const MALFORMED: &str = "/%zz";
 
 #[test]
@@ -113,7 +113,7 @@ fn a_gateway_that_is_ready_refuses_no_connection() {
     for _ in 0..10 {
         let _process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
         wait_until("the admin listener", || TcpStream::connect(admin).is_ok());
-        // Its sockets are opened one after the other, that of the admin listener last.
+        // The gateway opens its sockets one after the other, that of the admin listener last.
         let mut early = Client::connect(address);
         early.ask("GET", MALFORMED, &[]);
         wait_until("readiness", || is_ready(admin));
@@ -127,7 +127,7 @@ fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
     const COUNT: usize = 400;
     let folder = Folder::new();
     let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    // more than there are descriptors for, which is warned of
+    // more connections than descriptors; the gateway logs a warning
     folder.write("t.yaml", format!("connections: {{ max: 1000000 }}\n{}", config_on(address, admin)));
     let process = Process::tollgate_within(256, &["run", "--config", "t.yaml"], folder.path());
     wait_until("readiness", || is_ready(admin));
@@ -140,9 +140,9 @@ fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
     wait_until("another complaint", || complaints() > 2);
     let (waited, used) = (now() - began_waiting, process.processor_time() - used);
     assert!(used < waited / 2, "it waited {waited:?} and used the processor for {used:?}");
-    // One a second, the first at once.
+    // At most one warning per second, the first at once.
     assert!(complaints() <= 2 + usize::try_from((now() - began).as_secs()).unwrap(), "{}", process.stderr());
-    // Half of them go; there are descriptors for the others now.
+    // Half of the clients disconnect; now there are descriptors for the others.
     let mut clients: Vec<Client> = clients.into_iter().skip(COUNT / 2).collect();
     for client in &mut clients {
         client.ask("GET", MALFORMED, &[("connection", "close")]);
@@ -165,14 +165,14 @@ fn descriptors_are_left_for_who_asks_however_many_clients_do_not() {
         assert!(is_ready(admin));
         idle.push(good);
     }
-    // it goes on with its work: ten of these take a second
+    // the gateway continues its other work: ten health checks take a second
     let checks = origin.checks();
     wait_until("health checks", || origin.checks() >= checks + 10);
     let (waited, used) = (now() - began, process.processor_time() - used);
     assert!(used < waited / 2, "it used the processor for {used:?} of {waited:?}");
 }
 
-/// A gateway with so many descriptors, and its client and admin addresses.
+/// A gateway with this number of descriptors, and its client and admin addresses.
 fn start_within(
     descriptors: u32,
     origin: &Origin,
@@ -194,7 +194,7 @@ fn start_within(
 fn idle_admin_connections_shut_out_neither_clients_nor_scrapes() {
     let (origin, folder) = (Origin::start(), Folder::new());
     let (process, address, admin) = start_within(1024, &origin, &folder, "");
-    // the head is here and the body is not: a request, which keeps its place
+    // a head without its body is a running request, which keeps its connection
     let mut asking = Client::connect(admin);
     asking.send("POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n");
     let mut kept = Client::connect(admin);
@@ -269,11 +269,11 @@ fn an_idle_gateway_ends_promptly_when_told_to() {
     for signal in ["TERM", "INT"] {
         let mut gateway = Gateway::start(&proxied(&origin, ""));
         wait_until("the handler", || gateway.process.catches(SIGTERM));
-        // A kept connection without a request does not hold it.
+        // An idle connection does not delay the shutdown.
         let mut kept = gateway.client();
         assert_eq!(kept.get("/").status, 200);
         gateway.process.signal(signal);
-        // The test waits for less than the time that requests in flight would have.
+        // The test waits for less time than requests in flight would get.
         assert_eq!(gateway.process.wait().code(), Some(0), "{signal}: {}", gateway.process.stderr());
         assert!(kept.is_ended());
         assert!(gateway.process.stderr().contains("stopped"), "{}", gateway.process.stderr());

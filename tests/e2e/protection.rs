@@ -1,4 +1,4 @@
-//! What keeps upstreams from too much: caps on bodies and requests, nodes that are left alone, splits, and the pace of
+//! Protection of upstreams: caps on bodies and requests, failing nodes that get no requests, traffic splits, and paced
 //! responses.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,7 +104,7 @@ fn requests_wait_in_turn_for_room_at_an_upstream() {
             number => waiting(f64::from(u32::try_from(number).unwrap())),
         }
     }
-    // one too many, which costs nothing; one that goes away makes room for another, and is not charged
+    // a request that finds no place to wait costs nothing; a cancelled request frees its place and is not charged
     assert_eq!(gateway.get("/", &[]).status, 503);
     drop(clients.pop());
     waiting(1.0);
@@ -132,7 +132,7 @@ fn a_request_waits_for_room_as_long_as_it_may() {
     origin.wait_for_count(1);
     assert!(together(3, |_| gateway.get("/", &[]).status).iter().all(|status| *status == 503));
     gateway.wait_for_metric("tollgate_upstream_requests_refused_total", &[("upstream", "origin")], 3.0);
-    // a reload makes more room
+    // a reload raises the bound
     gateway.rewrite(&format!("{}{ALL}", upstream.replace("max_requests: 1", "max_requests: 2")));
     assert_eq!(gateway.reload().status, 200);
     assert_eq!(together(5, |_| gateway.get("/", &[]).status), [200; 5]);
@@ -179,7 +179,7 @@ fn several_upstreams_share_a_route_by_their_weights() {
     let gateway = Gateway::start(&split(""));
     let mut client = gateway.client();
     (0..400).for_each(|_| assert_eq!(client.exchange("GET", "/", &[]).status, 200));
-    // 100 of 400, six standard deviations to either side
+    // 100 of 400, with six standard deviations to either side
     assert!((48..=152).contains(&other.count()), "{}", other.count());
     assert_eq!(one.count() + other.count(), 400);
 
@@ -197,7 +197,7 @@ fn several_upstreams_share_a_route_by_their_weights() {
     assert!((2..=45).contains(&count), "{count}");
 }
 
-/// How much longer a response takes that is held to a rate than the rate asks for, and at least that.
+/// Asserts that a paced response takes at least as long as its rate asks for, and not much longer.
 fn assert_paced(took: Duration, bytes: usize, rate: usize) {
     let exact = Duration::from_secs_f64(bytes as f64 / rate as f64);
     assert!(took + Duration::from_millis(60) >= exact, "{took:?} for {exact:?}");

@@ -1,4 +1,4 @@
-//! The PROXY protocol: a balancer says in front of a connection whom it is for.
+//! The PROXY protocol: a balancer sends the client's address at the start of a connection.
 
 use crate::support::client::request;
 use crate::support::gateway::limited;
@@ -7,7 +7,7 @@ use crate::support::{Client, Gateway, Origin};
 
 const ONE: &str = "{ algorithm: gcra, rate: 1/d, burst: 1, key: client_address }";
 
-/// Believes 127.0.0.2, and nobody else.
+/// A gateway that trusts the PROXY header of 127.0.0.2 only.
 fn start(origin: &Origin) -> Gateway {
     let config = format!("request_head: {{ timeout: 500ms }}\n{}", limited(origin, ONE));
     Gateway::start_listening("proxy_protocol: [127.0.0.2]", &config, &[])
@@ -32,7 +32,7 @@ fn clients_are_told_apart_by_what_a_balancer_says() {
         (line("192.0.2.1"), Some(429)),
         (binary.clone(), Some(200)),
         (binary, Some(429)),
-        // the balancer itself
+        // the balancer's own connections
         (b"PROXY UNKNOWN\r\n".to_vec(), Some(200)),
         (b"PROXY UNKNOWN\r\n".to_vec(), Some(429)),
     ] {
@@ -54,11 +54,11 @@ fn nobody_else_can_say_so_and_a_balancer_has_to() {
     {
         assert_eq!(says(&mut gateway.client_from(2), first), None, "{first:?}");
     }
-    // One that comes slowly has as long as a head has.
+    // A PROXY header that arrives slowly has the same timeout as a request head.
     let mut slow = gateway.client_from(2);
     slow.send("PROXY TCP4 192.0.2.9");
     assert!(slow.is_ended());
-    // A second one is the beginning of a request.
+    // The gateway reads a second PROXY header as the beginning of a request.
     assert_eq!(says(&mut gateway.client_from(2), &line("192.0.2.7").repeat(2)), Some(400));
     assert_eq!(origin.count(), 1);
 }

@@ -1,4 +1,4 @@
-//! Keys that are fetched from where an issuer publishes them, and customers with tokens whom the directory lists.
+//! Keys that the gateway fetches from an issuer's URL, and customers with tokens that are listed in the directory.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use crate::support::tls::Authority;
 use crate::support::tokens::{Issuer, key_set, seconds_from_now};
 use crate::support::{Exchange, Gateway, Origin, Response, Silent, now, together, wait_until};
 
-/// Somebody who publishes keys, and can be told to answer otherwise.
+/// A server that publishes keys; a test can change its answer.
 struct Publisher {
     origin: Origin,
     says: Arc<Mutex<Says>>,
@@ -17,11 +17,11 @@ struct Publisher {
 
 #[derive(Clone)]
 enum Says {
-    /// Keys of these issuers.
+    /// The keys of these issuers.
     Keys(String),
-    /// Something else, with this status.
+    /// Another answer, with this status.
     Other(&'static str, Vec<u8>),
-    /// Nothing, with the connection open.
+    /// No answer, while the connection stays open.
     Nothing,
 }
 
@@ -30,7 +30,7 @@ impl Publisher {
         Self::start_with(issuers, "")
     }
 
-    /// `fields` go with every answer.
+    /// A publisher that sends `fields` with every answer.
     fn start_with(issuers: &[Issuer], fields: &'static str) -> Self {
         let says = Arc::new(Mutex::new(Says::Keys(key_set(issuers))));
         let said = Arc::clone(&says);
@@ -61,7 +61,7 @@ impl Publisher {
 const CUSTOMERS: &str = "credential,customer,plan,overrides,suspended\n\
     k1,listed,pro,,\nk2,special,pro,\"{per-customer: {burst: 77}}\",\nk3,gone,pro,,true\n";
 
-/// Callers under a limit whose plans differ in size, 10 and 20; tokens are verified with the keys that `jwks` names.
+/// A limit of 10 for plan `free` and 20 for plan `pro`; the keys that `jwks` names verify the tokens.
 fn config(origin: &Origin, jwks: &str) -> String {
     format!(
         "{}customers: {{ identify: [{{ jwt: {{ jwks: {{ {jwks} }}, plan: free }} }}], directory: {{ file: customers.csv }} }}
@@ -103,12 +103,12 @@ fn keys_are_there_with_the_first_request_and_change_with_the_issuers() {
     let (old, new) = (named("old").token("acme"), Issuer::p256().token("acme"));
     assert_eq!(status(&gateway, &old), 200);
     assert_eq!(publisher.origin.only().head.field("user-agent").unwrap().split('/').next(), Some("tollgate"));
-    // a key that nobody had before has the set fetched anew, and one that is gone is not believed any more
+    // an unknown key ID makes the gateway fetch the set again, and tokens of a removed key are no longer accepted
     publisher.publish(&[Issuer::p256()]);
     wait_until("the new key", || status(&gateway, &new) == 200);
     assert_eq!((status(&gateway, &old), publisher.origin.count()), (401, 2));
     assert_eq!(gateway.metrics().value("tollgate_source_entries", &[("source", "jwks")]), Some(1.0));
-    // another configuration goes on with the keys that there are
+    // another configuration keeps the fetched keys
     gateway.rewrite(&config(&origin, &format!("url: \"{}\", min_interval: 1s", publisher.url())).replace("1/h", "2/h"));
     assert_eq!(gateway.reload().status, 200);
     assert_eq!((status(&gateway, &new), publisher.origin.count()), (200, 2));
@@ -121,7 +121,7 @@ fn a_set_is_fetched_again_when_its_answer_says_so() {
     let gateway = gateway(&origin, &format!("url: \"{}\", min_interval: 1s", publisher.url()), &[]);
     let token = Issuer::p256().token("acme");
     assert_eq!(status(&gateway, &token), 200);
-    // nobody asks for a key that is not known
+    // no request has a key that the set lacks, so only `max-age` makes the gateway fetch the set
     publisher.publish(&[named("other")]);
     wait_until("the old key to be forgotten", || status(&gateway, &token) == 401);
 }
@@ -146,7 +146,7 @@ fn the_last_good_set_stays_whatever_the_issuer_answers() {
         publisher.say(answer);
         wait_until("a failure", || attempts(&gateway, "failure") > failed);
         assert_eq!(status(&gateway, &token), 200);
-        // the key may be there by now, and nobody can tell
+        // the issuer may have published the key by now, but the gateway cannot know
         let response = bearer(&gateway, &unknown);
         assert_eq!((response.status, response.number("retry-after")), (503, Some(1)), "{response:?}");
         publisher.publish(&[Issuer::p256()]);
@@ -169,7 +169,7 @@ fn an_issuer_that_says_nothing_holds_nobody_up() {
         assert!([401, 503].contains(&status(&gateway, &unknown)));
         publisher.origin.count() == 2
     });
-    // it has not answered yet, and would take ten seconds
+    // the issuer has not answered yet, and would take ten seconds
     let began = now();
     assert!(together(20, |_| status(&gateway, &unknown)).iter().all(|status| *status == 503));
     assert_eq!(status(&gateway, &token), 200);
@@ -200,7 +200,7 @@ fn a_gateway_starts_without_the_issuer_and_takes_tokens_once_it_is_there() {
     publisher.publish(&[Issuer::p256()]);
     wait_until("the keys", || status(&gateway, &token) == 200);
     assert!(last() > Some(0.0));
-    // an address where nobody listens, and one where nobody answers
+    // an address that refuses connections, and one that never answers
     let silent = Silent::new();
     gateway.rewrite(&config(&origin, &format!("url: \"http://{}/\"", silent.node().trim_matches('"'))));
     assert_eq!((gateway.reload().status, status(&gateway, &token)), (200, 503));

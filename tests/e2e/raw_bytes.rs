@@ -1,5 +1,5 @@
-//! What is refused, byte by byte: what two servers could read in two ways is read in none. Nothing of it is complete at
-//! the upstream, each is counted, and no answer says by what it was made.
+//! Refused requests, byte by byte: the gateway refuses all that two servers could read differently. None of them arrives
+//! complete at the upstream, each is counted, and no response names the software.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,8 @@ use crate::support::http2::Http2;
 use crate::support::tls::{Authority, connect};
 use crate::support::{Gateway, Origin, Response, wait_until};
 
-/// What no server may take, how it is answered, and a name for it. The connection ends with the answer.
+/// Requests that no server may accept: a name, the status of the response, and the bytes. The connection ends with the
+/// response.
 const REFUSED: &[(&str, u16, &[u8])] = &[
     ("no host", 400, b"GET / HTTP/1.1\r\n\r\n"),
     ("two hosts", 400, b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"),
@@ -26,7 +27,7 @@ const REFUSED: &[(&str, u16, &[u8])] = &[
     ("a user in the target", 400, b"GET http://u@a/x HTTP/1.1\r\nHost: a\r\n\r\n"),
     ("a target without a host", 400, b"GET http:///x HTTP/1.1\r\nHost: a\r\n\r\n"),
     ("another scheme", 400, b"GET ftp://a/x HTTP/1.1\r\nHost: a\r\n\r\n"),
-    // where a body ends
+    // the end of a body
     (
         "a length and chunks",
         400,
@@ -55,7 +56,7 @@ const REFUSED: &[(&str, u16, &[u8])] = &[
     ),
     ("a coding without a name", 400, b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: ,chunked\r\n\r\n0\r\n\r\n"),
     ("chunks in HTTP/1.0", 400, b"POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
-    // what concerns one connection
+    // connection-specific fields
     (
         "a connection that names a field of ours",
         400,
@@ -67,7 +68,7 @@ const REFUSED: &[(&str, u16, &[u8])] = &[
         400,
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: a1, a2, a3, a4, a5, a6, a7, a8, a9, a10\r\n\r\n",
     ),
-    // what a line is
+    // the form of a line
     ("a space before the colon", 400, b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n"),
     ("a space before the name", 400, b"GET / HTTP/1.1\r\n Host: a\r\n\r\n"),
     ("a bare CR", 400, b"GET / HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n"),
@@ -78,7 +79,7 @@ const REFUSED: &[(&str, u16, &[u8])] = &[
     ("one bare line feed", 400, b"GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n"),
     ("a bare line feed at the end", 400, b"GET / HTTP/1.1\r\nHost: a\r\n\n"),
     ("no colon", 400, b"GET / HTTP/1.1\r\nHost: a\r\nnonsense\r\n\r\n"),
-    // the first line
+    // the request line
     ("a space in the target", 400, b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n"),
     ("two spaces", 400, b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n"),
     ("a tab", 400, b"GET\t/\tHTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -104,7 +105,7 @@ const REFUSED: &[(&str, u16, &[u8])] = &[
     ("a star for GET", 400, b"GET * HTTP/1.1\r\nHost: a\r\n\r\n"),
 ];
 
-/// Bodies in chunks that no server may take, and a name for each.
+/// Chunked bodies that no server may accept, with a name for each.
 const CHUNKS: &[(&str, &str)] = &[
     ("a chunk in C", "0x1\r\nx\r\n0\r\n\r\n"),
     ("a chunk with a sign", "+1\r\nx\r\n0\r\n\r\n"),
@@ -121,7 +122,7 @@ const CHUNKS: &[(&str, &str)] = &[
     ("no size", "g\r\n"),
 ];
 
-/// A head of which one part is too large, and how it is answered.
+/// Heads with one part that is too large, and the status of each response.
 fn too_large() -> Vec<(&'static str, u16, Vec<u8>)> {
     let fields = |count: usize, length: usize| format!("x-field: {}\r\n", "v".repeat(length)).repeat(count);
     let with = |fields: String| format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").into_bytes();
@@ -141,7 +142,7 @@ fn chunked(chunks: &str) -> Vec<u8> {
     format!("{}{chunks}", request("POST", "/", &[("transfer-encoding", "chunked")])).into_bytes()
 }
 
-/// An upstream that counts the requests that are complete.
+/// An upstream that counts complete requests.
 fn counting() -> (Origin, Arc<AtomicUsize>) {
     let complete = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&complete);
@@ -153,7 +154,7 @@ fn counting() -> (Origin, Arc<AtomicUsize>) {
     (origin, complete)
 }
 
-/// Looks at an answer to what is refused.
+/// Checks the response to a refused request.
 #[track_caller]
 fn check_refusal(name: &str, response: &Response, status: u16) {
     assert_eq!((response.status, response.whole), (status, true), "{name}: {response:?}");
@@ -162,7 +163,7 @@ fn check_refusal(name: &str, response: &Response, status: u16) {
     assert!(!response.text().to_ascii_lowercase().contains("pingora"), "{name}: {response:?}");
 }
 
-/// How many requests were counted with this answer.
+/// The number of requests that were counted with this status.
 fn counted(gateway: &Gateway, code: u16) -> f64 {
     let metrics = gateway.metrics();
     let code = code.to_string();

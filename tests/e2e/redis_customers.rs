@@ -1,4 +1,4 @@
-//! Customers in a Redis hash: asked, remembered, and known while Redis is unavailable.
+//! Customers in a Redis hash: looked up, cached, and still known while Redis is unavailable.
 
 use crate::support::redis::Redis;
 use crate::support::{Gateway, Origin, PATIENCE, Response, now, together, wait_until};
@@ -11,7 +11,7 @@ const FIELDS: [&str; 3] = [
 ];
 const ACME: &str = r#"{"customer": "acme", "plan": "free"}"#;
 
-/// A gateway whose customers are in `redis`; `options` go with the hash, `server` with the server's address.
+/// A gateway with its customers in `redis`; `options` are settings of the directory, `server` settings of the store.
 fn gateway_with(origin: &Origin, redis: &Redis, options: &str, server: &str) -> Gateway {
     let config = format!(
         "{}store: {{ redis: \"{}\"{server} }}
@@ -41,12 +41,12 @@ fn ask(gateway: &Gateway, key: &str) -> Response {
     gateway.get("/", &[("x-api-key", key)])
 }
 
-/// The quota that tells the plans apart.
+/// The quota, which shows the plan.
 fn quota(response: &Response) -> Option<u64> {
     response.number("x-ratelimit-limit")
 }
 
-/// Waits until a request with this key gets this status: Redis may need a moment to be back.
+/// Waits until a request with this key gets this status: Redis may need a moment to recover.
 fn wait_for_status(gateway: &Gateway, key: &str, status: u16) {
     wait_until(&format!("status {status}"), || ask(gateway, key).status == status);
 }
@@ -210,7 +210,7 @@ fn the_password_comes_from_a_file_and_a_wrong_one_is_not_told() {
     assert_eq!(ask(&wrong, "key-1").status, 503);
     wait_until("the log to say why", || wrong.process.stderr().contains("does not answer about customers"));
     assert!(!wrong.process.stderr().contains("opensesame"));
-    // the password becomes the right one, and nobody has to restart the gateway
+    // the server's password changes to the configured one, and the gateway recovers without a restart
     other.say(&["CONFIG", "SET", "requirepass", "opensesame"]);
     wait_for_status(&wrong, "key-1", 200);
 }

@@ -1,4 +1,4 @@
-//! The store's section: TLS, what may change while a gateway runs, and what may not.
+//! The section `store`: TLS, the settings that a reload may change, and those that it may not.
 
 use crate::support::redis::{Redis, RedisTls};
 use crate::support::tls::Authority;
@@ -122,7 +122,7 @@ fn another_store_is_refused_whole_until_a_restart() {
     let answer = gateway.reload();
     assert!(answer.text().contains("found: no store"), "{}", answer.text());
 
-    // written otherwise, and the same
+    // a different spelling of the same store
     gateway.rewrite(&config(&origin, &format!("{{ redis: \"redis://{at}/0\", password_file: keys, timeout: 10ms }}")));
     assert_eq!(gateway.reload().status, 200);
 }

@@ -1,4 +1,4 @@
-//! What is refused before it is looked at: each refusal is counted, and nothing of it reaches the upstream.
+//! Requests that the gateway refuses before it decides: each refusal is counted, and nothing of it reaches the upstream.
 
 use std::time::{Duration, Instant};
 
@@ -48,11 +48,11 @@ fn a_head_that_is_too_large_is_refused() {
     count_of(&gateway, "431", 4);
 }
 
-/// Two seconds for a head.
+/// A timeout of two seconds for a head.
 const HASTE: &str = "request_head: { timeout: 2s }\n";
 const HASTE_ENDS: Duration = Duration::from_millis(1950);
 
-/// Sends a head field by field until the gateway has had enough; how long that took from `began` on.
+/// Sends a head field by field until the gateway answers or closes; returns the time since `began`.
 fn drip(client: &mut crate::support::Client, began: Instant) -> Duration {
     client.send("GET / HTTP/1.1\r\nhost: test\r\n");
     client.wire.stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -67,7 +67,7 @@ fn drip(client: &mut crate::support::Client, began: Instant) -> Duration {
 fn a_head_that_drips_is_cut_off_on_the_first_request_of_a_connection() {
     let origin = Origin::start();
     let gateway = Gateway::start(&(proxied(&origin, "") + HASTE));
-    // The time of the first head runs from the connection on.
+    // The timeout of the first head starts with the connection.
     let began = now();
     let mut client = gateway.client();
     assert!(drip(&mut client, began) >= HASTE_ENDS);

@@ -1,4 +1,4 @@
-//! Another configuration comes into force while requests run: how that is asked for, what stays, what is told.
+//! Reloads while requests run: the ways to trigger one, the state that stays, and the reports.
 
 use std::process::Command;
 
@@ -11,12 +11,12 @@ use crate::support::{Gateway, Origin, wait_for, wait_until};
 
 const SIGHUP: u32 = 1;
 
-/// So slow that nothing comes back during a test.
+/// A limit so slow that no token refills during a test.
 fn burst(origin: &Origin, burst: u32) -> String {
     limited(origin, &format!("{{ algorithm: gcra, rate: 1/d, burst: {burst}, key: {{ header: x-key }} }}"))
 }
 
-/// How many requests of a key that was not seen before pass.
+/// The number of requests that a new key may send.
 fn fresh_burst(gateway: &Gateway, key: &str) -> usize {
     let mut client = gateway.client();
     let statuses = std::iter::repeat_with(|| client.exchange("GET", "/", &[("x-key", key)]).status);
@@ -164,7 +164,7 @@ routes: [{{ name: all, upstream: origin, limits: [carry, reset, key, algorithm, 
     }
 }
 
-/// The gateways' limits in this process and in Redis, under algorithms that are one rule.
+/// Limits in this process and in Redis, with two algorithms that share one state.
 #[test]
 fn token_bucket_and_gcra_go_on_with_the_same_state() {
     let (origin, redis) = (Origin::start(), Redis::start());
@@ -196,11 +196,11 @@ routes:
     let answer = gateway.reload();
     assert_eq!((answer.status, &answer.json()["notes"]), (200, &json!([])), "{answer:?}");
     assert_eq!(ask(&gateway), [200; 4]);
-    // and over a restart, by the snapshot
+    // the state also survives a restart, through the snapshot
     gateway.rewrite(&config("token_bucket", 4));
     gateway.restart("TERM");
     assert_eq!(ask(&gateway), [200; 4]);
-    // with other parameters too: what is used stays used
+    // and a change of parameters: used tokens stay used
     gateway.rewrite(&config("gcra", 2));
     let notes = gateway.reload().json()["notes"].to_string();
     assert!(notes.contains("`here` has other parameters: what is used stays used"), "{notes}");
@@ -366,7 +366,7 @@ routes: [{{ name: r{name}, upstream: u{name}, limits: [l{name}] }}]\n",
     let files = [("customers.csv", "credential,customer,plan\n")];
     let gateway = Gateway::start_with(&config(0), &files, &[]);
     let mut client = gateway.client();
-    // What is counted when it first comes is there before.
+    // Series that otherwise appear with their first count exist before it.
     assert_eq!([client.get("/").status, client.get("/").status], [200, 429]);
     for code in ["200", "429"] {
         gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "r0"), ("code", code)], 1.0);
@@ -380,11 +380,11 @@ routes: [{{ name: r{name}, upstream: u{name}, limits: [l{name}] }}]\n",
     }
     wait_until("the series of what is gone to go", || {
         let text = gateway.admin_get("/metrics").text();
-        // The word of evictions comes later.
+        // The lines about evictions come later.
         text.lines().count() <= before + 2 && !text.contains("r149")
     });
     let tables = || gateway.admin_get("/status").json()["store"]["tables"].as_u64().unwrap();
-    // The one in force, and a bounded number of those that may come back.
+    // The tables in force, and a bounded number of old ones that may return.
     wait_until("the tables of what is gone to go", || (1..=65).contains(&tables()));
 }
 

@@ -1,4 +1,5 @@
-//! How files change: replaced, removed, swapped by a link, written in pieces; and what is no file to read.
+//! Ways in which a file changes: replaced, removed, switched by a symbolic link, written in pieces; and paths that are no
+//! regular file.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +11,7 @@ fn burst(origin: &Origin, burst: u32) -> String {
     limited(origin, &format!("{{ algorithm: gcra, rate: 1/d, burst: {burst}, key: {{ header: x-key }} }}"))
 }
 
-/// The burst in force, by what a client is told.
+/// The burst in force, from the fields of a response.
 fn in_force(gateway: &Gateway) -> u64 {
     let answer = gateway.get("/", &[("x-key", "probe")]);
     let policy = answer.field("ratelimit-policy").unwrap_or_default().to_owned();
@@ -88,7 +89,7 @@ fn a_bad_file_changes_nothing_and_a_good_one_after_it_does() {
     wait_until("nothing to be refused", || failures(&gateway) == 2.0);
     gateway.rewrite(&burst(&origin, 12));
     wait_for_burst(&gateway, 12);
-    // The same once more, and a touch, are no change.
+    // The same text again, or a new modification time alone, is no change.
     let applied = || gateway.metrics().value("tollgate_config_reloads_total", &[("result", "success")]);
     let before = applied();
     gateway.rewrite(&burst(&origin, 12));
@@ -139,7 +140,7 @@ fn a_file_that_may_not_be_read_is_told() {
     let gateway = Gateway::start(&burst(&origin, 10));
     let path = gateway.folder.path().join("tollgate.yaml");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o0)).unwrap();
-    // Who runs the tests may be somebody whom no permission stops.
+    // The user that runs the tests may be root, which permissions do not stop.
     if fs::read(&path).is_err() {
         wait_until("the refusal", || last_errors(&gateway).contains("Permission denied"));
     }

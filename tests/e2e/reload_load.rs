@@ -1,4 +1,4 @@
-//! Reloads while clients do not pause.
+//! Reloads while clients send requests without a pause.
 
 use std::fs;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::gateway::ALL_GUARDED;
 use crate::support::{Gateway, Origin, SetsAtEnd, now, wait_until};
 
-/// A limit that lets everything through, beside one that the key `spent` has used up.
+/// A limit that admits every request, and one that the key `spent` has used up.
 fn config(origin: &Origin, version: usize) -> String {
     format!(
         "{}limits:
@@ -25,16 +25,16 @@ fn config(origin: &Origin, version: usize) -> String {
 
 struct Figures {
     requests: usize,
-    /// How long each request took.
+    /// The duration of each request.
     times: Vec<Duration>,
 }
 
-/// Lets clients ask without a pause while `work` is done.
+/// Lets clients send requests without a pause while `work` runs.
 fn under_load(gateway: &Gateway, clients: usize, work: impl FnOnce()) -> Figures {
     under_load_of(gateway, clients, Duration::ZERO, work)
 }
 
-/// Lets each client ask once in `every` while `work` is done.
+/// Lets each client send one request in `every` while `work` runs.
 fn under_load_of(gateway: &Gateway, clients: usize, every: Duration, work: impl FnOnce()) -> Figures {
     let over = AtomicBool::new(false);
     let requests = AtomicUsize::new(0);
@@ -43,7 +43,7 @@ fn under_load_of(gateway: &Gateway, clients: usize, every: Duration, work: impl 
         let threads: Vec<_> = (0..clients)
             .map(|_| {
                 scope.spawn(|| {
-                    // One connection throughout: a reset would be seen.
+                    // One connection for all requests, so that a reset fails the test.
                     let mut client = gateway.client();
                     let mut times = Vec::new();
                     while !over.load(Ordering::Relaxed) {
@@ -58,7 +58,7 @@ fn under_load_of(gateway: &Gateway, clients: usize, every: Duration, work: impl 
                 })
             })
             .collect();
-        // Where a client fails, its thread ends, and joining it tells.
+        // A client that fails ends its thread, and the join reports it.
         let at_end = SetsAtEnd(&over);
         work();
         drop(at_end);
@@ -70,14 +70,14 @@ fn under_load_of(gateway: &Gateway, clients: usize, every: Duration, work: impl 
     Figures { requests: requests.into_inner(), times }
 }
 
-/// Nothing happens on this thread before `due`.
+/// Blocks this thread until `due`.
 fn rest_until(due: Instant) {
     while let Some(left) = due.checked_duration_since(now()).filter(|left| !left.is_zero()) {
         std::thread::park_timeout(left);
     }
 }
 
-/// One of five ways to change the file, in turn.
+/// Changes the file in one of five ways, in turn.
 fn change(gateway: &Gateway, origin: &Origin, round: usize) {
     let folder = gateway.folder.path();
     let path = folder.join("tollgate.yaml");
@@ -102,7 +102,7 @@ fn change(gateway: &Gateway, origin: &Origin, round: usize) {
     }
 }
 
-/// Makes a change in each of `rounds`, and looks at it before the next; a spent key stays spent throughout.
+/// Makes a change in each of `rounds`, and checks it before the next; a spent key stays spent throughout.
 fn change_often(gateway: &Gateway, origin: &Origin, rounds: Range<usize>) {
     let mut spent = gateway.client();
     for round in rounds {
@@ -148,19 +148,19 @@ fn the_last_of_many_changes_is_in_force_soon() {
         })
         .min()
         .unwrap();
-    // The best of three: a busy machine may hold one of them up.
+    // The best of three, because a busy machine may delay one of them.
     assert!(soonest < Duration::from_secs(2), "{soonest:?}");
 }
 
-/// A request of each client, and a change of the file, so often.
+/// The interval between the requests of each client, and between changes of the file.
 const REQUEST_EVERY: Duration = Duration::from_millis(4);
 const CHANGE_EVERY: Duration = Duration::from_millis(40);
-/// Changes in a part, and the parts before anything is measured and from then on.
+/// The number of changes in a part, of parts to warm up, and of parts to measure.
 const PART: usize = 100;
 const WARM_UP: usize = 5;
 const MEASURED: usize = 10;
 
-/// Times of requests while `work` is done in each of its steps, one every [`CHANGE_EVERY`].
+/// The durations of requests while `work` runs one step in every [`CHANGE_EVERY`].
 fn paced(gateway: &Gateway, mut work: impl FnMut(usize)) -> Vec<Duration> {
     let figures = under_load_of(gateway, 4, REQUEST_EVERY, || {
         let began = now();
@@ -181,7 +181,7 @@ fn a_thousand_reloads_cost_little() {
     let gateway = Gateway::start(&config(&origin, 0));
     spend(&gateway);
     let memory = || gateway.metrics().value("process_resident_memory_bytes", &[]).unwrap() / 1e6;
-    // side by side, in turn, so that what else the machine does meets both alike
+    // alternating, so that other load on the machine affects both measurements alike
     let (mut quiet, mut busy) = (Vec::new(), Vec::new());
     let mut play = |part: usize| {
         quiet.extend(paced(&gateway, |_| ()));
@@ -190,7 +190,7 @@ fn a_thousand_reloads_cost_little() {
             change_often(&gateway, &origin, round..round + 1);
         }));
     };
-    // what requests and changes take at most is taken by the first ones
+    // the first parts allocate the memory that requests and changes need
     (0..WARM_UP).for_each(&mut play);
     let before = memory();
     (WARM_UP..WARM_UP + MEASURED).for_each(&mut play);

@@ -1,4 +1,4 @@
-//! The access log of a gateway that served real requests, replayed: the same requests are denied.
+//! A replay of the access log of a gateway that served real requests denies the same requests.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::admin_api::{BEARER, HOST, post, started};
 use crate::support::{Client, Gateway, Origin, together, wait_for};
 
-/// Windows so long that the time between a request and its line does not matter.
+/// Windows so long that the time between a request and its log line does not matter.
 const RULES: &str = "access_log: full
 customers:
   identify: [{ header: x-api-key }]
@@ -41,7 +41,7 @@ fn the_access_log_of_a_gateway_replayed_denies_what_the_gateway_denied() {
     });
     let config = format!("{}{RULES}", origin.upstream());
     let gateway = Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[]);
-    // a connection for each customer, so that the requests of each have an order
+    // one connection for each customer, so that the requests of each have an order
     let statuses = together(KEYS.len(), |caller| {
         let mut client = Client::connect(gateway.address);
         let fields: Vec<_> = KEYS[caller].iter().map(|key| ("x-api-key", *key)).collect();
@@ -106,7 +106,7 @@ access_log: full
     };
     let mut client = Client::connect(gateway.address);
     let mut ask = || client.exchange("GET", "/", &[("x-api-key", "k-ann")]).status == 200;
-    // 6 and 3 of 10 are used, 2 more are too many; 4 come back and are taken
+    // 6 and 3 of 10 are used, so 2 more are denied; 4 are refunded and used again
     let decided = [charge(6), ask(), ask(), ask(), charge(2), charge(0), charge(-4), charge(5), ask(), charge(0)];
     assert_eq!(decided, [true, true, true, true, false, true, true, true, false, false]);
     let lines = wait_for("all lines of the access log", || {
@@ -125,7 +125,7 @@ access_log: full
     let played = replay("tollgate.yaml", lines.clone());
     let fates = json!({ "admitted": 6, "bypassed": 1, "denied": 3 });
     assert_eq!((&played["rules"]["decisions"], &played["rules"]["refused"]), (&fates, &json!({})), "{lines}");
-    // without the charges of programs nobody is denied
+    // without the charges that programs made, no request is denied
     let requests: String =
         lines.lines().filter(|line| !line.contains("charges")).map(|line| format!("{line}\n")).collect();
     assert_eq!(replay("tollgate.yaml", requests)["rules"]["denied"], 0);

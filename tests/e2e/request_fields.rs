@@ -1,4 +1,5 @@
-//! Limits that go by what the JSON of a request's body says: found as it comes, passed on untouched, nothing free.
+//! Limits that depend on JSON fields of the request's body: the gateway finds the fields as the body arrives, forwards the
+//! body unchanged, and charges every request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,17 +15,17 @@ use crate::support::redis::Redis;
 use crate::support::wire::chunk;
 use crate::support::{Client, Gateway, Origin, Refusing, Response, together, wait_until};
 
-/// A limit of `burst` tokens that come back in years, with more settings.
+/// A limit of `burst` tokens that practically never refill, with more settings.
 fn budget(burst: u64, more: &str) -> String {
     format!("{{ algorithm: token_bucket, rate: 1/30d, burst: {burst}, {more} }}")
 }
 
-/// One that costs what the body says.
+/// A limit whose cost is in the body.
 fn by_cost(burst: u64) -> String {
     budget(burst, "key: all, cost: { request_field: max_tokens, max: 100, missing: 7 }")
 }
 
-/// One for each tool.
+/// A limit with a bucket for each tool.
 fn by_tool(more: &str) -> String {
     budget(3, &format!("key: {{ request_field: params.name }}, {more}"))
 }
@@ -43,7 +44,7 @@ fn call(tool: &str) -> String {
     json!({ "method": "tools/call", "params": { "name": tool } }).to_string()
 }
 
-/// A prompt of so many bytes with fields before and behind it.
+/// A body whose prompt has this length, with fields before and behind it.
 fn prompt(before: &str, length: usize, behind: &str) -> Vec<u8> {
     format!("{{{before}\"prompt\": \"{}\"{behind}}}", "x".repeat(length)).into_bytes()
 }
@@ -88,7 +89,7 @@ fn each_tool_has_a_bucket_of_its_own_and_so_has_what_cannot_be_read() {
     assert_eq!(left(r#"{"params": {"n\u0061me": "s\u0065arch"}}"#), 0, "however it is spelled");
     assert_eq!(post(&gateway, &call("search")).status, 429);
     assert_eq!(post(&gateway, r#"{"method": "ping"}"#).field("x-ratelimit-remaining"), None, "it is skipped");
-    // nobody is skipped for a body that cannot be read
+    // a request with an unreadable body is not exempt
     assert_eq!((left("no JSON"), left(r#"[{"params": {"name": "search"}}]"#), left("\u{feff}{}")), (2, 1, 0));
     assert_eq!(post(&gateway, "{").status, 429);
 
@@ -288,7 +289,7 @@ fn what_is_held_goes_to_the_node_that_takes_it() {
 fn what_is_held_is_sent_again_where_a_kept_connection_was_closed() {
     let origin = Origin::with(|exchange| {
         exchange.body()?;
-        // the connection ends without a word before the next request
+        // the upstream closes the connection without a response before the next request
         exchange.keep = exchange.connection() > 0;
         exchange.reply("200 OK", "", b"")
     });
@@ -316,7 +317,7 @@ async fn over_http2_it_is_the_same() {
     assert_eq!(&*left(&answer), "9990");
     let twice = Bytes::from_static(br#"{"max_tokens": 1, "max_tokens": 2}"#);
     assert_eq!(client.post("http://test/", &[], twice).await.unwrap().status, 400);
-    // what comes behind the field goes on while the client still sends
+    // the gateway forwards the bytes behind the field while the client still sends
     let (response, mut sending) = client.begin(Method::POST, "http://test/", &[], false).await.unwrap();
     sending.send_data(Bytes::from_static(b"{\"max_tokens\": 5 "), false).unwrap();
     origin.wait_for_count(3);
@@ -362,7 +363,7 @@ fn no_budget_in_money_is_passed_by_more_than_a_reserve_under_parallel_streams() 
         exchange.body()?;
         exchange.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")?;
         exchange.send(chunk("data: {\"usage\": null}\n\n"))?;
-        // all of them run at once
+        // waits until all requests have arrived or are decided
         wait_until("everybody is here", || exchange.seen() + decided.load(Ordering::SeqCst) == CLIENTS);
         exchange.send(chunk("data: {\"usage\": {\"prompt_tokens\": 10, \"completion_tokens\": 1000}}\n\n"))?;
         exchange.send(chunk(""))
@@ -379,7 +380,7 @@ fn no_budget_in_money_is_passed_by_more_than_a_reserve_under_parallel_streams() 
     });
     let passed = answers.iter().filter(|status| **status == 200).count();
     assert_eq!((passed, origin.count()), (100, 100), "a dollar is a hundred times a cent: {answers:?}");
-    // each cost a cent for its answer, and 25 millionths for its prompt, which nobody reserved
+    // each request cost a cent for its completion and 25 millionths of a dollar for its prompt, which was not reserved
     let labels = [("limit", "guard"), ("plan", "none"), ("outcome", "debited")];
     gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, 2_500.0);
     assert_eq!(post(&gateway, r#"{"model": "small", "max_tokens": 1}"#).status, 429);

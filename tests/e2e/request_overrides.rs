@@ -1,4 +1,4 @@
-//! Parameters and plans that requests bring along: in claims of tokens, and in fields that a trusted proxy writes.
+//! Parameters and plans that requests carry: in claims of tokens, and in fields that a trusted proxy sets.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::support::redis::Redis;
 use crate::support::tokens::{Issuer, key_set, seconds_from_now};
 use crate::support::{Client, Gateway, Origin, Response};
 
-/// Customers with tokens under a limit of 1000/h and a burst of 10, which takes other numbers from requests.
+/// Customers with tokens under a limit of 1000/h and a burst of 10, which accepts other numbers from requests.
 fn config(origin: &Origin, limit: &str) -> String {
     format!(
         "{}client_address: {{ trusted_proxies: [127.0.0.1] }}
@@ -41,13 +41,13 @@ fn start(config: &str) -> Gateway {
     Gateway::start_with(config, &[("keys.jwks", &keys), ("customers.csv", CUSTOMERS)], &[])
 }
 
-/// What `RateLimit-Policy` says: the quota and its window.
+/// The quota and window in `RateLimit-Policy`.
 fn policy(response: &Response) -> &str {
     assert_eq!(response.status, 200, "{response:?}");
     response.field("ratelimit-policy").unwrap()
 }
 
-/// A request of a customer named for what its token says of `limits`.
+/// A request of a customer whose token has this rate under `limits`; each rate has its own customer.
 fn with_claim(gateway: &Gateway, rate: &Value) -> Response {
     let claims = json!({ "sub": rate.to_string(), "exp": seconds_from_now(600), "limits": { "rate": rate } });
     gateway.get("/", &[("authorization", &format!("Bearer {}", Issuer::p256().sign(&claims)))])
@@ -62,13 +62,13 @@ fn a_claim_says_the_rate_within_the_bounds() {
         (json!("0.5/s"), "20"),
         (json!(500), "72"),
         (json!("500"), "72"),
-        // out of bounds
+        // values outside the bounds
         (json!("100/s"), "8"),
         (json!(u64::MAX), "8"),
         (json!("9".repeat(40)), "8"),
         (json!(0), "3600"),
         (json!("1/d"), "3600"),
-        // nothing that can be read
+        // values that the gateway cannot read
         (json!(-5), "36"),
         (json!(1.5), "36"),
         (json!("0/s"), "36"),
@@ -94,11 +94,11 @@ fn a_field_is_believed_of_trusted_proxies_alone() {
     assert_eq!(ask(&trusting, "free-key", &[("x-burst", "1000")]), "\"guard\";q=100;w=360");
     assert_eq!(ask(&trusting, "free-key", &[("x-burst", "60"), ("x-burst", "60")]), "\"guard\";q=10;w=36");
     assert_eq!(ask(&trusting, "free-key", &[("x-burst", "6e1")]), "\"guard\";q=10;w=36");
-    // what the directory has for a customer goes before it, and so does its plan's `unlimited`
+    // the directory's overrides of a customer take precedence, and so does `unlimited` of its plan
     assert_eq!(ask(&trusting, "own-key", &[("x-burst", "60")]), "\"guard\";q=7;w=26");
     assert_eq!(ask(&trusting, "free-key", &[("x-plan", "pro")]), "\"guard\";q=50;w=180");
     assert_eq!(ask(&trusting, "free-key", &[("x-plan", "pro"), ("x-burst", "60")]), "\"guard\";q=60;w=216");
-    // a plan that it may not give, and one that there is not
+    // a plan that the header may not assign, and one that does not exist
     assert_eq!(ask(&trusting, "free-key", &[("x-plan", "internal")]), "\"guard\";q=10;w=36");
     assert_eq!(ask(&trusting, "free-key", &[("x-plan", "gold")]), "\"guard\";q=10;w=36");
     let usage = trusting.get("/.tollgate/usage", &[("x-api-key", "free-key"), ("x-plan", "pro"), ("x-burst", "60")]);
@@ -119,7 +119,7 @@ fn tokens_are_counted_across_changes_of_the_numbers() {
             (0..count).map(ask).filter(|status| *status == 200).count()
         };
         assert_eq!(passed("20", 30), 20);
-        // a spent bucket stays spent whatever its size
+        // a spent bucket stays spent when its size changes
         assert_eq!(passed("100", 3), 0);
         assert_eq!(passed("5", 3), 0);
     }

@@ -1,4 +1,4 @@
-//! Nodes that are written as host names: all their addresses are used, and those that are dead are left out.
+//! Nodes that are host names: the gateway uses all their addresses, and leaves out those that fail.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,7 +8,7 @@ use crate::support::client::Client;
 use crate::support::gateway::{ALL, is_ready};
 use crate::support::{Folder, Gateway, Origin, Process, free_port, now, wait_until};
 
-/// Names as a system resolves them whose file of hosts this is.
+/// Name resolution with a hosts file of this test.
 struct Hosts(Folder);
 
 impl Hosts {
@@ -18,7 +18,7 @@ impl Hosts {
         hosts
     }
 
-    /// `many.test` is at each 127.0.0.N.
+    /// Gives `many.test` each address 127.0.0.N.
     fn set(&self, addresses: &[u8]) {
         let lines: String = addresses.iter().map(|last| format!("127.0.0.{last} many.test\n")).collect();
         self.0.write("new", format!("127.0.0.1 one.test\n{lines}"));
@@ -37,7 +37,7 @@ impl Hosts {
     }
 }
 
-/// An upstream at each 127.0.0.N, all on one port.
+/// One upstream at each 127.0.0.N, all on the same port.
 fn origins(addresses: &[u8]) -> (Vec<Origin>, u16) {
     let port = free_port();
     let at = |last: &u8| Origin::at(SocketAddr::from((Ipv4Addr::new(127, 0, 0, *last), port)));
@@ -140,7 +140,7 @@ fn addresses_of_one_host_name_are_hashed_like_nodes() {
     assert_eq!(at.iter().map(BTreeSet::len).sum::<usize>(), 40, "each user is at one address");
 }
 
-/// A gateway that is not waited for.
+/// Starts a gateway, and does not wait until it is ready.
 fn start_unready(hosts: &Hosts, folder: &Folder, config: &str) -> (Process, SocketAddr, SocketAddr) {
     let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let listeners = format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n");
@@ -155,7 +155,7 @@ fn a_gateway_that_is_ready_has_resolved_its_host_names() {
     let (folder, hosts) = (Folder::new(), Hosts::new(&[]));
     let (origins, port) = origins(&[2]);
     let (_process, address, admin) = start_unready(&hosts, &folder, &upstream(port, ""));
-    // Its socket is open before it looks: whoever connects waits.
+    // The gateway opens its socket before it resolves names: early connections wait.
     wait_until("the socket", || std::net::TcpStream::connect(address).is_ok());
     let mut early = Client::connect(address);
     early.ask("GET", "/early", &[]);
@@ -172,7 +172,7 @@ fn a_gateway_that_is_ready_has_resolved_its_host_names() {
 fn a_gateway_whose_host_name_cannot_be_resolved_starts_all_the_same() {
     let (folder, hosts) = (Folder::new(), Hosts::new(&[]));
     let (origins, port) = origins(&[2]);
-    // an address: nss_wrapper crashes now and then when two threads look for names at once
+    // an address in place of a name: nss_wrapper sometimes crashes when two threads resolve names at once
     let others = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let config = format!(
         "upstreams: {{ origin: {{ nodes: [\"many.test:{port}\"] }}, other: {{ nodes: [\"{others}\"] }} }}\n{ALL}"

@@ -1,5 +1,5 @@
-//! Every framing of a response in front of clients of both versions: each ends where the upstream ended it, and the next
-//! one on the connection is that of the next request.
+//! Every framing of a response, for clients of both versions: each response ends where the upstream ends it, and the next
+//! response on the connection belongs to the next request.
 
 use bytes::Bytes;
 use h2::Reason;
@@ -14,7 +14,7 @@ use crate::support::{Gateway, Origin};
 
 const LISTENER: &str = "http2: true";
 
-/// How an upstream frames a response, as its path says, and the body that a client is to get; `None` of one that breaks off.
+/// Paths that select the framing of a response, and the body that the client has to get; `None` if the upstream aborts.
 const OF_HTTP2: [(&str, Option<&str>); 10] = [
     ("/data", Some("onetwo")),
     ("/empty-end", Some("onetwo")),
@@ -77,7 +77,7 @@ fn answer(request: &Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) {
     }
 }
 
-/// An upstream that speaks HTTP/1.1.
+/// An HTTP/1.1 upstream.
 fn http1_upstream() -> Origin {
     Origin::with(|exchange| {
         exchange.body()?;
@@ -112,7 +112,7 @@ fn http1_upstream() -> Origin {
     })
 }
 
-/// Asks for each, in every order of two, on one connection for as long as that lasts.
+/// Requests every pair of cases in both orders on one connection, and reconnects when it ends.
 fn each_ends_where_it_ends_on_http1(gateway: &Gateway, cases: &[(&str, Option<&str>)]) {
     let mut client = gateway.client();
     for (number, pair) in cases.iter().flat_map(|first| cases.iter().map(move |second| [first, second])).enumerate() {
@@ -128,7 +128,7 @@ fn each_ends_where_it_ends_on_http1(gateway: &Gateway, cases: &[(&str, Option<&s
                     assert_ne!(response.field("connection"), Some("close"), "{path}");
                 }
                 None => {
-                    // A reset may overtake the head.
+                    // A reset may arrive before the head.
                     assert!(response.status == 502 || !response.whole && client.is_ended(), "{path}: {response:?}");
                     client = gateway.client();
                 }

@@ -1,8 +1,9 @@
-//! A process takes the place of another while clients do not pause: no request fails, and what was spent stays spent.
+//! A process takes over from another while clients send requests without a pause: no request fails, and spent limits stay
+//! spent.
 //!
-//! Some clients open a connection for each request. Others keep theirs, and ask once more on a new one where it ends
-//! before any part of an answer has come: that is what HTTP asks of clients (RFC 9112, section 9.3.1), since a connection
-//! may always be closed while a request is on its way.
+//! Some clients open a connection for each request. Others keep theirs, and repeat a request on a new connection if the old
+//! one ends before any byte of a response: HTTP asks clients for that (RFC 9112, section 9.3.1), because a server may close
+//! a connection while a request is on its way.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,7 +25,7 @@ fn config(origin: &Origin) -> String {
     )
 }
 
-/// The requests that were answered with 200 while `work` was done, on new and on kept connections. All others fail.
+/// The numbers of 200 responses while `work` runs, on new and on kept connections. Any other response fails the test.
 fn under_load(address: SocketAddr, work: impl FnOnce()) -> [usize; 2] {
     let over = AtomicBool::new(false);
     let (new, kept) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -81,13 +82,13 @@ fn is_spent(address: SocketAddr) {
     assert_eq!(answer.status, 429, "{}", answer.text());
 }
 
-/// Shown by `--nocapture`.
+/// Prints a figure, which `--nocapture` shows.
 #[expect(clippy::print_stderr, reason = "figures for whoever runs the tests")]
 fn say(text: &str) {
     eprintln!("{text}");
 }
 
-/// As under systemd: whoever starts the processes keeps the socket, and connections wait in it.
+/// As with systemd: the parent of the processes keeps the socket open, and connections wait in it.
 #[test]
 fn fifty_restarts_fail_no_request_where_the_socket_is_kept() {
     const COUNT: usize = 50;
@@ -118,10 +119,10 @@ fn fifty_restarts_fail_no_request_where_the_socket_is_kept() {
     assert!(!process.stderr().contains("no address of the configuration"), "{}", process.stderr());
 }
 
-/// A gateway that hands over to others, of which the last one ends with this.
+/// A gateway and the successors that it hands over to; dropping this ends the last one.
 pub struct Lineage {
     pub gateway: Gateway,
-    /// The process that serves.
+    /// The process ID of the serving gateway.
     current: u32,
     seen: String,
 }
@@ -139,12 +140,12 @@ impl Lineage {
     fn serving(&self) -> Option<u32> {
         let mut client = Client { wire: crate::support::wire::Wire::new(TcpStream::connect(self.gateway.admin).ok()?) };
         client.wire.send(request("GET", "/status", &[("connection", "close")])).ok()?;
-        // a process that ends does not wait for operators to have read
+        // a process that shuts down does not wait until operators have read its answer
         let status = client.next().filter(|status| status.whole)?;
         status.json()["process"].as_u64()?.try_into().ok()
     }
 
-    /// Has another process take over, and waits until the one before has ended.
+    /// Makes another process take over, and waits until the old one has ended.
     pub fn upgrade(&mut self) {
         let before = self.current;
         signal(before, "USR2");
@@ -155,7 +156,7 @@ impl Lineage {
         });
     }
 
-    /// What was logged since this was asked last.
+    /// The log lines since the last call.
     fn logged(&mut self) -> String {
         let all = self.gateway.process.stderr();
         let new = all.strip_prefix(&self.seen).unwrap_or(&all).to_owned();
@@ -172,7 +173,7 @@ impl Drop for Lineage {
     }
 }
 
-/// Whether a process has ended. Nobody may have asked how.
+/// Whether a process has ended; it may be a zombie that no parent has waited for.
 fn has_ended(process: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return true };
     status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
@@ -196,7 +197,7 @@ fn twenty_upgrades_fail_no_request_and_what_is_spent_stays_spent() {
     assert!(new > COUNT && kept > COUNT, "{new} {kept}");
     let recovery = lineage.gateway.admin_get("/status").json()["state"]["recovery"]["result"].clone();
     assert_eq!(recovery, "handed_over");
-    // The last one writes the file.
+    // The last process writes the state file.
     signal(lineage.current, "TERM");
     wait_until("its end", || has_ended(lineage.current));
     lineage.gateway.start_again();
@@ -230,11 +231,11 @@ fn a_socket_in_the_file_system_is_handed_over_and_goes_with_the_last_process() {
 #[test]
 fn a_process_that_is_ended_while_it_hands_over_leaves_the_state_to_somebody() {
     let origin = Origin::start();
-    // Nobody but the end writes the file again.
+    // With this interval, only the shutdown writes the file again.
     let mut lineage = Lineage::start(&config(&origin).replace("every: 1s", "every: 1h"));
     let address = lineage.gateway.address;
     spend(address);
-    // While it says nothing, handing over takes its time.
+    // The handover waits for this silent connection.
     let silent = Client::connect(address);
     signal(lineage.current, "USR2");
     wait_until("handing over", || lineage.gateway.process.stderr().contains("connections wait"));
@@ -269,8 +270,8 @@ fn a_quota_that_is_being_spent_is_handed_over_to_the_last_token() {
     });
     let admitted = admitted.into_inner();
     say(&format!("{admitted} of {QUOTA} admitted over {upgrades} upgrades"));
-    // On a machine that is held up, a connection that was accepted just before may ask only after the state was handed
-    // over: its request is charged where nobody sees it any more.
+    // On a slow machine, a connection that was accepted just before the handover may send its request only after the state
+    // was handed over: the old process charges it, and the new one does not know of that.
     assert!((QUOTA..=QUOTA + CLIENTS * upgrades).contains(&admitted), "{admitted} over {upgrades} upgrades");
     is_spent(address);
 }
@@ -304,7 +305,7 @@ fn a_process_that_cannot_start_takes_nothing_over() {
     spend(address);
     let failures = |lineage: &Lineage| lineage.gateway.metrics().value("tollgate_upgrade_failures_total", &[]).unwrap();
     let good = lineage.gateway.whole(&config(&origin));
-    // Only the next process reads it: nothing of this one comes into force.
+    // Only the next process reads this file, so it does not affect the running one.
     std::fs::write(folder.join("tollgate.yaml"), "limits: [nonsense\n").unwrap();
     let mut kept = lineage.gateway.client();
     for count in 1..=2 {

@@ -1,11 +1,11 @@
-//! A client library that knows nothing of tollgate does what it is told.
+//! A client library that knows nothing of tollgate follows the fields of its responses.
 
 use std::process::Command;
 
 use crate::support::servers::python_with;
 use crate::support::{Gateway, Origin};
 
-/// Asks once, and once more when it is told when: the status, and how many requests were answered otherwise before.
+/// Sends a request, and repeats it once after `Retry-After`; prints the final status and the statuses before it.
 const PROGRAM: &str = "
 import sys, urllib3
 retry = urllib3.util.Retry(total=1, respect_retry_after_header=True)

@@ -1,9 +1,9 @@
-//! Which route a request takes: the most specific one that matches, or none.
+//! Routing: a request takes the most specific route that matches, or none.
 
 use crate::support::client::request;
 use crate::support::{Gateway, Origin};
 
-/// Routes that tell the upstream their name.
+/// A gateway whose routes send their name to the upstream.
 fn gateway(origin: &Origin, routes: &[(&str, &str)]) -> Gateway {
     let lines: String = routes
         .iter()
@@ -163,7 +163,7 @@ routes:
     assert_eq!([status("/v1/acme"), status("/v1/acme/orders/7?x=1"), status("/v1/acme/orders")], [200, 200, 429]);
     assert_eq!([status("/v1/x/../%61cme/"), status("//v1//acme")], [429; 2], "other spellings of the same path");
     assert_eq!([status("/v1/initech"), status("/v1/initech"), status("/v1/initech")], [200, 200, 429]);
-    // the third segment is the tenant here
+    // in this route the third segment is the tenant
     assert_eq!([status("/v1/initech/users/globex"), status("/v1/acme/users/globex")], [200, 200]);
     assert_eq!(status("/v1/globex"), 429);
 }

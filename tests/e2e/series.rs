@@ -1,4 +1,4 @@
-//! How many series a gateway has: as many as its configuration makes, whatever clients send.
+//! The number of a gateway's metric series depends on its configuration alone, whatever clients send.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -10,7 +10,8 @@ const PLANS: [&str; 5] = ["trial", "free", "pro", "business", "enterprise"];
 const ROUTES: usize = 50;
 const LIMITS: usize = 20;
 
-/// Fifty routes with two limits each, of twenty, a quarter of which are shared; each with terms for every plan.
+/// Fifty routes with two limits each, out of twenty limits, a quarter of which are shared; each limit has parameters for
+/// every plan.
 fn large(origin: &Origin, redis: &Redis) -> String {
     let terms: String = PLANS.iter().map(|plan| format!("{plan}: {{ rate: 1/h, burst: 3 }}, ")).collect();
     let limits: String = (0..LIMITS)
@@ -45,7 +46,8 @@ limits:
     )
 }
 
-/// Everything that the configuration makes possible: each route and plan admitted, denied, failed upstream and exempt.
+/// Creates all series that the configuration makes possible: each route and plan admitted, denied, failed upstream and
+/// exempt.
 fn warm(gateway: &Gateway) {
     together(2, |half| {
         let mut client = gateway.client();
@@ -65,7 +67,7 @@ fn warm(gateway: &Gateway) {
     assert_eq!(gateway.say("GET /%zz HTTP/1.1\r\nhost: test\r\n\r\n").unwrap().status, 400);
 }
 
-/// `count` requests with paths, queries, keys, credentials, hosts and methods that nobody has seen.
+/// Sends `count` requests with new paths, queries, keys, credentials, hosts and methods.
 fn wander(gateway: &Gateway, count: usize) {
     const CLIENTS: usize = 4;
     together(CLIENTS, |number| {
@@ -105,14 +107,14 @@ fn assert_constant_under(count: usize) {
         series.sort();
         series
     };
-    // what is counted when a request is over is there a moment after its answer
+    // a request is counted a moment after its response
     let before = wait_for("the last request to be counted", || {
         let before = series();
         let counted = before.iter().any(|one| one.contains("code=\"400\""));
         counted.then_some(before)
     });
     assert!(before.len() < 6000, "{} series", before.len());
-    // most of it by far is what the configuration names
+    // by far most of the series belong to the names in the configuration
     assert!(before.len() > 4000, "{} series", before.len());
     wander(&gateway, count);
     wait_until("all requests to be over", || {

@@ -1,4 +1,5 @@
-//! Limits that several gateways share through Redis: what all of them together let through, and what it costs Redis.
+//! Limits that several gateways share through Redis: the number of requests that they admit together, and the number of
+//! calls.
 
 use std::fs;
 use std::time::Duration;
@@ -7,8 +8,8 @@ use crate::support::redis::Redis;
 use crate::support::wall_clock::WallClock;
 use crate::support::{Gateway, Origin, now, together, wait_for, wait_until};
 
-/// What a gateway needs to share `limits` through `redis`. The time that it waits for Redis is long, so that a slow machine
-/// is not taken for an outage.
+/// The configuration of a gateway that shares `limits` through `redis`. The timeout for Redis is long, so that the gateway
+/// does not take a slow machine for an outage.
 fn config(origin: &Origin, redis: &Redis, limits: &str, names: &str) -> String {
     format!(
         "{}store: {{ redis: \"{}\", timeout: 1s, nodes: 3 }}
@@ -33,27 +34,28 @@ const RATE: f64 = 50.0;
 const BURST: f64 = 200.0;
 const TIME: Duration = Duration::from_secs(3);
 
-/// What three gateways let through together.
+/// The result of a load on three gateways.
 struct Together {
     admitted: f64,
-    /// The most that fits into the time that it took.
+    /// The number of requests that the limit allows in the time of the load.
     fits: f64,
-    /// The same for the time in which all clients asked as fast as they could, or all that they asked for.
+    /// The number of requests that the limit allows while all clients sent at full speed, or the number that they sent if
+    /// it is lower.
     asked: f64,
 }
 
-/// Asks three gateways that share a limit of [`RATE`] and [`BURST`] for [`TIME`] for as much as they can answer.
+/// Sends as many requests as they can answer to three gateways that share a limit of [`RATE`] and [`BURST`], for [`TIME`].
 fn together_under(sharing: &str) -> Together {
     together_with(sharing, &[])
 }
 
-/// The same with this environment of the last of them.
+/// The same with these environment variables for the last gateway.
 fn together_with(sharing: &str, environment: &[(&str, &str)]) -> Together {
     let (origin, redis) = (Origin::start(), Redis::start());
     let limit = format!("{{ algorithm: gcra, rate: {RATE}/s, burst: {BURST}, key: all, mode: shared{sharing} }}");
     let mut gateways = fleet(2, &origin, &redis, &limit);
     gateways.push(one(&origin, &redis, &limit, environment));
-    // all know how many they are
+    // every gateway knows the number of gateways
     for gateway in &gateways {
         gateway.wait_for_metric("tollgate_cluster_members", &[], 3.0);
     }
@@ -76,7 +78,7 @@ fn together_with(sharing: &str, environment: &[(&str, &str)]) -> Together {
     assert_eq!(origin.count(), statuses().filter(|status| **status == 200).count());
     let [admitted, requests] =
         [origin.count(), statuses().count()].map(|count| f64::from(u32::try_from(count).unwrap()));
-    // on a machine that does much else, clients may ask for less than there is
+    // on a busy machine, clients may send fewer requests than the limit allows
     let asked = requests.min(BURST + RATE * all_asked.as_secs_f64());
     Together { admitted, fits: BURST + RATE * took, asked }
 }
@@ -91,7 +93,7 @@ fn what_three_gateways_admit_together_is_what_the_limit_says() {
 fn tokens_taken_ahead_are_never_more_than_the_limit_says_in_the_long_run() {
     let Together { admitted, fits, asked } = together_under(", consistency: leased");
     assert!(admitted <= fits && admitted >= 0.97 * asked, "{admitted} of {asked} to {fits}");
-    // an eighth of what fits at once is held back
+    // `strict` holds back an eighth of the burst
     let Together { admitted, fits, asked } = together_under(", consistency: leased, strict: true");
     let least = 0.97 * (asked - BURST / 8.0);
     assert!(admitted <= fits && admitted >= least, "{admitted} of {asked} to {fits}");
@@ -100,7 +102,7 @@ fn tokens_taken_ahead_are_never_more_than_the_limit_says_in_the_long_run() {
 #[test]
 fn what_is_counted_apart_is_at_most_what_the_others_admit_before_they_tell() {
     let Together { admitted, fits, asked } = together_under(", consistency: eventual");
-    // a cold burst: every node has the whole of it before the others tell
+    // a cold burst: every node admits the whole burst before it hears of the others
     assert!(admitted <= 2.0 * BURST + fits && admitted >= 0.97 * asked, "{admitted} of {asked} to {fits}");
 }
 
@@ -116,7 +118,7 @@ fn a_clock_that_is_half_a_minute_ahead_changes_nothing() {
         let Together { admitted, fits, asked } = together_with(sharing, &environment);
         assert!(admitted <= beyond + fits && admitted >= share * asked, "{sharing}: {admitted} of {asked} to {fits}");
     }
-    // windows of a day, and the time until a denial ends
+    // windows of a day, and `Retry-After` of a denial
     let (origin, redis) = (Origin::start(), Redis::start());
     for limit in ["fixed_window, limit: 6, window: 1d", "gcra, rate: 1/s, burst: 6"] {
         let limit = format!("{{ algorithm: {limit}, key: {{ header: x-key }}, mode: shared }}");
@@ -156,9 +158,9 @@ fn a_request_is_charged_by_limits_here_and_there_or_by_none() {
     let gateway = Gateway::start(&config(&origin, &redis, limits, "here, there"));
     let status = |here: &str, there: &str| gateway.get("/", &[("x-here", here), ("x-there", there)]).status;
     assert_eq!([status("a", "a"), status("a", "a"), status("a", "a")], [200, 200, 429]);
-    // the one that `there` denied took nothing here
+    // the request that `there` denied charged nothing at `here`
     assert_eq!([status("a", "b"), status("a", "b")], [200, 429]);
-    // and the one that `here` denied took nothing there
+    // and the request that `here` denied charged nothing at `there`
     assert_eq!([status("b", "b"), status("b", "b")], [200, 429]);
 }
 
@@ -177,11 +179,11 @@ fn a_key_that_is_denied_costs_redis_nothing() {
     assert!(spent <= 5, "{spent} calls");
 }
 
-/// How many calls for requests Redis has seen of its only gateway.
+/// The number of calls for requests that Redis has received from its only gateway.
 fn calls(redis: &Redis, gateway: &Gateway) -> u64 {
     let seen = redis.calls("evalsha");
     let beats = gateway.metrics().value("tollgate_store_requests_total", &[("op", "heartbeat"), ("result", "ok")]);
-    // one may be on its way
+    // one heartbeat may be on its way
     seen.saturating_sub(whole(beats.unwrap_or_default()))
 }
 
@@ -222,7 +224,7 @@ fn tokens_taken_ahead_cost_few_calls() {
         });
         assert_eq!(asked.iter().sum::<usize>(), requests as usize);
         let spent = calls(&redis, &gateways[0]) - before;
-        // on a machine on which this is no hot key: two calls in the time for which tokens are taken ahead
+        // on a slow machine this is no hot key: then there are two calls in the lifetime of a lease
         let in_time = 20 * (now() - began).as_secs();
         assert!(spent <= u64::from(requests / 20).max(in_time), "{spent} calls for {requests} requests");
         gateways[0].wait_for_metric("tollgate_lease_tokens_total", &[("event", "spent")], f64::from(requests));
@@ -254,7 +256,7 @@ fn a_queue_that_has_emptied_is_empty() {
     let statuses = |count: usize| -> Vec<u16> { (0..count).map(|_| gateways[0].get("/", &[]).status).collect() };
     assert_eq!(statuses(1), [200]);
     wait_until("the key to be as good as new", || redis.keys("tollgate:*guard*").is_empty());
-    // one passes at once, the others each in its turn
+    // one request passes at once, the others wait for their turns
     assert_eq!(statuses(4), [200; 4]);
 }
 
@@ -288,7 +290,7 @@ routes: [{{ name: all, upstream: origin, limits: [bucket, log, slots, ahead] }}]
 fn a_denial_does_not_outlive_tokens_that_come_back_elsewhere() {
     let (command, origin) = Origin::on_command();
     let redis = Redis::start();
-    // a request holds a token until it shows that it is no failed login
+    // a request holds a token until its response shows that it is no failed login
     let limit = "{ algorithm: sliding_log, limit: 1, window: 1d, key: all, mode: shared,
   charge: { when: response, if_status: [401] } }";
     let gateways = fleet(2, &origin, &redis, limit);
@@ -312,11 +314,11 @@ fn what_one_gateway_gives_back_another_does_not_take_again() {
     let mut waiting: Vec<_> = (0..3).map(|_| gateways[0].client()).collect();
     waiting.iter_mut().for_each(|client| client.ask("GET", "/", &[]));
     origin.wait_for_count(3);
-    // the other one sees a bucket from which all is taken
+    // the other gateway sees an empty bucket
     assert_eq!(gateways[1].get("/", &[]).status, 429);
     (0..3).for_each(|_| command.send(b"").unwrap());
     waiting.iter_mut().for_each(|client| assert_eq!(client.next().unwrap().status, 200));
-    // and lets three through at once when all is given back
+    // and admits three requests at once after all tokens are refunded
     wait_until("a bucket that is whole", || {
         command.send(b"").unwrap();
         gateways[1].get("/", &[]).field("ratelimit").is_some_and(|field| field.contains("r=2"))

@@ -1,5 +1,5 @@
-//! Corrections while Redis is unavailable: what a request gives back, or turns out to cost, counts for what this gateway lets
-//! through meanwhile and for what it hands in afterwards.
+//! Corrections while Redis is unavailable: refunds and real costs count for the requests that this gateway admits
+//! meanwhile, and for the tokens that it reconciles afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::support::redis::Redis;
 use crate::support::{Exchange, Gateway, Origin, free_port, now, wait_until};
 
-/// A gateway under `limits`, which it shares through the Redis on `port`; `routes` is the list of them. It syncs seldom, so
-/// that it counts a key by itself for as long as a test needs.
+/// A gateway that shares `limits` through the Redis on `port`; `routes` is the list of routes. It syncs so seldom that it
+/// counts a key alone for as long as a test needs.
 fn gateway(origin: &Origin, port: u16, limits: &str, routes: &str) -> Gateway {
     Gateway::start(&format!(
         "{}store: {{ redis: \"redis://127.0.0.1:{port}\", timeout: 1s, sync_every: 10s, nodes: 2 }}
@@ -23,7 +23,7 @@ fn limit(name: &str, settings: &str) -> String {
     format!("  {name}: {{ mode: shared, on_store_down: local, {settings} }}\n")
 }
 
-/// A gateway with one limit that counts all requests.
+/// A gateway with one limit for all requests.
 fn guarded(origin: &Origin, port: u16, settings: &str) -> Gateway {
     gateway(
         origin,
@@ -39,7 +39,7 @@ fn remaining(gateway: &Gateway, path: &str) -> u64 {
     response.number("x-ratelimit-remaining").unwrap_or_else(|| panic!("{response:?}"))
 }
 
-/// How many of `count` requests pass; none of the others fails.
+/// The number of admitted requests of `count`; all others must be denied.
 #[track_caller]
 fn passed(gateway: &Gateway, path: &str, count: usize) -> usize {
     let statuses: Vec<u16> = (0..count).map(|_| gateway.get(path, &[("x-key", "a")]).status).collect();
@@ -47,11 +47,11 @@ fn passed(gateway: &Gateway, path: &str, count: usize) -> usize {
     statuses.iter().filter(|status| **status != 429).count()
 }
 
-/// Ends Redis, does `meanwhile`, and brings it back empty once `unsynced` tokens are to be handed in, which it waits for.
+/// Stops Redis, runs `meanwhile`, waits until `unsynced` tokens wait for reconciliation, and starts an empty Redis.
 fn without_redis(redis: Redis, gateway: &Gateway, meanwhile: impl FnOnce(), unsynced: f64) -> Redis {
     let port = redis.port;
     drop(redis);
-    // the heartbeat fails until the breaker is open
+    // the heartbeats fail until the breaker is open
     gateway.wait_for_metric("tollgate_store_breaker_state", &[("state", "open")], 1.0);
     meanwhile();
     gateway.wait_for_metric("tollgate_limit_unsynced_tokens", &[], unsynced);
@@ -90,7 +90,7 @@ fn requests_that_cost_nothing_in_the_end_are_not_handed_in() {
     for (rule, unsynced) in [
         ("algorithm: gcra, rate: 1/h, burst: 30", 3.0),
         ("algorithm: gcra, rate: 1/h, burst: 30, consistency: leased", 3.0),
-        // it goes on counting by itself
+        // an eventual limit continues to count locally
         ("algorithm: gcra, rate: 1/h, burst: 30, consistency: eventual", 0.0),
         ("algorithm: fixed_window, limit: 30, window: 30d", 3.0),
         ("algorithm: sliding_window, limit: 30, window: 30d", 3.0),
@@ -98,7 +98,7 @@ fn requests_that_cost_nothing_in_the_end_are_not_handed_in() {
     ] {
         let (origin, redis) = (Origin::start(), Redis::start());
         let gateway = guarded(&origin, redis.port, &format!("{rule}, charge: {{ when: response, if_status: [401] }}"));
-        // this one is known at Redis, which forgets it
+        // Redis has counted this request, but loses it when it restarts
         assert_eq!(passed(&gateway, "/status/401", 1), 1, "{rule}");
         let meanwhile = || {
             assert_eq!(passed(&gateway, "/", 10), 10, "{rule}");
@@ -108,14 +108,14 @@ fn requests_that_cost_nothing_in_the_end_are_not_handed_in() {
         let left = f64::from(u32::try_from(passed(&gateway, "/status/401", 60)).unwrap());
         let tokens =
             |event| gateway.metrics().value("tollgate_lease_tokens_total", &[("event", event)]).unwrap_or_default();
-        // what was taken ahead and has lapsed is lost
+        // leased tokens that have expired are lost
         let lost = tokens("taken") - tokens("spent");
         assert!((26.0..=27.0).contains(&(left + lost)), "{rule}: {left}, and {lost} lapsed");
         drop(redis);
     }
 }
 
-/// Answers with a completion that cost as many tokens as the path says.
+/// Answers with a completion whose cost is the number in the path.
 fn complete(exchange: &mut Exchange<'_>) -> std::io::Result<()> {
     let tokens = exchange.path().trim_start_matches('/').to_owned();
     if tokens == "failed" {
@@ -148,7 +148,7 @@ fn responses_tell_in_an_outage_what_they_cost_there_and_afterwards() {
 fn a_gateway_charges_its_share_with_all_that_responses_cost() {
     let origin = Origin::with(complete);
     let share = limit("guard", &format!("key: all, {BY_TOKENS}")).replace("local", "share");
-    // no Redis: it is one of two, as the configuration says
+    // without Redis this gateway is one of two, as the configuration says
     let gateway = gateway(&origin, free_port(), &share, "[{ name: all, upstream: origin, limits: [guard] }]");
     for (answer, left) in [("1000", 4400), ("10", 3400), ("0", 3390)] {
         wait_until("the response before to be charged", || remaining(&gateway, "/0") == left);
@@ -187,7 +187,7 @@ fn a_share_of_what_is_counted_apart_is_whole_again_when_requests_cost_nothing() 
     drop(redis);
     gateways[0].wait_for_metric("tollgate_store_breaker_state", &[("state", "open")], 1.0);
     assert_eq!(passed(&gateways[0], "/", 40), 40);
-    // half of 28, or of 29 if it has not heard of the other one
+    // half of 28, or of 29 if the gateway has not heard of the other one's request
     assert_eq!(passed(&gateways[0], "/status/401", 40), 14);
 }
 
@@ -216,7 +216,7 @@ fn reserves_that_come_back_late_are_no_second_burst() {
             client.ask("GET", "/held", &[]);
             origin.wait_for_count(number + 1);
         }
-        // for as long as it takes for the bucket to be whole
+        // the time until the bucket is full
         let whole = now() + Duration::from_secs(2);
         wait_until("the bucket to be whole", || now() >= whole);
         let (mut client, mut admitted, began) = (gateway.client(), 0, now());

@@ -1,12 +1,12 @@
-//! What becomes of limits that gateways share when Redis fails: nobody gets an error for it, and what passes stays within
-//! the bounds that are promised.
+//! Shared limits when Redis fails: no request gets an error, and the number of admitted requests stays within the
+//! guaranteed bounds.
 
 use std::time::Duration;
 
 use crate::support::redis::Redis;
 use crate::support::{Gateway, Origin, free_port, now, wait_until};
 
-/// A gateway with a limit that is shared through the Redis on `port`; `more` goes with the limit.
+/// A gateway with `limit`, shared through the Redis on `port`.
 fn gateway(origin: &Origin, port: u16, limit: &str) -> Gateway {
     gateway_with(origin, port, limit, "timeout: 1s")
 }
@@ -27,7 +27,7 @@ fn status(gateway: &Gateway, key: &str) -> u16 {
     gateway.get("/", &[("x-key", key)]).status
 }
 
-/// How many of `count` requests pass; none of the others fails.
+/// The number of admitted requests of `count`; all others must be denied.
 #[track_caller]
 fn passed(gateway: &Gateway, key: &str, count: usize) -> usize {
     let statuses: Vec<u16> = (0..count).map(|_| status(gateway, key)).collect();
@@ -39,7 +39,7 @@ fn wait_for_breaker(gateway: &Gateway, state: &str) {
     gateway.wait_for_metric("tollgate_store_breaker_state", &[("state", state)], 1.0);
 }
 
-/// The labels of an outcome under the limit.
+/// The labels of an outcome of the limit.
 fn outcome(outcome: &str) -> [(&str, &str); 4] {
     [("route", "all"), ("limit", "guard"), ("plan", "none"), ("outcome", outcome)]
 }
@@ -54,9 +54,9 @@ fn without_redis_each_of_two_gateways_enforces_half_of_what_is_left() {
     }
     redis.signal("KILL");
     for gateway in &gateways {
-        // a key that nobody knew: half of 6
+        // a key that neither gateway knows: half of 6
         assert_eq!(passed(gateway, "new", 10), 3);
-        // 4 were left when both had used 1 and the second knew of it: the first knew of 5
+        // both gateways had used 1, so 4 were left, which the second knew; the first knew of 5
     }
     let left: Vec<usize> = gateways.iter().map(|gateway| passed(gateway, "spent", 10)).collect();
     assert_eq!(left, [2, 2]);
@@ -77,7 +77,7 @@ fn tokens_admitted_without_redis_are_reconciled_on_recovery() {
     wait_for_breaker(&gateway, "open");
     let redis = Redis::start_on(port, None);
     wait_for_breaker(&gateway, "closed");
-    // it came back empty: the one from before is known by the hint, the three are handed in
+    // Redis restarts empty: the gateway restores the older request by read repair, and reconciles the three
     assert_eq!(passed(&gateway, "a", 10), 2);
     drop(redis);
 }
@@ -119,11 +119,11 @@ fn a_redis_that_hangs_costs_a_few_requests_their_patience_and_nobody_an_error() 
     let began = now();
     assert_eq!(passed(&gateway, "a", 50), 50);
     wait_for_breaker(&gateway, "open");
-    // at most five waited for the answer, and nobody waits any more
+    // at most five requests waited for Redis, and now none waits any more
     assert!(now() - began < Duration::from_millis(50) * 40, "{:?}", now() - began);
     redis.signal("CONT");
     wait_for_breaker(&gateway, "closed");
-    // those that were not waited for may have been charged all the same
+    // Redis may have charged the requests that did not wait for its answer
     let left = passed(&gateway, "a", 60);
     assert!((44..=49).contains(&left), "{left}");
 }
@@ -244,7 +244,7 @@ fn what_was_taken_ahead_is_not_refilled_by_a_redis_that_forgets() {
         passes += passed(&gateway, "a", 130);
         let tokens =
             |event| gateway.metrics().value("tollgate_lease_tokens_total", &[("event", event)]).unwrap_or_default();
-        // what has lapsed is lost
+        // expired leases are lost
         let lost = tokens("taken") - tokens("spent");
         let used = f64::from(u32::try_from(passes).unwrap()) + lost;
         assert!(passes <= 100 && used >= 95.0, "{passes} passed, {lost} lapsed");

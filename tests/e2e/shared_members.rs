@@ -1,4 +1,4 @@
-//! How many gateways each gateway believes there are: its share of a limit without Redis goes by it.
+//! The number of gateways that each gateway counts: its share of a limit without Redis depends on it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     ))
 }
 
-/// Three that know of each other.
+/// Three gateways that know of each other.
 fn three(origin: &Origin, port: u16, limit: &str) -> [Gateway; 3] {
     let gateways = [(); 3].map(|()| gateway(origin, port, "", limit));
     for gateway in &gateways {
@@ -34,7 +34,7 @@ fn is_closed(gateway: &Gateway) -> bool {
     gateway.metrics().value("tollgate_store_breaker_state", &[("state", "closed")]) == Some(1.0)
 }
 
-/// How many of `count` requests pass; none of the others fails.
+/// The number of admitted requests of `count`; all others must be denied.
 #[track_caller]
 fn passed(gateway: &Gateway, key: &str, count: usize) -> usize {
     let mut client = gateway.client();
@@ -73,7 +73,7 @@ fn a_redis_without_memory_forgets_no_gateway() {
     assert_eq!(redis.say(&["CONFIG", "SET", "maxmemory", "1"]), "+OK");
     wait_until("all to be without Redis", || gateways.iter().all(|gateway| !is_closed(gateway)));
     let began = now();
-    // longer than a heartbeat is kept
+    // longer than the lifetime of a heartbeat
     wait_until("the time to come", || {
         assert!(!gateways.iter().any(is_closed), "it takes no writes");
         now() - began > Duration::from_secs(4)
@@ -111,7 +111,7 @@ fn there_are_never_fewer_gateways_than_the_configuration_says() {
     assert_eq!(passed(&gateway, "a", 4), 2);
 }
 
-/// The buckets of an outage are each gateway's own: they stay where they are when the keys of the cluster move.
+/// The buckets of an outage belong to each gateway: they stay where they are when the keys of the cluster move.
 #[test]
 fn members_that_change_during_an_outage_admit_their_own_share_once() {
     const KEYS: usize = 40;

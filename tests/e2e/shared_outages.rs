@@ -1,5 +1,5 @@
-//! Outages of Redis under load from several gateways: nobody gets an error, what passes is within the bound that is
-//! promised, and it is over soon after Redis recovers.
+//! Outages of Redis under load from several gateways: no request gets an error, the number of admitted requests stays
+//! within the guaranteed bound, and the outage ends soon after Redis recovers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     ))
 }
 
-/// Three that know of each other.
+/// Three gateways that know of each other.
 fn three(origin: &Origin, port: u16, timeout: &str, limit: &str) -> Vec<Gateway> {
     let gateways: Vec<_> = (0..3).map(|_| gateway(origin, port, timeout, limit)).collect();
     for gateway in &gateways {
@@ -38,7 +38,8 @@ fn wait_for_time(at: Instant) {
     wait_until("the time to come", || now() >= at);
 }
 
-/// Asks all `gateways` for one key as fast as they answer while `during` goes on; nobody gets an error. How long it took.
+/// Sends requests for one key to all `gateways` as fast as they answer, until `during` returns; no request gets an error.
+/// Returns the duration.
 fn under_load(gateways: &[Gateway], during: impl FnOnce()) -> Duration {
     let over = AtomicBool::new(false);
     let began = now();
@@ -59,7 +60,7 @@ fn under_load(gateways: &[Gateway], during: impl FnOnce()) -> Duration {
     now() - began
 }
 
-/// Waits until all `gateways` ask Redis again; the seconds between the first and the last of them.
+/// Waits until all `gateways` use Redis again; returns the seconds between the first and the last of them.
 fn wait_until_all_are_back(gateways: &[Gateway]) -> f64 {
     let is_back = |gateway: &&Gateway| {
         gateway.metrics().value("tollgate_store_breaker_state", &[("state", "closed")]) == Some(1.0)
@@ -70,18 +71,18 @@ fn wait_until_all_are_back(gateways: &[Gateway]) -> f64 {
     (now() - first).as_secs_f64()
 }
 
-/// What is admitted is at most `B + r*t`, and for each outage
-/// - what nodes did not know of each other when it began: `B` at most;
-/// - `r*D*(M/N - 1)`, which is 0, since all nodes stay up;
-/// - `r*x*(N - 1)/N` for the seconds `x` in which the first node is back, and gets the whole rate, while others still admit
-///   their shares. They hand that in, but no bucket is charged with more than it holds.
+/// Asserts that at most `B + r*t` were admitted, plus for each outage
+/// - the requests that nodes did not know of each other at its beginning: at most `B`;
+/// - `r*D*(M/N - 1)`, which is 0, because all nodes stay up;
+/// - `r*x*(N - 1)/N` for the `x` seconds in which the first node uses Redis again and gets the whole rate, while the others
+///   still admit their shares. They reconcile these tokens, but no bucket is charged with more than it holds.
 ///
 /// `apart` has `x` of each outage.
 fn assert_within(admitted: usize, took: Duration, apart: &[f64]) {
     let (admitted, rate) = (f64::from(u32::try_from(admitted).unwrap()), RATE * took.as_secs_f64());
     let excess: f64 = apart.iter().map(|apart| BURST + RATE * apart * 2.0 / 3.0).sum();
     assert!(admitted <= BURST + rate + excess, "{admitted} of {} + {excess}", BURST + rate);
-    // and that is no excuse for denying everybody
+    // and the gateways must not deny everything either
     assert!(admitted >= 0.7 * rate, "{admitted} of {rate}");
 }
 
@@ -110,7 +111,7 @@ fn tokens_admitted_beyond_a_limit_in_an_outage_are_counted_when_it_is_over() {
     let passed = |gateway: &Gateway| (0..10).filter(|_| gateway.get("/", &[("x-key", "a")]).status == 200).count();
     assert_eq!(passed(&gateways[0]), 6);
     redis.signal("STOP");
-    // it was never asked for this key: a third of the burst
+    // this gateway had no request of this key: a third of the burst
     assert_eq!(passed(&gateways[1]), 2);
     wait_for_breaker(&gateways[1], "open");
     redis.signal("CONT");
@@ -146,14 +147,14 @@ fn a_redis_that_comes_and_goes_every_two_seconds_costs_nobody_an_error() {
     assert_within(origin.count(), took, &apart);
 }
 
-/// What happens to Redis, and what ends it.
+/// A fault of Redis: its beginning and its end.
 struct Fault {
     name: &'static str,
     begin: fn(&mut Option<Redis>, u16),
     end: fn(&mut Option<Redis>, u16),
 }
 
-/// Says something that is not answered for long.
+/// Sends a command that Redis answers only after a long time, and does not wait for the answer.
 fn say_beside(redis: &Option<Redis>, words: &[&str]) {
     redis.as_ref().unwrap().send(words);
 }
@@ -243,7 +244,7 @@ limits:\n{}routes: [{{ name: all, upstream: origin, limits: [leased, eventual, e
     assert!(took >= TIMEOUT && took < TIMEOUT * 2, "{took:?}");
 }
 
-/// Asks until Redis is left alone; how many requests waited for it.
+/// Sends requests until the breaker opens; returns the number of requests that waited for Redis.
 fn wait_for_open(gateway: &Gateway, mut ask: impl FnMut() -> Duration) -> usize {
     let mut waited = 0;
     wait_until("the breaker to open", || {
@@ -268,7 +269,7 @@ fn a_slot_of_a_gateway_that_dies_comes_back_and_that_of_a_long_request_does_not(
     dies.end("KILL");
     assert_eq!([status("long"), status("lost")], [429, 429]);
     wait_until("the slot to come back", || status("lost") == 200);
-    // it has lasted for longer
+    // the long request has run for longer, and still holds its slot
     assert_eq!(status("long"), 429);
     drop(long);
     wait_until("the request to end", || status("long") == 200);
@@ -280,6 +281,6 @@ fn every_thread_is_connected_when_the_gateway_is_ready() {
     let _gateway = gateway(&origin, redis.port, "10ms", "algorithm: gcra, rate: 1/h, burst: 6, on_store_down: deny");
     let connections = redis.tell(&["CLIENT", "LIST"]).matches("laddr=").count();
     let threads = std::thread::available_parallelism().unwrap().get();
-    // and the one that asks for the list
+    // one of the connections is that of the `CLIENT LIST` command
     assert!(connections > threads, "{connections} connections for {threads} threads");
 }

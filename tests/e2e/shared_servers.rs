@@ -1,9 +1,9 @@
-//! Limits that gateways share through several Redis servers: a cluster, and one that another takes the place of.
+//! Limits that gateways share through several Redis servers: a cluster, and a primary whose replica takes over.
 
 use crate::support::redis::Redis;
 use crate::support::{Folder, Gateway, Origin, wait_until};
 
-/// The labels of calls of this sort that were answered.
+/// The labels of successful calls of this kind.
 fn answered(op: &str) -> [(&str, &str); 2] {
     [("op", op), ("result", "ok")]
 }
@@ -12,13 +12,13 @@ fn calls_of(gateway: &Gateway, op: &str) -> f64 {
     gateway.metrics().value("tollgate_store_requests_total", &answered(op)).unwrap_or_default()
 }
 
-/// `store:` of the cluster of `servers`.
+/// The section `store:` for the cluster of `servers`.
 fn cluster(servers: &[Redis]) -> String {
     let urls: Vec<String> = servers.iter().map(|server| format!("\"{}\"", server.url())).collect();
     format!("store: {{ cluster: [{}], timeout: 1s }}", urls.join(", "))
 }
 
-/// How many scripts the servers were sent together.
+/// The number of scripts that all servers have run.
 fn scripts(servers: &[Redis]) -> f64 {
     servers.iter().map(|server| f64::from(u32::try_from(server.calls("evalsha")).unwrap())).sum()
 }
@@ -45,7 +45,7 @@ routes: [{{ name: all, upstream: origin, limits: [rate, day, log] }}]
     );
     let gateway = Gateway::start_with(&config, &[("customers.csv", &directory)], &[]);
     let status = |number: usize| gateway.get("/", &[("x-api-key", &format!("key-{number}"))]).status;
-    // every server has run the script once
+    // load the script on every server first
     (0..CUSTOMERS).for_each(|number| assert_eq!(status(number), 200));
     for server in &servers {
         assert!(!server.keys("tollgate:*").is_empty(), "customers with each server");
@@ -59,7 +59,7 @@ routes: [{{ name: all, upstream: origin, limits: [rate, day, log] }}]
     assert_eq!(charges, 24.0, "a call for each request");
     // a heartbeat may be counted on one side only
     assert!((sent - beats - charges).abs() <= 1.0, "{sent} scripts, {beats} heartbeats, {charges} charges");
-    // the tightest of them decides
+    // the tightest of the limits decides
     (0..CUSTOMERS).for_each(|number| assert_eq!(status(number), 429));
     assert_eq!(origin.count(), 3 * CUSTOMERS);
 }
@@ -86,7 +86,8 @@ routes: [{{ name: all, upstream: origin, limits: [broad, own] }}]
     for key in &keys {
         assert_eq!(status(0, key), 200);
     }
-    // the other gateway does not know that they are spent, and is told after it has taken of what is broad
+    // the other gateway does not know that they are spent: it charges the broad limit first, and refunds it when `own`
+    // denies
     for (key, given_back) in keys.iter().zip(1_u32..) {
         assert_eq!(status(1, key), 429);
         gateways[1].wait_for_metric("tollgate_store_requests_total", &answered("refund"), f64::from(given_back));
@@ -125,7 +126,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     assert_eq!(passed(0, "kept"), BURST);
     let key = primary.keys("tollgate:*guard*").pop().unwrap();
     wait_until("the replica to have it", || replica.tell(&["GET", &key]) == primary.tell(&["GET", &key]));
-    // what is spent from here on the replica does not hear of
+    // the replica does not receive the requests that are spent from here on
     replica.signal("STOP");
     assert_eq!(primary.say(&["CLIENT", "KILL", "TYPE", "replica"]), ":1");
     assert_eq!(passed(0, "lost"), BURST);
@@ -135,7 +136,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     wait_until("the replica to take over", || {
         number += 1;
         passed(number % 2, &format!("key-{number}"));
-        // it closes connections when it does
+        // the replica closes connections during the failover
         replica.try_tell(&["ROLE"]).is_ok_and(|role| role.contains("master"))
     });
     for gateway in &gateways {

@@ -1,4 +1,4 @@
-//! Slots of `concurrency` that gateways share: each is counted once, as long as its request runs, with Redis near, far or away.
+//! Shared slots of `concurrency`: each is counted once, as long as its request runs, with Redis near, far or unavailable.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn wait_for_breaker(gateway: &Gateway, state: &str) {
     gateway.wait_for_metric("tollgate_store_breaker_state", &[("state", state)], 1.0);
 }
 
-/// How many calls of this kind Redis has answered.
+/// The number of calls of this kind that Redis has answered.
 fn calls(gateway: &Gateway, op: &str) -> f64 {
     let labels = [("op", op), ("result", "ok")];
     gateway.metrics().value("tollgate_store_requests_total", &labels).unwrap_or_default()
@@ -87,7 +87,7 @@ fn slots_held_when_redis_goes_away_still_count() {
         assert_eq!(status(&gateway), 429, "{on_store_down}");
         let _redis = Redis::start_on(port, None);
         wait_for_breaker(&gateway, "closed");
-        // it came back empty
+        // Redis restarted empty
         assert_eq!(status(&gateway), 429, "{on_store_down}");
         clients.pop();
         wait_until("a slot to come back", || status(&gateway) == 200);

@@ -1,4 +1,4 @@
-//! Limits that gateways share through a Redis that is far away, slow, or unavailable now and then.
+//! Limits that gateways share through a Redis that is far away, slow, or sometimes unavailable.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     ))
 }
 
-/// How many calls of this kind Redis has answered.
+/// The number of calls of this kind that Redis has answered.
 fn calls(gateway: &Gateway, op: &str) -> f64 {
     let labels = [("op", op), ("result", "ok")];
     gateway.metrics().value("tollgate_store_requests_total", &labels).unwrap_or_default()
@@ -50,7 +50,7 @@ fn what_a_late_answer_did_not_know_of_is_not_charged_again() {
     together(8, |_| ask("warm", "1"));
     way.set(Duration::from_millis(200));
     let charge_others_meanwhile = || {
-        // Redis has found nothing of the key; the gateway hears so after it has charged others
+        // Redis does not know the key; its answer reaches the gateway after the gateway has charged other requests
         wait_until("the call to arrive", || redis.tell(&["KEYS", "*"]).matches(":fixed_window:").count() > 1);
         way.set(Duration::ZERO);
         together(8, |_| ask("a", "2"));
@@ -80,7 +80,7 @@ fn what_is_counted_apart_is_told_at_once_however_many_keys_there_are() {
     wait_until("keys to be told of", || calls(&gateway, "sync") >= 1.0);
     let began = now();
     wait_until("all keys to be told of", || calls(&gateway, "sync") >= 20.0);
-    // one after the other they take 40
+    // one after the other they would take 40
     assert!(now() - began < EACH_WAY * 20, "{:?}", now() - began);
 }
 
@@ -122,7 +122,7 @@ fn a_redis_that_is_as_slow_as_the_timeout_does_not_add_up() {
     });
     let fits = BURST + RATE * (now() - began).as_secs_f64();
     let admitted = f64::from(u32::try_from(origin.count()).unwrap());
-    // each outage adds two thirds of a burst at its beginning and at its end, and probes leave time for four of them
+    // each outage adds two thirds of a burst at its beginning and at its end, and the probes leave time for four outages
     let excess = 4.0 * 2.0 * BURST * 2.0 / 3.0;
     assert!(admitted <= fits + excess, "{admitted} of {fits} + {excess}");
     assert!(admitted >= 0.5 * fits, "{admitted} of {fits}");

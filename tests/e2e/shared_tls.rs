@@ -1,4 +1,4 @@
-//! Limits that gateways share through several Redis servers over TLS, where everybody shows a certificate.
+//! Limits that gateways share through several Redis servers over mutual TLS.
 
 use crate::support::redis::{Redis, RedisTls};
 use crate::support::tls::Authority;
@@ -6,7 +6,7 @@ use crate::support::{Folder, Gateway, Origin, wait_until};
 
 const BURST: usize = 3;
 
-/// The beginning of `store:`, whose servers follow.
+/// The beginning of `store:`; the servers follow.
 const TLS: &str = "store: { timeout: 1s, tls: { ca: ca.pem, cert: client.pem, key: client.key }, ";
 
 fn start(origin: &Origin, authority: &Authority, servers: &str) -> Gateway {
@@ -22,7 +22,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     Gateway::start_with(&config, &files, &[])
 }
 
-/// How many of two requests more than the burst pass.
+/// The number of admitted requests when two more are sent than the burst allows.
 fn passed(gateway: &Gateway, key: &str) -> usize {
     let statuses: Vec<u16> = (0..BURST + 2).map(|_| gateway.get("/", &[("x-key", key)]).status).collect();
     assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
@@ -34,7 +34,7 @@ fn every_server_of_a_cluster_is_spoken_to_over_tls() {
     const KEYS: usize = 12;
     let (origin, folder, authority) = (Origin::start(), Folder::new(), Authority::new());
     let servers = Redis::start_cluster(&folder, Some(&RedisTls::of(&authority, &folder)));
-    // the others are learnt from it
+    // the gateway learns the other servers from this one
     let gateway = start(&origin, &authority, &format!("cluster: [\"{}\"]", servers[0].url()));
     for number in 0..KEYS {
         assert_eq!(passed(&gateway, &format!("key-{number}")), BURST);

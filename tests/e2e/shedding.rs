@@ -1,4 +1,4 @@
-//! More connections than there may be: those that are too many are closed at once, and nobody else notices.
+//! More connections than the limit allows: the gateway closes the excess ones at once, and no other client notices.
 
 use crate::support::gateway::proxied;
 use crate::support::http2::Http2;
@@ -12,7 +12,7 @@ fn shed(gateway: &Gateway, reason: &str) -> f64 {
     gateway.metrics().value("tollgate_connections_shed_total", &[("reason", reason)]).unwrap()
 }
 
-/// Whether a request on a new connection is answered.
+/// Whether a request on a new connection gets a response.
 fn is_served(gateway: &Gateway, last: u8) -> bool {
     let mut client = gateway.client_from(last);
     client.ask("GET", "/", &[("connection", "close")]);
@@ -69,7 +69,7 @@ fn whoever_is_without_a_request_for_longest_makes_room() {
             assert_eq!(client.get("/").status, 200);
         }
         let (first, others) = held.split_at_mut(5);
-        // those that have asked again since then are not the ones
+        // connections with a recent request are not the ones that are closed
         for client in &mut *others {
             assert_eq!(client.get("/").status, 200);
         }
@@ -95,7 +95,7 @@ fn who_says_nothing_or_never_ends_saying_it_makes_room() {
     for client in slow.iter_mut().skip(5) {
         client.send("GET / HTTP/1.1\r\nhost: ");
     }
-    // those that are at it have a moment, in which a newcomer finds no place
+    // connections with a request in progress get a moment, in which a new client finds no place
     let mut served = Vec::new();
     while origin.count() < 20 {
         let before = origin.count();

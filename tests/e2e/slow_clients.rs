@@ -1,5 +1,5 @@
-//! Clients that take their time: with a body, with reading, with doing nothing. Each is let go at its deadline, on the
-//! first request of a connection and on later ones, and who is merely slow is served.
+//! Slow clients: in sending a body, in reading, or idle. The gateway closes each at its deadline, on the first request of a
+//! connection and on later ones; it serves a client that is only somewhat slow.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -22,12 +22,12 @@ use crate::support::tls::{Authority, connect};
 use crate::support::wire::{Wire, chunk};
 use crate::support::{Client, Gateway, Origin, PATIENCE, SetsAtEnd, now, wait_until};
 
-/// A body has to come at a KiB a second, and may fall behind by half a second.
+/// A body has to arrive at a KiB per second, and may fall behind by half a second.
 const HASTE: &str = "request_body: { min_rate: 1KiB/s, grace: 500ms }\n";
 const HASTE_ENDS: Duration = Duration::from_millis(450);
 const A_MOMENT: Duration = Duration::from_millis(20);
 
-/// Sends a piece every moment until the gateway says something or ends the connection.
+/// Sends a piece every moment until the gateway answers or closes the connection.
 fn drip(client: &mut Client, piece: &[u8]) {
     let began = now();
     client.wire.stream.set_read_timeout(Some(A_MOMENT)).unwrap();
@@ -152,7 +152,7 @@ async fn a_stream_whose_body_drips_is_reset_and_others_go_on() {
     tokio::task::block_in_place(|| wait_until("the requests to be counted", || requests(&gateway, "408") == 2.0));
 }
 
-/// A connection that takes in hardly anything ahead of being read.
+/// A connection with a tiny receive buffer.
 fn narrow(to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(256).unwrap();
@@ -160,7 +160,7 @@ fn narrow(to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// What `read` does goes on until no request is there any more.
+/// Runs `read` until the gateway has no request in flight any more.
 fn is_let_go(gateway: &Gateway, read: impl FnOnce(&AtomicBool) + Send) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -192,7 +192,7 @@ fn a_client_that_reads_almost_nothing_is_let_go() {
     assert_eq!(gateway.get("/", &[]).status, 200);
 }
 
-/// A client that asks on and on, and reads none of its denials, until its connection ends.
+/// A client that sends requests and reads none of the denials, until its connection ends.
 fn deaf(idle: &str) -> (Gateway, JoinHandle<()>) {
     let origin = Origin::start();
     let limit = "limits: { guard: { key: all, algorithm: fixed_window, limit: 1, window: 1d } }\n";
@@ -216,7 +216,7 @@ fn a_client_that_reads_none_of_its_denials_is_let_go() {
     assert_eq!(gateway.get("/", &[]).status, 429);
 }
 
-/// Sends the same on so many narrow connections.
+/// Sends the same text on `count` narrow connections.
 fn many(to: SocketAddr, count: usize, text: &str) -> Vec<TcpStream> {
     let sending = |_| {
         let mut stream = narrow(to);
@@ -288,7 +288,7 @@ fn over_tls_too() {
                 drop(stream.read(&mut byte).await);
                 moments.tick().await;
             }
-            // nor does it keep the place by not reading that it is over
+            // a client that does not read the end of its connection does not keep the place either
             let served = || async {
                 let mut other = connect(gateway.address, authority.trusting(&[], None), "a.test").await.ok()?;
                 crate::support::tls::ask(&mut other, "/", "a.test").await.ok()
@@ -331,7 +331,7 @@ fn who_does_not_say_which_http_it_speaks_is_closed() {
     old.send("GET / HTTP/1.0\r\nhost: test\r\n\r\n");
     assert_eq!(old.receive().status, 200);
     for client in &mut silent {
-        // of HTTP/2 something is said before
+        // an HTTP/2 server sends its settings before
         let ended = std::io::Read::read_to_end(&mut client.wire.stream, &mut Vec::new());
         assert!(ended.is_ok_and(|length| length < 1000), "a connection outlives its deadline");
     }
@@ -343,7 +343,7 @@ fn what_comes_before_a_request_has_to_be_over_in_time_too() {
     let signed = authority.sign(&["a.test"]);
     let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key)];
     let tls = "tls: { certificates: [{ cert: a.pem, key: a.key }] }";
-    // a record of 512 bytes; the signature of version 2
+    // a TLS record of 512 bytes, and the signature of version 2 of the PROXY protocol
     let hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
     for (listener, beginning) in [
         (tls, &hello[..]),

@@ -1,5 +1,5 @@
-//! Many slow clients at once: with heads, with bodies, with reading, on the first request of a connection and on later
-//! ones. Those who are not slow do not notice, and the slow ones end at their deadlines.
+//! Many slow clients at once: in sending heads or bodies, or in reading, on the first request of a connection and on later
+//! ones. Normal clients do not notice, and the slow ones are closed at their deadlines.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -18,15 +18,15 @@ use crate::support::client::request;
 use crate::support::gateway::ALL;
 use crate::support::{Client, Gateway, PATIENCE, SetsAtEnd, now, wait_until};
 
-/// How long a large response is, in bytes.
+/// The length of a large response in bytes.
 const LARGE: usize = 10_000_000;
-/// What responses are made of.
+/// The content of responses.
 static PART: [u8; 64 << 10] = [b'x'; 64 << 10];
-/// How many clients that are not slow ask one request after the other: of the gateway, and of the upstream itself.
+/// The numbers of normal clients, which send one request after the other: to the gateway, and directly to the upstream.
 const GOOD: usize = 4;
 const PAST: usize = 2;
 
-/// What a slow client is slow with. Of those who read there are fewer: for each a part of its response is read ahead.
+/// The ways to be slow. Fewer clients are slow in reading, because the gateway reads a part of each response ahead.
 const WAYS: [Way; 8] = [Way::Head, Way::Body, Way::Head, Way::Body, Way::Head, Way::Body, Way::Head, Way::Reading];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +36,11 @@ enum Way {
     Reading,
 }
 
-/// An upstream for thousands of connections: `/large` is answered with much, everything else with little, and bodies are
-/// read to their end first.
+/// An upstream for thousands of connections: `/large` has a large response, every other path a small one; it reads bodies
+/// to their end first.
 struct Upstream {
     address: SocketAddr,
-    /// How long each large response went on that was not taken to its end.
+    /// The duration of each large response that the client did not read to its end.
     broken_off: Arc<Mutex<Vec<Duration>>>,
     _runtime: tokio::runtime::Runtime,
 }
@@ -63,7 +63,7 @@ impl Upstream {
 }
 
 async fn answer(mut stream: TcpStream, broken_off: &Mutex<Vec<Duration>>) -> Option<()> {
-    // otherwise the system takes a part of each large response that nobody reads
+    // otherwise the kernel buffers a part of each large response that no client reads
     socket2::SockRef::from(&stream).set_send_buffer_size(16 << 10).ok()?;
     stream.set_nodelay(true).ok()?;
     let mut read = Vec::new();
@@ -95,23 +95,24 @@ async fn answer(mut stream: TcpStream, broken_off: &Mutex<Vec<Duration>>) -> Opt
     }
 }
 
-/// The slow clients, and what became of them.
+/// The slow clients, and their results.
 struct Attack {
     to: SocketAddr,
-    /// How long they wait between two bytes.
+    /// The time between two bytes of a slow client.
     pause: Duration,
-    /// How long those stay that read, who do not see that they were let go.
+    /// The time after which slow readers leave; they do not notice that the gateway has closed them.
     reading: Duration,
     over: AtomicBool,
-    /// How many are at it, and how many have been.
+    /// The number of slow clients now, and the number so far.
     slow: AtomicUsize,
     begun: AtomicUsize,
-    /// How long each was let that was ended; those that read apart.
+    /// The time until the gateway closed each slow client, with its way to be slow.
     lasted: Mutex<Vec<(Way, Duration)>>,
 }
 
 impl Attack {
-    /// One of them: slow on the first request of its connection, or after another; and then again, as long as it goes on.
+    /// Runs one slow client: slow on the first request of its connection or on a later one, again and again until the
+    /// attack is over.
     async fn run(self: Arc<Self>, number: usize) {
         let (way, later) = (WAYS[number % WAYS.len()], number / WAYS.len() % 2 == 1);
         let mut is_new = true;
@@ -145,7 +146,7 @@ impl Attack {
         Some(())
     }
 
-    /// Whether the other side ended it.
+    /// Whether the gateway closed the connection.
     async fn be_slow(&self, stream: &mut TcpStream, way: Way) -> bool {
         let first = match way {
             Way::Head => "GET / HTTP/1.1\r\nhost: test\r\nx-drip: ".to_owned(),
@@ -165,7 +166,7 @@ impl Attack {
                         return true;
                     }
                 }
-                // the end comes behind all that the system has taken
+                // the end of the connection comes after all bytes that the kernel has buffered
                 Way::Reading if now() - began > self.reading => return false,
                 Way::Reading => {
                     reads.tick().await;
@@ -177,7 +178,7 @@ impl Attack {
     }
 }
 
-/// What clients that are not slow saw.
+/// The observations of normal clients.
 #[derive(Default)]
 struct Seen {
     times: Vec<Duration>,
@@ -185,13 +186,13 @@ struct Seen {
 }
 
 impl Seen {
-    /// Asks until it is time to end.
+    /// Sends requests until `over` is set.
     fn asking(to: SocketAddr, over: &AtomicBool) -> Self {
         let mut seen = Self::default();
         let mut client = Client::connect(to);
         let mut number: usize = 0;
         while !over.load(Ordering::Relaxed) {
-            // every now and then on a new connection
+            // from time to time on a new connection
             if number.is_multiple_of(50) {
                 client = Client::connect(to);
             }
@@ -221,17 +222,17 @@ impl Seen {
     }
 }
 
-/// What all good clients saw.
+/// The observations of all normal clients.
 #[derive(Default)]
 struct Good {
     through: Seen,
-    /// Of those that ask the upstream itself: the gateway has no part in what slow clients take from them on the machine
-    /// that all share.
+    /// The observations of clients that use the upstream directly: they show the effect of slow clients on the shared
+    /// machine, without the gateway.
     past: Seen,
 }
 
 impl Good {
-    /// Asks with all of them while `meanwhile` runs.
+    /// Runs all normal clients while `meanwhile` runs.
     fn ask(&mut self, gateway: SocketAddr, upstream: SocketAddr, meanwhile: impl FnOnce()) {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -249,16 +250,16 @@ impl Good {
     }
 }
 
-/// The thread only has of the cores what nobody else wants. At a low priority it would still be let finish its slice when
-/// somebody else could go on.
+/// Gives this thread CPU time only when no other thread wants it. A thread with low priority would still finish its time
+/// slice while another could run.
 fn give_way() {
     let thread = gettid().as_raw_nonzero().to_string();
     let status = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).status().unwrap();
     assert!(status.success(), "chrt: {status}");
 }
 
-/// Does `work` while no core of the machine sleeps, which takes nothing from anybody: how long the host of a virtual
-/// machine takes to give back a core that slept is not what is measured.
+/// Runs `work` while no core of the machine sleeps, with threads that take no time from others: the time that the host of a
+/// virtual machine needs to wake a core must not be measured.
 fn awake<T>(work: impl FnOnce() -> T) -> T {
     let over = AtomicBool::new(false);
     let cores = std::thread::available_parallelism().unwrap().get();
@@ -279,12 +280,12 @@ fn awake<T>(work: impl FnOnce() -> T) -> T {
 struct Plan {
     slow: usize,
     rounds: usize,
-    /// How long each part of a round lasts: without the slow clients, and then with all of them.
+    /// The duration of each part of a round: without the slow clients, and then with all of them.
     part: Duration,
-    /// How many slow clients come in a tenth of a second.
+    /// The number of slow clients that start in a tenth of a second.
     rate: usize,
     pause: Duration,
-    /// For heads, bodies, reading and idleness alike.
+    /// The deadline for heads, bodies, reading and idle connections.
     deadline: Duration,
     reading: Duration,
 }
@@ -293,7 +294,7 @@ struct Outcome {
     without: Good,
     with: Good,
     lasted: Vec<(Way, Duration)>,
-    /// How many were slow at once.
+    /// The number of clients that were slow at once.
     at_once: usize,
     memory: (u64, u64),
     computed: Duration,
@@ -311,7 +312,7 @@ fn run(plan: &Plan) -> Outcome {
         upstream.address
     );
     let gateway = Gateway::start(&config);
-    // elsewhere, slow clients compute on machines of their own
+    // in reality, slow clients use the CPUs of other machines
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).on_thread_start(give_way).enable_all().build().unwrap();
     let stay = || {
@@ -359,7 +360,7 @@ fn run(plan: &Plan) -> Outcome {
                 wait_until("more of them to be slow", || attack.begun.load(Ordering::Relaxed) > before);
             }
             stay();
-            // on a busy machine it takes as long as it takes
+            // on a busy machine this may take any time
             wait_until("some of each kind to be ended", || {
                 let lasted = attack.lasted.lock().unwrap();
                 let has = |way| lasted.iter().any(|(of, _)| *of == way);
@@ -380,7 +381,8 @@ fn run(plan: &Plan) -> Outcome {
     outcome
 }
 
-/// What holds however many there are: nobody else sees an error, and nobody is slow for much longer than it may be.
+/// Asserts the guarantees for any number of slow clients: no normal client sees an error, and no slow client stays much
+/// longer than allowed.
 fn hold(plan: &Plan, outcome: &Outcome) {
     for seen in [&outcome.without, &outcome.with].into_iter().flat_map(|good| [&good.through, &good.past]) {
         assert!(seen.errors.is_empty(), "{} of {}: {:?}", seen.errors.len(), seen.times.len(), seen.errors.first());
@@ -450,7 +452,7 @@ fn hundreds_of_slow_clients_are_ended_and_others_see_no_error() {
 }
 
 /// `cargo test --release --test e2e -- --ignored --nocapture thousands_of_slow_clients`, on a machine that does little
-/// else. What slow clients take from everybody on the machine, the figures of the upstream itself show.
+/// else. The figures of the upstream show what slow clients cost everything on the machine.
 #[test]
 #[ignore = "takes minutes, and measures"]
 fn thousands_of_slow_clients_do_not_slow_down_others() {
@@ -458,7 +460,7 @@ fn thousands_of_slow_clients_do_not_slow_down_others() {
         slow: 4000,
         rounds: 3,
         part: Duration::from_secs(25),
-        // as many as are ended
+        // as many as end in the same time
         rate: 40,
         pause: Duration::from_secs(2),
         deadline: Duration::from_secs(10),

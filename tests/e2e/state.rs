@@ -1,4 +1,4 @@
-//! What limits have counted is there after a restart, and a state that cannot be used keeps nobody from starting.
+//! The counts of limits survive a restart, and an unusable state file does not keep the gateway from starting.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::{Gateway, Origin, wait_until};
 
-/// Three tokens a day for each user.
+/// Three requests a day for each user.
 const DAILY: &str = "{ algorithm: quota_reset, limit: 3, window: 1d, key: { header: x-user } }";
 const STATE: &str = "state: { file: tollgate.state, every: 100ms }\n";
 
@@ -23,14 +23,14 @@ fn file(gateway: &Gateway) -> PathBuf {
     gateway.folder.path().join("tollgate.state")
 }
 
-/// The snapshots that were written, or could not be.
+/// The number of snapshots with this result: written or failed.
 fn snapshots(gateway: &Gateway, result: &str) -> f64 {
     gateway.metrics().value("tollgate_state_snapshots_total", &[("result", result)]).unwrap()
 }
 
-/// Waits until a snapshot was written that was begun after now.
+/// Waits for a snapshot that begins after now.
 fn wait_for_snapshot(gateway: &Gateway) {
-    // The next one may have been begun already.
+    // The next snapshot may have begun already.
     let before = snapshots(gateway, "success");
     wait_until("two snapshots", || snapshots(gateway, "success") >= before + 2.0);
 }
@@ -102,7 +102,7 @@ fn other_parameters_take_over_what_was_used() {
     gateway.rewrite(&config(&origin, &DAILY.replace("limit: 3", "limit: 4")));
     gateway.start_again();
     assert_eq!([0; 2].map(|_| ask(&gateway, "ann")), [200, 429]);
-    // Another key means somebody else.
+    // With another key the old states mean other clients.
     gateway.end("TERM");
     gateway.rewrite(&config(&origin, &DAILY.replace("x-user", "x-other")));
     gateway.start_again();
@@ -152,7 +152,7 @@ fn requests_that_end_with_their_process_hold_no_slot_of_the_next() {
     assert_eq!(ask(&gateway, "ann"), 200);
 }
 
-/// Starts with what `spoil` makes of a state in which `ann` has spent everything.
+/// Starts with a damaged state file, in which `ann` had spent everything; `spoil` damages it.
 #[track_caller]
 fn refuses(spoil: impl FnOnce(&PathBuf), why: &str) -> Gateway {
     let origin = Origin::start();

@@ -1,4 +1,4 @@
-//! Budgets under many streamed answers at once, counted at the upstream.
+//! Budgets with many streamed responses at once, counted at the upstream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,19 +11,20 @@ const CLIENTS: usize = 200;
 const BUDGET: usize = 10_000;
 const RESERVE: usize = 100;
 
-/// What the upstream does with the requests of one wave.
+/// The upstream's data about one wave of requests.
 #[derive(Default)]
 struct Wave {
-    /// How many have been let pass, and how many denied.
+    /// The number of admitted requests, and of denied ones.
     running: AtomicUsize,
     denied: AtomicUsize,
-    /// What each answer costs.
+    /// The cost of each response.
     cost: AtomicUsize,
-    /// What all answers have cost.
+    /// The cost of all responses so far.
     spent: AtomicUsize,
 }
 
-/// All clients ask at once, and no answer ends before each request has been decided. How many were let pass.
+/// Sends a request of every client at once; no response ends before all requests are decided. Returns the number of
+/// admitted requests.
 fn ask_at_once(gateway: &Gateway, wave: &Wave, cost: usize) -> usize {
     wave.running.store(0, Ordering::SeqCst);
     wave.denied.store(0, Ordering::SeqCst);
@@ -67,13 +68,13 @@ fn parallel_streams_pass_a_budget_by_what_they_cost_beyond_their_reserves_and_no
     ));
     let left = || BUDGET - wave.spent.load(Ordering::SeqCst);
 
-    // as many at once as there are reserves, and what they do not cost is there for others
+    // the gateway admits as many at once as there are reserves, and refunds the unused parts
     assert_eq!(ask_at_once(&gateway, &wave, 20), BUDGET / RESERVE);
     assert_eq!(left(), 8_000);
-    // and again
+    // the same again
     assert_eq!(ask_at_once(&gateway, &wave, 60), 80);
     assert_eq!(left(), 3_200);
-    // those beyond it pass the budget by what is beyond
+    // costs beyond the reserve exceed the budget by the difference
     let beyond = 130;
     assert_eq!(ask_at_once(&gateway, &wave, beyond), 32);
     assert_eq!(wave.spent.load(Ordering::SeqCst), BUDGET + 32 * (beyond - RESERVE));

@@ -1,18 +1,18 @@
-//! The recipe of docs/stripe.md, as it stands there: events of Stripe's shape become plans at a gateway that runs.
+//! The recipe of docs/stripe.md, taken from the page: events like Stripe's change the plans at a running gateway.
 
 use std::fs;
 
 use crate::support::postgres::Postgres;
 use crate::support::{Gateway, Origin, together, wait_until};
 
-/// What stands in the page between lines of this kind and their ends.
+/// The code blocks of this kind in the page.
 fn blocks(kind: &str) -> Vec<String> {
     let page = fs::read_to_string("docs/stripe.md").unwrap();
     let begins = format!("```{kind}\n");
     page.split(&begins).skip(1).map(|block| block.split_once("\n```").unwrap().0.to_owned()).collect()
 }
 
-/// A database with the tables of the page, a customer who has a key, and what lookup keys stand for.
+/// A database with the tables of the page, a customer with a key, and the plans of lookup keys.
 fn database() -> Postgres {
     let database = Postgres::start("pass");
     database.say(&blocks("sql")[0]);
@@ -30,12 +30,12 @@ fn event(name: &str) -> String {
     fs::read_to_string(format!("tests/fixtures/stripe/{name}.json")).unwrap()
 }
 
-/// What the receiver has the database run.
+/// Runs the statement of the page's receiver with this event.
 fn deliver(database: &Postgres, event: &str) {
     database.say(&blocks("sql")[1].replace("$1", &format!("'{event}'")));
 }
 
-/// The status and the quota that a customer has, which tells the plans apart.
+/// The status and the quota of a customer; the quota shows the plan.
 fn met(gateway: &Gateway, customer: &str) -> (u16, Option<u64>) {
     let response = gateway.get("/", &[("x-api-key", &format!("key-{customer}"))]);
     (response.status, response.number("x-ratelimit-limit"))
@@ -62,7 +62,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
     assert_eq!(met(&gateway, "acme"), FREE);
     let follows = |name: &str, expected: (u16, Option<u64>)| {
         deliver(&database, &event(name));
-        // and once more
+        // the same event again
         deliver(&database, &event(name));
         let account = database.say("SELECT plan, suspended FROM accounts WHERE name = 'acme'");
         let accounts = [(FREE, "free|f"), (PRO, "pro|f"), (ENTERPRISE, "enterprise|f"), (SUSPENDED, "pro|t")];
@@ -70,25 +70,25 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
         assert_eq!(found.map(|(quota, _)| *quota), Some(expected), "{name}: {account}");
         wait_until(&format!("what follows from {name}"), || met(&gateway, "acme") == expected);
     };
-    // the beginning comes after what it was before, in the same second
+    // the event of the creation arrives after that of a later change in the same second
     follows("updated-active", PRO);
     follows("created-incomplete", PRO);
-    // an upgrade that was taken back, and comes late
+    // a cancelled upgrade, whose event arrives late
     follows("updated-pro", PRO);
     follows("updated-enterprise", PRO);
-    // a payment that fails is tried again before anything follows
+    // Stripe retries a failed payment before anything changes
     follows("payment-failed", PRO);
     follows("payment-given-up", SUSPENDED);
     follows("invoice-paid", PRO);
     follows("updated-unpaid", FREE);
     follows("updated-past-due", PRO);
     follows("deleted", FREE);
-    // the last word about entitlements goes before subscriptions
+    // the last event about entitlements takes precedence over subscriptions
     follows("entitlements", ENTERPRISE);
     follows("entitlements-none", FREE);
     follows("updated-active", FREE);
     assert_eq!(database.say("SELECT count(*) FROM stripe_events"), "12");
-    // events of an account that is not known yet
+    // events of an account that the database does not know yet
     for name in ["updated-active", "updated-enterprise"] {
         deliver(&database, &event(name).replace("Acme", "Globex").replace("evt_", "evt_globex_"));
     }

@@ -1,4 +1,4 @@
-//! What the tests are made with: the gateway as a process, an upstream, a client that sees bytes.
+//! The tools of the tests: the gateway as a process, an upstream, and a client that sees bytes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -31,16 +31,16 @@ pub use origin::{Exchange, Origin, Refusing, Silent};
 pub use ports::free_port;
 pub use process::Process;
 
-/// How long a test waits for what has to happen, on a machine that does much else.
+/// The longest time that a test waits for a condition, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The time.
+/// The current time.
 #[expect(clippy::disallowed_methods, reason = "tests of a real process live in real time; the one reader of it")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Looks again and again until `probe` finds something; fails when that takes longer than a test can wait.
+/// Calls `probe` until it returns a value; fails after [`PATIENCE`].
 pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let end = now() + PATIENCE;
     loop {
@@ -52,12 +52,12 @@ pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Looks again and again until `probe` holds.
+/// Calls `probe` until it returns true.
 pub fn wait_until(what: &str, mut probe: impl FnMut() -> bool) {
     wait_for(what, || probe().then_some(()));
 }
 
-/// Runs `work` in `count` threads that begin together, and returns what each made.
+/// Runs `work` in `count` threads that start together, and returns their results.
 pub fn together<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let start = std::sync::Barrier::new(count);
     std::thread::scope(|scope| {
@@ -73,7 +73,8 @@ pub fn together<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
     })
 }
 
-/// Sets a flag when dropped, be it by a panic: otherwise those who wait for the flag keep a failed test from its end.
+/// Sets a flag when dropped, also by a panic: otherwise threads that wait for the flag would keep a failed test from
+/// ending.
 pub struct SetsAtEnd<'a>(pub &'a AtomicBool);
 
 impl Drop for SetsAtEnd<'_> {
@@ -82,7 +83,7 @@ impl Drop for SetsAtEnd<'_> {
     }
 }
 
-/// A pattern in which a missing, doubled or misplaced part shows.
+/// Bytes in which a missing, doubled or misplaced part shows.
 pub fn pattern(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_u32;
     let mut bytes = Vec::with_capacity(length + 4);

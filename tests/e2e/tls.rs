@@ -1,4 +1,5 @@
-//! TLS on a listener: whose certificate is shown, what clients have to show, and other files while requests run.
+//! TLS on a listener: the certificate that the gateway shows, the certificates of clients, and new files while requests
+//! run.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -11,11 +12,11 @@ use crate::support::process::Process;
 use crate::support::tls::{Authority, Signed, ask, connect, shown};
 use crate::support::{Folder, Gateway, Origin, SetsAtEnd, wait_until};
 
-/// More than any test needs.
+/// A limit that no test reaches.
 const PLENTY: &str = "{ algorithm: gcra, rate: 100000/s, burst: 100000, key: all }";
 const TWO: &str = "tls: { certificates: [{ cert: a.pem, key: a.key }, { cert: b.pem, key: b.key }] }";
 
-/// Files for `a` and `b`.
+/// The certificate files of `a` and `b`.
 fn files<'s>(a: &'s Signed, b: &'s Signed) -> [(&'static str, &'s str); 4] {
     [("a.pem", &a.certificate), ("a.key", &a.key), ("b.pem", &b.certificate), ("b.key", &b.key)]
 }
@@ -33,9 +34,9 @@ async fn the_certificate_follows_the_name_that_is_asked_for() {
         ("a.test", "a.test", "a"),
         ("X.A.test", "x.a.test", "a"),
         ("b.test", "b.test", "b"),
-        // no name is asked for, and the first is shown
+        // the client sends no server name (SNI), so the gateway shows the first certificate
         ("127.0.0.1", "127.0.0.1", "a"),
-        // the same certificate is for both
+        // the certificate is valid for both names
         ("b.test", "c.test:443", "b"),
     ] {
         let mut stream = connect(gateway.address, authority.trusting(&[], None), name).await.unwrap();
@@ -48,7 +49,7 @@ async fn the_certificate_follows_the_name_that_is_asked_for() {
     assert!(seen.iter().all(|request| request.head.field("x-forwarded-proto") == Some("https")));
     assert_eq!(seen.last().unwrap().head.field("host"), Some("c.test"));
 
-    // For a name that nobody has the first is shown, which such a client does not believe.
+    // For an unknown name the gateway shows the first certificate, which the client rejects.
     let error = connect(gateway.address, authority.trusting(&[], None), "nobody.test").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
 }
@@ -158,7 +159,7 @@ async fn clients_show_certificates_where_they_have_to() {
         );
         let gateway = start(&listener, &origin, &files);
         for (shows, lets_in) in [(Some(&known), true), (Some(&stranger), false), (None, without)] {
-            // A client of TLS 1.3 hears of a refusal when it reads.
+            // A TLS 1.3 client learns of the refusal when it reads.
             let answered = async {
                 let mut stream = connect(gateway.address, authority.trusting(&[], shows), "a.test").await?;
                 ask(&mut stream, "/", "a.test").await
@@ -236,7 +237,7 @@ async fn who_does_not_finish_the_handshake_is_cut_off_and_hurts_nobody() {
     }
 }
 
-/// What `check` says of a configuration beside these files, and whether it is fine.
+/// The output of `check` for a configuration beside these files, and whether it succeeded.
 fn checked(folder: &Folder, config: &str) -> (bool, String) {
     folder.write("t.yaml", config);
     let mut process = Process::tollgate(&["check", "t.yaml"], folder.path(), &[]);

@@ -1,4 +1,4 @@
-//! Signed tokens: which are good, and what they say of the caller.
+//! Signed tokens: the tokens that the gateway accepts, and the claims that it uses.
 
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::tokens::{Issuer, key_set, seconds_from_now, unsigned};
 use crate::support::{Gateway, Origin, Response, wait_until};
 
-/// Callers under a limit whose plans differ in size: `free` 10, `pro` 20.
+/// A gateway with a limit of 10 for plan `free` and 20 for plan `pro`.
 fn gateway(origin: &Origin, identify: &str, more: &str, issuers: &[Issuer]) -> Gateway {
     let config = format!(
         "{}customers: {{ identify: {identify}, directory: {{ file: customers.csv }}{more} }}
@@ -33,7 +33,7 @@ fn bearer(gateway: &Gateway, token: &str) -> Response {
     gateway.get("/", &[("authorization", &format!("Bearer {token}"))])
 }
 
-/// The status, and what is left.
+/// The status and the remaining quota of a response.
 fn told(response: &Response) -> (u16, Option<u64>) {
     (response.status, response.number("x-ratelimit-remaining"))
 }

@@ -1,4 +1,4 @@
-//! A collector that takes apart what it is sent finds one span a request, in the trace that the upstream is told.
+//! A collector that decodes the received spans finds one span per request, in the trace that the upstream sees.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -18,8 +18,8 @@ const TOKEN: &str = "canary-of-the-collector-51c0";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// What the collector takes of `opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest`. The messages are written out
-/// again: a collector that shared them with tollgate would not notice a wrong tag.
+/// The part of `opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest` that the tests read. The messages are
+/// declared again here: with tollgate's own declarations, the tests would not notice a wrong tag.
 #[derive(Clone, PartialEq, Message)]
 struct Export {
     #[prost(message, repeated, tag = "1")]
@@ -84,7 +84,7 @@ struct KeyValue {
     value: Option<AnyValue>,
 }
 
-/// One of these is there. What is the default of its kind is not told apart from what is absent.
+/// A value; one field is set. A field with its default value looks like an absent one.
 #[derive(Clone, PartialEq, Message)]
 struct AnyValue {
     #[prost(string, tag = "1")]
@@ -129,7 +129,7 @@ fn answering(status: &'static str, fields: &'static str) -> Origin {
     })
 }
 
-/// What was posted whole, taken apart.
+/// The decoded exports that arrived whole.
 fn posted(seen: &[Seen]) -> Vec<Export> {
     let whole = seen.iter().filter(|seen| seen.head.field("content-length") == Some(&*seen.body.len().to_string()));
     let read = |seen: &Seen| {
@@ -141,7 +141,7 @@ fn posted(seen: &[Seen]) -> Vec<Export> {
     whole.map(read).collect()
 }
 
-/// All spans that were posted.
+/// All received spans.
 fn spans(collector: &Origin) -> Vec<Span> {
     let resources = posted(&collector.seen()).into_iter().flat_map(|export| export.resource_spans);
     resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
@@ -153,7 +153,7 @@ fn wait_for_span(collector: &Origin, path: &str) -> Span {
     })
 }
 
-/// A gateway with everything behind `origin` under a limit of two requests, and more to say.
+/// A gateway with `origin` for all requests under a limit of two, and more settings.
 fn config(origin: &Origin, collector: SocketAddr, traces: &str, more: &str) -> String {
     format!(
         "upstreams: {{ origin: {{ nodes: [{}] }}, collector: {{ nodes: [\"{collector}\"] }} }}
@@ -261,7 +261,8 @@ traces: {{ upstream: collector, token_file: token, sample: 1, service: edge }}\n
     assert_eq!(statuses, [None, None, None, None, Some(2), None]);
     assert_eq!(refused.attribute("error.type"), "502");
 
-    // who has no trace begins one; who is in one goes on in it, and the upstream's parent is this span
+    // a request without a trace starts one; a request with a trace continues it, and the upstream's parent is the gateway's
+    // span
     for span in [first, denied, common] {
         let [trace, id, above] = span.ids();
         assert_eq!((&*trace, &*above, id.len(), span.flags), (TRACE, PARENT, 16, 0x301));
@@ -322,7 +323,7 @@ traces: {{ upstream: collector, token_file: token, sample: 1 }}\n",
     let state = vec!["vendor=1".to_owned()];
     let expected = [
         [vec![format!("00-{trace}-{id}-01")], state],
-        // nobody knows to which trace that belongs
+        // the gateway drops `tracestate`, because it cannot tell which trace it belongs to
         [vec![format!("00-{other}-{second_id}-01")], Vec::new()],
     ];
     assert_eq!(*told.lock().unwrap(), expected);

@@ -1,4 +1,4 @@
-//! Changes of limits that are tried on a log over the admin port: another process decides, the gateway stays as it is.
+//! Trials of changed limits on a log, over the admin port: another process decides, and the gateway does not change.
 
 use std::io::Write;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::admin_api::{self, BEARER, HOST, post};
 use crate::openapi::misfits;
 use crate::support::{Client, Gateway, Origin, Response, wait_until};
 
-/// A gateway with a log of five requests of ann, two of bob and one of eve; two a day are admitted, of eve one.
+/// A gateway with a log of five requests of ann, two of bob and one of eve; the limit admits two a day, and one for eve.
 pub fn started(origin: &Origin) -> Gateway {
     let config = format!(
         "{}customers:
@@ -125,7 +125,7 @@ fn what_cannot_be_tried_is_told_why() {
     }
     refused(&tried(&gateway, "access.log.1", &json!({})), 400, "no setting");
     refused(&post(&gateway, "/v1/replay", &[HOST, BEARER], &json!({ "log": "access.log.1" })), 400, "set");
-    // the token is in no answer, and in no line of the log
+    // the token is in no answer and no log line
     assert!(!gateway.process.stderr().contains("canary-token"));
 
     let text = std::fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
@@ -143,7 +143,7 @@ fn one_trial_runs_at_a_time_behind_everything_else() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     thread::scope(|scope| {
         let first = scope.spawn(|| tried(&gateway, "pipe.log", &set));
-        // opens when the replay reads
+        // opening blocks until the replay reads
         let mut pipe = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
         let tasks = || std::fs::read_dir(format!("/proc/{}/task", gateway.process.id())).unwrap();
         let children = || tasks().filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());

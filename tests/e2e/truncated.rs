@@ -1,4 +1,4 @@
-//! A response that breaks off at the upstream is seen to break off at the client, every time.
+//! A response that the upstream aborts is aborted for the client, too, every time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::support::http2::Http2;
 use crate::support::tls::Authority;
 use crate::support::{Gateway, Origin};
 
-/// How often each is tried.
+/// The number of tries of each case.
 const TRIES: usize = 100;
 
 #[test]
@@ -43,8 +43,8 @@ async fn a_body_that_breaks_off_is_cut_off_on_http_2_too() {
     }
 }
 
-/// Serves over TLS what the path asks for, and then ends the connection: `/whole` as one should, `/cut` without a word.
-/// Nothing but that says where the bodies end.
+/// Serves a response by its path over TLS, and then closes the connection: `/whole` with a `close_notify`, `/cut` without
+/// one. Only the end of the connection ends their bodies.
 async fn ending() -> (SocketAddr, Authority) {
     let authority = Authority::new();
     let signed = authority.sign(&["localhost"]);
@@ -97,11 +97,11 @@ async fn where_only_the_end_of_a_connection_of_tls_ends_a_body_it_has_to_be_said
         gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "origin")], 1.0);
         for _ in 0..TRIES {
             let cut = gateway.get("/cut", &[]);
-            // where nothing was passed on yet there is room for an answer
+            // the gateway can answer 502 while it has not forwarded anything
             assert!(matches!((cut.status, cut.whole), (200, false) | (502, true)), "{cut:?}");
             let whole = gateway.get("/whole", &[]);
             assert_eq!((whole.status, whole.whole, whole.body.len()), (200, true, 1000));
-            // a length says where a body ends, whatever comes then
+            // a body with a length ends by its length, however the connection ends
             let length = gateway.get("/length", &[]);
             assert_eq!((length.status, length.whole, length.body.len()), (200, true, 1000));
         }

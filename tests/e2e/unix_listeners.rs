@@ -1,4 +1,4 @@
-//! Clients that come over a path in the file system: who they are taken for, and what becomes of the path.
+//! Listeners on Unix sockets: the addresses of their clients, and the socket file.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -10,10 +10,10 @@ use crate::support::gateway::{ALL_GUARDED, limited, proxied};
 use crate::support::process::Process;
 use crate::support::{Folder, Gateway, Origin, PATIENCE, wait_until};
 
-/// Two requests a day.
+/// A limit of two requests a day.
 const TWO: &str = "{ algorithm: gcra, rate: 2/d, burst: 2, key: client_address }";
 
-/// A listener beside the one that every gateway of the tests has, at `path`.
+/// The settings of an additional listener at `path`, beside the test gateway's own.
 fn beside(path: &Path, more: &str) -> String {
     format!("http2: false }}, {{ address: \"unix:{}\"{more}", path.display())
 }
@@ -24,7 +24,7 @@ fn start(config: &str, more: &str) -> (Gateway, Folder, PathBuf) {
     (Gateway::start_listening(&beside(&path, more), config, &[]), folder, path)
 }
 
-/// The status of one request over `path`; `None` if the connection ends without one.
+/// The status of one request on the socket `path`; `None` if the connection ends without a response.
 fn ask(path: &Path, first: &str, fields: &[(&str, &str)]) -> Option<u16> {
     let mut stream = UnixStream::connect(path).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -45,7 +45,7 @@ fn who_comes_over_a_path_has_no_address_and_cannot_make_one_up() {
     let config = format!("connections: {{ max_per_client: 1 }}\n{}", limited(&origin, TWO));
     let (gateway, _folder, path) = start(&config, "");
     assert_eq!(mode(&path), 0o660);
-    // all of them are one
+    // all clients of the socket have one address
     let _held = [(); 3].map(|()| UnixStream::connect(&path).unwrap());
     let statuses = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|from| ask(&path, "", &[("x-forwarded-for", from)]));
     assert_eq!(statuses, [Some(200), Some(200), Some(429)]);
@@ -98,7 +98,7 @@ fn the_path_comes_with_the_process_and_goes_with_it() {
     assert!(!path.exists());
 }
 
-/// What is said by a gateway that cannot start.
+/// The error of a gateway that cannot start.
 fn failure(origin: &Origin, path: &Path) -> String {
     let folder = Folder::new();
     let config = format!(

@@ -1,4 +1,4 @@
-//! Request bodies of unknown length under limits that count their bytes: charged as they pass, stopped at the limit.
+//! Request bodies of unknown length under limits that count bytes: charged as they pass, and stopped at the limit.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::support::{Gateway, Origin, PATIENCE, Response, now, together, wait_un
 const KIB: usize = 1 << 10;
 const PART: usize = 5 * KIB;
 
-/// A limit of 100 KiB by this algorithm; `None` where it counts what runs, which has no bytes.
+/// A limit of 100 KiB with this algorithm; `None` for algorithms that limit concurrency, which count no bytes.
 fn limit_of(algorithm: AlgorithmName) -> Option<String> {
     let parameters = match algorithm {
         AlgorithmName::TokenBucket | AlgorithmName::Gcra => "rate: 1/h, burst: 100",
@@ -43,7 +43,7 @@ fn start(origin: &Origin, limit: &str) -> Gateway {
     Gateway::start_listening("http2: true", &limited(origin, limit), &[])
 }
 
-/// Sends `kib` KiB in chunks, whatever is said meanwhile; what that was.
+/// Sends `kib` KiB in chunks, even if a response arrives meanwhile; returns the response.
 fn upload(gateway: &Gateway, target: &str, kib: usize) -> Response {
     let mut client = gateway.client();
     client.send(format!("POST {target} HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n"));
@@ -52,23 +52,23 @@ fn upload(gateway: &Gateway, target: &str, kib: usize) -> Response {
     client.receive()
 }
 
-/// The same as a stream without `content-length`.
+/// The same as an HTTP/2 stream without `content-length`.
 async fn upload_stream(client: &mut Http2, target: &str, kib: usize) -> Answer {
     let url = format!("http://test{target}");
     let (response, mut sending) = client.begin(Method::PUT, &url, &[], false).await.unwrap();
-    // an answer that comes before all of it ends the stream
+    // an early response closes the stream
     let sent = (0..kib * KIB / PART).try_for_each(|_| sending.send_data(Bytes::from_static(&[b'x'; PART]), false));
     drop(sent.and_then(|()| sending.send_data(Bytes::new(), true)));
     read(response).await.unwrap()
 }
 
-/// Sends a body until its stream is reset; why it was.
+/// Sends a body until the gateway resets the stream; returns the reason.
 async fn send_until_reset(sending: &mut SendStream<Bytes>) -> Reason {
     let sent = async {
         loop {
             sending.reserve_capacity(PART);
             match std::future::poll_fn(|task| sending.poll_capacity(task)).await {
-                // fails where the stream has just been reset, which shows next
+                // fails if the stream was just reset, which the next poll shows
                 Some(Ok(length)) => drop(sending.send_data(Bytes::from(vec![b'x'; length]), false)),
                 _ => break std::future::poll_fn(|task| sending.poll_reset(task)).await.unwrap(),
             }
@@ -77,7 +77,7 @@ async fn send_until_reset(sending: &mut SendStream<Bytes>) -> Reason {
     tokio::time::timeout(PATIENCE, sent).await.expect("the stream is reset")
 }
 
-/// How many bytes of bodies reached the origin.
+/// The number of body bytes that reached the origin.
 fn received(origin: &Origin) -> usize {
     origin.seen().iter().map(|seen| seen.body.len()).sum()
 }

@@ -1,4 +1,4 @@
-//! TLS to upstreams, and upstreams at a path.
+//! TLS to upstreams, and upstreams on Unix sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::support::Gateway;
 use crate::support::gateway::ALL;
 use crate::support::tls::{Authority, Signed};
 
-/// A server that speaks TLS, and whatever HTTP it is asked for.
+/// A server for TLS, HTTP/1.1 and HTTP/2.
 struct Upstream {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -81,7 +81,7 @@ async fn http_2(stream: TlsStream<tokio::net::TcpStream>) {
     }
 }
 
-/// Starts, and waits until the name of the node is resolved.
+/// Starts a gateway, and waits until the name of the node is resolved.
 fn start(config: &str, files: &[(&str, &str)]) -> Gateway {
     tokio::task::block_in_place(|| {
         let gateway = Gateway::start_with(config, files, &[]);
@@ -136,7 +136,7 @@ async fn who_is_not_who_it_should_be_gets_no_request() {
         let gateway = start(&upstream.config("localhost", tls), &files);
         assert_eq!(gateway.get("/", &[]).status, status, "{tls}");
         if status == 200 {
-            // Another authority comes into force for connections that were kept, too.
+            // Another authority also applies to kept connections.
             gateway.folder.write("ca.pem", &other);
             assert_eq!(tokio::task::block_in_place(|| gateway.reload()).status, 200);
             assert_eq!(gateway.get("/", &[]).status, 502);

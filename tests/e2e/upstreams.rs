@@ -1,4 +1,4 @@
-//! Upstreams that are dead, slow or break off, and what is tried again.
+//! Upstreams that refuse connections, are slow or abort, and retries.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use crate::support::origin::{by_path, upstream};
 use crate::support::wire::{Framing, chunk};
 use crate::support::{Gateway, Origin, Refusing, Silent, now, together, wait_until};
 
-/// What the answers of a gateway to failing upstreams have in common.
+/// Checks the common parts of responses for failing upstreams.
 #[track_caller]
 fn assert_problem(response: &crate::support::Response, status: u16) {
     assert_eq!(response.status, status, "{response:?}");
@@ -166,7 +166,7 @@ fn a_request_body_that_stops_coming_is_ended_by_the_total_timeout() {
 #[test]
 fn a_request_body_that_stops_coming_is_not_waited_for() {
     let origin = Origin::start();
-    // The upstream is silent as long as the client is: whichever is noticed first, the client is told the same.
+    // The upstream is silent as long as the client is: the client gets the same response, whichever timeout fires first.
     for timeouts in ["idle: 200ms", "idle: 200ms, first_byte: 200ms", "idle: 200ms, first_byte: 100ms"] {
         let gateway = Gateway::start(&proxied(&origin, &format!("timeouts: {{ {timeouts} }}")));
         together(8, |number| {
@@ -217,7 +217,7 @@ fn a_pause_in_a_body_that_is_shorter_than_the_timeout_is_no_failure() {
     client.send(request("POST", "/echo", &[("content-length", "4")]));
     for (sent, part) in ["a", "b", "c", "d"].into_iter().enumerate() {
         client.send(part);
-        // the next one comes only after this one was passed on
+        // the client sends the next part only after the gateway has forwarded this one
         wait_until("the part at the upstream", || origin.seen().first().is_some_and(|seen| seen.body.len() > sent));
     }
     assert_eq!(client.receive().text(), "abcd");
@@ -246,7 +246,7 @@ fn without_retries_a_refused_connection_shows() {
     assert_eq!(gateway.get("/", &[]).status, 200, "the node that refused is left alone for a moment");
 }
 
-/// An upstream that closes its connection instead of answering the second request on it.
+/// An upstream that closes its connection in place of an answer to the second request on it.
 fn forgetful() -> Origin {
     let answered = AtomicUsize::new(usize::MAX);
     Origin::with(move |exchange| {

@@ -1,4 +1,4 @@
-//! Customers see where they stand, and pay nothing for it.
+//! Customers can read their usage, and these requests cost nothing.
 
 use crate::support::{Gateway, Origin};
 

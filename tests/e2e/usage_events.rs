@@ -1,4 +1,4 @@
-//! Billing is told what customers have used, to the token, by a receiver that may be away.
+//! Usage events: billing receives the exact usage of each customer, even if the receiver is unavailable for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -15,13 +15,13 @@ use crate::support::{Client, Gateway, Origin, SetsAtEnd, free_port, wait_until};
 
 const TOKEN: &str = "canary-of-billing-7f31";
 
-/// By customer and limit: tokens and requests.
+/// Tokens and requests by customer and limit.
 type Sums = BTreeMap<(String, String), (u64, u64)>;
 
-/// What reached the upstream, by customer: tokens and requests.
+/// The usage at the upstream by customer: tokens and requests.
 type Used = Arc<Mutex<BTreeMap<String, (u64, u64)>>>;
 
-/// An upstream whose streamed answers say at their end what they cost, and its own count of that.
+/// An upstream whose streamed responses report their cost at the end, and its own count of the costs.
 fn metered() -> (Origin, Used) {
     let used = Used::default();
     let counting = Arc::clone(&used);
@@ -32,7 +32,7 @@ fn metered() -> (Origin, Used) {
         let cost = {
             let mut used = counting.lock().unwrap();
             let (tokens, requests) = used.entry(customer).or_default();
-            // less than the reserve and more than it
+            // costs both below and above the reserve
             let cost = 1 + *requests * 37 % 230;
             (*tokens, *requests) = (*tokens + cost, *requests + 1);
             cost
@@ -61,7 +61,7 @@ state: {{ file: tollgate.state }}\n",
     )
 }
 
-/// `count` customers, of whom the last is the only one with the plan `tiny`.
+/// A gateway with `count` customers; only the last has the plan `tiny`.
 fn start(origin: &Origin, receiver: SocketAddr, count: usize, usage: &str) -> Gateway {
     let row =
         |number| format!("key-{number},customer-{number},{}\n", if number + 1 == count { "tiny" } else { "free" });
@@ -74,13 +74,13 @@ fn nowhere() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
-/// A receiver at this address, as soon as nobody else is there.
+/// Starts a receiver at this address, once the address is free.
 fn receiver_at(address: SocketAddr) -> Origin {
     wait_until("the address of the receiver", || TcpListener::bind(address).is_ok());
     Origin::at(address)
 }
 
-/// The requests of customers that ask without a pause, each on a connection of its own, while `work` is done.
+/// Lets customers send requests without a pause, each on its own connection, while `work` runs.
 fn under_load(address: SocketAddr, customers: usize, work: impl FnOnce()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn under_load(address: SocketAddr, customers: usize, work: impl FnOnce()) {
     });
 }
 
-/// The status of the answer; 0 where the connection ends with it.
+/// The status of the response; 0 if the connection ends with it.
 fn ask(client: &mut Client, customer: usize) -> Option<u16> {
     let (key, name) = (format!("key-{customer}"), format!("customer-{customer}"));
     client.wire.send(request("GET", "/", &[("x-api-key", &key), ("x-customer", &name)])).ok()?;
@@ -109,14 +109,14 @@ fn ask(client: &mut Client, customer: usize) -> Option<u16> {
     Some(if answer.field("connection") == Some("close") { 0 } else { answer.status })
 }
 
-/// All events that were posted, each once. The same identifier never comes with something else.
+/// All received events by their identifiers; a repeated event must have the same content.
 fn events(seen: &[Seen]) -> BTreeMap<String, Value> {
     let mut events = BTreeMap::<String, Value>::new();
     for seen in seen {
         assert_eq!(seen.target(), "/api/v1/events");
         assert_eq!(seen.head.all("content-type"), ["application/cloudevents-batch+json"]);
         assert_eq!(seen.head.all("authorization"), [format!("Bearer {TOKEN}")]);
-        // one that was not read whole was not taken
+        // the receiver did not acknowledge a batch that it did not read whole
         let Ok(batch) = serde_json::from_slice::<Vec<Value>>(&seen.body) else { continue };
         for event in batch {
             let id = event["id"].as_str().unwrap().to_owned();
@@ -139,7 +139,7 @@ fn sums(seen: &[Seen]) -> Sums {
     sums
 }
 
-/// What should be told of what reached the upstream.
+/// The events that billing should get for the usage at the upstream.
 fn expected(used: &Used) -> Sums {
     let mut sums = Sums::new();
     for (customer, (tokens, requests)) in used.lock().unwrap().iter().filter(|(customer, _)| *customer != "customer-x")
@@ -159,7 +159,7 @@ fn queued(gateway: &Gateway) -> f64 {
 fn events_sum_up_to_what_was_admitted_through_restarts_handovers_and_a_receiver_that_dies() {
     const CUSTOMERS: usize = 6;
     let (origin, used) = metered();
-    // it takes every other batch, and of the others it says that it has not
+    // the receiver accepts every other batch, and answers 503 to the rest, although it has read them
     let flaky = Origin::with(|exchange| {
         exchange.body()?;
         let status = if exchange.seen() % 2 == 1 { "503 Service Unavailable" } else { "204 No Content" };
@@ -176,7 +176,7 @@ fn events_sum_up_to_what_was_admitted_through_restarts_handovers_and_a_receiver_
     };
     assert!(ids(&seen) > events(&seen).len(), "some came twice");
 
-    // it dies, and what is used meanwhile outlives the gateway
+    // the receiver stops, and the usage of this time survives a restart of the gateway
     seen = flaky.seen();
     drop(flaky);
     under_load(served, CUSTOMERS, || wait_until("events to wait", || queued(&gateway) > 20.0));
@@ -184,7 +184,7 @@ fn events_sum_up_to_what_was_admitted_through_restarts_handovers_and_a_receiver_
     gateway.restart("TERM");
     wait_until("events to be found", || queued(&gateway) > 20.0);
 
-    // processes hand over while it is away and when it is back
+    // a process hands over while the receiver is down, and another after it has returned
     let mut lineage = Lineage::of(gateway);
     let mut upgrade = || {
         lineage.upgrade();
@@ -194,7 +194,7 @@ fn events_sum_up_to_what_was_admitted_through_restarts_handovers_and_a_receiver_
     under_load(served, CUSTOMERS, &mut upgrade);
     let receiver = receiver_at(address);
     under_load(served, CUSTOMERS, upgrade);
-    // who is nobody's customer uses nothing that is billed
+    // anonymous callers cause no usage events
     let anonymous = [("x-customer", "customer-x")];
     assert_eq!(Client::connect(served).exchange("GET", "/", &anonymous).status, 200);
     let expected = expected(&used);
@@ -240,7 +240,7 @@ fn a_killed_process_loses_nothing_that_it_had_saved() {
     gateway.restart("KILL");
     wait_until("the queue to be open", || gateway.metrics().value("tollgate_usage_queue_bytes", &[]) == Some(0.0));
     assert_eq!(ask(&mut gateway.client(), 0), Some(200));
-    // a graceful end tells what an interval has summed that is not over
+    // a shutdown sends the sums of the unfinished interval
     gateway.end("TERM");
     gateway.start_again();
     wait_until("the rest to be told", || sums(&receiver.seen()) == expected(&used));
@@ -263,7 +263,7 @@ fn an_event_that_the_receiver_does_not_want_does_not_hold_up_the_others() {
     let told = sums(&receiver.seen());
     assert_eq!(told.keys().map(|(_, limit)| limit.as_str()).collect::<BTreeSet<_>>(), BTreeSet::from(["tokens"]));
     assert_eq!(told.len(), used.lock().unwrap().len());
-    // whoever reads the log can book it by hand
+    // the log has the data to book the event by hand
     let log = gateway.process.stderr();
     assert!(log.contains("given up: refused") && log.contains("customer-1") && !log.contains(TOKEN), "{log}");
 }

@@ -1,4 +1,4 @@
-//! Requests that wait for their turn.
+//! Requests that wait for their turns.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::support::client::request;
 use crate::support::gateway::limited;
 use crate::support::{Client, Gateway, Origin, now, pattern, together, wait_until};
 
-/// One token every `every`; what comes too early waits, at most `max_wait`.
+/// A limit of one token every `every`; early requests wait, at most `max_wait`.
 fn paced(origin: &Origin, every: &str, max_wait: &str, more: &str) -> Gateway {
     let limit = format!(
         "{{ algorithm: gcra, rate: 1/{every}, burst: 1000, delay_after: 0, key: all,
@@ -20,13 +20,13 @@ fn wait_for_outcome(gateway: &Gateway, outcome: &str, count: f64) {
     gateway.wait_for_metric("tollgate_limit_requests_total", &labels, count);
 }
 
-/// How many requests had this outcome so far.
+/// The number of requests with this outcome so far.
 fn counted(gateway: &Gateway, outcome: &str) -> f64 {
     let labels = [("route", "all"), ("limit", "guard"), ("plan", "none"), ("outcome", outcome)];
     gateway.metrics().value("tollgate_limit_requests_total", &labels).unwrap_or(0.0)
 }
 
-/// Sends a request that has to wait, as the `number`th of those.
+/// Sends a request that has to wait, and waits until `number` requests have been delayed.
 fn waiting(gateway: &Gateway, target: &str, number: u32) -> Client {
     let mut client = gateway.client();
     client.ask("GET", target, &[]);
@@ -38,16 +38,16 @@ fn wait_until_none_is_in_flight(gateway: &Gateway) {
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
 }
 
-/// Sends 64 requests together under a limit and its longest wait; the `n`th that reaches the upstream may not come
-/// before `due(n)` from the start.
+/// Sends 64 requests together under a limit and its longest wait; the `n`th request at the upstream must not arrive before
+/// `due(n)` from the start.
 fn assert_paced(limit: &str, due: impl Fn(u32) -> Duration) {
     const COUNT: u32 = 64;
-    /// For a machine that does much else.
+    /// The tolerance for a busy machine.
     const LATE: Duration = Duration::from_secs(10);
     let origin = Origin::start();
     let limit = format!("{{ {limit}, key: all, over_limit: {{ delay: {{ max_wait: 20s }} }} }}");
     let gateway = Gateway::start(&limited(&origin, &limit));
-    // Sent by one thread on connections that are there, so that they come close together on a busy machine too.
+    // One thread sends them on open connections, so that they arrive close together on a busy machine, too.
     let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
     let began = now();
     for client in &mut clients {
@@ -89,8 +89,8 @@ fn smooth_bursty_starts_without_a_burst_and_keeps_the_rate() {
 
 #[test]
 fn smooth_warming_up_starts_at_a_third_of_the_rate() {
-    // Half of the 20 permits that are stored lie above the threshold. Along the line from three times the price down to
-    // the price itself, those cost 58 ms, 54 ms, and so on down to 22 ms: 400 ms together, which is the time to warm up.
+    // Half of the 20 stored permits lie above the threshold. On the line from three times the price down to the price
+    // itself, they cost 58 ms, 54 ms, and so on down to 22 ms: 400 ms together, which is the warm-up time.
     let price = |number: u32| Duration::from_millis(if number < 10 { 58 - 4 * u64::from(number) } else { 20 });
     assert_eq!((0..10).map(price).sum::<Duration>(), Duration::from_millis(400));
     let limit = "algorithm: smooth_warming_up, rate: 1/20ms, warm_up: 400ms";
@@ -133,7 +133,7 @@ fn a_request_that_would_wait_too_long_is_denied_at_once() {
     let waits = waiting(&gateway, "/", 1);
     let denied = gateway.get("/", &[]);
     assert_eq!(denied.status, 429);
-    // The wait would be 200 s; after 50 s it is 150.
+    // The wait would be 200 s; 50 s later it is 150 s.
     assert!((40..=50).contains(&denied.number("retry-after").unwrap()), "{denied:?}");
     assert_eq!(origin.count(), 1);
     drop(waits);

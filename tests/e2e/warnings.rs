@@ -1,4 +1,4 @@
-//! Clients are warned before they are denied, from the marks of a limit on.
+//! Warnings: from the marks of a limit on, clients are warned before they are denied.
 
 use crate::support::cluster::Nodes;
 use crate::support::redis::Redis;
@@ -6,7 +6,7 @@ use crate::support::{Gateway, Origin, Response};
 
 const TWENTY: &str = "algorithm: gcra, rate: 1/h, burst: 20, warn_at: [80, 95]";
 
-/// One upstream, these limits, and one route under all of them.
+/// A gateway with one upstream, these limits, and one route under all of them.
 fn under(origin: &Origin, limits: &[(&str, &str)], more: &str) -> Gateway {
     let each: String = limits.iter().map(|(name, limit)| format!("  {name}: {{ {limit} }}\n")).collect();
     let names: Vec<&str> = limits.iter().map(|(name, _)| *name).collect();
@@ -27,7 +27,7 @@ fn counted(gateway: &Gateway, limit: &str, at: &str, count: u32) {
     gateway.wait_for_metric("tollgate_limit_warnings_total", &labels, f64::from(count));
 }
 
-/// What the request at this position is warned of under [`TWENTY`], the first at 1.
+/// The warning in the response to the request at this position under [`TWENTY`]; positions start at 1.
 fn expected(limit: &str, position: u32) -> Option<String> {
     let used = position * 5;
     let at = [95, 80].into_iter().find(|at| used >= *at)?;

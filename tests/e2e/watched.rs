@@ -1,5 +1,5 @@
-//! What those see who watch: a real Prometheus with the rules that are shipped, on gateways with the configuration, the
-//! customers and the traffic of docker-compose.yml, and with an outage of Redis in it.
+//! Monitoring: a real Prometheus with the rules of the repository, on gateways with the configuration, the customers and
+//! the traffic of docker-compose.yml, including an outage of Redis.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use crate::support::{Gateway, Origin, Process, wait_for, wait_until};
 #[path = "../dashboards/panels.rs"]
 mod panels;
 
-/// Customers at their steady pace; they stop when this is dropped.
+/// Customers that send requests at a steady rate; dropping this stops them.
 struct Traffic(Process);
 
 impl Traffic {
@@ -32,13 +32,13 @@ impl Drop for Traffic {
     }
 }
 
-/// The configuration of the gateways of docker-compose.yml, but for its addresses.
+/// The configuration of the gateways of docker-compose.yml with other addresses.
 fn configuration(origin: &Origin, redis: &Redis) -> String {
     let read = include_str!("../../config/docker.yaml");
     let changes = [
         ("listeners:\n  - address: 0.0.0.0:8080\n", ""),
         ("admin: { address: 0.0.0.0:9090 }\n", ""),
-        // a slow machine is no outage
+        // a long timeout, so that a slow machine does not look like an outage
         ("\"redis://redis:6379/0\"", &format!("\"{}\", timeout: 1s", redis.url())),
         ("\"upstream:9000\"", &format!("\"{}\"", origin.address)),
     ];
@@ -52,7 +52,7 @@ fn gateway(config: &str) -> Gateway {
     Gateway::start_with(config, &[("customers.csv", include_str!("../../config/customers.csv"))], &[])
 }
 
-/// Panels that are empty though they do not say that they may be, of those whose dashboard and title `wanted` wants.
+/// The empty panels that are not marked as possibly empty, among those that `wanted` selects by title and mark.
 fn empty_panels(prometheus: &Prometheus, wanted: impl Fn(&str, bool) -> bool) -> Vec<String> {
     let now = prometheus.ask("query", &[("query", "time()")])["result"][1].as_str().unwrap().to_owned();
     let start = format!("{}", now.parse::<f64>().unwrap() - 10.0);
@@ -77,7 +77,7 @@ fn empty_panels(prometheus: &Prometheus, wanted: impl Fn(&str, bool) -> bool) ->
     empty
 }
 
-/// Waits until no panel that is wanted is empty.
+/// Waits until no wanted panel is empty.
 fn wait_for_panels(prometheus: &Prometheus, wanted: impl Fn(&str, bool) -> bool) {
     let mut empty = Vec::new();
     let deadline = crate::support::now() + crate::support::PATIENCE;
@@ -120,7 +120,7 @@ fn prometheus_sees_what_happens_and_says_so() {
     });
     assert_tidy(&one);
     wait_for_panels(&prometheus, |_, may_be_empty| !may_be_empty);
-    // some that may be empty elsewhere are not, where the store is used, and a limit delays and another one watches
+    // panels that may be empty elsewhere have data here, because these gateways use Redis, delay requests and watch a limit
     let also = ["Redis", "Waits", "In place of denials"];
     wait_for_panels(&prometheus, |title, _| also.contains(&title));
     assert_knows_the_catalogue(&prometheus);
@@ -149,7 +149,7 @@ fn prometheus_sees_what_happens_and_says_so() {
     drop(traffic);
 }
 
-/// Prometheus's own tool finds nothing to say about the metrics.
+/// Asserts that promtool finds no problem in the metrics.
 fn assert_tidy(gateway: &Gateway) {
     let text = gateway.admin_get("/metrics").body;
     let file = gateway.folder.write("metrics", text);
@@ -162,7 +162,7 @@ fn assert_tidy(gateway: &Gateway) {
     assert!(command.status.success() && said.is_empty(), "{said}");
 }
 
-/// Metrics that a gateway has only where something special is configured.
+/// Metrics that a gateway has only with special settings.
 const SPECIAL: [&str; 11] = [
     "tollgate_customer_lookups_",
     "tollgate_decisions_",

@@ -1,4 +1,4 @@
-//! Operators are told of keys at the marks of `warn_at`, by a receiver that may be away.
+//! The webhook: operators learn of keys at the marks of `warn_at`, even if the receiver is unavailable for a while.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -38,7 +38,7 @@ fn nowhere() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
-/// Sends requests of this key until the last of its quota is used.
+/// Sends requests of this key until its quota is used up.
 fn use_up(gateway: &Gateway, key: &str) {
     let mut client = gateway.client();
     for _ in 0..20 {
@@ -54,7 +54,7 @@ fn body(seen: &Seen) -> Value {
     serde_json::from_slice(&seen.body).unwrap()
 }
 
-/// What a message tells, whose signature is good.
+/// The key and mark in a message; checks the signature.
 fn told(seen: &Seen, secret: &str) -> (String, u64) {
     let content = format!(
         "{}.{}.{}",
@@ -150,7 +150,7 @@ fn messages_outlive_the_gateway_and_the_receivers_absence_and_keep_their_identif
     wait_until("both messages on disk", || queued(&gateway) == 2.0);
     gateway.restart("KILL");
     wait_until("both messages to be found", || queued(&gateway) == 2.0);
-    // the counts are gone, and the same is told once more
+    // the counts are lost, so the same marks are reported again
     use_up(&gateway, "acme");
     wait_until("four messages on disk", || queued(&gateway) == 4.0);
     let receiver = Origin::at(receiver);
@@ -210,7 +210,7 @@ fn a_full_queue_loses_what_comes_and_no_request_waits() {
     let receiver = Origin::at(receiver);
     ended(&gateway, "delivered", kept);
     assert_eq!(told(&receiver.seen()[0], SECRET), ("customer-0".to_owned(), 80));
-    // and there is room again
+    // and the queue has room again
     use_up(&gateway, "later");
     ended(&gateway, "delivered", kept + 2.0);
 }

@@ -1,4 +1,4 @@
-//! WebSockets, where a route allows them: a tunnel that holds what its request holds.
+//! WebSockets on routes that allow them: a tunnel holds the slots of its request.
 
 use crate::support::client::request;
 use crate::support::origin::upstream;
@@ -14,7 +14,7 @@ const ASKS: &[(&str, &str)] = &[
 const SWITCHES: &str =
     "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: x\r\n\r\n";
 
-/// Switches at once if it is asked to, and echoes from then on; counts as one request.
+/// Switches protocols if the request asks for it, and echoes from then on; counts as one request.
 fn echo() -> Origin {
     Origin::with(|exchange| {
         exchange.keep = false;
@@ -93,7 +93,7 @@ fn where_no_route_allows_it_a_request_stays_a_request() {
     let mut client = gateway.client();
     let response = client.exchange("GET", "/other", ASKS);
     assert_eq!((response.status, response.text().as_str()), (200, "no tunnel"));
-    // nor is anything else asked for
+    // the gateway does not forward another upgrade either
     let other = gateway.get("/tunnel", &[("connection", "Upgrade"), ("upgrade", "h2c")]);
     assert_eq!((other.status, other.text().as_str()), (200, "no tunnel"));
     assert!(origin.seen().iter().all(|seen| seen.head.field("upgrade").is_none()));
@@ -101,13 +101,13 @@ fn where_no_route_allows_it_a_request_stays_a_request() {
 
 #[test]
 fn what_follows_the_wish_for_a_tunnel_is_not_passed_on_before_there_is_one() {
-    // An upstream that does not switch, and would take what follows for a request.
+    // An upstream that does not switch, and would read the following bytes as a request.
     let origin = Origin::with(|exchange| exchange.reply("200 OK", "", b"no"));
     let gateway = start(&origin, "");
     let mut client = gateway.client();
     client.send([request("GET", "/tunnel", ASKS), request("GET", "/smuggled", &[])].concat());
     assert_eq!(client.receive().status, 200);
-    // The gateway makes a request of its own of the rest.
+    // The gateway handles the rest as a request of its own.
     assert_eq!(client.receive().status, 200);
     assert_eq!(origin.count(), 2);
     wait_until("both to be known", || {

@@ -1,4 +1,4 @@
-//! The clients of a gateway, who ask it for all that can be charged.
+//! The clients of a gateway, which send charges of every kind.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tollgate::units::{Cost, LimitKey, Nanos, Rate};
 use crate::node::{MANY, Node, gcra, in_an_hour, one, rule};
 use crate::oracle::{Bucket, Ledger};
 
-/// The limits whose tokens do not come back within a history, by position.
+/// The positions of the limits whose tokens do not refill during a history.
 pub(crate) const SPENT: [AlgorithmName; 7] = [
     AlgorithmName::Gcra,
     AlgorithmName::TokenBucket,
@@ -27,19 +27,19 @@ pub(crate) const SPENT: [AlgorithmName; 7] = [
     AlgorithmName::SlidingCounters,
     AlgorithmName::QuotaReset,
 ];
-/// Lets [`RATE`] tokens pass in a second.
+/// The position of a limit that refills [`RATE`] tokens per second.
 pub(crate) const FAST: usize = 7;
-/// Never spent, and nothing of it comes back meanwhile.
+/// The position of a limit that is never spent, and that does not refill during a history.
 pub(crate) const WIDE: usize = 8;
 pub(crate) const HELD: usize = 9;
 pub(crate) const RATE: u64 = 5;
-/// How many keys each limit has.
+/// The number of keys of each limit.
 pub(crate) const KEYS: u64 = 4;
-/// The most tokens that a request costs.
+/// The highest cost of a request in tokens.
 pub(crate) const DEAREST: Cost = 2;
-/// How long clients press one key.
+/// The time for which clients press one key.
 const KEY_TIME: Nanos = Nanos::new(1_300_000_000);
-/// All limits.
+/// The rules of all limits.
 pub(crate) fn rules(burst: u64, slots: u64) -> Vec<Rule> {
     let mut limits: Vec<_> = SPENT
         .into_iter()
@@ -58,7 +58,7 @@ pub(crate) fn rules(burst: u64, slots: u64) -> Vec<Rule> {
     limits
 }
 
-/// No two limits have a key in common, and keys of one number have one owner.
+/// The key of a bucket: no two limits have a key in common, and keys with the same number have the same owner.
 pub(crate) fn key((limit, number): Bucket) -> LimitKey {
     let spread = |number: u64| (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let fingerprint = spread(number) >> 48 << 48 | spread(number << 8 | limit as u64) >> 16;
@@ -75,12 +75,12 @@ pub(crate) struct Client {
     pub(crate) gateway: usize,
     pub(crate) node: Arc<Node>,
     pub(crate) ledger: Arc<Mutex<Ledger>>,
-    /// Limits after those of [`rules`], of which it asks for one token.
+    /// The positions of further limits after those of [`rules`]; each request asks them for one token.
     pub(crate) beside: Range<usize>,
 }
 
 impl Client {
-    /// Sends requests of all kinds until it is `over` and all have ended.
+    /// Sends requests of all kinds until `over` is set and all requests have ended.
     pub(crate) async fn run(self, seed: u64, over: Arc<AtomicBool>) {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut requests = JoinSet::new();
@@ -93,7 +93,7 @@ impl Client {
         requests.join_all().await;
     }
 
-    /// Asks for a token of one wide key every few milliseconds until it is `over`.
+    /// Asks for a token of one wide key every few milliseconds until `over` is set.
     pub(crate) async fn hammer(self, number: u64, over: Arc<AtomicBool>) {
         let mut requests = JoinSet::new();
         while !over.load(Ordering::Relaxed) {
@@ -105,8 +105,8 @@ impl Client {
         requests.join_all().await;
     }
 
-    /// Asks for tokens of all limits until it is `over`, and for those of `most` far more often than come back: for some time
-    /// of one key, then of the next one.
+    /// Asks for tokens of all limits until `over` is set. It asks for tokens of `most` far faster than they refill: for
+    /// some time under one key, then under the next one.
     pub(crate) async fn press(self, most: usize, seed: u64, over: Arc<AtomicBool>) {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut requests = JoinSet::new();
@@ -129,7 +129,7 @@ impl Client {
         let cost = random.random_range(1..=DEAREST);
         match random.random_range(0..12 + self.beside.len()) {
             0..4 => self.admits(&[((spent, number), cost)]).await,
-            // all or none, at two owners
+            // all or none, with two owners
             4 => self.admits(&[((spent, number), cost), ((FAST, other), 1)]).await,
             5 => self.admits(&[((FAST, number), cost)]).await,
             6 => self.admits(&[((WIDE, number), cost)]).await,
@@ -153,7 +153,7 @@ impl Client {
         *ledger.used.entry(number).or_default() += cost;
     }
 
-    /// Whether all were admitted.
+    /// Whether all charges were admitted.
     async fn charge(&self, batch: &mut [Charge]) -> bool {
         let receipt = self.node.charge(batch).await;
         for (Charge { key, cost, limit, .. }, charged) in batch.iter().zip(&receipt.charged) {

@@ -1,5 +1,5 @@
-//! Two gateways' stores that divide keys among themselves, in one process: who decides, by whose parameters, and what
-//! becomes of what is taken back.
+//! The stores of two gateways that divide keys among themselves, in one process: the owner's decisions, the parameters that
+//! it uses, and cancelled charges.
 
 mod fleet;
 mod histories;
@@ -22,7 +22,7 @@ use crate::cluster::fleet::World;
 use crate::node::{BURST, HELD, LOG, MANY, Node, SLOTS, SMALL, Setup, begun, gcra, one, wait_for};
 use crate::world::ms;
 
-/// Two gateways that know each other, and a way to keys that the second owns. The first has a burst of `bursts[0]`.
+/// Two gateways that know each other, and a source of keys that the second owns. The first has a burst of `bursts[0]`.
 struct Pair {
     nodes: [Node; 2],
     next: AtomicUsize,
@@ -62,7 +62,7 @@ impl Pair {
         Self { nodes, next: AtomicUsize::new(0), _running: running }
     }
 
-    /// A key that was not used before, and that the second owns.
+    /// A new key that the second gateway owns.
     fn key(&self) -> LimitKey {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed) as u128;
@@ -86,11 +86,11 @@ async fn the_owner_counts_whoever_is_asked_and_a_denial_is_repeated_without_aski
     let asked = asks.asked();
     let receipt = asks.charge(&mut [one(BURST, key)]).await;
     assert_eq!((receipt.source, asks.asked()), (DecisionSource::DenialCache, asked));
-    // what can never fit is known without asking
+    // a cost above the burst is denied without a call to the owner
     let large = Charge { cost: 6, ..one(BURST, pair.key()) };
     assert_eq!(asks.charge(&mut [large]).await.source, DecisionSource::DenialCache);
     assert_eq!(asks.asked(), asked);
-    // the owner never asks for its own
+    // the owner makes no calls for its own keys
     assert_eq!(owns.asked(), 0);
 }
 
@@ -158,13 +158,13 @@ async fn a_slot_is_held_until_its_request_ends_or_goes_away() {
     asks.store.complete(&asks.binding, &batch, Completion::UNMEASURED, asks.clock.now());
     wait_for("the slot", || async { owns.admits(SLOTS, key).await }).await;
 
-    // nobody waits for what comes of these, so nobody holds anything
+    // the callers cancelled these charges, so none holds a slot
     let key = pair.key();
     for _ in 0..20 {
         let mut batch = [one(SLOTS, key)];
         begun(asks.charge(&mut batch)).await;
     }
-    // what comes after them is answered after them
+    // the owner answers calls in their order
     assert!(asks.admits(BURST, pair.key()).await);
     wait_for("the slot", || async { asks.store.is_settled() && owns.admits(SLOTS, key).await }).await;
 }
@@ -219,7 +219,7 @@ async fn keys_for_which_the_owner_has_no_room_share_its_common_bucket() {
     assert_eq!(owns.store.usage(&owns.binding)[SMALL].keys, 2);
 }
 
-/// What is asked for at the moment at which a state goes is counted once, by whoever has the state then.
+/// A charge at the moment when its state moves is counted once, by the gateway that has the state then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_gateway_that_leaves_while_all_its_keys_are_asked_for_refills_none() {
     const BURSTS: u64 = 1 << 40;
@@ -236,7 +236,7 @@ async fn a_gateway_that_leaves_while_all_its_keys_are_asked_for_refills_none() {
             for turn in turns.take_while(|_| !over.load(Ordering::Relaxed)) {
                 assert!(pair.nodes[task % 2].admits(BURST, keys[turn]).await);
                 passed[turn] += 1;
-                // what is decided here waits for nothing
+                // a local decision never waits
                 tokio::task::yield_now().await;
             }
             passed
@@ -257,8 +257,8 @@ async fn a_gateway_that_leaves_while_all_its_keys_are_asked_for_refills_none() {
     }
 }
 
-/// The owner charges a question that nobody waits for any more, after it was told of the slot that the request got elsewhere,
-/// or before that.
+/// The owner charges a call that its caller has given up, after or before it learns of the slot that the request got
+/// elsewhere.
 #[test]
 fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
     for (seed, stall) in [(1, 150), (2, 400), (3, 800)] {
@@ -278,7 +278,7 @@ fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
             assert_eq!(node.charge(&mut batch).await.source, DecisionSource::Local);
             batch
         });
-        // what comes after the question is answered after it
+        // the owner answers calls in their order
         assert!(world.comes(Nanos::from_secs(10), |world| {
             let node = Arc::clone(&asks);
             world.ask(0, async move { node.charge(&mut [one(BURST, other)]).await.source == DecisionSource::Owner })
@@ -299,7 +299,7 @@ fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
     }
 }
 
-/// A gateway is no member to another one before that one reaches it, and so can ask it.
+/// A gateway counts another one as a member only after that one has reached it, and so can call it.
 #[test]
 fn gateways_that_find_each_other_hand_out_each_burst_once() {
     for pause in (1700..2200).step_by(60) {
@@ -334,7 +334,7 @@ fn gateways_that_find_each_other_hand_out_each_burst_once() {
     }
 }
 
-/// Nothing ends the connections of a machine that loses its power.
+/// No packet closes the connections of a machine that loses its power.
 #[test]
 fn a_slot_of_a_gateway_that_falls_silent_comes_back() {
     let mut world = World::of(1, 2, (1, 6), Setup::usual(5, ms(100)));

@@ -1,4 +1,4 @@
-//! One gateway's store, which divides keys with others.
+//! The store of one gateway that divides keys with others.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ pub(crate) const LOG: usize = 2;
 pub(crate) const SMALL: usize = 3;
 pub(crate) const HELD: usize = 4;
 
-/// How many requests the limit `HELD` lets run at once.
+/// The number of slots of the limit `HELD`.
 pub(crate) const MANY: u64 = 1 << 40;
 
-/// One gateway's store.
+/// The store of one gateway.
 pub(crate) struct Node {
     pub(crate) store: Arc<Store>,
     pub(crate) binding: Binding,
@@ -37,10 +37,10 @@ pub(crate) struct Node {
 pub(crate) struct Setup {
     pub(crate) timeout: Nanos,
     pub(crate) founding: Founding,
-    /// The limits: the rule of each, and how many keys it may remember.
+    /// Each limit's rule, and the number of keys that it may keep.
     pub(crate) limits: Vec<(Rule, u64)>,
     pub(crate) states: fn() -> LocalStore,
-    /// How many questions were not answered in time.
+    /// The number of calls without an answer in time.
     pub(crate) unanswered: AtomicUsize,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn gcra(burst: u64) -> Rule {
     rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(burst))])
 }
 
-/// So many in every hour.
+/// A rule with this limit in every hour.
 pub(crate) fn in_an_hour(name: AlgorithmName, limit: u64) -> Rule {
     rule(name, &[("limit", Value::Whole(limit)), ("window", Value::Duration(Nanos::from_secs(3600)))])
 }
@@ -116,7 +116,7 @@ impl Node {
         Self { store, binding, clock, asked }
     }
 
-    /// One whose limits lie in a Redis.
+    /// A node whose limits are kept in Redis.
     pub(crate) fn sharing(shared: SharedStore, limits: &[(Rule, Sharing)], clock: Arc<dyn Clock>) -> Self {
         let store = Arc::new(Store::new(LocalStore::for_one_thread(), Some(shared), None));
         let named = limits.iter().enumerate().map(|(number, limit)| (format!("limit {number}"), limit));
@@ -144,7 +144,7 @@ impl Node {
         self.charge(&mut [one(limit, key)]).await.charged[0].decision.is_admitted()
     }
 
-    /// How often a key is admitted one after the other.
+    /// The number of times that a key is admitted until the first denial.
     pub(crate) async fn admitted(&self, limit: usize, key: LimitKey) -> usize {
         let mut count = 0;
         while self.admits(limit, key).await {
@@ -172,7 +172,7 @@ pub(crate) async fn wait_for<F: Future<Output = bool>>(what: &str, holds: impl F
     tokio::time::timeout(Duration::from_secs(60), waited).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
 }
 
-/// Begins `work`, and drops it as soon as it waits for anything.
+/// Begins `work`, and cancels it as soon as it waits for anything.
 pub(crate) async fn begun(work: impl Future) {
     tokio::select! {
         biased;
@@ -188,7 +188,7 @@ impl Node {
         self.charge(&mut [asks]).await.charged[0].headroom.remaining.unwrap()
     }
 
-    /// How many keys of a limit it keeps.
+    /// The number of keys of a limit that this node keeps.
     pub(crate) fn keys(&self, limit: usize) -> u64 {
         self.store.usage(&self.binding)[limit].keys
     }

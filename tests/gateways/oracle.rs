@@ -8,15 +8,15 @@ use tollgate::units::{Cost, Nanos};
 /// A limit's position, and the number of a key.
 pub(crate) type Bucket = (usize, u64);
 
-/// The decisions that clients were told.
+/// The decisions that clients received.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// All that was asked for.
+    /// The buckets that requests asked for tokens.
     pub(crate) touched: BTreeSet<Bucket>,
     admitted: BTreeMap<Bucket, Vec<Admission>>,
-    /// The tokens used of keys that are never spent.
+    /// The used tokens of keys that are never spent.
     pub(crate) used: BTreeMap<u64, Cost>,
-    /// How many requests were decided without the one that should have.
+    /// The number of requests that were decided without the owner or Redis.
     pub(crate) alone: u64,
     /// The gateways through which requests run that hold a slot.
     running: BTreeMap<u64, Vec<usize>>,
@@ -48,7 +48,7 @@ impl Ledger {
         running.swap_remove(place);
     }
 
-    /// Requests through a gateway end with it.
+    /// Ends all requests that run through a gateway.
     pub(crate) fn die(&mut self, gateway: usize) {
         self.running.values_mut().for_each(|running| running.retain(|runs| *runs != gateway));
     }
@@ -61,7 +61,7 @@ impl Ledger {
         self.admitted.get(&bucket).map_or(0, |admitted| admitted.iter().map(|admission| admission.cost).sum())
     }
 
-    /// By how much more than the tokens of `rate` per second a key has let pass in the worst time.
+    /// The highest excess of a key's admitted tokens over `rate` per second, in any interval.
     pub(crate) fn most_above_rate(&self, bucket: Bucket, rate: u64) -> u64 {
         let admitted = self.admitted.get(&bucket).map_or(&[][..], Vec::as_slice);
         let most = admitted.iter().flat_map(|first| {
@@ -75,7 +75,7 @@ impl Ledger {
         most.max().unwrap_or(0)
     }
 
-    /// Tells this history from others.
+    /// A hash that distinguishes this history from others.
     pub(crate) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&self.admitted, &self.used, &self.most_running).hash(&mut hasher);

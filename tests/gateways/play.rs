@@ -1,24 +1,24 @@
-//! Plays histories that seeds tell: `SEED=7 HISTORIES=1000` plays that one and the 999 after it; of a single one all that
-//! happens is logged.
+//! Plays histories, each defined by a seed: `SEED=7 HISTORIES=1000` plays seed 7 and the 999 after it; a single history is
+//! logged in full.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// A history: the events that some gateways meet, and the checks that have to hold.
+/// A history: the events that happen to some gateways, and the checks that have to hold.
 pub(crate) trait History {
-    /// The one that `seed` tells; it is logged if it `tells`.
+    /// The history of `seed`; it is logged if `tells` is set.
     fn new(seed: u64, tells: bool) -> Self;
 
-    /// The seed that the history is made from.
+    /// A hash that distinguishes this history from others.
     fn digest(&self) -> u64;
 
     /// The story of the events so far.
     fn story(&self) -> &str;
 }
 
-/// Plays a history as `how` says. Returns what tells it from others.
+/// Plays a history with `how`. Returns its digest, or the failure.
 pub(crate) fn play<H: History>(seed: u64, tells: bool, how: fn(&mut H, u64)) -> Result<u64, String> {
     if tells {
         let logs = tracing_subscriber::fmt().without_time().with_ansi(false).with_target(false);
@@ -37,7 +37,7 @@ fn number_from(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// Plays so many, or those that the environment says.
+/// Plays `histories` histories, or those that the environment names.
 pub(crate) fn play_all<H: History>(histories: u64, how: fn(&mut H, u64)) {
     let (first, count) = (number_from("SEED", 1), number_from("HISTORIES", histories));
     let (next, failed) = (AtomicU64::new(first), Mutex::new(Vec::new()));

@@ -19,11 +19,11 @@ use crate::world::{self, Gateway, ms};
 
 type World = world::World<Redis>;
 
-/// How many gateways there are, as each of them is told.
+/// The number of gateways, which each of them has in its settings.
 const GATEWAYS: usize = 3;
 
 impl World {
-    /// Starts a gateway whose limits lie in Redis.
+    /// Starts a gateway with its limits in Redis.
     fn start(&mut self, number: usize, id: u64, timeout: Nanos, limits: &[(Rule, Sharing)]) -> &Gateway {
         let settings = Settings {
             servers: Servers::at("redis", 6379),
@@ -71,7 +71,7 @@ fn a_denial_ends_by_the_clock_of_the_server_that_has_the_key() {
     let mut world = World::new(ms(1), Redis::new(1, (1, 2), ahead));
     world.start(0, 7, ms(50), &[(limit, Sharing::default())]);
     world.pass(Nanos::SECOND);
-    // the first server has even keys, the second one has odd ones
+    // the first server has the even keys, the second one the odd ones
     for (asked, other) in [(1, 2), (4, 3)] {
         assert_eq!([world.admits(0, asked), world.admits(0, asked)], [true, false]);
         assert!(world.admits(0, other));

@@ -1,7 +1,7 @@
 //! Gateways in virtual time.
 //!
-//! Each gateway runs on a runtime of its own. Its clock stands still until the world moves it on, by no more than a message
-//! takes at least: so nothing arrives in a gateway's past. All of it runs on one thread, and the same seed gives the same world.
+//! Each gateway has its own runtime. Its clock stands still until the world advances it, by at most the shortest message
+//! delay, so no message arrives in a gateway's past. Everything runs on one thread, and the same seed gives the same world.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(crate) const fn ms(count: u64) -> Nanos {
     Nanos::new(count * 1_000_000)
 }
 
-/// The time of one gateway's runtime.
+/// The clock of one gateway's runtime.
 pub(crate) struct VirtualClock {
     origin: Instant,
     base: Nanos,
@@ -53,21 +53,21 @@ impl Clock for VirtualClock {
 
 /// The surroundings of the gateways: a network, and perhaps a Redis.
 pub(crate) trait Surroundings {
-    /// Advances the surroundings to that time, before the gateways reach it.
+    /// Advances the surroundings to `until`, before the gateways reach it.
     fn pass(&mut self, until: Nanos);
 }
 
 /// See the module.
 pub(crate) struct World<A> {
     pub(crate) now: Nanos,
-    /// How far a gateway runs before the others do.
+    /// The time that a gateway runs before the others do.
     step: Nanos,
     pub(crate) around: A,
-    /// By their numbers, in this order.
+    /// The gateways in the order of their numbers.
     pub(crate) gateways: Vec<Gateway>,
 }
 
-/// A gateway that runs.
+/// A running gateway.
 pub(crate) struct Gateway {
     pub(crate) number: usize,
     pub(crate) node: Arc<Node>,
@@ -77,7 +77,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// Begins to do `work` on the gateway's runtime.
+    /// Starts `work` on the gateway's runtime.
     pub(crate) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.runtime.spawn(work)
     }
@@ -97,12 +97,12 @@ impl Gateway {
 }
 
 impl<A: Surroundings> World<A> {
-    /// A message takes `step` at least.
+    /// A world without gateways, in which a message takes at least `step`.
     pub(crate) const fn new(step: Nanos, around: A) -> Self {
         Self { now: BEGINNING, step, around, gateways: Vec::new() }
     }
 
-    /// Starts a gateway of this number, whose store is `made` on its runtime with its clock.
+    /// Starts a gateway with this number; `made` makes its node on the gateway's runtime with its clock.
     pub(crate) fn add(&mut self, number: usize, made: impl FnOnce(&Arc<VirtualClock>) -> Node) -> &Gateway {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         let entered = runtime.enter();
@@ -120,7 +120,7 @@ impl<A: Surroundings> World<A> {
         drop(self.gateways.remove(place));
     }
 
-    /// Nothing of a gateway happens for as long.
+    /// Stalls a gateway for this time.
     pub(crate) fn stall(&mut self, number: usize, time: Nanos) {
         let until = self.now.saturating_add(time);
         let stalled = self.gateways.iter_mut().find(|gateway| gateway.number == number).unwrap();
@@ -143,7 +143,7 @@ impl<A: Surroundings> World<A> {
         }
     }
 
-    /// Whether `holds` within a time.
+    /// Whether `holds` becomes true within this time.
     pub(crate) fn comes(&mut self, within: Nanos, mut holds: impl FnMut(&mut Self) -> bool) -> bool {
         let until = self.now.saturating_add(within);
         while !holds(self) {
@@ -159,7 +159,7 @@ impl<A: Surroundings> World<A> {
         self.gateways.iter().find(|gateway| gateway.number == number).unwrap()
     }
 
-    /// Has a gateway do something, while time passes.
+    /// Runs `work` on a gateway while time passes, and returns its result.
     pub(crate) fn ask<T: Send + 'static>(
         &mut self,
         number: usize,

@@ -1,6 +1,6 @@
-//! Configurations made to hurt are refused in less than a second of computing, in less than 100 MB.
+//! Hostile configurations are refused in less than a second of CPU time and less than 100 MB.
 //!
-//! One test alone, because it looks at the memory of its process.
+//! This file has a single test, because it measures the memory of its process.
 
 use std::fs;
 
@@ -8,14 +8,14 @@ use tollgate::config;
 
 const MIB: usize = 1 << 20;
 
-/// The most memory that this process ever had, in KiB.
+/// The peak memory of this process in KiB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// The processor time of this process, in hundredths of a second.
+/// The CPU time of this process in hundredths of a second.
 fn computed() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();
@@ -97,7 +97,7 @@ fn bombs_are_refused_soon_and_in_little_memory() {
             ),
         ),
     ];
-    // without optimization everything takes several times as long
+    // a build without optimization takes several times as long
     let allowed = if cfg!(debug_assertions) { 400 } else { 100 };
     let texts: usize = bombs.iter().map(|(_, text)| text.len()).sum();
     let before = u64::try_from(texts / 1024).unwrap();

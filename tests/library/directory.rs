@@ -60,7 +60,7 @@ fn find(directory: &CustomerTable, key: &str) -> Arc<Customer> {
     directory.find(key.as_bytes()).unwrap()
 }
 
-/// The customer's overrides of a limit, in words.
+/// The description of the customer's override of a limit.
 fn own(customer: &Customer, limit: LimitId) -> Option<String> {
     match customer.own.as_ref()?.of(limit)? {
         Override::Unlimited => Some("unlimited".to_owned()),
@@ -125,7 +125,7 @@ fn an_override_that_makes_no_limit_is_told_with_its_place() {
     assert!(burst.starts_with("2: overrides: calls.brust: is unknown here"), "{burst}");
 }
 
-/// Requests of one customer after the other, as the gateway charges them.
+/// Charges the requests of customers as the gateway does.
 struct Charger {
     loaded: Loaded,
     hashers: LimitHashers,
@@ -177,7 +177,7 @@ impl Charger {
         charges
     }
 
-    /// How many of `count` requests pass.
+    /// The number of admitted requests of `count`.
     fn passed(&self, customer: &Customer, count: usize) -> usize {
         let pass = || {
             let charged = self.store.charge(&self.binding, &mut self.charges(customer), START);

@@ -1,4 +1,4 @@
-//! Every fuzz target over its corpus, and over mutations of it: as many as it says, the same ones every time.
+//! Every fuzz target with its corpus and a fixed number of mutations of it, the same in every run.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 #[path = "../../fuzz/targets/all.rs"]
 mod targets;
 
-/// The longest that mutations become.
+/// The maximum length of a mutation in bytes.
 const LONGEST: usize = 4096;
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
@@ -37,7 +37,7 @@ fn try_out(name: &str) {
     }
 }
 
-/// Some entry with a few changes.
+/// A random entry of the corpus with a few changes.
 fn mutated(corpus: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
     const SIGNS: &[u8] = b"\0\t\n\r \"#$%&'()*+,-./019:;<=>?@AZ[\\]^_`az{|}~\x7f\x80\xc3\xa9\xff";
     let mut data = corpus[random.random_range(0..corpus.len())].clone();

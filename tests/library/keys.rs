@@ -1,4 +1,4 @@
-//! Two requests that differ in what a limit counts by never share a bucket.
+//! Two requests that differ in a part of a limit's key never share a bucket.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,7 +12,7 @@ use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Repeated, R
 use tollgate::ruleset::limit::Share;
 use tollgate::units::LimitKey;
 
-/// What a key is made of in this test; compared as a whole, it says whether two requests are the same to a limit.
+/// The values of all parts of a key; two requests with equal tuples have the same key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Tuple {
     customer: Option<String>,
@@ -21,7 +21,7 @@ struct Tuple {
     header: String,
 }
 
-/// Pieces that make joined texts ambiguous.
+/// Pieces that make concatenated texts ambiguous.
 const PIECES: [&str; 12] = ["", "a", "aa", "b", ":", "|", "/", "a|", "|a", "::1", "0", "7f000001"];
 
 fn word(random: &mut StdRng) -> String {
@@ -156,7 +156,7 @@ fn keys_of_a_customer_have_one_home_where_nodes_divide_keys_and_no_other_keys_do
     assert_eq!(homes(&whole), homes(&acme));
     assert!(homes(&keys(&divided, &by_both, "other")).is_disjoint(&homes(&acme)));
     assert_eq!(homes(&keys(&alone, &by_both, "acme")).len(), 20);
-    // a key without the customer in it is what it was
+    // a key without the customer as a part does not change
     let by_header = Key { parts: vec![KeyPart::Header(HeaderName::from_static(USER), Repeated::Deny)] };
     assert_eq!(keys(&divided, &by_header, "acme"), keys(&alone, &by_header, "acme"));
 }
@@ -175,7 +175,7 @@ fn a_share_covers_as_many_keys_as_it_says_and_a_larger_one_covers_them_too() {
     for millionths in [0, 1_000, 125_000, 500_000, 999_000, 1_000_000] {
         let expected = 100_000 * i64::from(millionths) / 1_000_000;
         let found = i64::try_from(covered(Share(millionths), &keys)).unwrap();
-        // five deviations of the widest
+        // five standard deviations at the widest
         assert!((found - expected).abs() < 800, "{millionths}: {found}");
     }
     assert_eq!((covered(Share(0), &keys), covered(Share::WHOLE, &keys)), (0, keys.len()));

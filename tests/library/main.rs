@@ -1,4 +1,4 @@
-//! The library's parts together, without the program: one crate, so that the library is linked once.
+//! Tests of the library without the program, in one crate so that the library is linked once.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 

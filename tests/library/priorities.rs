@@ -1,4 +1,4 @@
-//! Charges that leave tokens for others, under every algorithm that has a room: held step by step against the limit alone.
+//! Charges that leave tokens for others, under every algorithm with a headroom: compared step by step with the limit alone.
 
 use proptest::prelude::*;
 use tollgate::algorithm::{Decision, Denial, Rule};
@@ -9,7 +9,7 @@ use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::{LimitKey, Nanos};
 
-/// Each with a room of ten.
+/// Rules that admit ten requests at once.
 const RULES: [&str; 11] = [
     "algorithm: token_bucket, rate: 3/s, burst: 10",
     "algorithm: leaky_bucket, rate: 3/s, capacity: 10",
@@ -32,7 +32,7 @@ fn rule(text: &str) -> Rule {
     config::load_limits(&text, "f", &|_| None).unwrap().limits[0].rule(None).unwrap().unwrap()
 }
 
-/// One key under one rule.
+/// A store with one key under one rule.
 struct OneKey {
     store: LocalStore,
     binding: Binding,

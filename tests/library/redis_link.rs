@@ -1,4 +1,4 @@
-//! The way to Redis, on real servers and on some that are none: what is asked is answered, or there is an error.
+//! The link to Redis, with real servers and with fake ones: each call gets its own answer or an error.
 
 #![allow(clippy::disallowed_methods, reason = "waits for real servers with a deadline")]
 
@@ -20,10 +20,10 @@ use server::PATIENCE;
 use tollgate::store::redis::{Encoded, Field};
 use tollgate::store::shared::link::{CallError, Link, Script, Scripts, Servers};
 
-/// Adds to a number, and says it beside what it was told.
+/// Increments a counter, and returns it with the argument.
 const COUNT: &str = "return {ARGV[1], redis.call('INCR', KEYS[1])}";
 
-/// A link of one thread with a script.
+/// A link of one thread, and a script.
 struct Caller {
     link: Link,
     script: Script,
@@ -38,7 +38,7 @@ impl Caller {
         Self::of(Servers::at("127.0.0.1", port))
     }
 
-    /// Counts at `key`; the number after it. Fails where the answer is somebody else's.
+    /// Increments the counter at `key`, and returns it. Fails if the answer belongs to another call.
     async fn count(&self, key: &str) -> Result<i64, CallError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let word = format!("{key} {:x}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -51,7 +51,7 @@ impl Caller {
         }
     }
 
-    /// Counts until it is answered, with little patience each time.
+    /// Repeats the call with a short timeout until it succeeds.
     async fn count_again(&self, key: &str) -> i64 {
         let again = async {
             let mut looks = tokio::time::interval(Duration::from_millis(3));

@@ -1,6 +1,6 @@
-//! The rules in Lua against the rules in Rust, on a real Redis with a given clock.
+//! The rules in Lua compared with the rules in Rust, on a real Redis with a given clock.
 //!
-//! `SEED=` sets the first case, `CASES=` how many there are of each kind.
+//! `SEED=` sets the first case, `CASES=` the number of cases of each kind.
 
 #![allow(clippy::disallowed_methods, reason = "waits for a real server with a deadline")]
 

@@ -1,7 +1,7 @@
-//! How long a large configuration takes to come into force, from its text to what the swap puts in place.
+//! The time in which a large configuration comes into force, from its text to the finished parts that the swap installs.
 //!
-//! `cargo test --release --test library -- --ignored --nocapture reload_speed` prints the figures, and beside them what they took
-//! of the processor; on an idle machine.
+//! `cargo test --release --test library -- --ignored --nocapture reload_speed` prints the times and the CPU times; use an
+//! idle machine.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tollgate::ruleset::key::KeyHasher;
 use tollgate::store::Store;
 use tollgate::telemetry::Telemetry;
 
-/// The program's own.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ROUTES: usize = 10_000;
-/// Each with a rate and a burst for each plan.
+/// The numbers of limits and plans; each limit has a rate and a burst for each plan.
 const LIMITS: usize = 100;
 const PLANS: usize = 500;
 
@@ -50,9 +50,9 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (done, began.elapsed())
 }
 
-/// The processor time of this process so far, in steps of 10 ms.
+/// The CPU time of this process so far, in steps of 10 ms.
 fn processor_time() -> Duration {
-    // after the name, which may hold spaces: the 12th and 13th of the words that follow are utime and stime
+    // after the name, which may contain spaces, the 12th and 13th words are utime and stime
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let (_, rest) = stat.rsplit_once(')').unwrap();
     Duration::from_millis(rest.split_whitespace().skip(11).take(2).map(|word| 10 * word.parse::<u64>().unwrap()).sum())

@@ -1,4 +1,4 @@
-//! Every recorded trace through the real `tollgate simulate`: what it prints is what the other limiter decided.
+//! Every recorded trace through the real `tollgate simulate`, which has to print the decisions of the recorded limiter.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,7 +74,7 @@ fn read_rows(text: &str) -> Vec<Row> {
     reader.records().map(|record| row(record.unwrap())).collect()
 }
 
-/// A recorded retry time may be absent: the recorded limiter told none.
+/// Whether two rows agree. A recorded retry time may be missing, if the recorded limiter gave none.
 fn agree(recorded: &Row, printed: &Row, (wait_tolerance, retry_tolerance): (u64, u64)) -> bool {
     let near = |a: &str, b: &str, tolerance: u64| match (a.parse::<u64>(), b.parse::<u64>()) {
         (Ok(a), Ok(b)) => a.abs_diff(b) <= tolerance,

@@ -35,7 +35,7 @@ fn bind(store: &LocalStore, rules: &[Rule]) -> Binding {
     }])
 }
 
-/// The times that charges take while `work` is done, sorted.
+/// The durations of charges while `work` runs, sorted.
 fn charges_beside(store: &LocalStore, binding: &Binding, clock: &SystemClock, work: impl FnOnce()) -> Vec<Nanos> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! The local store: exact counts under concurrency, all or none, bounded memory, state that outlives its parameters.
+//! The local store: exact counts with concurrent requests, all limits or none, bounded memory, and states that survive
+//! changed parameters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +36,7 @@ fn charge(limit: usize, key: u128) -> Charge {
     Charge::new(limit, RuleRef::Listed(0), spread(key), 1, Enforcement::USUAL)
 }
 
-/// Keys are hashes: spread small numbers over all 128 bits.
+/// A key with a small number spread over all 128 bits, like a hash.
 fn spread(key: u128) -> LimitKey {
     LimitKey((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
@@ -262,7 +263,7 @@ fn a_limit_that_only_watches_denies_nobody_and_is_charged_what_passes() {
     let binding = store.bind(&[spec("watching", &rules, 10), spec("binding", &rules, 10)]);
     let batch = || [mannered(0, 1, WATCHES), charge(1, 1)];
     assert!(one_of(&store, &binding, &mut batch()).iter().all(|decision| decision.is_admitted()));
-    // something else spends the one that watches
+    // another request spends the limit that only watches
     assert!(one(&store, &binding, 1, START));
     let decisions = one_of(&store, &binding, &mut batch());
     assert_eq!((decisions[0].is_admitted(), decisions[1].is_admitted()), (false, true));

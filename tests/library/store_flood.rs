@@ -1,5 +1,5 @@
-//! What keys cost in the local store, and what a flood of them does to it. Each test has a process of its own under
-//! nextest; under `cargo test` they take turns.
+//! The memory for keys in the local store, and the effect of a flood of keys. Each test has its own process under nextest;
+//! under `cargo test` they take turns.
 
 use std::sync::Mutex;
 
@@ -43,21 +43,22 @@ fn store(algorithm: AlgorithmName, max_keys: u64) -> (LocalStore, Binding) {
 }
 
 fn is_admitted(store: &LocalStore, binding: &Binding, key: u64) -> bool {
-    // as if it were hashed
+    // spread like a hash
     let spread = u128::from(key).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     let key = LimitKey(spread ^ (spread >> 64));
     let mut charges = [Charge::new(0, RuleRef::Listed(0), key, 1, Enforcement::USUAL)];
     store.charge(binding, &mut charges, NOW)[0].decision.is_admitted()
 }
 
-/// The memory of this process, in bytes.
+/// The resident memory of this process in bytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Fills a table with `kept` keys, then sends `more` others. What the first ones took, in bytes, and what all took.
+/// Fills a table with `kept` keys, then sends `more` other keys. Returns the memory of the first keys and that of all, in
+/// bytes.
 fn flood(algorithm: AlgorithmName, kept: u64, more: u64) -> (u64, u64) {
     let (store, binding) = store(algorithm, kept);
     let at_first = memory();

@@ -22,7 +22,7 @@ fn folder() -> Folder {
     folder
 }
 
-/// A line of a request from 192.0.2.`from` in that second.
+/// A log line of a request from 192.0.2.`from` in this second.
 fn line(second: u32, from: u8, path: &str) -> String {
     format!(
         "192.0.2.{from} - - [10/Oct/2000:13:{:02}:{:02} +0000] \"GET {path} HTTP/1.1\" 200 1\n",
@@ -31,7 +31,7 @@ fn line(second: u32, from: u8, path: &str) -> String {
     )
 }
 
-/// Four of 192.0.2.1, one of 192.0.2.2.
+/// A log with four limited requests of 192.0.2.1, one of 192.0.2.2, and one to `/free`.
 fn log() -> String {
     let lines = [(0, 1, "/"), (1, 1, "/"), (61, 1, "/a"), (62, 1, "/b"), (70, 2, "/"), (80, 1, "/free")];
     lines.map(|(second, from, path)| line(second, from, path)).concat()
@@ -88,7 +88,7 @@ fn logs_may_be_packed_several_and_on_standard_input() {
         (head.to_vec(), tail.to_vec())
     };
     folder.write("access.log", tail.concat());
-    // not by its name
+    // replay detects gzip by the content, not by the name
     folder.write("access.log.1", gzip(&head.concat()));
     let expected = report(&folder, &["access.log", "access.log.1"]);
     assert_eq!(
@@ -102,7 +102,7 @@ fn logs_may_be_packed_several_and_on_standard_input() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // two members, one after the other, are one stream
+    // two gzip members in a row are one stream
     let packed = [gzip(&head[..1].concat()), gzip(&head[1..].concat())].concat();
     child.stdin.take().unwrap().write_all(&packed).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -125,7 +125,7 @@ fn lines_that_cannot_be_used_are_counted_and_the_first_are_shown() {
     assert_eq!(first.len(), 5);
     assert!(first[0].starts_with("access.log:1: is no JSON object: "), "{first:?}");
     assert_eq!(first[1], "access.log:8: is neither common or combined log format nor JSON");
-    // the last one is of a time that has passed
+    // the last request has an earlier time than the one before
     assert_eq!(report["out_of_order"], 1);
     let note = "1 request out of order, by 75s at most: each came at the time of the one before it; is a clock wrong, or are \
                 these logs of several servers in one file?";
@@ -161,7 +161,7 @@ fn two_configurations_are_compared_request_by_request() {
     assert!(rows[2]["retry_after_ns"] == "3539000000000" && rows[0]["wait_ns"] == "0", "{rows:?}");
     let page = folder.read("page.html");
     assert!(page.contains("<svg") && page.contains("192.0.2.2") && page.ends_with("</html>\n"));
-    // nothing is fetched: the one address in it is the name of a namespace
+    // the page loads nothing: its only address is the name of a namespace
     assert_eq!(page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "").matches("http").count(), 0, "{page}");
 }
 
@@ -417,7 +417,7 @@ fn a_setting_that_is_tried_is_compared_with_the_file_as_it_is() {
         (&"tollgate.yaml with --set".into(), &"tollgate.yaml".into())
     );
     assert_eq!(both["comparison"]["only_first"], 1);
-    // the same as the changed file, and the last of two holds
+    // the settings have the effect of the changed file, and the last of two equal ones holds
     folder.write("new.yaml", CONFIG.replace("limit: 2, window: 1h", "limit: 1, window: 60s"));
     let new = ["--config", "new.yaml", "--format", "json", "access.log"];
     let new: serde_json::Value = serde_json::from_str(&folder.replayed(&new)).unwrap();

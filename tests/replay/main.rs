@@ -1,4 +1,4 @@
-//! `tollgate replay`: it decides as the gateway does, and says what is wrong with logs and flags.
+//! `tollgate replay`: it decides like the gateway, and reports faults of logs and flags.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 #![allow(missing_docs, reason = "what helpers do is said where it is not plain")]

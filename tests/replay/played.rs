@@ -1,4 +1,4 @@
-//! The same traffic through the gateway's own way on a virtual clock, and through `replay` from the log that this wrote:
+//! The same traffic through the gateway's own code on a virtual clock, and through `replay` from the log that it wrote:
 //! every request is decided alike.
 
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ k-vip,vip,vip,
 k-friend,friend,free,
 ";
 
-/// (host, path, methods)
+/// The host, the path and the methods of requests.
 const PLACES: [(&str, &str, &[&str]); 7] = [
     ("a.test", "/v1/orders/", &["GET", "POST"]),
     ("A.test:80", "/v1/./orders/", &["GET"]),
@@ -86,7 +86,7 @@ const PLACES: [(&str, &str, &[&str]); 7] = [
 const KEYS: [Option<&str>; 8] =
     [None, None, Some("k-ann"), Some("k-bob"), Some("k-eve"), Some("k-vip"), Some("k-friend"), Some("nobodys")];
 
-/// The number that the path of a request ends with.
+/// The number at the end of a request's path.
 fn number(path: &str) -> usize {
     path.rsplit('/').next().unwrap().split(['?', ' ']).next().unwrap().parse().unwrap()
 }
@@ -144,7 +144,7 @@ async fn the_access_log_of_a_gateway_is_decided_as_the_gateway_decided() {
             *seen.entry(format!("by {limit}")).or_default() += 1;
         }
     }
-    // the traffic is such that everything happens
+    // the traffic has to produce every outcome
     for what in [
         "admitted ",
         "delayed ",
@@ -176,7 +176,7 @@ async fn a_combined_log_of_evenly_paced_traffic_is_decided_as_the_gateway_decide
     let mut stage = Stage::new(&folder.write("tollgate.yaml", CONFIG)).await;
     let mut log = String::new();
     let mut denied = Vec::new();
-    // so many requests in each second, evenly paced; the log tells the seconds only
+    // a random number of evenly paced requests in each second; the log has whole seconds only
     let mut times = Vec::new();
     for second in START..START + 400 {
         let count = if random.random_ratio(1, 8) { 0 } else { random.random_range(1..16) };
@@ -184,7 +184,7 @@ async fn a_combined_log_of_evenly_paced_traffic_is_decided_as_the_gateway_decide
     }
     for (id, at) in times.into_iter().enumerate() {
         let (_, path, methods) = PLACES.choose(&mut random).unwrap();
-        // what such a log does not tell is the same for all: the host, and credentials that are nobody's
+        // such a log has neither the host nor unknown credentials, so the requests do not vary in them
         let key = KEYS.iter().filter(|key| **key != Some("nobodys")).collect::<Vec<_>>();
         let key = **key.choose(&mut random).unwrap();
         let fields: Vec<_> = [("host", "a.test")].into_iter().chain(key.map(|key| ("x-api-key", key))).collect();

@@ -1,4 +1,4 @@
-//! How fast lines are played.
+//! The speed of replay.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use crate::support::Folder;
 
 const LINES: u64 = 3_000_000;
 const KEYS: u64 = 50_000;
-/// How often each is measured; the one in the middle counts.
+/// The number of measurements; the median counts.
 const TIMES: usize = 5;
 
 const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\" }]
@@ -15,8 +15,8 @@ limits: { guard: { key: client_address, algorithm: gcra, rate: 1/s, burst: 20 } 
 routes: [{ name: all, upstream: origin, limits: [guard] }]
 ";
 
-/// Lines a second of processor time, on a single limit. Run it with
-/// `cargo nextest run --release --test replay --run-ignored only --no-capture speed`.
+/// Measures lines per second of CPU time with a single limit. Run it with `cargo nextest run --release --test replay
+/// --run-ignored only --no-capture speed`.
 #[test]
 #[ignore = "measures, and only a release build is worth measuring"]
 fn replay_plays_300_000_lines_a_second() {
@@ -37,7 +37,7 @@ fn replay_plays_300_000_lines_a_second() {
             time.strftime("%d/%b/%Y:%H:%M:%S +0000")
         )
         .unwrap();
-        // as the gateway writes it
+        // in the format of the gateway's access log
         let took = (state >> 20) % 16_000;
         writeln!(
             json,
@@ -65,16 +65,16 @@ fn replay_plays_300_000_lines_a_second() {
     }
 }
 
-/// Seconds of processor time, of all threads.
+/// The CPU time of a run in seconds, of all threads.
 fn processor_time(folder: &Folder, arguments: &[&str]) -> f64 {
     let before = children();
     folder.replayed(arguments);
     children() - before
 }
 
-/// Of all children that have ended.
+/// The CPU time in seconds of all child processes that have ended.
 fn children() -> f64 {
-    // after the name, which may hold spaces: the 14th and 15th of the words that follow are utime and stime of children
+    // after the name, which may contain spaces, the 14th and 15th words are utime and stime of children
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let (_, rest) = stat.rsplit_once(')').unwrap();
     let ticks: u32 = rest.split_whitespace().skip(13).take(2).map(|word| word.parse::<u32>().unwrap()).sum();

@@ -1,4 +1,4 @@
-//! The gateway's own way from a connection to a verdict and an access log, on a clock that goes where it is told.
+//! The gateway's own code from a connection to a verdict and an access log, on a clock that the test sets.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -28,21 +28,21 @@ use tollgate::units::Nanos;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
-/// A gateway without sockets of its own.
+/// A gateway without listening sockets.
 pub struct Stage {
     gateway: WorkerGateway,
     clock: Arc<ManualClock>,
-    /// Requests that the upstream works on, by the time at which they end.
+    /// The running requests, by the times at which they end.
     running: BTreeMap<(Nanos, Reverse<u64>), RequestContext>,
     count: u64,
     log: Arc<Mutex<Vec<u8>>>,
     _logging: tracing::subscriber::DefaultGuard,
 }
 
-/// A request, and what the upstream makes of it.
+/// A request, and the upstream's response to it.
 pub struct Asked<'a> {
     pub at: Nanos,
-    /// From 127.0.0.`from`.
+    /// The last byte of the client's address 127.0.0.`from`.
     pub from: u8,
     pub method: &'a str,
     pub target: &'a str,
@@ -79,7 +79,7 @@ impl Stage {
         let clock = Arc::new(ManualClock::new(Nanos::ZERO));
         let log = Arc::new(Mutex::new(Vec::new()));
         let kept = Kept(Arc::clone(&log));
-        // as the gateway writes it, but for the time
+        // in the gateway's format, but without the time
         let subscriber = tracing_subscriber::fmt()
             .json()
             .flatten_event(true)
@@ -120,7 +120,7 @@ impl Stage {
         Self { gateway, clock, running: BTreeMap::new(), count: 0, log, _logging: logging }
     }
 
-    /// A request; returns whether a limit denies it. Times never go back.
+    /// Sends a request; returns whether a limit denies it. Times must not go back.
     pub async fn ask(&mut self, asked: &Asked<'_>) -> bool {
         self.end_until(asked.at);
         self.clock.set(asked.at);
@@ -158,7 +158,7 @@ impl Stage {
         denied
     }
 
-    /// Ends what still runs; the access log.
+    /// Ends all running requests, and returns the access log.
     pub fn finish(mut self) -> String {
         self.end_until(Nanos::MAX);
         String::from_utf8(self.log.lock().unwrap().clone()).unwrap()

@@ -1,4 +1,4 @@
-//! Logs whose timestamps are whole seconds, and what limits cannot be replayed from a log.
+//! Logs with timestamps of whole seconds, and limits that cannot be replayed from a log.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000_000_000;
 /// 2023-11-14T22:13:20Z
 const START: u64 = 1_700_000_000;
 
-/// A request at a time in nanoseconds since the log begins, from 192.0.2.`from`.
+/// A request: its time in nanoseconds since the start of the log, and the last byte of its client 192.0.2.`from`.
 type Request = (u64, u8);
 
 fn folder(limit: &str) -> Folder {
@@ -42,7 +42,7 @@ fn combined(requests: &[Request]) -> String {
     })
 }
 
-/// As nginx writes `$time_iso8601`, or with the fraction of the second.
+/// JSON lines with nginx's `$time_iso8601`, or with fractions of seconds.
 fn json_lines(requests: &[Request], with_fraction: bool) -> String {
     requests.iter().fold(String::new(), |mut log, (at, from)| {
         let at = if with_fraction { *at } else { at - at % SECOND };
@@ -54,7 +54,7 @@ fn json_lines(requests: &[Request], with_fraction: bool) -> String {
     })
 }
 
-/// A request every `pace` nanoseconds for so many seconds, from 192.0.2.`from`; the first one at `phase`.
+/// A request every `pace` nanoseconds for this number of seconds, from 192.0.2.`from`; the first one at `phase`.
 fn paced(seconds: u64, pace: u64, phase: u64, from: u8) -> Vec<Request> {
     (0..).map(|number| phase + number * pace).take_while(|at| *at < seconds * SECOND).map(|at| (at, from)).collect()
 }
@@ -87,7 +87,7 @@ fn an_evenly_paced_client_under_its_limit_is_not_denied() {
         assert_eq!((output.status.code(), &report["whole_second_timestamps"]), (Some(0), &json!(2160)));
         assert!(has_note(&report, NOTE), "{}", report["notes"]);
     }
-    // one request of each client comes 1 ms too early
+    // one request of each client arrives 1 ms too early
     for request in &mut requests[1000..1009] {
         request.0 -= 1_000_000;
     }
@@ -111,7 +111,7 @@ fn a_client_over_its_limit_is_denied_as_often_as_its_rate_says() {
 
 #[test]
 fn denials_that_coarse_timestamps_explain_do_not_fail_the_build() {
-    // a crowd in one corner of each second moves the paced client's requests together
+    // many requests in a part of each second shift the paced client's requests closer together
     let mut requests = paced(20, 700_000_000, 0, 1);
     let crowd = |second: u64| {
         (0..60_u8).map(move |number| (second * SECOND + 600_000_000 + u64::from(number) * 3_000_000, 2 + number))

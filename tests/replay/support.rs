@@ -8,7 +8,7 @@ mod folder;
 
 pub use folder::Folder;
 
-/// What random traffic begins with: the same each time, unless `SEED` says otherwise. A failed test shows it.
+/// The seed of random traffic: always the same, unless `SEED` is set. It is printed, so that a failed test shows it.
 pub fn seed() -> u64 {
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
     let mut err = std::io::stderr();
@@ -21,13 +21,13 @@ impl Folder {
         std::fs::read_to_string(self.path().join(name)).unwrap()
     }
 
-    /// Runs `tollgate replay` here.
+    /// Runs `tollgate replay` in this folder.
     pub fn replay(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.current_dir(self.path()).arg("replay").args(arguments).output().unwrap()
     }
 
-    /// The same, which has to succeed: what it prints.
+    /// The output of `tollgate replay`, which has to succeed.
     #[track_caller]
     pub fn replayed(&self, arguments: &[&str]) -> String {
         let output = self.replay(arguments);
@@ -35,7 +35,7 @@ impl Folder {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The rows of a CSV file by the names of their columns.
+    /// The rows of a CSV file, by column names.
     pub fn rows(&self, name: &str) -> Vec<HashMap<String, String>> {
         let mut reader = csv::Reader::from_path(self.path().join(name)).unwrap();
         reader.deserialize().map(|row| row.unwrap()).collect()

@@ -80,25 +80,25 @@ fn the_limit_stays_within_its_bounds() {
 #[test]
 fn one_request_moves_the_limit_by_its_share_of_a_round() {
     let rule = rule(4, 1000, Some(ms(10)));
-    let state = Learned { limit: 100.0, in_flight: 50, measuring: 0, due: 0, best: 0.0, latency: 10e6 };
+    let state = ControllerState { limit: 100.0, in_flight: 50, measuring: 0, due: 0, best: 0.0, latency: 10e6 };
     // at the target: 100 -> +¼·1/100·√100
-    let limit_after = |state: Learned, latency| { rule.complete(state, 1, ended(latency), NOW).unwrap() }.limit;
+    let limit_after = |state: ControllerState, latency| { rule.complete(state, 1, ended(latency), NOW).unwrap() }.limit;
     assert_eq!(limit_after(state, ms(10)), 100.025);
     // at twice the target: gradient ½, -¼·1/100·(50 - 10)
-    let slow = Learned { latency: 20e6, ..state };
+    let slow = ControllerState { latency: 20e6, ..state };
     assert_eq!(limit_after(slow, ms(20)), 99.9);
     // with less than half the limit in flight, the limit does not move
-    let idle = Learned { in_flight: 49, ..slow };
+    let idle = ControllerState { in_flight: 49, ..slow };
     assert_eq!(limit_after(idle, ms(20)), 100.0);
     // nor does it move after an error
     let failed = rule.complete(slow, 1, Completion { latency: ms(1), measured: false }, NOW);
-    assert_eq!(failed, Some(Learned { in_flight: 49, ..slow }));
+    assert_eq!(failed, Some(ControllerState { in_flight: 49, ..slow }));
 }
 
 #[test]
 fn the_best_latency_is_measured_at_half_the_limit() {
     let rule = rule(4, 1000, None);
-    let mut state = Learned { limit: 40.0, in_flight: 40, measuring: 0, due: 1, best: 10e6, latency: 12e6 };
+    let mut state = ControllerState { limit: 40.0, in_flight: 40, measuring: 0, due: 1, best: 10e6, latency: 12e6 };
     state = rule.complete(state, 1, ended(ms(12)), NOW).unwrap();
     assert!({ state.measuring } >= 80 && rule.slots(&state) == 20);
     assert_eq!(rule.decide(Some(state), 1, NOW).0, Decision::BUSY);
@@ -128,11 +128,11 @@ fn slots_come_back_and_a_large_cost_passes_alone() {
 #[test]
 fn a_changed_limit_keeps_what_was_learned_within_the_new_bounds() {
     let (old, new) = (rule(4, 100, None), rule(10, 50, Some(ms(20))));
-    let learned = Learned { limit: 80.0, in_flight: 70, measuring: 0, due: 9, best: 5e6, latency: 6e6 };
+    let learned = ControllerState { limit: 80.0, in_flight: 70, measuring: 0, due: 9, best: 5e6, latency: 6e6 };
     let carried = new.migrate_state(&old, learned, NOW).unwrap();
-    assert_eq!(carried, Learned { limit: 50.0, ..learned });
+    assert_eq!(carried, ControllerState { limit: 50.0, ..learned });
     assert_eq!(new.decide(Some(carried), 1, NOW).0, Decision::BUSY);
-    let back = old.migrate_state(&new, Learned { best: 0.0, ..carried }, NOW).unwrap();
+    let back = old.migrate_state(&new, ControllerState { best: 0.0, ..carried }, NOW).unwrap();
     assert_eq!({ back.measuring }, 100);
 }
 
@@ -147,5 +147,5 @@ fn parameters_that_make_no_sense_are_refused() {
 
 #[test]
 fn a_state_takes_28_bytes() {
-    assert_eq!(size_of::<Learned>(), 28);
+    assert_eq!(size_of::<ControllerState>(), 28);
 }

@@ -171,7 +171,7 @@ fn uncharged_because(uncharged: Uncharged<'_>, ruleset: &Ruleset, limit: &Limit,
         Uncharged::OwnUnlimited => format!("the {}'s own parameters say that it is unlimited", owner.kind()),
         Uncharged::NotTried => format!("a candidate is not tried on a {} with parameters of its own", owner.kind()),
         Uncharged::Skipped(fault) => format!("the request {fault}, and `missing_key` is `skip`"),
-        Uncharged::Unwatched(fault) => format!("the request {fault}, and the limit only watches"),
+        Uncharged::NoKeyInShadow(fault) => format!("the request {fault}, and the limit only watches"),
         Uncharged::NotEnabled => "the key is not in the share of `enabled_percent`".to_owned(),
         Uncharged::AwaitsBody => "it goes by the request's body, which is not known".to_owned(),
         Uncharged::Refused(fault @ KeyFault { fault: ValueFault::Missing | ValueFault::Unreadable, .. }) => {

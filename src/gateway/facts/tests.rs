@@ -1,7 +1,7 @@
 use super::*;
 use std::num::NonZeroUsize;
 
-use crate::ruleset::Peers;
+use crate::ruleset::TrustedPeers;
 use crate::units::Prefixes;
 
 fn headers(lines: &[(&'static str, &str)]) -> Fields {
@@ -95,7 +95,7 @@ fn spellings_of_a_host_become_one_or_are_refused() {
 fn forwarded_addresses_are_believed_from_the_right_and_from_trusted_hops_only() {
     let networks = vec!["10.0.0.0/8".parse().unwrap()];
     let trusting = |unix| ClientAddress {
-        trusted_proxies: Peers { networks: networks.clone(), unix },
+        trusted_proxies: TrustedPeers { networks: networks.clone(), unix },
         ..ClientAddress::default()
     };
     let of = |peer: Option<&str>, lines: &[(&'static str, &str)], unix| {
@@ -122,7 +122,7 @@ fn forwarded_addresses_are_believed_from_the_right_and_from_trusted_hops_only() 
 #[test]
 fn other_fields_are_believed_from_trusted_peers_only_and_never_from_their_left() {
     let of = |header: &AddressHeader, hops, peer: &str, lines: &[(&'static str, &str)]| {
-        let trusted_proxies = Peers { networks: vec!["10.0.0.0/8".parse().unwrap()], unix: false };
+        let trusted_proxies = TrustedPeers { networks: vec!["10.0.0.0/8".parse().unwrap()], unix: false };
         let hops = NonZeroUsize::new(hops);
         let rules = ClientAddress { trusted_proxies, header: header.clone(), hops, ..ClientAddress::default() };
         client_address(Some(peer.parse().unwrap()), &headers(lines), &rules).map(|address| address.to_string())

@@ -12,7 +12,7 @@ use crate::gateway::facts::Target;
 use crate::gateway::spans::{EndedSpan, Value};
 use crate::gateway::trace::Trace;
 use crate::http::head::Version;
-use crate::ruleset::{LimitId, Serves};
+use crate::ruleset::{LimitId, ListenerService};
 use crate::telemetry::logging::ACCESS;
 use crate::units::Nanos;
 
@@ -110,7 +110,7 @@ impl<'r> Account<'r> {
         let owned = |value: &str| Some(Cow::Owned(value.to_owned()));
         text("http.request.method", Some(method.unwrap_or("_OTHER").into()));
         text("http.route", pattern.and_then(owned));
-        if context.serves == Serves::Proxy {
+        if context.serves == ListenerService::Proxy {
             text("url.scheme", Some(if context.peer.secured.is_some() { "https" } else { "http" }.into()));
             text("network.protocol.version", Some(version(context.version).into()));
         }

@@ -119,7 +119,7 @@ impl KeyHasher {
     }
 
     /// The key of the bucket shared by all requests that have no key under `limit` because of `fault`.
-    pub fn shared_key(&self, limit: &str, fault: KeyFault<'_>) -> LimitKey {
+    pub fn missing_part_key(&self, limit: &str, fault: KeyFault<'_>) -> LimitKey {
         hash_missing(self.own, limit, fault)
     }
 
@@ -150,7 +150,7 @@ impl KeyHasher {
         Ok(SharedKey { key: hashed, tag: tag.unwrap_or(hashed) })
     }
 
-    /// The same as [`KeyHasher::shared_key`] for a limit that nodes share.
+    /// The same as [`KeyHasher::missing_part_key`] for a limit that nodes share.
     pub fn shared_key_of_all_nodes(&self, limit: &str, fault: KeyFault<'_>) -> SharedKey {
         let key = hash_missing(self.shared.clone(), limit, fault);
         SharedKey { key, tag: key }

@@ -15,12 +15,12 @@ pub struct Browser {
     child: Child,
     socket: WebSocket<TcpStream>,
     last: u64,
-    /// What went wrong on the page, as its console says.
+    /// The errors in the console of the page.
     pub complaints: Vec<String>,
     _profile: Folder,
 }
 
-/// How wide and how high a window is, and which colours are asked for.
+/// The size of a window, and its colour scheme.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen {
     pub width: u32,
@@ -32,7 +32,7 @@ impl Browser {
     pub fn start() -> Self {
         let profile = Folder::new();
         let mut command = Command::new("chromium");
-        // in a sandbox of its own kind there is no room for another one
+        // Chromium's own sandbox cannot start inside another one
         command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]);
         command.args(["--disable-extensions", "--hide-scrollbars", "--mute-audio", "--remote-debugging-port=0"]);
         command.arg(format!("--user-data-dir={}", profile.path().display())).arg("about:blank");
@@ -59,7 +59,7 @@ impl Browser {
         browser
     }
 
-    /// Carries out a command, and returns what comes of it.
+    /// Runs a command, and returns its result.
     #[track_caller]
     pub fn command(&mut self, method: &str, parameters: Value) -> Value {
         self.last += 1;
@@ -102,7 +102,7 @@ impl Browser {
         self.command("Emulation.setEmulatedMedia", features);
     }
 
-    /// What an expression is on the page.
+    /// The value of an expression on the page.
     #[track_caller]
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
@@ -121,13 +121,13 @@ impl Browser {
         }
     }
 
-    /// Looks again and again until an expression is true on the page.
+    /// Waits until an expression is true on the page.
     #[track_caller]
     pub fn wait_for(&mut self, expression: &str) {
         wait_for(expression, || (self.evaluate(expression) == true).then_some(()));
     }
 
-    /// Writes a picture of what the screen shows, or of the `whole` page.
+    /// Writes a screenshot of the window, or of the `whole` page.
     pub fn picture(&mut self, file: &Path, whole: bool) {
         let picture = self.command("Page.captureScreenshot", json!({ "captureBeyondViewport": whole }));
         let bytes = base64::engine::general_purpose::STANDARD.decode(picture["data"].as_str().unwrap()).unwrap();

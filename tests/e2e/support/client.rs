@@ -1,4 +1,4 @@
-//! A client on one connection that sees the bytes.
+//! A client with one connection that sees the bytes of responses.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
@@ -10,7 +10,7 @@ pub struct Response {
     pub head: Head,
     pub status: u16,
     pub body: Vec<u8>,
-    /// Whether the body came to its end.
+    /// Whether the body is complete.
     pub whole: bool,
 }
 
@@ -37,7 +37,7 @@ impl Response {
     }
 }
 
-/// One connection.
+/// A client with one connection.
 #[derive(Debug)]
 pub struct Client {
     pub wire: Wire,
@@ -61,7 +61,7 @@ impl Client {
         Self { wire: Wire::new(stream) }
     }
 
-    /// Sends bytes; what the other side makes of them shows in the response.
+    /// Sends bytes; errors are ignored, because the response shows them.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         drop(self.wire.send(bytes));
     }
@@ -79,7 +79,7 @@ impl Client {
         Some(Response { head, status, body, whole })
     }
 
-    /// The next response, which has to be there.
+    /// The next response; fails if there is none.
     #[track_caller]
     pub fn receive(&mut self) -> Response {
         self.next().expect("the connection ended without a response")
@@ -90,7 +90,7 @@ impl Client {
         self.send(request(method, target, fields));
     }
 
-    /// A request without a body, and its response.
+    /// Sends a request without a body, and returns the response.
     #[track_caller]
     pub fn exchange(&mut self, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
         self.ask(method, target, fields);
@@ -107,7 +107,7 @@ impl Client {
         self.exchange_body("POST", target, fields, body)
     }
 
-    /// One request with a body.
+    /// Sends a request with a body, and returns the response.
     #[track_caller]
     pub fn exchange_body(&mut self, method: &str, target: &str, fields: &[(&str, &str)], body: &[u8]) -> Response {
         let length = body.len().to_string();
@@ -117,13 +117,13 @@ impl Client {
         self.receive()
     }
 
-    /// Whether the connection was ended from the other side.
+    /// Whether the other side closed the connection.
     pub fn is_ended(&mut self) -> bool {
         self.wire.is_ended()
     }
 }
 
-/// The head of a request to the host `test`, unless `fields` name another.
+/// The head of a request, to the host `test` by default.
 pub fn request(method: &str, target: &str, fields: &[(&str, &str)]) -> String {
     let mut text = format!("{method} {target} HTTP/1.1\r\n");
     if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {

@@ -1,13 +1,13 @@
-//! Gateways that divide keys among themselves, each on a loopback address of its own.
+//! Gateways of a cluster, each on its own loopback address.
 
 use std::net::SocketAddr;
 
 use super::{Gateway, Origin, free_port, wait_until};
 
-/// What all of them know, unless a test says otherwise.
+/// The cluster secret of all nodes by default.
 pub const SECRET: &str = "a secret of the cluster's, long enough";
 
-/// The addresses of a cluster's nodes, which need not run.
+/// The addresses of a cluster's nodes; not all of them need to run.
 #[derive(Clone, Debug)]
 pub struct Nodes(pub Vec<SocketAddr>);
 
@@ -20,7 +20,7 @@ impl Nodes {
     pub fn section(&self, position: usize, more: &str) -> String {
         let peers: Vec<String> = self.0.iter().map(|address| format!("\"{address}\"")).collect();
         let peers = peers.join(", ");
-        // they start one after the other
+        // the nodes start one after the other
         let more = if more.contains("min_members") { more.to_owned() } else { format!("min_members: 1, {more}") };
         format!("cluster: {{ self: \"{}\", peers: [{peers}], secret_file: cluster.key, {more} }}\n", self.0[position])
     }
@@ -42,7 +42,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
         Gateway::start_with(&config, &[("cluster.key", SECRET)], &[])
     }
 
-    /// Starts all, and waits until they know each other. Questions wait as long as they may.
+    /// Starts all nodes, and waits until they know each other. Calls between them have the longest timeout.
     pub fn start_all(&self, origin: &Origin, limit: &str) -> Vec<Gateway> {
         let gateways: Vec<Gateway> =
             (0..self.0.len()).map(|position| self.start(position, origin, "timeout: 1s", limit)).collect();
@@ -51,7 +51,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     }
 }
 
-/// Waits until each of `gateways` sees this many members, and can ask those of them.
+/// Waits until all `gateways` see the same members, and this number of them.
 pub fn wait_for_members(gateways: &[Gateway], count: usize) {
     wait_until(&format!("{count} members"), || {
         let seen: Vec<Vec<String>> = gateways.iter().map(members).collect();
@@ -59,14 +59,14 @@ pub fn wait_for_members(gateways: &[Gateway], count: usize) {
     });
 }
 
-/// The members as a gateway sees them.
+/// The members that a gateway sees.
 pub fn members(gateway: &Gateway) -> Vec<String> {
     let status = gateway.admin_get("/status").json();
     let members = status["cluster"]["members"].as_array().cloned().unwrap_or_default();
     members.iter().map(|member| member["address"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// How many keys a gateway keeps.
+/// The number of keys that a gateway keeps.
 pub fn keys(gateway: &Gateway) -> usize {
     let keys = gateway.metrics().value("tollgate_limit_keys", &[("limit", "guard")]).unwrap_or_default();
     format!("{keys}").parse().unwrap()

@@ -1,4 +1,4 @@
-//! A way to a server on this machine that is as long as a test says.
+//! A connection to a server on this machine with a delay that the test sets.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::now;
 
-/// A relay to a server, which holds back what passes for a time.
+/// A relay to a server that delays all bytes.
 pub struct Distance {
     pub port: u16,
     each_way: Arc<AtomicU64>,
 }
 
 impl Distance {
-    /// To the server on `port`; there is no delay until [`Distance::set`] says so.
+    /// A relay to the server on `port`, without a delay until [`Distance::set`] is called.
     pub fn to(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let way = Self { port: listener.local_addr().unwrap().port(), each_way: Arc::default() };
@@ -31,13 +31,13 @@ impl Distance {
         way
     }
 
-    /// What is sent from now on takes so long, in either direction.
+    /// Sets the delay in each direction for all bytes from now on.
     pub fn set(&self, each_way: Duration) {
         self.each_way.store(u64::try_from(each_way.as_micros()).unwrap(), Ordering::Relaxed);
     }
 }
 
-/// Passes on what comes `from` one, in threads that end with the connection.
+/// Forwards bytes in one direction, in threads that end with the connection.
 fn relay(from: &TcpStream, to: &TcpStream, delay: &Arc<AtomicU64>) {
     let (mut from, to, delay) = (from.try_clone().unwrap(), to.try_clone().unwrap(), Arc::clone(delay));
     to.set_nodelay(true).unwrap();

@@ -1,4 +1,4 @@
-//! A gateway that serves, on ports of its own.
+//! A running gateway on its own ports.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 
@@ -8,36 +8,36 @@ use super::process::Process;
 use super::wire::Wire;
 use super::{Folder, Origin, free_port, wait_for};
 
-/// The gateway.
+/// A running gateway.
 #[derive(Debug)]
 pub struct Gateway {
     pub process: Process,
     pub address: SocketAddr,
     pub admin: SocketAddr,
     pub folder: Folder,
-    /// What its listener says beside its address.
+    /// The listener's settings besides its address.
     listener: String,
-    /// The environment variables that it is started with.
+    /// The environment variables of the process.
     environment: Vec<(String, String)>,
 }
 
 impl Gateway {
-    /// Starts with a configuration that lacks only its addresses.
+    /// Starts a gateway with a configuration that lacks only its addresses.
     pub fn start(config: &str) -> Self {
         Self::start_with(config, &[], &[])
     }
 
-    /// Starts with a listener that says more than its address: `tls: {...}`, `http2: true`.
+    /// Starts a gateway with more settings of its listener: `tls: {...}`, `http2: true`.
     pub fn start_listening(listener: &str, config: &str, files: &[(&str, &str)]) -> Self {
         Self::start_somewhere(listener, config, files, &[])
     }
 
-    /// Starts with other files beside the configuration, and environment variables.
+    /// Starts a gateway with other files beside the configuration, and environment variables.
     pub fn start_with(config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
         Self::start_somewhere("", config, files, environment)
     }
 
-    /// Starts with all of that.
+    /// Starts a gateway with all of these.
     pub fn start_somewhere(listener: &str, config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
         // Another program may take a port between the choice and the start.
         for _ in 0..3 {
@@ -100,23 +100,23 @@ impl Gateway {
         });
     }
 
-    /// A configuration that lacks only its addresses, with them.
+    /// A configuration with the addresses of this gateway.
     pub fn whole(&self, config: &str) -> String {
         on(self.address, &self.listener, self.admin, config)
     }
 
-    /// Writes another configuration over the one there is.
+    /// Replaces the configuration file.
     pub fn rewrite(&self, config: &str) {
         self.folder.write("tollgate.yaml", self.whole(config));
     }
 
-    /// Asks for a reload over the admin port.
+    /// Triggers a reload over the admin port.
     #[track_caller]
     pub fn reload(&self) -> Response {
         Client::connect(self.admin).post("/-/reload", &[("connection", "close")], b"")
     }
 
-    /// A connection to it.
+    /// A new connection to the gateway.
     pub fn client(&self) -> Client {
         Client::connect(self.address)
     }
@@ -126,13 +126,13 @@ impl Gateway {
         Client::connect_from(last, self.address)
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a new connection.
     #[track_caller]
     pub fn get(&self, target: &str, fields: &[(&str, &str)]) -> Response {
         self.client().exchange("GET", target, fields)
     }
 
-    /// What comes back for these bytes on a connection of their own.
+    /// The response to these bytes on a new connection.
     pub fn say(&self, bytes: impl AsRef<[u8]>) -> Option<Response> {
         let mut client = self.client();
         client.send(bytes);
@@ -144,7 +144,7 @@ impl Gateway {
         Client::connect(self.admin).exchange("GET", target, &[("connection", "close")])
     }
 
-    /// What comes back for these bytes on a connection to the admin port.
+    /// The response to these bytes on a new connection to the admin port.
     #[track_caller]
     pub fn say_admin(&self, bytes: &str) -> Response {
         let mut client = Client::connect(self.admin);
@@ -156,7 +156,7 @@ impl Gateway {
         Metrics::parse(&self.admin_get("/metrics").text())
     }
 
-    /// Waits until a metric has a value; requests are counted when they are over, a moment after their answer.
+    /// Waits until a metric has a value; the gateway counts a request at its end, a moment after the response.
     pub fn wait_for_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) {
         wait_for(&format!("{name}{labels:?} = {value}; it is {:?}", self.metrics().all(name)), || {
             (self.metrics().value(name, labels) == Some(value)).then_some(())
@@ -164,12 +164,12 @@ impl Gateway {
     }
 }
 
-/// Whether the gateway with this admin listener is ready; not if it cannot be asked.
+/// Whether the gateway with this admin listener is ready; false if the connection fails.
 pub fn is_ready(admin: SocketAddr) -> bool {
     answers(admin, "/readyz")
 }
 
-/// Whether a server answers this with 200; not if it cannot be asked.
+/// Whether a server answers this target with 200; false if the connection fails.
 pub fn answers(address: SocketAddr, target: &str) -> bool {
     let Ok(stream) = TcpStream::connect(address) else { return false };
     let mut client = Client { wire: Wire::new(stream) };
@@ -182,17 +182,17 @@ fn on(address: SocketAddr, listener: &str, admin: SocketAddr, config: &str) -> S
     format!("listeners: [{{ address: \"{address}\"{listener} }}]\nadmin: {{ address: \"{admin}\" }}\n{config}")
 }
 
-/// A configuration with everything behind one upstream and under one limit.
+/// A configuration with one upstream and one limit for all requests.
 pub fn limited(origin: &Origin, limit: &str) -> String {
     format!("{}limits: {{ guard: {limit} }}\n{ALL_GUARDED}", origin.upstream())
 }
 
-/// A configuration with everything behind one upstream, without limits. `upstream` goes with the nodes.
+/// A configuration with one upstream for all requests, without limits. `upstream` holds more settings of the upstream.
 pub fn proxied(origin: &Origin, upstream: &str) -> String {
     format!("{}{ALL}", origin.upstream_with(upstream))
 }
 
-/// A route for everything.
+/// A route for all requests.
 pub const ALL: &str = "routes: [{ name: all, upstream: origin }]\n";
-/// The same under the limit `guard`.
+/// A route for all requests under the limit `guard`.
 pub const ALL_GUARDED: &str = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";

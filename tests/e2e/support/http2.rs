@@ -1,4 +1,4 @@
-//! HTTP/2 as clients speak it.
+//! A client for HTTP/2.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// A connection.
+/// One HTTP/2 connection.
 pub struct Http2 {
     pub requests: SendRequest<Bytes>,
-    /// Of the one who opened it.
+    /// The task that drives the connection; only its first user has it.
     pub driver: Option<JoinHandle<Result<(), h2::Error>>>,
 }
 
@@ -26,11 +26,11 @@ pub struct Answer {
     pub headers: HeaderMap,
     pub body: Vec<u8>,
     pub trailers: Option<HeaderMap>,
-    /// Whether the head ended the stream.
+    /// Whether the stream ended with the head.
     pub is_head_alone: bool,
 }
 
-/// A server that speaks HTTP/2 without asking first, and gives each request to `serve`.
+/// A server for HTTP/2 with prior knowledge that gives each request to `serve`.
 pub async fn http2_upstream(
     serve: impl Fn(Request<RecvStream>, SendResponse<Bytes>) + Send + Sync + 'static,
 ) -> SocketAddr {
@@ -63,19 +63,19 @@ impl Http2 {
         Self { requests, driver: Some(tokio::spawn(connection)) }
     }
 
-    /// Another who asks on the same connection.
+    /// Another user of the same connection.
     pub fn sharing(other: &Self) -> Self {
         Self { requests: other.requests.clone(), driver: None }
     }
 
-    /// Begins without asking whether it is spoken.
+    /// Connects with prior knowledge of HTTP/2, without TLS.
     pub async fn in_the_clear(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self::on(stream).await
     }
 
-    /// Sends a head, to which `end` says whether anything follows.
+    /// Sends a head; `end` says whether the stream ends with it.
     pub async fn begin(
         &mut self,
         method: Method,
@@ -91,27 +91,27 @@ impl Http2 {
         self.requests.send_request(request.body(()).unwrap(), end)
     }
 
-    /// One request without a body, and its response.
+    /// Sends a request without a body, and returns the response.
     pub async fn get(&mut self, url: &str, fields: &[(&str, &str)]) -> Result<Answer, h2::Error> {
         let (response, _) = self.begin(Method::GET, url, fields, true).await?;
         read(response).await
     }
 
-    /// One request with this body, and its response.
+    /// Sends a request with this body, and returns the response.
     pub async fn post(&mut self, url: &str, fields: &[(&str, &str)], body: Bytes) -> Result<Answer, h2::Error> {
         let (response, mut sending) = self.begin(Method::POST, url, fields, false).await?;
-        // an answer that came before the body ended the stream
+        // an early response may have closed the stream already
         drop(sending.send_data(body, true));
         read(response).await
     }
 
-    /// Why the connection ended.
+    /// The reason for which the connection ended.
     pub async fn end(self) -> Option<Reason> {
         drop(self.requests);
         self.driver.unwrap().await.unwrap().err().and_then(|error| error.reason())
     }
 
-    /// Closes the socket, whatever is said on it.
+    /// Closes the socket without a goodbye.
     pub async fn cut(self) {
         let driver = self.driver.unwrap();
         driver.abort();
@@ -119,7 +119,7 @@ impl Http2 {
     }
 }
 
-/// Runs all of them at once.
+/// Runs all futures at once.
 pub async fn all<T: Send + 'static>(each: impl Iterator<Item = impl Future<Output = T> + Send + 'static>) -> Vec<T> {
     let running: Vec<JoinHandle<T>> = each.map(tokio::spawn).collect();
     let mut done = Vec::new();
@@ -129,7 +129,7 @@ pub async fn all<T: Send + 'static>(each: impl Iterator<Item = impl Future<Outpu
     done
 }
 
-/// A response to its end.
+/// Reads a response to its end.
 pub async fn read(response: ResponseFuture) -> Result<Answer, h2::Error> {
     let (head, mut content) = response.await?.into_parts();
     let is_head_alone = content.is_end_stream();
@@ -137,7 +137,7 @@ pub async fn read(response: ResponseFuture) -> Result<Answer, h2::Error> {
     Ok(Answer { status: head.status.as_u16(), headers: head.headers, body, trailers, is_head_alone })
 }
 
-/// What is left of a body, and what follows it.
+/// Reads the rest of a body, and the trailers.
 pub async fn rest(content: &mut RecvStream) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
     let mut body = Vec::new();
     while let Some(part) = content.data().await {

@@ -1,17 +1,17 @@
-//! The text exposition format, read strictly.
+//! A strict reader of Prometheus' text exposition format.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// One scrape.
+/// The metrics of one scrape.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    /// By name of the sample.
+    /// The samples by their names.
     samples: HashMap<String, Vec<Sample>>,
-    /// By name of the metric.
+    /// The types by the metrics' names.
     pub types: BTreeMap<String, String>,
 }
 
-/// One line.
+/// One sample.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub labels: BTreeMap<String, String>,
@@ -19,7 +19,7 @@ pub struct Sample {
 }
 
 impl Metrics {
-    /// Reads a scrape; anything but help, types and samples of announced metrics is a failure.
+    /// Reads a scrape; fails on anything but help, types and samples of announced metrics.
     #[track_caller]
     pub fn parse(text: &str) -> Self {
         let mut metrics = Self::default();

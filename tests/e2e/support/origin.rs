@@ -1,4 +1,4 @@
-//! The upstream: a small HTTP/1.1 server that keeps the bytes of every request, and misbehaves on demand.
+//! The upstream: a small HTTP/1.1 server that records the bytes of every request, and misbehaves on demand.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::wire::{Framing, Head, Wire, chunk};
 use super::{PATIENCE, now, pattern, wait_until};
 
-/// A running upstream; ends when dropped.
+/// A running upstream; dropping this stops it.
 pub struct Origin {
     pub address: SocketAddr,
     shared: Arc<Shared>,
@@ -20,11 +20,11 @@ pub struct Origin {
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub head: Head,
-    /// As far as it was read.
+    /// The part of the body that was read.
     pub body: Vec<u8>,
     /// The number of the connection.
     pub connection: usize,
-    /// When its head was complete.
+    /// The time at which the head was complete.
     pub at: Instant,
 }
 
@@ -45,29 +45,29 @@ struct Shared {
     connections: Mutex<Vec<TcpStream>>,
 }
 
-/// A request that is being answered.
+/// A request that the upstream is answering.
 pub struct Exchange<'w> {
     pub head: Head,
     pub wire: &'w mut Wire,
     pub framing: Framing,
     shared: &'w Shared,
     number: usize,
-    /// Whether the connection serves another request after this.
+    /// Whether the connection serves another request afterwards.
     pub keep: bool,
 }
 
 impl Origin {
-    /// Answers as the path says, see [`by_path`].
+    /// Starts an upstream that answers by the path, see [`by_path`].
     pub fn start() -> Self {
         Self::with(by_path)
     }
 
-    /// Answers as the path says, at this address.
+    /// Starts an upstream at this address that answers by the path.
     pub fn at(address: SocketAddr) -> Self {
         Self::on(TcpListener::bind(address).unwrap(), by_path)
     }
 
-    /// Answers as `handler` does; where that fails the connection is closed.
+    /// Starts an upstream that answers with `handler`; if that fails, it closes the connection.
     pub fn with(handler: impl Fn(&mut Exchange<'_>) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), handler)
     }
@@ -90,7 +90,7 @@ impl Origin {
         Self { address, shared }
     }
 
-    /// Answers with a chunk for each command, the last of which is empty.
+    /// Starts an upstream that sends a chunk for each command; the last command is empty.
     pub fn on_command() -> (Sender<&'static [u8]>, Self) {
         let (command, commands) = channel::<&'static [u8]>();
         let commands = Mutex::new(commands);
@@ -107,12 +107,12 @@ impl Origin {
         (command, origin)
     }
 
-    /// Everything that came, in order; health checks apart.
+    /// All requests in their order, without health checks.
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
 
-    /// The only request that came.
+    /// The only request so far.
     #[track_caller]
     pub fn only(&self) -> Seen {
         let seen = self.seen();
@@ -128,33 +128,33 @@ impl Origin {
         wait_until(&format!("{count} requests at the upstream"), || self.count() >= count);
     }
 
-    /// How many health checks came.
+    /// The number of health checks so far.
     pub fn checks(&self) -> usize {
         self.shared.checks.load(Ordering::Relaxed)
     }
 
-    /// What health checks are told.
+    /// Sets the answer to health checks.
     pub fn set_healthy(&self, healthy: bool) {
         self.shared.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// As a node in a configuration.
+    /// The upstream as a node in a configuration.
     pub fn node(&self) -> String {
         format!("\"{}\"", self.address)
     }
 
-    /// The section `upstreams:` with this alone, called `origin`.
+    /// The section `upstreams:` with this as the only upstream, named `origin`.
     pub fn upstream(&self) -> String {
         self.upstream_with("")
     }
 
-    /// The same with more to say of it.
+    /// The same with more settings of the upstream.
     pub fn upstream_with(&self, more: &str) -> String {
         upstream(&[self.node()], more)
     }
 }
 
-/// The section `upstreams:` with an upstream `origin` of these nodes, and more to say of it.
+/// The section `upstreams:` with an upstream `origin` of these nodes, and more settings.
 pub fn upstream(nodes: &[String], more: &str) -> String {
     let comma = if more.is_empty() { "" } else { ", " };
     format!("upstreams: {{ origin: {{ nodes: [{}]{comma}{more} }} }}\n", nodes.join(", "))
@@ -181,7 +181,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         std::thread::spawn(move || {
             let mut wire = Wire::new(stream);
             wire.stream.set_read_timeout(None).unwrap();
-            // However a connection ends, the bytes that the test looks at are kept.
+            // However a connection ends, the recorded bytes stay for the test.
             drop(serve(&mut wire, &shared, number));
             wire.close();
         });
@@ -221,7 +221,7 @@ impl Exchange<'_> {
         self.shared.seen.lock().unwrap()[self.number].connection
     }
 
-    /// How many requests came so far, with this one.
+    /// The number of requests so far, including this one.
     pub fn seen(&self) -> usize {
         self.shared.seen.lock().unwrap().len()
     }
@@ -231,7 +231,7 @@ impl Exchange<'_> {
         self.head.word(1).split('?').next().unwrap_or_default()
     }
 
-    /// The next part of the request's body; `None` when it is over.
+    /// The next part of the request's body; `None` at its end.
     pub fn part(&mut self) -> io::Result<Option<Vec<u8>>> {
         let part = self.wire.part(&mut self.framing)?;
         if let (Some(part), Some(seen)) = (&part, self.shared.seen.lock().unwrap().get_mut(self.number)) {
@@ -254,26 +254,26 @@ impl Exchange<'_> {
         self.wire.send(bytes)
     }
 
-    /// Sends a response with a length. `fields` are whole lines.
+    /// Sends a response with a content length. `fields` are whole lines.
     pub fn reply(&mut self, status: &str, fields: &str, body: &[u8]) -> io::Result<()> {
         let shown = if self.method() == "HEAD" { &[] } else { body };
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{fields}\r\n", body.len());
         self.send([head.as_bytes(), shown].concat())
     }
 
-    /// Waits until the other side goes away.
+    /// Waits until the other side closes the connection.
     pub fn wait_for_end(&mut self) -> io::Result<()> {
         while !self.wire.is_ended() {}
         Err(io::ErrorKind::ConnectionAborted.into())
     }
 }
 
-/// What the path asks for:
+/// Answers by the path:
 ///
-/// `/echo` the body of the request, framed alike; `/bytes/N` N bytes of [`pattern`]; `/chunked/N` the same in chunks;
-/// `/status/N` that status; `/stall` nothing; `/drip` a head that never ends, byte by byte; `/half` half of the length
-/// announced; `/half-chunk` half a chunk; `/drop` closes instead of answering; `/closing` answers, then closes without
-/// saying so; anything else a short text.
+/// `/echo` the request's body in the same framing; `/bytes/N` N bytes of [`pattern`]; `/chunked/N` the same in chunks;
+/// `/status/N` that status; `/stall` no answer; `/drip` a head that never ends, byte by byte; `/half` half of the announced
+/// length; `/half-chunk` half a chunk; `/drop` closes without an answer; `/closing` answers, then closes without
+/// `connection: close`; any other path gets a short text.
 pub fn by_path(exchange: &mut Exchange<'_>) -> io::Result<()> {
     let path = exchange.path().to_owned();
     let mut segments = path.split('/').skip(1);
@@ -335,7 +335,7 @@ fn send_in_chunks(exchange: &mut Exchange<'_>, body: &[u8]) -> io::Result<()> {
     exchange.send(chunk(b""))
 }
 
-/// A node that refuses every connection; its port stays taken as long as this lives.
+/// A node that refuses every connection; the port stays reserved as long as this exists.
 #[derive(Debug)]
 pub struct Refusing(tokio::net::TcpSocket);
 

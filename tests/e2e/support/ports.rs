@@ -1,11 +1,11 @@
-//! Ports for servers of a test's own.
+//! Ports for the servers of a test.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A port that nothing listens on. Outside the range that the system gives to outgoing connections, and another one for
-/// each call and process: as long as the process lives, it holds the port at an address that is used for nothing else.
+/// A port on which nothing listens, outside the range of outgoing connections, and a different one for each call and
+/// process: the process reserves the port at an address that has no other use.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const COUNT: u16 = 22_000;

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a test's own.
+//! A PostgreSQL server of a test.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,21 +10,21 @@ use super::process::signal;
 use super::tls::Signed;
 use super::{free_port, wait_until};
 
-/// Who the server runs as where tests run as root, which it refuses to run as.
+/// The user that runs the server if the tests run as root; PostgreSQL refuses to run as root.
 const USER: &str = "nobody";
 
-/// A running server that keeps nothing for good.
+/// A running server; its data is deleted at the end.
 #[derive(Debug)]
 pub struct Postgres {
     server: Option<Child>,
     pub port: u16,
-    /// Its files, outside the folders of tests, which others may not be allowed to enter.
+    /// The data folder, outside the folders of tests, which the server's user may not be allowed to enter.
     data: PathBuf,
     password: String,
 }
 
 impl Postgres {
-    /// Starts one whose user `gate` has this password.
+    /// Starts a server whose user `gate` has this password.
     pub fn start(password: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("tollgate-postgres-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -47,7 +47,7 @@ impl Postgres {
         postgres
     }
 
-    /// Starts the server on its files, after its end.
+    /// Starts the server again with its old data.
     pub fn run(&mut self) {
         let (port, data) = (self.port.to_string(), self.data.display().to_string());
         let spawned = as_user(&program("postgres"))
@@ -61,7 +61,7 @@ impl Postgres {
         wait_until("PostgreSQL to answer", || self.try_say("SELECT 1").is_ok());
     }
 
-    /// Has it speak TLS with this certificate from now on.
+    /// Makes the server use TLS with this certificate from now on.
     pub fn secure(&self, signed: &Signed) {
         for (name, text) in [("server.crt", &signed.certificate), ("server.key", &signed.key)] {
             let file = self.data.join(name);
@@ -76,12 +76,12 @@ impl Postgres {
         wait_until("TLS", || self.say("SHOW ssl") == "on");
     }
 
-    /// What leads to it, as the user of gateways.
+    /// The URL of the database, for the user of gateways.
     pub fn url(&self) -> String {
         format!("postgres://gate:{}@127.0.0.1:{}/postgres", self.password, self.port)
     }
 
-    /// Has it run statements, as its administrator; what they give.
+    /// Runs statements as the administrator; returns their output.
     #[track_caller]
     pub fn say(&self, statements: &str) -> String {
         self.try_say(statements).unwrap_or_else(|said| panic!("{said}"))
@@ -99,7 +99,7 @@ impl Postgres {
         }
     }
 
-    /// Sends a signal by its name to the server and all that works for it.
+    /// Sends a signal by its name to the server and its worker processes.
     pub fn signal(&self, name: &str) {
         let Some(server) = &self.server else { return };
         let listed = Command::new("ps").args(["-o", "pid=", "--ppid", &server.id().to_string()]).output().unwrap();
@@ -111,9 +111,9 @@ impl Postgres {
         signal(server.id(), name);
     }
 
-    /// Ends it at once, as a crash does.
+    /// Stops the server at once, like a crash.
     pub fn kill(&mut self) {
-        // what a process holds back is let go with the process
+        // a stopped process gets the second signal only after it continues
         self.signal("CONT");
         self.signal("QUIT");
         if let Some(mut server) = self.server.take() {
@@ -129,7 +129,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Where Debian's packages have a program, or the path of users does.
+/// The program from Debian's packages, or from the user's path.
 fn program(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let found = versions.map(|version| version.path().join("bin").join(name)).filter(|path| path.exists()).max();
@@ -140,7 +140,7 @@ fn as_user(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);
     }
-    // dies with the test, whatever becomes of that
+    // the server ends with the test, however the test ends
     let mut command = Command::new("setpriv");
     command.args(["--reuid", USER, "--clear-groups", "--pdeathsig", "QUIT", "--"]).arg(program);
     command

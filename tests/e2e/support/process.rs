@@ -1,4 +1,4 @@
-//! The program as a process: what it writes is kept, and it never outlives the test.
+//! The program as a process: its output is kept, and it never outlives the test.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ pub struct Process {
     stderr: Output,
 }
 
-/// What a program wrote so far.
+/// The output of a program so far.
 #[derive(Debug)]
 struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -61,7 +61,7 @@ impl Process {
         Self::start(Command::new(PROGRAM).args(arguments), folder, environment)
     }
 
-    /// Starts a program that is installed.
+    /// Starts an installed program.
     pub fn program(name: &str, arguments: &[&str], folder: &Path) -> Self {
         Self::start(Command::new(name).args(arguments), folder, &[])
     }
@@ -72,7 +72,7 @@ impl Process {
         Self::start(Command::new("sh").args(["-c", &limited, PROGRAM]).args(arguments), folder, &[])
     }
 
-    /// Starts tollgate as systemd does that keeps the socket.
+    /// Starts tollgate with socket activation, as systemd does.
     pub fn tollgate_on(socket: TcpListener, arguments: &[&str], folder: &Path) -> Self {
         let activate = "exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
@@ -106,7 +106,7 @@ impl Process {
         self.stderr.text()
     }
 
-    /// The first line of the access log that holds `text`.
+    /// The first line of the access log that contains `text`.
     pub fn wait_for_access(&self, text: &str) -> serde_json::Value {
         let line = wait_for(&format!("{text} in the access log"), || {
             self.stdout().lines().find(|line| line.contains(text)).map(str::to_owned)
@@ -114,7 +114,7 @@ impl Process {
         serde_json::from_str(&line).unwrap()
     }
 
-    /// How it ended, if it has.
+    /// The exit status of the process, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().unwrap();
         if status.is_some() {
@@ -124,7 +124,7 @@ impl Process {
         status
     }
 
-    /// Whether it has ended; what those wrote that it started may still come.
+    /// Whether the process has ended; output of its child processes may still arrive.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
@@ -133,7 +133,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends.
     pub fn wait(&mut self) -> ExitStatus {
         wait_for("the end of the process", || self.ended())
     }
@@ -143,12 +143,12 @@ impl Process {
         signal(self.child.id(), name);
     }
 
-    /// The memory it has, in bytes.
+    /// The resident memory in bytes.
     pub fn memory(&self) -> u64 {
         self.memory_called("VmRSS:")
     }
 
-    /// The most memory that it has had, in bytes.
+    /// The peak of resident memory in bytes.
     pub fn peak_memory(&self) -> u64 {
         self.memory_called("VmHWM:")
     }
@@ -159,12 +159,12 @@ impl Process {
         resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// How many descriptors it has.
+    /// The number of open descriptors.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
-    /// How many threads it has whose names begin like this.
+    /// The number of threads whose names begin with `name`.
     pub fn threads(&self, name: &str) -> usize {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let of_thread =
@@ -172,7 +172,7 @@ impl Process {
         threads.filter_map(of_thread).filter(|of_thread| of_thread.starts_with(name)).count()
     }
 
-    /// The processor time it has used.
+    /// The CPU time so far.
     pub fn processor_time(&self) -> Duration {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let of_thread = |thread: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
@@ -182,7 +182,7 @@ impl Process {
         Duration::from_nanos(threads.filter_map(of_thread).sum())
     }
 
-    /// Whether it has a handler for the signal with this number.
+    /// Whether the process has a handler for the signal with this number.
     pub fn catches(&self, signal: u32) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -1,4 +1,4 @@
-//! A Prometheus of a test's own, on the configuration and the rules that are shipped, in a hurry.
+//! A Prometheus of a test, with the configuration and the rules of the repository and much shorter times.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -16,11 +16,11 @@ pub struct Prometheus {
     _folder: Folder,
 }
 
-/// A rate of the last seconds shows what a rate of minutes would, sooner.
+/// The window of rates: seconds in place of minutes, so that tests see results sooner.
 const WINDOW: &str = "5s";
 
 impl Prometheus {
-    /// Scrapes `targets`, every second.
+    /// Starts a server that scrapes `targets` every second.
     pub fn start(targets: &[SocketAddr]) -> Self {
         let folder = Folder::new();
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards/prometheus");
@@ -47,7 +47,7 @@ impl Prometheus {
         Self { process, address, _folder: folder }
     }
 
-    /// What is said about `path`.
+    /// The answer of the API at `path`.
     #[track_caller]
     pub fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Value {
         let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
@@ -59,7 +59,7 @@ impl Prometheus {
         answer["data"].clone()
     }
 
-    /// The alerts that fire, by name; each as often as it does.
+    /// The names of the firing alerts; a name appears once for each alert.
     pub fn firing(&self) -> Vec<String> {
         let alerts = self.ask("alerts", &[]);
         let alerts = alerts["alerts"].as_array().unwrap().iter().filter(|alert| alert["state"] == "firing");
@@ -67,7 +67,7 @@ impl Prometheus {
     }
 }
 
-/// Rules that need seconds where those that are shipped need minutes.
+/// The rules with seconds in place of minutes.
 fn hurried(rules: &str) -> String {
     let mut lines = Vec::new();
     for line in rules.lines() {

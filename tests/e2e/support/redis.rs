@@ -1,4 +1,4 @@
-//! A Redis server of a test's own.
+//! A Redis server of a test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,23 +7,24 @@ use std::process::{Child, Command, Stdio};
 use super::tls::Authority;
 use super::{Folder, free_port, wait_until};
 
-/// A running server that keeps nothing on disk.
+/// A running server without persistence.
 #[derive(Debug)]
 pub struct Redis {
     child: Child,
     pub port: u16,
     password: Option<String>,
     tls: Option<RedisTls>,
-    /// Where it speaks TLS, if it does.
+    /// The TLS port, if the server has one.
     pub tls_port: Option<u16>,
 }
 
-/// What servers take that speak TLS to clients and to each other. Whoever connects has to show a certificate of the same authority.
+/// The options of servers that use TLS with clients and with each other. Every client has to show a certificate of the same
+/// authority.
 #[derive(Clone, Debug)]
 pub struct RedisTls(Vec<[String; 2]>);
 
 impl RedisTls {
-    /// Puts the files of servers at 127.0.0.1 into `folder`.
+    /// Writes the files of servers at 127.0.0.1 into `folder`.
     pub fn of(authority: &Authority, folder: &Folder) -> Self {
         let signed = authority.sign(&["127.0.0.1"]);
         let files = [("ca-cert", authority.pem()), ("cert", signed.certificate), ("key", signed.key)];
@@ -45,7 +46,7 @@ impl Redis {
         Self::start_on(free_port(), None)
     }
 
-    /// Starts one that speaks TLS at another port.
+    /// Starts a server with an additional TLS port.
     pub fn start_with_tls(tls: &RedisTls) -> Self {
         Self::start_secured(Some(tls), &[])
     }
@@ -67,7 +68,7 @@ impl Redis {
         Self::start_on_with(port, password, &[])
     }
 
-    /// The same server, whose password is another now.
+    /// The same server after a change of its password.
     pub fn with_password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
@@ -77,7 +78,7 @@ impl Redis {
         let number = port.to_string();
         let mut command = Command::new("redis-server");
         command.args(["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        // what a replica is sent goes through a file, which the next server there would begin with
+        // a replication passes through a file, which the next server in this folder would load
         command.args(["--dir", env!("CARGO_TARGET_TMPDIR"), "--rdb-del-sync-files", "yes"]);
         command.args(["--dbfilename", &format!("{}-{port}.rdb", std::process::id())]);
         command.args(password.iter().flat_map(|password| ["--requirepass", password]));
@@ -93,7 +94,7 @@ impl Redis {
         redis
     }
 
-    /// What `store.redis` has to be.
+    /// The value of `store.redis` for this server.
     pub fn url(&self) -> String {
         match self.tls_port {
             Some(port) => format!("rediss://127.0.0.1:{port}"),
@@ -101,23 +102,23 @@ impl Redis {
         }
     }
 
-    /// The port that other servers are told of.
+    /// The port that other servers use.
     fn own_port(&self) -> u16 {
         self.tls_port.unwrap_or(self.port)
     }
 
-    /// Sends a command; the first line of its answer.
+    /// Sends a command; returns the first line of the answer.
     #[track_caller]
     pub fn say(&self, words: &[&str]) -> String {
         self.try_say(words).expect("Redis did not answer")
     }
 
-    /// Sends a command to a server without a password; all of its answer, as it is written.
+    /// Sends a command to a server without a password; returns the whole answer unparsed.
     pub fn tell(&self, words: &[&str]) -> String {
         self.try_tell(words).unwrap()
     }
 
-    /// The same of a server that may be about to close its connections.
+    /// The same for a server that may be about to close its connections.
     pub fn try_tell(&self, words: &[&str]) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.write_all(&encoded(words))?;
@@ -127,13 +128,13 @@ impl Redis {
         Ok(text)
     }
 
-    /// Sends a command whose answer nobody waits for.
+    /// Sends a command, and does not wait for the answer.
     pub fn send(&self, words: &[&str]) {
         let stream = TcpStream::connect(("127.0.0.1", self.port));
         stream.and_then(|mut stream| stream.write_all(&encoded(words))).unwrap();
     }
 
-    /// Whether it answers.
+    /// Whether the server answers.
     pub fn is_there(&self) -> bool {
         self.try_say(&["PING"]).is_some_and(|answer| answer == "+PONG")
     }
@@ -151,20 +152,20 @@ impl Redis {
         Some(line.trim_end().to_owned())
     }
 
-    /// The names of the keys that fit `pattern`.
+    /// The names of the keys that match `pattern`.
     pub fn keys(&self, pattern: &str) -> Vec<String> {
         let text = self.tell(&["KEYS", pattern]);
         text.lines().filter(|line| !line.starts_with(['*', '$'])).map(str::to_owned).collect()
     }
 
-    /// How many commands of this name it has been sent.
+    /// The number of commands of this name that the server has run.
     pub fn calls(&self, command: &str) -> u64 {
         let text = self.tell(&["INFO", "commandstats"]);
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
     }
 
-    /// A server that follows this one, and has all that it has.
+    /// Starts a replica of this server, and waits until it is in sync.
     pub fn start_replica(&self) -> Self {
         let replica = Self::start_secured(self.tls.as_ref(), &[]);
         self.say(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
@@ -173,7 +174,7 @@ impl Redis {
         replica
     }
 
-    /// Who knows which server takes writes, where this one is called `mymaster` at first. `folder` holds what it notes.
+    /// Starts a Sentinel for this server, which it calls `mymaster` at first. `folder` holds its configuration.
     pub fn start_sentinel(&self, folder: &Folder) -> Self {
         let (port, tls_port) = (free_port(), self.tls.as_ref().map(|_| free_port()));
         let secured = self.tls.iter().flat_map(|tls| &tls.0).map(|[option, value]| format!("{option} {value}\n"));
@@ -196,7 +197,7 @@ sentinel failover-timeout mymaster 2000
         sentinel
     }
 
-    /// Three servers, each with its share of the keys. `folder` holds what they note.
+    /// Starts three servers, each with a third of the slots. `folder` holds their configurations.
     pub fn start_cluster(folder: &Folder, tls: Option<&RedisTls>) -> Vec<Self> {
         let shares = [("0", "5460"), ("5461", "10922"), ("10923", "16383")];
         let members: Vec<(Self, String)> = shares.iter().map(|share| Self::start_member(folder, *share, tls)).collect();
@@ -211,7 +212,7 @@ sentinel failover-timeout mymaster 2000
         members.into_iter().map(|(member, _)| member).collect()
     }
 
-    /// A member of a cluster with its share, and where members talk to it.
+    /// Starts a member of a cluster with its slots; returns it with the port of its cluster bus.
     fn start_member(folder: &Folder, (first, last): (&str, &str), tls: Option<&RedisTls>) -> (Self, String) {
         let bus = free_port().to_string();
         let (dir, file) = (folder.path().display().to_string(), format!("nodes-{bus}.conf"));

@@ -1,5 +1,5 @@
-//! HTTP servers of others. Each answers a request with the request's own body, and with its field `x-marker`. Node does
-//! nothing else for N ms when it is asked for `/busy/N`. nginx and Go listen at the path `echo.sock` as well.
+//! HTTP servers of other projects. Each answers with the request's own body and its field `x-marker`. Node blocks for N ms
+//! on `/busy/N`. nginx and Go also listen on the Unix socket `echo.sock`.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
@@ -14,11 +14,11 @@ pub enum Kind {
     Node,
     /// Python's uvicorn.
     Uvicorn,
-    /// Caddy is Go's own server.
+    /// Caddy, which uses Go's own server.
     Go,
 }
 
-/// A running server; ends when dropped.
+/// A running server; dropping this stops it.
 #[derive(Debug)]
 pub struct Server {
     pub address: SocketAddr,
@@ -104,7 +104,7 @@ fn caddy(port: u16, path: &str, http2: bool) -> String {
 }
 
 impl Server {
-    /// Starts a server that speaks HTTP/1.1, or HTTP/2 without asking first.
+    /// Starts a server for HTTP/1.1, or for HTTP/2 with prior knowledge.
     pub fn start(kind: Kind, http2: bool) -> Self {
         Self::start_in(Folder::new(), kind, http2)
     }
@@ -137,7 +137,7 @@ impl Server {
                 vec!["XDG_DATA_HOME=.", "XDG_CONFIG_HOME=.", "caddy", "run", "--config", "Caddyfile"]
             }
         };
-        // Some of them are where a path for users alone does not lead.
+        // Some programs are in a directory that is not on a normal user's path.
         let programs = format!("PATH={}:/usr/sbin", std::env::var("PATH").unwrap());
         let process = Process::program("env", &[&[programs.as_str()], &arguments[..]].concat(), folder.path());
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -145,13 +145,13 @@ impl Server {
         Self { address, _process: process, _folder: folder }
     }
 
-    /// As a node in a configuration.
+    /// The server as a node in a configuration.
     pub fn node(&self) -> String {
         format!("\"{}\"", self.address)
     }
 }
 
-/// A Python that has this module: the first on the path may be another than the system's.
+/// A Python with this module: the first on the path may be another one than the system's.
 pub fn python_with(module: &str) -> &'static str {
     let has_module = |python: &&str| {
         let tried = Command::new(python).args(["-c", &format!("import {module}")]).output();

@@ -1,4 +1,4 @@
-//! TLS as clients and servers of the tests speak it.
+//! TLS for the clients and servers of the tests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tollgate::tls::{ClientCertificate, client};
 
-/// Somebody whose certificates are believed.
+/// A certificate authority that the tests trust.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, in PEM.
@@ -23,7 +23,7 @@ pub struct Signed {
     pub key: String,
 }
 
-/// A connection that speaks TLS.
+/// A connection over TLS.
 pub type Secure = TlsStream<TcpStream>;
 
 impl Authority {
@@ -48,7 +48,7 @@ impl Authority {
         self.sign_with(&[], |params| params.distinguished_name.push(DnType::CommonName, common_name))
     }
 
-    /// A certificate whose time is over.
+    /// An expired certificate.
     pub fn sign_expired(&self, names: &[&str]) -> Signed {
         self.sign_with(names, |params| {
             (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
@@ -64,7 +64,7 @@ impl Authority {
         Signed { certificate, key: key.serialize_pem() }
     }
 
-    /// What a client takes who believes this authority and speaks the protocols.
+    /// The TLS settings of a client that trusts this authority, offers `protocols`, and shows the certificate `shows`.
     pub fn trusting(&self, protocols: &[&str], shows: Option<&Signed>) -> ClientConfig {
         let identity = |signed: &Signed| (signed.certificate.clone(), signed.key.clone());
         let shows = shows.map(identity);
@@ -77,7 +77,7 @@ impl Authority {
     }
 }
 
-/// Connects, and asks for the host `name`.
+/// Connects over TLS to the host `name`.
 pub async fn connect(to: SocketAddr, config: ClientConfig, name: &str) -> io::Result<Secure> {
     let stream = TcpStream::connect(to).await?;
     stream.set_nodelay(true)?;
@@ -85,12 +85,12 @@ pub async fn connect(to: SocketAddr, config: ClientConfig, name: &str) -> io::Re
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// The certificate that the other side showed, in DER.
+/// The certificate of the other side, in DER.
 pub fn shown(stream: &Secure) -> Vec<u8> {
     stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
 }
 
-/// One request of HTTP/1.1, and all that comes back until the connection ends.
+/// Sends an HTTP/1.1 request, and returns all bytes until the connection ends.
 pub async fn ask(stream: &mut Secure, target: &str, host: &str) -> io::Result<String> {
     let request = format!("GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

@@ -1,4 +1,4 @@
-//! Those who sign tokens, with the keys of `tests/fixtures/keys`.
+//! Issuers of tokens, with the keys of `tests/fixtures/keys`.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use ring::{hmac, signature::RsaEncoding};
 use serde_json::{Value, json};
 use tollgate::clock::{Clock, SystemClock};
 
-/// Somebody with a key.
+/// An issuer of tokens with its key.
 pub struct Issuer {
     pub id: Option<&'static str>,
     pub algorithm: Algorithm,
-    /// In DER, or a secret.
+    /// The key in DER, or the secret.
     pub key: Vec<u8>,
 }
 
@@ -25,7 +25,7 @@ impl Issuer {
         Self { id: Some("rsa"), algorithm: Algorithm::RS256, key: der("rsa") }
     }
 
-    /// Another key with the name of the first.
+    /// An issuer with another key under the same key ID.
     pub fn other_rsa() -> Self {
         Self { key: der("rsa-other"), ..Self::rsa() }
     }
@@ -47,12 +47,12 @@ impl Issuer {
         Self { id: Some("secret"), algorithm: Algorithm::HS256, key }
     }
 
-    /// The same key for another algorithm.
+    /// The same key with another algorithm.
     pub fn with(self, algorithm: Algorithm) -> Self {
         Self { algorithm, ..self }
     }
 
-    /// Signs.
+    /// A signed token with these claims.
     pub fn sign(&self, claims: &Value) -> String {
         let header = Header { kid: self.id.map(str::to_owned), ..Header::new(self.algorithm) };
         let message = unsigned(&serde_json::to_value(header).unwrap(), claims, "");
@@ -87,7 +87,7 @@ impl Issuer {
         }
     }
 
-    /// The public key, or the secret, good for whatever the key is good for.
+    /// The public key, or the secret, as a JWK without restrictions of its use.
     fn jwk(&self) -> Value {
         let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let point = |name: &str, key: EcdsaKeyPair| {
@@ -113,24 +113,24 @@ impl Issuer {
         key
     }
 
-    /// A token of this customer that is good for an hour.
+    /// A token of this customer that is valid for an hour.
     pub fn token(&self, customer: &str) -> String {
         self.sign(&json!({ "sub": customer, "exp": seconds_from_now(3_600) }))
     }
 }
 
-/// The set of their keys: the public ones, and secrets.
+/// The issuers' keys as a JWK set: the public ones, and secrets.
 pub fn key_set(issuers: &[Issuer]) -> String {
     json!({ "keys": issuers.iter().map(Issuer::jwk).collect::<Vec<_>>() }).to_string()
 }
 
-/// Seconds since 1970.
+/// The Unix time in `seconds` from now.
 pub fn seconds_from_now(seconds: i64) -> i64 {
     let now = i64::try_from(SystemClock::new().now().secs_ceil()).unwrap();
     now + seconds
 }
 
-/// A token with this header that nobody signed.
+/// An unsigned token with this header.
 pub fn unsigned(header: &Value, claims: &Value, signature: &str) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     format!("{}.{}.{signature}", part(header), part(claims))

@@ -1,4 +1,4 @@
-//! A wall clock that a test sets while gateways run; their steady clock stays the machine's.
+//! A wall clock that a test sets while gateways run; their steady clock stays the machine's clock.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -7,11 +7,11 @@ use std::process::Command;
 
 use super::Folder;
 
-/// What time it is for the programs that are started with its environment.
+/// The wall clock of the programs that start with its environment.
 pub struct WallClock(Folder);
 
 impl WallClock {
-    /// One that says what the machine's says.
+    /// A clock with the machine's time.
     pub fn new() -> Self {
         let clock = Self(Folder::new());
         clock.set(0);
@@ -21,14 +21,14 @@ impl WallClock {
         clock
     }
 
-    /// It is `ahead` seconds ahead of the machine's from here on, behind if negative.
+    /// Sets the clock to `ahead` seconds ahead of the machine's, or behind if negative.
     pub fn set(&self, ahead: i64) {
         let file = OpenOptions::new().create(true).write(true).truncate(false).open(self.ahead()).unwrap();
-        // in place: the programs have it in their memory
+        // in place, because the programs have mapped the file
         file.write_all_at(&ahead.to_ne_bytes(), 0).unwrap();
     }
 
-    /// What a program is started with.
+    /// The environment variables for a program that uses the clock.
     pub fn environment(&self) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", self.library()), ("WALL_CLOCK_AHEAD", self.ahead())]
             .map(|(name, path)| (name, path.display().to_string()))

@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a socket, in bytes: heads, content by length, in chunks or until the end.
+//! HTTP/1.1 on a socket, in bytes: heads, and bodies by length, in chunks or until the connection closes.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,7 +8,7 @@ use super::PATIENCE;
 /// The first line and the fields of a message.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// As received, with the empty line at the end.
+    /// The bytes as received, with the empty line at the end.
     pub raw: Vec<u8>,
     pub first_line: String,
     pub fields: Vec<(String, String)>,
@@ -51,7 +51,7 @@ impl Head {
     }
 }
 
-/// How the content of a message is delimited, and how much is left of it.
+/// The framing of a message's body, with the number of remaining bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     Length(u64),
@@ -81,7 +81,7 @@ impl Framing {
     }
 }
 
-/// A connection with what was read ahead of it.
+/// A connection, with the bytes that were read but not used yet.
 #[derive(Debug)]
 pub struct Wire {
     pub stream: TcpStream,
@@ -104,7 +104,7 @@ impl Wire {
         drop(self.stream.shutdown(Shutdown::Both));
     }
 
-    /// Reads more; false at the end.
+    /// Reads more bytes; false at the end of the stream.
     fn more(&mut self) -> io::Result<bool> {
         let mut buffer = [0; 64 << 10];
         let length = self.stream.read(&mut buffer)?;
@@ -131,7 +131,7 @@ impl Wire {
         }
     }
 
-    /// The next head; `None` where the other side ended the connection before one.
+    /// The next head; `None` if the other side closes the connection before one.
     pub fn head(&mut self) -> io::Result<Option<Head>> {
         let mut looked = 0;
         loop {
@@ -145,7 +145,7 @@ impl Wire {
         }
     }
 
-    /// The next part of the content as it comes in; `None` when it is over.
+    /// The next part of the body as it arrives; `None` at its end.
     pub fn part(&mut self, framing: &mut Framing) -> io::Result<Option<Vec<u8>>> {
         match *framing {
             Framing::Over | Framing::Length(0) => Ok(None),
@@ -184,7 +184,7 @@ impl Wire {
         }
     }
 
-    /// All of the content, and whether it came to its end.
+    /// The whole body, and whether it is complete.
     pub fn content(&mut self, mut framing: Framing) -> (Vec<u8>, bool) {
         let mut content = Vec::new();
         loop {
@@ -196,7 +196,7 @@ impl Wire {
         }
     }
 
-    /// Whether the other side says something, or ends the connection, before a read times out.
+    /// Whether the other side sends something, or closes the connection, before the read times out.
     pub fn has_more(&mut self) -> bool {
         !self.ahead.is_empty()
             || match self.more() {
@@ -205,7 +205,7 @@ impl Wire {
             }
     }
 
-    /// Whether the other side ends the connection without a further byte.
+    /// Whether the other side closes the connection without a further byte.
     pub fn is_ended(&mut self) -> bool {
         self.ahead.is_empty()
             && match self.more() {

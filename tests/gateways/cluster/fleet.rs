@@ -12,7 +12,7 @@ use crate::cluster::network::{Network, Port};
 use crate::node::{Node, Setup};
 use crate::world::{self, Surroundings, ms};
 
-/// Gateways that divide keys among themselves over a network.
+/// A simulation of gateways that divide keys among themselves over a network.
 pub(crate) type World = world::World<Fleet>;
 
 /// The settings that the gateways share.
@@ -22,18 +22,18 @@ pub(crate) struct Fleet {
 }
 
 impl Surroundings for Fleet {
-    /// Messages arrive by themselves: each gateway waits for their times.
+    /// Does nothing: each gateway waits for the arrival times of its messages itself.
     fn pass(&mut self, _until: Nanos) {}
 }
 
 impl World {
-    /// Of so many addresses, between which a message takes from `delay.0` to `delay.1` milliseconds.
+    /// A world with this number of addresses; a message takes from `delay.0` to `delay.1` milliseconds.
     pub(crate) fn of(seed: u64, addresses: u8, delay: (u64, u64), setup: Setup) -> Self {
         let network = Arc::new(Network::new(seed, addresses, delay));
         Self::new(ms(delay.0), Fleet { network, setup: Arc::new(setup) })
     }
 
-    /// Starts a gateway at the address of this number.
+    /// Starts a gateway at the address with this number.
     pub(crate) fn start(&mut self, number: usize) {
         let (network, setup) = (Arc::clone(&self.around.network), Arc::clone(&self.around.setup));
         let members: Vec<SocketAddr> = network.addresses();
@@ -47,7 +47,8 @@ impl World {
         network.start(number, accepts, Arc::clone(&gateway.clock));
     }
 
-    /// Ends a gateway. If it is `silent`, the others hear nothing of it any more, else the system ends its connections.
+    /// Ends a gateway. If it is `silent`, the others receive nothing from it any more; otherwise its connections are
+    /// closed.
     pub(crate) fn end(&mut self, number: usize, silent: bool) {
         self.around.network.end(number, silent);
         self.remove(number);
@@ -57,7 +58,7 @@ impl World {
         self.gateways.iter().map(|gateway| gateway.node.cluster().report()).collect()
     }
 
-    /// Whether all see the same members, and no key moves.
+    /// Whether all gateways see the same members, and no key moves.
     pub(crate) fn agree(&self) -> bool {
         self.gateways.iter().all(|gateway| {
             let cluster = gateway.node.cluster();
@@ -65,7 +66,7 @@ impl World {
         })
     }
 
-    /// Whether nothing is under way between gateways that agree.
+    /// Whether all gateways agree and no work is in progress between them.
     pub(crate) fn is_quiet(&self) -> bool {
         self.agree() && self.gateways.iter().all(|gateway| gateway.node.store.is_settled())
     }

@@ -1,6 +1,6 @@
-//! Seeded histories of three gateways in virtual time: they start, join, leave, stall, die and lose sight of each other while all
-//! that can be charged is charged. What clients are told is held against the bounds that docs/cluster.md states.
-//!
+//! Seeded histories of three gateways in virtual time: they start, join, leave, stall, die and are partitioned under
+//! charges of every kind. The decisions are checked against the bounds that docs/cluster.md states.
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +25,10 @@ use crate::play::{self, play, play_all};
 use crate::world::ms;
 
 const GATEWAYS: usize = 3;
-/// How long it may take until nothing moves any more.
+/// The longest time until the cluster is quiet.
 const QUIET_WITHIN: Nanos = Nanos::from_secs(60);
 
-/// An event in the life of the gateways.
+/// An event in a history.
 #[derive(Clone, Debug)]
 enum Event {
     Start(usize),
@@ -41,7 +41,7 @@ enum Event {
     Slow(Pair, u64, Nanos),
 }
 
-/// A gateway's requests.
+/// The running requests of a gateway.
 struct Load {
     gateway: usize,
     over: Arc<AtomicBool>,
@@ -56,7 +56,7 @@ struct History {
     setup: Arc<Setup>,
     burst: u64,
     slots: u64,
-    /// How many more buckets of each key the events so far allow.
+    /// The number of additional buckets of each key that the events so far allow.
     more: usize,
     tells: bool,
     story: String,
@@ -66,7 +66,7 @@ impl play::History for History {
     fn new(seed: u64, tells: bool) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
         let timeout = *[100, 200, 400].choose(&mut random).unwrap();
-        // there and back within an eighth of the timeout
+        // a round trip within an eighth of the timeout
         let least = timeout / 24;
         let delay = (least, random.random_range(least..=timeout / 16));
         let (burst, slots) = (random.random_range(3..=12), random.random_range(1..=4));
@@ -110,7 +110,7 @@ impl History {
         }
     }
 
-    /// With faults, unless it is to be clean.
+    /// Plays a history, with faults unless it is `clean`.
     fn play(&mut self, clean: bool) {
         self.begin();
         for _ in 0..self.random.random_range(1..=4) {
@@ -145,7 +145,7 @@ impl History {
         assert!(self.world.comes(QUIET_WITHIN, ready), "the gateways are not ready");
     }
 
-    /// A member leaves about when another gateway joins or leaves, while some keys are asked for very often.
+    /// A member leaves about when another gateway joins or leaves, while a few keys get very many requests.
     fn change_twice(&mut self) {
         self.begin();
         self.settle();
@@ -173,7 +173,7 @@ impl History {
         self.audit();
     }
 
-    /// A gateway gets requests once it is ready.
+    /// Starts a gateway; it gets requests once it is ready.
     fn start(&mut self, number: usize) {
         self.world.start(number);
         let seed = self.random.random();
@@ -186,7 +186,7 @@ impl History {
         });
     }
 
-    /// Has `requests` sent through a gateway until they are to end.
+    /// Sends `requests` through a gateway until they have to end.
     fn load<F: Future<Output = ()> + Send + 'static>(
         &mut self,
         number: usize,
@@ -204,7 +204,7 @@ impl History {
         self.world.pass(time);
     }
 
-    /// Until all see the same members.
+    /// Waits until all gateways see the same members.
     fn settle(&mut self) {
         self.tell("settles");
         let agree = |world: &mut World| world.agree();
@@ -215,7 +215,7 @@ impl History {
         self.world.gateways.iter().map(|gateway| gateway.number).collect()
     }
 
-    /// A gateway starts, or ends with all that is to be done.
+    /// The start of a gateway, or an orderly leave.
     fn change(&mut self) -> Option<Event> {
         let missing: Vec<usize> = (0..GATEWAYS).filter(|number| !self.running().contains(number)).collect();
         if let Some(number) = missing.choose(&mut self.random)
@@ -224,7 +224,7 @@ impl History {
             return Some(Event::Start(*number));
         }
         let number = *self.running().choose(&mut self.random)?;
-        // there has to be another one to take the keys
+        // another member has to take the keys
         let is_member = |number| self.world.gateway(number).node.cluster().report().standing == MemberState::Member;
         let others = self.running().into_iter().any(|other| other != number && is_member(other));
         (others && is_member(number)).then(|| match self.random.random() {
@@ -268,7 +268,7 @@ impl History {
             Event::Stall(number, time) => {
                 self.world.stall(number, time);
                 self.pass(time);
-                // each of the others may take it for lost once, at another time
+                // each of the others may consider it lost once, at another time
                 self.more += (self.late() - before).clamp(1, GATEWAYS - 1);
             }
             Event::Die { number, silent } => {
@@ -297,7 +297,8 @@ impl History {
         }
     }
 
-    /// How often an owner did not answer in time, so that another one stood in, or an earlier owner did not give a state.
+    /// The number of times that an owner did not answer in time, so that a stand-in decided, or that a former owner did not
+    /// hand over a state.
     fn late(&self) -> usize {
         let unfetched: u64 = self.world.reports().iter().map(|report| report.unfetched).sum();
         self.setup.unanswered.load(Ordering::Relaxed) + usize::try_from(unfetched).unwrap()
@@ -313,7 +314,7 @@ impl History {
         self.world.end(number, false);
     }
 
-    /// Ends requests.
+    /// Ends the selected requests.
     fn finish(&mut self, which: impl Fn(&Load) -> bool) {
         let (ends, stay): (Vec<Load>, Vec<Load>) = self.loads.drain(..).partition(which);
         self.loads = stay;
@@ -322,7 +323,7 @@ impl History {
         assert!(self.world.comes(QUIET_WITHIN, are_over), "requests do not end");
     }
 
-    /// Until nothing moves any more.
+    /// Ends all requests, and waits until the cluster is quiet.
     fn end(&mut self) {
         self.tell("ends");
         self.finish(|_| true);
@@ -331,7 +332,7 @@ impl History {
         self.pass(Nanos::from_secs(2));
     }
 
-    // === what has to hold ===
+    // === the guarantees ===
 
     fn audit(&mut self) {
         let kept = |limit: usize| self.world.gateways.iter().map(|gateway| gateway.node.keys(limit)).sum::<u64>();
@@ -398,7 +399,7 @@ impl History {
     }
 }
 
-/// A gateway's answer.
+/// The answer of a gateway's node.
 fn ask<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     world: &mut World,
     gateway: usize,
@@ -408,7 +409,7 @@ fn ask<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     world.ask(gateway, work)
 }
 
-/// Every third history has no faults.
+/// Plays a history; every third one has no faults.
 fn any(history: &mut History, seed: u64) {
     history.play(seed.is_multiple_of(3));
 }

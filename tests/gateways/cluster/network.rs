@@ -1,4 +1,4 @@
-//! The network between gateways in virtual time: it delays, holds back and loses what they send.
+//! The network between gateways in virtual time: it delays, holds back and loses messages.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -20,36 +20,36 @@ use tollgate::units::Nanos;
 
 use crate::world::{VirtualClock, ms};
 
-/// How the network treats messages.
+/// The network, with the state of its links.
 pub(crate) struct Network(Mutex<Links>);
 
 struct Links {
     random: SmallRng,
     /// The shortest and the longest time that a message takes, in milliseconds.
     delay: (u64, u64),
-    /// Up to so many milliseconds more between these two.
+    /// A pair with slower messages: up to this number of additional milliseconds.
     slow: Option<(Pair, u64)>,
-    /// Messages between these wait until the link is back.
+    /// Partitioned pairs: messages between them wait until the link heals.
     parted: BTreeSet<Pair>,
     hosts: Vec<Host>,
     pipes: Vec<Arc<Pipe>>,
 }
 
-/// Two numbers of gateways, the smaller one first.
+/// The numbers of two gateways, the smaller one first.
 pub(crate) type Pair = (usize, usize);
 
 pub(crate) fn pair(one: usize, other: usize) -> Pair {
     (one.min(other), one.max(other))
 }
 
-/// Where a gateway gets its connections.
+/// The channel on which a gateway receives new connections.
 type Accepts = mpsc::Sender<(Stream, SocketAddr)>;
 
 struct Host {
     address: SocketAddr,
-    /// Where it accepts connections, and its time, while it runs.
+    /// The accept channel and the clock of the gateway while it runs.
     running: Option<(Accepts, Arc<VirtualClock>)>,
-    /// It neither answers nor refuses.
+    /// The host neither answers nor refuses connections.
     is_silent: bool,
 }
 
@@ -61,9 +61,10 @@ struct Pipe {
 }
 
 struct InPipe {
-    /// Its own: the tasks of a gateway that ends are dropped in any order.
+    /// A generator of the pipe's own, because the tasks of a gateway that ends are dropped in any order.
     random: SmallRng,
-    /// What was sent and when it arrives: nothing stands for the end, the end of time for what waits for its link.
+    /// The sent parts with their arrival times. An empty part is the end of the stream; `Nanos::MAX` means that the part
+    /// waits for its link.
     parts: VecDeque<(Nanos, Vec<u8>)>,
     latest: Nanos,
     is_broken: bool,
@@ -123,7 +124,7 @@ impl Links {
 }
 
 impl Network {
-    /// Of so many addresses, between which a message takes from `delay.0` to `delay.1` milliseconds.
+    /// A network with this number of addresses; a message takes from `delay.0` to `delay.1` milliseconds.
     pub(crate) fn new(seed: u64, addresses: u8, delay: (u64, u64)) -> Self {
         let host = |last: u8| Host { address: ([10, 0, 0, last], 7946).into(), running: None, is_silent: false };
         Self(Mutex::new(Links {
@@ -140,16 +141,17 @@ impl Network {
         self.0.lock().hosts.iter().map(|host| host.address).collect()
     }
 
-    /// A gateway starts, which takes its connections from what belongs to `accepts`.
+    /// Registers a gateway that receives its connections through `accepts`.
     pub(crate) fn start(&self, number: usize, accepts: Accepts, clock: Arc<VirtualClock>) {
         let mut links = self.0.lock();
-        // what an earlier process at the address was still to get is refused
+        // connections of an earlier process at the address are broken off
         links.break_off(|pipe| pipe.from == number || pipe.to == number);
         let host = &mut links.hosts[number];
         (host.running, host.is_silent) = (Some((accepts, clock)), false);
     }
 
-    /// A gateway ends. If it is `silent`, the others hear nothing of it any more, else its connections end.
+    /// Ends a gateway. If it is `silent`, the others receive nothing from it any more; otherwise its connections are
+    /// closed.
     pub(crate) fn end(&self, number: usize, silent: bool) {
         let mut links = self.0.lock();
         let host = &mut links.hosts[number];
@@ -159,12 +161,12 @@ impl Network {
         }
     }
 
-    /// Messages between two take up to so many milliseconds more.
+    /// Sets a pair whose messages take up to this number of additional milliseconds.
     pub(crate) fn slow(&self, slow: Option<(Pair, u64)>) {
         self.0.lock().slow = slow;
     }
 
-    /// Nothing passes between these until [`Network::heal`].
+    /// Partitions these pairs until [`Network::heal`].
     pub(crate) fn part(&self, parted: impl IntoIterator<Item = Pair>) {
         self.0.lock().parted.extend(parted);
     }
@@ -184,13 +186,13 @@ impl Network {
         }
     }
 
-    /// Cuts the connections between two.
+    /// Breaks the connections between two gateways.
     pub(crate) fn cut(&self, between: Pair) {
         self.0.lock().break_off(|pipe| pair(pipe.from, pipe.to) == between);
     }
 }
 
-/// The network as one gateway has it.
+/// The network interface of one gateway.
 pub(crate) struct Port {
     pub(crate) number: usize,
     pub(crate) network: Arc<Network>,
@@ -223,7 +225,7 @@ impl Platform for Port {
 }
 
 impl Port {
-    /// Otherwise whether the connection is refused.
+    /// Opens a connection; the error says whether the other side refused it.
     fn open(&self, there: usize) -> Result<Stream, bool> {
         let mut links = self.network.0.lock();
         let Host { running, is_silent, .. } = &links.hosts[there];
@@ -263,7 +265,7 @@ impl AsyncRead for Reader {
                 let length = part.len().min(read.remaining());
                 read.put_slice(&part[..length]);
                 part.drain(..length);
-                // the end stays
+                // the mark of the end stays in the queue
                 if length > 0 && part.is_empty() {
                     pipe.parts.pop_front();
                 }

@@ -14,13 +14,13 @@ pub(crate) struct Data {
 
 struct Kept {
     value: Value,
-    /// In milliseconds.
+    /// The time of expiry in milliseconds.
     expires: Option<u64>,
 }
 
 enum Value {
     Text(Vec<u8>),
-    /// In their order.
+    /// A sorted set, in its order.
     Sorted(Vec<(f64, Vec<u8>)>),
 }
 
@@ -44,7 +44,7 @@ impl Data {
         self.now.get() / 1_000_000
     }
 
-    /// Runs a command, whose name is the first word.
+    /// Runs a command; the first word is its name.
     pub(crate) fn run(&mut self, words: &[Vec<u8>]) -> Result<Answer, String> {
         let now = self.milliseconds();
         self.keys.retain(|_, kept| kept.expires.is_none_or(|expires| now <= expires));
@@ -159,7 +159,7 @@ fn number<T: std::str::FromStr<Err: std::fmt::Debug>>(word: &[u8]) -> T {
     str::from_utf8(word).unwrap().parse().unwrap()
 }
 
-/// Rust reads `inf`, `+inf` and `-inf` as Redis does.
+/// Reads a double; Rust reads `inf`, `+inf` and `-inf` as Redis does.
 fn double(word: &[u8]) -> f64 {
     number(word)
 }
@@ -169,7 +169,7 @@ fn is_within(score: f64, least: &[u8], most: &[u8]) -> bool {
     from && most.strip_prefix(b"(").map_or_else(|| score <= double(most), |most| score < double(most))
 }
 
-/// The places from `first` to `last`, which count from the end where they are negative.
+/// The range of ranks from `first` to `last`; negative ranks count from the end.
 fn ranks(first: &[u8], last: &[u8], count: usize) -> std::ops::Range<usize> {
     let count = i64::try_from(count).unwrap();
     let place = |word| match number::<i64>(word) {

@@ -1,5 +1,6 @@
-//! Seeded histories of three gateways and a Redis: the gateways start, end, stall and lose Redis, which hangs, refuses, ends and
-//! forgets while all that can be charged is charged. What clients are told is held against the bounds that docs/shared.md states.
+//! Seeded histories of three gateways and a Redis: gateways start, end, stall and lose Redis, and Redis hangs, refuses,
+//! ends and loses its data under charges of every kind. The decisions are checked against the bounds that docs/shared.md
+//! states.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -25,11 +26,11 @@ use crate::shared::redis::{Redis, Serves};
 use crate::shared::{GATEWAYS, World};
 use crate::world::ms;
 
-/// Limits after those of `client::rules`, of [`RATE`] each.
+/// The positions of limits after those of `client::rules`, each with the rate [`RATE`].
 const LEASED: usize = HELD + 1;
 const STRICT: usize = LEASED + 1;
 const EVENTUAL: usize = STRICT + 1;
-/// How long it may take until nothing moves any more.
+/// The longest time until all work is done.
 const QUIET_WITHIN: Nanos = Nanos::from_secs(60);
 
 /// A fault, or a gateway that starts or ends.
@@ -46,19 +47,19 @@ enum Event {
     Forget,
 }
 
-/// A gateway's relation to Redis.
+/// The relation of a gateway to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
-    /// It asks Redis.
+    /// Whether the gateway uses Redis.
     asks: bool,
-    /// It admitted something of which Redis does not know.
+    /// Whether the gateway has admitted tokens that Redis does not know of.
     owes: bool,
 }
 
-/// When that changed, and which gateway's; `None` where it has ended.
+/// The changes of standings: the time, the gateway, and the new standing; `None` after the gateway's end.
 type Standings = Arc<Mutex<Vec<(Nanos, usize, Option<Standing>)>>>;
 
-/// A gateway's requests.
+/// The running requests of a gateway.
 struct Load {
     gateway: usize,
     over: Arc<AtomicBool>,
@@ -74,10 +75,10 @@ struct History {
     timeout: Nanos,
     burst: u64,
     slots: u64,
-    /// The limit for whose first key all ask most.
+    /// The limit whose first key gets most requests.
     pressed: usize,
     standings: Standings,
-    /// How often a bucket was lost altogether.
+    /// The number of times that a whole bucket was lost.
     lost: u64,
     story: String,
 }
@@ -85,14 +86,15 @@ struct History {
 /// The excess that the events of a history allow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Allowed {
-    /// How often a gateway began to decide by its share, each time but that of the one that had the rest.
+    /// The number of times that a gateway began to decide by its share, without the one gateway per outage that had the
+    /// rest.
     shares: u64,
-    /// How long some decided without Redis while it was asked by others.
+    /// The time in which some gateways decided without Redis while others used it.
     mixed: Nanos,
 }
 
 impl Allowed {
-    /// An outage is over in which each gateway began to decide without Redis so often.
+    /// Counts the end of an outage, in which each gateway began to decide without Redis `began` times.
     fn end_outage(&mut self, began: [u64; GATEWAYS]) {
         let most = began.into_iter().max().unwrap();
         self.shares += began.into_iter().sum::<u64>().min(most * (GATEWAYS as u64 - 1));
@@ -103,7 +105,7 @@ impl play::History for History {
     fn new(seed: u64, _tells: bool) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
         let timeout = *[10, 50, 200].choose(&mut random).unwrap();
-        // two calls one after the other, there and back, are in time
+        // two round trips in a row finish within the timeout
         let least = (timeout / 40).max(1);
         let delay = (least, random.random_range(least..=(timeout / 10).max(least)));
         let (burst, slots) = (random.random_range(3..=12), random.random_range(1..=4));
@@ -154,7 +156,7 @@ impl History {
         tracing::info!(%now, "{what}");
     }
 
-    /// With faults, unless it is to be clean.
+    /// Plays a history, with faults unless it is `clean`.
     fn play(&mut self, clean: bool) {
         for number in 0..self.random.random_range(2..=GATEWAYS) {
             self.start(number);
@@ -270,7 +272,7 @@ impl History {
         }
     }
 
-    /// Ends a gateway; what it owes is never charged.
+    /// Ends a gateway; its unreconciled tokens are never charged.
     fn remove(&mut self, number: usize) {
         let owes = self.world.gateway(number).node.store.shared().unwrap().report().unsynced > 0;
         self.lost += u64::from(owes);
@@ -278,7 +280,7 @@ impl History {
         self.world.remove(number);
     }
 
-    /// Ends requests.
+    /// Ends the selected requests.
     fn finish(&mut self, which: impl Fn(&Load) -> bool) {
         let (ends, stay): (Vec<Load>, Vec<Load>) = self.loads.drain(..).partition(which);
         self.loads = stay;
@@ -287,7 +289,7 @@ impl History {
         assert!(self.world.comes(QUIET_WITHIN, are_over), "requests do not end");
     }
 
-    /// Until nothing moves any more.
+    /// Ends all requests, and waits until all work is done.
     fn end(&mut self) {
         self.tell("ends");
         self.finish(|_| true);
@@ -305,11 +307,11 @@ impl History {
         self.world.pass(Nanos::from_secs(2));
     }
 
-    // === what has to hold ===
+    // === the guarantees ===
 
     fn allowed(&self) -> Allowed {
         let (mut allowed, mut now, mut standing) = (Allowed::default(), Nanos::ZERO, [None; GATEWAYS]);
-        // how often each gateway began in the present outage
+        // the number of times that each gateway began to decide alone in the present outage
         let mut began = [0; GATEWAYS];
         for (at, number, next) in &*self.standings.lock() {
             let alone = |one: &Option<Standing>| one.is_some_and(|one| !one.asks || one.owes);
@@ -332,7 +334,8 @@ impl History {
         let allowed = self.allowed();
         assert!(!clean || allowed.shares == 0, "without a fault some decided without Redis: {allowed:?}");
         let (burst, gateways) = (self.burst, GATEWAYS as u64);
-        // what gateways did not know of each other when outages began, each time a share, and one request at least; and what was lost
+        // a share, but at least one request, for each time that a gateway did not know of the others' requests when an
+        // outage began; and the lost buckets
         let share = burst.div_ceil(gateways).max(DEAREST);
         let more = allowed.shares * share + self.lost * burst;
         let through = self.running()[0];
@@ -363,7 +366,7 @@ impl History {
             assert!(!clean || total == burst, "key {bucket:?} let {total} of {burst} pass");
         }
         let ledger = self.ledger.lock();
-        // and what came back until the others knew of it when outages ended
+        // and the tokens that refilled before the others knew of the usage, when outages ended
         let more = more + allowed.shares * share;
         let by_rate = allowed.mixed.get() * RATE * (gateways - 1) / gateways / Nanos::SECOND.get();
         for (limit, ahead) in [(FAST, 0), (LEASED, burst / 2), (STRICT, 0), (EVENTUAL, (gateways - 1) * burst)] {
@@ -377,14 +380,14 @@ impl History {
             }
         }
         let most = ledger.most_running() as u64;
-        // what one gateway ran when the others began to go by their shares, each rounded up
+        // the requests of one gateway when the others began to decide by their shares, each rounded up
         let shares = if ledger.alone > 0 { (gateways - 1) * self.slots.div_ceil(gateways) } else { 0 };
         let bound = self.slots * (1 + self.lost) + shares;
         assert!(most <= bound, "{most} requests ran at once in {} slots: {allowed:?}", self.slots);
     }
 }
 
-/// Every third history has no faults.
+/// Plays a history; every third one has no faults.
 fn any(history: &mut History, seed: u64) {
     history.play(seed.is_multiple_of(3));
 }

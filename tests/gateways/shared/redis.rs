@@ -1,5 +1,5 @@
-//! A Redis in virtual time: one server, or a cluster of several whose clocks differ. It runs the scripts that gateways send, one
-//! after the other, as they arrive over a network that delays and loses them.
+//! A Redis in virtual time: one server, or a cluster whose servers' clocks differ. It runs the scripts of gateways one
+//! after the other, in the order in which they arrive over a network that delays and loses them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,26 +26,26 @@ use crate::world::{Surroundings, VirtualClock, ms};
 /// See the module.
 pub(crate) struct Redis {
     lua: Lua,
-    /// By their texts.
+    /// The loaded scripts by their texts.
     scripts: BTreeMap<&'static str, Function>,
     data: Rc<RefCell<Data>>,
     pub(crate) network: Arc<Network>,
-    /// How far the clock of each server is ahead of the gateways'.
+    /// The offset of each server's clock ahead of the gateways' clocks.
     ahead: Vec<Nanos>,
 }
 
 /// The network between gateways and Redis.
 pub(crate) struct Network(Mutex<Wire>);
 
-/// How Redis treats the calls that arrive.
+/// The state of Redis: the way it handles calls that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
     Calls,
-    /// It hangs: calls wait until it goes on.
+    /// Redis hangs: calls wait until it continues.
     Nothing,
-    /// It runs no script, for want of memory.
+    /// Redis refuses scripts, because it is out of memory.
     Refusals,
-    /// It does not run.
+    /// Redis is stopped.
     Gone,
 }
 
@@ -54,20 +54,20 @@ struct Wire {
     random: SmallRng,
     /// The shortest and the longest time that a message takes, in milliseconds.
     delay: (u64, u64),
-    /// Up to so many milliseconds more.
+    /// The additional delay: up to this number of milliseconds.
     more: u64,
     serves: Serves,
-    /// Messages to and from these gateways wait.
+    /// The partitioned gateways: messages to and from them wait.
     parted: BTreeSet<usize>,
     sequence: u64,
-    /// By the times at which they arrive; what waits comes at the end of time.
+    /// The calls by their arrival times; a call that waits has the time `Nanos::MAX`.
     calls: BTreeMap<(Nanos, u64), Call>,
     replies: BTreeMap<(Nanos, u64), (Connection, Waiting, Told)>,
-    /// When the last message of a connection arrives, there and back: none overtakes it.
+    /// The arrival time of the last message of a connection in each direction: no message overtakes it.
     latest: BTreeMap<(Connection, bool), Nanos>,
 }
 
-/// A gateway's number, and which of its connections.
+/// A gateway's number, and the number of its connection.
 type Connection = (usize, u8);
 type Told = Result<Reply, CallError>;
 /// The sender of the answer; `None` if the gateway has given up the connection.
@@ -81,7 +81,8 @@ struct Call {
 }
 
 impl Redis {
-    /// Messages take from `delay.0` to `delay.1` milliseconds. The clock of each server is so much `ahead`.
+    /// A Redis with message delays from `delay.0` to `delay.1` milliseconds, and one server for each clock offset in
+    /// `ahead`.
     pub(crate) fn new(seed: u64, delay: (u64, u64), ahead: Vec<Nanos>) -> Self {
         let wire = Wire {
             servers: ahead.len() as u16,
@@ -101,7 +102,7 @@ impl Redis {
         Self { lua, scripts: BTreeMap::new(), data, network: Arc::new(Network(Mutex::new(wire))), ahead }
     }
 
-    /// Forgets all keys.
+    /// Deletes all keys.
     pub(crate) fn forget(&self) {
         self.data.borrow_mut().clear();
     }
@@ -130,13 +131,13 @@ impl Redis {
     }
 }
 
-/// The one of so many servers that has a key, by what stands in its braces; the first one, where that is no tag.
+/// The server that has a key, by the hash tag in its braces; the first server if the tag is no number.
 fn server_of(key: &str, servers: u16) -> u16 {
     let tag = key.split(['{', '}']).nth(1).and_then(|tag| u128::from_str_radix(tag, 16).ok());
     tag.map_or(0, |tag| (tag % u128::from(servers)) as u16)
 }
 
-/// Gives scripts the functions that Redis gives them.
+/// Provides the functions that Redis offers to scripts.
 fn provide(lua: &Lua, data: &Rc<RefCell<Data>>) -> mlua::Result<()> {
     let redis = lua.create_table()?;
     for (name, raises) in [("call", true), ("pcall", false)] {
@@ -172,7 +173,7 @@ fn shown(lua: &Lua, answer: Answer) -> mlua::Result<mlua::Value> {
     })
 }
 
-/// A field of a script's answer, as Redis converts it.
+/// A field of a script's reply, converted as Redis does.
 fn field(value: mlua::Value) -> Value {
     match value {
         mlua::Value::Integer(number) => Value::Int(number),
@@ -183,7 +184,7 @@ fn field(value: mlua::Value) -> Value {
 }
 
 impl Surroundings for Redis {
-    /// Runs the calls that have arrived by then, and delivers the replies that are due.
+    /// Runs the calls that have arrived by `until`, and delivers the replies that are due.
     fn pass(&mut self, until: Nanos) {
         let network = Arc::clone(&self.network);
         loop {
@@ -217,7 +218,7 @@ impl Wire {
         self.sequence
     }
 
-    /// The next call that is done until then, and when it is.
+    /// The next call that arrives by `until`, with its time.
     fn arrived(&mut self, until: Nanos) -> Option<(Nanos, Call)> {
         let first =
             self.calls.first_entry().filter(|first| first.key().0 <= until && self.serves != Serves::Nothing)?;
@@ -238,7 +239,7 @@ impl Wire {
         while let Some(first) = self.replies.first_entry().filter(|first| first.key().0 <= until) {
             let (due, _) = *first.key();
             let (_, waiting, told) = first.remove();
-            // a request that went away does not hear it
+            // a cancelled request does not receive the reply
             drop(waiting.map(|waiting| waiting.send((due, told))));
         }
     }
@@ -255,28 +256,28 @@ impl Network {
         Box::new(Link { connection, network: Arc::clone(self), clock: Arc::clone(clock) })
     }
 
-    /// Sets how Redis treats calls from `now` on.
+    /// Sets the state of Redis from `now` on.
     pub(crate) fn serve(&self, serves: Serves, now: Nanos) {
         let mut wire = self.0.lock();
         wire.serves = serves;
-        // what arrived while it did nothing is done now
+        // calls that arrived while Redis hung run now
         let (late, later): (BTreeMap<_, _>, _) =
             std::mem::take(&mut wire.calls).into_iter().partition(|((at, _), _)| *at < now);
         wire.calls = later;
         wire.calls.extend(late.into_iter().map(|((_, number), call)| ((now, number), call)));
     }
 
-    /// Each message takes up to so many milliseconds more.
+    /// Sets the additional delay of each message: up to this number of milliseconds.
     pub(crate) fn slow(&self, more: u64) {
         self.0.lock().more = more;
     }
 
-    /// A gateway and Redis hear nothing of each other.
+    /// Partitions a gateway from Redis.
     pub(crate) fn part(&self, gateway: usize) {
         self.0.lock().parted.insert(gateway);
     }
 
-    /// They do again; what was not given up meanwhile arrives.
+    /// Ends the partition; the messages that were not given up meanwhile arrive.
     pub(crate) fn heal(&self, gateway: usize, now: Nanos) {
         let mut wire = self.0.lock();
         wire.parted.remove(&gateway);
@@ -297,7 +298,7 @@ impl Network {
         }
     }
 
-    /// The connections of a gateway break off: what is under way may be done, and is not answered.
+    /// Breaks the connections of a gateway: calls in flight may still run, but get no reply.
     pub(crate) fn cut(&self, gateway: usize) {
         self.0.lock().give_up(|connection| connection.0 == gateway);
     }

@@ -1,5 +1,5 @@
-//! `adaptive_concurrency` by experiment: an upstream that answers up to so many requests at once in 10 ms, and more of
-//! them as much slower. Everybody who is admitted asks again as soon as the answer is there.
+//! `adaptive_concurrency` by experiment: an upstream answers up to `capacity` requests at once in 10 ms, and proportionally
+//! slower beyond that. Every admitted client sends its next request as soon as it has the response.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,10 +14,10 @@ const LATENCY: u64 = 10_000_000;
 struct Experiment {
     rule: Rule,
     state: Option<State>,
-    /// How many the upstream answers at once without getting slower.
+    /// The number of requests that the upstream answers at once without getting slower.
     capacity: u64,
     now: u64,
-    /// When each request in flight ends and began.
+    /// The end and the beginning of each request in flight.
     running: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
@@ -28,7 +28,7 @@ impl Experiment {
         Self { rule, state: None, capacity, now: 1_000_000_000, running: BinaryHeap::new() }
     }
 
-    /// As many in flight as are admitted, for this long; their mean number over the second half of that.
+    /// Runs as many requests as are admitted for this time; returns their mean number in the second half.
     fn run(&mut self, clients: usize, seconds: u64) -> u64 {
         let (start, end) = (self.now, self.now + seconds * 1_000_000_000);
         let (mut sum, mut samples) = (0, 0);
@@ -73,7 +73,7 @@ fn the_limit_falls_when_the_upstream_gets_slower() {
 
 #[test]
 fn a_target_keeps_latency_at_it() {
-    // 100 are answered in 10 ms, so 200 in 20 ms
+    // the upstream answers 100 in 10 ms, so 200 in 20 ms
     let settled = Experiment::new("min=2 max=2000 target=20ms", 100).run(5_000, 50);
     assert!((190..=260).contains(&settled), "{settled} in flight, where 200 meet the target");
 }

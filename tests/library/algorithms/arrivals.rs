@@ -1,4 +1,4 @@
-//! When the next request comes, and what it costs: mostly where decisions turn.
+//! The times and costs of requests: mostly close to the points where decisions change.
 
 use tollgate::algorithm::{Decision, Denial, Rule};
 use tollgate::units::Nanos;
@@ -8,7 +8,7 @@ use crate::algorithms::limits::Domain;
 use crate::algorithms::random::Random;
 use crate::algorithms::walk::{Step, Walk};
 
-/// No walk goes further than this, so that exact answers are owed everywhere.
+/// The latest time of a walk; up to it all answers have to be exact.
 const HORIZON: u64 = 1 << 61;
 /// The start of 2026, in nanoseconds since the Unix epoch.
 const NOWADAYS: u64 = 1_767_225_600_000_000_000;
@@ -16,29 +16,29 @@ const NOWADAYS: u64 = 1_767_225_600_000_000_000;
 const HOUR: u64 = 3_600_000_000_000;
 const DAY: u64 = 24 * HOUR;
 
-/// How time passes on a walk.
+/// The way in which time passes on a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
-    /// It never goes back.
+    /// Time never goes back.
     Forward,
-    /// It steps back now and then.
+    /// Time sometimes steps back.
     StepsBack,
-    /// Any time at all may come next.
+    /// Any time may come next.
     Anything,
 }
 
-/// Chooses the steps of one walk, from what was answered so far.
+/// Chooses the steps of one walk from the decisions so far.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     random: Random,
     clock: Clock,
     now: u64,
     spans: Vec<u64>,
-    /// Times at which something may turn.
+    /// Times at which decisions may change.
     marks: Vec<u64>,
     quota: u64,
     mixed_costs: bool,
-    /// One request in so many comes at once after the last.
+    /// One request in this number follows at once after the last.
     dense: u64,
     holds: bool,
 }
@@ -61,7 +61,7 @@ impl Arrivals {
         Self { random, clock, now: start, spans, marks: Vec::new(), quota, mixed_costs, dense, holds }
     }
 
-    /// Takes note of what was answered.
+    /// Records a decision.
     pub(crate) fn learn(&mut self, walk: &Walk<'_>, decision: Option<Decision>) {
         let random = &mut self.random;
         match decision {

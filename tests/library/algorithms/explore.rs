@@ -14,19 +14,19 @@ use crate::algorithms::limits::{Domain, random_limit};
 use crate::algorithms::random::Random;
 use crate::algorithms::walk::{Step, Walk, Watch, follow};
 
-/// How many decisions are compared with the definitions if `CASES` does not say.
+/// The number of decisions to compare with the definitions, unless `CASES` is set.
 const CASES: u64 = 2_000_000;
 const STEPS_PER_WALK: usize = 60;
 const TRIES_TO_SHRINK: u32 = 3_000;
 
 static CASES_SO_FAR: AtomicU64 = AtomicU64::new(0);
 
-/// Where to walk, and for how long.
+/// The limits, the clock and the length of walks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) domain: Domain,
     pub(crate) clock: Clock,
-    /// How many of a thousand of `CASES`.
+    /// The part of `CASES`, in thousandths.
     pub(crate) per_mille: u64,
 }
 
@@ -37,7 +37,7 @@ impl Plan {
     }
 }
 
-/// Walks at random under `watch`, up to the first walk that breaks the law; it comes back as short as can be.
+/// Takes random walks under `watch` until one breaks the law; returns that walk shortened as far as possible.
 pub(crate) fn explore(what: &str, algorithm: AlgorithmName, plan: Plan, watch: Watch) -> Result<(), String> {
     let replayed = number_from("SEED");
     let cases = number_from("CASES").unwrap_or(CASES).saturating_mul(plan.per_mille) / 1000;
@@ -67,7 +67,7 @@ pub(crate) fn explore(what: &str, algorithm: AlgorithmName, plan: Plan, watch: W
     Ok(())
 }
 
-/// A number from the environment, `0x` meaning hexadecimal.
+/// A number from the environment; `0x` marks hexadecimal.
 fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     let number = match text.strip_prefix("0x") {
@@ -77,17 +77,17 @@ fn number_from(variable: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|error| panic!("{variable}={text}: {error}")))
 }
 
-/// How a walk went that broke no law.
+/// The outcome of a walk that broke no law.
 enum Walked {
-    /// The law says nothing about this algorithm.
+    /// The law does not apply to this algorithm.
     Nowhere,
-    /// The limit was refused.
+    /// The algorithm refused the limit's parameters.
     Refused,
-    /// So many requests were made.
+    /// The number of requests on the walk.
     Steps(u64),
 }
 
-/// One walk.
+/// Takes one random walk.
 fn random_walk(algorithm: AlgorithmName, plan: Plan, seed: u64, watch: Watch) -> Result<Walked, String> {
     let mut random = Random::new(seed);
     let limit = random_limit(algorithm, plan.domain, &mut random);
@@ -113,7 +113,7 @@ fn random_walk(algorithm: AlgorithmName, plan: Plan, seed: u64, watch: Watch) ->
     }
 }
 
-/// Whether these steps keep the law.
+/// Checks that these steps keep the law.
 pub(crate) fn check(limit: &Limit, rule: &Rule, watch: Watch, steps: &[Step]) -> Result<(), String> {
     let mut left = steps.iter().copied();
     watched(limit, rule, watch, &mut |_, _| left.next())
@@ -137,7 +137,7 @@ fn message(panic: &dyn Any) -> &str {
     owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word")
 }
 
-/// Leaves out what is not needed to break the law, and says how it breaks.
+/// Removes all steps that are not needed to break the law, and describes the failure.
 fn shortest(limit: &Limit, rule: &Rule, watch: Watch, mut steps: Vec<Step>) -> String {
     let mut tries = 0;
     loop {
@@ -155,7 +155,7 @@ fn shortest(limit: &Limit, rule: &Rule, watch: Watch, mut steps: Vec<Step>) -> S
     format!("{why}\n{limit} | {}", line.join(" "))
 }
 
-/// Walks like this one, but simpler: with fewer steps, lower costs, shorter pauses.
+/// Simpler variants of a walk: with fewer steps, lower costs, shorter pauses.
 fn candidates(steps: &[Step]) -> impl Iterator<Item = Vec<Step>> + '_ {
     let lengths =
         std::iter::successors(Some(steps.len() / 2), |length| Some(length / 2)).take_while(|length| *length > 0);

@@ -1,4 +1,4 @@
-//! The laws, each under every algorithm. A law is named by what a walk under it shows.
+//! The laws, each checked for every algorithm. A law's name says what a walk under it shows.
 
 mod agreement;
 mod bounds;
@@ -22,7 +22,7 @@ use crate::algorithms::limit::Limit;
 use crate::algorithms::limits::Domain;
 use crate::algorithms::walk::{Law, Watch};
 
-/// Everything that has to hold on any walk, for the regressions.
+/// All laws that hold on any walk, for the regressions.
 pub(crate) const ALL: [(&str, Watch); 14] = [
     (agreement::WHAT, agreement::watch),
     (bounds::WHAT, bounds::watch),
@@ -40,7 +40,7 @@ pub(crate) const ALL: [(&str, Watch); 14] = [
     (retry::LARGEST, retry::watch_largest),
 ];
 
-/// Later than this (the year 2116) nothing has to be exact.
+/// The time (in the year 2116) up to which answers have to be exact.
 const HORIZON: u64 = 1 << 62;
 
 fn everywhere(plan: Plan, (what, watch): (&str, Watch)) {
@@ -49,7 +49,7 @@ fn everywhere(plan: Plan, (what, watch): (&str, Watch)) {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// How much of `CASES` one algorithm takes, so that all together compare that many decisions with the definitions.
+/// The part of `CASES` for one algorithm, in thousandths, so that all algorithms together make `CASES` comparisons.
 const SHARE: u64 = 67;
 
 macro_rules! agreement {
@@ -183,7 +183,7 @@ fn nothing_panics_at_the_extremes_at_any_time() {
     everywhere(plan, ("everything can be asked", watch_everything));
 }
 
-/// Asks for everything and looks at no answer.
+/// Calls every function and checks no answer.
 fn watch_everything(_limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
     Some(Box::new(probes::AskEverything))
 }

@@ -1,7 +1,7 @@
 //! A limit as text: `gcra rate=3/s burst=5 delay_after=0 max_wait=1s`.
 //!
-//! One notation serves the recorded traces, the generator and the committed regressions. The oracles read their
-//! parameters from here, so they share no code with what they check.
+//! The recorded traces, the generator and the committed regressions use this notation. The oracles read their parameters
+//! from here, so they share no code with the algorithms that they check.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use tollgate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Kind, MAX_WAIT, Rule, Value};
 use tollgate::units::{Nanos, Rate};
 
-/// An algorithm and what is set on it, each value as the configuration writes it.
+/// An algorithm and its settings; each value is written as in the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Limit {
     pub(crate) algorithm: AlgorithmName,
@@ -17,7 +17,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// A limit with nothing set yet.
+    /// A limit without any setting yet.
     pub(crate) const fn new(algorithm: AlgorithmName) -> Self {
         Self { algorithm, settings: Vec::new() }
     }
@@ -53,7 +53,7 @@ impl Limit {
         self.text(name).and_then(duration)
     }
 
-    /// The rate `name`: so many tokens every so many nanoseconds.
+    /// The rate `name` as tokens and a period in nanoseconds.
     pub(crate) fn rate(&self, name: &str) -> Option<(u64, u64)> {
         self.text(name).map(|text| rate(text).expect("a rate"))
     }
@@ -73,7 +73,7 @@ impl Limit {
         self.duration(MAX_WAIT).unwrap_or(0)
     }
 
-    /// Every length of time that is special to this limit: its durations, and the time of one token.
+    /// All durations that matter for this limit: its settings, and the time of one token.
     pub(crate) fn spans(&self) -> Vec<u64> {
         let mut spans = Vec::new();
         for (name, text) in &self.settings {
@@ -90,7 +90,7 @@ impl Limit {
         spans
     }
 
-    /// The values as the program takes them.
+    /// The settings as the program's arguments.
     pub(crate) fn arguments(&self) -> Arguments {
         let mut arguments = Arguments::default();
         for (name, text) in &self.settings {
@@ -107,7 +107,7 @@ impl Limit {
         arguments
     }
 
-    /// The limit as the program builds it.
+    /// The rule that the program builds.
     pub(crate) fn build(&self) -> Result<Rule, InvalidParameter> {
         self.algorithm.build(&self.arguments())
     }
@@ -162,7 +162,7 @@ fn value(kind: Kind, text: &str) -> Option<Value> {
     }
 }
 
-/// `250ms` in nanoseconds; also the period of a rate, where no number means 1.
+/// A duration like `250ms` in nanoseconds; also the period of a rate, which may have no number and then means 1.
 fn duration(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at_checked(digits)?;
@@ -180,7 +180,7 @@ fn duration(text: &str) -> Option<u64> {
     number.checked_mul(unit)
 }
 
-/// `2.5/s`, `7/13s` as tokens and nanoseconds.
+/// A rate like `2.5/s` or `7/13s` as tokens and nanoseconds.
 pub(crate) fn rate(text: &str) -> Option<(u64, u64)> {
     let (tokens, period) = text.split_once('/')?;
     let period = duration(period)?;

@@ -5,18 +5,18 @@ use tollgate::algorithm::{AlgorithmName, MAX_WAIT};
 use crate::algorithms::limit::Limit;
 use crate::algorithms::random::Random;
 
-/// Which limits to try.
+/// The kinds of limits to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Domain {
-    /// Small quotas, ratios that are no whole nanoseconds.
+    /// Small quotas, and rates without whole nanoseconds per token.
     Ordinary,
-    /// The smallest and the largest of everything; may be refused.
+    /// The smallest and the largest values of all parameters; the algorithm may refuse them.
     Extreme,
 }
 
 const YEAR: u64 = 365 * 86_400_000_000_000;
 
-/// A limit of this algorithm.
+/// A random limit of this algorithm.
 pub(crate) fn random_limit(algorithm: AlgorithmName, domain: Domain, random: &mut Random) -> Limit {
     let limit = Limit::new(algorithm);
     match algorithm.as_str() {
@@ -107,7 +107,7 @@ fn rate(domain: Domain, random: &mut Random) -> String {
     }
 }
 
-/// Rates that the algorithms in whole microseconds can tell apart.
+/// Rates that differ for algorithms that count in whole microseconds.
 fn smooth_rate(domain: Domain, random: &mut Random) -> String {
     match domain {
         Domain::Ordinary => {
@@ -138,7 +138,7 @@ fn window(domain: Domain, random: &mut Random) -> u64 {
     }
 }
 
-/// With a longest wait, or without.
+/// The limit with or without a longest wait.
 fn waiting(limit: Limit, domain: Domain, random: &mut Random) -> Limit {
     let span = random.one_of(&limit.spans());
     let wait = match (domain, random.from(0, 5)) {
@@ -152,7 +152,7 @@ fn waiting(limit: Limit, domain: Domain, random: &mut Random) -> Limit {
     limit.with_duration(MAX_WAIT, wait)
 }
 
-/// Aligned to the epoch, or to the calendar of a place whose clocks change at odd times.
+/// A window that is aligned to the epoch, or to the calendar of a time zone whose clocks change at unusual times.
 fn fixed_window(limit: Limit, domain: Domain, random: &mut Random) -> Limit {
     const ZONES: [&str; 9] = [
         "UTC",

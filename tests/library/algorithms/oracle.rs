@@ -1,5 +1,5 @@
-//! Every algorithm's definition once more, written from the definition alone: lists of what was admitted, summed up
-//! anew for every question.
+//! The oracles: every algorithm implemented again from its definition alone, as lists of admitted requests that are summed
+//! up for every question.
 
 mod flight;
 mod floats;
@@ -11,13 +11,13 @@ use crate::algorithms::limit::Limit;
 /// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It passes after this many nanoseconds, rounded up.
+    /// The request passes after this many nanoseconds, rounded up.
     Admit { wait: u64 },
-    /// It does not pass now.
+    /// The request is denied now.
     Later,
-    /// It passes at no time.
+    /// The request can never pass.
     Never,
-    /// Doubles cannot tell.
+    /// The precision of doubles is too low for a verdict.
     Unsure,
 }
 
@@ -29,7 +29,7 @@ impl Verdict {
     }
 }
 
-/// A definition, with what it remembers of one key. Cost 0 is never asked about.
+/// A definition with its memory of one key. It is never asked about cost 0.
 pub(crate) trait Oracle {
     /// The decision that a request would get.
     fn verdict(&self, cost: u64, now: u64) -> Verdict;
@@ -37,21 +37,21 @@ pub(crate) trait Oracle {
     /// Remembers a request.
     fn settle(&mut self, cost: u64, now: u64, admitted: bool);
 
-    /// An admitted request of this cost has ended.
+    /// Records the end of an admitted request with this cost.
     fn ended(&mut self, _cost: u64) {}
 
-    /// The smallest time after which the request passes, where it may pass sooner and later again not.
+    /// The shortest time after which the request passes, for algorithms in which it may be denied again later.
     fn retry_after(&self, _cost: u64, _now: u64) -> Option<u64> {
         None
     }
 
-    /// How far waits and retry times may be off, in nanoseconds.
+    /// The tolerance of waits and retry times in nanoseconds.
     fn slack(&self) -> u64 {
         0
     }
 }
 
-/// The definition of this limit; `None` where the algorithm is defined by its bounds only.
+/// The definition of this limit's algorithm; `None` if the algorithm is defined by its bounds only.
 pub(crate) fn definition(limit: &Limit) -> Option<Box<dyn Oracle>> {
     Some(match limit.algorithm.as_str() {
         "gcra" => Box::new(rates::Cells::new(limit)),

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same every time.
+//! Pseudo-random numbers that are the same in every run.
 
 /// SplitMix64: every seed is a good seed.
 #[derive(Clone, Debug)]

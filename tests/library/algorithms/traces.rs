@@ -1,5 +1,5 @@
-//! What other limiters decided: every row of the recorded traces in `tests/fixtures/traces` (its README says how they
-//! are read).
+//! The decisions of other limiters: every row of the recorded traces in `tests/fixtures/traces` (its README describes their
+//! format).
 
 use std::collections::HashMap;
 use std::fs;
@@ -96,7 +96,7 @@ fn limit(json: &Json) -> Limit {
     limit
 }
 
-/// Runs all cases of an oracle; panics with every row that is different.
+/// Replays all recorded cases of another limiter; panics with all rows that differ.
 fn agree(oracle: &str) {
     let cases: Vec<Case> = recorded().iter().filter(|case| case["oracle"] == oracle).map(case).collect();
     let mut rows = 0;
@@ -123,12 +123,12 @@ fn agree(oracle: &str) {
     assert!(!cases.is_empty(), "no cases of {oracle}");
 }
 
-/// A case on its way through its rows.
+/// A case during its replay.
 struct Replay<'a> {
     case: &'a Case,
     rule: Rule,
     states: HashMap<String, State>,
-    /// Of each key: costs that were denied since anything changed, and when they were to pass.
+    /// For each key, the costs that were denied since its last change, and the times at which they should pass.
     due: HashMap<String, Vec<(u64, Option<u64>)>>,
     rows: u64,
     admitted: u64,
@@ -173,7 +173,7 @@ impl<'a> Replay<'a> {
         promised
     }
 
-    /// Every key goes on under the new rate from just before the row.
+    /// Moves every key to the new rate just before the row.
     fn set_rate(&mut self, rate: &str, at: u64) {
         let changed = self.case.limit.clone().with("rate", rate).build().expect("a rate that fits");
         let states = std::mem::take(&mut self.states);
@@ -185,7 +185,7 @@ impl<'a> Replay<'a> {
         self.due.clear();
     }
 
-    /// Whether earlier denials gave the time at which the recorded limiter admits the same cost.
+    /// Checks that earlier denials gave the time at which the recorded limiter admits the same cost.
     fn promised(&mut self, key: &str, cost: u64, at: u64, allowed: bool, ours: Decision) -> Result<(), String> {
         let due = self.due.entry(key.to_owned()).or_default();
         let broken = due.iter().find(|(denied, passes)| {

@@ -1,4 +1,4 @@
-//! One key's way through a sequence of requests, and what watches it.
+//! The walk of one key through a sequence of requests, and the laws that watch it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,8 @@ use crate::algorithms::limit::Limit;
 pub(crate) enum Step {
     /// A request arrives: `12:3` is cost 3 at 12 ns.
     Ask { at: u64, cost: Cost },
-    /// An admitted request ends: `20!0/8` is the oldest at 20 ns after 8 ns; `20!0/8?` says nothing about the upstream.
+    /// An admitted request ends: `20!0/8` ends the oldest at 20 ns after 8 ns; `20!0/8?` carries no measurement of the
+    /// upstream.
     End { at: u64, of: usize, latency: u64, measured: bool },
 }
 
@@ -24,7 +25,7 @@ impl Step {
         }
     }
 
-    /// The same at another time.
+    /// The same step at another time.
     pub(crate) const fn moved_to(self, time: u64) -> Self {
         match self {
             Self::Ask { cost, .. } => Self::Ask { at: time, cost },
@@ -76,7 +77,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) state: Option<State>,
     /// The admissions so far, without those of cost 0.
     pub(crate) admitted: Vec<Admitted>,
-    /// The costs of those that have not ended, where a request holds its tokens.
+    /// The costs of admitted requests that have not ended, for algorithms in which a request holds its tokens.
     pub(crate) running: Vec<Cost>,
 }
 
@@ -95,12 +96,12 @@ impl<'a> Walk<'a> {
         self.decide(cost, now).0.is_admitted()
     }
 
-    /// The largest cost admitted at once, as the algorithm says.
+    /// The largest cost that is admitted now, according to the algorithm.
     pub(crate) fn remaining(&self, now: u64) -> Option<Cost> {
         self.rule.headroom(self.state.as_ref(), Nanos::new(now)).remaining
     }
 
-    /// The request that `step` would end.
+    /// The index of the running request that `step` ends.
     pub(crate) fn ending(&self, step: Step) -> Option<usize> {
         match step {
             Step::End { of, .. } => of.checked_rem(self.running.len()),
@@ -108,7 +109,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes a step; `None` unless it was a request.
+    /// Takes a step; returns the decision on a request, `None` for other steps.
     pub(crate) fn take(&mut self, step: Step) -> Option<Decision> {
         match step {
             Step::Ask { at, cost } => {
@@ -134,28 +135,28 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A property of every walk. Each walk is watched by a value of its own.
+/// A property of every walk. Each walk has its own watcher.
 pub(crate) trait Law {
-    /// Before a step is taken.
+    /// Called before a step.
     fn before(&mut self, _walk: &Walk<'_>, _step: Step) -> Result<(), String> {
         Ok(())
     }
 
-    /// After a step was taken; a decision if it was a request.
+    /// Called after a step; with a decision if it was a request.
     fn after(&mut self, _walk: &Walk<'_>, _step: Step, _decision: Option<Decision>) -> Result<(), String> {
         Ok(())
     }
 
-    /// When the walk is over.
+    /// Called at the end of the walk.
     fn end(&mut self, _walk: &Walk<'_>) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// Begins to watch a walk under this limit; `None` where the law says nothing about it.
+/// Makes the watcher of a walk under this limit; `None` if the law does not apply to it.
 pub(crate) type Watch = fn(&Limit, &Rule) -> Option<Box<dyn Law>>;
 
-/// Walks `steps` under the eye of a law.
+/// Takes `steps` on a walk, and checks the law at each.
 pub(crate) fn follow(
     limit: &Limit,
     rule: &Rule,

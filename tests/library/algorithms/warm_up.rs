@@ -1,5 +1,5 @@
-//! `smooth_warming_up` by numbers: at 10/s with a warm-up of 4 s, 40 permits are stored when cold, and the price of
-//! one falls by 10 ms with each until it is 100 ms.
+//! `smooth_warming_up` in numbers: at 10/s with a warm-up of 4 s, 40 permits are stored when cold, and each permit costs 10
+//! ms less than the one before, down to 100 ms.
 
 use tollgate::algorithm::{Decision, Denial, Rule, State};
 use tollgate::units::Nanos;
@@ -15,7 +15,7 @@ const fn millis(millis: u64) -> u64 {
     millis * 1_000_000
 }
 
-/// The times in milliseconds at which requests pass that all come at `now`, and the state after them.
+/// The times in milliseconds at which requests pass that all arrive at `now`, and the state after them.
 fn passing(rule: &Rule, mut state: Option<State>, now: u64, requests: usize) -> (Vec<u64>, Option<State>) {
     let mut passed = Vec::new();
     for _ in 0..requests {
@@ -49,7 +49,7 @@ fn a_warm_limit_is_cold_again_after_an_idle_warm_up() {
     let (passed, state) = passing(&rule, None, 0, 60);
     let due = millis(passed[59] + 100);
     assert_eq!(pauses(&passing(&rule, state.clone(), due + millis(4000), 3).0), [295, 285]);
-    // Half of that brings back half of what is stored: 20, all below the threshold.
+    // Half of that time restores half of the stored permits: 20, all below the threshold.
     assert_eq!(pauses(&passing(&rule, state, due + millis(2000), 3).0), [100, 100]);
 }
 

@@ -1,4 +1,4 @@
-//! Cluster: three servers, each with its share of the keys, which wander.
+//! Redis Cluster: three servers with a third of the slots each, while slots move.
 
 use std::pin::pin;
 
@@ -15,7 +15,7 @@ use crate::redis_link::server::{Server, wait_until};
 
 struct Cluster(Vec<Server>);
 
-/// Which slots each of the three has.
+/// The slots of each of the three servers.
 const SHARES: [(u16, u16); 3] = [(0, 5_460), (5_461, 10_922), (10_923, 16_383)];
 
 impl Cluster {
@@ -47,7 +47,7 @@ impl Cluster {
         Caller::of(Servers::new(Layout::Cluster { seeds: self.0.iter().map(seed).collect() }, None))
     }
 
-    /// Which of the three has the key first.
+    /// The server that has the key at first.
     fn home(&self, key: &str) -> usize {
         SHARES.iter().position(|(first, last)| (*first..=*last).contains(&slot_of(key))).unwrap()
     }
@@ -62,7 +62,7 @@ fn start_member() -> Server {
     server
 }
 
-/// A key that lies with the server of this number.
+/// A key on the server with this number.
 fn key_at(cluster: &Cluster, server: usize, name: &str) -> String {
     (0..).map(|number| format!("{name}-{number}")).find(|key| cluster.home(key) == server).unwrap()
 }
@@ -88,7 +88,7 @@ async fn keys_are_found_wherever_they_are_and_wander() {
     let refused = caller.link.call(&caller.script, &encoded).await;
     assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
 
-    // a slot moves: first its new keys, then all of it
+    // a slot migrates: first its new keys, then all of it
     let key = key_at(&cluster, 0, "wanders");
     let slot = slot_of(&key).to_string();
     let (from, to) = (cluster.0[0].say(&["CLUSTER", "MYID"]), cluster.0[1].say(&["CLUSTER", "MYID"]));
@@ -98,7 +98,7 @@ async fn keys_are_found_wherever_they_are_and_wander() {
     assert_eq!(caller.count(&key).await, Ok(2));
     cluster.0[1].say(&["SCRIPT", "FLUSH"]);
     assert_eq!(caller.count(&key).await, Ok(3));
-    // of two keys one is still there, and the other is not
+    // one of the two keys still exists on the old server, the other does not
     let [there, gone] = ["there", "gone"].map(|name| format!("{{{key}}}:{name}"));
     cluster.0[0].say(&["CLUSTER", "SETSLOT", &slot, "STABLE"]);
     cluster.0[0].say(&["SET", &there, "1"]);

@@ -1,4 +1,4 @@
-//! Servers that are no Redis, or one that went out of its mind.
+//! Servers that are not Redis, or that break its protocol.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use tollgate::store::shared::link::CallError;
 
 use crate::redis_link::Caller;
 
-/// A server that says `first` when somebody comes, and `then` whenever it is told something.
+/// A server that sends `first` on each new connection, and runs `then` whenever data arrives.
 fn serve(first: &'static [u8], then: fn(&mut TcpStream) -> std::io::Result<()>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -45,7 +45,7 @@ async fn what_is_no_redis_is_an_error() {
     }
 }
 
-/// Says `answer` to each call, or on and on; how many bytes it has said.
+/// A server that sends `answer` to each call, once or endlessly; returns its port and the number of bytes sent.
 fn answer_with(answer: &'static [u8], forever: bool) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -106,7 +106,7 @@ async fn an_answer_of_another_shape_is_an_error() {
     }
 }
 
-/// Each connection gives an answer too many, which must not be taken for that of the next call.
+/// Each connection gets one answer too many, which the link must not take for that of the next call.
 #[tokio::test]
 async fn an_answer_that_nobody_asked_for_is_never_taken_for_one() {
     let (port, _) = answer_with(b"*2\r\n$5\r\nother\r\n:7\r\n*2\r\n$5\r\nother\r\n:7\r\n", false);

@@ -1,4 +1,4 @@
-//! Passwords, users, and what a user has to be allowed.
+//! Passwords, users, and the rights that a user needs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

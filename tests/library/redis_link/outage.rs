@@ -1,4 +1,4 @@
-//! Servers that forget, hang, end and come back.
+//! Servers that lose their data, hang, stop and recover.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ async fn a_connection_on_which_something_comes_stays() {
     let caller = Caller::to(server.port);
     assert_eq!(caller.count("a").await, Ok(1));
     let before = server.clients();
-    // for longer than a connection may say nothing
+    // for longer than the longest silence of a connection
     let mut beats = tokio::time::interval(Duration::from_millis(25));
     for number in 2..=60 {
         drop(tokio::time::timeout(Duration::ZERO, caller.count("b")).await);
@@ -132,7 +132,7 @@ async fn calls_that_nobody_waits_for_any_more_leave_the_others_their_answers() {
     }
 }
 
-/// A thread's connection is being opened, and that takes its time.
+/// The connection of a thread is still being opened, which takes a while.
 #[test]
 fn a_thread_without_a_connection_asks_over_that_of_another() {
     let server = Server::start_with(&["--requirepass", "open-sesame"]);
@@ -141,7 +141,7 @@ fn a_thread_without_a_connection_asks_over_that_of_another() {
     let servers = Servers::at("127.0.0.1", port);
     servers.renew(Credentials { password: Some(Arc::from("open-sesame")), ..Credentials::default() });
     let caller = Caller { link: Link::new(servers, 2), script: Script::new(COUNT) };
-    // the first connection leads to the server, and those that come later nowhere
+    // the first connection reaches the server, later ones get no answer
     let way = std::thread::spawn(move || {
         let (client, _) = listener.accept().unwrap();
         let server = TcpStream::connect(("127.0.0.1", server.port)).unwrap();

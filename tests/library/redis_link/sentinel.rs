@@ -1,4 +1,4 @@
-//! Sentinel: the server that takes writes is found, and found again when another takes its place.
+//! Sentinel: the link finds the primary, and finds the new one after a failover.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn a_failover_is_followed() {
     failover("KILL").await;
 }
 
-/// Its connections stay open, and nothing comes on them any more.
+/// The primary hangs: its connections stay open, and nothing arrives on them any more.
 #[tokio::test]
 async fn a_failover_from_a_primary_that_hangs_is_followed() {
     failover("STOP").await;
@@ -83,7 +83,7 @@ async fn a_name_that_no_sentinel_knows_and_sentinels_that_are_none_are_errors() 
     assert_eq!(Caller::of(servers("mymaster", &[primary.port, sentinel.port])).count("a").await, Ok(1));
 }
 
-/// The sentinels have not seen it yet.
+/// The sentinels have not noticed the change yet.
 #[tokio::test]
 async fn a_server_that_takes_no_writes_is_not_the_primary() {
     let folder = Folder::new();

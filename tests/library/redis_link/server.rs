@@ -1,4 +1,4 @@
-//! Servers of the test's own.
+//! Redis servers of a test.
 
 use std::fs;
 use std::net::TcpStream;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::ports::free_port;
 
-/// How long a test waits for what has to happen, on a machine that does much else.
+/// The longest time that a test waits for a condition, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A folder that goes with the test.
+/// A temporary folder of a test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -24,7 +24,7 @@ impl Folder {
         Self(folder)
     }
 
-    /// The path of a file in it that holds `text`.
+    /// Writes a file with `text`, and returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.0.join(name);
         fs::write(&path, text).unwrap();
@@ -42,18 +42,18 @@ impl Drop for Folder {
     }
 }
 
-/// A process of redis-server; ended with the value.
+/// A redis-server process; dropping this ends it.
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
-    /// Where members of a cluster talk to each other.
+    /// The port of the cluster bus.
     pub(crate) bus_port: u16,
     password: Option<&'static str>,
     _folder: Folder,
 }
 
 impl Server {
-    /// A server that keeps nothing on disk.
+    /// Starts a server without persistence.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
@@ -69,7 +69,7 @@ impl Server {
         Self::spawn(port, &[listen.as_slice(), &at_once, options].concat())
     }
 
-    /// One that listens with TLS only.
+    /// Starts a server that listens with TLS only.
     pub(crate) fn start_with_tls(options: &[&str]) -> Self {
         let port = free_port();
         let number = port.to_string();
@@ -77,7 +77,7 @@ impl Server {
         Self::spawn(port, &[&listen, options].concat())
     }
 
-    /// Comes back when something listens.
+    /// Starts a process, and waits until it listens.
     pub(crate) fn spawn(port: u16, arguments: &[&str]) -> Self {
         let folder = Folder::new();
         let mut command = Command::new("redis-server");
@@ -92,7 +92,7 @@ impl Server {
         server
     }
 
-    /// The same, to be spoken to with this password.
+    /// The same server; connections use this password.
     pub(crate) fn with_password(mut self, password: &'static str) -> Self {
         self.password = Some(password);
         self
@@ -104,7 +104,7 @@ impl Server {
         client.get_connection_with_timeout(PATIENCE).unwrap()
     }
 
-    /// Sends a command; what is answered, lists as they are written for programmers.
+    /// Sends a command; returns the answer, with lists in Rust's debug format.
     pub(crate) fn say(&self, words: &[&str]) -> String {
         let said = self.try_say(words);
         said.unwrap_or_else(|error| panic!("{words:?}: {error}"))
@@ -126,7 +126,7 @@ impl Server {
         })
     }
 
-    /// The numbers of the connections that clients have open, but for this one's own.
+    /// The IDs of the client connections, without that of this command.
     pub(crate) fn clients(&self) -> Vec<String> {
         let list = self.say(&["CLIENT", "LIST", "TYPE", "normal"]);
         let others = list.lines().filter(|line| !line.contains(" cmd=client"));
@@ -147,7 +147,7 @@ impl Drop for Server {
     }
 }
 
-/// Looks again and again until `probe` holds.
+/// Calls `probe` until it returns true.
 pub(crate) fn wait_until(what: &str, mut probe: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !probe() {

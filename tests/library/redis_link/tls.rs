@@ -1,4 +1,4 @@
-//! TLS: with a certificate that an authority of our own vouches for, and with one that it does not.
+//! TLS: with a server certificate of the trusted authority, and with one of another authority.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tollgate::redis_client::{Address, Credentials, Layout, Servers};
@@ -7,7 +7,7 @@ use tollgate::tls::{ClientCertificate, client};
 use crate::redis_link::Caller;
 use crate::redis_link::server::{Folder, Server};
 
-/// An authority, and what it signs.
+/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, in PEM.

@@ -1,19 +1,19 @@
-//! When two answers are the same.
+//! The comparison of two answers.
 
 use tollgate::algorithm::{Decision, Denial, Headroom, Rule};
 use tollgate::charge::{AllCharged, Charged};
 use tollgate::store::redis::KeyState;
 use tollgate::units::Nanos;
 
-/// How far two times may be apart.
+/// The tolerance between two times in nanoseconds.
 const CLOSE: u64 = 1_000;
 
-/// Whether a rule is computed in functions whose last digit depends on the library.
+/// Whether a rule uses functions whose last digit depends on the library.
 pub(crate) fn is_approximate(rule: &Rule) -> bool {
     matches!(rule, Rule::Exponential(_))
 }
 
-/// Whether what came of a charge is what should have come of it; if not, what is different.
+/// Checks that a charge has the expected result; otherwise returns the difference.
 pub(crate) fn charged(rules: &[&Rule], expected: &AllCharged, found: &AllCharged) -> Result<(), String> {
     if expected.len() != found.len() {
         return Err(format!("{} answers and not {}", found.len(), expected.len()));
@@ -36,7 +36,7 @@ fn one(rule: &Rule, expected: &Charged, found: &Charged) -> Result<(), String> {
     headroom(rule, &expected.headroom, &found.headroom)
 }
 
-/// Where a key stands that was seen so.
+/// The headroom of a key that was seen in this state.
 pub(crate) fn stands(rule: &Rule, seen: &KeyState, now: Nanos) -> Headroom {
     match seen {
         KeyState::State(state) => rule.headroom(state.as_ref(), now),
@@ -44,7 +44,7 @@ pub(crate) fn stands(rule: &Rule, seen: &KeyState, now: Nanos) -> Headroom {
     }
 }
 
-/// Whether a key stands where it should.
+/// Checks that a key has the expected headroom.
 pub(crate) fn headroom(rule: &Rule, expected: &Headroom, found: &Headroom) -> Result<(), String> {
     let same = match is_approximate(rule) {
         false => expected == found,

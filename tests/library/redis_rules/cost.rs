@@ -13,7 +13,7 @@ use crate::redis_rules::script::Scripted;
 
 const CALLS: u32 = 100_000;
 
-/// Calls per second, pipelined, and Redis's own time for each.
+/// Prints the calls per second, pipelined, and Redis's own time for each.
 #[expect(clippy::print_stdout, reason = "a report")]
 fn measure(redis: &mut Scripted, what: &str, mut run: impl FnMut(&mut Scripted)) {
     redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut redis.connection).unwrap();

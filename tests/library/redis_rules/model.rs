@@ -1,4 +1,4 @@
-//! A plain model of the script, made of the rules in Rust.
+//! A simple model of the script, built from the rules in Rust.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use tollgate::algorithm::{Completion, Headroom, Rule, State};
 use tollgate::charge::{AllCharged, Charged, Enforcement};
 use tollgate::units::{Cost, Nanos};
 
-/// The state under each key, and the parameters it was written under.
+/// The state of each key, and the parameters under which it was written.
 #[derive(Default)]
 pub(crate) struct Model {
     states: HashMap<String, (Rule, State)>,
 }
 
-/// One limit's part in a request.
+/// The charge of one limit in a request.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) key: String,
@@ -22,7 +22,7 @@ pub(crate) struct Part {
 }
 
 impl Model {
-    /// The state under the parameters of now, as which it is kept from now on.
+    /// The state under the current parameters; the model keeps it in this form from now on.
     fn state(&mut self, part: &Part, now: Nanos) -> Option<State> {
         let (old, state) = self.states.remove(&part.key)?;
         let state = if old == part.rule { Some(state) } else { part.rule.migrate_state(&old, state, now) };
@@ -37,7 +37,7 @@ impl Model {
         }
     }
 
-    /// Charges all or none; whether all, and what came of it.
+    /// Charges all parts or none; returns whether all were charged, and their results.
     pub(crate) fn charge(&mut self, parts: &[Part], now: Nanos) -> (bool, AllCharged) {
         let before: Vec<_> = parts.iter().map(|part| self.state(part, now)).collect();
         let decided: Vec<_> =
@@ -62,8 +62,8 @@ impl Model {
         (passes, all)
     }
 
-    /// Charges at most `want` times, as often as all that bind admit; how often, and what came of each of these and of the
-    /// next one.
+    /// Charges up to `want` times, until an enforcing limit denies; returns the number of charges, the result of each, and
+    /// that of the next one.
     pub(crate) fn partial(&mut self, parts: &[Part], want: u64, now: Nanos) -> (u64, Vec<AllCharged>) {
         let mut each = Vec::new();
         for granted in 0..want {
@@ -113,7 +113,7 @@ impl Model {
         self.headroom(part, now)
     }
 
-    /// Whether a part's decision hangs on less than `apart`, more or less.
+    /// Whether a shift of the time by less than `apart` would change the decision on a part.
     pub(crate) fn is_on_the_edge(&self, part: &Part, now: Nanos, apart: Nanos) -> bool {
         let Some((old, state)) = self.states.get(&part.key) else { return false };
         let state =

@@ -1,11 +1,11 @@
-//! The whole numbers of the script against those of Rust.
+//! The script's whole numbers compared with Rust's.
 
 use crate::algorithms::random::Random;
 use crate::redis_link::server::Server;
 
 const NATURALS: &str = include_str!("../../../src/store/redis/lua/naturals.lua");
 
-/// Takes pairs of numbers; answers with everything there is to compute of each.
+/// A script that takes pairs of numbers, and returns the results of all operations on each.
 const EVERYTHING: &str = "
 local results = {}
 for i = 1, #ARGV, 2 do

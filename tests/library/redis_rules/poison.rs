@@ -1,4 +1,4 @@
-//! Keys that hold what no script has written: each heals, and none fails a request.
+//! Keys with data that no script has written: each key heals, and none fails a request.
 
 use tollgate::algorithm::AlgorithmName;
 use tollgate::charge::Enforcement;
@@ -124,7 +124,7 @@ fn nonsense_at_a_key_is_counted_and_heals() {
             let what = format!("{limit} meets {:.80}", format!("{poison:?}"));
             let first = charge(&mut redis, &rule, START, 0);
             healed += first.healed;
-            // at the latest when the longest debt is over, and then as ever
+            // when even the longest debt is over, the key works normally again
             let later = START + 2 * DAY;
             let second = charge(&mut redis, &rule, later, 1);
             assert_eq!(second.granted, 1, "{what}");

@@ -1,13 +1,13 @@
-//! Calls of the script, many in one round trip.
+//! Calls of the script, many of them in one round trip.
 
 use redis::{Connection, Value};
 use tollgate::store::redis::Encoded;
 use tollgate::store::redis::{BadReply, Bucket, ChargeReply, Field, SCRIPT};
 
-/// How many calls are sent at once.
+/// The number of calls in one round trip.
 const AT_ONCE: usize = 500;
 
-/// A connection that knows the script.
+/// A connection on which the script is loaded.
 pub(crate) struct Scripted {
     pub(crate) connection: Connection,
     sha1: String,
@@ -25,7 +25,7 @@ impl Scripted {
         self.sha1 = load.expect("the script compiles");
     }
 
-    /// The answer to one call. Loads the script again where Redis has lost it.
+    /// The answer to one call. Loads the script again if Redis has lost it.
     pub(crate) fn call(&mut self, call: &Encoded) -> Value {
         match self.command(call).query(&mut self.connection) {
             Ok(value) => value,

@@ -1,4 +1,4 @@
-//! Slots that lapse, lost scripts, hints, and what a key looks like.
+//! Expired slots, lost scripts, hints, and the contents of keys.
 
 use tollgate::algorithm::Decision;
 use tollgate::charge::Enforcement;
@@ -42,23 +42,23 @@ fn slots_of_a_node_that_died_come_back_and_those_that_are_renewed_stay() {
     assert_eq!(granted(Call::Charge, 1, &slot("b", 1)), 1);
     assert_eq!(granted(Call::Charge, 2, &slot("c", 1)), 0);
     granted(Call::Renew, 8, &slot("b", 1));
-    // a has lapsed, b not
+    // slot a has expired, slot b has not
     assert_eq!(granted(Call::Charge, 10, &slot("c", 2)), 1);
     assert_eq!(granted(Call::Charge, 10, &slot("d", 1)), 0);
-    // what has lapsed cannot be given back a second time
+    // the slot of a request that ends after the expiry is not freed a second time
     granted(Call::Complete, 11, &slot("a", 2));
     assert_eq!(granted(Call::Charge, 11, &slot("d", 1)), 0);
-    // but is held again where its request goes on, beyond the limit if need be
+    // a renewal takes an expired slot again, even beyond the limit
     granted(Call::Renew, 11, &slot("a", 2));
     granted(Call::Complete, 12, &slot("c", 2));
     assert_eq!(granted(Call::Charge, 12, &slot("d", 1)), 0);
     granted(Call::Complete, 12, &slot("a", 2));
     assert_eq!(granted(Call::Charge, 12, &slot("d", 1)), 1);
-    // a call that is sent twice takes one slot
+    // a repeated call takes one slot
     assert_eq!(granted(Call::Charge, 12, &slot("d", 1)), 1);
     assert_eq!(granted(Call::Charge, 12, &slot("e", 1)), 1);
     assert_eq!(granted(Call::Charge, 12, &slot("f", 1)), 0);
-    // all of them at once
+    // all slots at once
     assert_eq!(granted(Call::Partial(9), 60, &slot("g", 1)), 3);
     granted(Call::Complete, 60, &slot("g/2", 1));
     assert_eq!(granted(Call::Partial(9), 60, &slot("h", 1)), 1);
@@ -92,12 +92,12 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     let denied = call(&mut redis, Call::Charge, at(1), &one(CallArgument::Hint(&hint)));
     let retry_after = Nanos::new(13_000_000_000_u64.div_ceil(7) - 1_000_000_000);
     assert_eq!(denied.charged(&[one(CallArgument::Nothing)]).0[0].decision, Decision::later(retry_after));
-    // an older hint, a malformed one and none change nothing
+    // an older hint, a malformed hint and a missing one change nothing
     assert_eq!(call(&mut redis, Call::Charge, at(2), &one(CallArgument::Hint(&hint))).granted, 1);
     for beside in [CallArgument::Hint(&hint), CallArgument::Hint("nan"), CallArgument::Nothing] {
         assert_eq!(call(&mut redis, Call::Charge, at(2), &one(beside)).granted, 0);
     }
-    // one of a clock far ahead counts as the largest debt
+    // a hint of a clock far ahead counts as the largest debt
     let hint = "99999999999999 0 0";
     let answer = call(&mut redis, Call::Debit, at(2), &bucket(&rule, 1, CallArgument::Hint(hint)));
     let until_full = compare::stands(rule.rule(), &answer.seen()[0], answer.now).until_full;
@@ -125,7 +125,7 @@ fn a_denial_writes_nothing_and_no_key_stays_for_good() {
         let rule = shared(limit);
         let bucket = bucket(&rule, 2, argument);
         let key = key_name("t", &bucket);
-        // Redis's own clock
+        // with Redis's own clock
         let mut charge = |bucket: &Bucket<'_>| {
             let buckets = std::slice::from_ref(bucket);
             let clock = Clock::Redis { near: START };

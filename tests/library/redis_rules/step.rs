@@ -1,4 +1,4 @@
-//! One call of a walk, and whether it brought about what it should.
+//! One call of a walk, and the check of its result.
 
 use tollgate::algorithm::{Headroom, Rule};
 use tollgate::charge::{AllCharged, Enforcement};
@@ -8,7 +8,7 @@ use tollgate::units::{LimitKey, Nanos};
 use crate::redis_rules::compare;
 use crate::redis_rules::script::read;
 
-/// A call for one bucket, which owns its parts so that calls can wait to be sent.
+/// A call for one bucket. It owns its parts, so that calls can be collected before they are sent.
 pub(crate) struct Asked {
     pub(crate) name: String,
     pub(crate) shared: SharedRule,
@@ -18,13 +18,13 @@ pub(crate) struct Asked {
     pub(crate) slot: String,
 }
 
-/// One call and what it should bring about.
+/// One call and its expected result.
 pub(crate) struct Step {
     pub(crate) call: Call,
     pub(crate) now: u64,
     pub(crate) asked: Vec<Asked>,
     pub(crate) expected: Expected,
-    /// Whether rounding decides, in a rule that is computed with it.
+    /// Whether rounding decides, for a rule with approximate functions.
     pub(crate) edge: bool,
 }
 
@@ -59,7 +59,7 @@ impl Step {
         encode(self.call, clock, "t", &self.buckets()).unwrap()
     }
 
-    /// Err with what is different.
+    /// Checks a reply; the error describes the difference.
     pub(crate) fn check(&self, reply: &redis::Value) -> Result<(), String> {
         let buckets = self.buckets();
         let answer = read(reply, &buckets).map_err(|bad| format!("{bad}: {reply:?}"))?;
@@ -77,7 +77,7 @@ impl Step {
                     return Err(format!("granted {} and not {granted}", answer.granted));
                 }
                 for (position, (expected, found)) in each.iter().zip(answer.each(&buckets)).enumerate() {
-                    // of logs only the last is known as it stands
+                    // for logs the reply has the headroom of the last charge only
                     if self.asked.iter().any(|asked| asked.shared.parameters().starts_with('l')) {
                         let admitted = |all: &AllCharged| -> Vec<bool> {
                             all.iter().map(|charged| charged.decision.is_admitted()).collect()

@@ -1,4 +1,5 @@
-//! The recorded traces of `tests/fixtures/traces`, in Redis: every row as in memory, and as it was recorded.
+//! The recorded traces of `tests/fixtures/traces`, in Redis: every row has the same decision as in memory and in the
+//! record.
 
 use std::collections::HashMap;
 use std::fs;
@@ -34,7 +35,7 @@ fn limit(json: &Json) -> Limit {
     limit
 }
 
-/// One row, and the limit as it was then.
+/// One row, and the limit at that time.
 struct Row {
     line: String,
     at: Nanos,

@@ -20,14 +20,14 @@ const NOWADAYS: u64 = 1_767_225_600_000_000_000;
 /// Longer than any walk.
 const LIFETIME: Nanos = Nanos::MAX;
 
-/// One limit of a walk, with the parameters it has now.
+/// One limit of a walk, with its current parameters.
 struct Limited {
     limit: Limit,
     shared: SharedRule,
     name: String,
 }
 
-/// A charge that can be taken back.
+/// A charge that can be refunded.
 struct Taken {
     limited: usize,
     cost: u64,
@@ -35,7 +35,7 @@ struct Taken {
     slot: String,
 }
 
-/// Makes the steps of one walk.
+/// The generator of one walk's steps.
 struct Walk {
     random: Random,
     model: Model,
@@ -63,7 +63,8 @@ impl Walk {
             .map(|(position, algorithm)| limited(*algorithm, domain, name(position), &mut random))
             .collect();
         let now = random.one_of(&[0, 1, 5_000_000_000, NOWADAYS, NOWADAYS, NOWADAYS + 123_456_789, 1 << 61]);
-        // what a state of one extreme comes to under another may be more than that can owe, which counts as nonsense
+        // a migrated state of an extreme limit can be a larger debt than the new limit allows, which the script rejects as
+        // invalid
         let (model, changes) = (Model::default(), domain == Domain::Ordinary && random.once_in(3));
         Some(Self {
             random,
@@ -108,7 +109,7 @@ impl Walk {
             9 => (now / span).saturating_add(random.from(1, 2)).saturating_mul(span).saturating_sub(random.from(0, 1)),
             _ => now.saturating_add(random.from(0, span.saturating_mul(2))),
         };
-        // as far as times are told apart
+        // the latest time that rules distinguish
         next.min(1 << 62)
     }
 
@@ -124,7 +125,7 @@ impl Walk {
             3 => random.from(1, quota.max(1)),
             4 => remaining,
             5 => remaining.saturating_add(1),
-            // a debt of days is carried over to more than the new limit can owe, which then counts as nonsense
+            // a migrated debt of days can be larger than the new limit allows, which the script rejects as invalid
             6 if self.changes => quota.saturating_mul(2),
             6 => random.one_of(&[u64::MAX, 1 << 63, quota.saturating_mul(2), 1 << 53]),
             7 | 8 => random.from(1, 4),
@@ -162,7 +163,7 @@ impl Walk {
         }
     }
 
-    /// Some of the limits, in their order, with a cost each.
+    /// Some of the limits in their order, each with a cost.
     fn parts(&mut self, now: Nanos) -> Vec<(usize, Part)> {
         let count = self.limits.len();
         let all = self.random.once_in(2);
@@ -178,7 +179,8 @@ impl Walk {
         parts
     }
 
-    /// Asks before one of the parts, of the same bucket, whether one that costs some tokens more would be admitted.
+    /// Adds a question before one of the parts: whether a request to the same bucket with a few tokens more would be
+    /// admitted.
     fn ask_first(&mut self, parts: &mut Vec<(usize, Part)>) {
         let position = usize::try_from(self.random.from(0, parts.len() as u64 - 1)).unwrap();
         let (limited, part) = &parts[position];
@@ -219,12 +221,12 @@ impl Walk {
             return self.charge(now);
         }
         for (_, part) in &mut parts {
-            // a sum is charged at once, so no part of it may be the first that never fits
+            // the script charges the sum of the parts at once, so no part may be the first that can never be admitted
             part.cost = part.cost.min(1 << 40);
             part.enforcement.counts_denied = false;
         }
         let only: Vec<Part> = parts.iter().map(|(_, part)| part.clone()).collect();
-        // each of them may be
+        // each charge may be on the edge
         let edge = only.iter().any(|part| compare::is_approximate(&part.rule));
         let (granted, each) = self.model.partial(&only, want, now);
         let mut asked = Vec::new();
@@ -262,19 +264,19 @@ impl Walk {
         };
         let full_at = (!holds).then_some(full_at);
         let asked = vec![self.asked(&part, limited, full_at, slot)];
-        // whether a charge was the last one is seen by a time that has to be the same
+        // the script finds out by an exact time whether a charge was the last one
         let edge = compare::is_approximate(&part.rule);
         Step { call, now: now.get(), asked, expected: Expected::Stands(vec![stands]), edge }
     }
 
-    /// Another limit of the same kind.
+    /// Changes the parameters of one limit.
     fn change(&mut self) {
         let position = usize::try_from(self.random.from(0, self.limits.len() as u64 - 1)).unwrap();
         let Limited { limit, name, .. } = &self.limits[position];
         let (algorithm, name) = (limit.algorithm, name.clone());
         if let Some(changed) = limited(algorithm, self.domain, name, &mut self.random) {
             self.limits[position] = changed;
-            // what is foreseen of refunds was said of the old one
+            // the expected refunds belong to the old parameters
             self.taken.retain(|taken| taken.limited != position || holds(algorithm));
         }
     }
@@ -306,7 +308,7 @@ fn holds(algorithm: AlgorithmName) -> bool {
     algorithm.as_str() == "concurrency"
 }
 
-/// How many walks of each kind are run, from which seed on.
+/// The seeds of the walks of each kind.
 fn cases(default: u64) -> std::ops::Range<u64> {
     let set = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let first = set("SEED").unwrap_or(1);
@@ -356,7 +358,7 @@ macro_rules! each_alone {
             alone($algorithm);
         })*
 
-        /// The rules that walk.
+        /// The algorithms of the walks.
         const WALKING: &[&str] = &[$($algorithm,)*];
     };
 }

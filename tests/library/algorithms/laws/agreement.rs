@@ -1,4 +1,4 @@
-//! Equal to the definition: decision, wait and retry time.
+//! Agreement with the definition: decision, wait and retry time.
 
 use tollgate::algorithm::{Decision, Denial, Rule};
 
@@ -53,7 +53,7 @@ impl Law for Agreement {
 }
 
 impl Agreement {
-    /// That the definition denies just before this time has passed, and admits after it.
+    /// Checks that the definition denies just before this time has passed, and admits after it.
     fn retry(&self, cost: u64, now: u64, retry_after: u64) -> Result<(), String> {
         let slack = if self.0.slack() == 999 { 0 } else { self.0.slack() };
         let late = now.saturating_add(retry_after).saturating_add(slack);

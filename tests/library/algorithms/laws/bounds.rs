@@ -1,4 +1,4 @@
-//! The most that each algorithm admits in any time.
+//! The most that each algorithm admits in any interval.
 
 use tollgate::algorithm::{Decision, Rule};
 
@@ -11,7 +11,7 @@ pub(super) fn watch(limit: &Limit, rule: &Rule) -> Option<Box<dyn Law>> {
     Some(if rule.holds() { Box::new(InFlight::new(limit)) } else { Box::new(InAnyTime) })
 }
 
-/// Never more in flight than the most, and never denied within the least.
+/// The number of requests in flight never exceeds `most`, and none is denied below `least`.
 struct InFlight {
     least: u128,
     most: u128,
@@ -39,7 +39,7 @@ impl Law for InFlight {
     }
 }
 
-/// Sums over all windows between two admitted requests, on the clock that stands still where the walk's steps back.
+/// Sums over all intervals between two admitted requests, on a clock that stands still where the walk's clock steps back.
 struct InAnyTime;
 
 impl Law for InAnyTime {
@@ -84,7 +84,8 @@ fn within(admitted: &[Admitted], what: &str, bound: impl Fn(&Admitted, &Admitted
     Ok(())
 }
 
-/// A bound on what is admitted from one time to another, both included; the last is the largest cost there.
+/// A bound on the tokens admitted between two times, both included; the third argument is the largest cost in that
+/// interval.
 type Bound = Box<dyn Fn(u64, u64, u64) -> f64>;
 
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53 or compared with room for it")]
@@ -100,13 +101,13 @@ fn float(nanos: u64) -> f64 {
     as_float(nanos.into())
 }
 
-/// Tokens a nanosecond.
+/// The rate in tokens per nanosecond.
 fn rate(limit: &Limit) -> f64 {
     let (tokens, period) = limit.rate("rate").expect("a rate");
     float(tokens) / float(period)
 }
 
-/// The most tokens that may be admitted, by the time of arrival.
+/// The bound on admitted tokens by their times of arrival.
 fn arrivals(limit: &Limit) -> Bound {
     let per = |name| limit.duration(name).expect("a duration");
     let steady = |burst: f64, rate: f64| -> Bound { Box::new(move |from, to, _| burst + rate * float(to - from)) };
@@ -115,12 +116,12 @@ fn arrivals(limit: &Limit) -> Bound {
         "token_bucket" | "gcra" => steady(whole(limit, "burst"), rate(limit)),
         "leaky_bucket" => steady(whole(limit, "capacity"), rate(limit)),
         "leaky_queue" => steady(whole(limit, "capacity") + 1.0, rate(limit)),
-        // L for each window that the time touches: 2·L in any time shorter than a window
+        // L for each window that the interval touches: 2·L in any interval shorter than a window
         "fixed_window" | "quota_reset" => {
             let (most, window) = (whole(limit, "limit"), shortest_window(limit));
             Box::new(move |from, to, _| most * float((to - from).div_ceil(window) + 1))
         }
-        // 2·L + r·w: a quota, and smooth from where it was spent
+        // 2·L + r·w: a quota, and a smooth rate once it is spent
         "quota_linear" => steady(2.0 * whole(limit, "limit"), whole(limit, "limit") / float(per("window"))),
         // L in any window
         "sliding_log" => {
@@ -129,7 +130,7 @@ fn arrivals(limit: &Limit) -> Bound {
         }
         // L + r·w
         "sliding_window" => steady(whole(limit, "limit"), whole(limit, "limit") / float(per("window"))),
-        // L in any slots − 1 slots' time
+        // L in any interval of slots − 1 slots
         "sliding_counters" => {
             let (most, window, slots) = (whole(limit, "limit"), per("window"), limit.whole("slots").unwrap_or(60));
             let slot = move |at: u64| u128::from(at) * u128::from(slots) / u128::from(window);
@@ -140,13 +141,14 @@ fn arrivals(limit: &Limit) -> Bound {
             let (most, period) = (limit.decimal("limit").expect("a limit"), float(per("period")));
             Box::new(move |from, to, cost| most + (most + float(cost) / 2.0) * float(to - from) / period + 1e-6)
         }
-        // L for each cycle that the time touches, and what is lent from the cycles of the longest wait
+        // L for each cycle that the interval touches, plus the tokens lent from the cycles of the longest wait
         "cycle" => {
             let (most, period, wait) = (whole(limit, "limit"), per("period"), limit.max_wait());
             let lent = if wait > 0 { (wait - 1) / period + 1 } else { 0 };
             Box::new(move |from, to, _| most * (float((to - from).div_ceil(period) + 1) + float(lent)))
         }
-        // What is stored, the rate's share of the time and of the longest wait, and one that the next caller pays for
+        // the stored permits, the rate's share of the interval and of the longest wait, and one request that the next
+        // caller pays for
         "smooth_bursty" | "smooth_warming_up" => {
             let (rate, wait, stored) = (rate(limit), float(limit.max_wait()), stored(limit));
             Box::new(move |from, to, cost| stored + float(cost) + rate * (float(to - from) + wait + MICROS_LOST) + 1.0)
@@ -155,17 +157,17 @@ fn arrivals(limit: &Limit) -> Bound {
     }
 }
 
-/// The most tokens that may be admitted, by the time of departure, where requests wait.
+/// The bound on admitted tokens by their times of departure, for algorithms that delay requests.
 fn departures(limit: &Limit) -> Option<Bound> {
     match limit.algorithm.as_str() {
-        // (n + 1) + r·w, or the largest cost instead, which departs with its last token; and a nanosecond that the wait
-        // was rounded up by
+        // (n + 1) + r·w, or the largest cost in place of n + 1, because a request departs with its last token; plus a
+        // nanosecond for the rounding of the wait
         "gcra" => {
             let (free, rate) = (limit.whole("delay_after")?, rate(limit));
             let free = float(free.saturating_add(1)).min(whole(limit, "burst"));
             Some(Box::new(move |from, to, cost| free.max(float(cost)) + rate * float(to - from + 1)))
         }
-        // One by one: 1 + r·w, of which a cost above 1 departs with its last token
+        // One token at a time: 1 + r·w; a request with a cost above 1 departs with its last token
         "leaky_queue" => {
             let rate = rate(limit);
             Some(Box::new(move |from, to, cost| float(cost) + rate * float(to - from + 1)))
@@ -178,10 +180,10 @@ fn departures(limit: &Limit) -> Option<Bound> {
     }
 }
 
-/// A walk's worth of microseconds cut off, two for every request.
+/// The microseconds that rounding loses on a whole walk, two for every request.
 const MICROS_LOST: f64 = 120_000.0;
 
-/// The tokens that one of Guava's limiters gives away for nothing after a pause.
+/// The permits that one of Guava's limiters gives without a wait after a pause.
 fn stored(limit: &Limit) -> f64 {
     match limit.algorithm.as_str() {
         "smooth_bursty" => float(limit.duration("max_burst").unwrap_or(1_000_000_000)) * rate(limit),
@@ -189,7 +191,7 @@ fn stored(limit: &Limit) -> f64 {
     }
 }
 
-/// Days have 23 hours where the clocks change.
+/// The shortest possible window: a calendar day has 23 hours when the clocks change.
 fn shortest_window(limit: &Limit) -> u64 {
     const HOUR: u64 = 3_600_000_000_000;
     if !limit.is("align", "calendar") {

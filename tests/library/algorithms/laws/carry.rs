@@ -1,4 +1,4 @@
-//! Limits that change under a key.
+//! Limits whose parameters change while a key has a state.
 
 use tollgate::algorithm::{Rule, State};
 use tollgate::units::Nanos;
@@ -25,7 +25,7 @@ impl Law for Carry {
         let unchanged = walk.rule.migrate_state(walk.rule, state.clone(), now);
         decide_alike(walk.limit, walk.rule, unchanged.as_ref(), Some(state), step.at())
             .map_err(|why| format!("carried to the same limit: {why}"))?;
-        // A quota that cannot be spent at once is never spent.
+        // A quota that cannot be spent at once is never fully spent.
         let fresh = walk.rule.headroom(None, now).remaining;
         let spendable = !walk.rule.holds() && fresh == Some(walk.rule.policy().quota);
         if spendable && walk.limit.duration("min_gap").is_none() {
@@ -35,11 +35,11 @@ impl Law for Carry {
     }
 }
 
-/// A key that has spent everything has spent it under a changed limit too, and no more than that.
+/// Checks that a key that has spent everything is also spent under the changed limit, and by no more than that.
 fn changed(walk: &Walk<'_>, state: &State, now: Nanos) -> Result<(), String> {
     let mut limit = random_limit(walk.limit.algorithm, Domain::Ordinary, &mut Random::new(now.get()));
     if let (true, Some(window)) = (walk.limit.algorithm.as_str().starts_with("sliding"), walk.limit.word("window")) {
-        // Another window would leave behind what was counted in this one.
+        // Another window would drop the counts of this one.
         limit = limit.with("window", window);
     }
     let Ok(changed) = limit.build() else { return Ok(()) };
@@ -48,13 +48,13 @@ fn changed(walk: &Walk<'_>, state: &State, now: Nanos) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{what} of `{limit}`: {spent:?} becomes {carried:?}"));
 
     let headroom = changed.headroom(carried.as_ref(), now);
-    // Less than one token was left of the old quota. As large a share may be left of the new one, or what it is larger
-    // by, where tokens are counted.
+    // Less than one token of the old quota was left. The same fraction of the new quota may be left, or the difference of
+    // the quotas for algorithms that count tokens.
     let (old, new) = (walk.rule.policy().quota, changed.policy().quota);
     if headroom.remaining > Some(new.div_ceil(old).max(new.saturating_sub(old))) {
         return wrong(&format!("{:?} are left", headroom.remaining));
     }
-    // A quota that was lent comes back twice as late, an exponential one four times at most.
+    // A quota that was lent refills twice as late, an exponential one at most four times as late.
     let window = changed.policy().window.unwrap_or_default().get();
     let longest = window.saturating_mul(4).saturating_add(4);
     let more_than_all = walk.rule.denials_count() || walk.limit.max_wait() > 0;
@@ -64,7 +64,7 @@ fn changed(walk: &Walk<'_>, state: &State, now: Nanos) -> Result<(), String> {
     Ok(())
 }
 
-/// The state when even cost 1 is denied; `None` where that does not come soon.
+/// The state in which even cost 1 is denied; `None` if it is not reached soon.
 fn spend(rule: &Rule, state: State, now: Nanos) -> Option<State> {
     let mut state = Some(state);
     for _ in 0..64 {

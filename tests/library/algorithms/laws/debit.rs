@@ -1,4 +1,4 @@
-//! Costs that are charged whatever the limit says.
+//! Debits: costs that are charged whatever the limit allows.
 
 use tollgate::algorithm::{Decision, Denial, LONGEST_DEBT, Rule, State};
 use tollgate::units::{Cost, Nanos};
@@ -17,7 +17,7 @@ pub(super) fn watch(limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
 }
 
 struct Debit {
-    /// Whether a key's first charge begins something that a fresh key has not begun.
+    /// Whether a key's first charge starts something, like a window, that a fresh key has not started.
     begins: bool,
 }
 
@@ -68,7 +68,7 @@ fn made_good(walk: &Walk<'_>, owing: Option<&State>, now: Nanos) -> Result<(), S
     }
 }
 
-/// That a denial of one that owes ends when it says.
+/// Checks that the denial of a key with debts ends at its retry time.
 fn retried(rule: &Rule, owing: Option<&State>, now: Nanos) -> Result<(), String> {
     for cost in [1, rule.largest_cost().unwrap_or(1)] {
         let (decision, after) = rule.decide(owing.cloned(), cost, now);

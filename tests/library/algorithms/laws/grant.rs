@@ -1,4 +1,4 @@
-//! Tokens that somebody gives back to a key.
+//! Grants: tokens that an operator gives back to a key.
 
 use tollgate::algorithm::{Decision, Rule, State};
 use tollgate::units::Nanos;
@@ -9,8 +9,8 @@ use crate::algorithms::walk::{Law, Step, Walk};
 
 pub(super) const WHAT: &str = "a grant gives no more than was asked for, and never more than a fresh key has";
 
-/// What is left of these jumps: a log whose last charge is gone keeps no gap, and a quota that is not spent any more is
-/// bursty again.
+/// Algorithms whose decisions jump after a grant: a log without charges keeps no gap, and a quota that is no longer spent
+/// is bursty again.
 const JUMPING: [&str; 2] = ["sliding_log", "quota_linear"];
 
 pub(super) fn watch(limit: &Limit, rule: &Rule) -> Option<Box<dyn Law>> {

@@ -1,4 +1,4 @@
-//! The laws of headroom: the remaining tokens, and when more come.
+//! The laws of headroom: the remaining tokens, and the time until more refill.
 
 use tollgate::algorithm::{Decision, Headroom, Rule};
 use tollgate::units::Nanos;

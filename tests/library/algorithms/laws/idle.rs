@@ -1,4 +1,4 @@
-//! States that may be forgotten.
+//! Idle states, which can be evicted.
 
 use tollgate::algorithm::{Decision, Idle, Rule};
 

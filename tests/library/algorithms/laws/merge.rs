@@ -1,4 +1,4 @@
-//! Two states that were counted of one key in two places.
+//! Two states of one key that were counted in two places, and are merged.
 
 use tollgate::algorithm::{Completion, Decision, Idle, Rule, State};
 use tollgate::units::Nanos;
@@ -15,7 +15,7 @@ pub(super) fn watch(_limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
 }
 
 struct Merge {
-    /// The key's state in another place, which sees some of the walk's steps and some of its own.
+    /// The key's state in another place, with some of the walk's steps and some of its own.
     elsewhere: Option<State>,
 }
 
@@ -50,7 +50,7 @@ impl Merge {
     fn walk_elsewhere(&mut self, walk: &Walk<'_>, step: Step) {
         let (rule, now) = (walk.rule, Nanos::new(step.at()));
         let mut random = Random::new(step.at() ^ 11);
-        // the state was in one place until now
+        // until now the state was in one place only
         if random.once_in(6) {
             self.elsewhere.clone_from(&walk.state);
         }
@@ -69,7 +69,7 @@ impl Merge {
     }
 }
 
-/// When a state is as good as new, and what comes after it says nothing about it.
+/// The time at which a state is as good as fresh; later requests say nothing about it.
 fn counts_until(rule: &Rule, state: &State) -> u64 {
     match rule.idle(state) {
         Idle::Fresh(from) => from.get(),
@@ -94,8 +94,8 @@ fn admits_no_more(walk: &Walk<'_>, merged: &State, honest: &State, start: u64) -
     Ok(())
 }
 
-/// That of requests one after the other no more are admitted in total. Prices of whole microseconds are cut off here and
-/// there.
+/// Checks that no more requests are admitted in total, one after the other. The rounding of prices to whole microseconds is
+/// tolerated.
 fn admits_no_more_in_a_row(walk: &Walk<'_>, merged: &State, honest: &State, start: u64) -> Result<(), String> {
     if walk.rule.denials_count() || walk.limit.algorithm.as_str().starts_with("smooth") {
         return Ok(());

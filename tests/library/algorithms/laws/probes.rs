@@ -1,4 +1,4 @@
-//! Two states, told apart by what they decide.
+//! Comparisons of two states by their decisions.
 
 use tollgate::algorithm::{Decision, Rule, State};
 use tollgate::units::Nanos;
@@ -8,7 +8,7 @@ use crate::algorithms::limits::{Domain, random_limit};
 use crate::algorithms::random::Random;
 use crate::algorithms::walk::{Law, Step, Walk};
 
-/// Requests worth asking from `start` on: costs and times around what either state holds.
+/// Requests to try from `start` on: costs and times close to the limits of either state.
 pub(super) fn probes(limit: &Limit, rule: &Rule, states: [Option<&State>; 2], start: u64) -> Vec<(u64, u64)> {
     let mut random = Random::new(start);
     let span = random.one_of(&limit.spans().into_iter().chain([1_000_000]).collect::<Vec<_>>());
@@ -22,7 +22,7 @@ pub(super) fn probes(limit: &Limit, rule: &Rule, states: [Option<&State>; 2], st
     probes
 }
 
-/// That both states decide alike from `start` on, apart from being alike or not.
+/// Checks that both states decide alike from `start` on; the states themselves may differ.
 pub(super) fn decide_alike(
     limit: &Limit,
     rule: &Rule,
@@ -59,7 +59,7 @@ pub(super) fn decide_alike(
     Ok(())
 }
 
-/// That `suspect` admits nothing that `honest` would not, or would not `grace` nanoseconds later.
+/// Checks that `suspect` admits nothing that `honest` would deny now and also `grace` nanoseconds later.
 pub(super) fn admits_no_more(
     limit: &Limit,
     rule: &Rule,
@@ -86,7 +86,7 @@ pub(super) fn admits_no_more(
     Ok(())
 }
 
-/// Calls everything there is to call.
+/// Calls every function of a rule.
 pub(super) struct AskEverything;
 
 impl Law for AskEverything {

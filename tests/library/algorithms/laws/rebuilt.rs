@@ -1,4 +1,4 @@
-//! Parameters that are written down and built again.
+//! Parameters that are serialized and built again.
 
 use tollgate::algorithm::{Decision, Rule};
 

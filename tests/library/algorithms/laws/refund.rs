@@ -1,4 +1,4 @@
-//! Charges that are taken back.
+//! Refunds of charges.
 
 use tollgate::algorithm::{Decision, Idle, Rule, State};
 use tollgate::units::{Cost, Nanos};
@@ -13,7 +13,7 @@ pub(super) const WHAT: &str = "a refunded charge was never made";
 
 pub(super) fn watch(limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
     let name = limit.algorithm.as_str();
-    // A nanosecond is nothing to a measured rate, but not where a whole period is a few of them.
+    // A nanosecond hardly changes a measured rate, unless the whole period is a few nanoseconds.
     if name == "exponential" && limit.duration("period")? < 1_000 {
         return Some(Box::new(Anything));
     }
@@ -33,39 +33,39 @@ pub(super) fn watch(limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
     }))
 }
 
-/// Where nothing is promised.
+/// A law without any check, for limits that guarantee nothing here.
 struct Anything;
 
 impl Law for Anything {}
 
 struct Refund {
-    /// Whether a refund at once leaves no trace. (Doubles forget what a refund would have to restore.)
+    /// Whether an immediate refund leaves no trace. (Doubles lose the digits that a refund would have to restore.)
     exact: bool,
-    /// Whether a refund at once leaves no more of a trace than the grace.
+    /// Whether the trace of an immediate refund is within the grace.
     whole: bool,
-    /// Whether later cycles may be reserved, and only a key that owes nothing gets all back at once.
+    /// Whether requests can reserve later cycles; then only a key without debts gets everything back at once.
     lends: bool,
-    /// Whether less was charged means that no less is admitted later. (It does not where the quota is smooth, or the
-    /// price lower, because it was asked for.)
+    /// Whether a smaller charge always means that no less is admitted later. (This fails if the charge itself made the
+    /// quota smooth or the price lower.)
     later: bool,
-    /// Whether a key's first request begins something that a refund does not take back.
+    /// Whether a key's first request starts something, like a window, that a refund does not undo.
     begins: bool,
-    /// How long before it is due the state may admit something: when a key is whole again is known to the nanosecond,
-    /// in which a rate may bring a part of a token or several; or to the microsecond.
+    /// The time by which the state may admit a request too early. The time at which a key is full is known to the
+    /// nanosecond, in which a rate may refill a part of a token or several, or to the microsecond.
     grace: u64,
-    /// The state before the step.
+    /// The state before the latest step.
     before: Option<State>,
     charges: Vec<Charge>,
 }
 
-/// A charge that is to be taken back some time.
+/// A charge that is refunded at some later time.
 struct Charge {
-    /// How much of it.
+    /// The part that is refunded.
     cost: Cost,
     full_at: Nanos,
-    /// The state if that much of it had never been charged.
+    /// The state without that part of the charge.
     honest: Option<State>,
-    /// Whether nothing else was charged since.
+    /// Whether this is still the latest charge.
     latest: bool,
 }
 
@@ -84,7 +84,7 @@ impl Law for Refund {
                     self.charge(walk, cost, now)?;
                 }
             }
-            // a request that has ended cannot be refunded
+            // the end of a request rules out its refund
             _ => self.charges.clear(),
         }
         self.charges.iter().try_for_each(|charge| {
@@ -102,7 +102,7 @@ impl Law for Refund {
 }
 
 impl Refund {
-    /// Goes on with those states in which less was charged.
+    /// Applies a request to the states with smaller charges, and keeps those that decide alike.
     fn follow(&mut self, rule: &Rule, cost: Cost, decision: Decision, now: Nanos) {
         if decision.is_admitted() || rule.denials_count() {
             self.charges.retain_mut(|charge| {
@@ -114,13 +114,13 @@ impl Refund {
         }
     }
 
-    /// A charge of which some is taken back at once, and later.
+    /// Refunds a part of a charge, at once and later.
     fn charge(&mut self, walk: &Walk<'_>, cost: Cost, now: Nanos) -> Result<(), String> {
         let (rule, Some(state)) = (walk.rule, &walk.state) else { return Err("what was charged is gone".to_owned()) };
         let mut random = Random::new(now.get() ^ cost);
         let part = if random.once_in(2) { cost } else { random.from(1, cost) };
         let full_at = now.saturating_add(rule.headroom(Some(state), now).until_full);
-        // A key's first request was its first, even if it was denied.
+        // A denied request was the key's first request, too.
         let before = self.before.clone().or_else(|| match rule.decide(None, Cost::MAX, now) {
             (Decision::Deny(_), state) if !rule.denials_count() => state,
             _ => None,

@@ -1,4 +1,4 @@
-//! Denials: when they end, and that they leave no trace.
+//! Denials: they end at their retry times and leave no trace.
 
 use tollgate::algorithm::{Decision, Denial, Rule};
 use tollgate::units::Nanos;
@@ -52,7 +52,7 @@ pub(super) fn watch_unmoved(limit: &Limit, rule: &Rule) -> Option<Box<dyn Law>> 
 
 struct Unmoved {
     denials_count: bool,
-    /// The key's first request starts its cycles, even one that is denied.
+    /// Whether the key's first request starts its cycles, even if it is denied.
     counts_from_first: bool,
 }
 
@@ -100,7 +100,7 @@ impl Law for Largest {
         let Some(above) = largest.checked_add(1) else { return Ok(()) };
         match fresh(above) {
             Decision::Deny(Denial::Never { max }) if max == largest => {}
-            // Late in a cycle more fits than early in it.
+            // A larger cost fits late in a cycle than early in it.
             Decision::Deny(_) if self.depends_on_phase => {}
             other => return Err(format!("{above} gets {other:?}, and the largest cost is {largest}")),
         }

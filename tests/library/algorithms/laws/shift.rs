@@ -1,4 +1,4 @@
-//! States that are read on another clock.
+//! States that are moved to another clock.
 
 use tollgate::algorithm::{Decision, Rule};
 use tollgate::units::{ClockOffset, Nanos};
@@ -11,7 +11,7 @@ use crate::algorithms::walk::{Law, Step, Walk};
 pub(super) const WHAT: &str = "a state decides on another clock as it does on its own";
 
 pub(super) fn watch(limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
-    // what a calendar says is never read on another clock
+    // a state of a calendar window is never moved to another clock
     (!limit.is("align", "calendar")).then(|| Box::new(Shift) as Box<dyn Law>)
 }
 
@@ -21,7 +21,7 @@ impl Law for Shift {
     fn before(&mut self, walk: &Walk<'_>, step: Step) -> Result<(), String> {
         let (Step::Ask { at, cost }, Some(state)) = (step, &walk.state) else { return Ok(()) };
         let mut random = Random::new(at ^ cost);
-        // whole windows, microseconds and seconds, by which everything is as it was
+        // a shift by whole windows, microseconds and seconds leaves everything as it was
         let window = walk.limit.duration("window").unwrap_or(1).max(1);
         let whole = window.checked_mul(1_000_000_000).filter(|whole| *whole < HORIZON).unwrap_or(window);
         let is_exact = random.once_in(2) && whole.is_multiple_of(1000);
@@ -29,7 +29,7 @@ impl Law for Shift {
         let by = i64::try_from(distance).unwrap_or(0) * if random.once_in(2) { 1 } else { -1 };
         let Some(there_at) = at.checked_add_signed(by).filter(|there| *there < HORIZON) else { return Ok(()) };
         let by = ClockOffset::new(by);
-        // neither clock shows a time before the epoch of what is remembered
+        // on neither clock is a stored time before the epoch
         if by.get() < 0 && there_at < HORIZON / 8 {
             return Ok(());
         }
@@ -37,7 +37,7 @@ impl Law for Shift {
         let full = |state, now| walk.rule.headroom(Some(state), now).until_full.get();
         let before = full(state, now);
         if before >= HORIZON {
-            // as good as for ever, on either clock
+            // the key is full only after the horizon, on either clock
             return Ok(());
         }
         let there = walk.rule.shift(state.clone(), by);

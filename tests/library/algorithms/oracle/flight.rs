@@ -1,4 +1,4 @@
-//! Requests in flight.
+//! Definitions of algorithms that count requests in flight.
 
 use super::{Oracle, Verdict};
 use crate::algorithms::limit::Limit;

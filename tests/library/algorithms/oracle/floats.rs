@@ -1,4 +1,4 @@
-//! The three that are defined in doubles.
+//! The three definitions in doubles.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -13,7 +13,7 @@ pub(super) struct Average {
     limit: f64,
     period: f64,
     strict: bool,
-    /// The rate and its time.
+    /// The rate and the time of its calculation.
     last: Option<(f64, u64)>,
 }
 
@@ -62,16 +62,16 @@ impl Oracle for Average {
     }
 }
 
-/// The common part of Guava's two limiters: whole microseconds, and the next caller pays for this one.
+/// The common part of Guava's two limiters: it counts whole microseconds, and each request is paid for by the next caller.
 pub(super) struct Guava {
     stable: f64,
     max: f64,
     cool: f64,
-    /// Threshold and slope of the trapezoid, where there is one.
+    /// The threshold and slope of the trapezoid; only `smooth_warming_up` has one.
     warm: Option<(f64, f64)>,
     max_wait: i64,
     stored: f64,
-    /// When the next request is due; `None` before the first one.
+    /// The time at which the next request may pass; `None` before the first request.
     next: Option<i64>,
 }
 
@@ -95,7 +95,7 @@ impl Guava {
         Self { stable, max, cool: warm_up / max, warm, max_wait, stored: max, next: None }
     }
 
-    /// The cost in time of `permits` stored permits.
+    /// The price of `permits` stored permits in microseconds.
     fn price(&self, stored: f64, permits: f64) -> i64 {
         let Some((threshold, slope)) = self.warm else { return 0 };
         let above = stored - threshold;
@@ -109,7 +109,7 @@ impl Guava {
         price + (self.stable * permits) as i64
     }
 
-    /// Stored permits and next free time as of `now`.
+    /// The stored permits and the next free time at `now`.
     fn resync(&self, now: i64) -> (f64, i64) {
         match self.next {
             None => (self.stored, now),

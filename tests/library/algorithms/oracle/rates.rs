@@ -1,4 +1,5 @@
-//! The four that are a rate and a burst. Times are counted in 1 ns / tokens of the rate, tokens in 1 / period: whole.
+//! The four algorithms with a rate and a burst. Times are counted in 1 ns / tokens of the rate and tokens in 1 / period, so
+//! all numbers are whole.
 
 use super::{Oracle, Verdict};
 use crate::algorithms::limit::Limit;
@@ -21,7 +22,7 @@ impl Rate {
         i128::from(nanos) * self.tokens
     }
 
-    /// The time of so many tokens.
+    /// The time of this many tokens.
     fn long(self, tokens: u64) -> i128 {
         i128::from(tokens) * self.period
     }
@@ -32,8 +33,8 @@ impl Rate {
     }
 }
 
-/// `gcra`, by its bound: from no request on may more have come than burst and rate allow. (The theoretical arrival
-/// time lies as far ahead as the request from which on most has come.)
+/// `gcra`, by its bound: after no request may more tokens have passed than burst and rate allow. (The theoretical arrival
+/// time is that of the request after which most tokens have passed.)
 pub(super) struct Cells {
     rate: Rate,
     burst: u64,
@@ -53,7 +54,7 @@ impl Cells {
         }
     }
 
-    /// The decision on a request that comes after the time of `ahead` tokens.
+    /// The wait of a request that brings the used time to `ahead`; `None` if it is denied.
     fn told(&self, ahead: i128) -> Option<u64> {
         let free = self.delay_after.map_or(ahead, |n| self.rate.long(n.saturating_add(1)));
         let wait = (ahead - free).max(0);

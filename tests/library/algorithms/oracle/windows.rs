@@ -18,7 +18,7 @@ fn told(passes: bool) -> Verdict {
     if passes { Verdict::ADMIT } else { Verdict::Later }
 }
 
-/// `fixed_window`: what was admitted in the same window, or on the same day, in the same week, month.
+/// `fixed_window`: the sum of requests admitted in the same window, or on the same day, in the same week or month.
 pub(super) struct Aligned {
     limit: u64,
     window: u64,
@@ -40,10 +40,10 @@ impl Aligned {
         }
     }
 
-    /// A number that two times have in common if they are in the same window.
+    /// The number of the window of a time.
     fn number(&self, at: u64) -> u64 {
         let Some((unit, zone)) = &self.calendar else { return at / self.window };
-        // Where the clocks go back from just after midnight, the new day has begun all the same.
+        // If the clocks go back from just after midnight, the new day has begun nevertheless.
         let date = zoned_date(zone, at).max(zoned_date(zone, at.saturating_sub(10_800_000_000_000)));
         let day = date.duration_since(Date::new(1969, 12, 29).expect("a Monday")).as_hours() / 24;
         let months = i64::from(date.year()) * 12 + i64::from(date.month());
@@ -68,7 +68,7 @@ impl Oracle for Aligned {
             return Verdict::Never;
         }
         let this = self.number(now);
-        // Only the latest can share a window; the calendar is slow.
+        // Only the latest requests can share a window; the conversion to the calendar is slow.
         let recent = self.admitted.iter().rev().take_while(|(at, _)| self.number(*at) == this);
         let used: u128 = recent.map(|(_, cost)| u128::from(*cost)).sum();
         told(used + u128::from(cost) <= u128::from(self.limit))
@@ -81,7 +81,7 @@ impl Oracle for Aligned {
     }
 }
 
-/// `quota_reset`: a window starts at an admitted request when there is none.
+/// `quota_reset`: an admitted request starts a window if none is open.
 pub(super) struct FromFirst {
     limit: u64,
     window: u64,
@@ -158,7 +158,7 @@ impl Oracle for Log {
     }
 }
 
-/// `sliding_window`: the window before counts for the share of it that a window ending now would cover.
+/// `sliding_window`: the previous window counts by the fraction of it that a window ending now would cover.
 pub(super) struct Weighted {
     limit: u64,
     window: u64,
@@ -192,7 +192,7 @@ impl Oracle for Weighted {
     }
 }
 
-/// `sliding_counters`: the slot of now and the slots − 1 before it.
+/// `sliding_counters`: the sum of the current slot and the slots − 1 before it.
 pub(super) struct Slots {
     limit: u64,
     window: u64,
@@ -228,8 +228,8 @@ impl Oracle for Slots {
     }
 }
 
-/// `quota_linear`: the balance b is counted in 1 / `one`, so that the rate is a whole number a nanosecond. A cost of c is
-/// as good as c requests at once.
+/// `quota_linear`: the balance is counted in 1 / `one`, so that the rate is a whole number per nanosecond. A cost of c
+/// counts like c requests at once.
 pub(super) struct Finch {
     limit: i128,
     window: i128,
@@ -260,7 +260,7 @@ impl Finch {
     fn after(&self, cost: u64, now: u64) -> Option<Balance> {
         let (one, quota, now) = (self.one, self.limit * self.one, i128::from(now));
         let cost = i128::from(cost) * one;
-        // Spent at its very start, where that is not all there ever is.
+        // A window whose whole quota is spent by its first request is smooth, unless the limit is 1.
         let reset = match quota - cost {
             0 if self.limit > 1 => Balance::Smooth { balance: one - quota, last: now },
             balance => Balance::Bursty { balance, start: now },
@@ -299,7 +299,7 @@ impl Oracle for Finch {
     }
 }
 
-/// `cycle`: permits that come back at once with every cycle counted from the first request, and can be lent.
+/// `cycle`: permits that all refill at the start of every cycle, counted from the first request, and that can be lent.
 pub(super) struct Cycles {
     limit: i128,
     period: i128,
@@ -310,7 +310,7 @@ pub(super) struct Cycles {
     permits: i128,
 }
 
-/// Longer than any time that can be written.
+/// Longer than any time in a limit.
 const FOREVER: i128 = 1 << 96;
 
 impl Cycles {
@@ -320,7 +320,7 @@ impl Cycles {
         Self { limit: permits, period, max_wait: limit.max_wait().into(), first: None, cycle: 0, permits }
     }
 
-    /// The cycle of `now` and the permits in it.
+    /// The cycle at `now`, and the permits in it.
     fn at(&self, now: i128) -> (i128, i128) {
         let cycle = (now - self.first.unwrap_or(now)) / self.period;
         (cycle, self.limit.min(self.permits + (cycle - self.cycle) * self.limit))
@@ -351,7 +351,7 @@ impl Oracle for Cycles {
     }
 
     fn settle(&mut self, cost: u64, now: u64, admitted: bool) {
-        // a denial changes nothing, but the first request of a key starts its window even if denied
+        // a denial changes nothing, except that the first request of a key starts its window even if it is denied
         self.first = self.first.or(Some(now.into()));
         if admitted {
             let (cycle, permits) = self.at(now.into());
@@ -359,8 +359,8 @@ impl Oracle for Cycles {
         }
     }
 
-    /// Within a cycle the wait shrinks with every nanosecond, and from one to the next it may grow again; once the
-    /// permits are whole, all cycles are alike.
+    /// Within a cycle the wait shrinks with every nanosecond, and at the start of the next one it may grow again; once all
+    /// permits have refilled, all cycles are alike.
     fn retry_after(&self, cost: u64, now: u64) -> Option<u64> {
         let (cost, now) = (i128::from(cost), i128::from(now));
         let (first, (cycle, permits)) = (self.first.unwrap_or(now), self.at(now));
@@ -373,7 +373,7 @@ impl Oracle for Cycles {
             if start + too_long < end || self.wait(cost, start) == 0 {
                 return Some(u64::try_from(start + too_long - now).unwrap_or(u64::MAX));
             }
-            // From a debt of many cycles, go to where the wait first is short enough.
+            // With a debt of many cycles, skip to the first cycle in which the wait is short enough.
             let skipped = (too_long / self.period - 2).clamp(1, (whole - number).max(1));
             number += skipped;
             start = first + number * self.period;
