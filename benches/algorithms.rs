@@ -39,7 +39,7 @@ impl InStore {
             algorithm: limit.algorithm,
             mode: Mode::Sticky,
             key: 0,
-            afresh: false,
+            is_reset: false,
             rules: &rules,
             max_keys: u64::MAX,
             gives_back: false,
@@ -51,7 +51,7 @@ impl InStore {
 
 impl Subject for InStore {
     fn decide(&self, key: u64) -> bool {
-        let charge = Charge::new(0, RuleRef::Listed(0), shared::limit_key(key), 1, Enforcement::USUAL);
+        let charge = Charge::new(0, RuleRef::Listed(0), shared::limit_key(key), 1, Enforcement::DEFAULT);
         self.store.charge(&self.binding, &mut [charge], self.clock.now())[0].decision.is_admitted()
     }
 }

@@ -69,7 +69,7 @@ impl Subject {
     /// Measures one charge.
     #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
     async fn time(&self, limit: usize, admits: Option<bool>) -> Duration {
-        let mut batch = [Charge::new(limit, RuleRef::Listed(0), LimitKey(limit as u128), 1, Enforcement::USUAL)];
+        let mut batch = [Charge::new(limit, RuleRef::Listed(0), LimitKey(limit as u128), 1, Enforcement::DEFAULT)];
         let began = Instant::now();
         let receipt = self.store.charge(&self.binding, &mut batch, self.clock.now()).await;
         let took = began.elapsed();
@@ -106,7 +106,7 @@ const fn limit<'a>(name: &'a str, mode: Mode, rules: &'a [Rule]) -> LimitSpec<'a
         algorithm: AlgorithmName::Gcra,
         mode,
         key: 0,
-        afresh: false,
+        is_reset: false,
         gives_back: false,
         rules,
         max_keys: u64::MAX,

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use tollgate::telemetry::offenders::{Offenders, Subject};
-use tollgate::telemetry::recent::{Recent, RecentDecision};
+use tollgate::telemetry::offenders::{LimitedKey, Offenders};
+use tollgate::telemetry::recent::{RecentDecision, RecentDecisions};
 use tollgate::units::{LimitKey, Nanos};
 
-fn subject() -> Subject {
-    Subject { limit: "per-customer".to_owned(), key: vec![("customer".to_owned(), Some("acme".to_owned()))] }
+fn subject() -> LimitedKey {
+    LimitedKey { limit: "per-customer".to_owned(), key: vec![("customer".to_owned(), Some("acme".to_owned()))] }
 }
 
 fn spread(number: u64) -> LimitKey {
@@ -31,14 +31,14 @@ fn denials(criterion: &mut Criterion) {
         });
     }
     group.finish();
-    let recent = Recent::default();
+    let recent = RecentDecisions::default();
     let subject = Arc::new(subject());
     let mut nanos = 0;
     criterion.bench_function("a denial is noted, one each microsecond", |bencher| {
         bencher.iter(|| {
             nanos += 1_000;
             let at = Nanos::new(nanos);
-            recent.note(at, || RecentDecision {
+            recent.record(at, || RecentDecision {
                 at,
                 outcome: "denied",
                 route: "orders".to_owned(),

@@ -67,7 +67,7 @@ impl Subject {
 
     fn charged(&mut self) -> (Vec<Charge>, Verdict) {
         self.now = self.now.saturating_add(Nanos::new(1_000));
-        let charge = |limit| Charge::new(limit, RuleRef::Listed(0), LimitKey(7), 1, Enforcement::USUAL);
+        let charge = |limit| Charge::new(limit, RuleRef::Listed(0), LimitKey(7), 1, Enforcement::DEFAULT);
         let mut charges = vec![charge(0), charge(1)];
         let charged = self.store.charge(&self.binding, &mut charges, self.now);
         let verdict = Verdict::new(&self.ruleset, &charges, &charged);

@@ -22,9 +22,9 @@ pub mod snapshots;
 mod status;
 
 use access::Access;
-use audit::{Attempt, Audit};
+use audit::{Audit, ChangeAttempt};
 use customers::{ChangeLock, Target};
-use keys::Verb;
+use keys::KeyOperation;
 use reloads::Reloads;
 use replays::Replays;
 use snapshots::Snapshots;
@@ -35,7 +35,7 @@ use crate::gateway::explain::{Explanation, Question};
 use crate::lifecycle::Phase;
 use crate::store::shared::SharedStatus;
 use crate::telemetry::history::History;
-use crate::telemetry::offenders::Top;
+use crate::telemetry::offenders::TopOffenders;
 use crate::telemetry::{SourceUsage, StoreUsage, TableUsage, Telemetry};
 use crate::units::Nanos;
 
@@ -46,7 +46,7 @@ pub struct Admin {
     started: Nanos,
     records: Records,
     audit: Audit,
-    turn: ChangeLock,
+    change_lock: ChangeLock,
     replays: Replays,
 }
 
@@ -75,14 +75,14 @@ const API: &str = "/v1/";
 const REPLAY: &str = "/v1/replay";
 
 /// The operation on a key that `path` names, if it names one.
-fn verb(path: &str) -> Option<Verb> {
-    path.strip_prefix("/v1/keys/").and_then(Verb::called)
+fn verb(path: &str) -> Option<KeyOperation> {
+    path.strip_prefix("/v1/keys/").and_then(KeyOperation::called)
 }
 
 /// Whether requests for `path` need the token.
 fn takes_token(path: &str) -> bool {
-    let is_change =
-        matches!(path, "/v1/reload" | "/v1/charge" | REPLAY) || verb(path).is_some_and(|verb| verb != Verb::Peek);
+    let is_change = matches!(path, "/v1/reload" | "/v1/charge" | REPLAY)
+        || verb(path).is_some_and(|verb| verb != KeyOperation::Peek);
     is_change || Target::of(path).is_some()
 }
 
@@ -104,7 +104,15 @@ impl Admin {
     pub fn new(gateway: Gateway, telemetry: Telemetry, records: Records) -> Self {
         let started = gateway.clock.now();
         let audit = Audit::new(Arc::clone(&records.access), Arc::clone(&gateway.clock));
-        Self { gateway, telemetry, started, records, audit, turn: ChangeLock::default(), replays: Replays::default() }
+        Self {
+            gateway,
+            telemetry,
+            started,
+            records,
+            audit,
+            change_lock: ChangeLock::default(),
+            replays: Replays::default(),
+        }
     }
 
     async fn answer(&self, session: &mut ServerSession) -> PlainResponse {
@@ -127,7 +135,7 @@ impl Admin {
 
     /// Serves a request that needs the token. The audit log gets changes (not charges or replays) and unauthorized requests.
     async fn authorized(&self, path: &str, session: &mut ServerSession) -> PlainResponse {
-        let attempt = Attempt::of(session);
+        let attempt = ChangeAttempt::of(session);
         let head = session.req_header();
         if let Err(refused) = self.records.access.check_token(head) {
             self.audit.note_unauthorized(&attempt);
@@ -196,7 +204,7 @@ impl Admin {
                 let clock = &self.gateway.clock;
                 let top = offenders.recent(clock.now());
                 let (from, until) = (clock.wall_at(top.from), clock.wall_at(top.until));
-                json_of(&live::offenders(&Top { from, until, ..top }))
+                json_of(&live::offenders(&TopOffenders { from, until, ..top }))
             }
             "/v1/decisions" => json_of(&live::decisions(&self.gateway.denial_recorder.recent.all())),
             _ => refusal(
@@ -222,7 +230,7 @@ impl Admin {
     }
 
     /// Reads or changes the state of a key.
-    async fn key(&self, verb: Verb, session: &mut ServerSession) -> PlainResponse {
+    async fn key(&self, verb: KeyOperation, session: &mut ServerSession) -> PlainResponse {
         match read_body(session).await {
             Ok(body) => keys::answer(&self.gateway, verb, &body).await,
             Err(refused) => refused,
@@ -298,11 +306,12 @@ impl Admin {
         }
         let now = self.gateway.clock.now();
         let most = self.records.access.top_denied_metrics();
-        let top = if most > 0 { self.gateway.denial_recorder.offenders.of_last_minute(now) } else { Top::default() };
+        let top =
+            if most > 0 { self.gateway.denial_recorder.offenders.of_last_minute(now) } else { TopOffenders::default() };
         self.telemetry.set_top_denied(top.offenders.iter().take(most));
         for pool in &active.pools {
-            let pending = pool.room.as_ref().map(|room| room.waiting());
-            self.telemetry.set_upstream(&pool.upstream.name, pool.healthy(), pending);
+            let pending = pool.limiter.as_ref().map(|limiter| limiter.waiting());
+            self.telemetry.set_upstream(&pool.upstream.name, pool.healthy_count(), pending);
         }
         let usage = active.sources().into_iter().map(|source| {
             let SourceStatus { entries, fresh_at, .. } = source.status();

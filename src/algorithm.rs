@@ -43,11 +43,11 @@ pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
-pub use answer::{Completion, Decision, Denial, Headroom, Idle, LONGEST_DEBT, Policy};
-pub use arguments::{Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
+pub use answer::{Completion, Decision, Denial, Evictability, Headroom, LONGEST_DEBT, Policy};
+pub use arguments::{Arguments, InvalidParameter, MAX_WAIT, Parameter, ParameterKind, Value};
 pub use parameters::Parameters;
 pub use rule::{AlgorithmName, Rule, State};
-pub use shared::{ChargeBatching, KeptAs, SharedForm, Words};
+pub use shared::{ChargeBatching, SharedForm, StateFields, StorageKind};
 
 /// Calls `$callback! { Variant module ... }` with every algorithm: the one list of them.
 #[macro_export]
@@ -109,7 +109,7 @@ pub trait Algorithm: 'static {
 /// nor admits more; nothing wraps; a debit never makes a later decision more generous.
 pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// Whether a request holds its tokens until it ends (see [`Core::complete`]).
-    const HOLDS: bool = false;
+    const HOLDS_SLOTS: bool = false;
 
     /// The state of one key. A key takes its size plus 9⅓ bytes of memory, for the key and the index of its parameters. The
     /// serialized form is written to disk: a change of it needs a new version of the snapshots.
@@ -142,16 +142,16 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// denied request that counts. Where the request would have been admitted, the state is the same as after its
     /// admission; otherwise the key is in debt. It is full again at the latest after three times the window of its
     /// [`Core::policy`] plus the longest wait plus [`LONGEST_DEBT`], unless an algorithm says something else. A slot
-    /// that is held while a request runs cannot be owed: nothing changes where [`Core::HOLDS`].
+    /// that is held while a request runs cannot be owed: nothing changes where [`Core::HOLDS_SLOTS`].
     fn debit(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State>;
 
-    /// The state after the end of a request that was admitted with `cost`; only called where [`Core::HOLDS`].
+    /// The state after the end of a request that was admitted with `cost`; only called where [`Core::HOLDS_SLOTS`].
     fn complete(&self, state: Self::State, _cost: Cost, _end: Completion, _now: Nanos) -> Option<Self::State> {
         Some(state)
     }
 
     /// The state after a request that runs already takes `cost` here too, whatever the limit says; only called where
-    /// [`Core::HOLDS`].
+    /// [`Core::HOLDS_SLOTS`].
     fn hold(&self, state: Option<Self::State>, _cost: Cost) -> Option<Self::State> {
         state
     }
@@ -160,7 +160,7 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     fn headroom(&self, state: Option<&Self::State>, now: Nanos) -> Headroom;
 
     /// When the state can be evicted.
-    fn idle(&self, state: &Self::State) -> Idle;
+    fn evictability(&self, state: &Self::State) -> Evictability;
 
     /// The state under these parameters of a key that was counted under `old` until now: used tokens stay used.
     fn migrate_state(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
@@ -205,7 +205,7 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     }
 
     /// Reads a state as the script writes it; `None` where the words are no state.
-    fn read_shared(&self, _words: &mut Words<'_>) -> Option<Self::State> {
+    fn read_shared(&self, _words: &mut StateFields<'_>) -> Option<Self::State> {
         None
     }
 

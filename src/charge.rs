@@ -25,7 +25,7 @@ pub struct Charge {
     /// Whether the limit enforces its decision, and when it consumes tokens.
     pub enforcement: Enforcement,
     /// Where it was charged. The store sets this, to correct the charge in the same place.
-    pub taken: Taken,
+    pub taken_from: ChargeSource,
     /// The slot that the request holds while it runs, where gateways divide keys. The store sets this too.
     pub slot: Option<Slot>,
 }
@@ -42,7 +42,17 @@ pub struct Slot {
 impl Charge {
     /// A charge that no store has taken yet, of a bucket that shares its tag with no other one.
     pub const fn new(limit: usize, rule: RuleRef, key: LimitKey, cost: Cost, enforcement: Enforcement) -> Self {
-        Self { limit, rule, key, tag: key, cost, floor: 0, enforcement, taken: Taken::AsUsual, slot: None }
+        Self {
+            limit,
+            rule,
+            key,
+            tag: key,
+            cost,
+            floor: 0,
+            enforcement,
+            taken_from: ChargeSource::LimitStore,
+            slot: None,
+        }
     }
 
     /// How many tokens an admitted request takes on its arrival.
@@ -53,43 +63,43 @@ impl Charge {
 
 /// Where a charge was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Taken {
+pub enum ChargeSource {
     /// Where the limit's states are kept.
     #[default]
-    AsUsual,
+    LimitStore,
     /// Where the limit's states are kept, by another clock than this gateway's.
-    Elsewhere {
+    InRedis {
         /// The time of the charge on this gateway's clock.
-        here: Nanos,
+        local_time: Nanos,
         /// The same time on the clock of the states.
-        there: Nanos,
+        redis_time: Nanos,
     },
     /// Where the limit's states are kept, through the count that this node keeps and synchronises.
     Counted {
         /// The time of the charge on this gateway's clock.
-        here: Nanos,
+        local_time: Nanos,
         /// The same time on the clock of the states.
-        there: Nanos,
+        redis_time: Nanos,
         /// How many tokens the charge took for each token, because this node had only a share of them.
-        times: u64,
+        cost_multiplier: u64,
     },
     /// Where the limit's states are kept, as the slot of this number.
     Slot(u64),
     /// From a lease: tokens that this node had taken ahead.
     Lease {
         /// The time of the charge on this gateway's clock.
-        here: Nanos,
+        local_time: Nanos,
         /// The same time on the clock of the states.
-        there: Nanos,
+        redis_time: Nanos,
         /// When the lease expires; this time identifies the lease.
-        lapses: Nanos,
+        expires_at: Nanos,
     },
     /// From a bucket of this node's own, because Redis was unavailable.
     Fallback {
         /// The bucket.
         key: LimitKey,
         /// How many tokens the charge took for each token, because every node has only a share of them.
-        times: u64,
+        cost_multiplier: u64,
         /// When the tokens that this node has to reconcile were going to be refilled, at this node's part of the rate and at
         /// the whole rate, by Redis's clock.
         refill_times: [Nanos; 2],
@@ -99,9 +109,9 @@ pub enum Taken {
         /// The owner, by a number that this process gave it.
         node: u32,
         /// The time of the charge on this gateway's clock.
-        here: Nanos,
+        local_time: Nanos,
         /// The same time on the owner's clock.
-        there: Nanos,
+        owner_time: Nanos,
     },
     /// Nowhere: the request passed because Redis was unavailable.
     FailedOpen,
@@ -130,9 +140,9 @@ pub struct Enforcement {
 
 impl Enforcement {
     /// Denies requests over the limit, and takes tokens for the others.
-    pub const USUAL: Self = Self { enforces: true, consumes: true, counts_denied: false };
+    pub const DEFAULT: Self = Self { enforces: true, consumes: true, counts_denied: false };
     /// Asks for the decision on a request, and changes nothing.
-    pub const ASKS: Self = Self { enforces: false, consumes: false, counts_denied: false };
+    pub const DRY_RUN: Self = Self { enforces: false, consumes: false, counts_denied: false };
 }
 
 /// The results of a batch of charges, in its order. Most requests are under few limits.

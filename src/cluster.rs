@@ -107,16 +107,16 @@ struct Counts {
 #[derive(Clone, Debug)]
 pub enum Decider {
     /// This gateway, which owns it.
-    Here,
+    ThisNode,
     /// This gateway, because the owner cannot be asked.
     StandIn,
     /// This gateway, because it can ask no other gateway.
-    Alone,
+    Isolated,
     /// The peer, which owns the key.
-    There(Arc<Peer>),
+    OwnerPeer(Arc<Peer>),
     /// The peer, although it may not own the key: the owner cannot be asked, or the peer is the owner in another gateway's
     /// view.
-    StandInThere(Arc<Peer>),
+    StandInPeer(Arc<Peer>),
 }
 
 impl Cluster {
@@ -193,13 +193,13 @@ impl Cluster {
         let (view, own) = (self.0.view.load(), self.own());
         let reachable = |address| view.peers.get(&address).filter(|peer| !peer.is_suspected()).map(Arc::clone);
         match view.ring.owner(key) {
-            Some(owner) if owner == own => return Decider::Here,
+            Some(owner) if owner == own => return Decider::ThisNode,
             Some(owner) => {
                 if let Some(peer) = reachable(owner) {
-                    return Decider::There(peer);
+                    return Decider::OwnerPeer(peer);
                 }
             }
-            None => return Decider::Alone,
+            None => return Decider::Isolated,
         }
         for address in view.ring.order(key).into_iter().skip(1) {
             if address == own {
@@ -208,22 +208,22 @@ impl Cluster {
                 return Decider::StandIn;
             }
             if let Some(peer) = reachable(address) {
-                return Decider::StandInThere(peer);
+                return Decider::StandInPeer(peer);
             }
         }
-        self.alone()
+        self.decide_isolated()
     }
 
     /// The gateway that decides about a key that `asked` does not own. `asked` names `owner` as the owner. `owner` may
     /// name yet another one, unless the charge was already redirected too `often`.
     pub fn redirected(&self, asked: &Arc<Peer>, owner: SocketAddr, often: bool) -> Decider {
         if owner == self.own() {
-            return Decider::Here;
+            return Decider::ThisNode;
         }
         let view = self.0.view.load();
         match view.peers.get(&owner).filter(|peer| !peer.is_suspected()) {
-            Some(peer) if !often => Decider::There(Arc::clone(peer)),
-            peer => Decider::StandInThere(Arc::clone(peer.unwrap_or(asked))),
+            Some(peer) if !often => Decider::OwnerPeer(Arc::clone(peer)),
+            peer => Decider::StandInPeer(Arc::clone(peer.unwrap_or(asked))),
         }
     }
 
@@ -251,10 +251,10 @@ impl Cluster {
     }
 
     /// Counts a charge that this gateway decides because no other can be reached.
-    pub fn alone(&self) -> Decider {
+    pub fn decide_isolated(&self) -> Decider {
         self.0.counts.alone.fetch_add(1, Ordering::Relaxed);
         self.0.note_stand_in();
-        Decider::Alone
+        Decider::Isolated
     }
 
     /// The gateway with this number.
@@ -279,7 +279,7 @@ impl Cluster {
                 && node.members.lock().is_ready_to_end()
                 && node.peers.read().values().all(|peer| peer.is_settled())
         };
-        let is_leaving_member = self.0.members.lock().standing() == MemberState::Leaving;
+        let is_leaving_member = self.0.members.lock().member_state() == MemberState::Leaving;
         is_settled() && (!is_leaving_member || self.0.latch.close_if(is_settled))
     }
 
@@ -307,7 +307,7 @@ impl Cluster {
     }
 
     /// Sets the other gateways, after a reload.
-    pub fn follow(&self, peers: &Peers) {
+    pub fn set_peers(&self, peers: &Peers) {
         self.0.peer_settings.send_if_modified(|known| {
             let differs = known != peers;
             known.clone_from(peers);
@@ -350,8 +350,8 @@ impl Cluster {
     }
 
     /// Fetches states from the gateways that may have them. The states stay here until the caller drops the result.
-    pub async fn gather(&self, wanted: Vec<(Arc<wire::LimitIdentity>, LimitKey)>) -> Vec<Fetch> {
-        StateMigrator::gather(&*self.0, wanted).await
+    pub async fn fetch_states(&self, wanted: Vec<(Arc<wire::LimitIdentity>, LimitKey)>) -> Vec<Fetch> {
+        StateMigrator::fetch_states(&*self.0, wanted).await
     }
 
     /// Exchanges heartbeats with the other gateways and serves the `accepted` connections, until dropped.
@@ -399,7 +399,7 @@ impl Cluster {
                 _ = beats.tick() => {
                     self.0.members.lock().tick(clock.now());
                     self.0.apply_membership();
-                    self.0.push_what_came();
+                    self.0.push_if_undrained();
                     server.release_gone(|address| self.0.refusing.lock().contains(&address));
                     let peers = self.0.known();
                     kept.retain(|address, task| {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{
-    Access, AccessLog, BodyRules, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, HeadLimits,
-    Matcher, Ruleset,
+    Access, AccessLog, BodyRules, Bypass, ClientAddress, ConnectionBounds, CredentialSource, HeadLimits, Matcher,
+    RateLimitHeaders, Ruleset,
 };
 
 mod access;
@@ -67,7 +67,7 @@ mod words;
 
 pub use change::Change;
 pub use cluster::Cluster;
-pub use customers::{DirectorySource, HttpLookup, PostgresQuery, PostgresStatement, RedisHash, Remembered};
+pub use customers::{DirectorySource, HttpLookup, LookupCacheSettings, PostgresQuery, PostgresStatement, RedisHash};
 pub use document::{Excerpt, ExcerptSource, MAX_BYTES};
 pub use identify::{Jwks, JwksAddress, JwksSource, PublishedJwks};
 pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};
@@ -95,7 +95,7 @@ use terms::FileScope;
 
 /// A whole configuration.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The rules for requests.
     pub ruleset: Ruleset,
     /// The addresses that tollgate listens on.
@@ -144,12 +144,12 @@ pub fn load<'t>(
     text: impl Into<ConfigText<'t>>,
     file: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<Loaded, Problems> {
+) -> Result<LoadedConfig, Problems> {
     let text = text.into();
     let findings = text.findings(file);
     let loaded = with_sections(text, &findings, environment, |top| gateway(top, &findings));
     let (loaded, warnings) = findings.finish(loaded)?;
-    Ok(Loaded { warnings, ..loaded })
+    Ok(LoadedConfig { warnings, ..loaded })
 }
 
 /// Reads the limits of a configuration. The text may hold nothing else; this function ignores the other sections.
@@ -193,13 +193,13 @@ pub fn load_customer_files<'t>(
     let findings = text.findings(file);
     let context = ReadContext { findings: &findings, environment };
     let root = shape::document(text, &context)?;
-    let top = Field::root(&context, &root).mapping_if()?.with(&FILE);
+    let top = Field::root(&context, &root).as_mapping()?.with(&FILE);
     // without `plans` (perhaps misspelt), every plan in the customers' file would look wrong
     top.get("plans")?;
-    let outline = customers::outline(&top);
+    let customer_features = customers::customer_features(&top);
     let scope = FileScope::Gateway {
         customers: true,
-        tokens: outline.tokens,
+        tokens: customer_features.tokens,
         proxies: true,
         store: true,
         nodes: true,
@@ -256,26 +256,26 @@ fn with_sections<T>(
 
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
-    let plans = limits::read_plans(top, FileScope::Alone);
-    let no_levels = Names::none("a level", false);
-    let (_, limits) = limits::read(top, (&plans, &no_levels), None, FileScope::Alone);
+    let plans = limits::read_plans(top, FileScope::LimitsOnly);
+    let no_levels = Names::empty("a level", false);
+    let (_, limits) = limits::read(top, (&plans, &no_levels), None, FileScope::LimitsOnly);
     let limits: Option<Vec<LimitSpec>> =
         limits.into_iter().map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec))).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
 }
 
-fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
+fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let server = listeners::read(top);
     let operators = operators::read(top);
     let connections = top.get_or("connections", ConnectionBounds::default(), listeners::bounds);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let has_proxies = client_address.as_ref().is_none_or(|rules| !rules.trusted_proxies.is_empty());
-    let needs = decisions::Needs::of(server.as_ref());
+    let needs = decisions::RequiredSections::of(server.as_ref());
     let (upstream_names, upstreams) = upstreams::read(top, needs.upstreams);
-    let outline = customers::outline(top);
+    let customer_features = customers::customer_features(top);
     let scope = FileScope::Gateway {
-        customers: outline.customers,
-        tokens: outline.tokens,
+        customers: customer_features.customers,
+        tokens: customer_features.tokens,
         proxies: has_proxies,
         store: top.has("store"),
         nodes: store::has_nodes(top),
@@ -294,7 +294,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         plans: &plans,
         limits: &limit_names,
         read_limits: &limits,
-        customers: outline.customers,
+        customers: customer_features.customers,
     };
     let usage_events = usage_events::read(top, &usage_events);
     let traces = traces::read(top, &upstream_names, has_proxies);
@@ -313,8 +313,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     };
     let mut routes = routes::read(top, &context);
     let domains = domains::read(top, &limit_names, &limits, &routes, needs.domains);
-    let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
-    let dialects = top.get_or("headers", Dialects::default(), server::dialects);
+    let usage = top.get_with("usage", |field| server::usage(field, customer_features.customers));
+    let dialects = top.get_or("headers", RateLimitHeaders::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
     let request_head = top.get_or("request_head", HeadLimits::default(), server::request_head);
     let request_body = top.get_or("request_body", BodyRules::default(), server::request_body);
@@ -323,8 +323,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     }
     warn_of_unused("an upstream", &upstream_names, findings);
     warn_of_unused("a limit", &limit_names, findings);
-    let names_plans = domains.iter().flatten().any(domains::Written::names_plans);
-    if let Some(field) = top.get("plans").filter(|_| !outline.customers && !names_plans) {
+    let names_plans = domains.iter().flatten().any(domains::ParsedDomain::names_plans);
+    if let Some(field) = top.get("plans").filter(|_| !customer_features.customers && !names_plans) {
         field.warn("no request has a plan: the file names no `customers`", None);
     }
     if let (Some(server), Some(Some(customers)), Some(field)) = (&server, &customers, top.get("customers")) {
@@ -394,7 +394,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         request_head: request_head?,
         request_body: request_body?,
     };
-    Some(Loaded {
+    Some(LoadedConfig {
         ruleset,
         server,
         operators: operators?,

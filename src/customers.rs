@@ -13,7 +13,7 @@ pub mod jwt;
 pub mod source;
 
 pub use directory::{Directory, Unavailable};
-pub use jwt::{TokenFault, Tokens};
+pub use jwt::{TokenFault, TokenVerifier};
 
 /// A customer, identified by one or more credentials.
 #[derive(Clone, Debug, PartialEq)]

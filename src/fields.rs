@@ -173,7 +173,7 @@ impl Fields {
         let may_be_there = self.marks.may_hold(NameFilter::of(name.as_bytes()));
         let lines = if may_be_there { self.lines.as_slice() } else { &[] };
         let alike = lines.iter().filter(move |line| line.name == name.len()).filter_map(|line| self.field(*line));
-        alike.filter(move |field| field.is_called(name)).map(|field| field.value)
+        alike.filter(move |field| field.has_name(name)).map(|field| field.value)
     }
 
     /// The value of the first field with this name.
@@ -226,7 +226,7 @@ impl Fields {
 
 impl Field<'_> {
     /// Whether the field has this name, in any case.
-    pub fn is_called(&self, name: &str) -> bool {
+    pub fn has_name(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 }

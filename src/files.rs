@@ -17,7 +17,7 @@ const CHUNK: usize = 64 << 10;
 
 /// The reason why a file is not read; messages put it after the file's name.
 #[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
+pub enum ReadError {
     /// The system reports an error.
     #[error("cannot be read: {0}")]
     Failed(#[from] io::Error),
@@ -35,7 +35,7 @@ pub enum Stamp {
     /// There is no file, or its metadata cannot be read.
     Missing,
     /// The file exists.
-    There {
+    Present {
         /// The numbers of the device and of the inode.
         identity: (u64, u64),
         /// The size in bytes.
@@ -52,7 +52,7 @@ pub enum Stamp {
 pub enum Fingerprint {
     /// The hash.
     Bytes(u128),
-    /// The reason, as [`Unreadable`] words it.
+    /// The reason, as [`ReadError`] words it.
     Unreadable(String),
 }
 
@@ -70,14 +70,14 @@ pub struct FileVersion {
 }
 
 /// Reads a whole file of at most `most` bytes.
-pub fn read(path: &Path, most: usize) -> (Result<Vec<u8>, Unreadable>, FileVersion) {
+pub fn read(path: &Path, most: usize) -> (Result<Vec<u8>, ReadError>, FileVersion) {
     let mut bytes = Vec::new();
     let (outcome, seen) = look_through(path, most, |part| bytes.extend_from_slice(part));
     (outcome.map(|()| bytes), seen)
 }
 
 /// Reads a file of at most `most` bytes part by part. Only the bytes that `take` keeps stay in memory.
-fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Result<(), Unreadable>, FileVersion) {
+fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Result<(), ReadError>, FileVersion) {
     let (mut stamp, mut hasher) = (Stamp::Missing, SipHasher13::new());
     let outcome = parts(path, most, &mut stamp, |part| {
         hasher.write(part);
@@ -85,7 +85,7 @@ fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Resul
     });
     let print = match &outcome {
         Ok(()) => Fingerprint::Bytes(hasher.finish128().as_u128()),
-        Err(Unreadable::NoFile(_)) if path.is_dir() => {
+        Err(ReadError::NoFile(_)) if path.is_dir() => {
             Fingerprint::Bytes(hash(format!("{:?}", names_in(path)).as_bytes()))
         }
         Err(reason) => Fingerprint::Unreadable(reason.to_string()),
@@ -93,7 +93,7 @@ fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Resul
     (outcome, FileVersion { path: path.to_owned(), most, stamp, print })
 }
 
-fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8])) -> Result<(), Unreadable> {
+fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8])) -> Result<(), ReadError> {
     let opened = open(path);
     *stamp = Stamp::of(path);
     let mut file = opened?;
@@ -109,18 +109,18 @@ fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8]
         };
         total = total.saturating_add(length);
         if total > most {
-            return Err(Unreadable::TooLarge(most));
+            return Err(ReadError::TooLarge(most));
         }
         take(chunk.get(..length).unwrap_or_default());
     }
 }
 
 /// Opens a regular file for reading.
-pub fn open(path: &Path) -> Result<File, Unreadable> {
+pub fn open(path: &Path) -> Result<File, ReadError> {
     // non-blocking, because opening a pipe would wait for a writer; the check below refuses pipes
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match other_than_file(&file.metadata()?) {
-        Some(kind) => Err(Unreadable::NoFile(kind)),
+        Some(kind) => Err(ReadError::NoFile(kind)),
         None => Ok(file),
     }
 }
@@ -192,7 +192,7 @@ impl Stamp {
 
 impl From<&Metadata> for Stamp {
     fn from(metadata: &Metadata) -> Self {
-        Self::There {
+        Self::Present {
             identity: (metadata.dev(), metadata.ino()),
             size: metadata.size(),
             written: (metadata.mtime(), metadata.mtime_nsec()),
@@ -206,13 +206,13 @@ impl From<&Metadata> for Stamp {
 impl FileVersion {
     /// The file's current version: the file is read again.
     #[must_use]
-    pub fn again(&self) -> Self {
+    pub fn reread(&self) -> Self {
         look_through(&self.path, self.most, |_| ()).1
     }
 
     /// The same version with the file's current stamp: the file is not read.
     #[must_use]
-    pub fn stamped(&self) -> Self {
+    pub fn restamped(&self) -> Self {
         Self { stamp: Stamp::of(&self.path), ..self.clone() }
     }
 }

@@ -37,7 +37,7 @@ pub mod upstream;
 pub mod usage_sums;
 
 use active_config::ActiveConfig;
-use admit::Sender;
+use admit::RequestSender;
 use awaited_body::BodySource;
 use bans::Bans;
 use crossings::Crossings;
@@ -61,7 +61,7 @@ use crate::telemetry::DenialRecorder;
 use crate::units::Nanos;
 
 /// How much longer than its target the first line of a request may be, in bytes.
-const BESIDE_TARGET: usize = 256;
+const REQUEST_LINE_OVERHEAD: usize = 256;
 /// The bytes that HTTP/2 counts for each field of a list beside its name and value (RFC 9113, section 6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
@@ -82,7 +82,7 @@ pub struct GatewayState {
     /// The counters of connections and requests, and the phase of the gateway: whether connections stay open.
     pub traffic: Arc<Traffic>,
     /// The maximum number of connections if the configuration sets none.
-    pub room: usize,
+    pub default_max_connections: usize,
     /// The recorder of requests that are denied, delayed or over a limit that lets them pass.
     pub denial_recorder: DenialRecorder,
     /// The keys that limits have banned.
@@ -121,26 +121,26 @@ struct WorkerState {
     gateway: Gateway,
     /// Notices a swap by comparing pointers, so that a request changes no reference count that other workers write.
     latest: RefCell<Cache<Arc<ArcSwap<ActiveConfig>>, Arc<ActiveConfig>>>,
-    held: RefCell<WorkerConfig>,
+    current: RefCell<WorkerConfig>,
 }
 
 impl WorkerGateway {
     /// Creates the view of `gateway` that one worker uses.
     pub fn new(gateway: Gateway) -> Self {
         let mut latest = Cache::new(Arc::clone(&gateway.active));
-        let held = RefCell::new(Rc::new(Arc::clone(latest.load())));
-        Self(Rc::new(WorkerState { gateway, latest: RefCell::new(latest), held }))
+        let current = RefCell::new(Rc::new(Arc::clone(latest.load())));
+        Self(Rc::new(WorkerState { gateway, latest: RefCell::new(latest), current }))
     }
 
     /// The configuration in force.
     pub fn config(&self) -> WorkerConfig {
-        let WorkerState { latest, held, .. } = &*self.0;
-        let (mut latest, mut held) = (latest.borrow_mut(), held.borrow_mut());
+        let WorkerState { latest, current, .. } = &*self.0;
+        let (mut latest, mut current) = (latest.borrow_mut(), current.borrow_mut());
         let active = latest.load();
-        if !Arc::ptr_eq(active, &held) {
-            *held = Rc::new(Arc::clone(active));
+        if !Arc::ptr_eq(active, &current) {
+            *current = Rc::new(Arc::clone(active));
         }
-        Rc::clone(&held)
+        Rc::clone(&current)
     }
 }
 
@@ -158,7 +158,7 @@ impl Service for WorkerGateway {
     fn settings(&self) -> Settings {
         let active = self.config();
         let (head, connections) = (&active.ruleset.request_head, &active.ruleset.connections);
-        let first_line = head.max_target.saturating_add(BESIDE_TARGET);
+        let first_line = head.max_target.saturating_add(REQUEST_LINE_OVERHEAD);
         // over HTTP/2 the target and the host are fields; a request that is slightly over the bounds still gets a response
         let overhead = head.max_headers.saturating_mul(FIELD_OVERHEAD).saturating_add(FIELD_OVERHEAD);
         let list = head.max_headers_total.saturating_add(overhead).saturating_add(head.max_target);
@@ -167,7 +167,7 @@ impl Service for WorkerGateway {
             head_timeout: head.timeout,
             max_list: u32::try_from(list).unwrap_or(u32::MAX),
             idle: connections.idle,
-            max_connections: Some(connections.most.unwrap_or(self.room)),
+            max_connections: Some(connections.most.unwrap_or(self.default_max_connections)),
             max_per_client: connections.per_client,
             prefixes: active.ruleset.client_address.prefixes,
         }
@@ -194,7 +194,7 @@ impl Service for WorkerGateway {
     }
 
     fn internal_error(&self) -> Response {
-        respond::bare(&Answer::Internal)
+        respond::without_context(&Answer::Internal)
     }
 }
 
@@ -209,32 +209,33 @@ impl Exchange for RequestContext {
             return Err(Box::pin(decisions::decide(self, request, body)).await);
         }
         let peer = Arc::clone(&self.peer);
-        let mut admitted = admit::admit(self, request, Sender::of(&peer), BodySource::Coming(request.framing)).await;
+        let mut admitted =
+            admit::admit(self, request, RequestSender::of(&peer), BodySource::Streaming(request.framing)).await;
         if admitted.is_ok() && self.awaited_body.is_none() {
-            admitted = attempts::enter_upstream(self).await;
+            admitted = attempts::acquire_upstream_permit(self).await;
         }
         admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 
     fn max_held(&self) -> Option<usize> {
         let awaited = self.awaited_body.as_ref()?;
-        awaited.sender.as_ref().map(|_| self.active.ruleset.request_body.max_held)
+        awaited.caller.as_ref().map(|_| self.active.ruleset.request_body.max_held)
     }
 
     fn hold(&mut self, part: &[u8]) -> bool {
-        self.awaited_body.as_mut().is_some_and(|body| body.hold(part))
+        self.awaited_body.as_mut().is_some_and(|body| body.read_held(part))
     }
 
     async fn decide_ahead(&mut self, request: &RequestHead) -> Result<(), Response> {
-        let admitted = admit::admit_ahead(self, request).await;
+        let admitted = admit::admit_before_body(self, request).await;
         admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 
     async fn decide_by_body(&mut self, request: &RequestHead) -> Result<(), Response> {
         failpoint("decide_by_body");
-        let mut admitted = admit::admit_by_body(self, request).await;
+        let mut admitted = admit::admit_with_body(self, request).await;
         if admitted.is_ok() {
-            admitted = attempts::enter_upstream(self).await;
+            admitted = attempts::acquire_upstream_permit(self).await;
         }
         admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
@@ -251,7 +252,7 @@ impl Exchange for RequestContext {
             idle: timeouts.idle,
             due: timeouts.total.map(|total| self.started.saturating_add(total)),
             min_body_rate: ruleset.request_body.min_rate.filter(|_| !converses),
-            response_rate: self.matched().and_then(|route| route.response_rate),
+            response_rate: self.matched_route().and_then(|route| route.response_rate),
         }
     }
 
@@ -278,7 +279,7 @@ impl Exchange for RequestContext {
     fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response> {
         failpoint("request_head");
         if let Some(cost_meter) = &mut self.cost_meter {
-            cost_meter.reached_upstream();
+            cost_meter.mark_forwarded();
         }
         forward::request(request, self).ok_or_else(|| self.answer(&Answer::Internal))
     }
@@ -292,7 +293,7 @@ impl Exchange for RequestContext {
                 None => return Err(self.answer(&Answer::BodyTooLarge)),
             }
         }
-        let passes = self.awaited_body.as_mut().map_or(Ok(()), |body| body.pass(part));
+        let passes = self.awaited_body.as_mut().map_or(Ok(()), |body| body.read_forwarded(part));
         let charged = match passes {
             Ok(()) => request_body::charge_part(self, part.len()).await,
             Err(fault) => Err(Answer::Malformed(fault)),
@@ -302,7 +303,7 @@ impl Exchange for RequestContext {
 
     fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {
         failpoint("response_head");
-        attempts::answered(self, response.status);
+        attempts::record_response(self, response.status);
         self.status = Some(response.status);
         if response.status == 101 {
             let mut fields = Fields::default();

@@ -61,7 +61,7 @@ struct RecordFile {
 pub enum OpenError {
     /// Another process has it open.
     #[error("another process has it")]
-    Taken,
+    InUse,
     /// Its files cannot be read or written, or one of them is no file of a queue.
     #[error("{0}")]
     Failed(#[from] io::Error),
@@ -77,7 +77,7 @@ impl Outbox {
         let lock = private().create(true).truncate(false).open(directory.join(LOCK))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Taken),
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse),
             Err(error) => return Err(OpenError::Failed(error.into())),
         }
         let mut numbers = Vec::new();

@@ -138,7 +138,7 @@ impl fmt::Debug for Credentials {
 
 impl Servers {
     /// The servers of `layout`, where tollgate is `username`, the default user if that is absent. Connections carry no
-    /// credentials until [`Servers::renew`] sets them.
+    /// credentials until [`Servers::set_credentials`] sets them.
     pub fn new(layout: Layout, username: Option<String>) -> Self {
         Self(Arc::new(Inner { layout, username, credentials: ArcSwap::default(), cluster: Cluster::default() }))
     }
@@ -150,7 +150,7 @@ impl Servers {
     }
 
     /// Sets the credentials for new connections. Open connections stay as they are.
-    pub fn renew(&self, credentials: Credentials) {
+    pub fn set_credentials(&self, credentials: Credentials) {
         self.0.credentials.store(Arc::new(credentials));
     }
 

@@ -88,7 +88,7 @@ pub struct Ruleset {
     /// The collector of request spans, if configured.
     pub traces: Option<Traces>,
     /// The response headers that tell clients their quota and what is left.
-    pub dialects: Dialects,
+    pub dialects: RateLimitHeaders,
     /// The request headers in which limits mark requests for upstreams. The gateway removes them from what clients send.
     pub marks: Vec<HeaderName>,
     /// How many requests are written to the access log.
@@ -146,7 +146,7 @@ impl Ruleset {
     }
 
     /// The upstreams that requests of `route` may go to.
-    pub fn reachable(&self, route: &Route) -> impl Iterator<Item = UpstreamId> {
+    pub fn route_upstreams(&self, route: &Route) -> impl Iterator<Item = UpstreamId> {
         let diverted = route.limits.iter().filter_map(|id| match self.limits[id.0].over_limit {
             limit::OverLimit::Divert(upstream) => Some(upstream),
             _ => None,
@@ -253,13 +253,13 @@ pub enum UnknownCredential {
 
 /// The response header fields that tell clients their quota and what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dialects {
+pub struct RateLimitHeaders {
     /// `RateLimit-Policy` and `RateLimit`.
     pub ietf: bool,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset` of the draft's numbers up to 06.
     pub ietf_06: bool,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, with the unit of the last one.
-    pub x_ratelimit: Option<Reset>,
+    pub x_ratelimit: Option<ResetFormat>,
     /// The random time that is added to `Retry-After`, so that clients do not all retry at once.
     pub retry_after_jitter: Option<Jitter>,
 }
@@ -285,15 +285,15 @@ impl Jitter {
     }
 }
 
-impl Default for Dialects {
+impl Default for RateLimitHeaders {
     fn default() -> Self {
-        Self { ietf: true, ietf_06: false, x_ratelimit: Some(Reset::Delta), retry_after_jitter: None }
+        Self { ietf: true, ietf_06: false, x_ratelimit: Some(ResetFormat::Delta), retry_after_jitter: None }
     }
 }
 
 /// The unit of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reset {
+pub enum ResetFormat {
     /// Seconds from now.
     Delta,
     /// Seconds since 1970.

@@ -34,14 +34,14 @@ mod workers;
 pub use self::shutdown::{GRACE, ServerPanicked};
 
 use self::accept_gate::{AcceptGate, ListenAddresses};
-use self::bounded::{Bounded, PATIENCE};
+use self::bounded::{BoundedApp, PATIENCE};
 use self::cluster::ClusterListener;
 use self::courier::Courier;
 use self::descriptors::{FdBudget, MOST_ADMIN, Needs};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
-use self::listen::Listening;
-use self::reload::{Origin, Parts, Reloader};
+use self::listen::AppListener;
+use self::reload::{ConfigSource, LoadedConfig, Reloader};
 use self::senders::{SenderSettings, Senders};
 use self::shutdown::{ExitMode, SignalTargets};
 use self::socket::{OwnedSocketFiles, Socket};
@@ -56,7 +56,7 @@ use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Records};
 use crate::clock::{Clock, SystemClock};
-use crate::cluster::{Cluster, Observer as Asked, OsPlatform};
+use crate::cluster::{Cluster, Observer as PeerObserver, OsPlatform};
 use crate::customers::source::Refresher;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::bans::Bans;
@@ -75,9 +75,9 @@ use crate::telemetry::{DenialRecorder, Telemetry};
 /// The parts of a running gateway.
 pub struct Setup {
     /// The configuration, compiled.
-    pub parts: Parts,
+    pub parts: LoadedConfig,
     /// The source of the configuration, for reloads; `None` if it cannot change.
-    pub origin: Option<Origin>,
+    pub origin: Option<ConfigSource>,
     /// The address of the sample upstream, if this process serves it.
     pub sample: Option<SocketAddr>,
 }
@@ -113,7 +113,7 @@ pub struct Prepared {
     /// The old process, which waits until this one serves.
     predecessor: Option<Predecessor>,
     addresses: ListenAddresses,
-    origin: Option<Origin>,
+    origin: Option<ConfigSource>,
     warnings: Vec<String>,
     access: Arc<Access>,
     gateway: Gateway,
@@ -142,9 +142,9 @@ struct Sockets {
 /// accepting connections when this function returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     descriptors::raise();
-    take_small_pages();
+    disable_huge_pages();
     let Setup { parts, origin, sample } = setup;
-    let Parts {
+    let LoadedConfig {
         listeners: clients,
         admin: operators,
         workers,
@@ -157,7 +157,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         warnings,
     } = parts;
     let access = Arc::new(Access::new(access));
-    let (mut predecessor, inherited) = match Predecessor::meet().map_err(StartError::predecessor)? {
+    let (mut predecessor, inherited) = match Predecessor::detect().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),
     };
@@ -180,7 +180,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         }
         None => RestoredState::from_file(state.as_ref(), seed),
     };
-    recovered.tell(&telemetry);
+    recovered.report(&telemetry);
     let RestoredState { store: local, seed, clock, recovery } = recovered;
     let clock: Arc<dyn Clock> = Arc::new(clock.telling(local.wall_offset()));
     let secret = store.as_ref().and_then(|settings| settings.key_secret.clone());
@@ -199,7 +199,8 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let hasher = if cluster.is_some() { hasher.divided() } else { hasher };
     let cluster = cluster.map(|settings| {
         let telemetry = telemetry.clone();
-        let told: Asked = Box::new(move |peer, outcome, took| telemetry.peer_asked(peer, outcome.as_str(), took));
+        let told: PeerObserver =
+            Box::new(move |peer, outcome, took| telemetry.peer_asked(peer, outcome.as_str(), took));
         Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), Arc::new(OsPlatform), told))
     });
     let store = Arc::new(Store::new(local, shared, cluster));
@@ -219,7 +220,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         clock,
         hasher,
         traffic: Arc::default(),
-        room: room.clients,
+        default_max_connections: room.clients,
         denial_recorder: DenialRecorder::default(),
         bans: Bans::default(),
         crossings,
@@ -254,7 +255,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
 
 /// Makes the kernel use small pages only. The kernel clears a large page, 2 MiB, as a whole at its first use, and all
 /// requests of that core wait; a gateway with many connections uses a little memory of many pages.
-fn take_small_pages() {
+fn disable_huge_pages() {
     if let Err(error) = disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "memory may come in large pages");
     }
@@ -301,7 +302,7 @@ impl Prepared {
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
         let announced = addresses.clients.len();
         let gate = AcceptGate::new(services, addresses, shared, all);
-        let gate = Arc::new(gate.when_open(move || predecessor.into_iter().for_each(Predecessor::release)));
+        let gate = Arc::new(gate.when_open(move || predecessor.into_iter().for_each(Predecessor::confirm_serving)));
         let workforce = WorkerThreads::new(clients, announced, &gateway, &gate, room.kept);
         if !cluster.is_empty() {
             server.add_service(ClusterListener::new(cluster, Arc::clone(&gateway.store), Arc::clone(&gate)));
@@ -318,8 +319,8 @@ impl Prepared {
         let app = Admin::new(gateway.clone(), telemetry.clone(), records);
         let meters = gateway.clone();
         let shed = move || meters.active.load().meters.shed("admin");
-        let app = Bounded::new(app, (MOST_ADMIN, PATIENCE), Arc::clone(&gateway.clock), shed);
-        server.add_service(Listening::of_one("admin".to_owned(), admin, app, Arc::clone(&gate)));
+        let app = BoundedApp::new(app, (MOST_ADMIN, PATIENCE), Arc::clone(&gateway.clock), shed);
+        server.add_service(AppListener::of_one("admin".to_owned(), admin, app, Arc::clone(&gate)));
         let reloader = Reloader::new(
             gateway.clone(),
             telemetry.clone(),
@@ -333,8 +334,8 @@ impl Prepared {
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let most = room.clients.saturating_mul(2);
-            let app = Bounded::new(sample::Sample, (most, PATIENCE), Arc::clone(&gateway.clock), || ());
-            server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&gate)));
+            let app = BoundedApp::new(sample::Sample, (most, PATIENCE), Arc::clone(&gateway.clock), || ());
+            server.add_service(AppListener::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&gate)));
         }
         let upgrader = Upgrader { gate: Arc::clone(&gate), snapshot_writer: Arc::clone(&snapshot_writer), telemetry };
         let targets = SignalTargets { reloads, gate, upgrader };

@@ -29,7 +29,7 @@ const RATE: &str = "rate";
 
 /// The limit to simulate, for one plan.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Subject {
+pub struct SimulatedLimit {
     /// The limit's name, for headings and error messages.
     pub name: String,
     /// The algorithm.
@@ -41,7 +41,7 @@ pub struct Subject {
     pub max_waiting: Option<u64>,
 }
 
-impl Subject {
+impl SimulatedLimit {
     /// The rule that the parameters make.
     pub fn rule(&self) -> Result<Rule, InvalidParameter> {
         self.algorithm.build(&self.arguments)
@@ -58,7 +58,7 @@ impl Subject {
         self.rate().or_else(|| Rate::new(policy.quota, policy.window?))
     }
 
-    /// [`Subject::rule`], with a unit for states that divides the unit of `old`: states carry over from `old` without
+    /// [`SimulatedLimit::rule`], with a unit for states that divides the unit of `old`: states carry over from `old` without
     /// rounding, however often the rate changes. `None` if such a unit would be too small, and for algorithms that are
     /// defined in doubles, where 20/2s and 10/s may differ in the last bit.
     fn rule_in_units_of(&self, old: &Rule) -> Option<Rule> {
@@ -129,17 +129,17 @@ pub enum SimulationError {
     Write(#[from] io::Error),
 }
 
-/// Gives all of `traffic` to every run, request by request, and passes each decision to `seen` (the traffic, for the
+/// Gives all of `traffic` to every run, request by request, and passes each decision to `on_outcome` (the traffic, for the
 /// key's name; the run's number; the request; its outcome). Keeps no request after that.
-pub fn drive(
+pub fn run_traffic(
     traffic: &mut dyn Traffic,
     runs: &mut [Run],
-    mut seen: impl FnMut(&dyn Traffic, usize, &Arrival, &RequestOutcome<'_>) -> io::Result<()>,
+    mut on_outcome: impl FnMut(&dyn Traffic, usize, &Arrival, &RequestOutcome<'_>) -> io::Result<()>,
 ) -> Result<(), SimulationError> {
     while let Some(arrival) = traffic.next_arrival()? {
         for (number, run) in runs.iter_mut().enumerate() {
             let outcome = run.step(&arrival).map_err(|source| SimulationError::Run { line: traffic.line(), source })?;
-            seen(traffic, number, &arrival, &outcome)?;
+            on_outcome(traffic, number, &arrival, &outcome)?;
         }
     }
     Ok(())

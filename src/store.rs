@@ -16,9 +16,9 @@ mod remote_charges;
 mod running_slots;
 mod transaction;
 
-pub use amend::{Amendment, Unamended};
+pub use amend::{AmendError, Amendment};
 pub use local::LocalStore;
-pub use local::snapshot::{Head, Written};
+pub use local::snapshot::{SnapshotHead, SnapshotSize};
 pub use shared::{SharedLimit, SharedStore};
 
 use std::io::{self, Write};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule};
-use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Mode, Taken};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, Mode};
 use crate::cluster::Cluster;
 use crate::cluster::migration::{Fetch, OwnershipEpoch};
 use crate::units::Nanos;
@@ -52,7 +52,7 @@ pub struct LimitSpec<'a> {
     /// The kind of its keys: a key of another kind identifies another caller.
     pub key: u64,
     /// Whether the store forgets the states that this limit had before.
-    pub afresh: bool,
+    pub is_reset: bool,
     /// All parameters that charges may refer to.
     pub rules: &'a [Rule],
     /// The most keys that the limit's table holds.
@@ -65,7 +65,7 @@ impl<'a> LimitSpec<'a> {
     /// The identity of a sticky limit, and nothing else about it.
     pub const fn bare(name: &'a str, algorithm: AlgorithmName, key: u64) -> Self {
         let mode = Mode::Sticky;
-        Self { name, algorithm, mode, key, afresh: false, rules: &[], max_keys: 0, gives_back: false }
+        Self { name, algorithm, mode, key, is_reset: false, rules: &[], max_keys: 0, gives_back: false }
     }
 }
 
@@ -106,7 +106,7 @@ pub struct Receipt {
     pub source: DecisionSource,
     /// The position of the charge whose limit denies everything while Redis is unavailable, if that is why nothing was
     /// charged.
-    pub refused: Option<usize>,
+    pub failed_closed: Option<usize>,
 }
 
 /// The states of all keys: in this process's memory, in Redis for limits that nodes share, and in the memory of other
@@ -198,19 +198,19 @@ impl Store {
             return self.charge_with_others(binding, batch, now).await;
         };
         let receipt = self.charge_with_others(binding, floors.charges(), now).await;
-        let refused = receipt.refused.map(|position| floors.position(batch, position));
-        Receipt { charged: floors.answer(batch, &receipt.charged), refused, ..receipt }
+        let failed_closed = receipt.failed_closed.map(|position| floors.position(batch, position));
+        Receipt { charged: floors.answer(batch, &receipt.charged), failed_closed, ..receipt }
     }
 
     /// [`Store::charge`] where this process decides all of `batch` in memory and has no cluster. `None`, with nothing
     /// charged, in all other cases.
     fn charge_in_memory(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Option<Receipt> {
         let is_alone = self.cluster().is_none() && self.owners.is_none();
-        if !is_alone || !batch.iter().all(|charge| self.is_here(binding, charge)) {
+        if !is_alone || !batch.iter().all(|charge| self.is_decided_locally(binding, charge)) {
             return None;
         }
         let charged = floors::charge_local(&self.local, &binding.local, batch, now);
-        Some(Receipt { charged, source: DecisionSource::Local, refused: None })
+        Some(Receipt { charged, source: DecisionSource::Local, failed_closed: None })
     }
 
     /// [`Store::charge`] of charges without floors, where the store may have to ask Redis or another gateway. Where a
@@ -218,10 +218,10 @@ impl Store {
     async fn charge_with_others(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
         self.number_slots(binding, batch);
         let epoch = self.ownership_epoch(batch);
-        if batch.iter().all(|charge| self.is_here(binding, charge)) && !self.is_migrating() {
+        if batch.iter().all(|charge| self.is_decided_locally(binding, charge)) && !self.is_migrating() {
             let may_have_moved = |position| self.may_have_moved(&epoch, position);
             if let Ok(charged) = self.charge_here(binding, batch, false, may_have_moved, now) {
-                return Receipt { charged, source: DecisionSource::Local, refused: None };
+                return Receipt { charged, source: DecisionSource::Local, failed_closed: None };
             }
         }
         ChargeTransaction { store: self, binding, now }.charge(batch).await
@@ -242,7 +242,7 @@ impl Store {
             return self.local.charge_denied_unless(&binding.local, batch, may_have_moved, now);
         }
         let charged = self.local.charge_unless(&binding.local, batch, may_have_moved, now)?;
-        self.note_running(binding, batch, &charged, now);
+        self.record_slots(binding, batch, &charged, now);
         Ok(charged)
     }
 
@@ -270,7 +270,7 @@ impl Store {
     }
 
     /// Records the slots that the charges of `batch` hold from now on, if all enforcing limits admitted.
-    fn note_running(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
+    fn record_slots(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
         let Some(owners) = &self.owners else { return };
         let mut all = batch.iter().zip(charged);
         if !all.all(|(charge, charged)| !charge.enforcement.enforces || charged.decision.is_admitted()) {
@@ -278,7 +278,7 @@ impl Store {
         }
         let admitted = batch.iter().zip(charged).filter(|(_, charged)| charged.decision.is_admitted());
         for (charge, limit) in admitted.filter_map(|(charge, _)| Some((charge, binding.owned(charge)?))) {
-            owners.runs(limit, charge, now);
+            owners.record_slot(limit, charge, now);
         }
     }
 
@@ -286,7 +286,7 @@ impl Store {
     /// and keys are divided among gateways.
     fn end(&self, binding: &Binding, charge: &Charge, end: Completion, now: Nanos) -> bool {
         let Some((owners, slot)) = self.owners.as_ref().zip(charge.slot) else { return false };
-        if owners.ends(slot, end, now) {
+        if owners.release_slot(slot, end, now) {
             self.ended_slots.note_end(slot);
             self.local.end(&binding.local, charge, slot, end, now);
         }
@@ -294,16 +294,16 @@ impl Store {
     }
 
     /// Fetches those states of `charges` that other gateways may still have.
-    async fn gather(&self, cluster: &Cluster, binding: &Binding, charges: &[Charge]) -> Vec<Fetch> {
+    async fn fetch_states(&self, cluster: &Cluster, binding: &Binding, charges: &[Charge]) -> Vec<Fetch> {
         let owned = charges.iter().filter(|charge| binding.owned(charge).is_some());
         let wanted =
             owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
         let wanted: Vec<_> = wanted.collect();
-        if wanted.is_empty() { Vec::new() } else { cluster.gather(wanted).await }
+        if wanted.is_empty() { Vec::new() } else { cluster.fetch_states(wanted).await }
     }
 
     /// Whether this process decides a charge in its memory.
-    pub fn is_here(&self, binding: &Binding, charge: &Charge) -> bool {
+    pub fn is_decided_locally(&self, binding: &Binding, charge: &Charge) -> bool {
         let owned = self.owners.as_ref().filter(|_| binding.owned(charge).is_some());
         binding.shared(charge).is_none() && owned.is_none_or(|owners| owners.cluster.owns(charge.key))
     }
@@ -317,8 +317,8 @@ impl Store {
             }
             match self.charged_at(binding, charge) {
                 ChargedAt::Local => {
-                    let watch = || self.is_owned_here(binding, charge);
-                    if self.local.refund_here(&binding.local, charge, *full_at, watch, now).is_err()
+                    let check_moved = || self.is_owned_here(binding, charge);
+                    if self.local.refund_here(&binding.local, charge, *full_at, check_moved, now).is_err()
                         && let Some((owners, limit)) = self.owners.as_ref().zip(binding.owned(charge))
                     {
                         owners.refund_when_here(limit, charge, *full_at);
@@ -346,9 +346,9 @@ impl Store {
                     let owned = self.owners.as_ref().zip(binding.owned(charge));
                     // the gateway that owns the key now, wherever the key was charged
                     let elsewhere = owned.and_then(|(owners, _)| owners.elsewhere(charge));
-                    let watch = || self.is_owned_here(binding, charge);
+                    let check_moved = || self.is_owned_here(binding, charge);
                     let is_here =
-                        elsewhere.is_none() && self.local.debit_here(&binding.local, charge, watch, now).is_ok();
+                        elsewhere.is_none() && self.local.debit_here(&binding.local, charge, check_moved, now).is_ok();
                     if let Some((owners, limit)) = owned.filter(|_| !is_here) {
                         owners.debit(limit, charge, elsewhere.as_ref());
                     }
@@ -378,9 +378,9 @@ impl Store {
 
     /// The place where a charge was made.
     fn charged_at<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> ChargedAt<'a> {
-        match (charge.taken, &self.shared, binding.shared(charge)) {
-            (Taken::FailedOpen, _, _) => ChargedAt::FailedOpen,
-            (Taken::Owner { .. }, _, _) => match (&self.owners, binding.owned(charge)) {
+        match (charge.taken_from, &self.shared, binding.shared(charge)) {
+            (ChargeSource::FailedOpen, _, _) => ChargedAt::FailedOpen,
+            (ChargeSource::Owner { .. }, _, _) => match (&self.owners, binding.owned(charge)) {
                 (Some(owners), Some(limit)) => ChargedAt::Owner(owners, limit),
                 _ => ChargedAt::FailedOpen,
             },
@@ -399,7 +399,7 @@ impl Store {
     }
 
     /// Writes the states that outlive the process: see [`local::snapshot`].
-    pub fn write_snapshot(&self, head: &Head, out: &mut dyn Write) -> io::Result<Written> {
+    pub fn write_snapshot(&self, head: &SnapshotHead, out: &mut dyn Write) -> io::Result<SnapshotSize> {
         self.local.write_snapshot(head, out)
     }
 

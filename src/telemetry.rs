@@ -28,11 +28,11 @@ use prometheus::{
 };
 
 use cluster::ClusterMetrics;
-use configured::Configured;
+use configured::ConfiguredLimitMetrics;
 use deliveries::{AllDeliveries, DeliveryMetrics, QueueMetrics};
 use names::Name;
 use offenders::{Offender, Offenders};
-use recent::Recent;
+use recent::RecentDecisions;
 use sources::SourceMetrics;
 use store::StoreMetrics;
 use striped::{HotCounterVec, HotGaugeVec, HotHistogramVec};
@@ -50,7 +50,7 @@ pub struct DenialRecorder {
     /// The keys that are denied most.
     pub offenders: Offenders,
     /// The last denials.
-    pub recent: Recent,
+    pub recent: RecentDecisions,
 }
 
 /// All metrics of a process.
@@ -96,7 +96,7 @@ pub struct Telemetry {
     last_reload_successful: IntGauge,
     last_reload_success: Gauge,
     config_info: IntGaugeVec,
-    configured: Configured,
+    configured: ConfiguredLimitMetrics,
     state_restores: IntCounterVec,
     state_snapshots: IntCounterVec,
     /// The last snapshot: the time at which it began, its duration and its size.
@@ -172,7 +172,7 @@ impl Telemetry {
                 Gauge::with_opts(opts(&names::CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP))?,
             )?,
             config_info: gauge(&registry, &names::CONFIG_INFO)?,
-            configured: Configured::new(&registry)?,
+            configured: ConfiguredLimitMetrics::new(&registry)?,
             state_restores: counter(&registry, &names::STATE_RESTORES)?,
             state_snapshots: counter(&registry, &names::STATE_SNAPSHOTS)?,
             state_last: [
@@ -199,7 +199,7 @@ impl Telemetry {
         for result in ["success", "failure"] {
             telemetry.state_snapshots.with_label_values(&[result]);
         }
-        registered(&telemetry.registry, logging::LEFT_OUT.clone())?;
+        registered(&telemetry.registry, logging::LINES_LEFT_OUT.clone())?;
         let build: IntGaugeVec = gauge(&telemetry.registry, &names::BUILD_INFO)?;
         build
             .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("TOLLGATE_REVISION").unwrap_or("unknown")])
@@ -225,7 +225,7 @@ impl Telemetry {
         let exchange = self.exchange.lock();
         self.config_info.reset();
         self.config_info.with_label_values(&[hash]).set(1);
-        self.configured.tell(ruleset);
+        self.configured.set(ruleset);
         drop(exchange);
         self.reload_ended("success", now);
     }
@@ -316,8 +316,8 @@ impl Telemetry {
 
     /// Sets the usage of a limit's table. The caller does this before [`Telemetry::render`].
     pub fn set_table_usage(&self, usage: &TableUsage<'_>) {
-        self.limit_keys.with_label_values(&[usage.limit]).set(shown(usage.keys));
-        self.limit_keys_max.with_label_values(&[usage.limit]).set(shown(usage.max_keys));
+        self.limit_keys.with_label_values(&[usage.limit]).set(gauge_value(usage.keys));
+        self.limit_keys_max.with_label_values(&[usage.limit]).set(gauge_value(usage.max_keys));
         for (reason, total) in usage.evicted {
             raise(&self.limit_keys_evicted.with_label_values(&[usage.limit, reason]), total);
         }
@@ -341,7 +341,7 @@ impl Telemetry {
     /// Sets the state of the store that nodes share. The caller does this before [`Telemetry::render`].
     pub fn set_store_usage(&self, usage: &StoreUsage) {
         self.store.set(usage);
-        self.cluster_members.set(shown(usage.nodes));
+        self.cluster_members.set(gauge_value(usage.nodes));
     }
 
     /// A source of customers or keys was asked.
@@ -367,8 +367,8 @@ impl Telemetry {
         errors.reset();
         for offender in offenders {
             let labels = [offender.subject.limit.as_str(), &offender.subject.line()];
-            denied.with_label_values(&labels).set(shown(offender.denied));
-            errors.with_label_values(&labels).set(shown(offender.error));
+            denied.with_label_values(&labels).set(gauge_value(offender.denied));
+            errors.with_label_values(&labels).set(gauge_value(offender.error));
         }
     }
 
@@ -389,7 +389,7 @@ impl Telemetry {
     pub fn set_upstream(&self, upstream: &str, healthy: usize, pending: Option<u64>) {
         self.upstream_healthy.with_label_values(&[upstream]).set(i64::try_from(healthy).unwrap_or(i64::MAX));
         if let Some(pending) = pending {
-            self.upstream_pending.with_label_values(&[upstream]).set(shown(pending));
+            self.upstream_pending.with_label_values(&[upstream]).set(gauge_value(pending));
         }
     }
 }
@@ -400,7 +400,7 @@ fn raise(counter: &IntCounter, total: u64) {
 }
 
 /// A number as the value of a gauge.
-fn shown(number: u64) -> i64 {
+fn gauge_value(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -436,13 +436,13 @@ fn histogram(registry: &Registry, name: &Name, buckets: &[f64]) -> Result<Histog
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::offenders::Subject;
+    use crate::telemetry::offenders::LimitedKey;
 
     #[test]
     fn who_is_denied_most_takes_the_place_of_who_was_before() {
         let telemetry = Telemetry::new().unwrap();
         let offender = |customer: &str, denied| Offender {
-            subject: Arc::new(Subject {
+            subject: Arc::new(LimitedKey {
                 limit: "guard".to_owned(),
                 key: vec![("customer".to_owned(), Some(customer.to_owned())), ("cookie a".to_owned(), None)],
             }),

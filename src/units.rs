@@ -89,7 +89,7 @@ impl Nanos {
 
     /// The exact time in the configuration's syntax: a whole number of the largest unit that leaves no remainder
     /// (`333333333ns`).
-    pub fn exactly(self) -> String {
+    pub fn to_exact_string(self) -> String {
         let exact = UNITS.iter().find(|(unit, _)| self.0.checked_rem(*unit) == Some(0) && self.0 > 0);
         exact.map_or("0s".to_owned(), |(unit, name)| format!("{}{name}", self.0.checked_div(*unit).unwrap_or(0)))
     }
@@ -262,7 +262,7 @@ impl Rate {
 impl fmt::Display for Rate {
     /// In the configuration's syntax, without rounding.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let period = self.period().exactly();
+        let period = self.period().to_exact_string();
         write!(
             f,
             "{}/{}",
@@ -418,8 +418,8 @@ mod tests {
         assert_eq!(shown(86_400_000_000_000), "1d");
         assert_eq!(shown(1_500_000_000), "1500ms");
         assert_eq!(shown(333_333_334), "333.333ms");
-        assert_eq!(Nanos::new(333_333_334).exactly(), "333333334ns");
-        assert_eq!(Nanos::ZERO.exactly(), "0s");
+        assert_eq!(Nanos::new(333_333_334).to_exact_string(), "333333334ns");
+        assert_eq!(Nanos::ZERO.to_exact_string(), "0s");
     }
 
     #[test]

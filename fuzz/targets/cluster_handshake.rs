@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tollgate::cluster::Secret;
-use tollgate::cluster::handshake::{Hello, Proof, Role, Seal, Transcript, agree};
+use tollgate::cluster::handshake::{Hello, Proof, Role, Seal, Transcript, check_compatible};
 use tollgate::cluster::wire::{MAX_FRAME_BYTES, OLDEST, VERSION};
 
 use super::input::Input;
@@ -14,7 +14,7 @@ pub(crate) fn run(data: &[u8]) {
     let own = Hello { version: VERSION, nonce: [7; 32], process: 7, from: address(1), to: address(2) };
     let read: Result<(Hello, Proof), _> = postcard::from_bytes(data);
     if let Ok((theirs, proof)) = read {
-        let agreed = agree(&own, &theirs);
+        let agreed = check_compatible(&own, &theirs);
         assert!(agreed.is_err() || (theirs.version >= OLDEST && theirs.process != 7 && theirs.to == own.from));
         let transcript = Transcript::new(&secret, &theirs, &own);
         for role in [Role::Initiator, Role::Acceptor] {

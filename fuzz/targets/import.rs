@@ -9,7 +9,7 @@ pub(crate) fn run(data: &[u8]) {
     let mut import = Import::default();
     match import.add(text, "f") {
         Ok(()) => {
-            let written = import.written();
+            let written = import.to_yaml();
             if let Err(problems) = config::load(&written, "w", &|_| None) {
                 // it is a few levels deeper than what was read
                 let is_too_deep = problems.errors.iter().all(|problem| problem.message.contains("levels deep"));

@@ -63,8 +63,8 @@ fn name(key: LimitKey, tag: LimitKey) {
             key,
             tag,
             cost: 1,
-            enforcement: Enforcement::USUAL,
-            beside: CallArgument::Nothing,
+            enforcement: Enforcement::DEFAULT,
+            call_argument: CallArgument::Nothing,
         };
         let name = key_name("tollgate", &bucket);
         let rest = name.strip_prefix("tollgate:{").and_then(|rest| rest.split_once("}:l:")).unwrap();

@@ -50,9 +50,9 @@ pub(crate) fn run(data: &[u8]) {
         let mut input = Input(data);
         let count = 1 + input.byte() % 2;
         let manners = [
-            Enforcement::USUAL,
-            Enforcement { counts_denied: true, ..Enforcement::USUAL },
-            Enforcement { enforces: false, ..Enforcement::USUAL },
+            Enforcement::DEFAULT,
+            Enforcement { counts_denied: true, ..Enforcement::DEFAULT },
+            Enforcement { enforces: false, ..Enforcement::DEFAULT },
         ];
         let buckets: Vec<Bucket<'_>> = (0..count)
             .map(|number| Bucket {
@@ -62,7 +62,7 @@ pub(crate) fn run(data: &[u8]) {
                 tag: LimitKey(0),
                 cost: *input.one_of(&COSTS),
                 enforcement: *input.one_of(&manners),
-                beside: CallArgument::Nothing,
+                call_argument: CallArgument::Nothing,
             })
             .collect();
         let fields: Vec<Field<'_>> = input

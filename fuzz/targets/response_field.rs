@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 use tollgate::gateway::field::FieldReader;
-use tollgate::ruleset::cost::{FieldPart, ReportedCost, Weight};
+use tollgate::ruleset::cost::{ReportedCost, Weight, WeightedField};
 use tollgate::ruleset::request_field::FieldPath;
 use tollgate::ruleset::tokens::tokens;
 
 use super::input::mixed;
 
 pub(crate) fn run(data: &[u8]) {
-    let field = |path: &[&str]| FieldPart {
+    let field = |path: &[&str]| WeightedField {
         path: FieldPath(path.iter().map(|name| (*name).to_owned()).collect()),
         weight: Weight::Times(1),
     };
@@ -18,14 +18,14 @@ pub(crate) fn run(data: &[u8]) {
         let (mut whole, mut parts) = (reader.clone(), reader);
         whole.feed(&fields, data);
         data.chunks(1 + mixed(data) % 9).for_each(|part| parts.feed(&fields, part));
-        assert!(whole.told().eq(parts.told()), "it does not matter how bytes come");
+        assert!(whole.reported_costs().eq(parts.reported_costs()), "it does not matter how bytes come");
     }
     let mut reader = FieldReader::of_json(3);
     reader.feed(&fields, data);
     if data.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() < 100
         && let Ok(document @ (Value::Object(_) | Value::Array(_))) = serde_json::from_slice(data)
     {
-        for (field, told) in fields.iter().zip(reader.told()) {
+        for (field, told) in fields.iter().zip(reader.reported_costs()) {
             let mut found = Some(&document);
             for name in &field.path.0 {
                 found = found.and_then(|value| value.as_object()?.get(name));

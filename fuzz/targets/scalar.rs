@@ -28,7 +28,7 @@ pub(crate) fn run(data: &[u8]) {
             let read = told(scalar::duration(text)).map(Nanos::get);
             quantity(text, &TIME, read);
             if let Some(nanos) = read {
-                assert_eq!(scalar::duration(&Nanos::new(nanos).exactly()), Ok(Nanos::new(nanos)));
+                assert_eq!(scalar::duration(&Nanos::new(nanos).to_exact_string()), Ok(Nanos::new(nanos)));
             }
         }
         b's' => quantity(text, &SIZE, told(scalar::size(text))),

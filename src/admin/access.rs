@@ -10,14 +10,14 @@ use http::{HeaderName, Method, StatusCode, header};
 use pingora::http::RequestHeader;
 use subtle::ConstantTimeEq;
 
-use super::replays::ReplayTerms;
+use super::replays::ReplaySettings;
 use super::{PlainResponse, failure};
 use crate::gateway::facts;
 use crate::ruleset::key::sha256;
 
 /// The configured access rules of the admin listener.
 #[derive(Clone, Debug, Default)]
-pub struct TokenRules {
+pub struct AccessRules {
     /// The token that changes need; if there is none, every change is refused.
     pub token: Option<Token>,
     /// The audit log's file; if there is none, changes are written to the gateway's log.
@@ -27,7 +27,7 @@ pub struct TokenRules {
     /// How many of the keys denied most have metrics.
     pub top_denied_metrics: usize,
     /// The logs and settings that `/v1/replay` may use, if any.
-    pub replays: Option<Arc<ReplayTerms>>,
+    pub replays: Option<Arc<ReplaySettings>>,
 }
 
 /// The secret that a caller needs for changes. Kept as a hash.
@@ -36,7 +36,7 @@ pub struct Token([u8; 32]);
 
 /// The access rules in force.
 #[derive(Debug)]
-pub struct Access(ArcSwap<TokenRules>);
+pub struct Access(ArcSwap<AccessRules>);
 
 impl Token {
     /// The token `text`.
@@ -64,12 +64,12 @@ const WRONG_TOKEN: &str =
 
 impl Access {
     /// Creates access rules from `terms`.
-    pub fn new(terms: TokenRules) -> Self {
+    pub fn new(terms: AccessRules) -> Self {
         Self(ArcSwap::from_pointee(terms))
     }
 
     /// Replaces the rules in force by `terms`.
-    pub fn follow(&self, terms: TokenRules) {
+    pub fn replace_rules(&self, terms: AccessRules) {
         self.0.store(terms.into());
     }
 
@@ -84,7 +84,7 @@ impl Access {
     }
 
     /// The logs and settings that `/v1/replay` may use, if any.
-    pub(super) fn replays(&self) -> Option<Arc<ReplayTerms>> {
+    pub(super) fn replays(&self) -> Option<Arc<ReplaySettings>> {
         self.0.load().replays.clone()
     }
 
@@ -168,7 +168,7 @@ mod tests {
 
     fn access() -> Access {
         let hosts = vec!["gate.internal".to_owned()];
-        Access::new(TokenRules { token: Some(Token::of("0123456789abcdef")), hosts, ..TokenRules::default() })
+        Access::new(AccessRules { token: Some(Token::of("0123456789abcdef")), hosts, ..AccessRules::default() })
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
         for wrong in ["", "Bearer", "Bearer ", "Bearer 0123456789abcde", "Basic 0123456789abcdef", "0123456789abcdef"] {
             assert_eq!(status(&access, wrong), Some(401), "{wrong}");
         }
-        access.follow(TokenRules::default());
+        access.replace_rules(AccessRules::default());
         assert_eq!(status(&access, "Bearer 0123456789abcdef"), Some(403));
         assert_eq!(format!("{:?}", Token::of("secret")), "Token");
     }

@@ -24,13 +24,13 @@ const MOST_UNAUTHORIZED: u32 = 10;
 const LONGEST_PATH: usize = 512;
 
 /// A request for a change: the client's address, the method and the path.
-pub(super) struct Attempt {
+pub(super) struct ChangeAttempt {
     peer: Option<String>,
     method: Method,
     path: String,
 }
 
-impl Attempt {
+impl ChangeAttempt {
     /// Reads the attempt from a request.
     pub(super) fn of(session: &ServerSession) -> Self {
         let head = session.req_header();
@@ -69,9 +69,9 @@ impl Audit {
     }
 
     /// Logs an attempt and its `result`; `more` holds details.
-    pub(super) fn note(&self, attempt: &Attempt, result: &str, more: &Value) {
+    pub(super) fn note(&self, attempt: &ChangeAttempt, result: &str, more: &Value) {
         let now = self.clock.wall();
-        let Attempt { peer, method, path } = attempt;
+        let ChangeAttempt { peer, method, path } = attempt;
         let Some(file) = self.access.audit_log() else {
             tracing::info!(peer, %method, path, result, more = %more, "asked for over the admin port");
             return;
@@ -96,7 +96,7 @@ impl Audit {
     }
 
     /// Logs an attempt without the token. Attempts over the bound are not logged; the next line has their number.
-    pub(super) fn note_unauthorized(&self, attempt: &Attempt) {
+    pub(super) fn note_unauthorized(&self, attempt: &ChangeAttempt) {
         if let Some(left_out) = self.unauthorized.lock().admit(self.clock.now()) {
             self.note(attempt, "unauthorized", &json!({ "left_out": left_out }));
         }

@@ -11,7 +11,7 @@ use crate::units::Nanos;
 pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
     let Report {
         own,
-        standing,
+        member_state,
         ring,
         members,
         peers,
@@ -35,7 +35,7 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
             "lost_corrections": lost,
         })
     });
-    let standing = match standing {
+    let standing = match member_state {
         MemberState::Away => "away",
         MemberState::Joining => "joining",
         MemberState::Member => "member",

@@ -11,9 +11,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
-use super::audit::{Attempt, moment};
+use super::audit::{ChangeAttempt, moment};
 use super::{Admin, JSON, PlainResponse, failure, json_of, read_body};
-use crate::customers::directory::{Change, ChangeError, Changed, GroupTable, NewKey, RowText, Terms, field_of};
+use crate::customers::directory::{Change, ChangeError, ChangedRows, GroupTable, NewKey, RowText, Terms, field_of};
 use crate::gateway::active_config::ActiveConfig;
 use crate::units::Nanos;
 
@@ -91,7 +91,7 @@ impl Admin {
         &self,
         target: Target,
         session: &mut ServerSession,
-        attempt: &Attempt,
+        attempt: &ChangeAttempt,
     ) -> PlainResponse {
         let method = session.req_header().method.clone();
         match target {
@@ -197,9 +197,9 @@ impl Admin {
     async fn change(
         &self,
         RequestedChange { customer, change, key }: RequestedChange,
-        attempt: &Attempt,
+        attempt: &ChangeAttempt,
     ) -> PlainResponse {
-        let turn = self.turn.0.lock().await;
+        let change_lock = self.change_lock.0.lock().await;
         let active = self.gateway.active.load_full();
         let changed = active.directory.change(&customer, change, &active.groups).await;
         let view = |rows: &[RowText]| (!rows.is_empty()).then(|| shown(&customer, rows, &active.groups));
@@ -222,7 +222,7 @@ impl Admin {
         let (before, after) = (view(&changed.before), view(&changed.after));
         // logged now, because the client may disconnect before the change is in force
         self.audit.note(attempt, "done", &json!({ "customer": customer, "before": before, "after": after }));
-        drop(turn);
+        drop(change_lock);
         let key = key.filter(|key| {
             let credential = field_of(key.as_bytes());
             changed.after.iter().any(|row| row.get("credential") == credential)
@@ -242,8 +242,8 @@ impl Admin {
     }
 
     /// Waits until a change is in force at this gateway. Returns whether it is, and the errors of a reload that refused it.
-    async fn in_force(&self, changed: &Changed, active: &ActiveConfig) -> (bool, Option<Value>) {
-        if let Some(is_in_force) = active.directory.follow(changed, &active.groups).await {
+    async fn in_force(&self, changed: &ChangedRows, active: &ActiveConfig) -> (bool, Option<Value>) {
+        if let Some(is_in_force) = active.directory.wait_until_in_force(changed, &active.groups).await {
             return (is_in_force, None);
         }
         match self.records.reloads.request().await {

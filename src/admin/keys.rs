@@ -4,20 +4,20 @@ use http::StatusCode;
 
 use super::{PlainResponse, failure, pretty_json};
 use crate::gateway::Gateway;
-use crate::gateway::explain::KeyAccount;
-use crate::gateway::keys::{BadKey, ChargeQuestion, KeyAnswer, KeyQuestion};
-use crate::store::{Amendment, Unamended};
+use crate::gateway::explain::KeyPartValue;
+use crate::gateway::keys::{ChargeQuestion, KeyAnswer, KeyQuestion, KeyQuestionError};
+use crate::store::{AmendError, Amendment};
 
 /// The operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum KeyOperation {
     Peek,
     Reset,
     Grant,
     Unban,
 }
 
-impl Verb {
+impl KeyOperation {
     /// The operation that the last part of the path names.
     pub(super) fn called(name: &str) -> Option<Self> {
         match name {
@@ -31,7 +31,7 @@ impl Verb {
 }
 
 /// Does the operation on the key that `body` names.
-pub(super) async fn answer(gateway: &Gateway, verb: Verb, body: &[u8]) -> PlainResponse {
+pub(super) async fn answer(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> PlainResponse {
     done(gateway, verb, body).await.unwrap_or_else(|bad| refused(&bad))
 }
 
@@ -48,27 +48,27 @@ pub(super) async fn charge(gateway: &Gateway, body: &[u8]) -> PlainResponse {
     }
 }
 
-fn refused(bad: &BadKey) -> PlainResponse {
+fn refused(bad: &KeyQuestionError) -> PlainResponse {
     let status = match bad {
-        BadKey::NoLimit { .. } | BadKey::NotMet { .. } => StatusCode::NOT_FOUND,
+        KeyQuestionError::NoLimit { .. } | KeyQuestionError::NotApplicable { .. } => StatusCode::NOT_FOUND,
         _ => StatusCode::BAD_REQUEST,
     };
     failure(status, &bad.to_string())
 }
 
-fn not_done(unamended: &Unamended) -> PlainResponse {
+fn not_done(unamended: &AmendError) -> PlainResponse {
     let status = match unamended {
-        Unamended::Holds | Unamended::Elsewhere(_) => StatusCode::CONFLICT,
-        Unamended::Away => StatusCode::SERVICE_UNAVAILABLE,
+        AmendError::Holds | AmendError::Elsewhere(_) => StatusCode::CONFLICT,
+        AmendError::RedisUnavailable => StatusCode::SERVICE_UNAVAILABLE,
     };
     failure(status, &format!("the limit cannot do this: {unamended}"))
 }
 
-async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<PlainResponse, BadKey> {
+async fn done(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> Result<PlainResponse, KeyQuestionError> {
     let question = KeyQuestion::from_json(body)?;
     let amendment = match verb {
-        Verb::Peek => return Ok(pretty_json(&question.peek(gateway).await?)),
-        Verb::Unban => {
+        KeyOperation::Peek => return Ok(pretty_json(&question.peek(gateway).await?)),
+        KeyOperation::Unban => {
             return Ok(match question.unban(gateway).await? {
                 Some(answer) => {
                     tell(&answer, "is banned no more");
@@ -77,15 +77,15 @@ async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<PlainRespons
                 None => failure(StatusCode::NOT_FOUND, "this gateway has not banned the key"),
             });
         }
-        Verb::Reset => Amendment::Afresh,
-        Verb::Grant => question.grant()?,
+        KeyOperation::Reset => Amendment::ResetKey,
+        KeyOperation::Grant => question.grant()?,
     };
     Ok(match question.amend(gateway, amendment).await? {
         Ok(answer) => {
             tell(
                 &answer,
                 &match amendment {
-                    Amendment::Afresh => "starts afresh".to_owned(),
+                    Amendment::ResetKey => "starts afresh".to_owned(),
                     Amendment::Grant(tokens) => format!("is given back up to {tokens} tokens"),
                 },
             );
@@ -97,7 +97,7 @@ async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<PlainRespons
 
 /// Logs a change of a key over the admin port. The caller's name is not known.
 fn tell(answer: &KeyAnswer, change: &str) {
-    let part = |part: &KeyAccount| format!("{}={}", part.part, part.value.as_deref().unwrap_or(""));
+    let part = |part: &KeyPartValue| format!("{}={}", part.part, part.value.as_deref().unwrap_or(""));
     let key: Vec<String> = answer.key.iter().map(part).collect();
     tracing::info!(limit = answer.limit, key = key.join(", "), "by the admin port, a key {change}");
 }

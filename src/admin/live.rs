@@ -9,7 +9,7 @@ use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
 use crate::ruleset::{LimitId, PlanId};
 use crate::telemetry::history::{Activity, History, RequestRate};
 use crate::telemetry::meters::RequestTotals;
-use crate::telemetry::offenders::{Offender, Subject, Top};
+use crate::telemetry::offenders::{LimitedKey, Offender, TopOffenders};
 use crate::telemetry::recent::RecentDecision;
 
 /// The most offenders in a response.
@@ -71,7 +71,7 @@ pub(super) fn limits(admin: &Admin, active: &ActiveConfig) -> Value {
 }
 
 /// The keys that were denied most in the last whole minute and in the current one.
-pub(super) fn offenders(top: &Top) -> Value {
+pub(super) fn offenders(top: &TopOffenders) -> Value {
     let shown = top.offenders.iter().take(MOST_OFFENDERS).map(|offender| {
         let Offender { subject, denied, error } = offender;
         let mut shown = subject_json(subject);
@@ -103,7 +103,7 @@ pub(super) fn decisions((happened, left_out): &(Vec<RecentDecision>, u64)) -> Va
     json!({ "left_out": left_out, "decisions": shown.collect::<Vec<_>>() })
 }
 
-fn subject_json(subject: &Subject) -> Value {
+fn subject_json(subject: &LimitedKey) -> Value {
     let key = subject.key.iter().map(|(part, value)| json!({ "part": part, "value": value }));
     json!({ "limit": subject.limit, "key": key.collect::<Vec<_>>() })
 }
@@ -184,6 +184,6 @@ fn of_limit(pace: &RequestRate) -> Value {
 
 /// The count of each of the last seconds, the newest last; empty if all counts are 0.
 fn series(activity: &Activity, of: impl Fn(&RequestTotals) -> u64) -> Vec<u64> {
-    let looks: Vec<u64> = activity.looks.iter().map(of).collect();
-    if looks.iter().all(|count| *count == 0) { Vec::new() } else { looks }
+    let samples: Vec<u64> = activity.samples.iter().map(of).collect();
+    if samples.iter().all(|count| *count == 0) { Vec::new() } else { samples }
 }

@@ -39,7 +39,7 @@ impl Trigger {
 
 /// One reading of the configuration.
 #[derive(Clone, Debug)]
-pub struct Attempt {
+pub struct ReloadAttempt {
     /// When it began.
     pub at: Nanos,
     /// How long it took.
@@ -69,7 +69,7 @@ pub enum ReloadOutcome {
     },
 }
 
-impl Attempt {
+impl ReloadAttempt {
     /// Whether the configuration that was read is in force.
     pub const fn is_in_force(&self) -> bool {
         !matches!(self.outcome, ReloadOutcome::Refused { .. })
@@ -110,19 +110,19 @@ pub struct ReloadRequest {
     /// The reason for the reload.
     pub trigger: Trigger,
     /// The channel for the result.
-    pub answer: Option<oneshot::Sender<Attempt>>,
+    pub answer: Option<oneshot::Sender<ReloadAttempt>>,
 }
 
 /// The queue from callers that request reloads to the task that makes them, and the last result.
 #[derive(Debug)]
 pub struct Reloads {
     asking: mpsc::Sender<ReloadRequest>,
-    shown: Mutex<Shown>,
+    shown: Mutex<ReloadStatus>,
 }
 
 #[derive(Debug)]
-struct Shown {
-    last: Attempt,
+struct ReloadStatus {
+    last: ReloadAttempt,
     in_force_since: Nanos,
 }
 
@@ -132,12 +132,12 @@ impl Reloads {
     pub fn new(now: Nanos, warnings: Vec<String>) -> (Self, mpsc::Receiver<ReloadRequest>) {
         let (asking, asked) = mpsc::channel(MOST_WAITING);
         let outcome = ReloadOutcome::Applied { warnings, notes: Vec::new() };
-        let last = Attempt { at: now, took: Nanos::ZERO, trigger: Trigger::Start, outcome };
-        (Self { asking, shown: Mutex::new(Shown { last, in_force_since: now }) }, asked)
+        let last = ReloadAttempt { at: now, took: Nanos::ZERO, trigger: Trigger::Start, outcome };
+        (Self { asking, shown: Mutex::new(ReloadStatus { last, in_force_since: now }) }, asked)
     }
 
     /// Requests a reload and waits for its result; `None` if the task that makes reloads has ended.
-    pub async fn request(&self) -> Option<Attempt> {
+    pub async fn request(&self) -> Option<ReloadAttempt> {
         let (answer, answered) = oneshot::channel();
         self.asking.send(ReloadRequest { trigger: Trigger::Request, answer: Some(answer) }).await.ok()?;
         answered.await.ok()
@@ -150,7 +150,7 @@ impl Reloads {
     }
 
     /// Records the result of a reload.
-    pub fn ended(&self, attempt: Attempt) {
+    pub fn record(&self, attempt: ReloadAttempt) {
         let mut shown = self.shown.lock();
         if matches!(attempt.outcome, ReloadOutcome::Applied { .. }) {
             shown.in_force_since = attempt.at.saturating_add(attempt.took);

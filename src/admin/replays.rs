@@ -24,7 +24,7 @@ const LAST: i32 = 19;
 
 /// The logs that may be replayed, and the settings that may be tried.
 #[derive(Clone, Debug)]
-pub struct ReplayTerms {
+pub struct ReplaySettings {
     /// The configuration file.
     pub config: PathBuf,
     /// The logs, by the names that the configuration gives them.
@@ -40,7 +40,7 @@ pub(super) struct Replays(Mutex<()>);
 /// The body of a request for a replay.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Question {
+struct ReplayRequest {
     /// The name of a log.
     log: String,
     /// The values to try, by their paths.
@@ -49,13 +49,13 @@ struct Question {
 
 impl Replays {
     /// Replays the log that `body` names, with the settings in it.
-    pub(super) async fn answer(&self, terms: Option<Arc<ReplayTerms>>, body: &[u8]) -> PlainResponse {
+    pub(super) async fn answer(&self, terms: Option<Arc<ReplaySettings>>, body: &[u8]) -> PlainResponse {
         let Some(terms) = terms else {
             let message = "this gateway may not replay any log: name some in the configuration, \
                  `admin: { replay_logs: [access.log.1] }`";
             return failure(StatusCode::CONFLICT, message);
         };
-        let question: Question = match serde_json::from_slice(body) {
+        let question: ReplayRequest = match serde_json::from_slice(body) {
             Ok(question) => question,
             Err(error) => {
                 let message = format!(

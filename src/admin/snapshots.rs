@@ -9,7 +9,7 @@ use crate::units::Nanos;
 #[derive(Clone, Debug)]
 pub enum Recovery {
     /// None: no state file is configured.
-    Nothing,
+    NotConfigured,
     /// None: a state file is configured, but it does not exist yet.
     Absent,
     /// The state of an earlier process.
@@ -34,7 +34,7 @@ impl Recovery {
     /// The name in the metrics.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Nothing => "nothing",
+            Self::NotConfigured => "nothing",
             Self::Absent => "absent",
             Self::Restored { handed_over: false, .. } => "restored",
             Self::Restored { handed_over: true, .. } => "handed_over",
@@ -44,7 +44,7 @@ impl Recovery {
 
     fn to_json(&self) -> Value {
         match self {
-            Self::Nothing | Self::Absent => json!({ "result": self.as_str() }),
+            Self::NotConfigured | Self::Absent => json!({ "result": self.as_str() }),
             Self::Refused { reason } => json!({ "result": self.as_str(), "error": reason }),
             Self::Restored { keys, unknown, at, .. } => json!({
                 "result": self.as_str(),
@@ -73,11 +73,11 @@ pub struct Snapshot {
 #[derive(Debug)]
 pub struct Snapshots {
     recovery: Recovery,
-    shown: Mutex<Shown>,
+    shown: Mutex<SnapshotStatus>,
 }
 
 #[derive(Debug, Default)]
-struct Shown {
+struct SnapshotStatus {
     /// The state file, if one is configured.
     file: Option<String>,
     last: Option<Snapshot>,
@@ -92,7 +92,7 @@ impl Snapshots {
     }
 
     /// Sets the file that snapshots are written to from now on; `None` if they are not written.
-    pub fn follow(&self, file: Option<String>) {
+    pub fn set_file(&self, file: Option<String>) {
         self.shown.lock().file = file;
     }
 

@@ -29,7 +29,7 @@ pub(super) fn status(admin: &Admin) -> Value {
             }
             shown
         };
-        json!({"name": pool.upstream.name, "nodes": pool.nodes().iter().map(shown).collect::<Vec<_>>()})
+        json!({"name": pool.upstream.name, "nodes": pool.node_statuses().iter().map(shown).collect::<Vec<_>>()})
     });
     let now = gateway.clock.now();
     let replays = admin.records.access.replays();

@@ -33,8 +33,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{
-    Algorithm, Arguments, Completion, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
-    SharedForm, Value,
+    Algorithm, Arguments, Completion, Core, Decision, Evictability, Headroom, InvalidParameter, Parameter,
+    ParameterKind, Policy, SharedForm, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
@@ -135,9 +135,11 @@ impl ControllerState {
 impl Algorithm for AdaptiveConcurrency {
     const NAME: &'static str = "adaptive_concurrency";
     const PARAMETERS: &'static [Parameter] = &[
-        Parameter::required("min", Kind::Whole).at_least(1).at_most(MOST),
-        Parameter::required("max", Kind::Whole).at_least(1).at_most(MOST),
-        Parameter::optional("target", Kind::Duration).at_least(1).advice("leave it out to aim at the best latency"),
+        Parameter::required("min", ParameterKind::Whole).at_least(1).at_most(MOST),
+        Parameter::required("max", ParameterKind::Whole).at_least(1).at_most(MOST),
+        Parameter::optional("target", ParameterKind::Duration)
+            .at_least(1)
+            .advice("leave it out to aim at the best latency"),
     ];
 
     type Core = Self;
@@ -177,7 +179,7 @@ impl Algorithm for AdaptiveConcurrency {
 }
 
 impl Core for AdaptiveConcurrency {
-    const HOLDS: bool = true;
+    const HOLDS_SLOTS: bool = true;
     type State = ControllerState;
 
     fn decide(&self, state: Option<ControllerState>, cost: Cost, _now: Nanos) -> (Decision, Option<ControllerState>) {
@@ -257,10 +259,10 @@ impl Core for AdaptiveConcurrency {
     }
 
     /// A fresh key starts at `min`, so the state can be evicted whenever nothing is in flight.
-    fn idle(&self, state: &ControllerState) -> Idle {
+    fn evictability(&self, state: &ControllerState) -> Evictability {
         match state.in_flight {
-            0 => Idle::Safe(Nanos::ZERO),
-            _ => Idle::Held,
+            0 => Evictability::Safe(Nanos::ZERO),
+            _ => Evictability::Held,
         }
     }
 

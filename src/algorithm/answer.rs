@@ -51,7 +51,7 @@ pub enum Denial {
         retry_after: Nanos,
     },
     /// Not now, and for an unknown time: requests in flight have to end first. Only where
-    /// [`Core::HOLDS`](crate::algorithm::Core::HOLDS).
+    /// [`Core::HOLDS_SLOTS`](crate::algorithm::Core::HOLDS_SLOTS).
     Busy,
     /// No wait helps.
     Never {
@@ -95,7 +95,7 @@ pub const LONGEST_DEBT: Nanos = Nanos::from_secs(86_400);
 
 /// When a state can be evicted, if nothing arrives until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Idle {
+pub enum Evictability {
     /// From this time on the state decides exactly as a fresh one would.
     Fresh(Nanos),
     /// From this time on, a key without its state can only admit less than with it. The store evicts it when it needs room.
@@ -104,7 +104,7 @@ pub enum Idle {
     Held,
 }
 
-impl Idle {
+impl Evictability {
     /// Whether the state decides as a fresh one would at `now`.
     pub fn is_fresh(self, now: Nanos) -> bool {
         matches!(self, Self::Fresh(from) if from <= now)

@@ -10,7 +10,7 @@ pub struct Parameter {
     /// The key in the configuration.
     pub name: &'static str,
     /// The kind of value.
-    pub kind: Kind,
+    pub kind: ParameterKind,
     /// Whether it is required.
     pub required: bool,
     /// The smallest value: a number, nanoseconds, or tokens per second.
@@ -23,19 +23,19 @@ pub struct Parameter {
 
 impl Parameter {
     /// A required parameter.
-    pub const fn required(name: &'static str, kind: Kind) -> Self {
+    pub const fn required(name: &'static str, kind: ParameterKind) -> Self {
         Self { name, kind, required: true, least: 0, most: None, advice: "" }
     }
 
     /// A parameter that may be left out.
-    pub const fn optional(name: &'static str, kind: Kind) -> Self {
+    pub const fn optional(name: &'static str, kind: ParameterKind) -> Self {
         Self { required: false, ..Self::required(name, kind) }
     }
 
     /// A required number of tokens to admit: whole, at least 1.
     pub const fn tokens(name: &'static str) -> Self {
         let advice = "`unlimited` admits everything";
-        Self::required(name, Kind::Whole).at_least(1).advice(advice)
+        Self::required(name, ParameterKind::Whole).at_least(1).advice(advice)
     }
 
     /// Sets the smallest value: a number, nanoseconds, or tokens per second.
@@ -73,16 +73,20 @@ impl Parameter {
     /// A bound as the configuration would write it.
     fn bound(&self, bound: u64) -> String {
         match self.kind {
-            Kind::Duration | Kind::DurationOr(_) => Nanos::new(bound).to_string(),
-            Kind::Rate => format!("{bound}/s"),
-            Kind::Whole | Kind::Decimal | Kind::Flag | Kind::Choice(_) | Kind::TimeZone => bound.to_string(),
+            ParameterKind::Duration | ParameterKind::DurationOr(_) => Nanos::new(bound).to_string(),
+            ParameterKind::Rate => format!("{bound}/s"),
+            ParameterKind::Whole
+            | ParameterKind::Decimal
+            | ParameterKind::Flag
+            | ParameterKind::Choice(_)
+            | ParameterKind::TimeZone => bound.to_string(),
         }
     }
 }
 
 /// The syntax of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParameterKind {
     /// `100/s`
     Rate,
     /// `15m`
@@ -101,24 +105,24 @@ pub enum Kind {
     TimeZone,
 }
 
-/// A parameter's value, parsed by its [`Kind`].
+/// A parameter's value, parsed by its [`ParameterKind`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Of [`Kind::Rate`].
+    /// Of [`ParameterKind::Rate`].
     Rate(Rate),
-    /// Of [`Kind::Duration`] and [`Kind::DurationOr`].
+    /// Of [`ParameterKind::Duration`] and [`ParameterKind::DurationOr`].
     Duration(Nanos),
-    /// Of [`Kind::Whole`].
+    /// Of [`ParameterKind::Whole`].
     Whole(u64),
-    /// Of [`Kind::Decimal`]; finite, zero or more.
+    /// Of [`ParameterKind::Decimal`]; finite, zero or more.
     Decimal(f64),
-    /// Of [`Kind::Flag`].
+    /// Of [`ParameterKind::Flag`].
     Flag(bool),
-    /// Of [`Kind::Choice`] and [`Kind::DurationOr`].
+    /// Of [`ParameterKind::Choice`] and [`ParameterKind::DurationOr`].
     Choice(&'static str),
-    /// Of [`Kind::TimeZone`].
+    /// Of [`ParameterKind::TimeZone`].
     TimeZone(jiff::tz::TimeZone),
-    /// Of [`Kind::TimeZone`]: a placeholder for the own zone of each customer that has one.
+    /// Of [`ParameterKind::TimeZone`]: a placeholder for the own zone of each customer that has one.
     CustomersTimeZone,
 }
 

@@ -7,8 +7,8 @@
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, ChargeBatching, Completion, Core, Decision, Headroom, Idle, InvalidParameter, Parameter,
-    Policy, SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Completion, Core, Decision, Evictability, Headroom, InvalidParameter,
+    Parameter, Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
@@ -47,7 +47,7 @@ impl Algorithm for Concurrency {
 }
 
 impl Core for Concurrency {
-    const HOLDS: bool = true;
+    const HOLDS_SLOTS: bool = true;
     type State = u64;
 
     fn decide(&self, state: Option<u64>, cost: Cost, _now: Nanos) -> (Decision, Option<u64>) {
@@ -88,10 +88,10 @@ impl Core for Concurrency {
         }
     }
 
-    fn idle(&self, state: &u64) -> Idle {
+    fn evictability(&self, state: &u64) -> Evictability {
         match state {
-            0 => Idle::Fresh(Nanos::ZERO),
-            _ => Idle::Held,
+            0 => Evictability::Fresh(Nanos::ZERO),
+            _ => Evictability::Held,
         }
     }
 
@@ -123,7 +123,7 @@ impl Core for Concurrency {
         Ok(SharedForm::new(format!("z {} {lifetime}", self.limit), ChargeBatching::OneByOne))
     }
 
-    fn read_shared(&self, words: &mut Words<'_>) -> Option<u64> {
+    fn read_shared(&self, words: &mut StateFields<'_>) -> Option<u64> {
         number(words)
     }
 }
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(rule.complete(3, 1, END, NOW), Some(2));
         assert_eq!(rule.complete(2, 2, END, NOW), None);
         assert_eq!(rule.refund(3, 2, NOW, NOW), Some(1));
-        assert_eq!((rule.idle(&3), rule.headroom(Some(&1), NOW).remaining), (Idle::Held, Some(2)));
+        assert_eq!((rule.evictability(&3), rule.headroom(Some(&1), NOW).remaining), (Evictability::Held, Some(2)));
     }
 
     #[test]

@@ -97,7 +97,7 @@ if family == 'c' then
         return { ends = window.ends, used = word(add(window.used, cost)) }
     end
 
-    function rule.idle(state)
+    function rule.evictability(state)
         return minus(state.ends, now)
     end
 

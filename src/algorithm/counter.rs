@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::calendar::Calendar;
 use crate::algorithm::shared::{number, time};
-use crate::algorithm::{ChargeBatching, Core, Decision, Headroom, Idle, KeptAs, Policy, SharedForm, Words};
+use crate::algorithm::{
+    ChargeBatching, Core, Decision, Evictability, Headroom, Policy, SharedForm, StateFields, StorageKind,
+};
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
@@ -88,8 +90,8 @@ impl Core for Counter {
         Headroom { remaining: Some(remaining), until_more: left, until_full: left, measured_rate: None }
     }
 
-    fn idle(&self, state: &WindowUsage) -> Idle {
-        Idle::Fresh(state.ends)
+    fn evictability(&self, state: &WindowUsage) -> Evictability {
+        Evictability::Fresh(state.ends)
     }
 
     /// The tokens used in the current window stay used, in the current window of the new parameters. A window that began
@@ -165,10 +167,10 @@ impl Core for Counter {
                 format!("c c {limit} {}/{name}", unit.as_str())
             }
         };
-        Ok(SharedForm { kept: KeptAs::Window, ..SharedForm::new(parameters, ChargeBatching::AddUp) })
+        Ok(SharedForm { kept: StorageKind::Window, ..SharedForm::new(parameters, ChargeBatching::AddUp) })
     }
 
-    fn read_shared(&self, words: &mut Words<'_>) -> Option<WindowUsage> {
+    fn read_shared(&self, words: &mut StateFields<'_>) -> Option<WindowUsage> {
         Some(WindowUsage { ends: time(words)?, used: number(words)? })
     }
 

@@ -99,7 +99,7 @@ if family == 'y' then
         return { start = current.start, used = used, lent = current.lent }
     end
 
-    function rule.idle(state)
+    function rule.evictability(state)
         return minus(add(state.start, times(divide_up(state.used, limit), period)), now)
     end
 

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT,
-    MAX_WAIT, Parameter, Policy, SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, LONGEST_DEBT,
+    MAX_WAIT, Parameter, ParameterKind, Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, scale_ceil};
 
@@ -29,7 +29,7 @@ pub struct Cycle {
 
 /// The state of a key in its cycles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cycling {
+pub struct CycleState {
     /// The start of the cycle that was current at the last admitted request.
     pub start: Nanos,
     /// The permits taken then, including those reserved from later cycles.
@@ -69,7 +69,7 @@ impl Cycle {
     }
 
     /// The state in the cycle of `now`. A `now` before the state's cycle changes nothing.
-    fn at(&self, state: Cycling, now: Nanos) -> Cycling {
+    fn at(&self, state: CycleState, now: Nanos) -> CycleState {
         let elapsed = now.saturating_sub(state.start).get();
         let (Some(cycles), Some(rest)) =
             (elapsed.checked_div(self.period.get()), elapsed.checked_rem(self.period.get()))
@@ -80,7 +80,7 @@ impl Cycle {
             0 => state,
             _ => {
                 let used = state.used.saturating_sub(cycles.saturating_mul(self.limit));
-                Cycling { start: now.saturating_sub(Nanos::new(rest)), used, lent: used }
+                CycleState { start: now.saturating_sub(Nanos::new(rest)), used, lent: used }
             }
         }
     }
@@ -93,7 +93,7 @@ impl Cycle {
     }
 
     /// The time from `now` to the start of the cycle that comes `count` cycles after the state's; zero for the state's own.
-    fn until(&self, state: Cycling, count: u64, now: Nanos) -> Nanos {
+    fn until(&self, state: CycleState, count: u64, now: Nanos) -> Nanos {
         match count {
             0 => Nanos::ZERO,
             _ => {
@@ -108,7 +108,7 @@ impl Cycle {
     /// While earlier permits are still owed, each new cycle brings the last permit one cycle nearer, so the time of that
     /// permit does not change. When none are owed, it is always the same number of cycles ahead, and a request has to come
     /// late enough in its cycle.
-    fn admitted_at(&self, state: Cycling, cost: Cost) -> Nanos {
+    fn admitted_at(&self, state: CycleState, cost: Cost) -> Nanos {
         let max_wait = u128::from(self.max_wait.get());
         let granted_in = |used: u128| self.periods(self.cycle_of(used));
         let start = u128::from(state.start.get());
@@ -121,7 +121,7 @@ impl Cycle {
     }
 }
 
-impl Cycling {
+impl CycleState {
     const fn fresh(now: Nanos) -> Self {
         Self { start: now, used: 0, lent: 0 }
     }
@@ -130,7 +130,7 @@ impl Cycling {
 impl Algorithm for Cycle {
     const NAME: &'static str = "cycle";
     const PARAMETERS: &'static [Parameter] =
-        &[Parameter::tokens("limit"), Parameter::required("period", Kind::Duration).at_least(1)];
+        &[Parameter::tokens("limit"), Parameter::required("period", ParameterKind::Duration).at_least(1)];
 
     type Core = Self;
 
@@ -158,17 +158,17 @@ impl Algorithm for Cycle {
 }
 
 impl Core for Cycle {
-    type State = Cycling;
+    type State = CycleState;
 
     fn reserves(&self) -> bool {
         true
     }
 
-    fn decide(&self, state: Option<Cycling>, cost: Cost, now: Nanos) -> (Decision, Option<Cycling>) {
+    fn decide(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> (Decision, Option<CycleState>) {
         if cost == 0 {
             return (Decision::ADMIT, state);
         }
-        let kept = state.unwrap_or(Cycling::fresh(now));
+        let kept = state.unwrap_or(CycleState::fresh(now));
         if cost > self.most() {
             return (Decision::never(self.most()), Some(kept));
         }
@@ -176,7 +176,7 @@ impl Core for Cycle {
         let used = u128::from(current.used).saturating_add(u128::from(cost));
         let wait = self.until(current, self.cycle_of(used), now);
         match u64::try_from(used) {
-            Ok(used) if wait <= self.max_wait => (Decision::Admit { wait }, Some(Cycling { used, ..current })),
+            Ok(used) if wait <= self.max_wait => (Decision::Admit { wait }, Some(CycleState { used, ..current })),
             _ => (Decision::later(self.admitted_at(current, cost).saturating_sub(now)), Some(kept)),
         }
     }
@@ -185,7 +185,7 @@ impl Core for Cycle {
     /// reaches further than the permits lent before this cycle, since it was made in this one. Of an older charge,
     /// `full_at` tells only the number of cycles until the key is full, and a large cost may come back in part. The
     /// cycles keep their start.
-    fn refund(&self, state: Cycling, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Cycling> {
+    fn refund(&self, state: CycleState, cost: Cost, full_at: Nanos, now: Nanos) -> Option<CycleState> {
         let current = self.at(state, now);
         let left = u128::from(full_at.saturating_sub(current.start).get()).div_ceil(u128::from(self.period.get()));
         let cycles_left = u64::try_from(left).unwrap_or(u64::MAX);
@@ -194,22 +194,22 @@ impl Core for Cycle {
             cycles if cycles > current.lent.div_ceil(self.limit) => cost,
             cycles => cycles.saturating_sub(1).saturating_mul(self.limit).saturating_add(1),
         };
-        Some(Cycling { used: current.used.saturating_sub(cost.min(unforgiven)), ..current })
+        Some(CycleState { used: current.used.saturating_sub(cost.min(unforgiven)), ..current })
     }
 
     /// Takes permits of later cycles: those that can be reserved, plus as many as come in one cycle and the longest debt.
-    fn debit(&self, state: Option<Cycling>, cost: Cost, now: Nanos) -> Option<Cycling> {
+    fn debit(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> Option<CycleState> {
         if cost == 0 {
             return state;
         }
-        let current = self.at(state.unwrap_or(Cycling::fresh(now)), now);
+        let current = self.at(state.unwrap_or(CycleState::fresh(now)), now);
         let cycles = LONGEST_DEBT.get().checked_div(self.period.get()).unwrap_or(0).saturating_add(1);
         let most = self.most().saturating_add(cycles.saturating_mul(self.limit));
-        Some(Cycling { used: current.used.saturating_add(cost).min(most.max(current.used)), ..current })
+        Some(CycleState { used: current.used.saturating_add(cost).min(most.max(current.used)), ..current })
     }
 
-    fn headroom(&self, state: Option<&Cycling>, now: Nanos) -> Headroom {
-        let current = state.map_or(Cycling::fresh(now), |state| self.at(*state, now));
+    fn headroom(&self, state: Option<&CycleState>, now: Nanos) -> Headroom {
+        let current = state.map_or(CycleState::fresh(now), |state| self.at(*state, now));
         let more = match current.used {
             0 => 0,
             used => used.checked_div(self.limit).unwrap_or(0).max(1),
@@ -223,12 +223,12 @@ impl Core for Cycle {
     }
 
     /// The cycles of a fresh key begin later than those of a key that owes nothing: evicting that key can only admit less.
-    fn idle(&self, state: &Cycling) -> Idle {
-        Idle::Safe(state.start.saturating_add(self.until(*state, state.used.div_ceil(self.limit), state.start)))
+    fn evictability(&self, state: &CycleState) -> Evictability {
+        Evictability::Safe(state.start.saturating_add(self.until(*state, state.used.div_ceil(self.limit), state.start)))
     }
 
     /// The used share of the limit stays used, and the elapsed share of the cycle stays elapsed.
-    fn migrate_state(&self, old: &Self, state: Cycling, now: Nanos) -> Option<Cycling> {
+    fn migrate_state(&self, old: &Self, state: CycleState, now: Nanos) -> Option<CycleState> {
         if self.limit == old.limit && self.period == old.period {
             return Some(state);
         }
@@ -241,7 +241,7 @@ impl Core for Cycle {
             let scaled = scale_ceil(permits.into(), self.limit.into(), old.limit.into());
             u64::try_from(scaled).unwrap_or(u64::MAX)
         };
-        Some(Cycling {
+        Some(CycleState {
             start: now.max(current.start).saturating_sub(Nanos::saturating_from(passed)),
             used: scaled(current.used),
             lent: scaled(current.lent),
@@ -250,16 +250,16 @@ impl Core for Cycle {
 
     /// The later cycle, with the larger number of permits taken by then. Where cycles begin at different times, all of them
     /// may have been taken before that cycle.
-    fn merge(&self, one: Cycling, other: Cycling) -> Cycling {
+    fn merge(&self, one: CycleState, other: CycleState) -> CycleState {
         let start = one.start.max(other.start);
         let (one, other) = (self.at(one, start), self.at(other, start));
         let used = one.used.max(other.used);
         let lent = if one.start == other.start { one.lent.max(other.lent) } else { used };
-        Cycling { start, used, lent }
+        CycleState { start, used, lent }
     }
 
-    fn shift(&self, state: Cycling, by: ClockOffset) -> Cycling {
-        Cycling { start: state.start.shifted(by), ..state }
+    fn shift(&self, state: CycleState, by: ClockOffset) -> CycleState {
+        CycleState { start: state.start.shifted(by), ..state }
     }
 
     fn largest_cost(&self) -> Option<Cost> {
@@ -279,8 +279,8 @@ impl Core for Cycle {
         Ok(SharedForm::new(parameters, ChargeBatching::Together))
     }
 
-    fn read_shared(&self, words: &mut Words<'_>) -> Option<Cycling> {
-        Some(Cycling { start: time(words)?, used: number(words)?, lent: number(words)? })
+    fn read_shared(&self, words: &mut StateFields<'_>) -> Option<CycleState> {
+        Some(CycleState { start: time(words)?, used: number(words)?, lent: number(words)? })
     }
 }
 

@@ -175,7 +175,7 @@ if family == 'x' then
     end
 
     -- The latest time: then e^−x·rate is below 0.36, and a request's own part is below 0.64 of its cost.
-    function rule.idle(state)
+    function rule.evictability(state)
         local periods = max(log(state.rate) + 1.1, 1)
         return minus(add(state.last, truncated(periods * period)), now)
     end

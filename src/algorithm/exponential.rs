@@ -27,8 +27,8 @@ use std::hash::{Hash, Hasher};
 
 use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
-    SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, Parameter,
+    ParameterKind, Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
@@ -43,7 +43,7 @@ pub struct Exponential {
 
 /// The measurement at the last request that counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct RateEstimate {
     /// Tokens per period.
     pub rate: f64,
     /// The time of the request.
@@ -117,11 +117,11 @@ impl Exponential {
         x
     }
 
-    fn fits(&self, state: Option<&Measured>, cost: Cost, now: Nanos) -> bool {
+    fn fits(&self, state: Option<&RateEstimate>, cost: Cost, now: Nanos) -> bool {
         if cost > self.whole_limit() {
             return false;
         }
-        let Some(Measured { rate, last, .. }) = state else { return true };
+        let Some(RateEstimate { rate, last, .. }) = state else { return true };
         let interval = now.saturating_sub(*last).get();
         let room = self.limit - self.rate_after(*rate, interval, cost);
         match room.abs() > NEAR * self.limit {
@@ -131,12 +131,12 @@ impl Exponential {
     }
 
     /// The state after a request at `now`.
-    fn measured(&self, state: Option<&Measured>, cost: Cost, now: Nanos) -> Measured {
-        let Some(Measured { rate, last, .. }) = state else {
-            return Measured { rate: cost as f64, last: now, share: 1.0 };
+    fn measured(&self, state: Option<&RateEstimate>, cost: Cost, now: Nanos) -> RateEstimate {
+        let Some(RateEstimate { rate, last, .. }) = state else {
+            return RateEstimate { rate: cost as f64, last: now, share: 1.0 };
         };
         let interval = now.saturating_sub(*last).get();
-        Measured {
+        RateEstimate {
             rate: self.rate_after(*rate, interval, cost).max(cost as f64),
             last: now.max(*last),
             share: share(self.periods(interval)),
@@ -144,11 +144,11 @@ impl Exponential {
     }
 
     /// The time from which on `cost` is admitted.
-    fn admitted_at(&self, state: &Measured, cost: Cost) -> Nanos {
+    fn admitted_at(&self, state: &RateEstimate, cost: Cost) -> Nanos {
         state.last.saturating_add(Nanos::new(self.interval_until(state.rate, cost, self.limit)))
     }
 
-    fn full_at(&self, state: &Measured) -> Nanos {
+    fn full_at(&self, state: &RateEstimate) -> Nanos {
         self.admitted_at(state, self.whole_limit())
     }
 }
@@ -188,12 +188,12 @@ fn first_from(near: u64, holds: impl Fn(u64) -> bool) -> u64 {
 impl Algorithm for Exponential {
     const NAME: &'static str = "exponential";
     const PARAMETERS: &'static [Parameter] = &[
-        Parameter::required("limit", Kind::Decimal)
+        Parameter::required("limit", ParameterKind::Decimal)
             .at_least(1)
             .at_most(LARGEST)
             .advice("for a lower rate take a longer `period`, to admit everything `unlimited`"),
-        Parameter::required("period", Kind::Duration).at_least(1),
-        Parameter::optional("policy", Kind::Choice(&[LEAKY, STRICT])),
+        Parameter::required("period", ParameterKind::Duration).at_least(1),
+        Parameter::optional("policy", ParameterKind::Choice(&[LEAKY, STRICT])),
     ];
 
     type Core = Self;
@@ -216,9 +216,9 @@ impl Algorithm for Exponential {
 }
 
 impl Core for Exponential {
-    type State = Measured;
+    type State = RateEstimate;
 
-    fn decide(&self, state: Option<Measured>, cost: Cost, now: Nanos) -> (Decision, Option<Measured>) {
+    fn decide(&self, state: Option<RateEstimate>, cost: Cost, now: Nanos) -> (Decision, Option<RateEstimate>) {
         if cost == 0 {
             return (Decision::ADMIT, state);
         }
@@ -243,16 +243,16 @@ impl Core for Exponential {
 
     /// Subtracts the part of the rate that the charge added, if nothing was measured since; the time of the request stays. A
     /// rate that includes later measurements cannot be split any more, and stays as it is.
-    fn refund(&self, state: Measured, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Measured> {
+    fn refund(&self, state: RateEstimate, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<RateEstimate> {
         if full_at != self.full_at(&state) {
             return Some(state);
         }
         let rate = state.rate - state.share * cost as f64;
-        (rate > 0.0).then_some(Measured { rate, share: 0.0, ..state })
+        (rate > 0.0).then_some(RateEstimate { rate, share: 0.0, ..state })
     }
 
     /// Measures like an admitted request, up to 2⁶³ tokens per period: a debt is gone within 44 periods.
-    fn debit(&self, state: Option<Measured>, cost: Cost, now: Nanos) -> Option<Measured> {
+    fn debit(&self, state: Option<RateEstimate>, cost: Cost, now: Nanos) -> Option<RateEstimate> {
         if cost == 0 {
             return state;
         }
@@ -260,12 +260,12 @@ impl Core for Exponential {
         let most = MOST_OWED.max(decayed);
         let measured = self.measured(state.as_ref(), cost, now);
         Some(match measured.rate > most {
-            true => Measured { rate: most, share: 0.0, ..measured },
+            true => RateEstimate { rate: most, share: 0.0, ..measured },
             false => measured,
         })
     }
 
-    fn headroom(&self, state: Option<&Measured>, now: Nanos) -> Headroom {
+    fn headroom(&self, state: Option<&RateEstimate>, now: Nanos) -> Headroom {
         let whole = self.whole_limit();
         let Some(measured) = state else {
             return Headroom {
@@ -289,18 +289,18 @@ impl Core for Exponential {
     }
 
     /// The key is the same as a fresh one when any request would measure only its own cost.
-    fn idle(&self, state: &Measured) -> Idle {
+    fn evictability(&self, state: &RateEstimate) -> Evictability {
         let interval = Nanos::new(self.interval_until(state.rate, 1, ALMOST_ONE));
-        Idle::Fresh(state.last.saturating_add(interval))
+        Evictability::Fresh(state.last.saturating_add(interval))
     }
 
     /// The rate keeps its share of the limit, and its age keeps its number of periods.
-    fn migrate_state(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
+    fn migrate_state(&self, old: &Self, state: RateEstimate, now: Nanos) -> Option<RateEstimate> {
         if self.limit == old.limit && self.period == old.period {
             return Some(state);
         }
         let interval = old.periods(now.saturating_sub(state.last).get()) * self.period.get() as f64;
-        Some(Measured {
+        Some(RateEstimate {
             rate: state.rate * self.limit / old.limit,
             last: now.max(state.last).saturating_sub(Nanos::new(interval as u64)),
             share: 0.0,
@@ -308,20 +308,20 @@ impl Core for Exponential {
     }
 
     /// The higher of the two rates at the later of the two times: a shorter interval since the last request measures more.
-    fn merge(&self, one: Measured, other: Measured) -> Measured {
+    fn merge(&self, one: RateEstimate, other: RateEstimate) -> RateEstimate {
         if one == other {
             return one;
         }
         let last = one.last.max(other.last);
-        let rate_of = |state: Measured| match last.saturating_sub(state.last).get() {
+        let rate_of = |state: RateEstimate| match last.saturating_sub(state.last).get() {
             0 => state.rate,
             interval => self.rate_after(state.rate, interval, 0) * (1.0 + NEAR),
         };
-        Measured { rate: rate_of(one).max(rate_of(other)), last, share: 0.0 }
+        RateEstimate { rate: rate_of(one).max(rate_of(other)), last, share: 0.0 }
     }
 
-    fn shift(&self, state: Measured, by: ClockOffset) -> Measured {
-        Measured { last: state.last.shifted(by), ..state }
+    fn shift(&self, state: RateEstimate, by: ClockOffset) -> RateEstimate {
+        RateEstimate { last: state.last.shifted(by), ..state }
     }
 
     fn largest_cost(&self) -> Option<Cost> {
@@ -339,8 +339,8 @@ impl Core for Exponential {
         Ok(SharedForm::new(format!("x {policy} {:e} {}", self.limit, self.period.get()), ChargeBatching::OneByOne))
     }
 
-    fn read_shared(&self, words: &mut Words<'_>) -> Option<Measured> {
-        Some(Measured { rate: number(words)?, last: time(words)?, share: number(words)? })
+    fn read_shared(&self, words: &mut StateFields<'_>) -> Option<RateEstimate> {
+        Some(RateEstimate { rate: number(words)?, last: time(words)?, share: number(words)? })
     }
 }
 

@@ -8,7 +8,7 @@
 
 use crate::algorithm::calendar::{Calendar, Unit};
 use crate::algorithm::counter::{Counter, Window};
-use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Parameter, ParameterKind, Value};
 
 /// The algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +55,11 @@ impl Algorithm for FixedWindow {
         Parameter::tokens("limit"),
         Parameter::required(
             "window",
-            Kind::DurationOr(&[Unit::Day.as_str(), Unit::Week.as_str(), Unit::Month.as_str()]),
+            ParameterKind::DurationOr(&[Unit::Day.as_str(), Unit::Week.as_str(), Unit::Month.as_str()]),
         )
         .at_least(1),
-        Parameter::optional("align", Kind::Choice(&[EPOCH, CALENDAR])),
-        Parameter::optional("timezone", Kind::TimeZone),
+        Parameter::optional("align", ParameterKind::Choice(&[EPOCH, CALENDAR])),
+        Parameter::optional("timezone", ParameterKind::TimeZone),
     ];
 
     type Core = Counter;

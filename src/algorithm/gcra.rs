@@ -7,7 +7,7 @@
 //! The arithmetic is that of [`Schedule`]. State: 12 bytes.
 
 use crate::algorithm::schedule::{Delay, Schedule};
-use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, MAX_WAIT, Parameter, ParameterKind, Value};
 
 /// The algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +16,9 @@ pub struct Gcra;
 impl Algorithm for Gcra {
     const NAME: &'static str = "gcra";
     const PARAMETERS: &'static [Parameter] = &[
-        Parameter::required("rate", Kind::Rate),
+        Parameter::required("rate", ParameterKind::Rate),
         Parameter::tokens("burst"),
-        Parameter::optional("delay_after", Kind::Whole),
+        Parameter::optional("delay_after", ParameterKind::Whole),
     ];
 
     type Core = Schedule;

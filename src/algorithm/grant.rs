@@ -8,7 +8,7 @@ const MOST_CHARGES: usize = 1_000;
 
 /// The next step of a grant after a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum GrantStep {
     /// The grant is finished.
     Done,
     /// This many tokens are still to be given, from earlier charges.
@@ -16,13 +16,13 @@ pub enum Next {
 }
 
 /// The next step after a refund of `left` tokens, where the key had `before` tokens before it and has `after` now.
-pub fn next(left: Cost, before: Option<Cost>, after: Option<Cost>) -> Next {
+pub fn next_step(left: Cost, before: Option<Cost>, after: Option<Cost>) -> GrantStep {
     let gained = before.zip(after).map_or(0, |(before, after)| after.saturating_sub(before));
     match left.saturating_sub(gained) {
         // the refund had no effect that can be measured, and another one would have none either
-        _ if gained == 0 => Next::Done,
-        0 => Next::Done,
-        left => Next::Left(left),
+        _ if gained == 0 => GrantStep::Done,
+        0 => GrantStep::Done,
+        left => GrantStep::Left(left),
     }
 }
 
@@ -36,9 +36,9 @@ impl Rule {
             let before = self.headroom(state.as_ref(), now);
             let full_at = now.saturating_add(before.until_full);
             state = self.refund(state?, left, full_at, now);
-            match next(left, before.remaining, self.headroom(state.as_ref(), now).remaining) {
-                Next::Done => break,
-                Next::Left(still) => left = still,
+            match next_step(left, before.remaining, self.headroom(state.as_ref(), now).remaining) {
+                GrantStep::Done => break,
+                GrantStep::Left(still) => left = still,
             }
         }
         state

@@ -5,7 +5,7 @@
 //! tokens, so the arithmetic is that of [`Schedule`]. State: 12 bytes.
 
 use crate::algorithm::schedule::Schedule;
-use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Parameter, ParameterKind, Value};
 
 /// The algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,8 @@ pub struct LeakyBucket;
 
 impl Algorithm for LeakyBucket {
     const NAME: &'static str = "leaky_bucket";
-    const PARAMETERS: &'static [Parameter] = &[Parameter::required("rate", Kind::Rate), Parameter::tokens("capacity")];
+    const PARAMETERS: &'static [Parameter] =
+        &[Parameter::required("rate", ParameterKind::Rate), Parameter::tokens("capacity")];
 
     type Core = Schedule;
 

@@ -6,7 +6,7 @@
 //! of 0 no request waits. The arithmetic is that of [`Schedule`]. State: 12 bytes.
 
 use crate::algorithm::schedule::{Delay, Schedule, TooLarge};
-use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, MAX_WAIT, Parameter, ParameterKind, Value};
 
 /// The algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub struct LeakyQueue;
 impl Algorithm for LeakyQueue {
     const NAME: &'static str = "leaky_queue";
     const PARAMETERS: &'static [Parameter] =
-        &[Parameter::required("rate", Kind::Rate), Parameter::required("capacity", Kind::Whole)];
+        &[Parameter::required("rate", ParameterKind::Rate), Parameter::required("capacity", ParameterKind::Whole)];
 
     type Core = Schedule;
 

@@ -3,7 +3,7 @@
 use jiff::tz::TimeZoneDatabase;
 use serde::{Deserialize, Serialize};
 
-use super::{AlgorithmName, Arguments, Kind, MAX_WAIT, Rule, Value};
+use super::{AlgorithmName, Arguments, MAX_WAIT, ParameterKind, Rule, Value};
 use crate::units::{Nanos, Rate};
 
 /// The arguments of one rule.
@@ -35,7 +35,7 @@ impl Parameters {
         for (name, written) in &self.0 {
             let (name, words) = match algorithm.parameters().iter().find(|parameter| parameter.name == name) {
                 Some(parameter) => match parameter.kind {
-                    Kind::Choice(words) | Kind::DurationOr(words) => (parameter.name, words),
+                    ParameterKind::Choice(words) | ParameterKind::DurationOr(words) => (parameter.name, words),
                     _ => (parameter.name, &[][..]),
                 },
                 None if name == MAX_WAIT => (MAX_WAIT, &[][..]),

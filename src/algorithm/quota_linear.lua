@@ -157,7 +157,7 @@ if family == 'q' then
         return smooth(least(add(before, owed), greatest(furthest(), before)))
     end
 
-    function rule.idle(state)
+    function rule.evictability(state)
         if state.left then
             return minus(word(add(state.start, window)), now)
         end

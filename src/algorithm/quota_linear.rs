@@ -18,8 +18,8 @@ use crate::algorithm::counter::carried_end;
 use crate::algorithm::schedule::{HORIZON, recoverable};
 use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT,
-    Parameter, Policy, SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, LONGEST_DEBT,
+    Parameter, ParameterKind, Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
 
@@ -64,7 +64,7 @@ impl Default for Quota {
 
 /// A [`Quota`] at some time.
 #[derive(Clone, Copy, Debug)]
-enum Standing {
+enum QuotaPhase {
     /// A request would start a window.
     Fresh,
     Bursty {
@@ -97,20 +97,20 @@ impl QuotaLinear {
         self.fine(start).saturating_add(two_windows).saturating_sub(self.token)
     }
 
-    fn standing(&self, state: Option<&Quota>, now: Nanos) -> Standing {
+    fn standing(&self, state: Option<&Quota>, now: Nanos) -> QuotaPhase {
         let full = match state {
-            None => return Standing::Fresh,
+            None => return QuotaPhase::Fresh,
             Some(Quota::Bursty { start, left }) => {
                 let (start, left) = (start.get(), left.get());
                 let over = now.saturating_sub(start) >= self.window;
-                return if over { Standing::Fresh } else { Standing::Bursty { start, left } };
+                return if over { QuotaPhase::Fresh } else { QuotaPhase::Bursty { start, left } };
             }
             Some(Quota::Spent { start }) => self.full_after(start.get()),
             Some(Quota::Smooth { full }) => full.get(),
         };
         match full.saturating_sub(self.fine(now)) {
-            0 => Standing::Fresh,
-            missing => Standing::Smooth { missing },
+            0 => QuotaPhase::Fresh,
+            missing => QuotaPhase::Smooth { missing },
         }
     }
 
@@ -128,13 +128,13 @@ impl QuotaLinear {
     }
 
     /// The time until a request of `cost`, at most the limit, is admitted; zero if it is now.
-    fn wait(&self, standing: Standing, cost: Cost, now: Nanos) -> Nanos {
+    fn wait(&self, standing: QuotaPhase, cost: Cost, now: Nanos) -> Nanos {
         match standing {
-            Standing::Bursty { start, left } if cost > left => {
+            QuotaPhase::Bursty { start, left } if cost > left => {
                 self.window.saturating_sub(now.saturating_sub(start)).saturating_add(start.saturating_sub(now))
             }
-            Standing::Fresh | Standing::Bursty { .. } => Nanos::ZERO,
-            Standing::Smooth { missing } => {
+            QuotaPhase::Fresh | QuotaPhase::Bursty { .. } => Nanos::ZERO,
+            QuotaPhase::Smooth { missing } => {
                 let most = self.cost(self.limit).saturating_sub(self.cost(cost));
                 self.nanos_ceil(missing.saturating_sub(most))
             }
@@ -145,7 +145,7 @@ impl QuotaLinear {
 impl Algorithm for QuotaLinear {
     const NAME: &'static str = "quota_linear";
     const PARAMETERS: &'static [Parameter] =
-        &[Parameter::tokens("limit"), Parameter::required("window", Kind::Duration).at_least(1)];
+        &[Parameter::tokens("limit"), Parameter::required("window", ParameterKind::Duration).at_least(1)];
 
     type Core = Self;
 
@@ -196,9 +196,9 @@ impl Core for QuotaLinear {
             return (Decision::later(wait), state);
         }
         let after = match standing {
-            Standing::Fresh => Some(self.bursty(now, self.limit.saturating_sub(cost))),
-            Standing::Bursty { start, left } => Some(self.bursty(start, left.saturating_sub(cost))),
-            Standing::Smooth { missing } => self.smooth(missing.saturating_add(self.cost(cost)), now),
+            QuotaPhase::Fresh => Some(self.bursty(now, self.limit.saturating_sub(cost))),
+            QuotaPhase::Bursty { start, left } => Some(self.bursty(start, left.saturating_sub(cost))),
+            QuotaPhase::Smooth { missing } => self.smooth(missing.saturating_add(self.cost(cost)), now),
         };
         (Decision::ADMIT, after)
     }
@@ -237,9 +237,9 @@ impl Core for QuotaLinear {
             return state;
         }
         let (start, left, missing) = match self.standing(state.as_ref(), now) {
-            Standing::Fresh => (now, self.limit, 0),
-            Standing::Bursty { start, left } => (start, left, 0),
-            Standing::Smooth { missing } => (now, 0, missing),
+            QuotaPhase::Fresh => (now, self.limit, 0),
+            QuotaPhase::Bursty { start, left } => (start, left, 0),
+            QuotaPhase::Smooth { missing } => (now, 0, missing),
         };
         let owed = self.cost(cost.saturating_sub(left));
         if missing == 0 && (owed == 0 || self.limit == 1) {
@@ -256,9 +256,9 @@ impl Core for QuotaLinear {
     fn headroom(&self, state: Option<&Quota>, now: Nanos) -> Headroom {
         let standing = self.standing(state, now);
         let remaining = match standing {
-            Standing::Fresh => self.limit,
-            Standing::Bursty { left, .. } => left,
-            Standing::Smooth { missing } => {
+            QuotaPhase::Fresh => self.limit,
+            QuotaPhase::Bursty { left, .. } => left,
+            QuotaPhase::Smooth { missing } => {
                 let balance = self.cost(self.limit).saturating_sub(missing);
                 balance.checked_div(self.token).and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0)
             }
@@ -268,8 +268,8 @@ impl Core for QuotaLinear {
         Headroom { remaining: Some(remaining), until_more, until_full, measured_rate: None }
     }
 
-    fn idle(&self, state: &Quota) -> Idle {
-        Idle::Fresh(match state {
+    fn evictability(&self, state: &Quota) -> Evictability {
+        Evictability::Fresh(match state {
             Quota::Bursty { start, .. } => start.get().saturating_add(self.window),
             Quota::Spent { start } => self.nanos_ceil(self.full_after(start.get())),
             Quota::Smooth { full } => self.nanos_ceil(full.get()),
@@ -283,10 +283,10 @@ impl Core for QuotaLinear {
             return Some(state);
         }
         let (start, left) = match (state, old.standing(Some(&state), now)) {
-            (_, Standing::Fresh) => return None,
-            (_, Standing::Bursty { start, left }) => (start, left),
+            (_, QuotaPhase::Fresh) => return None,
+            (_, QuotaPhase::Bursty { start, left }) => (start, left),
             (Quota::Spent { start }, _) if now.saturating_sub(start.get()) < old.window => (start.get(), 0),
-            (_, Standing::Smooth { missing }) => {
+            (_, QuotaPhase::Smooth { missing }) => {
                 let lowest = self.cost(self.limit).saturating_mul(2).saturating_sub(self.token);
                 let missing = scale_ceil(missing, self.token, old.token).min(lowest);
                 return self.smooth(missing, now);
@@ -371,7 +371,7 @@ impl Core for QuotaLinear {
         Ok(SharedForm::new(format!("q {limit} {} {tick} {token}", window.get()), ChargeBatching::Together))
     }
 
-    fn read_shared(&self, words: &mut Words<'_>) -> Option<Quota> {
+    fn read_shared(&self, words: &mut StateFields<'_>) -> Option<Quota> {
         Some(match words.next()? {
             "b" => Quota::Bursty { start: Packed::new(time(words)?), left: Packed::new(number(words)?) },
             "s" => Quota::Spent { start: Packed::new(time(words)?) },

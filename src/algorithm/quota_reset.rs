@@ -4,7 +4,7 @@
 //! denied iff used + cost > limit. The arithmetic is that of [`Counter`]. State: 16 bytes.
 
 use crate::algorithm::counter::{Counter, Window};
-use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Parameter, ParameterKind, Value};
 
 /// The algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub struct QuotaReset;
 impl Algorithm for QuotaReset {
     const NAME: &'static str = "quota_reset";
     const PARAMETERS: &'static [Parameter] =
-        &[Parameter::tokens("limit"), Parameter::required("window", Kind::Duration).at_least(1)];
+        &[Parameter::tokens("limit"), Parameter::required("window", ParameterKind::Duration).at_least(1)];
 
     type Core = Counter;
 

@@ -4,7 +4,8 @@ use std::any::Any;
 
 use super::calendar::Calendar;
 use super::{
-    Algorithm, Arguments, Completion, Core, Decision, Headroom, Idle, InvalidParameter, Parameter, Policy, SharedForm,
+    Algorithm, Arguments, Completion, Core, Decision, Evictability, Headroom, InvalidParameter, Parameter, Policy,
+    SharedForm,
 };
 use crate::algorithm;
 use crate::for_each_algorithm;
@@ -70,10 +71,10 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Core::HOLDS`]
-            pub const fn holds(self) -> bool {
+            /// [`Core::HOLDS_SLOTS`]
+            pub const fn holds_slots(self) -> bool {
                 match self {
-                    $(Self::$Variant => <<algorithm::$module::$Variant as Algorithm>::Core as Core>::HOLDS,)*
+                    $(Self::$Variant => <<algorithm::$module::$Variant as Algorithm>::Core as Core>::HOLDS_SLOTS,)*
                 }
             }
 
@@ -114,9 +115,9 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Core::HOLDS`]
-            pub const fn holds(&self) -> bool {
-                self.name().holds()
+            /// [`Core::HOLDS_SLOTS`]
+            pub const fn holds_slots(&self) -> bool {
+                self.name().holds_slots()
             }
 
             /// [`Core::reserves`]
@@ -194,12 +195,12 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Core::idle`]; a state of another algorithm can be evicted at once.
-            pub fn idle(&self, state: &State) -> Idle {
+            /// [`Core::evictability`]; a state of another algorithm can be evicted at once.
+            pub fn evictability(&self, state: &State) -> Evictability {
                 match (self, state) {
-                    $((Self::$Variant(rule), State::$Variant(state)) => rule.idle(state),)*
+                    $((Self::$Variant(rule), State::$Variant(state)) => rule.evictability(state),)*
                     #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
-                    _ => Idle::Fresh(Nanos::ZERO),
+                    _ => Evictability::Fresh(Nanos::ZERO),
                 }
             }
 

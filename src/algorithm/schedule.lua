@@ -98,7 +98,7 @@ if family == 's' then
         end
     end
 
-    function rule.idle(ahead)
+    function rule.evictability(ahead)
         return divide_up(ahead, tokens)
     end
 

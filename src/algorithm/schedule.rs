@@ -11,7 +11,8 @@
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, LONGEST_DEBT, Policy, SharedForm, Words,
+    ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, LONGEST_DEBT, Policy, SharedForm,
+    StateFields,
 };
 use crate::units::{ClockOffset, Cost, FineTime, Nanos, Rate, scale_ceil};
 
@@ -199,8 +200,8 @@ impl Core for Schedule {
         Headroom { remaining: Some(remaining), until_more, until_full: self.nanos_ceil(ahead), measured_rate: None }
     }
 
-    fn idle(&self, state: &FineTime) -> Idle {
-        Idle::Fresh(self.nanos_ceil(state.get()))
+    fn evictability(&self, state: &FineTime) -> Evictability {
+        Evictability::Fresh(self.nanos_ceil(state.get()))
     }
 
     /// TAT' = now + (TAT − now)·τ'/τ with τ = burst·T: the used share of the burst stays used. Where only the rate
@@ -239,7 +240,7 @@ impl Core for Schedule {
     }
 
     /// Seconds, nanoseconds, and the rest of a nanosecond in units of 1 ns / numerator of the rate.
-    fn read_shared(&self, words: &mut Words<'_>) -> Option<FineTime> {
+    fn read_shared(&self, words: &mut StateFields<'_>) -> Option<FineTime> {
         let (seconds, nanos, rest): (u128, u128, u128) = (number(words)?, number(words)?, number(words)?);
         let nanos = seconds.checked_mul(SECOND)?.checked_add(nanos)?;
         Some(FineTime::saturating_from(nanos.checked_mul(self.rate.tokens().into())?.checked_add(rest)?))
@@ -306,7 +307,7 @@ mod tests {
         let schedule = uneven();
         let (_, first) = schedule.decide(None, 3, at(100));
         let full_at = at(110);
-        assert_eq!(schedule.idle(&first.unwrap()), Idle::Fresh(full_at));
+        assert_eq!(schedule.evictability(&first.unwrap()), Evictability::Fresh(full_at));
         assert_eq!(schedule.refund(first.unwrap(), 3, full_at, at(100)), None);
         // without the first three tokens, the next two would have found a full bucket: at 109 less than 1 ns of time is left
         let (_, second) = schedule.decide(first, 2, at(109));

@@ -15,7 +15,7 @@ pub struct SharedForm {
     /// How several charges can be combined.
     pub charges: ChargeBatching,
     /// The kind of data that the script keeps.
-    pub kept: KeptAs,
+    pub kept: StorageKind,
 }
 
 /// How several charges of a key can be combined.
@@ -31,7 +31,7 @@ pub enum ChargeBatching {
 
 /// The kind of data that the script keeps of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptAs {
+pub enum StorageKind {
     /// A state.
     State,
     /// A state of one window: tokens taken in it are of no use in the next one.
@@ -41,21 +41,21 @@ pub enum KeptAs {
 }
 
 /// The words of a state in the script's form.
-pub type Words<'a> = std::str::Split<'a, char>;
+pub type StateFields<'a> = std::str::Split<'a, char>;
 
 /// The next word as a number.
-pub fn number<T: FromStr>(words: &mut Words<'_>) -> Option<T> {
+pub fn number<T: FromStr>(words: &mut StateFields<'_>) -> Option<T> {
     words.next()?.parse().ok()
 }
 
 /// The next word as a time.
-pub fn time(words: &mut Words<'_>) -> Option<Nanos> {
+pub fn time(words: &mut StateFields<'_>) -> Option<Nanos> {
     number(words).map(Nanos::new)
 }
 
 impl SharedForm {
     /// The form of a rule of which the script keeps states.
     pub const fn new(parameters: String, charges: ChargeBatching) -> Self {
-        Self { parameters, charges, kept: KeptAs::State }
+        Self { parameters, charges, kept: StorageKind::State }
     }
 }

@@ -13,7 +13,9 @@
 //! reserved.
 //! Exact until the year 2262; all later times count as the last one.
 
-use crate::algorithm::{ChargeBatching, Core, Decision, Headroom, Idle, KeptAs, Policy, SharedForm, bytes_of};
+use crate::algorithm::{
+    ChargeBatching, Core, Decision, Evictability, Headroom, Policy, SharedForm, StorageKind, bytes_of,
+};
 use crate::units::{ClockOffset, Cost, Nanos, greatest_common_divisor};
 
 pub mod log;
@@ -208,8 +210,8 @@ impl Core for Sliding {
         Headroom { remaining: Some(remaining), until_more, until_full, measured_rate: None }
     }
 
-    fn idle(&self, state: &Log) -> Idle {
-        Idle::Fresh(state.newest().map_or(Nanos::ZERO, |newest| Nanos::saturating_from(self.leaves(newest))))
+    fn evictability(&self, state: &Log) -> Evictability {
+        Evictability::Fresh(state.newest().map_or(Nanos::ZERO, |newest| Nanos::saturating_from(self.leaves(newest))))
     }
 
     /// The log stays, and the new window decides which charges count. Charges that had left the old window stay dropped.
@@ -274,7 +276,7 @@ impl Core for Sliding {
         let (window, count_denied, gap) = (window.get(), u8::from(*count_denied), min_gap.get());
         let parameters = format!("l {limit} {window} {length} {per} {count_denied} {gap}");
         let charges = if gap == 0 { ChargeBatching::AddUp } else { ChargeBatching::Together };
-        Ok(SharedForm { kept: KeptAs::Log, ..SharedForm::new(parameters, charges) })
+        Ok(SharedForm { kept: StorageKind::Log, ..SharedForm::new(parameters, charges) })
     }
 }
 

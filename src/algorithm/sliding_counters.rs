@@ -6,7 +6,7 @@
 //! used in it); up to four times of that may be reserved.
 
 use crate::algorithm::sliding::Sliding;
-use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Parameter, ParameterKind, Value};
 
 /// The algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +21,8 @@ impl Algorithm for SlidingCounters {
     const NAME: &'static str = "sliding_counters";
     const PARAMETERS: &'static [Parameter] = &[
         Parameter::tokens("limit").at_most(Sliding::LARGEST_LIMIT),
-        Parameter::required("window", Kind::Duration).at_least(1),
-        Parameter::optional("slots", Kind::Whole).at_least(1),
+        Parameter::required("window", ParameterKind::Duration).at_least(1),
+        Parameter::optional("slots", ParameterKind::Whole).at_least(1),
     ];
 
     type Core = Sliding;

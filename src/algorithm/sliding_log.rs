@@ -8,7 +8,7 @@
 //! another; up to four times of that may be reserved.
 
 use crate::algorithm::sliding::Sliding;
-use crate::algorithm::{Algorithm, Arguments, Core, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, Core, InvalidParameter, Parameter, ParameterKind, Value};
 use crate::units::Nanos;
 
 /// The algorithm.
@@ -19,9 +19,9 @@ impl Algorithm for SlidingLog {
     const NAME: &'static str = "sliding_log";
     const PARAMETERS: &'static [Parameter] = &[
         Parameter::tokens("limit").at_most(Sliding::LARGEST_LIMIT),
-        Parameter::required("window", Kind::Duration).at_least(1),
-        Parameter::optional("count_denied", Kind::Flag),
-        Parameter::optional("min_gap", Kind::Duration),
+        Parameter::required("window", ParameterKind::Duration).at_least(1),
+        Parameter::optional("count_denied", ParameterKind::Flag),
+        Parameter::optional("min_gap", ParameterKind::Duration),
     ];
 
     type Core = Sliding;

@@ -98,7 +98,7 @@ if family == 'w' then
         return { window = counts.window, current = word(add(counts.current, cost)), previous = counts.previous }
     end
 
-    function rule.idle(state)
+    function rule.evictability(state)
         return minus(beginning(add(state.window, state.current ~= 0 and 2 or 1)), now)
     end
 

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
-    SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, Parameter,
+    ParameterKind, Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
@@ -25,7 +25,7 @@ pub struct SlidingWindow {
 
 /// The tokens admitted in a window and in the one before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct WindowCounts {
     /// The window's number.
     pub window: u64,
     /// The tokens admitted in that window.
@@ -36,14 +36,14 @@ pub struct Counts {
 
 impl SlidingWindow {
     /// The counts at `now`; counts of a later window stay as they are.
-    fn at(&self, state: Option<&Counts>, now: Nanos) -> Counts {
+    fn at(&self, state: Option<&WindowCounts>, now: Nanos) -> WindowCounts {
         let window = now.get().checked_div(self.window.get()).unwrap_or(0);
         match state {
             Some(state) if window <= state.window => *state,
             Some(state) if window == state.window.saturating_add(1) => {
-                Counts { window, current: 0, previous: state.current }
+                WindowCounts { window, current: 0, previous: state.current }
             }
-            _ => Counts { window, current: 0, previous: 0 },
+            _ => WindowCounts { window, current: 0, previous: 0 },
         }
     }
 
@@ -57,18 +57,18 @@ impl SlidingWindow {
     }
 
     /// The part of the window before that of `counts` which the sliding window covers at `now`, in nanoseconds.
-    fn covered(&self, counts: Counts, now: Nanos) -> u128 {
+    fn covered(&self, counts: WindowCounts, now: Nanos) -> u128 {
         self.length().saturating_sub(u128::from(now.get()).saturating_sub(self.beginning(counts.window)))
     }
 
     /// The tokens that count at `now`, rounded up.
-    fn used(&self, counts: Counts, now: Nanos) -> u64 {
+    fn used(&self, counts: WindowCounts, now: Nanos) -> u64 {
         let weighted = u128::from(counts.previous).saturating_mul(self.covered(counts, now)).div_ceil(self.length());
         counts.current.saturating_add(u64::try_from(weighted).unwrap_or(u64::MAX))
     }
 
     /// The time until a request of `cost`, at most the limit, is admitted; zero if it is now.
-    fn wait(&self, counts: Counts, cost: Cost, now: Nanos) -> Nanos {
+    fn wait(&self, counts: WindowCounts, cost: Cost, now: Nanos) -> Nanos {
         let length = self.length();
         // the largest part of a window with `count` tokens that may be covered if those are to count for at most `room`
         let part = |room: u64, count: u64| u128::from(room).saturating_mul(length).checked_div(count.into());
@@ -91,7 +91,7 @@ impl SlidingWindow {
 impl Algorithm for SlidingWindow {
     const NAME: &'static str = "sliding_window";
     const PARAMETERS: &'static [Parameter] =
-        &[Parameter::tokens("limit"), Parameter::required("window", Kind::Duration).at_least(1)];
+        &[Parameter::tokens("limit"), Parameter::required("window", ParameterKind::Duration).at_least(1)];
 
     type Core = Self;
 
@@ -110,9 +110,9 @@ impl Algorithm for SlidingWindow {
 }
 
 impl Core for SlidingWindow {
-    type State = Counts;
+    type State = WindowCounts;
 
-    fn decide(&self, state: Option<Counts>, cost: Cost, now: Nanos) -> (Decision, Option<Counts>) {
+    fn decide(&self, state: Option<WindowCounts>, cost: Cost, now: Nanos) -> (Decision, Option<WindowCounts>) {
         if cost == 0 {
             return (Decision::ADMIT, state);
         }
@@ -123,14 +123,14 @@ impl Core for SlidingWindow {
         match self.wait(counts, cost, now) {
             Nanos::ZERO => {
                 let current = counts.current.saturating_add(cost);
-                (Decision::ADMIT, Some(Counts { current, ..counts }))
+                (Decision::ADMIT, Some(WindowCounts { current, ..counts }))
             }
             wait => (Decision::later(wait), state),
         }
     }
 
     /// Takes the cost off the window in which it was counted, if that window still matters.
-    fn refund(&self, state: Counts, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Counts> {
+    fn refund(&self, state: WindowCounts, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<WindowCounts> {
         let mut counts = state;
         let forgotten = |window: u64| Nanos::saturating_from(self.beginning(window.saturating_add(2)));
         if full_at == forgotten(counts.window) {
@@ -142,15 +142,15 @@ impl Core for SlidingWindow {
     }
 
     /// A debt is forgiven when the window after the next one begins.
-    fn debit(&self, state: Option<Counts>, cost: Cost, now: Nanos) -> Option<Counts> {
+    fn debit(&self, state: Option<WindowCounts>, cost: Cost, now: Nanos) -> Option<WindowCounts> {
         if cost == 0 {
             return state;
         }
         let counts = self.at(state.as_ref(), now);
-        Some(Counts { current: counts.current.saturating_add(cost), ..counts })
+        Some(WindowCounts { current: counts.current.saturating_add(cost), ..counts })
     }
 
-    fn headroom(&self, state: Option<&Counts>, now: Nanos) -> Headroom {
+    fn headroom(&self, state: Option<&WindowCounts>, now: Nanos) -> Headroom {
         let counts = self.at(state, now);
         let remaining = self.limit.saturating_sub(self.used(counts, now));
         let until_more = self.wait(counts, remaining.saturating_add(1).min(self.limit), now);
@@ -158,37 +158,37 @@ impl Core for SlidingWindow {
         Headroom { remaining: Some(remaining), until_more, until_full, measured_rate: None }
     }
 
-    fn idle(&self, state: &Counts) -> Idle {
+    fn evictability(&self, state: &WindowCounts) -> Evictability {
         let windows = if state.current > 0 { 2 } else { 1 };
-        Idle::Fresh(Nanos::saturating_from(self.beginning(state.window.saturating_add(windows))))
+        Evictability::Fresh(Nanos::saturating_from(self.beginning(state.window.saturating_add(windows))))
     }
 
     /// The tokens that count under the old window, rounded up, count as admitted in the current new one.
-    fn migrate_state(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
+    fn migrate_state(&self, old: &Self, state: WindowCounts, now: Nanos) -> Option<WindowCounts> {
         if self.window == old.window {
             return Some(state);
         }
         let current = old.used(old.at(Some(&state), now), now);
-        (current > 0).then_some(Counts { current, ..self.at(None, now) })
+        (current > 0).then_some(WindowCounts { current, ..self.at(None, now) })
     }
 
     /// The later window, each of its two counts being the larger one of both states.
-    fn merge(&self, one: Counts, other: Counts) -> Counts {
+    fn merge(&self, one: WindowCounts, other: WindowCounts) -> WindowCounts {
         let (first, last) = if one.window <= other.window { (one, other) } else { (other, one) };
         let (current, previous) = match last.window.saturating_sub(first.window) {
             0 => (first.current, first.previous),
             1 => (0, first.current),
             _ => (0, 0),
         };
-        Counts { window: last.window, current: last.current.max(current), previous: last.previous.max(previous) }
+        WindowCounts { window: last.window, current: last.current.max(current), previous: last.previous.max(previous) }
     }
 
     /// Windows begin at other times on the other clock: the counts move to the first window that begins no earlier.
-    fn shift(&self, state: Counts, by: ClockOffset) -> Counts {
+    fn shift(&self, state: WindowCounts, by: ClockOffset) -> WindowCounts {
         let beginning = i128::try_from(self.beginning(state.window)).unwrap_or(i128::MAX);
         let shifted = u128::try_from(beginning.saturating_add(by.get().into())).unwrap_or(0);
         let window = u64::try_from(shifted.div_ceil(self.length())).unwrap_or(u64::MAX);
-        Counts { window, ..state }
+        WindowCounts { window, ..state }
     }
 
     fn largest_cost(&self) -> Option<Cost> {
@@ -205,8 +205,8 @@ impl Core for SlidingWindow {
         Ok(SharedForm::new(format!("w {} {}", self.limit, self.window.get()), ChargeBatching::AddUp))
     }
 
-    fn read_shared(&self, words: &mut Words<'_>) -> Option<Counts> {
-        Some(Counts { window: number(words)?, current: number(words)?, previous: number(words)? })
+    fn read_shared(&self, words: &mut StateFields<'_>) -> Option<WindowCounts> {
+        Some(WindowCounts { window: number(words)?, current: number(words)?, previous: number(words)? })
     }
 }
 
@@ -222,8 +222,8 @@ mod tests {
         SlidingWindow { limit, window: at(window) }
     }
 
-    const fn counts(window: u64, current: u64, previous: u64) -> Option<Counts> {
-        Some(Counts { window, current, previous })
+    const fn counts(window: u64, current: u64, previous: u64) -> Option<WindowCounts> {
+        Some(WindowCounts { window, current, previous })
     }
 
     #[test]

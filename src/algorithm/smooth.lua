@@ -126,7 +126,7 @@ if family == 'm' then
         return after
     end
 
-    function rule.idle(state)
+    function rule.evictability(state)
         local full = truncated(math.ceil(max(most - state.stored, 0) * cool * (1 + 1e-12)))
         return times(minus(add(add(state.next, full), 1), us), 1000)
     end

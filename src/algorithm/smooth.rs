@@ -31,8 +31,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, ChargeBatching, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT,
-    MAX_WAIT, Parameter, Policy, SharedForm, Value, Words,
+    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, LONGEST_DEBT,
+    MAX_WAIT, Parameter, ParameterKind, Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Rate};
 
@@ -79,7 +79,7 @@ pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     fn undo(&self, refund: &Refund) -> Undo;
 
     /// When the state can be evicted, if all permits are stored again from `full` on.
-    fn idle(full: Nanos) -> Idle;
+    fn evictability(full: Nanos) -> Evictability;
 
     /// The numbers for the headers.
     fn policy(&self, rate: Rate) -> Policy;
@@ -135,7 +135,8 @@ pub struct Reserved {
 }
 
 /// The rate. At a higher one, the price of a permit in whole microseconds would be 0.
-const RATE: Parameter = Parameter::required("rate", Kind::Rate).at_most(1_000_000).advice("for more use `gcra`");
+const RATE: Parameter =
+    Parameter::required("rate", ParameterKind::Rate).at_most(1_000_000).advice("for more use `gcra`");
 
 /// Microseconds per permit at `rate`.
 fn stable(rate: Rate) -> f64 {
@@ -268,11 +269,11 @@ impl<S: Shape> Core for Smooth<S> {
         Headroom { remaining: reserved.map(|_| 0), until_more: until, until_full: until, measured_rate: None }
     }
 
-    fn idle(&self, state: &Reserved) -> Idle {
+    fn evictability(&self, state: &Reserved) -> Evictability {
         let missing = (self.shape.most() - state.stored).max(0.0) * self.shape.cool();
         // rounding may lose a little of the time that each step stores
         let full = (missing * (1.0 + 1e-12)).ceil() as u64;
-        S::idle(nanos(state.next.saturating_add(full).saturating_add(1)))
+        S::evictability(nanos(state.next.saturating_add(full).saturating_add(1)))
     }
 
     /// Guava's setRate: permits gained until now at the old rate are stored, the stored share stays, `next` stays.
@@ -329,7 +330,7 @@ impl<S: Shape> Core for Smooth<S> {
         Ok(SharedForm::new(parameters, ChargeBatching::OneByOne))
     }
 
-    fn read_shared(&self, words: &mut Words<'_>) -> Option<Reserved> {
+    fn read_shared(&self, words: &mut StateFields<'_>) -> Option<Reserved> {
         Some(Reserved { next: number(words)?, stored: number(words)? })
     }
 }

@@ -5,7 +5,7 @@
 //! `gcra` without `delay_after`. The arithmetic is that of [`Schedule`]. State: 12 bytes.
 
 use crate::algorithm::schedule::Schedule;
-use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Parameter, ParameterKind, Value};
 
 /// The algorithm.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,8 @@ pub struct TokenBucket;
 
 impl Algorithm for TokenBucket {
     const NAME: &'static str = "token_bucket";
-    const PARAMETERS: &'static [Parameter] = &[Parameter::required("rate", Kind::Rate), Parameter::tokens("burst")];
+    const PARAMETERS: &'static [Parameter] =
+        &[Parameter::required("rate", ParameterKind::Rate), Parameter::tokens("burst")];
 
     type Core = Schedule;
 

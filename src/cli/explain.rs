@@ -11,7 +11,7 @@ use crate::cli::Format;
 use crate::cli::source;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
-use crate::gateway::explain::{BadQuestion, ExplainedConfig, Explanation, LimitAccount, Question, RouteMatch};
+use crate::gateway::explain::{ExplainedConfig, Explanation, LimitExplanation, Question, QuestionError, RouteMatch};
 use crate::gateway::identify::CredentialLookup;
 use crate::ruleset::key::KeyHasher;
 
@@ -59,7 +59,7 @@ pub enum ExplainError {
     Config(#[from] Problems),
     /// The arguments do not describe a request.
     #[error("{0}")]
-    Question(#[from] BadQuestion),
+    Question(#[from] QuestionError),
     /// The asynchronous runtime cannot start.
     #[error("cannot start: {0}")]
     Start(#[source] io::Error),
@@ -171,7 +171,7 @@ fn route_text(page: &mut Page, matched: &RouteMatch) {
     }
 }
 
-fn limit_text(page: &mut Page, limit: &LimitAccount) {
+fn limit_text(page: &mut Page, limit: &LimitExplanation) {
     let heading = format!("limit {} ({})", limit.limit, limit.algorithm);
     let Some(terms) = &limit.terms else {
         page.line(0, &format!("{heading}: does not apply"));
@@ -182,13 +182,13 @@ fn limit_text(page: &mut Page, limit: &LimitAccount) {
     page.line(1, &limit.why);
     let key = match limit.key.as_slice() {
         [] => "one bucket for all".to_owned(),
-        _ if limit.shares_for_want_of_key() => {
+        _ if limit.uses_shared_bucket() => {
             let missing: Vec<&str> =
                 limit.key.iter().filter(|part| part.value.is_none()).map(|part| part.part.as_str()).collect();
             format!("one bucket for all requests that lack their {}", missing.join(" and "))
         }
         parts => {
-            let part = |part: &crate::gateway::explain::KeyAccount| {
+            let part = |part: &crate::gateway::explain::KeyPartValue| {
                 format!("{} = {}", part.part, part.value.as_deref().unwrap_or_default())
             };
             parts.iter().map(part).collect::<Vec<_>>().join(", ")

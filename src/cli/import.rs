@@ -34,7 +34,7 @@ pub fn execute(args: &ImportArgs, out: &mut dyn Write, err: &mut dyn Write) -> R
     for file in &args.files {
         import.add(&source::read_config(file)?, &file.display().to_string())?;
     }
-    let text = import.written();
+    let text = import.to_yaml();
     config::load(&text, "the configuration that was written", &|_| None)?;
     import.notes().iter().try_for_each(|note| writeln!(err, "{note}"))?;
     out.write_all(text.as_bytes())?;

@@ -11,12 +11,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::cli::simulate::values::duration;
 use crate::cli::source::{self, Source};
 use crate::config::{Change, Problems, nearest};
-use crate::replay::decisions::Decisions;
+use crate::replay::decisions::DecisionWriter;
 use crate::replay::fields::{Mapping, WantedFields};
-use crate::replay::play::{PlayError, Player, RulesetRun, Within};
+use crate::replay::play::{PlayError, Player, RulesetRun, SecondPlacement};
 use crate::replay::reading::{MergedLogs, Options};
 use crate::replay::replayer::Replayer;
-use crate::replay::report::Played;
+use crate::replay::report::CompleteReport;
 use crate::replay::rules::ReplayRules;
 use crate::replay::source::{Progress, SourceError};
 use crate::replay::{html, render};
@@ -231,7 +231,7 @@ pub fn execute(
     let page = args.html.as_deref().map(|path| Ok::<_, ReplayError>((path, create(path)?))).transpose()?;
     let decisions = args.decisions.as_deref().map(|path| {
         let failed = |source| ReplayError::Write { path: path.to_owned(), source };
-        Decisions::new(create(path)?, reading.names(), against.is_some()).map_err(failed)
+        DecisionWriter::new(create(path)?, reading.names(), against.is_some()).map_err(failed)
     });
     let side = |name: String, rules| {
         let replayer = Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
@@ -244,13 +244,15 @@ pub fn execute(
     };
     // this player needs states of its own, and so rules of its own
     let mut best = match args.fail_if_denied {
-        Some(_) => Some(player(open_rules(args, &args.config, &args.changes)?, open_against()?, Within::Best, None)),
+        Some(_) => {
+            Some(player(open_rules(args, &args.config, &args.changes)?, open_against()?, SecondPlacement::Best, None))
+        }
         None => None,
     };
-    let mut player = player(rules, against, Within::Spread, decisions.transpose()?);
+    let mut player = player(rules, against, SecondPlacement::Spread, decisions.transpose()?);
 
     play(&mut reading, &mut player, best.as_mut(), &progress)?;
-    let played = Played::new(&player, best.as_ref(), reading.names(), reading.disorder(), &wanted, args.top);
+    let played = CompleteReport::new(&player, best.as_ref(), reading.names(), reading.disorder(), &wanted, args.top);
     if let (Some(decisions), Some(path)) = (player.decisions.take(), &args.decisions) {
         decisions.finish().map_err(|source| ReplayError::Write { path: path.clone(), source })?;
     }
@@ -341,7 +343,7 @@ fn create(path: &Path) -> Result<BufWriter<File>, ReplayError> {
     Ok(BufWriter::new(file))
 }
 
-fn refuse_nothing(played: &Played) -> Result<(), ReplayError> {
+fn refuse_nothing(played: &CompleteReport) -> Result<(), ReplayError> {
     match played.unreadable_first.first() {
         None if played.lines == 0 => Err(ReplayError::Empty(played.logs.join(", "))),
         Some(first) if played.unreadable == played.lines => {
@@ -352,7 +354,12 @@ fn refuse_nothing(played: &Played) -> Result<(), ReplayError> {
 }
 
 /// Prints the report. It is no error if the reader closes the output early.
-fn print(played: &Played, format: Format, mut output: impl Write, errors: &mut impl Write) -> Result<(), ReplayError> {
+fn print(
+    played: &CompleteReport,
+    format: Format,
+    mut output: impl Write,
+    errors: &mut impl Write,
+) -> Result<(), ReplayError> {
     let printed = match format {
         Format::Table => output.write_all(render::table(played).as_bytes()),
         Format::Json => writeln!(output, "{}", render::json(played)?),

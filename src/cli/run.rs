@@ -6,12 +6,12 @@ use std::sync::Arc;
 use clap::Args;
 
 use crate::cli::init::FirstConfig;
-use crate::cli::source::directory::beside;
+use crate::cli::source::directory::resolve_path;
 use crate::cli::source::{self, ReloadCache, Source};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
 use crate::files::FileVersion;
-use crate::runtime::reload::{CompiledConfig, Loader, Origin, Parts, Reading};
+use crate::runtime::reload::{CompiledConfig, ConfigSource, LoadResult, LoadedConfig, Loader};
 use crate::runtime::senders::SenderSettings;
 use crate::runtime::state::StateFile;
 use crate::runtime::{self, ServerPanicked, Setup, StartError, descriptors};
@@ -60,7 +60,7 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
         Some(config) => {
             let mut loader = FileLoader::new(config);
             let (files, source) = loader.read();
-            (parts(source?, config), Some(Origin { loader: Box::new(loader), files }))
+            (parts(source?, config), Some(ConfigSource { loader: Box::new(loader), files }))
         }
         None => {
             let text = args.first.text(&[]).unwrap_or_default();
@@ -95,19 +95,19 @@ pub(super) fn parts(
         text,
     }: Source,
     config: &Path,
-) -> Parts {
+) -> LoadedConfig {
     // sorted, so that the order in the file does not matter: sockets refer to listeners by position
     let mut listeners: Vec<_> =
         loaded.server.listeners.iter().map(|listener| listener.address.clone()).zip(listeners).collect();
     listeners.sort_by(|(one, _), (other, _)| one.cmp(other));
     let (listeners, listener_configs) =
         listeners.into_iter().map(|(address, config)| (address, Arc::new(config))).unzip();
-    Parts {
+    LoadedConfig {
         listeners,
         admin: loaded.server.admin,
         workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
         access,
-        state: loaded.state.map(|state| StateFile { path: beside(config, &state.file), every: state.every }),
+        state: loaded.state.map(|state| StateFile { path: resolve_path(config, &state.file), every: state.every }),
         rules: CompiledConfig {
             ruleset: loaded.ruleset,
             directory,
@@ -146,12 +146,12 @@ impl FileLoader {
 }
 
 impl Loader for FileLoader {
-    fn load(&mut self) -> Reading {
+    fn load(&mut self) -> LoadResult {
         let (files, source) = self.read();
         let outcome = source.map(|source| parts(source, &self.config)).map_err(|problems| {
             let more = (problems.more > 0).then(|| format!("and {} more", problems.more));
             problems.errors.iter().map(ToString::to_string).chain(more).collect()
         });
-        Reading { files, outcome }
+        LoadResult { files, outcome }
     }
 }

@@ -15,7 +15,7 @@ use crate::simulation::report::{LimitReport, TokenTally};
 use crate::simulation::rows::Rows;
 use crate::simulation::run::{Run, Upstream};
 use crate::simulation::series::Series;
-use crate::simulation::{SimulationError, Subject, Traffic, drive, render};
+use crate::simulation::{SimulatedLimit, SimulationError, Traffic, render, run_traffic};
 use crate::units::{Nanos, Rate};
 
 mod subjects;
@@ -155,7 +155,7 @@ pub fn execute(args: &SimulateArgs, input: impl Read, output: impl Write) -> Res
 /// Runs `subjects`. It is no error if the reader closes the output early.
 fn simulate(
     args: &SimulateArgs,
-    subjects: Vec<Subject>,
+    subjects: Vec<SimulatedLimit>,
     input: impl Read,
     output: impl Write,
 ) -> Result<(), SimulateError> {
@@ -205,7 +205,7 @@ fn print_rows(
     output: impl Write,
 ) -> Result<(), SimulationError> {
     let mut rows = Rows::new(output)?;
-    drive(traffic, runs, |traffic, number, arrival, outcome| {
+    run_traffic(traffic, runs, |traffic, number, arrival, outcome| {
         if let Some(column) = columns.get_mut(number) {
             column.series.add(arrival, outcome);
         }
@@ -224,7 +224,7 @@ fn tally(
     until: Option<Nanos>,
     mut tallies: Vec<TokenTally>,
 ) -> Result<Vec<LimitReport>, SimulationError> {
-    drive(traffic, runs, |_, number, arrival, outcome| {
+    run_traffic(traffic, runs, |_, number, arrival, outcome| {
         if let Some(column) = columns.get_mut(number) {
             column.series.add(arrival, outcome);
         }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
-    self, Change, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, Loaded, Mark,
+    self, Change, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, LoadedConfig, Mark,
     NamedFile, Place, Problem, Problems, Server, Warning,
 };
 use crate::customers::directory::GroupTable;
-use crate::customers::{Directory, Tokens};
-use crate::files::{self, FileVersion, Unreadable};
+use crate::customers::{Directory, TokenVerifier};
+use crate::files::{self, FileVersion, ReadError};
 use crate::gateway::upstream::TlsConnector;
 use crate::http::listener::ListenerConfig;
 use crate::redis_client::Servers;
 use crate::ruleset::Endpoint;
 use crate::runtime::descriptors::{self, FdBudget, Needs};
-use crate::runtime::reload::{AccessTerms, StoreSettings};
+use crate::runtime::reload::{AccessRules, StoreSettings};
 use crate::runtime::traces::Settings as TraceSettings;
 use crate::runtime::usage_events::Settings as UsageSettings;
 use crate::runtime::webhook::Settings as WebhookSettings;
@@ -35,20 +35,20 @@ mod upstreams;
 mod usage_events;
 mod webhook;
 
-use directory::OtherSource;
+use directory::RemoteDirectory;
 use store::StoreSource;
 
 /// A configuration with the content of the files that it names.
 #[derive(Debug)]
 pub struct Source {
     /// The configuration.
-    pub loaded: Loaded,
+    pub loaded: LoadedConfig,
     /// Its customers; none if it names no directory.
     pub directory: Arc<Directory>,
     /// The groups that customers may belong to.
     pub groups: Arc<GroupTable>,
     /// The rules and keys that verify tokens of customers (JWT), if there are any.
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<TokenVerifier>,
     /// The Redis store of what gateways share, if one is configured.
     pub store: Option<StoreSettings>,
     /// The cluster of gateways that keeps sticky limits together, if one is configured.
@@ -58,7 +58,7 @@ pub struct Source {
     /// The TLS connector of each upstream; `None` for an upstream without TLS.
     pub upstream_tls: Vec<Option<Arc<TlsConnector>>>,
     /// The access rules of the admin listener.
-    pub access: AccessTerms,
+    pub access: AccessRules,
     /// The webhook's queue and secrets, if there is a webhook.
     pub webhook: Option<WebhookSettings>,
     /// The settings for sending usage events, if they are sent.
@@ -128,8 +128,12 @@ impl Source {
             cluster: None,
             listeners: listeners::open(here, &loaded.server, &mut Vec::new())?.0,
             upstream_tls: upstreams::open(here, &loaded.upstream_tls, &mut Vec::new())?,
-            access: AccessTerms::default(),
-            webhook: loaded.webhook.as_ref().map(|says| webhook::open(here, says, &mut Vec::new())).transpose()?,
+            access: AccessRules::default(),
+            webhook: loaded
+                .webhook
+                .as_ref()
+                .map(|configured| webhook::open(here, configured, &mut Vec::new()))
+                .transpose()?,
             usage_events: usage_events(here, &loaded, &mut Vec::new())?,
             traces: traces(here, &loaded, &mut Vec::new())?,
             text,
@@ -167,18 +171,20 @@ pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersio
         refuse_fixed(&name(path), server_changes(server, &loaded.server)).map_err(with_warnings)?;
     }
     let access = operators::read(path, &loaded.operators, &text, seen).map_err(with_warnings)?;
-    let webhook = loaded.webhook.as_ref().map(|says| webhook::open(path, says, seen)).transpose();
+    let webhook = loaded.webhook.as_ref().map(|configured| webhook::open(path, configured, seen)).transpose();
     let webhook = webhook.map_err(with_warnings)?;
     let usage_events = usage_events(path, &loaded, seen).map_err(with_warnings)?;
     let traces = traces(path, &loaded, seen).map_err(with_warnings)?;
-    let store = loaded.store.as_ref().map(|says| StoreSource::read(path, says, seen)).transpose();
+    let store = loaded.store.as_ref().map(|configured| StoreSource::read(path, configured, seen)).transpose();
     let store = store.map_err(with_warnings)?;
     if kept.server.is_some() {
-        let changed =
-            store::changed(kept.store.as_ref().map(store::StoreInForce::says), store.as_ref().map(StoreSource::says));
+        let changed = store::changed(
+            kept.store.as_ref().map(store::StoreInForce::fixed_settings),
+            store.as_ref().map(StoreSource::fixed_settings),
+        );
         refuse_fixed(&name(path), changed).map_err(with_warnings)?;
     }
-    let cluster = loaded.cluster.as_ref().map(|says| cluster::open(path, says, seen)).transpose();
+    let cluster = loaded.cluster.as_ref().map(|configured| cluster::open(path, configured, seen)).transpose();
     let cluster = cluster.map_err(with_warnings)?;
     if kept.server.is_some() {
         let changed = cluster::changed(kept.cluster.as_ref(), cluster.as_ref());
@@ -211,7 +217,7 @@ pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersio
         directory.index_names();
     }
     kept.store = store.map(|(store, credentials)| {
-        store.settings.servers.renew(credentials);
+        store.settings.servers.set_credentials(credentials);
         store
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
@@ -235,12 +241,16 @@ pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersio
     })
 }
 
-fn usage_events(path: &Path, loaded: &Loaded, seen: &mut Vec<FileVersion>) -> Result<Option<UsageSettings>, Problems> {
-    loaded.usage_events.as_ref().map(|says| usage_events::open(path, says, seen)).transpose()
+fn usage_events(
+    path: &Path,
+    loaded: &LoadedConfig,
+    seen: &mut Vec<FileVersion>,
+) -> Result<Option<UsageSettings>, Problems> {
+    loaded.usage_events.as_ref().map(|configured| usage_events::open(path, configured, seen)).transpose()
 }
 
-fn traces(path: &Path, loaded: &Loaded, seen: &mut Vec<FileVersion>) -> Result<Option<TraceSettings>, Problems> {
-    loaded.traces.as_ref().map(|says| traces::open(path, says, seen)).transpose()
+fn traces(path: &Path, loaded: &LoadedConfig, seen: &mut Vec<FileVersion>) -> Result<Option<TraceSettings>, Problems> {
+    loaded.traces.as_ref().map(|configured| traces::open(path, configured, seen)).transpose()
 }
 
 /// The source of the customers, if `source` names no file.
@@ -249,15 +259,15 @@ fn other_source(
     source: &DirectorySource,
     (servers, levels): (Option<&Servers>, &[String]),
     seen: &mut Vec<FileVersion>,
-) -> Result<Option<OtherSource>, Problems> {
+) -> Result<Option<RemoteDirectory>, Problems> {
     match postgres::database(path, source, levels, seen)? {
-        Some(database) => Ok(Some(OtherSource::Database(Box::new(database)))),
-        None => Ok(lookup::server(path, source, servers, seen)?.map(Box::new).map(OtherSource::Asked)),
+        Some(database) => Ok(Some(RemoteDirectory::Database(Box::new(database)))),
+        None => Ok(lookup::server(path, source, servers, seen)?.map(Box::new).map(RemoteDirectory::Lookup)),
     }
 }
 
 /// Warns if `connections.max` needs more descriptors than a process that is started like this one has.
-fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
+fn beyond_descriptors(file: &str, loaded: &LoadedConfig) -> Option<Warning> {
     let limit = descriptors::limit();
     let needs = Needs {
         workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
@@ -330,14 +340,14 @@ pub struct RestartRequired {
 pub fn fixed(before: &Source, after: &Source) -> Vec<RestartRequired> {
     let store = |source: &Source| {
         let secret = source.store.as_ref().and_then(|settings| settings.key_secret.clone());
-        source.loaded.store.clone().map(|says| (says, secret))
+        source.loaded.store.clone().map(|configured| (configured, secret))
     };
     let (old, new) = (store(before), store(after));
     let mut fixed = server_changes(&before.loaded.server, &after.loaded.server);
     fixed.extend(cluster::changed(before.cluster.as_ref(), after.cluster.as_ref()));
     fixed.extend(store::changed(
-        old.as_ref().map(|(says, secret)| (says, secret.as_ref())),
-        new.as_ref().map(|(says, secret)| (says, secret.as_ref())),
+        old.as_ref().map(|(configured, secret)| (configured, secret.as_ref())),
+        new.as_ref().map(|(configured, secret)| (configured, secret.as_ref())),
     ));
     fixed
 }
@@ -410,8 +420,8 @@ fn read_config_seen(path: &Path, seen: &mut Vec<FileVersion>) -> Result<String, 
     let bytes = bytes.map_err(|reason| {
         let problem = problem(&name(path), None, reason.to_string());
         refuse(match reason {
-            Unreadable::TooLarge(_) => problem.hint("customers belong in the file that `customers.directory` names"),
-            Unreadable::Failed(_) | Unreadable::NoFile(_) => problem,
+            ReadError::TooLarge(_) => problem.hint("customers belong in the file that `customers.directory` names"),
+            ReadError::Failed(_) | ReadError::NoFile(_) => problem,
         })
     })?;
     decode(bytes, path)

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 
 use super::handshake::{
-    FrameError, HandshakeError, Hello, MAX_MESSAGE_BYTES, Proof, Role, Seal, Secret, Transcript, agree,
+    FrameError, HandshakeError, Hello, MAX_MESSAGE_BYTES, Proof, Role, Seal, Secret, Transcript, check_compatible,
 };
 use super::platform::{Platform, Stream};
 use super::wire::VERSION;
@@ -57,7 +57,7 @@ pub(super) async fn connect(
     write(&mut stream, &hello).await?;
     let other: Hello = read(&mut stream).await?;
     let transcript = Transcript::new(&own.secret, &hello, &other);
-    if let Err(refusal) = agree(&hello, &other) {
+    if let Err(refusal) = check_compatible(&hello, &other) {
         write(&mut stream, &Proof::Refused(refusal)).await?;
         return Err(ConnectError::Refused(refusal));
     }
@@ -78,7 +78,7 @@ pub(super) async fn accept(
     write(&mut stream, &hello).await.map_err(of)?;
     let transcript = Transcript::new(&own.secret, &other, &hello);
     let answer: Proof = read(&mut stream).await.map_err(of)?;
-    let believed = transcript.check(Role::Initiator, &answer).and_then(|()| agree(&hello, &other));
+    let believed = transcript.check(Role::Initiator, &answer).and_then(|()| check_compatible(&hello, &other));
     if let Err(refusal) = believed {
         // a client that has closed the connection does not need the refusal
         drop(write(&mut stream, &Proof::Refused(refusal)).await);

@@ -96,7 +96,7 @@ impl Pending {
         debits.into_iter().map(|(_, unmade)| unmade.correction).collect()
     }
 
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn has_debits(&self) -> bool {
         self.changes.values().any(|unmade| matches!(unmade.correction, Correction::Debit(_)))
     }
 

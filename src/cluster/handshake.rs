@@ -169,7 +169,7 @@ impl Role {
 }
 
 /// Checks that the sender of `own` can talk to that of `theirs`: version, different processes, and matching addresses.
-pub fn agree(own: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
+pub fn check_compatible(own: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
     // a newer side has to decide itself whether it speaks this version
     if theirs.version < OLDEST {
         return Err(HandshakeError::Version);
@@ -270,11 +270,11 @@ mod tests {
     #[test]
     fn gateways_that_take_each_other_for_others_do_not_talk() {
         let (asker, owner) = both();
-        assert_eq!(agree(&owner, &asker), Ok(()));
-        assert_eq!(agree(&owner, &Hello { version: OLDEST - 1, ..asker }), Err(HandshakeError::Version));
-        assert_eq!(agree(&owner, &Hello { version: VERSION + 1, ..asker }), Ok(()));
-        assert_eq!(agree(&owner, &Hello { to: asker.from, ..asker }), Err(HandshakeError::Address));
-        assert_eq!(agree(&owner, &Hello { process: owner.process, ..asker }), Err(HandshakeError::Oneself));
+        assert_eq!(check_compatible(&owner, &asker), Ok(()));
+        assert_eq!(check_compatible(&owner, &Hello { version: OLDEST - 1, ..asker }), Err(HandshakeError::Version));
+        assert_eq!(check_compatible(&owner, &Hello { version: VERSION + 1, ..asker }), Ok(()));
+        assert_eq!(check_compatible(&owner, &Hello { to: asker.from, ..asker }), Err(HandshakeError::Address));
+        assert_eq!(check_compatible(&owner, &Hello { process: owner.process, ..asker }), Err(HandshakeError::Oneself));
     }
 
     #[test]

@@ -18,12 +18,12 @@ use crate::panics::failpoint;
 use crate::units::Nanos;
 
 impl Node {
-    fn says(&self, to: SocketAddr) -> Heartbeat {
-        self.members.lock().says(to)
+    fn heartbeat_for(&self, to: SocketAddr) -> Heartbeat {
+        self.members.lock().heartbeat_for(to)
     }
 
-    fn heard(&self, from: SocketAddr, beat: Heartbeat) {
-        self.members.lock().heard(from, beat, self.context.clock.now());
+    fn record_heartbeat(&self, from: SocketAddr, beat: Heartbeat) {
+        self.members.lock().record_heartbeat(from, beat, self.context.clock.now());
         self.apply_membership();
     }
 
@@ -42,7 +42,7 @@ impl Node {
             if is_time {
                 failpoint("beat");
                 let (node, address) = (Arc::clone(self), peer.address);
-                peer.send_beat(session, &self.says(address), move |beat| node.heard(address, beat));
+                peer.send_beat(session, &self.heartbeat_for(address), move |beat| node.record_heartbeat(address, beat));
             }
             peer.send_corrections(session);
         }
@@ -77,14 +77,14 @@ impl Node {
 }
 
 impl Membership for Node {
-    fn beat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat {
+    fn handle_heartbeat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat {
         match self.find(from) {
-            Some(peer) if peer.is_reachable() => self.heard(from, beat),
+            Some(peer) if peer.is_reachable() => self.record_heartbeat(from, beat),
             // it becomes a member only after this gateway has reached it and so can ask it
             Some(peer) => peer.beat.notify_one(),
             None => {}
         }
-        self.says(from)
+        self.heartbeat_for(from)
     }
 
     fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool) {

@@ -58,7 +58,7 @@ pub enum MemberState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// Its state.
-    pub standing: MemberState,
+    pub member_state: MemberState,
     /// Changes each time the node becomes [`MemberState::Away`].
     pub incarnation: u64,
     /// The hash of the members, as the sender sees them.
@@ -66,7 +66,7 @@ pub struct Heartbeat {
     /// Whether the sender keeps no state that another member owns.
     pub drained: bool,
     /// The incarnation of the receiving node, if the sender counts that node as a member.
-    pub counts: Option<u64>,
+    pub accepted_incarnation: Option<u64>,
 }
 
 /// The state of a peer, as this node sees it.
@@ -115,7 +115,7 @@ pub struct Peer {
     /// Whether the configuration or DNS names it. A peer that is no longer named stays known for as long as it answers.
     pub listed: bool,
     /// Its last heartbeat, for as long as it answers.
-    pub said: Option<Heartbeat>,
+    pub last_heartbeat: Option<Heartbeat>,
     since: Nanos,
     heard: Nanos,
 }
@@ -127,11 +127,11 @@ pub struct Members {
     founding: Founding,
     /// Whether there were ever enough members.
     is_ready: bool,
-    standing: MemberState,
+    member_state: MemberState,
     incarnation: u64,
     peers: BTreeMap<SocketAddr, Peer>,
     /// Whether the configuration or DNS has named the nodes.
-    was_told: bool,
+    has_listing: bool,
     started: Nanos,
     last_tick: Nanos,
     /// Whether this node has pushed all states that other members own, since the last change of the ring and
@@ -151,10 +151,10 @@ impl Members {
             own,
             founding,
             is_ready: false,
-            standing: MemberState::Away,
+            member_state: MemberState::Away,
             incarnation,
             peers: BTreeMap::new(),
-            was_told: false,
+            has_listing: false,
             started: now,
             last_tick: now,
             is_drained: false,
@@ -169,8 +169,8 @@ impl Members {
     }
 
     /// The state of this node.
-    pub const fn standing(&self) -> MemberState {
-        self.standing
+    pub const fn member_state(&self) -> MemberState {
+        self.member_state
     }
 
     /// The other nodes.
@@ -191,31 +191,35 @@ impl Members {
 
     /// The number of members including this node, and the number that it needs.
     pub fn waits_for(&self) -> (usize, usize) {
-        let others = self.peers.values().filter(|peer| peer.counts()).count();
+        let others = self.peers.values().filter(|peer| peer.is_member()).count();
         (others.saturating_add(1), self.founding.min_members)
     }
 
     fn knows_enough(&self) -> bool {
         let is_heard = |peer: &Peer| !peer.listed || peer.state != PeerState::Unheard;
         let (members, wanted) = self.waits_for();
-        let is_known = self.standing == MemberState::Member || (members > 1 && self.peers.values().all(is_heard));
+        let is_known = self.member_state == MemberState::Member || (members > 1 && self.peers.values().all(is_heard));
         is_known && members >= wanted
     }
 
     /// The heartbeat for the peer at `address`.
-    pub fn says(&self, address: SocketAddr) -> Heartbeat {
+    pub fn heartbeat_for(&self, address: SocketAddr) -> Heartbeat {
         Heartbeat {
-            standing: self.standing,
+            member_state: self.member_state,
             incarnation: self.incarnation,
             ring: self.ring.hash(),
             drained: self.is_drained(),
-            counts: self.peers.get(&address).filter(|peer| peer.counts()).and_then(|peer| Some(peer.said?.incarnation)),
+            accepted_incarnation: self
+                .peers
+                .get(&address)
+                .filter(|peer| peer.is_member())
+                .and_then(|peer| Some(peer.last_heartbeat?.incarnation)),
         }
     }
 
     /// Sets the nodes that the configuration or DNS names. If this node is among them, it takes its weight from there.
     pub fn set_listed(&mut self, members: &[Member], now: Nanos) {
-        self.was_told = true;
+        self.has_listing = true;
         for peer in self.peers.values_mut() {
             peer.listed = false;
         }
@@ -232,11 +236,12 @@ impl Members {
     }
 
     /// Processes a heartbeat of the peer at `address`.
-    pub fn heard(&mut self, address: SocketAddr, beat: Heartbeat, now: Nanos) {
-        let i_am_member = self.standing == MemberState::Member;
+    pub fn record_heartbeat(&mut self, address: SocketAddr, beat: Heartbeat, now: Nanos) {
+        let i_am_member = self.member_state == MemberState::Member;
         let Some(peer) = self.peers.get_mut(&address) else { return };
-        let same_incarnation = peer.said.is_some_and(|said| said.incarnation == beat.incarnation);
-        let state = match (beat.standing, peer.state) {
+        let same_incarnation =
+            peer.last_heartbeat.is_some_and(|last_heartbeat| last_heartbeat.incarnation == beat.incarnation);
+        let state = match (beat.member_state, peer.state) {
             (MemberState::Leaving, _) => PeerState::Leaving,
             (MemberState::Away, _) => PeerState::Away,
             // it does not know yet that it became a member
@@ -250,7 +255,7 @@ impl Members {
             peer.since = now;
         }
         peer.state = state;
-        peer.said = Some(beat);
+        peer.last_heartbeat = Some(beat);
         peer.heard = now;
         self.update(now);
     }
@@ -290,12 +295,12 @@ impl Members {
 
     /// Whether this node may end: it does not leave, or it has handed over all its states.
     pub fn is_ready_to_end(&self) -> bool {
-        self.standing != MemberState::Leaving || self.has_nothing_to_hand_over()
+        self.member_state != MemberState::Leaving || self.has_nothing_to_hand_over()
     }
 
     /// Notes that this node leaves the cluster and is about to end.
     pub fn leave(&mut self, now: Nanos) {
-        self.standing = MemberState::Leaving;
+        self.member_state = MemberState::Leaving;
         self.update(now);
     }
 
@@ -316,8 +321,8 @@ impl Members {
 
     /// Handles a pause of this node: others may have stood in for it, and their silence during the pause means nothing.
     fn was_stopped(&mut self, now: Nanos) {
-        if self.standing != MemberState::Leaving && !self.peers.is_empty() {
-            self.standing = MemberState::Away;
+        if self.member_state != MemberState::Leaving && !self.peers.is_empty() {
+            self.member_state = MemberState::Away;
             self.incarnation = self.incarnation.wrapping_add(1);
             self.set_undrained();
             self.started = now;
@@ -335,18 +340,18 @@ impl Members {
             }
         }
         self.rebuild_ring();
-        if self.standing == MemberState::Away && self.has_nothing_to_hand_over() {
-            self.standing = MemberState::Joining;
+        if self.member_state == MemberState::Away && self.has_nothing_to_hand_over() {
+            self.member_state = MemberState::Joining;
         }
-        if self.standing == MemberState::Joining {
-            let counts_this = |said: Heartbeat| said.counts == Some(self.incarnation);
-            if self.peers.values().any(|peer| peer.counts() && peer.said.is_some_and(counts_this)) {
-                self.standing = MemberState::Member;
-                self.follow();
+        if self.member_state == MemberState::Joining {
+            let counts_this = |last_heartbeat: Heartbeat| last_heartbeat.accepted_incarnation == Some(self.incarnation);
+            if self.peers.values().any(|peer| peer.is_member() && peer.last_heartbeat.is_some_and(counts_this)) {
+                self.member_state = MemberState::Member;
+                self.accept_joining_with_members();
             } else if self.is_alone(now) {
-                self.standing = MemberState::Member;
+                self.member_state = MemberState::Member;
                 // the other joining nodes are alone as well, and decide the same
-                self.take_up_all();
+                self.accept_joining();
             }
             self.rebuild_ring();
         }
@@ -354,22 +359,24 @@ impl Members {
     }
 
     /// Accepts the peers that join at the same time as this node, once a member's ring has all of them.
-    fn follow(&mut self) {
+    fn accept_joining_with_members(&mut self) {
         let joins = |peer: &Peer| peer.listed && peer.state == PeerState::Joining;
-        let then = self.ring_of(|peer| peer.counts() || joins(peer)).hash();
-        if self.peers.values().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring == then)) {
-            self.take_up_all();
+        let then = self.ring_of(|peer| peer.is_member() || joins(peer)).hash();
+        if self.peers.values().any(|peer| {
+            peer.is_member() && peer.last_heartbeat.is_some_and(|last_heartbeat| last_heartbeat.ring == then)
+        }) {
+            self.accept_joining();
         }
     }
 
-    fn take_up_all(&mut self) {
+    fn accept_joining(&mut self) {
         let joining = self.peers.values_mut().filter(|peer| peer.state == PeerState::Joining);
         joining.for_each(|peer| peer.state = PeerState::Up);
     }
 
     /// Whether this node keeps no state that a member owns, or knows no member.
     fn has_nothing_to_hand_over(&self) -> bool {
-        self.is_drained() || !self.peers.values().any(Peer::counts)
+        self.is_drained() || !self.peers.values().any(Peer::is_member)
     }
 
     /// Whether this node knows no member that could accept it, and so may found the cluster.
@@ -377,7 +384,7 @@ impl Members {
         let mut listed = self.peers.values().filter(|peer| peer.listed);
         let waited = now.saturating_sub(self.started) >= ALONE_AFTER;
         let joining = self.peers.values().filter(|peer| peer.listed && peer.state == PeerState::Joining).count();
-        (self.was_told || waited)
+        (self.has_listing || waited)
             && joining.saturating_add(1) >= self.founding.min_members
             && (joining > 0 || now.saturating_sub(self.started) >= self.founding.hold)
             && listed.all(|peer| match peer.state {
@@ -390,7 +397,7 @@ impl Members {
     /// Replaces the ring if the members have changed, and marks this node as not drained: states may have arrived under
     /// the previous ring, so an earlier drain under the same members proves nothing.
     fn rebuild_ring(&mut self) {
-        let ring = self.ring_of(Peer::counts);
+        let ring = self.ring_of(Peer::is_member);
         if ring.hash() != self.ring.hash() {
             self.ring = Arc::new(ring);
             self.set_undrained();
@@ -399,7 +406,7 @@ impl Members {
 
     /// The ring of the peers for which `counts` holds, with this node if it is a member or if there is no peer.
     fn ring_of(&self, counts: impl Fn(&Peer) -> bool) -> Ring {
-        let own = (self.standing == MemberState::Member).then_some(self.own);
+        let own = (self.member_state == MemberState::Member).then_some(self.own);
         let peers = self.peers.values().filter(|peer| counts(peer)).map(|peer| peer.member);
         let mut members: Vec<Member> = own.into_iter().chain(peers).collect();
         if members.is_empty() {
@@ -413,17 +420,17 @@ impl Members {
 
 impl Peer {
     const fn unheard(member: Member, now: Nanos) -> Self {
-        Self { member, state: PeerState::Unheard, listed: true, said: None, since: now, heard: now }
+        Self { member, state: PeerState::Unheard, listed: true, last_heartbeat: None, since: now, heard: now }
     }
 
     /// Whether the peer is a member: listed and up.
-    pub const fn counts(&self) -> bool {
+    pub const fn is_member(&self) -> bool {
         self.listed && matches!(self.state, PeerState::Up)
     }
 
     const fn goes_down(&mut self, now: Nanos) {
         self.state = PeerState::Down;
-        self.said = None;
+        self.last_heartbeat = None;
         self.since = now;
     }
 }

@@ -191,7 +191,10 @@ impl MigrationState {
     pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, is_drained: bool, now: Nanos) {
         let mut differing: BTreeSet<SocketAddr> = peers
             .filter(|peer| {
-                peer.state.answers() && !peer.said.is_some_and(|said| said.drained && said.ring == ring.hash())
+                peer.state.answers()
+                    && !peer
+                        .last_heartbeat
+                        .is_some_and(|last_heartbeat| last_heartbeat.drained && last_heartbeat.ring == ring.hash())
             })
             .map(|peer| peer.member.address)
             .collect();

@@ -37,7 +37,7 @@ pub enum Outcome {
     /// There was no connection.
     Unreachable,
     /// The other gateway does not understand the limit's parameters.
-    Unknown,
+    UnknownParameters,
     /// The other gateway does not own the key. It names the owner.
     NotOwner(SocketAddr),
 }
@@ -50,7 +50,7 @@ impl Outcome {
             Self::TimedOut => "timeout",
             Self::Cut => "cut",
             Self::Unreachable => "unreachable",
-            Self::Unknown => "unknown",
+            Self::UnknownParameters => "unknown",
             Self::NotOwner(_) => "not_owner",
         }
     }
@@ -151,7 +151,7 @@ impl Peer {
     /// Whether no correction waits that can still be made. A debit can always be made, by another gateway.
     pub(super) fn is_settled(&self) -> bool {
         let pending = self.pending.lock();
-        pending.is_empty() || (!self.is_reachable() && !pending.owes())
+        pending.is_empty() || (!self.is_reachable() && !pending.has_debits())
     }
 
     /// The time of its last answer.
@@ -207,7 +207,7 @@ impl Peer {
         };
         let result = outcome.as_ref().err().copied().unwrap_or(Outcome::Ok);
         observer(self.address, result, clock.now().saturating_sub(began));
-        if !matches!(result, Outcome::Ok | Outcome::Unknown | Outcome::NotOwner(_)) {
+        if !matches!(result, Outcome::Ok | Outcome::UnknownParameters | Outcome::NotOwner(_)) {
             self.suspect();
         }
         outcome
@@ -226,7 +226,7 @@ impl Peer {
                 Some(Answer::Charged { at, replies }) if replies.len() == asked.len() => {
                     Ok(PeerReceipt { peer, parts: asked, replies, at, is_kept: false })
                 }
-                Some(Answer::Unknown) => Err(Outcome::Unknown),
+                Some(Answer::UnknownParameters) => Err(Outcome::UnknownParameters),
                 Some(Answer::NotOwner(owner)) => Err(Outcome::NotOwner(owner)),
                 // the charge may have been made: return its slots in any case
                 Some(_) | None => {

@@ -58,7 +58,7 @@ impl Processes {
     }
 
     /// Notes that the process has sent a heartbeat.
-    pub(super) fn heard(&self, process: u64) {
+    pub(super) fn record_heartbeat(&self, process: u64) {
         if let Some(process) = self.0.lock().get_mut(&process) {
             process.silent_ticks = 0;
         }

@@ -14,7 +14,7 @@ pub struct Report {
     /// This gateway's address.
     pub own: SocketAddr,
     /// Its state.
-    pub standing: MemberState,
+    pub member_state: MemberState,
     /// The hash of the ring that it sees.
     pub ring: RingHash,
     /// The members.
@@ -82,14 +82,14 @@ impl Cluster {
                 address,
                 state: peer.state,
                 is_reachable: reached.as_ref().is_some_and(|peer| peer.is_reachable()),
-                ring: peer.said.map(|said| said.ring),
+                ring: peer.last_heartbeat.map(|last_heartbeat| last_heartbeat.ring),
                 heard: reached.as_ref().map_or(Nanos::ZERO, |peer| peer.heard()),
                 lost: reached.as_ref().map_or(0, |peer| peer.lost()),
             }
         });
         Report {
             own: self.own(),
-            standing: members.standing(),
+            member_state: members.member_state(),
             ring: view.ring.hash(),
             members: view.ring.members().collect(),
             peers: peers.collect(),

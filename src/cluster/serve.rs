@@ -29,7 +29,7 @@ use crate::units::{LimitKey, Nanos};
 /// The server's interface to the membership.
 pub(super) trait Membership: Send + Sync {
     /// Processes the heartbeat of the gateway at `from`, and returns this gateway's heartbeat.
-    fn beat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat;
+    fn handle_heartbeat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat;
 
     /// Notes that the gateway at `from`, which sees `ring`, sent a request, and whether it was a charge.
     fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool);
@@ -54,7 +54,7 @@ pub(super) trait StateMigrator: Send + Sync {
     fn reachable_owner(&self, key: LimitKey) -> Option<SocketAddr>;
 
     /// Fetches states from the gateways that may have them. The states stay here until the caller drops the result.
-    async fn gather(&self, wanted: Vec<(Arc<LimitIdentity>, LimitKey)>) -> Vec<Fetch>;
+    async fn fetch_states(&self, wanted: Vec<(Arc<LimitIdentity>, LimitKey)>) -> Vec<Fetch>;
 
     /// The current epoch of `keys`.
     fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch;
@@ -167,9 +167,9 @@ impl PeerServer {
                     let Some((number, ask)) = item else { return };
                     self.membership.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
                     match self.answer(ask, (&other, ring), &*session, now) {
-                        Answered::Now(answer) => ready.push(Reply { number, answer, _in_flight: in_flight.clone() }),
-                        Answered::Never => {}
-                        Answered::Later(later) => {
+                        Disposition::Now(answer) => ready.push(Reply { number, answer, _in_flight: in_flight.clone() }),
+                        Disposition::Never => {}
+                        Disposition::Later(later) => {
                             let (server, session, answers) = (Arc::clone(self), Arc::clone(&session), answers.clone());
                             let _in_flight = in_flight.clone();
                             tokio::spawn(async move {
@@ -191,13 +191,19 @@ impl PeerServer {
         answers.end();
     }
 
-    fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), session: &dyn PeerSession, now: Nanos) -> Answered {
+    fn answer(
+        &self,
+        ask: Ask,
+        (other, ring): (&Hello, RingHash),
+        session: &dyn PeerSession,
+        now: Nanos,
+    ) -> Disposition {
         match ask {
             Ask::Learn { limit, parameters } => {
                 session.learn(&limit, &parameters);
-                return Answered::Never;
+                return Disposition::Never;
             }
-            Ask::Take { limit, key } => return Answered::Later(Later::Take(limit, key)),
+            Ask::Take { limit, key } => return Disposition::Later(Later::Take(limit, key)),
             Ask::Charge { wanted, stands_in } => {
                 return self.work(Work::Charge(wanted, stands_in), ring, session, now);
             }
@@ -207,29 +213,29 @@ impl PeerServer {
                 }
             }
             Ask::Heartbeat(beat) => {
-                self.processes.heard(other.process);
-                return Answered::Now(Answer::Heartbeat(self.membership.beat(other.from, beat)));
+                self.processes.record_heartbeat(other.process);
+                return Disposition::Now(Answer::Heartbeat(self.membership.handle_heartbeat(other.from, beat)));
             }
             Ask::Put { ring, states } => self.migrator.receive(&states, ring),
             Ask::SlotsAnnounced => self.processes.announced(other.process, now),
         }
-        Answered::Now(Answer::Done)
+        Disposition::Now(Answer::Done)
     }
 
     /// Does `work` at once unless another gateway may have the states.
-    fn work(&self, work: Work, ring: RingHash, session: &dyn PeerSession, now: Nanos) -> Answered {
+    fn work(&self, work: Work, ring: RingHash, session: &dyn PeerSession, now: Nanos) -> Disposition {
         let keys = work.keys();
         if let Some(owner) = self.redirects(&work) {
-            return Answered::Now(Answer::NotOwner(owner));
+            return Disposition::Now(Answer::NotOwner(owner));
         }
         let epoch = self.migrator.ownership_epoch(&keys);
         let is_owned_elsewhere = || keys.iter().any(|(_, key)| !self.migrator.owns(*key));
         if (self.migrator.may_be_elsewhere(ring) || is_owned_elsewhere()) && !session.unknown(&keys).is_empty() {
-            return Answered::Later(Later::Work(work));
+            return Disposition::Later(Later::Work(work));
         }
         match work.attempt(session, &|position| self.migrator.may_have_moved(&epoch, position), now) {
-            Some(answer) => Answered::Now(answer),
-            None => Answered::Later(Later::Work(work)),
+            Some(answer) => Disposition::Now(answer),
+            None => Disposition::Later(Later::Work(work)),
         }
     }
 
@@ -258,7 +264,7 @@ impl PeerServer {
         let done = timeout(patience.to_duration(), self.work_where_states_are(work, session)).await;
         done.unwrap_or_else(|_| {
             self.migrator.note_stand_in();
-            work.attempt(session, &|_| false, self.clock.now()).unwrap_or(Answer::Unknown)
+            work.attempt(session, &|_| false, self.clock.now()).unwrap_or(Answer::UnknownParameters)
         })
     }
 
@@ -270,7 +276,7 @@ impl PeerServer {
                 return Answer::NotOwner(owner);
             }
             let epoch = self.migrator.ownership_epoch(&keys);
-            let _fetches = self.migrator.gather(session.unknown(&keys)).await;
+            let _fetches = self.migrator.fetch_states(session.unknown(&keys)).await;
             let may_have_moved = |position| self.migrator.may_have_moved(&epoch, position);
             if let Some(answer) = work.attempt(session, &may_have_moved, self.clock.now()) {
                 // states of other owners that were charged here are pushed to them
@@ -314,7 +320,7 @@ struct Reply {
     _in_flight: InFlight,
 }
 
-enum Answered {
+enum Disposition {
     Now(Answer),
     Never,
     Later(Later),
@@ -358,8 +364,8 @@ impl Work {
             Ok(answer) => Some(answer),
             Err(ChargeError::StateElsewhere) => None,
             // under unknown parameters nothing was charged, so there is nothing to correct
-            Err(ChargeError::Unknown) if matches!(self, Self::Change(_)) => Some(Answer::Done),
-            Err(ChargeError::Unknown) => Some(Answer::Unknown),
+            Err(ChargeError::UnknownParameters) if matches!(self, Self::Change(_)) => Some(Answer::Done),
+            Err(ChargeError::UnknownParameters) => Some(Answer::UnknownParameters),
         }
     }
 }

@@ -21,7 +21,7 @@ use super::{Node, View};
 use crate::units::{LimitKey, Nanos};
 
 /// A limit, and a key of it whose state is not here.
-pub(super) type ChargeRequest = (Arc<LimitIdentity>, LimitKey);
+pub(super) type MissingState = (Arc<LimitIdentity>, LimitKey);
 
 /// The maximum time for one part of a push to arrive.
 const ARRIVES_WITHIN: Nanos = Nanos::SECOND;
@@ -36,14 +36,14 @@ impl StateMigrator for Node {
         self.migration.is_active() || ring.0 != self.context.ring.load(Ordering::Relaxed)
     }
 
-    async fn gather(&self, wanted: Vec<ChargeRequest>) -> Vec<Fetch> {
+    async fn fetch_states(&self, wanted: Vec<MissingState>) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         let Some(node) = self.this.upgrade() else { return fetches };
         let (mut gathering, count) = (JoinSet::new(), wanted.len());
         for (limit, key) in wanted {
             let node = Arc::clone(&node);
             gathering.spawn(async move {
-                let holds = limit.holds();
+                let holds = limit.holds_slots();
                 let fetch = node.fetch(limit, key).await;
                 if holds {
                     node.wait_for_reports(key).await;
@@ -180,7 +180,7 @@ impl Node {
                 taking.spawn(async move { node.take(&peer, &limit, key).await });
             }
         }
-        let has_come = || !limit.holds() && self.service().is_some_and(|service| service.knows(&limit, key));
+        let has_come = || !limit.holds_slots() && self.service().is_some_and(|service| service.has_state(&limit, key));
         tokio::select! {
             () = self.migration.wait(has_come) => {}
             _ = taking.join_all() => {}
@@ -204,7 +204,7 @@ impl Node {
                 }
                 // unless the state has moved to this gateway
                 Some(Answer::TakenState(TakenState::Moved(to)))
-                    if !node.service().is_some_and(|service| service.knows(&wanted, key)) =>
+                    if !node.service().is_some_and(|service| service.has_state(&wanted, key)) =>
                 {
                     node.migration.note_moved(key, &to, node.context.clock.now());
                 }

@@ -21,7 +21,7 @@ pub trait StateService: Send + Sync {
     fn take(&self, limit: &LimitIdentity, key: LimitKey, leaves: &dyn Fn()) -> Option<StateBatch>;
 
     /// Whether the store has a state of the key.
-    fn knows(&self, limit: &LimitIdentity, key: LimitKey) -> bool;
+    fn has_state(&self, limit: &LimitIdentity, key: LimitKey) -> bool;
 
     /// Takes states that other gateways own out of a part of the store, grouped by destination. `to` returns the
     /// destination of a key; it is called while the key's shard is locked, so that other threads see its effect before
@@ -51,7 +51,7 @@ pub trait StateService: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeError {
     /// This program does not know some of the parameters.
-    Unknown,
+    UnknownParameters,
     /// A state is not here, and another gateway may have it.
     StateElsewhere,
 }

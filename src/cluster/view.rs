@@ -29,8 +29,9 @@ impl Node {
         for silent in members.peers().filter(|peer| peer.state == PeerState::Down) {
             self.find(silent.member.address).iter().for_each(|peer| peer.suspect_unlogged());
         }
-        let differs =
-            members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
+        let differs = members.peers().any(|peer| {
+            peer.is_member() && peer.last_heartbeat.is_some_and(|last_heartbeat| last_heartbeat.ring != ring.hash())
+        });
         let known: BTreeSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
         self.report_difference(differs, ring.hash());
         self.peers.write().retain(|_, peer| known.contains(&peer.address));
@@ -61,7 +62,7 @@ impl Node {
     }
 
     /// Starts a push if states of other owners have arrived since the last one.
-    pub(super) fn push_what_came(&self) {
+    pub(super) fn push_if_undrained(&self) {
         let mut members = self.members.lock();
         if self.note_stand_in.swap(false, Ordering::Relaxed) {
             members.set_undrained();

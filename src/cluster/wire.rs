@@ -77,7 +77,7 @@ pub enum Ask {
         /// The parameters.
         parameters: Parameters,
     },
-    /// Charges all of `wanted` or none. Answered with [`Answer::Charged`], [`Answer::NotOwner`] or [`Answer::Unknown`].
+    /// Charges all of `wanted` or none. Answered with [`Answer::Charged`], [`Answer::NotOwner`] or [`Answer::UnknownParameters`].
     Charge {
         /// The charges.
         wanted: Vec<ChargeRequest>,
@@ -127,7 +127,7 @@ pub enum Answer {
         replies: Vec<ChargeReply>,
     },
     /// The answering gateway does not understand some of the parameters, and did nothing.
-    Unknown,
+    UnknownParameters,
     /// The answering gateway did nothing, because in its view this gateway owns one of the keys.
     NotOwner(SocketAddr),
     /// The answering gateway has done the request.
@@ -164,8 +164,8 @@ pub struct LimitIdentity {
 
 impl LimitIdentity {
     /// Whether the limit holds tokens while requests run (a limit with slots).
-    pub fn holds(&self) -> bool {
-        AlgorithmName::ALL.iter().any(|name| name.as_str() == self.algorithm && name.holds())
+    pub fn holds_slots(&self) -> bool {
+        AlgorithmName::ALL.iter().any(|name| name.as_str() == self.algorithm && name.holds_slots())
     }
 }
 

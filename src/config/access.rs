@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::config::key::named;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, each_once};
+use crate::config::read::{Field, Section, unique_items};
 use crate::config::scalar::InvalidValue;
 use crate::config::server::networks;
 use crate::config::settings::{ACCESS, BYPASS, CALLERS, CORS, ROUTE_CORS};
@@ -38,7 +38,7 @@ fn callers(section: &Section<'_>) -> Option<Callers> {
     let addresses = section.get_or("addresses", Vec::new(), addresses);
     let customers = section.get_or("customers", Vec::new(), |field| {
         let items = field.nonempty_list("a list of names of customers")?;
-        each_once(&items, |item| item.parsed("the name of a customer", named), String::clone)
+        unique_items(&items, |item| item.parsed("the name of a customer", named), String::clone)
     });
     Some(Callers { addresses: addresses?, customers: customers?.into_iter().collect() })
 }
@@ -56,7 +56,7 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
     }
     let callers = callers(&section);
     let methods = section.get_or("methods", Vec::new(), |field| {
-        each_once(&field.nonempty_list("a list of methods")?, method, String::clone)
+        unique_items(&field.nonempty_list("a list of methods")?, method, String::clone)
     });
     let paths = section.get_or("paths", Vec::new(), |field| {
         let exempt = |item: &Field<'_>| {
@@ -66,7 +66,7 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
             }
             Some((path, written))
         };
-        each_once(&field.nonempty_list("a list of paths")?, exempt, |(_, written)| written.clone())
+        unique_items(&field.nonempty_list("a list of paths")?, exempt, |(_, written)| written.clone())
     });
     let Callers { addresses, customers } = callers?;
     Some(Bypass {
@@ -126,7 +126,7 @@ enum Site {
 
 fn sites(field: &Field<'_>) -> Option<Origins> {
     let items = field.nonempty_list("a list of sites")?;
-    let sites = each_once(&items, |item| item.parsed(ORIGIN, site), Site::clone)?;
+    let sites = unique_items(&items, |item| item.parsed(ORIGIN, site), Site::clone)?;
     let (mut exact, mut below) = (BTreeSet::new(), Vec::new());
     for site in sites {
         match site {

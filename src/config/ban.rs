@@ -37,7 +37,7 @@ fn after(text: &str) -> Result<(u32, Nanos), InvalidValue> {
 
 /// Refuses, at `field`, a ban of a limit that never denies.
 pub(super) fn check(field: &Field<'_>, limit: &Section<'_>, shadow: bool) -> Option<()> {
-    let over = limit.get("over_limit").and_then(|over| over.mapping_if());
+    let over = limit.get("over_limit").and_then(|over| over.as_mapping());
     let passes = over.is_some_and(|over| ["divert", "mark"].iter().any(|name| over.has(name)));
     match shadow || passes {
         false => Some(()),

@@ -28,7 +28,7 @@ pub(super) fn read<'a>(
     let algorithm = section.get_or("algorithm", live, Field::algorithm)?;
     let parameters = algorithm.parameters().iter().map(|parameter| parameter.name);
     let known: Vec<&str> = ["algorithm", "plans", "max_wait"].into_iter().chain(parameters).collect();
-    section.refuse_others(&known);
+    section.reject_unknown(&known);
     let mut base = Parameters::read(&section, algorithm);
     if let Some(max_wait) = section.get("max_wait").or_else(|| max_wait.cloned()) {
         base.take_max_wait(max_wait);
@@ -40,7 +40,7 @@ pub(super) fn read<'a>(
 }
 
 /// A candidate as a limit beside `live`. Its name cannot collide with a configured limit: names hold no spaces.
-pub(super) fn beside(live: &Limit, id: LimitId, Candidate { algorithm, terms }: Candidate) -> Limit {
+pub(super) fn as_limit(live: &Limit, id: LimitId, Candidate { algorithm, terms }: Candidate) -> Limit {
     Limit {
         name: format!("{} candidate", live.name),
         algorithm,

@@ -48,24 +48,24 @@ pub(super) fn apply(
             let problem =
                 |message: &str| Problem::error(findings.place(Mark { text: number, ..Mark::START }, path), message);
             findings.add(match unchanged {
-                Unchanged::NoMapping(above) => {
+                ChangeError::NoMapping(above) => {
                     problem("is below a single value or a list").hint(format!("set `{above}`"))
                 }
-                Unchanged::NoLimit(known) => {
+                ChangeError::NoLimit(known) => {
                     let name = path.split('.').nth(1).unwrap_or_default();
                     problem("is not a setting of any limit").hint(findings.suggest(name, known))
                 }
-                Unchanged::Several => problem("is more than one setting of a limit").expected(
+                ChangeError::Several => problem("is more than one setting of a limit").expected(
                     "one of them, like `limits.NAME.rate`, or of one of its windows, like `limits.NAME/1h.limit`",
                 ),
             });
         };
-        with(&root, path, "", &value).map_err(refused).ok()
+        set_at(&root, path, "", &value).map_err(refused).ok()
     })
 }
 
 /// The reason why a change is refused.
-enum Unchanged<'n> {
+enum ChangeError<'n> {
     /// The path leads below the value at this path, which is not a mapping.
     NoMapping(String),
     /// No limit has the name in the path; holds the names of the limits.
@@ -75,8 +75,13 @@ enum Unchanged<'n> {
 }
 
 /// Returns `node`, which is at the path `above`, with `value` at `path` below it. Paths are written as in findings.
-fn with<'n>(node: &'n YamlNode, path: &str, above: &str, value: &Rc<YamlNode>) -> Result<Rc<YamlNode>, Unchanged<'n>> {
-    let Content::Mapping(entries) = &node.content else { return Err(Unchanged::NoMapping(above.to_owned())) };
+fn set_at<'n>(
+    node: &'n YamlNode,
+    path: &str,
+    above: &str,
+    value: &Rc<YamlNode>,
+) -> Result<Rc<YamlNode>, ChangeError<'n>> {
+    let Content::Mapping(entries) = &node.content else { return Err(ChangeError::NoMapping(above.to_owned())) };
     let mut changed = entries.clone();
     let known = entries.iter().zip(&mut changed).find_map(|(entry, changed)| {
         let rest = path.strip_prefix(&join("", &entry.key))?;
@@ -86,12 +91,12 @@ fn with<'n>(node: &'n YamlNode, path: &str, above: &str, value: &Rc<YamlNode>) -
     let entry =
         |key: &str, value: &Rc<YamlNode>| Entry { key: key.to_owned(), key_mark: value.mark, value: Rc::clone(value) };
     match known {
-        Some((_, _, "")) if above == LIMITS => return Err(Unchanged::Several),
-        None if path == "windows" => return Err(Unchanged::Several),
+        Some((_, _, "")) if above == LIMITS => return Err(ChangeError::Several),
+        None if path == "windows" => return Err(ChangeError::Several),
         Some((known, changed, "")) => *changed = entry(&known.key, value),
-        Some((known, changed, below)) => changed.value = with(&known.value, below, &join(above, &known.key), value)?,
+        Some((known, changed, below)) => changed.value = set_at(&known.value, below, &join(above, &known.key), value)?,
         None if above.is_empty() || above == LIMITS => {
-            return Err(Unchanged::NoLimit(entries.iter().map(|entry| entry.key.as_str()).collect()));
+            return Err(ChangeError::NoLimit(entries.iter().map(|entry| entry.key.as_str()).collect()));
         }
         // the path is new: for example a plan that has used the limit's own parameters so far
         None => {

@@ -7,7 +7,7 @@ use crate::cluster::ring::Member;
 use crate::cluster::settings::{Name, Peers};
 use crate::config::listeners::{self, Server};
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, Section, each_once};
+use crate::config::read::{Field, Section, unique_items};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::{CLUSTER, CLUSTER_NAME, CLUSTER_PEER};
 use crate::config::store::{NamedFile, named_file};
@@ -100,7 +100,7 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
 /// Checks `cluster` against the other sections. `sticky` says whether any limit is sticky.
 pub(super) fn check(top: &Section<'_>, cluster: &Cluster, server: &Server, sticky: bool) -> Option<()> {
     let field = top.get("cluster")?;
-    let listen = field.mapping_if().and_then(|section| section.get("listen").or_else(|| section.get("self")))?;
+    let listen = field.as_mapping().and_then(|section| section.get("listen").or_else(|| section.get("self")))?;
     let taken = server
         .listeners
         .iter()
@@ -120,18 +120,18 @@ pub(super) fn check(top: &Section<'_>, cluster: &Cluster, server: &Server, stick
 }
 
 fn peers(field: &Field<'_>, own: Option<SocketAddr>) -> Option<Peers> {
-    if field.mapping_if().is_some() {
+    if field.as_mapping().is_some() {
         return name(&field.section(&CLUSTER_NAME)?, own).map(Peers::Named);
     }
     let items = field.nonempty_list(ALL_PEERS)?;
     if items.len() > MOST_PEERS {
         return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_PEERS} nodes")));
     }
-    each_once(&items, peer, |member| member.address).map(Peers::Listed)
+    unique_items(&items, peer, |member| member.address).map(Peers::Listed)
 }
 
 fn peer(field: &Field<'_>) -> Option<Member> {
-    if field.mapping_if().is_none() {
+    if field.as_mapping().is_none() {
         return Some(Member { address: field.parsed(A_PEER, reachable)?, weight: 1 });
     }
     let section = field.section(&CLUSTER_PEER)?;

@@ -4,17 +4,17 @@ use crate::algorithm::Rule;
 use crate::config::field_path::{A_PATH, parse_path};
 use crate::config::prices::{self, PriceTable};
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, every};
+use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::{CHARGE, COST_PART, COST_RULE, GRAPHQL, RESERVE};
 use crate::config::terms::AllTerms;
 use crate::config::values::parse_method;
 use crate::config::words;
-use crate::ruleset::cost::{ChargeRule, CostRule, FieldPart, Reserve, ResponseCost, Weight, When};
+use crate::ruleset::cost::{ChargeRule, ChargeTime, CostRule, Reserve, ResponseCost, Weight, WeightedField};
 use crate::ruleset::graphql::GraphQlCost;
 use crate::ruleset::limit::PlanTerms;
 use crate::ruleset::prices::rounded_up;
-use crate::ruleset::request_field::{FieldPath, SaidCost};
+use crate::ruleset::request_field::{FieldPath, RequestFieldCost};
 use crate::units::Cost;
 
 const EXPECTED: &str = "a number of tokens, `{by_method: {GET: 1, POST: 5}}`, `{header: NAME, max: 100}`, \
@@ -36,13 +36,13 @@ pub(super) fn read(section: &Section<'_>, prices: &PriceTable) -> Option<(CostRu
     let charge = section.get_or("charge", ChargeRule::default(), |field| read_charge(field, prices));
     let (cost, charge) = (cost?, charge?);
     let goes_by_prices = matches!(&cost, CostRule::Response(ResponseCost { model: Some(_), .. }));
-    if let (Some(field), Some(Reserve::Said { price: Some(_), .. }), false) =
+    if let (Some(field), Some(Reserve::FromRequest { price: Some(_), .. }), false) =
         (section.get("charge"), &charge.reserve, goes_by_prices)
     {
         let problem = Problem::error(field.key_place(), "reserves by a price, and `cost` does not go by prices");
         return field.fail(problem.hint("write `model: { request_field: model }` and a `price` in `cost`"));
     }
-    if let (Some(field), true, When::Request) = (section.get("cost"), cost.is_in_response(), &charge.when) {
+    if let (Some(field), true, ChargeTime::Request) = (section.get("cost"), cost.is_in_response(), &charge.when) {
         let problem = field.error("is known only when the response comes").hint("add `charge: {when: response}`");
         return field.fail(problem.expected("a cost that the request tells, or a charge on the response"));
     }
@@ -50,7 +50,7 @@ pub(super) fn read(section: &Section<'_>, prices: &PriceTable) -> Option<(CostRu
 }
 
 fn read_cost(field: &Field<'_>, prices: &PriceTable) -> Option<CostRule> {
-    if field.is_word() {
+    if field.is_scalar() {
         return field.whole().map(CostRule::Fixed);
     }
     let section = field.mapping(EXPECTED)?.with(&COST_RULE);
@@ -67,7 +67,7 @@ fn read_cost(field: &Field<'_>, prices: &PriceTable) -> Option<CostRule> {
     ];
     let mut kinds = KINDS.iter().filter(|(kind, _)| section.has(kind));
     let Some((kind, others)) = kinds.next() else {
-        section.refuse_others(&KINDS.map(|(kind, _)| kind));
+        section.reject_unknown(&KINDS.map(|(kind, _)| kind));
         let silent = section.is_empty();
         return if silent { field.fail(field.error("is empty").expected(EXPECTED)) } else { None };
     };
@@ -75,7 +75,7 @@ fn read_cost(field: &Field<'_>, prices: &PriceTable) -> Option<CostRule> {
         return field.fail(Problem::error(field.place(), "names more than one way to count").expected(EXPECTED));
     }
     let known: Vec<&str> = [kind].into_iter().chain(others.iter()).copied().collect();
-    section.refuse_others(&known);
+    section.reject_unknown(&known);
     let told = section.get(kind)?;
     match *kind {
         "by_method" => {
@@ -118,9 +118,10 @@ fn read_graphql(field: &Field<'_>) -> Option<GraphQlCost> {
     let items = section.get_or("items", 100, Field::whole);
     let names = ["first", "last"].map(str::to_owned).to_vec();
     let list_arguments = section.get_or("list_arguments", names, |field| {
-        let name =
-            |item: &Field<'_>| item.word("the name of an argument, like `first`").map(|word| word.text.into_owned());
-        every(field.nonempty_list("a list of names of arguments")?.iter().map(name))
+        let name = |item: &Field<'_>| {
+            item.scalar_value("the name of an argument, like `first`").map(|word| word.text.into_owned())
+        };
+        all_or_none(field.nonempty_list("a list of names of arguments")?.iter().map(name))
     });
     Some(GraphQlCost {
         path: FieldPath(vec!["query".to_owned()]),
@@ -132,32 +133,32 @@ fn read_graphql(field: &Field<'_>) -> Option<GraphQlCost> {
 }
 
 /// Reads the cost from a field in the request's JSON. `told` holds the path of the field.
-fn read_said(section: &Section<'_>, told: &Field<'_>) -> Option<SaidCost> {
+fn read_said(section: &Section<'_>, told: &Field<'_>) -> Option<RequestFieldCost> {
     let path = told.parsed(A_PATH, parse_path);
     let max = section.required("max", "the most that is believed of a client, like `max: 8000`");
     let max = max.and_then(|field| field.whole());
     let missing = section.get_with("missing", Field::whole);
     let (path, max) = (path?, max?);
-    Some(SaidCost { path, max, missing: missing?.unwrap_or(max) })
+    Some(RequestFieldCost { path, max, missing: missing?.unwrap_or(max) })
 }
 
 /// Reads `reserve`.
 fn read_reserve(field: &Field<'_>, prices: &PriceTable) -> Option<Reserve> {
-    if field.is_word() {
+    if field.is_scalar() {
         return field.whole().map(Reserve::Fixed);
     }
     let section = field.section_or(&RESERVE, "a number of tokens, or `{request_field: max_tokens, max: 8000}`")?;
     let told = section.required("request_field", A_PATH)?;
     let price = section.get_with("price", |field| prices::read_column(field, prices));
     let (tokens, price) = (read_said(&section, &told)?, price?);
-    Some(Reserve::Said { tokens, price })
+    Some(Reserve::FromRequest { tokens, price })
 }
 
 /// Reads one number of the response into `cost`. `field` has the name `kind`: `response_header` or `response_field`.
 fn read_part(cost: &mut ResponseCost, kind: &str, field: &Field<'_>, weight: Weight) -> Option<()> {
     match kind {
         "response_header" => cost.headers.push((field.header_name()?, weight)),
-        _ => cost.fields.push(FieldPart { path: field.parsed(A_PATH, parse_path)?, weight }),
+        _ => cost.fields.push(WeightedField { path: field.parsed(A_PATH, parse_path)?, weight }),
     }
     let price = ResponseCost::price(weight, cost.prices(None));
     cost.max = cost.max.max(rounded_up(price.millionths(MOST_OF_RESPONSES)));
@@ -189,12 +190,12 @@ fn read_sum(cost: &mut ResponseCost, field: &Field<'_>, prices: &PriceTable) -> 
             _ => item.fail(item.error("does not name one number").expected("`response_header` or `response_field`")),
         }
     });
-    every(parts).map(|_| ())
+    all_or_none(parts).map(|_| ())
 }
 
 fn read_methods(field: &Field<'_>) -> Option<Vec<(String, Cost)>> {
     let section = field.mapping("methods and their costs, like `{GET: 1, POST: 5}`")?;
-    every(section.fields().map(|(method, cost)| match parse_method(method) {
+    all_or_none(section.fields().map(|(method, cost)| match parse_method(method) {
         Ok(method) => cost.whole().map(|cost| (method, cost)),
         Err(invalid) => cost.fail(Problem::error(cost.key_place(), invalid.message).hint(invalid.hint)),
     }))
@@ -207,7 +208,7 @@ fn read_charge(field: &Field<'_>, prices: &PriceTable) -> Option<ChargeRule> {
     });
     let if_status = section.get_or("if_status", Vec::new(), |field| {
         let expected = "a list of statuses, like `[401, 403, 4xx, 500-599]`";
-        every(
+        all_or_none(
             field
                 .nonempty_list(expected)?
                 .iter()
@@ -227,7 +228,7 @@ fn read_charge(field: &Field<'_>, prices: &PriceTable) -> Option<ChargeRule> {
         let problem = Problem::error(field.key_place(), "counts denied requests, of which `reserve: 0` takes nothing");
         return field.fail(problem.hint("leave one of the two out"));
     }
-    let when = if on_response { When::Response { if_status } } else { When::Request };
+    let when = if on_response { ChargeTime::Response { if_status } } else { ChargeTime::Request };
     Some(ChargeRule { when, reserve, denied, identified })
 }
 
@@ -266,8 +267,8 @@ pub(super) fn check_room(field: &Field<'_>, rule: &Rule, largest_cost: Cost) -> 
 /// The largest cost of a request that is known before the response.
 pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
     let taken = match (&charge.when, &charge.reserve) {
-        (When::Response { .. }, Some(Reserve::Fixed(reserve))) => vec![*reserve],
-        (When::Response { .. }, Some(Reserve::Said { .. })) => Vec::new(),
+        (ChargeTime::Response { .. }, Some(Reserve::Fixed(reserve))) => vec![*reserve],
+        (ChargeTime::Response { .. }, Some(Reserve::FromRequest { .. })) => Vec::new(),
         _ => cost.written(),
     };
     taken.into_iter().max().unwrap_or(0)
@@ -280,7 +281,7 @@ pub(super) fn check(
     terms: &AllTerms,
     plans: &[&str],
 ) -> Option<()> {
-    if let (Some(field), true) = (section.get("charge"), terms.rules.iter().any(Rule::holds)) {
+    if let (Some(field), true) = (section.get("charge"), terms.rules.iter().any(Rule::holds_slots)) {
         let problem =
             Problem::error(field.key_place(), "says something only of tokens: slots come back when a request ends");
         return field.fail(problem.hint("leave it out, or count requests under a limit of their own"));
@@ -294,7 +295,7 @@ pub(super) fn check(
     let of_plan = |(plan, terms): (&&str, &PlanTerms)| (*terms == PlanTerms::Rule(index)).then(|| words::shown(plan));
     let plan = plans.iter().zip(&terms.plans).find_map(of_plan).filter(|_| terms.rules.len() > 1);
     let whose = plan.map(|plan| format!(" for the plan {plan}")).unwrap_or_default();
-    let charge = section.get("charge").and_then(|charge| charge.mapping_if()?.get("reserve"));
+    let charge = section.get("charge").and_then(|charge| charge.as_mapping()?.get("reserve"));
     let field = charge.or_else(|| section.get("cost")).unwrap_or_else(|| section.field.clone());
     let message = format!(
         "can never be admitted: a request would take {largest}, and the limit admits at most {most} at once{whose}"

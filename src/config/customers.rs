@@ -5,7 +5,7 @@ use http::Uri;
 use crate::config::identify::{self, Identify, Jwks};
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, Section, every};
+use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::{
     ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, DIRECTORY_POSTGRES, GROUPS, PLAN_FROM, STORE_TLS,
@@ -52,7 +52,7 @@ pub struct RedisHash {
     /// The key of the hash.
     pub key: String,
     /// The cache settings for its answers.
-    pub remembered: Remembered,
+    pub remembered: LookupCacheSettings,
 }
 
 /// A service that the gateway asks over HTTP, and how long the gateway caches its answers.
@@ -69,7 +69,7 @@ pub struct HttpLookup {
     /// How long a request waits for an answer.
     pub timeout: Nanos,
     /// The cache settings for its answers.
-    pub remembered: Remembered,
+    pub remembered: LookupCacheSettings,
     /// The position of `http` in the file.
     pub place: Place,
 }
@@ -110,7 +110,7 @@ pub struct PostgresStatement {
 
 /// The cache settings for a server's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remembered {
+pub struct LookupCacheSettings {
     /// How long the gateway uses an answer.
     pub ttl: Nanos,
     /// How long the gateway uses an answer that no customer has the credential.
@@ -133,7 +133,7 @@ impl PostgresQuery {
     const DEFAULT_TIMEOUT: Nanos = Nanos::from_secs(10);
 }
 
-impl Remembered {
+impl LookupCacheSettings {
     /// The default of `ttl`.
     pub const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
     /// The default of `negative_ttl`.
@@ -154,30 +154,30 @@ pub(super) struct Customers {
 }
 
 /// Whether the file has `customers:`, and whether it accepts tokens. The readers of limits need both.
-pub(super) struct Outline {
+pub(super) struct CustomerFeatures {
     pub(super) customers: bool,
     pub(super) tokens: bool,
 }
 
 /// Reads the outline before `customers:` itself is read.
-pub(super) fn outline(top: &Section<'_>) -> Outline {
+pub(super) fn customer_features(top: &Section<'_>) -> CustomerFeatures {
     let customers = top.has("customers");
-    let identify = top.get("customers").and_then(|field| field.mapping_if()?.get("identify"));
+    let identify = top.get("customers").and_then(|field| field.as_mapping()?.get("identify"));
     let tokens = identify.is_some_and(|field| identify::has_tokens(&field));
-    Outline { customers, tokens }
+    CustomerFeatures { customers, tokens }
 }
 
 /// Reads the names of the group levels before `customers:` itself is read; the readers of limits need them.
 pub(super) fn levels(top: &Section<'_>) -> Names {
     const WHAT: &str = "a level";
-    let groups = top.get("customers").and_then(|field| field.mapping_if()?.get("groups")?.mapping_if());
-    let Some(field) = groups.and_then(|groups| groups.get("levels")) else { return Names::none(WHAT, true) };
+    let groups = top.get("customers").and_then(|field| field.as_mapping()?.get("groups")?.as_mapping());
+    let Some(field) = groups.and_then(|groups| groups.get("levels")) else { return Names::empty(WHAT, true) };
     let Some(items) = field.nonempty_list("a list of names, like `[organisation, team]`") else {
-        return Names::none(WHAT, false);
+        return Names::empty(WHAT, false);
     };
-    let mut names = Names::none(WHAT, true);
+    let mut names = Names::empty(WHAT, true);
     for item in &items {
-        let Some(word) = item.word("the name of a level, like `organisation`") else { continue };
+        let Some(word) = item.scalar_value("the name of a level, like `organisation`") else { continue };
         match &*word.text {
             name if COLUMNS.contains(&name) => {
                 let hint = "the files of customers have another column of this name";
@@ -204,7 +204,7 @@ pub(super) fn read(
 ) -> Option<Option<Customers>> {
     top.get_with("customers", |field| {
         if let Some(redis) =
-            field.mapping_if().and_then(|customers| customers.get("directory")?.mapping_if()?.get("redis"))
+            field.as_mapping().and_then(|customers| customers.get("directory")?.as_mapping()?.get("redis"))
             && store == Some(&None)
         {
             field.findings().add(
@@ -240,7 +240,7 @@ fn plan_from(field: &Field<'_>, plans: &Names, has_proxies: bool) -> Option<Plan
     let header = section.required("header", "the name of a header field");
     let given = section.get_or("plans", (0..plans.len()).map(PlanId).collect(), |field| {
         let named = field.nonempty_list("names of plans")?;
-        every(named.iter().map(|field| plans.resolve(field).map(PlanId)))
+        all_or_none(named.iter().map(|field| plans.resolve(field).map(PlanId)))
     });
     let header = header?;
     if !has_proxies {
@@ -361,11 +361,11 @@ fn http(field: &Field<'_>, directory: &Section<'_>) -> Option<HttpLookup> {
     })
 }
 
-fn remembered(section: &Section<'_>) -> Option<Remembered> {
-    let ttl = section.get_or("ttl", Remembered::DEFAULT_TTL, Field::duration);
-    let negative_ttl = section.get_or("negative_ttl", Remembered::DEFAULT_NEGATIVE_TTL, Field::duration);
-    let max_cached = section.get_or("max_cached", Remembered::DEFAULT_MAX_CACHED, Field::whole);
-    Some(Remembered { ttl: ttl?, negative_ttl: negative_ttl?, max_cached: max_cached? })
+fn remembered(section: &Section<'_>) -> Option<LookupCacheSettings> {
+    let ttl = section.get_or("ttl", LookupCacheSettings::DEFAULT_TTL, Field::duration);
+    let negative_ttl = section.get_or("negative_ttl", LookupCacheSettings::DEFAULT_NEGATIVE_TTL, Field::duration);
+    let max_cached = section.get_or("max_cached", LookupCacheSettings::DEFAULT_MAX_CACHED, Field::whole);
+    Some(LookupCacheSettings { ttl: ttl?, negative_ttl: negative_ttl?, max_cached: max_cached? })
 }
 
 fn anonymous(field: &Field<'_>, plans: &Names) -> Option<PlanId> {

@@ -3,14 +3,14 @@
 use crate::config::listeners::Server;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
-use crate::ruleset::cost::When;
+use crate::ruleset::cost::ChargeTime;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{ClientAddress, ListenerService, Route};
 
 /// The sections that the listeners need.
 #[derive(Clone, Copy)]
-pub(super) struct Needs {
+pub(super) struct RequiredSections {
     /// `upstreams`: where the gateway forwards requests.
     pub(super) upstreams: bool,
     /// `routes`: the limits of requests.
@@ -19,14 +19,14 @@ pub(super) struct Needs {
     pub(super) domains: bool,
 }
 
-impl Needs {
+impl RequiredSections {
     /// The needs of `server`. Where `server` could not be read, the sections that most files have.
     pub(super) fn of(server: Option<&Server>) -> Self {
         let Some(server) = server else { return Self { upstreams: true, routes: true, domains: false } };
         let any = |wanted: fn(ListenerService) -> bool| server.listeners.iter().any(|listener| wanted(listener.serves));
         Self {
             upstreams: any(|serves| serves == ListenerService::Proxy),
-            routes: any(ListenerService::goes_by_routes),
+            routes: any(ListenerService::uses_routes),
             domains: any(|serves| serves == ListenerService::RateLimitService),
         }
     }
@@ -40,17 +40,17 @@ pub(super) fn check(
     limits: &[Limit],
     routes: &[Route],
 ) -> Option<()> {
-    let needs = Needs::of(Some(server));
+    let needs = RequiredSections::of(Some(server));
     if let Some(field) = top.get("domains").filter(|_| !needs.domains) {
         field.warn("is asked by nobody: no listener has `serves: rate_limit_service`", None);
     }
     warn_of_routed(top, limits, routes, server);
-    let items = top.get("listeners").and_then(|field| field.items_if()).unwrap_or_default();
+    let items = top.get("listeners").and_then(|field| field.as_list()).unwrap_or_default();
     let asked: Vec<_> =
         items.iter().zip(&server.listeners).filter(|(_, listener)| listener.serves != ListenerService::Proxy).collect();
     let (item, _) = *asked.first()?;
     if client_address.trusted_proxies.is_empty() {
-        let field = item.mapping_if().and_then(|section| section.get("serves")).unwrap_or_else(|| item.clone());
+        let field = item.as_mapping().and_then(|section| section.get("serves")).unwrap_or_else(|| item.clone());
         let problem = field.error("answers trusted proxies only, and there is none");
         return field.fail(problem.hint(
             "name the proxies that ask: `client_address: { trusted_proxies: [10.0.0.5] }`, with `unix` for those over a path",
@@ -61,7 +61,7 @@ pub(super) fn check(
 
 /// Whether a listener answers other proxies according to routes.
 fn is_asked_by_route(serves: ListenerService) -> bool {
-    serves != ListenerService::Proxy && serves.goes_by_routes()
+    serves != ListenerService::Proxy && serves.uses_routes()
 }
 
 /// Warns of limits of routes that have less effect where other proxies ask.
@@ -69,7 +69,7 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
     let is_asked = server.listeners.iter().any(|listener| is_asked_by_route(listener.serves));
     let sees_no_body =
         server.listeners.iter().any(|listener| matches!(listener.serves, ListenerService::ForwardAuth { .. }));
-    let section = top.get("limits").and_then(|field| field.mapping_if());
+    let section = top.get("limits").and_then(|field| field.as_mapping());
     for (name, field) in section.iter().flat_map(Section::fields) {
         let limit = limits.iter().enumerate().find(|(_, limit)| limit.name == name);
         let used = limit.filter(|(id, _)| routes.iter().any(|route| route.limits.iter().any(|of| of.0 == *id)));
@@ -79,7 +79,7 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
                 .findings()
                 .add(Problem::warning(field.key_place(), "counts by a descriptor, which requests have not"));
         }
-        if sees_no_body && limit.goes_by_body() {
+        if sees_no_body && limit.depends_on_body() {
             let says = "goes by the bodies of requests, which a listener with `serves: forward_auth` never sees: there they \
                         cannot be read";
             field.findings().add(Problem::warning(field.key_place(), says));
@@ -93,10 +93,10 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server:
 /// Warns of a limit that has less effect where another proxy handles the request: the gateway does not see its response.
 fn warn_of_less(field: &Field<'_>, limit: &Limit) {
     let says = match limit {
-        limit if limit.algorithm.holds() => {
+        limit if limit.algorithm.holds_slots() => {
             "counts what runs, and a request that another proxy handles counts only until it is answered"
         }
-        limit if limit.charge.when != When::Request => {
+        limit if limit.charge.when != ChargeTime::Request => {
             "goes by responses, which nobody tells of a request that another proxy handles: what it is charged first stays charged"
         }
         limit if matches!(limit.over_limit, OverLimit::Divert(_)) => {

@@ -3,7 +3,7 @@
 use http::{HeaderName, header};
 
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, every};
+use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::DENIED;
 use crate::config::{suggest, words};
@@ -32,16 +32,16 @@ fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, Template)>> {
 
 fn body(field: &Field<'_>, answer: &Section<'_>) -> Option<Body> {
     let content_type = answer.get("headers").and_then(|headers| content_type(&headers));
-    let Some(section) = field.mapping_if() else {
+    let Some(section) = field.as_mapping() else {
         let kind = content_type.map_or(Some(TextKind::Plain), |field| text_kind(&field))?;
         return template(field, kind).map(Body::Text);
     };
-    section.refuse_others(&KINDS.map(|(name, ..)| name));
+    section.reject_unknown(&KINDS.map(|(name, ..)| name));
     if let Some(content_type) = content_type {
         let problem = Problem::error(content_type.key_place(), "cannot be set beside bodies of several types");
         return field.fail(problem.expected("one `body`, or no `content-type`"));
     }
-    let bodies = every(section.fields().filter_map(|(name, field)| {
+    let bodies = all_or_none(section.fields().filter_map(|(name, field)| {
         let (_, content_type, kind) = KINDS.into_iter().find(|(known, ..)| *known == name)?;
         Some(template(&field, kind).map(|template| (content_type, template)))
     }))?;
@@ -54,14 +54,14 @@ fn body(field: &Field<'_>, answer: &Section<'_>) -> Option<Body> {
 
 /// The header field that sets the type of the body.
 fn content_type<'a>(headers: &Field<'a>) -> Option<Field<'a>> {
-    let section = headers.mapping_if()?;
+    let section = headers.as_mapping()?;
     let (_, field) = section.fields().find(|(name, _)| name.eq_ignore_ascii_case(header::CONTENT_TYPE.as_str()))?;
     Some(field)
 }
 
 /// The kind of text that a body with this content type holds.
 fn text_kind(content_type: &Field<'_>) -> Option<TextKind> {
-    let word = content_type.word("the type of the body")?;
+    let word = content_type.scalar_value("the type of the body")?;
     let essence = word.text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     Some(match essence.as_str() {
         json if json.ends_with("/json") || json.ends_with("+json") => TextKind::Json,

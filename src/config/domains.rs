@@ -6,10 +6,10 @@ use std::collections::hash_map::Entry;
 use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, each_once, every};
+use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::settings::{DESCRIPTOR, DOMAIN};
 use crate::config::words;
-use crate::ruleset::cost::{CostRule, When};
+use crate::ruleset::cost::{ChargeTime, CostRule};
 use crate::ruleset::domains::{Node, Pattern, Values};
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
@@ -21,13 +21,13 @@ const DESCRIPTORS: &str = "a list of descriptors, like `[{key: remote_address, l
 const DEEPEST: usize = 32;
 
 /// A domain as the file writes it.
-pub(super) struct Written {
+pub(super) struct ParsedDomain {
     name: String,
     plan: Option<String>,
     descriptors: Node,
 }
 
-impl Written {
+impl ParsedDomain {
     /// Whether an entry may name a plan.
     pub(super) const fn names_plans(&self) -> bool {
         self.plan.is_some()
@@ -41,7 +41,7 @@ pub(super) fn read(
     limits: &[Option<CheckedLimit>],
     routes: &[Route],
     needed: bool,
-) -> Option<Vec<Written>> {
+) -> Option<Vec<ParsedDomain>> {
     const EXPECTED: &str = "domains by their names, each with its descriptors";
     let field = match needed {
         true => top.required("domains", EXPECTED)?,
@@ -51,9 +51,9 @@ pub(super) fn read(
         },
     };
     let section = field.mapping(EXPECTED)?;
-    let mut known = Names::none("a domain", true);
+    let mut known = Names::empty("a domain", true);
     let reader = Reader { names, limits };
-    every(section.fields().map(|(name, field)| {
+    all_or_none(section.fields().map(|(name, field)| {
         known.define(name, &field, field.key_place())?;
         if routes.iter().any(|route| route.name == name) {
             let problem = Problem::error(field.key_place(), "is the name of a route, which counts under this name");
@@ -63,7 +63,7 @@ pub(super) fn read(
         let plan = section.get_with("plan", |field| text(field, "the key of the entry that names the plan"));
         let descriptors = section.required("descriptors", DESCRIPTORS);
         let descriptors = descriptors.and_then(|field| reader.descriptors(&field, &mut Vec::new()));
-        Some(Written {
+        Some(ParsedDomain {
             name: name.to_owned(),
             plan: plan?,
             descriptors: Node { next: descriptors?, ..Node::default() },
@@ -72,7 +72,7 @@ pub(super) fn read(
 }
 
 /// A route for each domain, under which metrics count its requests. They stand behind the other routes.
-pub(super) fn routes(domains: &[Written]) -> impl Iterator<Item = Route> {
+pub(super) fn routes(domains: &[ParsedDomain]) -> impl Iterator<Item = Route> {
     domains.iter().map(|domain| {
         let mut limits = Vec::new();
         each_node(&domain.descriptors, &mut |node| limits.extend_from_slice(&node.limits));
@@ -83,7 +83,7 @@ pub(super) fn routes(domains: &[Written]) -> impl Iterator<Item = Route> {
 }
 
 /// The domains with the positions of their routes, which follow those in `matcher`. Adds the candidates of their limits.
-pub(super) fn finish(domains: Vec<Written>, matcher: &Matcher, limits: &[Limit]) -> HashMap<String, Domain> {
+pub(super) fn finish(domains: Vec<ParsedDomain>, matcher: &Matcher, limits: &[Limit]) -> HashMap<String, Domain> {
     let first = matcher.routes().len();
     let finished = domains.into_iter().enumerate().map(|(position, mut domain)| {
         add_candidates(&mut domain.descriptors, limits);
@@ -114,7 +114,7 @@ fn add_candidates(node: &mut Node, limits: &[Limit]) {
 }
 
 fn text(field: &Field<'_>, expected: &str) -> Option<String> {
-    match field.word(expected)?.text.into_owned() {
+    match field.scalar_value(expected)?.text.into_owned() {
         text if text.is_empty() => field.fail(field.error("is empty").expected(expected)),
         text => Some(text),
     }
@@ -133,12 +133,12 @@ impl Reader<'_> {
         }
         let mut next: HashMap<String, Values> = HashMap::new();
         let items = field.nonempty_list(DESCRIPTORS)?;
-        every(items.iter().map(|item| {
+        all_or_none(items.iter().map(|item| {
             let section = item.section(&DESCRIPTOR)?;
             let key =
                 section.required("key", "the key of an entry").and_then(|field| text(&field, "the key of an entry"));
-            let value =
-                section.get_with("value", |field| Some(field.word("a value, in which `*` stands for anything")?.text));
+            let value = section
+                .get_with("value", |field| Some(field.scalar_value("a value, in which `*` stands for anything")?.text));
             let (key, value) = (key?, value?);
             before.push(key.clone());
             let node = self.node(&section, before);
@@ -170,7 +170,7 @@ impl Reader<'_> {
     /// Reads the node that is reached by entries with the keys `keys`.
     fn node(&self, section: &Section<'_>, keys: &mut Vec<String>) -> Option<Node> {
         let limits = section.get_or("limits", Vec::new(), |field| {
-            each_once(&field.list("a list of names of limits")?, |item| self.limit(item, keys), LimitId::clone)
+            unique_items(&field.list("a list of names of limits")?, |item| self.limit(item, keys), LimitId::clone)
         });
         let next = section.get_or("descriptors", HashMap::new(), |field| self.descriptors(field, keys));
         let denies = section.get_or("deny", false, Field::flag);
@@ -194,8 +194,10 @@ impl Reader<'_> {
             return Some(LimitId(position));
         };
         let misfit = match limit {
-            limit if limit.algorithm.holds() => Some("counts what runs, and nobody tells when a request has ended"),
-            limit if limit.charge.when != When::Request => Some("goes by responses, which nobody tells here"),
+            limit if limit.algorithm.holds_slots() => {
+                Some("counts what runs, and nobody tells when a request has ended")
+            }
+            limit if limit.charge.when != ChargeTime::Request => Some("goes by responses, which nobody tells here"),
             limit if !matches!(limit.cost, CostRule::Fixed(_)) => {
                 Some("has a cost that is told by a request: here the hits are the cost")
             }

@@ -41,7 +41,7 @@ impl Findings {
 
     /// Adds a finding, unless the same finding exists at the same position (reached over another path).
     pub(super) fn add(&self, problem: Problem) {
-        if problem.severity == Severity::Error && self.only_counts() {
+        if problem.severity == Severity::Error && self.count_if_full() {
             return;
         }
         let mut kept = self.kept.borrow_mut();
@@ -57,7 +57,7 @@ impl Findings {
     }
 
     /// Whether enough findings are kept. If so, counts one more error: the caller need not create the finding.
-    pub(super) fn only_counts(&self) -> bool {
+    pub(super) fn count_if_full(&self) -> bool {
         let full = self.kept.borrow().len() >= MOST_KEPT;
         if full {
             self.more.set(self.more.get().saturating_add(1));

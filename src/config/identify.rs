@@ -8,7 +8,7 @@ use jsonwebtoken::Algorithm;
 use crate::config::key::{cookie_name, named};
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, Section, each_once, every};
+use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::settings::{IDENTIFY, JWKS, JWT, STORE_TLS};
 use crate::config::store::{ClientTls, NamedFile, client_tls, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
@@ -97,19 +97,19 @@ pub(super) struct Identify {
 
 /// Whether any of the credentials is a token.
 pub(super) fn has_tokens(field: &Field<'_>) -> bool {
-    field.items_if().iter().flatten().any(|item| item.mapping_if().is_some_and(|source| source.has("jwt")))
+    field.as_list().iter().flatten().any(|item| item.as_mapping().is_some_and(|source| source.has("jwt")))
 }
 
 /// Whether any credential has to be looked up in the directory. Tokens do not; all others do.
 pub(super) fn needs_directory(field: &Field<'_>) -> bool {
-    let is_token = |item: &Field<'_>| item.mapping_if().is_some_and(|source| source.has("jwt"));
-    field.items_if().is_none_or(|items| !items.iter().all(is_token))
+    let is_token = |item: &Field<'_>| item.as_mapping().is_some_and(|source| source.has("jwt"));
+    field.as_list().is_none_or(|items| !items.iter().all(is_token))
 }
 
 /// Reads `identify`.
 pub(super) fn read(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Identify> {
     let items = field.nonempty_list(&format!("a list of {EXPECTED}"))?;
-    let read = each_once(&items, |item| source(item, plans, levels), |(source, _)| told_apart(source))?;
+    let read = unique_items(&items, |item| source(item, plans, levels), |(source, _)| identity_key(source))?;
     let is_key =
         |source: &CredentialSource| !matches!(source, CredentialSource::Jwt(_) | CredentialSource::ClientCertificate);
     let shows = read.iter().position(|(source, _)| *source == CredentialSource::ClientCertificate);
@@ -125,7 +125,7 @@ pub(super) fn read(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<I
 }
 
 /// The values by which two sources count as the same one.
-fn told_apart(source: &CredentialSource) -> (&'static str, String) {
+fn identity_key(source: &CredentialSource) -> (&'static str, String) {
     match source {
         CredentialSource::Header(name) => ("header", name.to_string()),
         CredentialSource::Query(name) => ("query", name.clone()),
@@ -160,7 +160,7 @@ fn one_source(kind: &str, value: &Field<'_>, item: &Field<'_>, plans: &Names, le
         "basic" => only_true(value, CredentialSource::Basic)?,
         "client_certificate" => only_true(value, CredentialSource::ClientCertificate)?,
         // the value of `jwt` is a mapping of settings, which findings may show
-        _ => return item.mapping_if()?.get("jwt").and_then(|field| jwt(&field, plans, levels)),
+        _ => return item.as_mapping()?.get("jwt").and_then(|field| jwt(&field, plans, levels)),
     };
     Some((source, None))
 }
@@ -180,7 +180,7 @@ fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     let plan = section.get_with("plan", |field| plans.resolve(field).map(PlanId));
     let group_claims = section.get_or("group_claims", Vec::new(), |field| {
         let section = field.mapping("claims by the levels of `customers.groups`, like `{organisation: org}`")?;
-        every(section.fields().map(|(level, field)| {
+        all_or_none(section.fields().map(|(level, field)| {
             let position = levels.resolve_key(level, &field);
             let claim = field.parsed(CLAIM, named);
             Some((position?, claim?))
@@ -192,7 +192,7 @@ fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     }
     let algorithms = section.get_or("algorithms", Vec::new(), |field| {
         let items = field.nonempty_list("a list of algorithms, like `[RS256]`")?;
-        each_once(&items, |item| item.choice(&ALGORITHMS), Clone::clone)
+        unique_items(&items, |item| item.choice(&ALGORITHMS), Clone::clone)
     });
     let issuers = section.get_or("issuer", Vec::new(), |field| one_or_more(field, "the `iss` of tokens"));
     let audiences = section.get_or("audience", Vec::new(), |field| one_or_more(field, "the `aud` of tokens"));
@@ -277,7 +277,7 @@ fn token_header(field: &Field<'_>) -> Option<http::HeaderName> {
 fn one_or_more(field: &Field<'_>, what: &str) -> Option<Vec<String>> {
     let one = |field: &Field<'_>| field.parsed(what, named);
     match field.is_list() {
-        true => each_once(&field.nonempty_list(what)?, one, String::clone),
+        true => unique_items(&field.nonempty_list(what)?, one, String::clone),
         false => Some(vec![one(field)?]),
     }
 }

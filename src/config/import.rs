@@ -29,14 +29,14 @@ const LONGEST_WINDOW: u64 = 100 * 365 * 86_400;
 #[derive(Debug, Default)]
 pub struct Import {
     domains: Vec<Domain>,
-    front: Option<front::Front>,
+    front: Option<front::ProxyConfig>,
     names: Names,
     notes: Vec<Warning>,
 }
 
 /// The content of one file.
 enum Content {
-    Front(front::Front),
+    ProxyConfig(front::ProxyConfig),
     Domains(Vec<Domain>),
 }
 
@@ -65,13 +65,13 @@ struct Descriptor {
     key: String,
     value: Option<String>,
     /// The decision about a descriptor that ends here; `None` where no descriptor ends here.
-    end: Option<End>,
+    end: Option<DescriptorAction>,
     next: Vec<Self>,
 }
 
 /// The limits of a descriptor, or its denial.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum End {
+enum DescriptorAction {
     Limits(Vec<String>),
     Denied,
 }
@@ -86,15 +86,17 @@ impl Import {
         let findings = Findings::new(file);
         let read = match text {
             text if haproxy::is_of_this_format(text) => {
-                haproxy::read(text, &findings, &mut self.names).map(Content::Front)
+                haproxy::read(text, &findings, &mut self.names).map(Content::ProxyConfig)
             }
-            text if nginx::is_of_this_format(text) => nginx::read(text, &findings, &mut self.names).map(Content::Front),
+            text if nginx::is_of_this_format(text) => {
+                nginx::read(text, &findings, &mut self.names).map(Content::ProxyConfig)
+            }
             text => formats::read(text, &findings, &mut self.names),
         };
         let read = read.filter(|read| self.is_new(read, &findings));
         let (read, notes) = findings.finish(read)?;
         match read {
-            Content::Front(front) => self.front = Some(front),
+            Content::ProxyConfig(front) => self.front = Some(front),
             Content::Domains(domains) => self.domains.extend(domains),
         }
         self.notes.extend(notes);
@@ -105,8 +107,8 @@ impl Import {
         let place = findings.place(crate::config::Mark::START, "");
         let domains = match read {
             Content::Domains(domains) if self.front.is_none() => domains,
-            Content::Front(_) if self.front.is_none() && self.domains.is_empty() => return true,
-            Content::Domains(_) | Content::Front(_) => {
+            Content::ProxyConfig(_) if self.front.is_none() && self.domains.is_empty() => return true,
+            Content::Domains(_) | Content::ProxyConfig(_) => {
                 findings.add(Problem::error(place, "has to be imported alone: a proxy's configuration is one file"));
                 return false;
             }
@@ -125,7 +127,7 @@ impl Import {
     }
 
     /// The configuration of a gateway that serves as the rate limit service, or in place of the proxy.
-    pub fn written(&self) -> String {
+    pub fn to_yaml(&self) -> String {
         let mut text = if self.front.is_some() { FRONT_HEAD } else { HEAD }.to_owned();
         if !self.notes.is_empty() {
             text.push_str("#\n# Not carried over as it was:\n");
@@ -202,11 +204,11 @@ impl Descriptor {
             push(text, format_args!("{:indent$}value: {}\n", "", scalar(value)));
         }
         match &self.end {
-            Some(End::Limits(limits)) => {
+            Some(DescriptorAction::Limits(limits)) => {
                 let limits: Vec<String> = limits.iter().map(|name| scalar(name)).collect();
                 push(text, format_args!("{:indent$}limits: [{}]\n", "", limits.join(", ")));
             }
-            Some(End::Denied) => push(text, format_args!("{:indent$}deny: true\n", "")),
+            Some(DescriptorAction::Denied) => push(text, format_args!("{:indent$}deny: true\n", "")),
             None => {}
         }
         if !self.next.is_empty() {
@@ -243,7 +245,7 @@ impl Names {
 /// The name of a domain, which is also its name in Envoy's configuration.
 fn domain_name(field: &Field<'_>) -> Option<String> {
     const EXPECTED: &str = "the name of a domain";
-    let name = field.word(EXPECTED)?.text.into_owned();
+    let name = field.scalar_value(EXPECTED)?.text.into_owned();
     match check_name(&name) {
         Ok(()) => Some(name),
         Err(invalid) => {
@@ -255,7 +257,7 @@ fn domain_name(field: &Field<'_>) -> Option<String> {
 
 /// A text that is not empty.
 fn text(field: &Field<'_>, expected: &str) -> Option<String> {
-    let text = field.word(expected)?.text.into_owned();
+    let text = field.scalar_value(expected)?.text.into_owned();
     if text.is_empty() {
         return field.fail(field.error("is empty").expected(expected));
     }

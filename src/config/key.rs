@@ -2,7 +2,7 @@
 
 use crate::config::field_path::{A_PATH, parse_path};
 use crate::config::problem::Problem;
-use crate::config::read::{Field, each_once};
+use crate::config::read::{Field, unique_items};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::NAMED_PART;
 use crate::ruleset::key::{Key, KeyPart, Repeated};
@@ -24,17 +24,17 @@ const WORDS: [(&str, KeyPart); 8] = [
 /// Reads a limit's `key`: one part, a list of parts, or `all`.
 pub(super) fn read(field: &Field<'_>) -> Option<Key> {
     if !field.is_list() {
-        return match field.is_word() && &*field.word(EXPECTED)?.text == "all" {
+        return match field.is_scalar() && &*field.scalar_value(EXPECTED)?.text == "all" {
             true => Some(Key::default()),
             false => Some(Key { parts: vec![part(field)?] }),
         };
     }
-    each_once(&field.nonempty_list(EXPECTED)?, part, KeyPart::describe).map(|parts| Key { parts })
+    unique_items(&field.nonempty_list(EXPECTED)?, part, KeyPart::describe).map(|parts| Key { parts })
 }
 
 /// Reads one part of a key.
 pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
-    if field.is_word() {
+    if field.is_scalar() {
         return word(field);
     }
     let section = field.section_or(&NAMED_PART, EXPECTED)?;
@@ -65,7 +65,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
 }
 
 fn word(field: &Field<'_>) -> Option<KeyPart> {
-    let word = field.word(EXPECTED)?;
+    let word = field.scalar_value(EXPECTED)?;
     let today = field.renamed(&[("path", "route_pattern")]).unwrap_or(&word.text);
     if let Some((_, part)) = WORDS.iter().find(|(known, _)| *known == today) {
         return Some(part.clone());

@@ -48,18 +48,18 @@ pub(super) struct CheckedLimit {
 /// Reads `plans:`. If a file of limits only has no `plans:`, the plans are those that its limits name.
 pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
     let Some(field) = top.get("plans") else {
-        let mut names = Names::none("a plan", true);
-        if scope == FileScope::Alone {
+        let mut names = Names::empty("a plan", true);
+        if scope == FileScope::LimitsOnly {
             define_plans_of_limits(top, &mut names);
         }
         return names;
     };
     let Some(items) = field.list("a list of names") else {
-        return Names::none("a plan", false);
+        return Names::empty("a plan", false);
     };
-    let mut names = Names::none("a plan", true);
+    let mut names = Names::empty("a plan", true);
     for item in items {
-        if let Some(word) = item.word("the name of a plan") {
+        if let Some(word) = item.scalar_value("the name of a plan") {
             names.define(&word.text, &item, item.place());
         }
     }
@@ -68,15 +68,15 @@ pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
             Problem::error(field.key_place(), format!("has more than {MOST_PLANS} plans"))
                 .found(format!("{} plans", names.len())),
         );
-        return Names::none("a plan", false);
+        return Names::empty("a plan", false);
     }
     names
 }
 
 fn define_plans_of_limits(top: &Section<'_>, names: &mut Names) {
-    let limits = top.get("limits").and_then(|field| field.mapping_if());
+    let limits = top.get("limits").and_then(|field| field.as_mapping());
     for (_, limit) in limits.iter().flat_map(Section::fields) {
-        let plans = limit.mapping_if().and_then(|limit| limit.get("plans")).and_then(|plans| plans.mapping_if());
+        let plans = limit.as_mapping().and_then(|limit| limit.get("plans")).and_then(|plans| plans.as_mapping());
         for (name, plan) in plans.iter().flat_map(Section::fields) {
             if !names.all().any(|known| known == name) && names.len() < MOST_PLANS {
                 names.define(name, &plan, plan.key_place());
@@ -93,19 +93,19 @@ pub(super) fn read(
     scope: FileScope,
 ) -> (Names, Vec<Option<CheckedLimit>>) {
     let Some(field) = top.get("limits") else {
-        return (Names::none("a limit", true), Vec::new());
+        return (Names::empty("a limit", true), Vec::new());
     };
     let Some(section) = field.mapping("limits by their names") else {
-        return (Names::none("a limit", false), Vec::new());
+        return (Names::empty("a limit", false), Vec::new());
     };
     let prices = prices::read(top);
-    let mut names = Names::none("a limit", true);
+    let mut names = Names::empty("a limit", true);
     let mut limits = Vec::new();
     for (name, field) in section.fields() {
         if limits.len().saturating_mul(plans.len()) > MOST_TERMS {
             let message = format!("has more than {MOST_TERMS} pairs of a limit and a plan");
             section.field.findings().add(Problem::error(section.field.key_place(), message));
-            return (Names::none("a limit", false), Vec::new());
+            return (Names::empty("a limit", false), Vec::new());
         }
         if names.define(name, &field, field.key_place()).is_some() {
             limits.push(LimitReader { name, field: &field, prices: &prices, plans, levels, upstreams, scope }.read());
@@ -120,7 +120,7 @@ pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) 
     let (mut limits, mut candidates) = (Vec::with_capacity(checked.len()), Vec::new());
     for (position, CheckedLimit { limit, candidate, .. }) in checked.into_iter().enumerate() {
         let limit = limit?;
-        candidates.extend(candidate.map(|candidate| candidate::beside(&limit, LimitId(position), candidate)));
+        candidates.extend(candidate.map(|candidate| candidate::as_limit(&limit, LimitId(position), candidate)));
         limits.push(limit);
     }
     for candidate in candidates {
@@ -169,14 +169,14 @@ impl<'a> LimitReader<'_, 'a> {
         let section = self.field.mapping("the settings of a limit")?.with(&LIMIT);
         let Some(algorithm) = self.algorithm(&section) else {
             // the parameters of an unknown algorithm are unknown too, but the settings of every limit can be checked
-            self.read_others(&section);
+            self.read_common_settings(&section);
             return None;
         };
         let parameters = algorithm.parameters().iter().map(|parameter| parameter.name);
         let known: Vec<&str> = LIMIT.names().into_iter().chain(parameters).collect();
-        section.refuse_others(&known);
+        section.reject_unknown(&known);
         let mut base = Parameters::read(&section, algorithm);
-        let others = self.read_others(&section);
+        let others = self.read_common_settings(&section);
         if let Some(max_wait) = others.max_wait.clone() {
             base.take_max_wait(max_wait);
         }
@@ -196,9 +196,9 @@ impl<'a> LimitReader<'_, 'a> {
         }
         if let Some((cost, charge)) = &others.cost {
             cost::check(&section, (cost, charge), &terms, &self.plans.all().collect::<Vec<_>>())?;
-            suspicious::of_told_costs(&section, (cost, charge), &terms);
+            suspicious::warn_if_cost_never_fits(&section, (cost, charge), &terms);
         }
-        suspicious::of_nobody(&section, &terms, others.enabled);
+        suspicious::warn_if_unused(&section, &terms, others.enabled);
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let request_overrides = section.get_or("request_overrides", RequestOverrides::default(), |field| {
             let overrides = request_overrides::read(field, algorithm, self.scope)?;
@@ -226,14 +226,14 @@ impl<'a> LimitReader<'_, 'a> {
         section.required("algorithm", &expected)?.algorithm()
     }
 
-    fn read_others(&self, section: &Section<'a>) -> Others<'a> {
+    fn read_common_settings(&self, section: &Section<'a>) -> CommonSettings<'a> {
         let over_limit = section.get("over_limit").map(|field| over_limit::read(&field, self.upstreams));
         let (over_limit, max_wait) = match over_limit {
             Some(read) => (read.over_limit, read.max_wait),
             None => (Some(OverLimit::default()), None),
         };
         let key = self.key(section);
-        Others {
+        CommonSettings {
             enabled: section.get_or("enabled_percent", Share::WHOLE, |field| {
                 let share = field.parsed("a share of the keys in percent, like `12.5`", scalar::percent)?;
                 if key.as_ref().is_some_and(|key| key.parts.is_empty()) && share != Share::WHOLE {
@@ -270,7 +270,7 @@ impl<'a> LimitReader<'_, 'a> {
     fn key(&self, section: &Section<'a>) -> Option<Key> {
         let Some(field) = section.get("key") else {
             return match self.scope {
-                FileScope::Alone => Some(Key::default()),
+                FileScope::LimitsOnly => Some(Key::default()),
                 FileScope::Gateway { .. } => {
                     section.required("key", key::EXPECTED)?;
                     None
@@ -315,7 +315,7 @@ impl<'a> LimitReader<'_, 'a> {
         over_limit: &OverLimit,
     ) -> LimitSpec {
         let plan_spec = |plan: &NamedPlan<'a>| {
-            let terms = match &plan.asks {
+            let terms = match &plan.parameters {
                 PlanParameters::Unlimited => PlanSpec::Unlimited,
                 PlanParameters::Parameters(own) => PlanSpec::Arguments(base.arguments.overlaid(&own.arguments)),
                 PlanParameters::Broken => return None,
@@ -370,7 +370,7 @@ impl<'a> LimitReader<'_, 'a> {
 }
 
 /// The settings that every limit has, whatever its algorithm; `None` for a setting that could not be read.
-struct Others<'a> {
+struct CommonSettings<'a> {
     key: Option<Key>,
     shadow: Option<bool>,
     quota_unit: Option<Option<String>>,
@@ -388,7 +388,7 @@ struct Others<'a> {
     on_change: Option<OnChange>,
 }
 
-impl Others<'_> {
+impl CommonSettings<'_> {
     fn limit(
         self,
         (name, algorithm, level): (&str, AlgorithmName, Option<String>),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, Section, each_once, every};
+use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::scalar::InvalidValue;
 use crate::config::server::peers;
 use crate::config::settings::{ADMIN, CERTIFICATE, CLIENT_CERTIFICATES, CONNECTIONS, LISTENER, LISTENER_TLS};
@@ -143,12 +143,12 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
     if items.len() > MOST_LISTENERS {
         return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_LISTENERS} listeners")));
     }
-    every(items.into_iter().map(|item| {
+    all_or_none(items.into_iter().map(|item| {
         let section = item.section(&LISTENER)?;
         let mode = section.get_with("mode", mode);
         let place = section.required("address", ENDPOINT).and_then(|field| {
             let endpoint = endpoint(&field, mode.flatten())?;
-            if let Some((other, _)) = taken.iter().find(|(taken, _)| are_one(taken, &endpoint)) {
+            if let Some((other, _)) = taken.iter().find(|(taken, _)| is_same_endpoint(taken, &endpoint)) {
                 return field.fail(field.error(format!("cannot be listened on beside {other}")));
             }
             taken.push((endpoint.clone(), field));
@@ -221,7 +221,7 @@ fn tls(field: &Field<'_>) -> Option<ListenerTls> {
             let problem = Problem::error(field.key_place(), format!("has more than {MOST_CERTIFICATES} certificates"));
             return field.fail(problem);
         }
-        each_once(&items, certificate, |files| files.cert.path.clone())
+        unique_items(&items, certificate, |files| files.cert.path.clone())
     });
     let client_certificates = section.get_with("client_certificates", client_certificates);
     let versions = [("1.2", true), ("1.3", false)];
@@ -258,7 +258,7 @@ fn mode(field: &Field<'_>) -> Option<u32> {
 
 /// Reads an address, or a path, which gets the file mode `mode`.
 fn endpoint(field: &Field<'_>, mode: Option<u32>) -> Option<Endpoint> {
-    let word = field.word(ENDPOINT)?;
+    let word = field.scalar_value(ENDPOINT)?;
     let Some(path) = word.text.strip_prefix(UNIX) else {
         if word.text.starts_with('/') {
             let problem = field.error("has no `unix:` in front of its path").expected(ENDPOINT);
@@ -309,7 +309,7 @@ fn free(field: &Field<'_>, address: SocketAddr, taken: &[(SocketAddr, Field<'_>)
 }
 
 /// Whether tollgate cannot listen on both endpoints.
-fn are_one(a: &Endpoint, b: &Endpoint) -> bool {
+fn is_same_endpoint(a: &Endpoint, b: &Endpoint) -> bool {
     match (a, b) {
         (Endpoint::Inet(a), Endpoint::Inet(b)) => collide(*a, *b),
         (a, b) => a.path().is_some() && a.path() == b.path(),

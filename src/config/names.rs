@@ -27,7 +27,7 @@ pub(super) struct Names {
 
 impl Names {
     /// No names. `readable` says whether there are no definitions (true), or definitions that could not be read (false).
-    pub(super) fn none(what: &'static str, readable: bool) -> Self {
+    pub(super) fn empty(what: &'static str, readable: bool) -> Self {
         Self { what, positions: HashMap::new(), places: Vec::new(), used: RefCell::default(), readable }
     }
 
@@ -60,7 +60,7 @@ impl Names {
 
     /// The position of the name in `field`'s value. Marks the name as used.
     pub(super) fn resolve(&self, field: &Field<'_>) -> Option<usize> {
-        let word = field.word(&format!("the name of {}", self.what))?;
+        let word = field.scalar_value(&format!("the name of {}", self.what))?;
         self.find(&word.text, field, || Problem::error(field.place(), "").found(field.describe()))
     }
 

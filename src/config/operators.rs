@@ -1,6 +1,6 @@
 //! The settings of `admin:` other than its address: the rights of operators, and the data that the admin port shows.
 
-use crate::config::read::{Field, Section, each_once};
+use crate::config::read::{Field, Section, unique_items};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::ADMIN;
 use crate::config::store::{NamedFile, named_file};
@@ -25,7 +25,7 @@ const A_FILE: &str = "the name of a file, like `admin.token`";
 
 /// Reads the settings. `listeners::read` has already checked the section's names.
 pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
-    let Some(section) = top.get("admin").and_then(|field| Some(field.mapping_if()?.with(&ADMIN))) else {
+    let Some(section) = top.get("admin").and_then(|field| Some(field.as_mapping()?.with(&ADMIN))) else {
         return Some(Operators::default());
     };
     let token_file = section.get_with("token_file", |field| named_file(field, A_FILE));
@@ -34,7 +34,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
     let top_denied_metrics = section.get_or("top_denied_metrics", 0, Field::whole);
     let replay_logs = section.get_or("replay_logs", Vec::new(), |field| {
         let items = field.nonempty_list("a list of access logs")?;
-        each_once(&items, |item| named_file(item, "the name of a file, like `access.log.1`"), |log| log.path.clone())
+        unique_items(&items, |item| named_file(item, "the name of a file, like `access.log.1`"), |log| log.path.clone())
     });
     Some(Operators {
         token_file: token_file?,
@@ -48,7 +48,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
 fn hosts(field: &Field<'_>) -> Option<Vec<String>> {
     const EXPECTED: &str = "a host name without a port, like `tollgate.internal`";
     let items = field.nonempty_list("a list of host names")?;
-    each_once(&items, |item| item.parsed(EXPECTED, host), String::clone)
+    unique_items(&items, |item| item.parsed(EXPECTED, host), String::clone)
 }
 
 fn host(text: &str) -> Result<String, InvalidValue> {

@@ -38,7 +38,7 @@ pub(super) struct OverLimitField<'a> {
 /// Reads `over_limit`. `upstreams` is `None` where the file holds only limits.
 pub(super) fn read<'a>(field: &Field<'a>, upstreams: Option<&Names>) -> OverLimitField<'a> {
     let without_wait = |over_limit| OverLimitField { over_limit, max_wait: None };
-    if field.is_word() {
+    if field.is_scalar() {
         return without_wait(field.choice_or(&[("deny", ())], EXPECTED).map(|()| OverLimit::default()));
     }
     let Some(section) = field.section_or(&OVER_LIMIT, EXPECTED) else {
@@ -96,7 +96,7 @@ fn read_divert(field: &Field<'_>, upstreams: Option<&Names>) -> Option<OverLimit
     match upstreams {
         Some(upstreams) => upstreams.resolve(field).map(|position| OverLimit::Divert(UpstreamId(position))),
         // the file holds only limits, so that no request is diverted
-        None => field.word("the name of an upstream").map(|_| OverLimit::default()),
+        None => field.scalar_value("the name of an upstream").map(|_| OverLimit::default()),
     }
 }
 

@@ -22,10 +22,10 @@ use crate::units::Cost;
 
 /// The plans and limits of a configuration, to which a directory's rows refer. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ConfiguredOverrides(Arc<Words>);
+pub struct ConfiguredOverrides(Arc<OverrideSchema>);
 
 #[derive(Debug, PartialEq)]
-struct Words {
+struct OverrideSchema {
     plans: Vec<String>,
     /// The positions of plans by their names, for fast lookups: a directory may have a million rows.
     plan_ids: HashMap<String, PlanId>,
@@ -84,7 +84,12 @@ impl ConfiguredOverrides {
     fn with(plans: &Names, levels: &Names, limits: Option<KnownLimits>) -> Self {
         let plan_ids = plans.all().enumerate().map(|(position, name)| (name.to_owned(), PlanId(position)));
         let names = |names: &Names| names.all().map(str::to_owned).collect();
-        Self(Arc::new(Words { plan_ids: plan_ids.collect(), plans: names(plans), levels: names(levels), limits }))
+        Self(Arc::new(OverrideSchema {
+            plan_ids: plan_ids.collect(),
+            plans: names(plans),
+            levels: names(levels),
+            limits,
+        }))
     }
 
     /// The levels of groups, the outermost first.

@@ -1,6 +1,6 @@
 //! The parameters of algorithms: read according to their kinds, overlaid for plans, and built into rules.
 
-use crate::algorithm::{AlgorithmName, Arguments, Kind, MAX_WAIT, Parameter, Rule, Value};
+use crate::algorithm::{AlgorithmName, Arguments, MAX_WAIT, Parameter, ParameterKind, Rule, Value};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::values::A_DURATION;
@@ -64,25 +64,25 @@ impl<'a> Parameters<'a> {
 
 fn read_value(field: &Field<'_>, parameter: &Parameter) -> Option<Value> {
     match parameter.kind {
-        Kind::Rate => {
+        ParameterKind::Rate => {
             field.parsed("a number of tokens per time, like `100/s` or `5000/h`", scalar::rate).map(Value::Rate)
         }
-        Kind::Duration => field.parsed(A_DURATION, scalar::duration).map(Value::Duration),
-        Kind::Whole => field.whole().map(Value::Whole),
-        Kind::Decimal => field.parsed("a number, like `5` or `5.5`", scalar::decimal).map(Value::Decimal),
-        Kind::Flag => field.flag().map(Value::Flag),
-        Kind::Choice(words) => {
+        ParameterKind::Duration => field.parsed(A_DURATION, scalar::duration).map(Value::Duration),
+        ParameterKind::Whole => field.whole().map(Value::Whole),
+        ParameterKind::Decimal => field.parsed("a number, like `5` or `5.5`", scalar::decimal).map(Value::Decimal),
+        ParameterKind::Flag => field.flag().map(Value::Flag),
+        ParameterKind::Choice(words) => {
             let words: Vec<(&'static str, &'static str)> = words.iter().map(|word| (*word, *word)).collect();
             field.choice(&words).map(Value::Choice)
         }
-        Kind::DurationOr(words) => {
+        ParameterKind::DurationOr(words) => {
             let expected = format!("{A_DURATION}, or {}", words::alternatives(words.iter().copied()));
             field.parsed(&expected, |text| match words.iter().find(|word| **word == text) {
                 Some(word) => Ok(Value::Choice(word)),
                 None => scalar::duration(text).map(Value::Duration),
             })
         }
-        Kind::TimeZone => {
+        ParameterKind::TimeZone => {
             const EXPECTED: &str =
                 "the name of a time zone, like `Europe/Berlin`, or `customer` for each customer's own";
             field.parsed(EXPECTED, |text| match text {

@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 
 use crate::config::field_path::{A_PATH, parse_path};
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, every};
+use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar;
 use crate::config::settings::MODEL;
 use crate::ruleset::prices::{ModelPrices, Price, Prices};
@@ -29,11 +29,11 @@ fn read_table(field: &Field<'_>) -> Option<Prices> {
     if models.is_empty() {
         return field.fail(field.error("is empty").expected("models, each with its prices"));
     }
-    let rows = every(models.fields().map(|(model, field)| {
+    let rows = all_or_none(models.fields().map(|(model, field)| {
         let row = field.mapping(ROW)?;
         let prices =
             row.fields().map(|(name, price)| Some((name, price.parsed("a price, like `0.15`", scalar::price)?)));
-        Some((model, field, every(prices)?))
+        Some((model, field, all_or_none(prices)?))
     }))?;
     let mut columns: Vec<String> = Vec::new();
     for (name, _) in rows.iter().flat_map(|(_, _, row)| row) {
@@ -51,7 +51,7 @@ fn read_table(field: &Field<'_>) -> Option<Prices> {
                 field.fail(problem.expected(ROW))
             }
         };
-        let row: Vec<Price> = every(columns.iter().map(price))?;
+        let row: Vec<Price> = all_or_none(columns.iter().map(price))?;
         match model {
             DEFAULT => default = Some(row),
             model => drop(by_model.insert(model.to_owned(), row)),
@@ -72,7 +72,7 @@ pub(super) fn read_model(field: &Field<'_>, prices: &PriceTable) -> Option<Model
 
 /// Reads the name of a price; returns the position of its column.
 pub(super) fn read_column(field: &Field<'_>, prices: &PriceTable) -> Option<usize> {
-    let name = field.word("the name of a price in `prices`")?.text;
+    let name = field.scalar_value("the name of a price in `prices`")?.text;
     let Some(prices) = prices.as_ref()? else {
         return field.fail(Problem::error(field.key_place(), "goes by `prices`, and the file has none"));
     };

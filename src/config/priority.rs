@@ -4,14 +4,14 @@ use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Consistency, Mode, Sharing};
 use crate::config::names::Names;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, every};
+use crate::config::read::{Field, Section, all_or_none};
 use crate::config::warn_at::has_share_in_use;
 
 /// Reads the percentage of each plan, at the plan's position.
 pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Vec<u8>> {
     let mut percents = vec![100; plans.len()];
     let section = field.mapping("plans by their names, each with the percent of the room that it may use")?;
-    let named = every(section.fields().map(|(name, field)| {
+    let named = all_or_none(section.fields().map(|(name, field)| {
         let (plan, percent) = (plans.resolve_key(name, &field), field.whole());
         Some((plan?, percent?))
     }));
@@ -36,7 +36,7 @@ pub(super) fn check(
         let message = "is for a limit that denies requests, and neither only watches nor tries other parameters";
         return refuse(message.to_owned(), "leave out `shadow` and `candidate`");
     }
-    let over = limit.get("over_limit").and_then(|over| over.mapping_if());
+    let over = limit.get("over_limit").and_then(|over| over.as_mapping());
     if over.is_some_and(|over| ["divert", "mark"].iter().any(|name| over.has(name))) {
         let message = "is for a limit that denies requests, and `over_limit` lets them pass";
         return refuse(message.to_owned(), "leave one of them out");

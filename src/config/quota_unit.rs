@@ -23,7 +23,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<String> {
 /// The IETF draft's word for the unit of a limit; `None` for requests, and where the draft has no word.
 pub(super) const fn of(algorithm: AlgorithmName, cost: &CostRule) -> Option<&'static str> {
     match cost {
-        _ if algorithm.holds() => Some("concurrent-requests"),
+        _ if algorithm.holds_slots() => Some("concurrent-requests"),
         CostRule::RequestBytes(1) | CostRule::ResponseBytes(1) => Some("content-bytes"),
         _ => None,
     }

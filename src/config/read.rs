@@ -43,31 +43,31 @@ struct Path<'a>(Option<Rc<Step<'a>>>);
 
 struct Step<'a> {
     above: Path<'a>,
-    below: Below<'a>,
+    below: PathStep<'a>,
 }
 
 /// One step down a path.
-enum Below<'a> {
+enum PathStep<'a> {
     Key(&'a str),
     Item(usize),
 }
 
 impl<'a> Path<'a> {
-    fn to(&self, below: Below<'a>) -> Self {
+    fn to(&self, below: PathStep<'a>) -> Self {
         Self(Some(Rc::new(Step { above: self.clone(), below })))
     }
 
     fn written(&self) -> String {
         match self.0.as_deref() {
             None => String::new(),
-            Some(Step { above, below: Below::Key(key) }) => document::join(&above.written(), key),
-            Some(Step { above, below: Below::Item(position) }) => document::item(&above.written(), *position),
+            Some(Step { above, below: PathStep::Key(key) }) => document::join(&above.written(), key),
+            Some(Step { above, below: PathStep::Item(position) }) => document::item(&above.written(), *position),
         }
     }
 }
 
 /// A single value.
-pub(super) struct Word<'a> {
+pub(super) struct ScalarValue<'a> {
     pub(super) text: Cow<'a, str>,
     /// Whether the value is written without quotes.
     pub(super) plain: bool,
@@ -125,7 +125,7 @@ impl<'a> Field<'a> {
         match &self.node.content {
             Content::Sequence(_) => "a list".to_owned(),
             Content::Mapping(_) => "a mapping".to_owned(),
-            Content::Scalar { .. } if self.is_nothing() => "nothing".to_owned(),
+            Content::Scalar { .. } if self.is_null() => "nothing".to_owned(),
             Content::Scalar { text, .. } if self.secret => words::hidden(text),
             Content::Scalar { text, .. } if environment::is_used(text) => {
                 format!("the value of {}", words::shown(text))
@@ -135,14 +135,14 @@ impl<'a> Field<'a> {
     }
 
     /// Whether there is no value (`key:` or `key: null`).
-    pub(super) fn is_nothing(&self) -> bool {
+    pub(super) fn is_null(&self) -> bool {
         matches!(&self.node.content, Content::Scalar { text, plain: true }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
     /// Whether the value is a single value.
-    pub(super) fn is_word(&self) -> bool {
-        matches!(self.node.content, Content::Scalar { .. }) && !self.is_nothing()
+    pub(super) fn is_scalar(&self) -> bool {
+        matches!(self.node.content, Content::Scalar { .. }) && !self.is_null()
     }
 
     /// Whether the value is a list.
@@ -151,24 +151,24 @@ impl<'a> Field<'a> {
     }
 
     fn wrong_shape<T>(&self, expected: &str) -> Option<T> {
-        let message = if self.is_nothing() { "has no value" } else { "is of the wrong kind" };
+        let message = if self.is_null() { "has no value" } else { "is of the wrong kind" };
         self.fail(self.error(message).expected(expected))
     }
 
     /// The single value, with environment variables replaced; `expected` describes valid values.
-    pub(super) fn word(&self, expected: &str) -> Option<Word<'a>> {
-        self.word_with(expected, |value| value)
+    pub(super) fn scalar_value(&self, expected: &str) -> Option<ScalarValue<'a>> {
+        self.scalar_value_with(expected, |value| value)
     }
 
-    fn word_with(&self, expected: &str, quote: impl Fn(String) -> String) -> Option<Word<'a>> {
+    fn scalar_value_with(&self, expected: &str, quote: impl Fn(String) -> String) -> Option<ScalarValue<'a>> {
         let Content::Scalar { text, plain } = &self.node.content else {
             return self.wrong_shape(expected);
         };
-        if self.is_nothing() {
+        if self.is_null() {
             return self.wrong_shape(expected);
         }
         match environment::expand(text, &|name| (self.context.environment)(name).map(&quote)) {
-            Ok(text) => Some(Word { text, plain: *plain }),
+            Ok(text) => Some(ScalarValue { text, plain: *plain }),
             Err(invalid) => {
                 self.fail(Problem::error(self.place(), invalid.message).expected(expected).hint(invalid.hint))
             }
@@ -187,7 +187,7 @@ impl<'a> Field<'a> {
         quote: impl Fn(String) -> String,
         parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
     ) -> Option<T> {
-        let word = self.word_with(expected, quote)?;
+        let word = self.scalar_value_with(expected, quote)?;
         match parse(&word.text) {
             Ok(value) => Some(value),
             Err(invalid) => {
@@ -227,7 +227,7 @@ impl<'a> Field<'a> {
             self.kind.and_then(Kind::words).is_none_or(|known| known.iter().eq(words.iter().map(|(word, _)| word))),
             "the table has other words than {expected}"
         );
-        let word = self.word(expected)?;
+        let word = self.scalar_value(expected)?;
         if let Some((_, value)) = words.iter().find(|(known, _)| *known == word.text) {
             return Some(*value);
         }
@@ -240,16 +240,16 @@ impl<'a> Field<'a> {
 
     /// The items of a list.
     pub(super) fn list(&self, expected: &str) -> Option<Vec<Self>> {
-        self.items_if().or_else(|| self.wrong_shape(expected))
+        self.as_list().or_else(|| self.wrong_shape(expected))
     }
 
     /// The items of a list, if the value is a list.
-    pub(super) fn items_if(&self) -> Option<Vec<Self>> {
+    pub(super) fn as_list(&self) -> Option<Vec<Self>> {
         let Content::Sequence(items) = &self.node.content else {
             return None;
         };
         let field = |(position, node): (usize, &'a Rc<YamlNode>)| {
-            let path = self.path.to(Below::Item(position));
+            let path = self.path.to(PathStep::Item(position));
             let kind = self.kind.and_then(Kind::inner);
             Self { context: self.context, node, key_mark: node.mark, path, secret: self.secret, kind, default: None }
         };
@@ -267,11 +267,11 @@ impl<'a> Field<'a> {
 
     /// A mapping, without a check of its names.
     pub(super) fn mapping(&self, expected: &str) -> Option<Section<'a>> {
-        self.mapping_if().or_else(|| self.wrong_shape(expected))
+        self.as_mapping().or_else(|| self.wrong_shape(expected))
     }
 
     /// A mapping, if the value is a mapping.
-    pub(super) fn mapping_if(&self) -> Option<Section<'a>> {
+    pub(super) fn as_mapping(&self) -> Option<Section<'a>> {
         match &self.node.content {
             Content::Mapping(entries) => Some(Section::new(self.clone(), entries)),
             Content::Sequence(_) | Content::Scalar { .. } => None,
@@ -286,7 +286,7 @@ impl<'a> Field<'a> {
     /// [`Field::section`] where other values than a mapping are valid too; `expected` describes all of them.
     pub(super) fn section_or(&self, table: &'static Table, expected: &str) -> Option<Section<'a>> {
         let section = self.mapping(expected)?.with(table);
-        section.refuse_others(&table.names());
+        section.reject_unknown(&table.names());
         Some(section)
     }
 
@@ -302,7 +302,7 @@ impl<'a> Field<'a> {
 }
 
 /// All values, if none is `None`. Unlike `collect` it does not stop at the first `None`, so that every value is read.
-pub(super) fn every<T>(values: impl Iterator<Item = Option<T>>) -> Option<Vec<T>> {
+pub(super) fn all_or_none<T>(values: impl Iterator<Item = Option<T>>) -> Option<Vec<T>> {
     let mut whole = true;
     let found = values.filter_map(|value| {
         whole &= value.is_some();
@@ -313,13 +313,13 @@ pub(super) fn every<T>(values: impl Iterator<Item = Option<T>>) -> Option<Vec<T>
 }
 
 /// Reads each item of a list with `read`; two items with the same `key` are an error.
-pub(super) fn each_once<'a, T, K: Eq + Hash>(
+pub(super) fn unique_items<'a, T, K: Eq + Hash>(
     items: &[Field<'a>],
     read: impl Fn(&Field<'a>) -> Option<T>,
     key: impl Fn(&T) -> K,
 ) -> Option<Vec<T>> {
     let mut seen = HashSet::new();
-    every(items.iter().map(|item| match read(item)? {
+    all_or_none(items.iter().map(|item| match read(item)? {
         value if seen.insert(key(&value)) => Some(value),
         _ => item.fail(item.error("is in the list twice").expected("each once")),
     }))
@@ -360,7 +360,7 @@ impl<'a> Section<'a> {
             context: self.field.context,
             node: &entry.value,
             key_mark: entry.key_mark,
-            path: self.field.path.to(Below::Key(&entry.key)),
+            path: self.field.path.to(PathStep::Key(&entry.key)),
             secret: self.field.secret,
         }
     }
@@ -427,18 +427,18 @@ impl<'a> Section<'a> {
     }
 
     /// Adds an error for each name that is not in `keys`.
-    pub(super) fn refuse_others(&self, keys: &[&str]) {
+    pub(super) fn reject_unknown(&self, keys: &[&str]) {
         let findings = self.field.findings();
         // computed once, and only for an unknown name: the mapping and `keys` may be long
         let absent = OnceCell::new();
         for entry in self.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
-            if findings.only_counts() {
+            if findings.count_if_full() {
                 continue;
             }
             let (key, mut field) = (entry.key.as_str(), self.entry(entry));
             if words::may_be_secret(key) {
                 // the operator may have written credentials as names
-                field.path = self.field.path.to(Below::Key("*"));
+                field.path = self.field.path.to(PathStep::Key("*"));
             }
             if let Some((_, why)) = unneeded::NAMES.iter().find(|(name, _)| *name == key) {
                 findings.add(Problem::error(field.key_place(), "is not needed").hint(*why));

@@ -2,12 +2,12 @@
 
 use std::cmp::Ordering;
 
-use crate::algorithm::{AlgorithmName, Kind, Parameter, Rule};
+use crate::algorithm::{AlgorithmName, Parameter, ParameterKind, Rule};
 use crate::charge::Mode;
 use crate::config::identify::CLAIM;
 use crate::config::key::named;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, every};
+use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::REQUEST_OVERRIDE;
 use crate::config::terms::FileScope;
 use crate::config::{cost, scalar, sharing, warn_at, words};
@@ -18,7 +18,7 @@ const A_RATE: &str = "a number of tokens per time, like `100/s`";
 
 /// Reads the overrides for a limit of `algorithm`.
 pub(super) fn read(field: &Field<'_>, algorithm: AlgorithmName, scope: FileScope) -> Option<RequestOverrides> {
-    let can_be = |parameter: &&Parameter| matches!(parameter.kind, Kind::Rate | Kind::Whole);
+    let can_be = |parameter: &&Parameter| matches!(parameter.kind, ParameterKind::Rate | ParameterKind::Whole);
     let names = words::alternatives(algorithm.parameters().iter().filter(can_be).map(|parameter| parameter.name));
     let section = field.mapping(&format!("parameters by their names ({names})"))?;
     let parameters = section.fields().map(|(name, field)| {
@@ -30,14 +30,14 @@ pub(super) fn read(field: &Field<'_>, algorithm: AlgorithmName, scope: FileScope
             }
         }
     });
-    every(parameters).map(RequestOverrides::new)
+    all_or_none(parameters).map(RequestOverrides::new)
 }
 
 fn one(field: &Field<'_>, parameter: &Parameter, scope: FileScope) -> Option<RequestParameter> {
     let section = field.section(&REQUEST_OVERRIDE)?;
     let source = source(field, &section, scope);
     let bounds = match parameter.kind {
-        Kind::Rate => rates(&section),
+        ParameterKind::Rate => rates(&section),
         _ => numbers(&section),
     };
     Some(RequestParameter { name: parameter.name, source: source?, bounds: bounds? })

@@ -7,11 +7,11 @@ use std::num::NonZeroU64;
 
 use regex::bytes::Regex;
 
-use crate::config::decisions::Needs;
+use crate::config::decisions::RequiredSections;
 use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, each_once, every};
+use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::{MATCH, REWRITE, ROUTE, SHARE, VALUE_MATCH};
 use crate::config::values::{check_ascii, dropped_problem, method, path};
@@ -30,7 +30,7 @@ const EVERY_PATH: &str = "/**";
 
 /// The names to which routes refer, and other sections that concern routes.
 pub(super) struct RouteContext<'r> {
-    pub(super) needs: Needs,
+    pub(super) needs: RequiredSections,
     pub(super) upstreams: &'r Names,
     pub(super) limits: &'r Names,
     /// The limits, in the order of their names.
@@ -44,9 +44,9 @@ pub(super) struct RouteContext<'r> {
 /// Reads `routes:`; returns the routes without errors.
 pub(super) fn read(top: &Section<'_>, context: &RouteContext<'_>) -> Vec<Route> {
     const EXPECTED: &str = "a list of routes";
-    let mut names = Names::none("a route", true);
+    let mut names = Names::empty("a route", true);
     let mut routes = Vec::new();
-    let mut unreachable = Unreachable::default();
+    let mut unreachable = ShadowedRoutes::default();
     let field = match context.needs.routes {
         true => top.required("routes", EXPECTED),
         false => top.get("routes"),
@@ -60,7 +60,7 @@ pub(super) fn read(top: &Section<'_>, context: &RouteContext<'_>) -> Vec<Route> 
         let route = route(&section, context);
         if let (Some(name), Some(route)) = (name, route) {
             let route = Route { name, ..route };
-            unreachable.look_at(&route, &item);
+            unreachable.check_route(&route, &item);
             routes.push(route);
         }
     }
@@ -69,7 +69,7 @@ pub(super) fn read(top: &Section<'_>, context: &RouteContext<'_>) -> Vec<Route> 
 
 fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
     let field = section.required("name", "a name for logs and metrics, like `orders`")?;
-    let name = field.word("the name of the route")?.text.into_owned();
+    let name = field.scalar_value("the name of the route")?.text.into_owned();
     names.define(&name, &field, field.place())?;
     Some(name)
 }
@@ -92,7 +92,7 @@ fn route(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Route> {
     let bypass = section.get_or("bypass", bypass.clone(), |field| access::bypass(field, bypass));
     let upgrade = section.get_or("upgrade", false, |field| {
         let items = field.nonempty_list("a list of `websocket`")?;
-        each_once(&items, |item| item.choice(&[("websocket", ())]), |()| ()).map(|_| true)
+        unique_items(&items, |item| item.choice(&[("websocket", ())]), |()| ()).map(|_| true)
     });
     let rewrite = section.get_with("rewrite", |field| read_rewrite(field, matched.as_ref()));
     let parameters = [("refuse", false), ("allow", true)];
@@ -152,7 +152,7 @@ fn read_upstream(field: &Field<'_>, section: &Section<'_>, upstreams: &Names) ->
         Some((UpstreamId(upstream?), weight?))
     };
     let items = field.nonempty_list("a list of upstreams, like `{name: v1, weight: 95}`")?;
-    let shares = each_once(&items, share, |(upstream, _)| *upstream);
+    let shares = unique_items(&items, share, |(upstream, _)| *upstream);
     let by = section.get_with("split_by", |field| match key::part(field)? {
         part @ (KeyPart::Customer | KeyPart::ClientAddress | KeyPart::Header(..) | KeyPart::Cookie(..)) => Some(part),
         _ => field.fail(
@@ -193,11 +193,11 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
     let default = Match::default();
     let hosts = section.get_or("hosts", Vec::new(), |field| {
         let host = |item: &Field<'_>| item.parsed(HOST, parse_host);
-        each_once(&field.nonempty_list("a list of host names")?, host, HostPattern::clone)
+        unique_items(&field.nonempty_list("a list of host names")?, host, HostPattern::clone)
     });
     let path = section.get_or("path", (default.path, default.path_pattern), path);
     let methods = section.get_or("methods", Vec::new(), |field| {
-        each_once(&field.nonempty_list("a list of methods")?, method, String::clone)
+        unique_items(&field.nonempty_list("a list of methods")?, method, String::clone)
     });
     let headers = section.get_or("headers", Vec::new(), |field| {
         let conditions =
@@ -211,7 +211,7 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
         let parameters = field.mapping("query parameters, each with its value or `true`")?;
         let read =
             |(name, field): (&str, Field<'_>)| Some(QueryMatch { name: name.to_owned(), value: value_match(&field)? });
-        every(parameters.fields().map(read))
+        all_or_none(parameters.fields().map(read))
     });
     let (path, path_pattern) = path?;
     Some(Match { hosts: hosts?, path, path_pattern, methods: methods?, headers: headers?, query: query? })
@@ -235,12 +235,12 @@ fn parse_host(text: &str) -> Result<HostPattern, InvalidValue> {
 fn value_match(field: &Field<'_>) -> Option<ValueMatch> {
     const EXPECTED: &str = "a value, `true` for any, or `{regex: EXPRESSION}`";
     let field = field.clone().secret();
-    if !field.is_word() {
+    if !field.is_scalar() {
         let section = field.section_or(&VALUE_MATCH, EXPECTED)?;
         let expression = section.required("regex", "a regular expression, like `v[0-9]+`")?;
         return expression.parsed("a regular expression", whole_regex).map(ValueMatch::Like);
     }
-    let word = field.word(EXPECTED)?;
+    let word = field.scalar_value(EXPECTED)?;
     match (&*word.text, word.plain) {
         ("true", true) => Some(ValueMatch::Any),
         ("false", true) => field.fail(Problem::error(field.place(), "cannot be asked to be absent").expected(EXPECTED)),
@@ -278,7 +278,7 @@ fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&M
         }
         Some(id)
     };
-    each_once(&items, limit, LimitId::clone)
+    unique_items(&items, limit, LimitId::clone)
 }
 
 fn read_rewrite(field: &Field<'_>, matched: Option<&Match>) -> Option<Rewrite> {
@@ -314,7 +314,7 @@ fn read_rewrite(field: &Field<'_>, matched: Option<&Match>) -> Option<Rewrite> {
 /// The gateway tries a more specific route first, whatever the order in the file. So an earlier route can hide a later one
 /// only if the two have the same host, path and conditions.
 #[derive(Default)]
-struct Unreachable {
+struct ShadowedRoutes {
     hasher: RandomState,
     /// The first route with a host, path, conditions and method (by a hash of all four).
     taken: HashMap<u64, String>,
@@ -323,8 +323,8 @@ struct Unreachable {
 /// A route with more pairs of a host and a method than this is not checked.
 const MOST_PAIRS: usize = 256;
 
-impl Unreachable {
-    fn look_at(&mut self, route: &Route, field: &Field<'_>) {
+impl ShadowedRoutes {
+    fn check_route(&mut self, route: &Route, field: &Field<'_>) {
         let hosts = or_any(route.hosts.iter().map(ToString::to_string));
         let methods = or_any(route.methods.iter().cloned());
         if hosts.len().saturating_mul(methods.len()) > MOST_PAIRS {

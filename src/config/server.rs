@@ -6,11 +6,12 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use ipnet::IpNet;
 
 use crate::config::problem::Problem;
-use crate::config::read::{Field, every};
+use crate::config::read::{Field, all_or_none};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
 use crate::ruleset::{
-    AccessLog, AddressHeader, BodyRules, ClientAddress, Dialects, HeadLimits, MinBodyRate, Reset, TrustedPeers,
+    AccessLog, AddressHeader, BodyRules, ClientAddress, HeadLimits, MinBodyRate, RateLimitHeaders, ResetFormat,
+    TrustedPeers,
 };
 use crate::units::Prefixes;
 
@@ -50,9 +51,10 @@ pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
 pub(super) fn peers(field: &Field<'_>, of_all: &str) -> Option<TrustedPeers> {
     const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`, or `unix`";
     let items = field.list("a list of addresses and networks, or `unix`")?;
-    let (unix, others): (Vec<_>, Vec<_>) =
-        items.iter().partition(|item| item.is_word() && item.word(EXPECTED).is_some_and(|word| word.text == "unix"));
-    let networks = every(others.into_iter().map(|item| network(item, EXPECTED, of_all)))?;
+    let (unix, others): (Vec<_>, Vec<_>) = items
+        .iter()
+        .partition(|item| item.is_scalar() && item.scalar_value(EXPECTED).is_some_and(|word| word.text == "unix"));
+    let networks = all_or_none(others.into_iter().map(|item| network(item, EXPECTED, of_all)))?;
     Some(TrustedPeers { networks, unix: !unix.is_empty() })
 }
 
@@ -60,7 +62,7 @@ pub(super) fn peers(field: &Field<'_>, of_all: &str) -> Option<TrustedPeers> {
 pub(super) fn networks(field: &Field<'_>, of_all: &str) -> Option<Vec<IpNet>> {
     const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`";
     let items = field.list("a list of addresses and networks")?;
-    every(items.iter().map(|item| network(item, EXPECTED, of_all)))
+    all_or_none(items.iter().map(|item| network(item, EXPECTED, of_all)))
 }
 
 fn network(item: &Field<'_>, expected: &str, of_all: &str) -> Option<IpNet> {
@@ -96,18 +98,18 @@ pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
 }
 
 /// Reads `headers:`.
-pub(super) fn dialects(field: &Field<'_>) -> Option<Dialects> {
+pub(super) fn dialects(field: &Field<'_>) -> Option<RateLimitHeaders> {
     let section = field.section(&HEADERS)?;
-    let default = Dialects::default();
+    let default = RateLimitHeaders::default();
     let ietf = section.get_or("ietf", default.ietf, Field::flag);
     let ietf_06 = section.get_or("ietf_06", default.ietf_06, Field::flag);
     let x_ratelimit = section.get_or("x_ratelimit", default.x_ratelimit, |field| {
-        field.choice(&[("off", None), ("delta", Some(Reset::Delta)), ("epoch", Some(Reset::Epoch))])
+        field.choice(&[("off", None), ("delta", Some(ResetFormat::Delta)), ("epoch", Some(ResetFormat::Epoch))])
     });
     let retry_after_jitter = section.get_with("retry_after_jitter", |field| {
         field.parsed("the most that is added to retry times, like `10%` or `5s`", scalar::jitter)
     });
-    Some(Dialects {
+    Some(RateLimitHeaders {
         ietf: ietf?,
         ietf_06: ietf_06?,
         x_ratelimit: x_ratelimit?,
@@ -118,7 +120,7 @@ pub(super) fn dialects(field: &Field<'_>) -> Option<Dialects> {
 /// Reads `access_log:`.
 pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
     const EXPECTED: &str = "`off`, `full`, `{sample: 0.01}` or `{one_in: 100}`";
-    if field.is_word() {
+    if field.is_scalar() {
         return field.choice_or(&[("off", AccessLog::Off), ("full", AccessLog::Full)], EXPECTED);
     }
     let section = field.section_or(&ACCESS_LOG, EXPECTED)?;

@@ -11,7 +11,7 @@ use crate::config::change::{self, Change};
 use crate::config::document::{self, Content, Entry, YamlNode};
 use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Problem};
-use crate::config::read::{Field, ReadContext, Section, every};
+use crate::config::read::{Field, ReadContext, Section, all_or_none};
 use crate::config::settings::{FILE, Kind, WINDOW};
 use crate::config::store::{NamedFile, named_file};
 use crate::config::{scalar, words};
@@ -69,7 +69,7 @@ pub fn included_files(text: &str, file: &str, environment: &dyn Fn(&str) -> Opti
     let findings = Findings::new(file);
     let context = ReadContext { findings: &findings, environment };
     let root = document::parse(text, 0, &findings);
-    let top = root.as_deref().and_then(|root| Field::root(&context, root).mapping_if());
+    let top = root.as_deref().and_then(|root| Field::root(&context, root).as_mapping());
     top.and_then(|top| top.get("include")).and_then(|field| read_include(&field)).unwrap_or_default()
 }
 
@@ -85,7 +85,7 @@ fn read_include(field: &Field<'_>) -> Option<Vec<NamedFile>> {
         };
         item.fail(item.error(problem).expected(EXPECTED))
     };
-    every(field.nonempty_list("a list of files, like `[limits/*.yaml]`")?.iter().map(file))
+    all_or_none(field.nonempty_list("a list of files, like `[limits/*.yaml]`")?.iter().map(file))
 }
 
 /// Groups and limits of several windows, with the names of the limits for which they stand.
@@ -93,12 +93,17 @@ type Groups = HashMap<String, Vec<String>>;
 
 /// Parses a configuration, writes it out and applies the changes.
 pub(super) fn document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
-    change::apply(written_out(text, context)?, text.changes, text.included.len().saturating_add(1), context.findings)
+    change::apply(
+        expand_document(text, context)?,
+        text.changes,
+        text.included.len().saturating_add(1),
+        context.findings,
+    )
 }
 
-fn written_out(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
+fn expand_document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
     let root = document::parse(text.text, 0, context.findings);
-    let included = every(
+    let included = all_or_none(
         text.included.iter().zip(1..).map(|(file, number)| document::parse(&file.text, number, context.findings)),
     );
     let (root, included) = (root?, included?);
@@ -107,7 +112,7 @@ fn written_out(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<Yam
         return Some(root);
     }
     let mut entries = entries.clone();
-    let whole = Field::root(context, &root).mapping_if()?;
+    let whole = Field::root(context, &root).as_mapping()?;
     if let Some(field) = whole.get("include") {
         read_include(&field);
     }
@@ -115,10 +120,10 @@ fn written_out(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<Yam
         include(&mut entries, &Field::root(context, file));
     }
     let merged = node(root.mark, Content::Mapping(entries.clone()));
-    let top = Field::root(context, &merged).mapping_if()?.with(&FILE);
+    let top = Field::root(context, &merged).as_mapping()?.with(&FILE);
     let defaults = Defaults::read(&top);
     let mut groups = Groups::new();
-    if let Some(limits) = top.get("limits").and_then(|field| field.mapping_if()) {
+    if let Some(limits) = top.get("limits").and_then(|field| field.as_mapping()) {
         let split = split_windows(&limits, &defaults.limits, &mut groups);
         read_groups(&top, &split, &mut groups);
         replace(&mut entries, "limits", Content::Mapping(split));
@@ -126,7 +131,7 @@ fn written_out(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<Yam
     for entry in &mut entries {
         let written = match (entry.key.as_str(), &entry.value.content) {
             ("routes", Content::Sequence(routes)) => {
-                Content::Sequence(routes.iter().map(|route| write_out(route, &defaults.routes, &groups)).collect())
+                Content::Sequence(routes.iter().map(|route| expand(route, &defaults.routes, &groups)).collect())
             }
             ("upstreams", Content::Mapping(upstreams)) => of_each(upstreams, &defaults.upstreams, &groups),
             ("domains", Content::Mapping(domains)) => of_each(domains, &[], &groups),
@@ -160,7 +165,7 @@ fn replace(entries: &mut [Entry], key: &str, content: Content) {
 /// Adds the sections of an included file.
 fn include(entries: &mut Vec<Entry>, file: &Field<'_>) {
     let Some(section) = file.mapping("sections, like `limits`") else { return };
-    section.refuse_others(&INCLUDED);
+    section.reject_unknown(&INCLUDED);
     for (entry, field) in section.entries().filter(|(entry, _)| INCLUDED.contains(&entry.key.as_str())) {
         let Some(known) = entries.iter_mut().find(|known| known.key == entry.key) else {
             entries.push(entry.clone());
@@ -168,7 +173,7 @@ fn include(entries: &mut Vec<Entry>, file: &Field<'_>) {
         };
         let joined = match (&known.value.content, &entry.value.content) {
             (Content::Mapping(first), Content::Mapping(_)) => {
-                let Some(more) = field.mapping_if() else { continue };
+                let Some(more) = field.as_mapping() else { continue };
                 Content::Mapping(join(first, &more, file.findings()))
             }
             (Content::Sequence(first), Content::Sequence(more)) => Content::Sequence([&first[..], more].concat()),
@@ -217,7 +222,7 @@ impl Defaults {
             let field = section.get(key)?;
             let Some(Kind::Defaults(table, without)) = field.kind() else { return None };
             let settings = field.mapping("settings")?.with(table);
-            settings.refuse_others(&table.defaults(without).map(|setting| setting.name).collect::<Vec<_>>());
+            settings.reject_unknown(&table.defaults(without).map(|setting| setting.name).collect::<Vec<_>>());
             Some(settings.entries().map(|(entry, _)| entry.clone()).collect())
         };
         let or_none = |entries: Option<Vec<Entry>>| entries.unwrap_or_default();
@@ -232,19 +237,19 @@ fn overlaid(own: &[Entry], others: &[Entry]) -> Vec<Entry> {
 }
 
 fn of_each(named: &[Entry], defaults: &[Entry], groups: &Groups) -> Content {
-    let written = named.iter().map(|entry| Entry { value: write_out(&entry.value, defaults, groups), ..entry.clone() });
+    let written = named.iter().map(|entry| Entry { value: expand(&entry.value, defaults, groups), ..entry.clone() });
     Content::Mapping(written.collect())
 }
 
 /// The mapping `of` with its defaults, and with each group of limits replaced by its limits, also in its descriptors.
-fn write_out(of: &Rc<YamlNode>, defaults: &[Entry], groups: &Groups) -> Rc<YamlNode> {
+fn expand(of: &Rc<YamlNode>, defaults: &[Entry], groups: &Groups) -> Rc<YamlNode> {
     let Content::Mapping(own) = &of.content else { return Rc::clone(of) };
     let mut entries = overlaid(own, defaults);
     for entry in &mut entries {
         let Content::Sequence(items) = &entry.value.content else { continue };
         let written: Vec<Rc<YamlNode>> = match entry.key.as_str() {
             "limits" => items.iter().flat_map(|item| limits_of(item, groups)).collect(),
-            "descriptors" => items.iter().map(|item| write_out(item, &[], groups)).collect(),
+            "descriptors" => items.iter().map(|item| expand(item, &[], groups)).collect(),
             _ => continue,
         };
         entry.value = node(entry.value.mark, Content::Sequence(written));
@@ -272,7 +277,7 @@ fn split_windows(limits: &Section<'_>, defaults: &[Entry], groups: &mut Groups) 
             continue;
         };
         let whole = overlaid(own, defaults);
-        match field.mapping_if().filter(|limit| limit.has("windows")) {
+        match field.as_mapping().filter(|limit| limit.has("windows")) {
             None => split.push(Entry { value: node(entry.value.mark, Content::Mapping(whole)), ..entry.clone() }),
             Some(limit) => {
                 let windows = windows_of(&entry.key, &limit, &whole);
@@ -299,9 +304,9 @@ fn windows_of(name: &str, limit: &Section<'_>, whole: &[Entry]) -> Vec<Entry> {
     let mut windows: Vec<Entry> = Vec::new();
     for item in items.unwrap_or_default() {
         let Some(section) = item.mapping("a window, like `{limit: 10, window: 1s}`") else { continue };
-        section.refuse_others(&known);
+        section.reject_unknown(&known);
         let Some(field) = section.required("window", "a length of time") else { continue };
-        let Some(word) = field.word("a length of time") else { continue };
+        let Some(word) = field.scalar_value("a length of time") else { continue };
         let window = scalar::duration(&word.text).map_or(word.text.into_owned(), |window| window.to_string());
         let key = format!("{name}/{window}");
         if windows.iter().any(|other| other.key == key) {
@@ -331,7 +336,7 @@ fn read_groups(top: &Section<'_>, limits: &[Entry], groups: &mut Groups) {
         }
         let mut names: Vec<String> = Vec::new();
         for item in field.nonempty_list("a list of names of limits").unwrap_or_default() {
-            let Some(word) = item.word("the name of a limit") else { continue };
+            let Some(word) = item.scalar_value("the name of a limit") else { continue };
             match windows.get(&*word.text) {
                 Some(several) => names.extend(several.iter().cloned()),
                 None if known.contains(&*word.text) => names.push(word.text.into_owned()),

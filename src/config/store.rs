@@ -1,7 +1,7 @@
 //! `store:`: the Redis servers that hold shared data.
 
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, Section, each_once, every};
+use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::{SENTINEL, STORE, STORE_TLS};
 use crate::units::Nanos;
@@ -109,11 +109,11 @@ pub(super) fn read(top: &Section<'_>) -> Option<Option<RedisStore>> {
 
 /// Whether the file gives the number of gateways. The readers of limits need this before `store:` itself is read.
 pub(super) fn has_nodes(top: &Section<'_>) -> bool {
-    top.get("store").and_then(|field| field.mapping_if()).is_some_and(|store| store.has("nodes"))
+    top.get("store").and_then(|field| field.as_mapping()).is_some_and(|store| store.has("nodes"))
 }
 
 /// The servers, and the settings that stand in their addresses.
-struct Named {
+struct ServerSettings {
     servers: RedisServers,
     username: Option<String>,
     password: Option<Secret>,
@@ -123,7 +123,7 @@ struct Named {
 
 fn store(field: &Field<'_>) -> Option<RedisStore> {
     let section = field.section(&STORE)?;
-    let named = named(&section);
+    let named = read_servers(&section);
     let username = section.get_with("username", username);
     let password_file = section.get_with("password_file", |field| named_file(field, A_FILE));
     let tls_field = section.get("tls");
@@ -166,7 +166,7 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
     })
 }
 
-fn named(section: &Section<'_>) -> Option<Named> {
+fn read_servers(section: &Section<'_>) -> Option<ServerSettings> {
     match (section.get("redis"), section.get("sentinel"), section.get("cluster")) {
         (Some(field), None, None) => standalone(&field),
         (None, Some(field), None) => sentinel(&field),
@@ -181,21 +181,21 @@ fn named(section: &Section<'_>) -> Option<Named> {
 
 /// Reads the name of a file; `expected` describes the file.
 pub(super) fn named_file(field: &Field<'_>, expected: &str) -> Option<NamedFile> {
-    let word = field.word(expected)?;
+    let word = field.scalar_value(expected)?;
     match word.text.is_empty() {
         true => field.fail(Problem::error(field.place(), "is empty").expected(expected)),
         false => Some(NamedFile { path: word.text.into_owned(), place: field.place() }),
     }
 }
 
-fn standalone(field: &Field<'_>) -> Option<Named> {
+fn standalone(field: &Field<'_>) -> Option<ServerSettings> {
     let Server { scheme, at, database, username, password } =
         field.clone().secret().parsed(A_SERVER, address::server)?;
     let servers = RedisServers::Standalone { server: at, database: database.unwrap_or(0) };
-    Some(Named { servers, username, password, tls: Some(scheme == Scheme::Tls) })
+    Some(ServerSettings { servers, username, password, tls: Some(scheme == Scheme::Tls) })
 }
 
-fn sentinel(field: &Field<'_>) -> Option<Named> {
+fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
     let section = field.section(&SENTINEL)?;
     let master = section.required("master", A_MASTER).and_then(|field| {
         field.parsed(A_MASTER, |text| match text.len() {
@@ -206,7 +206,7 @@ fn sentinel(field: &Field<'_>) -> Option<Named> {
     });
     let nodes = section.required("nodes", A_LIST_OF_SENTINELS).and_then(|field| {
         let items = few(&field, A_LIST_OF_SENTINELS)?;
-        each_once(&items, |item| item.parsed(A_SENTINEL, address::sentinel), String::clone)
+        unique_items(&items, |item| item.parsed(A_SENTINEL, address::sentinel), String::clone)
     });
     let username = section.get_with("username", username);
     let password_file = section.get_with("password_file", |field| named_file(field, A_FILE));
@@ -216,14 +216,14 @@ fn sentinel(field: &Field<'_>) -> Option<Named> {
         return field.fail(problem.expected("`password_file` beside it"));
     }
     let servers = RedisServers::Sentinel { master: master?, nodes: nodes?, username, password_file };
-    Some(Named { servers, username: None, password: None, tls: None })
+    Some(ServerSettings { servers, username: None, password: None, tls: None })
 }
 
-fn cluster(field: &Field<'_>) -> Option<Named> {
+fn cluster(field: &Field<'_>) -> Option<ServerSettings> {
     let items: Vec<_> = few(field, A_LIST_OF_SERVERS)?.into_iter().map(Field::secret).collect();
-    let servers = each_once(&items, |item| item.parsed(A_SERVER, address::server), |server| server.at.clone())?;
+    let servers = unique_items(&items, |item| item.parsed(A_SERVER, address::server), |server| server.at.clone())?;
     let mut first = None;
-    let nodes = every(items.iter().zip(servers).map(|(item, server)| {
+    let nodes = all_or_none(items.iter().zip(servers).map(|(item, server)| {
         let Server { scheme, at, database, username, password } = server;
         if database.is_some_and(|database| database > 0) {
             return item.fail(item.error("names a database, and a cluster has one only"));
@@ -237,7 +237,7 @@ fn cluster(field: &Field<'_>) -> Option<Named> {
     }))?;
     let (scheme, username, password) = first?;
     let servers = RedisServers::Cluster(nodes);
-    Some(Named { servers, username, password, tls: Some(scheme == Scheme::Tls) })
+    Some(ServerSettings { servers, username, password, tls: Some(scheme == Scheme::Tls) })
 }
 
 /// The items of a list of at most `MOST_NAMED` items.

@@ -4,13 +4,13 @@ use crate::algorithm::Rule;
 use crate::config::problem::Problem;
 use crate::config::read::Section;
 use crate::config::terms::AllTerms;
-use crate::ruleset::cost::{ChargeRule, CostRule, Reserve, When};
+use crate::ruleset::cost::{ChargeRule, ChargeTime, CostRule, Reserve};
 use crate::ruleset::graphql::GraphQlCost;
 use crate::ruleset::limit::Share;
-use crate::ruleset::request_field::SaidCost;
+use crate::ruleset::request_field::RequestFieldCost;
 
 /// Warns of a limit that applies to no customer or no key.
-pub(super) fn of_nobody(section: &Section<'_>, terms: &AllTerms, enabled: Option<Share>) {
+pub(super) fn warn_if_unused(section: &Section<'_>, terms: &AllTerms, enabled: Option<Share>) {
     let field = &section.field;
     if terms.rules.is_empty() && !terms.plans.is_empty() {
         field.findings().add(Problem::warning(field.key_place(), "limits nobody: every plan is unlimited"));
@@ -21,19 +21,25 @@ pub(super) fn of_nobody(section: &Section<'_>, terms: &AllTerms, enabled: Option
 }
 
 /// Warns of a `max` above the limit's capacity: a client may report such a cost, and the request never passes.
-pub(super) fn of_told_costs(section: &Section<'_>, (cost, charge): (&CostRule, &ChargeRule), terms: &AllTerms) {
-    let reserve = || section.get("charge").and_then(|charge| charge.mapping_if()?.get("reserve"));
+pub(super) fn warn_if_cost_never_fits(
+    section: &Section<'_>,
+    (cost, charge): (&CostRule, &ChargeRule),
+    terms: &AllTerms,
+) {
+    let reserve = || section.get("charge").and_then(|charge| charge.as_mapping()?.get("reserve"));
     let (max, field) = match (&charge.when, cost, &charge.reserve) {
         (
-            When::Request,
+            ChargeTime::Request,
             CostRule::Header { max, .. }
-            | CostRule::RequestField(SaidCost { max, .. })
+            | CostRule::RequestField(RequestFieldCost { max, .. })
             | CostRule::GraphQl(GraphQlCost { max, .. }),
             _,
         ) => (max, section.get("cost")),
-        (When::Response { .. }, _, Some(Reserve::Said { tokens: SaidCost { max, .. }, price: None })) => {
-            (max, reserve())
-        }
+        (
+            ChargeTime::Response { .. },
+            _,
+            Some(Reserve::FromRequest { tokens: RequestFieldCost { max, .. }, price: None }),
+        ) => (max, reserve()),
         _ => return,
     };
     let Some(field) = field else { return };

@@ -17,7 +17,7 @@ use crate::ruleset::limit::PlanTerms;
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum FileScope {
     /// The file holds only limits. They may leave out keys, and parameters for plans that they do not name.
-    Alone,
+    LimitsOnly,
     /// The file configures a gateway.
     Gateway {
         /// Whether the file has `customers`. Then every request has a plan: the gateway refuses callers without one.
@@ -38,7 +38,7 @@ pub(super) enum FileScope {
 impl FileScope {
     /// Whether some requests may have no plan.
     pub(super) const fn has_planless_requests(self) -> bool {
-        matches!(self, Self::Alone | Self::Gateway { customers: false, .. } | Self::Gateway { domains: true, .. })
+        matches!(self, Self::LimitsOnly | Self::Gateway { customers: false, .. } | Self::Gateway { domains: true, .. })
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) struct LimitTerms<'r, 'a> {
 pub(super) struct NamedPlan<'a> {
     pub(super) name: &'a str,
     /// The limit's terms for the plan.
-    pub(super) asks: PlanParameters<'a>,
+    pub(super) parameters: PlanParameters<'a>,
     field: Field<'a>,
     /// `None` if the file has no such plan, which has a finding already.
     position: Option<usize>,
@@ -75,10 +75,10 @@ pub(super) enum PlanParameters<'a> {
 impl<'a> PlanParameters<'a> {
     /// Reads `unlimited` or a mapping of parameters of `algorithm`.
     pub(super) fn read(field: &Field<'a>, algorithm: AlgorithmName) -> Self {
-        let asks = match field.mapping_if() {
+        let parameters = match field.as_mapping() {
             Some(section) => {
                 let known: Vec<&str> = algorithm.parameters().iter().map(|parameter| parameter.name).collect();
-                section.refuse_others(&known);
+                section.reject_unknown(&known);
                 Some(Self::Parameters(Parameters::read(&section, algorithm)))
             }
             None => {
@@ -86,7 +86,7 @@ impl<'a> PlanParameters<'a> {
                 field.choice_or(&[("unlimited", ())], &expected).map(|()| Self::Unlimited)
             }
         };
-        asks.unwrap_or(Self::Broken)
+        parameters.unwrap_or(Self::Broken)
     }
 }
 
@@ -117,7 +117,7 @@ impl<'a> LimitTerms<'_, 'a> {
         let expected = format!("plans by their names, each with its parameters or `unlimited` ({takes})");
         let plan = |(name, field): (&'a str, Field<'a>)| {
             let position = self.plans.resolve_key(name, &field);
-            NamedPlan { name, asks: PlanParameters::read(&field, self.algorithm), field, position }
+            NamedPlan { name, parameters: PlanParameters::read(&field, self.algorithm), field, position }
         };
         Some(field.mapping(&expected)?.fields().map(plan).collect())
     }
@@ -143,7 +143,7 @@ impl<'a> LimitTerms<'_, 'a> {
         let mut plans: Vec<Option<PlanTerms>> = vec![None; self.plans.len()];
         let mut whole = true;
         for plan in named {
-            let terms = match &plan.asks {
+            let terms = match &plan.parameters {
                 PlanParameters::Unlimited => Some(PlanTerms::Unlimited),
                 PlanParameters::Parameters(own) => {
                     self.overlay(Some((plan.name, own))).build(&plan.field).map(&mut terms_of)
@@ -177,8 +177,8 @@ impl<'a> LimitTerms<'_, 'a> {
 
     fn needs_base(&self, unnamed: &[&str], named: &[NamedPlan<'a>]) -> Need {
         match self.scope {
-            FileScope::Alone if named.is_empty() => Need::Always,
-            FileScope::Alone => Need::Perhaps,
+            FileScope::LimitsOnly if named.is_empty() => Need::Always,
+            FileScope::LimitsOnly => Need::Perhaps,
             FileScope::Gateway { customers: true, domains: true, .. } if unnamed.is_empty() => Need::Perhaps,
             FileScope::Gateway { customers: true, .. } if unnamed.is_empty() => Need::Never,
             FileScope::Gateway { .. } => Need::Always,

@@ -1,16 +1,16 @@
 use super::*;
-use crate::algorithm::{AlgorithmName, Kind, Parameter};
+use crate::algorithm::{AlgorithmName, Parameter, ParameterKind};
 
 /// A valid text for a parameter.
 fn example(parameter: &Parameter) -> String {
     match parameter.kind {
-        Kind::Rate => "10/s".to_owned(),
-        Kind::Duration | Kind::DurationOr(_) => "1d".to_owned(),
-        Kind::Whole => "5".to_owned(),
-        Kind::Decimal => "2.5".to_owned(),
-        Kind::Flag => "true".to_owned(),
-        Kind::Choice(words) => words[0].to_owned(),
-        Kind::TimeZone => "Europe/Berlin".to_owned(),
+        ParameterKind::Rate => "10/s".to_owned(),
+        ParameterKind::Duration | ParameterKind::DurationOr(_) => "1d".to_owned(),
+        ParameterKind::Whole => "5".to_owned(),
+        ParameterKind::Decimal => "2.5".to_owned(),
+        ParameterKind::Flag => "true".to_owned(),
+        ParameterKind::Choice(words) => words[0].to_owned(),
+        ParameterKind::TimeZone => "Europe/Berlin".to_owned(),
     }
 }
 

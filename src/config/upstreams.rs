@@ -3,7 +3,7 @@
 use crate::config::key;
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, Section, each_once, every};
+use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::{EJECT, HEALTH_CHECK, NODE, RETRIES, TIMEOUTS, UPSTREAM, UPSTREAM_TLS};
 use crate::config::store::{ClientTls, client_tls};
@@ -24,7 +24,7 @@ pub struct UpstreamTls {
 }
 
 /// An upstream, and its TLS settings; `None` for connections in plain text.
-type Whole = (Upstream, Option<UpstreamTls>);
+type UpstreamWithTls = (Upstream, Option<UpstreamTls>);
 
 const NODES: &str = "a list of nodes, like `[\"10.0.1.1:9000\", {address: \"10.0.1.2:9000\", weight: 2}]`";
 
@@ -52,10 +52,10 @@ const UNHEALTHY_AFTER: u32 = 3;
 
 /// Reads `upstreams:`, which may be absent unless it is `needed`. Returns the names, and at their positions the upstreams;
 /// `None` for an upstream that could not be read.
-pub(super) fn read(top: &Section<'_>, needed: bool) -> (Names, Vec<Option<Whole>>) {
+pub(super) fn read(top: &Section<'_>, needed: bool) -> (Names, Vec<Option<UpstreamWithTls>>) {
     const WHAT: &str = "an upstream";
     if !needed && !top.has("upstreams") {
-        return (Names::none(WHAT, true), Vec::new());
+        return (Names::empty(WHAT, true), Vec::new());
     }
     let section = top.required("upstreams", "upstreams by their names").and_then(|field| {
         let section = field.mapping("upstreams by their names")?;
@@ -65,9 +65,9 @@ pub(super) fn read(top: &Section<'_>, needed: bool) -> (Names, Vec<Option<Whole>
         }
     });
     let Some(section) = section else {
-        return (Names::none(WHAT, false), Vec::new());
+        return (Names::empty(WHAT, false), Vec::new());
     };
-    let mut names = Names::none(WHAT, true);
+    let mut names = Names::empty(WHAT, true);
     let mut upstreams = Vec::new();
     for (name, field) in section.fields() {
         if names.define(name, &field, field.key_place()).is_some() {
@@ -77,7 +77,7 @@ pub(super) fn read(top: &Section<'_>, needed: bool) -> (Names, Vec<Option<Whole>
     (names, upstreams)
 }
 
-fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
+fn upstream(name: &str, field: &Field<'_>) -> Option<UpstreamWithTls> {
     let section = field.section(&UPSTREAM)?;
     let nodes = section.required("nodes", NODES).and_then(|field| nodes(&field));
     let tls = section.get_with("tls", tls);
@@ -130,12 +130,12 @@ fn tls(field: &Field<'_>) -> Option<UpstreamTls> {
 }
 
 fn nodes(field: &Field<'_>) -> Option<Vec<UpstreamNode>> {
-    each_once(&field.nonempty_list(NODES)?, node, |node| node.address.clone())
+    unique_items(&field.nonempty_list(NODES)?, node, |node| node.address.clone())
 }
 
 fn node(field: &Field<'_>) -> Option<UpstreamNode> {
     const EXPECTED: &str = "a host and a port, like `10.0.1.1:9000`, or a path, like `unix:/run/orders.sock`";
-    if field.mapping_if().is_none() {
+    if field.as_mapping().is_none() {
         return Some(UpstreamNode { address: field.parsed(EXPECTED, place)?, weight: 1 });
     }
     let section = field.section(&NODE)?;
@@ -247,7 +247,7 @@ fn retries(field: &Field<'_>) -> Option<Retries> {
     let attempts = section.get_or("attempts", defaults.attempts, Field::whole);
     let on = section.get_with("on", |field| {
         let items = field.nonempty_list("a list of `connect_error`")?;
-        every(items.iter().map(|item| item.choice(&[("connect_error", ())])))
+        all_or_none(items.iter().map(|item| item.choice(&[("connect_error", ())])))
     });
     on?;
     Some(Retries { attempts: attempts? })

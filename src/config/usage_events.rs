@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, each_once};
+use crate::config::read::{Field, Section, unique_items};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::USAGE_EVENTS;
 use crate::config::store::{NamedFile, named_file};
@@ -94,7 +94,7 @@ fn summed(field: &Field<'_>, context: &UsageEventsContext<'_>) -> Option<Vec<Lim
     let items = field.nonempty_list("a list of names of limits")?;
     let read = |item: &Field<'_>| {
         let id = context.limits.resolve(item).map(LimitId)?;
-        match limit(context, id).is_some_and(|limit| limit.algorithm.holds()) {
+        match limit(context, id).is_some_and(|limit| limit.algorithm.holds_slots()) {
             true => {
                 let problem = item.error("counts the requests that run, which use nothing up");
                 item.fail(problem.expected("a limit under which requests use something up"))
@@ -102,13 +102,13 @@ fn summed(field: &Field<'_>, context: &UsageEventsContext<'_>) -> Option<Vec<Lim
             false => Some(id),
         }
     };
-    each_once(&items, read, LimitId::clone)
+    unique_items(&items, read, LimitId::clone)
 }
 
 /// All limits under which requests use up tokens; not those that count running requests.
 fn all(context: &UsageEventsContext<'_>) -> Vec<LimitId> {
     let ids = (0..context.read_limits.len()).map(LimitId);
-    ids.filter(|id| limit(context, *id).is_some_and(|limit| !limit.algorithm.holds())).collect()
+    ids.filter(|id| limit(context, *id).is_some_and(|limit| !limit.algorithm.holds_slots())).collect()
 }
 
 /// Accepts the characters that RFC 3986 allows in a URI.

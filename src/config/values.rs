@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue, Uri};
 
 use crate::algorithm::AlgorithmName;
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, every};
+use crate::config::read::{Field, all_or_none};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{HEADER_EDITS, Kind};
 use crate::ruleset::is_dropped;
@@ -140,7 +140,7 @@ impl<'a> Field<'a> {
         read: impl Fn(&HeaderName, &Self) -> Option<T>,
     ) -> Option<Vec<(HeaderName, T)>> {
         let mut seen = HashSet::new();
-        every(self.mapping(expected)?.fields().map(|(key, field)| {
+        all_or_none(self.mapping(expected)?.fields().map(|(key, field)| {
             let name = match parse_header_name(key) {
                 Ok(name) if seen.insert(name.clone()) => Some(name),
                 Ok(_) => {
@@ -190,7 +190,7 @@ impl<'a> Field<'a> {
 
     fn headers_to_remove(&self) -> Option<Vec<HeaderName>> {
         let items = self.list("a list of names of header fields")?;
-        every(items.iter().map(Field::header_name_to_set))
+        all_or_none(items.iter().map(Field::header_name_to_set))
     }
 
     /// Reads a path or the beginning of one: it begins with `/`, holds no query, and is spelt like the paths that the

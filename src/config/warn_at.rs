@@ -2,7 +2,7 @@
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::config::problem::Problem;
-use crate::config::read::{Field, every};
+use crate::config::read::{Field, all_or_none};
 use crate::units::Nanos;
 
 const EXPECTED: &str = "up to four percents, each above the one before, like `[80, 95]`";
@@ -15,7 +15,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Vec<u8>> {
         let problem = Problem::error(field.place(), "has too many marks").found(format!("{} marks", items.len()));
         return field.fail(problem.expected(EXPECTED));
     }
-    let marks: Vec<u8> = every(items.iter().map(Field::whole))?;
+    let marks: Vec<u8> = all_or_none(items.iter().map(Field::whole))?;
     let mut pairs = marks.iter().zip(marks.iter().skip(1));
     match pairs.position(|(mark, next)| next <= mark).and_then(|position| items.get(position.saturating_add(1))) {
         Some(item) => item.fail(item.error("is not above the mark before").expected(EXPECTED)),

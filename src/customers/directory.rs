@@ -31,14 +31,14 @@ mod testing;
 mod yaml;
 
 pub use credential::{field_of, is_key_id};
-pub use edit::{Change, ChangeError, Changed, NewKey, RowText, Terms};
+pub use edit::{Change, ChangeError, ChangedRows, NewKey, RowText, Terms};
 pub use fault::{Fault, Faults};
 pub use file::{FileDirectory, WritableFile};
 pub(super) use groups::GroupNames;
 pub use groups::GroupTable;
 pub use index::Changes;
-pub use lookup::{CallResult, Contract, HttpService, LookupDirectory, LookupTerms, Observer, Server};
-pub use postgres::{DatabaseUrl, MAX_URL, NamedStatement, PostgresDirectory, PostgresTerms, WriteStatements};
+pub use lookup::{CallResult, Contract, HttpService, LookupDirectory, LookupSettings, Observer, Server};
+pub use postgres::{DatabaseUrl, MAX_URL, NamedStatement, PostgresDirectory, PostgresSettings, WriteStatements};
 pub(super) use row::is_name;
 pub use table::{CustomerTable, Format};
 
@@ -47,11 +47,11 @@ pub use table::{CustomerTable, Format};
 pub enum Directory {
     /// No directory: there are no customers.
     #[default]
-    Nobody,
+    Empty,
     /// Customers from a file, which was read.
     File(FileDirectory),
     /// Customers from a Redis hash or an HTTP service, which is asked for each credential.
-    Asked(LookupDirectory),
+    Lookup(LookupDirectory),
     /// Customers from a PostgreSQL database, which is read in the background.
     Postgres(PostgresDirectory),
 }
@@ -67,7 +67,7 @@ impl Directory {
         match self {
             Self::File(file) => Some(&file.table),
             Self::Postgres(database) => database.table(),
-            Self::Nobody | Self::Asked(_) => None,
+            Self::Empty | Self::Lookup(_) => None,
         }
     }
 
@@ -80,14 +80,14 @@ impl Directory {
     pub const fn refresher(&self) -> Option<&Arc<Refresher>> {
         match self {
             Self::Postgres(database) => Some(database.refresher()),
-            Self::Nobody | Self::File(_) | Self::Asked(_) => None,
+            Self::Empty | Self::File(_) | Self::Lookup(_) => None,
         }
     }
 
     /// The number of credentials; `None` if it is unknown.
     pub fn credentials(&self) -> Option<usize> {
         match self {
-            Self::Nobody => Some(0),
+            Self::Empty => Some(0),
             listed => listed.table().map(CustomerTable::credentials),
         }
     }
@@ -96,7 +96,7 @@ impl Directory {
     pub fn refused_rows(&self) -> usize {
         match self {
             Self::Postgres(database) => database.refused(),
-            Self::Nobody | Self::File(_) | Self::Asked(_) => 0,
+            Self::Empty | Self::File(_) | Self::Lookup(_) => 0,
         }
     }
 
@@ -105,7 +105,7 @@ impl Directory {
         match self {
             Self::File(file) => file.table.index_names(),
             Self::Postgres(database) => database.index_names(),
-            Self::Nobody | Self::Asked(_) => {}
+            Self::Empty | Self::Lookup(_) => {}
         }
     }
 
@@ -114,7 +114,7 @@ impl Directory {
         match self {
             Self::File(file) => file.writable.is_some(),
             Self::Postgres(database) => database.is_writable(),
-            Self::Nobody | Self::Asked(_) => false,
+            Self::Empty | Self::Lookup(_) => false,
         }
     }
 
@@ -127,7 +127,7 @@ impl Directory {
                 let (file, customer, groups) = (file.clone(), customer.to_owned(), Arc::clone(groups));
                 unblocked(move || file.rows(&customer, &groups)).await
             }
-            Self::Nobody | Self::Asked(_) | Self::File(_) | Self::Postgres(_) => Err(ChangeError::NotWritable),
+            Self::Empty | Self::Lookup(_) | Self::File(_) | Self::Postgres(_) => Err(ChangeError::NotWritable),
         }
     }
 
@@ -138,23 +138,23 @@ impl Directory {
         customer: &str,
         change: Change,
         groups: &Arc<GroupTable>,
-    ) -> Result<Changed, ChangeError> {
+    ) -> Result<ChangedRows, ChangeError> {
         match self {
             Self::Postgres(database) => database.change(customer, &change, groups).await,
             Self::File(FileDirectory { writable: Some(file), .. }) => {
                 let (file, customer, groups) = (file.clone(), customer.to_owned(), Arc::clone(groups));
                 unblocked(move || file.change(&customer, &change, &groups)).await
             }
-            Self::Nobody | Self::Asked(_) | Self::File(_) => Err(ChangeError::NotWritable),
+            Self::Empty | Self::Lookup(_) | Self::File(_) => Err(ChangeError::NotWritable),
         }
     }
 
     /// Has changed rows of a database read, and waits for a while until they are in force; returns whether they are. `None`
     /// for a file, which a reload reads.
-    pub async fn follow(&self, changed: &Changed, groups: &GroupTable) -> Option<bool> {
+    pub async fn wait_until_in_force(&self, changed: &ChangedRows, groups: &GroupTable) -> Option<bool> {
         match self {
-            Self::Postgres(database) => Some(database.follow(changed, groups).await),
-            Self::Nobody | Self::Asked(_) | Self::File(_) => None,
+            Self::Postgres(database) => Some(database.wait_until_in_force(changed, groups).await),
+            Self::Empty | Self::Lookup(_) | Self::File(_) => None,
         }
     }
 
@@ -169,26 +169,26 @@ impl Directory {
     }
 
     /// The result of [`Directory::find`], if it is known without asking a server.
-    pub fn remembered(&self, credential: &[u8], now: Nanos) -> Option<Result<Option<Arc<Customer>>, Unavailable>> {
+    pub fn find_cached(&self, credential: &[u8], now: Nanos) -> Option<Result<Option<Arc<Customer>>, Unavailable>> {
         match self {
-            Self::Asked(server) => server.remembered(credential, now),
-            Self::Nobody | Self::File(_) | Self::Postgres(_) => Some(self.listed(credential)),
+            Self::Lookup(server) => server.find_cached(credential, now),
+            Self::Empty | Self::File(_) | Self::Postgres(_) => Some(self.find_in_table(credential)),
         }
     }
 
     /// The customer with this credential; `None` if no customer has it.
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> Result<Option<Arc<Customer>>, Unavailable> {
         match self {
-            Self::Asked(server) => server.find(credential, clock).await,
-            Self::Nobody | Self::File(_) | Self::Postgres(_) => self.listed(credential),
+            Self::Lookup(server) => server.find(credential, clock).await,
+            Self::Empty | Self::File(_) | Self::Postgres(_) => self.find_in_table(credential),
         }
     }
 
     /// The same without asking a server.
-    pub fn listed(&self, credential: &[u8]) -> Result<Option<Arc<Customer>>, Unavailable> {
+    pub fn find_in_table(&self, credential: &[u8]) -> Result<Option<Arc<Customer>>, Unavailable> {
         match (self, self.table()) {
             (_, Some(table)) => Ok(table.find(credential)),
-            (Self::Nobody, None) => Ok(None),
+            (Self::Empty, None) => Ok(None),
             (_, None) => Err(Unavailable),
         }
     }

@@ -34,7 +34,7 @@ use verified::VerifiedTokens;
 const MAX_TOKEN: usize = 8 << 10;
 
 /// Verifies tokens and finds their customers. Belongs to the configuration whose rules and plans it was made with.
-pub struct Tokens {
+pub struct TokenVerifier {
     rules: Arc<JwtRules>,
     /// The names of the plans.
     plans: Vec<String>,
@@ -43,19 +43,19 @@ pub struct Tokens {
     /// The key of the hashes by which tokens are cached.
     seed: [u8; 16],
     /// The keys in the form for verification, made from the latest `keys`.
-    verifier: ArcSwapOption<Verifier>,
+    verifier: ArcSwapOption<VerificationKeys>,
 }
 
 /// Keys in the form for verification, and the tokens that they verified.
-struct Verifier {
+struct VerificationKeys {
     /// The keys that this was made from.
     from: Arc<Keys>,
-    keys: Vec<Trusted>,
+    keys: Vec<TrustedKey>,
     known: VerifiedTokens,
 }
 
 /// A key, and the rules for tokens that it signs.
-struct Trusted {
+struct TrustedKey {
     id: Option<String>,
     key: DecodingKey,
     validation: Validation,
@@ -119,15 +119,15 @@ pub enum TokenFault {
 }
 
 /// The reason why a token's claims are not accepted.
-enum NotGenuine {
+enum ClaimsError {
     /// The token names an unknown key.
     UnknownKey,
     Fault(TokenFault),
 }
 
-// === impl Tokens ===
+// === impl TokenVerifier ===
 
-impl Tokens {
+impl TokenVerifier {
     /// A verifier of tokens that one of `keys` signed, by these `rules`. `plans` are the names of the plans, `groups` the
     /// groups that customers may belong to, and `seed` is the key of the hashes by which tokens are cached.
     ///
@@ -152,20 +152,20 @@ impl Tokens {
     }
 
     /// The current keys; `None` before they were fetched.
-    fn verifier(&self) -> Guard<Option<Arc<Verifier>>> {
+    fn verifier(&self) -> Guard<Option<Arc<VerificationKeys>>> {
         let (keys, made) = (self.keys.keys.load(), self.verifier.load());
         if made.as_ref().map(|made| &made.from).map(Arc::as_ptr) == keys.as_ref().map(Arc::as_ptr) {
             return made;
         }
         self.verifier.store(keys.as_ref().map(|keys| {
-            let trusted = keys.0.iter().filter_map(|key| Trusted::new(key, &self.rules)).collect();
-            Arc::new(Verifier { from: Arc::clone(keys), keys: trusted, known: VerifiedTokens::new(&self.seed) })
+            let trusted = keys.0.iter().filter_map(|key| TrustedKey::new(key, &self.rules)).collect();
+            Arc::new(VerificationKeys { from: Arc::clone(keys), keys: trusted, known: VerifiedTokens::new(&self.seed) })
         }));
         self.verifier.load()
     }
 
-    /// The result of [`Tokens::verify`] from the cache, without verifying a signature; `None` if the token is not cached.
-    pub fn remembered(&self, token: &[u8], now: Nanos) -> Option<Result<Arc<Token>, TokenFault>> {
+    /// The result of [`TokenVerifier::verify`] from the cache, without verifying a signature; `None` if the token is not cached.
+    pub fn find_cached(&self, token: &[u8], now: Nanos) -> Option<Result<Arc<Token>, TokenFault>> {
         if token.len() > MAX_TOKEN {
             return Some(Err(TokenFault::Unverified));
         }
@@ -177,13 +177,13 @@ impl Tokens {
     /// waits for them for a tenth of a second at most.
     pub async fn find(&self, token: &[u8], clock: &Arc<dyn Clock>) -> Result<Arc<Token>, TokenFault> {
         match self.check(token, clock.wall()) {
-            Err(NotGenuine::UnknownKey) => {}
+            Err(ClaimsError::UnknownKey) => {}
             checked => return checked.map_err(TokenFault::from),
         }
-        let are_current = self.keys.renewed(clock).await;
+        let are_current = self.keys.wait_for_refresh(clock).await;
         match self.check(token, clock.wall()) {
             // the issuer may have published this key only now
-            Err(NotGenuine::UnknownKey) if !are_current => Err(TokenFault::WithoutKeys),
+            Err(ClaimsError::UnknownKey) if !are_current => Err(TokenFault::WithoutKeys),
             checked => checked.map_err(TokenFault::from),
         }
     }
@@ -193,13 +193,13 @@ impl Tokens {
         self.check(token, now).map_err(TokenFault::from)
     }
 
-    fn check(&self, token: &[u8], now: Nanos) -> Result<Arc<Token>, NotGenuine> {
-        if let Some(remembered) = self.remembered(token, now) {
-            return Ok(remembered?);
+    fn check(&self, token: &[u8], now: Nanos) -> Result<Arc<Token>, ClaimsError> {
+        if let Some(cached_result) = self.find_cached(token, now) {
+            return Ok(cached_result?);
         }
         let verifier = self.verifier();
-        let verifier = verifier.as_ref().ok_or(NotGenuine::UnknownKey)?;
-        let claims = verifier.genuine(token)?;
+        let verifier = verifier.as_ref().ok_or(ClaimsError::UnknownKey)?;
+        let claims = verifier.verified_claims(token)?;
         let times = Times::of(&claims)?;
         times.check(now, &self.rules)?;
         let customer = Arc::new(self.customer(&claims)?);
@@ -239,43 +239,43 @@ impl Tokens {
     }
 }
 
-impl fmt::Debug for Tokens {
+impl fmt::Debug for TokenVerifier {
     /// Shows no key: keys may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tokens({} keys)", self.keys.keys.load().as_ref().map_or(0, |keys| keys.0.len()))
+        write!(f, "TokenVerifier({} keys)", self.keys.keys.load().as_ref().map_or(0, |keys| keys.0.len()))
     }
 }
 
-impl From<TokenFault> for NotGenuine {
+impl From<TokenFault> for ClaimsError {
     fn from(fault: TokenFault) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl From<NotGenuine> for TokenFault {
-    fn from(not: NotGenuine) -> Self {
+impl From<ClaimsError> for TokenFault {
+    fn from(not: ClaimsError) -> Self {
         match not {
-            NotGenuine::UnknownKey => Self::Unverified,
-            NotGenuine::Fault(fault) => fault,
+            ClaimsError::UnknownKey => Self::Unverified,
+            ClaimsError::Fault(fault) => fault,
         }
     }
 }
 
-// === impl Verifier ===
+// === impl VerificationKeys ===
 
-impl Verifier {
+impl VerificationKeys {
     /// The claims of a token that a trusted key signed. If the token names a key, only that key counts.
-    fn genuine(&self, token: &[u8]) -> Result<Claims, NotGenuine> {
+    fn verified_claims(&self, token: &[u8]) -> Result<Claims, ClaimsError> {
         let header = jsonwebtoken::decode_header(token).map_err(|_| TokenFault::Unverified)?;
         // the verifier has to understand critical header fields (RFC 7515, section 4.1.11), and this one understands none
         if header.crit.is_some() {
             return Err(TokenFault::Unverified.into());
         }
         if header.kid.is_some() && !self.from.0.iter().any(|key| key.id == header.kid) {
-            return Err(NotGenuine::UnknownKey);
+            return Err(ClaimsError::UnknownKey);
         }
-        let named = |key: &&Trusted| header.kid.is_none() || key.id == header.kid;
-        let fits = |key: &&Trusted| key.validation.algorithms.contains(&header.alg);
+        let named = |key: &&TrustedKey| header.kid.is_none() || key.id == header.kid;
+        let fits = |key: &&TrustedKey| key.validation.algorithms.contains(&header.alg);
         let mut fault = TokenFault::Unverified;
         for key in self.keys.iter().filter(named).filter(fits) {
             match jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &key.validation) {
@@ -295,7 +295,7 @@ impl Verifier {
     }
 }
 
-impl Trusted {
+impl TrustedKey {
     fn new(Key { id, algorithms, key }: &Key, rules: &JwtRules) -> Option<Self> {
         let accepted =
             |algorithm: &&jsonwebtoken::Algorithm| rules.algorithms.is_empty() || rules.algorithms.contains(algorithm);

@@ -26,7 +26,7 @@ pub trait Source: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// The least interval between attempts, and the deadline of one attempt.
-    fn pace(&self) -> Pace;
+    fn limits(&self) -> RefreshLimits;
 
     /// Updates the served data from the source. Cancelled at the deadline.
     ///
@@ -36,7 +36,7 @@ pub trait Source: Send + Sync {
 
 /// The least interval between attempts at a source, and the deadline of one attempt.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct RefreshLimits {
     /// The least time between the starts of two attempts.
     pub min_interval: Nanos,
     /// The longest time of one attempt.
@@ -140,7 +140,7 @@ impl Refresher {
             tokio::select! {
                 () = sleep(due.saturating_sub(clock.now()).to_duration()) => {}
                 () = self.hint.notified() => {
-                    let earliest = Nanos::new(self.began.load(Ordering::Relaxed)).saturating_add(self.source.pace().min_interval);
+                    let earliest = Nanos::new(self.began.load(Ordering::Relaxed)).saturating_add(self.source.limits().min_interval);
                     sleep(earliest.saturating_sub(clock.now()).to_duration()).await;
                 }
             }
@@ -150,12 +150,12 @@ impl Refresher {
 
     /// Waits for the running or the next attempt, for `patience` at most; not at all within the least interval after the
     /// last one began. Returns whether the served data is as the source has it now, to within that interval.
-    pub async fn renewed(&self, patience: Nanos, clock: &Arc<dyn Clock>) -> bool {
+    pub async fn wait_for_refresh(&self, patience: Nanos, clock: &Arc<dyn Clock>) -> bool {
         let mut watched = self.status.subscribe();
         let seen = *watched.borrow_and_update();
         let began = Nanos::new(self.began.load(Ordering::Relaxed));
         if !seen.is_asking {
-            if seen.ended > 0 && clock.now() < began.saturating_add(self.source.pace().min_interval) {
+            if seen.ended > 0 && clock.now() < began.saturating_add(self.source.limits().min_interval) {
                 return seen.is_fresh;
             }
             self.hint.notify_one();
@@ -166,7 +166,7 @@ impl Refresher {
 
     /// Has another attempt made, and waits until `holds` is true after an attempt, for `patience` at most. Returns whether
     /// it is.
-    pub(super) async fn renewed_until(&self, patience: Nanos, holds: impl Fn() -> bool) -> bool {
+    pub(super) async fn refresh_until(&self, patience: Nanos, holds: impl Fn() -> bool) -> bool {
         let mut watched = self.status.subscribe();
         self.hint.notify_one();
         let held = watched.wait_for(|_| holds());
@@ -177,13 +177,13 @@ impl Refresher {
         let (began, wall) = (clock.now(), clock.wall());
         self.began.store(began.get(), Ordering::Relaxed);
         self.status.send_modify(|status| status.is_asking = true);
-        let deadline = self.source.pace().deadline;
+        let deadline = self.source.limits().deadline;
         let outcome = match timeout(deadline.to_duration(), self.source.refresh(clock)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(format!("no answer within {deadline}")),
         };
         self.plan(&outcome, clock.now());
-        self.tell(&outcome);
+        self.log_outcome(&outcome);
         if let Some(observer) = self.observer.get() {
             observer(outcome.is_ok());
         }
@@ -214,7 +214,7 @@ impl Refresher {
     }
 
     /// Logs how an attempt ended, unless it ended like the last one.
-    fn tell(&self, outcome: &Result<Refreshed, String>) {
+    fn log_outcome(&self, outcome: &Result<Refreshed, String>) {
         let (source, before) = (self.name(), self.status());
         let failure = std::mem::replace(&mut *self.failure.lock(), outcome.as_ref().err().cloned());
         match outcome {

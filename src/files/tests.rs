@@ -59,7 +59,7 @@ fn a_long_file_is_hashed_as_a_whole() {
     let path = scratch.write("f", &text);
     let (bytes, seen) = read(&path, text.len());
     assert_eq!((bytes.unwrap(), &seen.print), (text.clone().into_bytes(), &Fingerprint::Bytes(hash(text.as_bytes()))));
-    assert_eq!(seen.again(), seen);
+    assert_eq!(seen.reread(), seen);
     assert!(read(&path, text.len() - 1).0.is_err());
 }
 
@@ -68,15 +68,15 @@ fn a_change_is_seen_and_a_touch_is_none() {
     let scratch = Scratch::new("change");
     let path = scratch.write("f", "one");
     let seen = read(&path, 100).1;
-    assert_eq!((seen.stamped(), seen.again()), (seen.clone(), seen.clone()));
+    assert_eq!((seen.restamped(), seen.reread()), (seen.clone(), seen.clone()));
     let touched = File::options().write(true).open(&path).unwrap();
     touched.set_modified(std::time::UNIX_EPOCH).unwrap();
-    assert_ne!(seen.stamped(), seen);
-    assert_eq!(seen.again().print, seen.print);
+    assert_ne!(seen.restamped(), seen);
+    assert_eq!(seen.reread().print, seen.print);
     fs::write(scratch.0.join("f"), "two").unwrap();
-    assert_ne!(seen.stamped(), seen);
-    assert_ne!(seen.again().print, seen.print);
+    assert_ne!(seen.restamped(), seen);
+    assert_ne!(seen.reread().print, seen.print);
     fs::remove_file(&path).unwrap();
-    assert_eq!(seen.stamped().stamp, Stamp::Missing);
-    assert!(matches!(seen.again().print, Fingerprint::Unreadable(_)));
+    assert_eq!(seen.restamped().stamp, Stamp::Missing);
+    assert!(matches!(seen.reread().print, Fingerprint::Unreadable(_)));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::customers::directory::GroupTable;
 use crate::customers::source::Refresher;
-use crate::customers::{Directory, Tokens};
+use crate::customers::{Directory, TokenVerifier};
 use crate::gateway::decisions::request_limits::RequestLimits;
 use crate::gateway::identify::CredentialLookup;
 use crate::gateway::queue::Queue;
@@ -31,7 +31,7 @@ pub struct ActiveConfig {
     /// The groups that customers may belong to.
     pub groups: Arc<GroupTable>,
     /// The verifier of tokens; absent if no tokens are accepted.
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<TokenVerifier>,
     /// The limits as the store knows them.
     pub binding: Binding,
     /// The hashers that make the limits' keys.
@@ -60,7 +60,7 @@ pub struct CompiledConfig {
     /// The groups that customers may belong to.
     pub groups: Arc<GroupTable>,
     /// The verifier of tokens; absent if no tokens are accepted.
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<TokenVerifier>,
     /// The settings of each listener, in the order of their addresses.
     pub listeners: Vec<Arc<ListenerConfig>>,
     /// The TLS settings of each upstream, at its position; `None` for plain connections.
@@ -82,7 +82,7 @@ impl CompiledConfig {
             before.iter().flat_map(|before| &before.pools).map(|pool| (pool.upstream.name.as_str(), pool)).collect();
         let pools = self.ruleset.upstreams.iter().enumerate().map(|(position, upstream)| {
             let upstream_tls = self.upstream_tls.get(position).cloned().flatten();
-            Pool::following(upstream, upstream_tls, before.get(upstream.name.as_str()).copied())
+            Pool::reuse_or_new(upstream, upstream_tls, before.get(upstream.name.as_str()).copied())
         });
         pools.collect()
     }
@@ -99,17 +99,17 @@ impl ActiveConfig {
         telemetry: &Telemetry,
     ) -> Self {
         let CompiledConfig { ruleset, directory, groups, tokens, listeners, upstream_tls: _, hash } = rules;
-        let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
+        let changes = before.map(|before| changes::limit_changes(&before.ruleset, &ruleset)).unwrap_or_default();
         let mut specs = limit_specs(&ruleset);
         for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
-            spec.afresh = match before {
+            spec.is_reset = match before {
                 Some(_) => changes.get(position) == Some(&LimitChange::Reset),
                 // at the start: the states may come from a process with another configuration
                 None => limit.on_change == OnChange::Reset && store.was_bound_otherwise(spec),
             };
         }
         let binding = store.bind(&specs);
-        if let Directory::Asked(asked) = &*directory {
+        if let Directory::Lookup(asked) = &*directory {
             let (telemetry, is_http) = (telemetry.clone(), asked.is_http());
             asked.observe(Box::new(move |result, took| match is_http {
                 true => telemetry.service_asked(result.as_str(), took),
@@ -155,7 +155,7 @@ impl ActiveConfig {
     }
 }
 
-fn sources(tokens: Option<&Tokens>, directory: &Directory) -> Vec<Arc<Refresher>> {
+fn sources(tokens: Option<&TokenVerifier>, directory: &Directory) -> Vec<Arc<Refresher>> {
     let keys = tokens.and_then(|tokens| tokens.keys().refresher());
     keys.into_iter().chain(directory.refresher()).cloned().collect()
 }
@@ -168,7 +168,7 @@ pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
             algorithm: limit.algorithm.canonical(),
             mode: limit.mode,
             key: limit.key.kind(),
-            afresh: false,
+            is_reset: false,
             rules: &limit.rules,
             max_keys: limit.max_keys,
             gives_back: limit.gives_back(),

@@ -9,7 +9,7 @@ use http::Method;
 use crate::algorithm::Denial;
 use crate::charge::Charge;
 use crate::gateway::active_config::ActiveConfig;
-use crate::gateway::awaited_body::{BodyKnown, BodySource};
+use crate::gateway::awaited_body::{BodyFields, BodySource};
 use crate::gateway::caller::Caller;
 use crate::gateway::cost_meter::CostMeter;
 use crate::gateway::facts::{self, Head, Refused, Target};
@@ -20,7 +20,7 @@ use crate::gateway::respond::{self, Answer};
 use crate::gateway::{attempts, bans, charging, denials, early, own_usage, trace};
 use crate::http::body::Framing;
 use crate::http::head::{RequestHead, Version};
-use crate::http::listener::{Peer, Secured};
+use crate::http::listener::{Peer, TlsInfo};
 use crate::http::service::Exchange as _;
 use crate::panics::failpoint;
 use crate::ruleset::cors::AllowedOrigin;
@@ -33,19 +33,19 @@ use crate::units::{LimitKey, Nanos};
 
 /// The sender of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Sender<'a> {
+pub struct RequestSender<'a> {
     /// The address at the other end of its connection.
     pub address: Option<IpAddr>,
     /// Whether the request came over TLS.
     pub secure: bool,
     /// The details of the TLS connection; `None` also if another proxy terminated it.
-    pub secured: Option<&'a Secured>,
+    pub tls_info: Option<&'a TlsInfo>,
 }
 
-impl<'a> Sender<'a> {
+impl<'a> RequestSender<'a> {
     /// The sender at the other end of a connection to this gateway.
     pub fn of(peer: &'a Peer) -> Self {
-        Self { address: peer.address(), secure: peer.secured.is_some(), secured: peer.secured.as_ref() }
+        Self { address: peer.address(), secure: peer.tls_info.is_some(), tls_info: peer.tls_info.as_ref() }
     }
 }
 
@@ -54,7 +54,7 @@ impl<'a> Sender<'a> {
 pub async fn admit(
     context: &mut RequestContext,
     request: &RequestHead,
-    sender: Sender<'_>,
+    sender: RequestSender<'_>,
     body: BodySource<'_>,
 ) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
@@ -69,7 +69,7 @@ pub async fn admit(
     context.is_grpc = is_proxied && respond::is_grpc(&request.fields);
     context.cors = AllowedOrigin::of(ruleset, &request.fields);
     let head = head_of(request, sender);
-    let target = match read_target(&head, ruleset, sender.secured) {
+    let target = match read_target(&head, ruleset, sender.tls_info) {
         Ok(target) => target,
         Err(answer) => {
             context.set_route(None);
@@ -78,9 +78,9 @@ pub async fn admit(
     };
     let rules = &ruleset.client_address;
     let facts = head.facts(rules, &target, head.address(rules));
-    let asks_usage = is_proxied && own_usage::is_asked_for(context, facts.path);
+    let asks_usage = is_proxied && own_usage::is_usage_request(context, facts.path);
     context.set_route(if asks_usage { None } else { ruleset.route_of(&facts) });
-    let met = match context.route {
+    let resolved_charges = match context.route {
         // rare steps are boxed, so that they take memory only while they run: the future of each request is moved
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
         Some(route) => {
@@ -96,57 +96,57 @@ pub async fn admit(
         }
         None => return Err(Answer::NoRoute),
     };
-    if !matches!(met, Err(Answer::NoNode | Answer::UpstreamFull)) {
+    if !matches!(resolved_charges, Err(Answer::NoHealthyNode | Answer::UpstreamFull)) {
         context.target = Some(target);
     }
-    let (caller, met) = met?;
+    let (caller, resolved_charges) = resolved_charges?;
     match &mut context.awaited_body {
-        None => charge_in_turn(context, &caller, &head, met).await,
+        None => charge_and_wait(context, &caller, &head, resolved_charges).await,
         Some(body) => {
-            (body.sender, body.other_charges) = (Some((caller.identity, caller.proxy_plan)), met.charges);
+            (body.caller, body.head_charges) = (Some((caller.identity, caller.proxy_plan)), resolved_charges.charges);
             Ok(())
         }
     }
 }
 
 /// Charges a request under the limits that do not depend on its body, before the gateway waits for the body.
-pub async fn admit_ahead(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
+pub async fn admit_before_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
     let peer = Arc::clone(&context.peer);
     let caller =
-        context.awaited_body.as_ref().and_then(|body| caller_of(body.sender.clone())).ok_or(Answer::Internal)?;
-    charge_ahead(context, &caller, &head_of(request, Sender::of(&peer))).await
+        context.awaited_body.as_ref().and_then(|body| caller_of(body.caller.clone())).ok_or(Answer::Internal)?;
+    charge_head_limits(context, &caller, &head_of(request, RequestSender::of(&peer))).await
 }
 
 /// The caller of a request whose limits depend on its body: not an exempt one, because such a request waits for no body.
-fn caller_of(sender: Option<(Identity, Option<PlanId>)>) -> Option<Caller> {
-    sender.map(|(identity, proxy_plan)| Caller { identity, proxy_plan, bypassed: false })
+fn caller_of(identified: Option<(Identity, Option<PlanId>)>) -> Option<Caller> {
+    identified.map(|(identity, proxy_plan)| Caller { identity, proxy_plan, bypassed: false })
 }
 
 /// Decides on a request, also by the part of its body that was held back. If the gateway had to wait for this part, the
 /// request was charged before under the limits that do not depend on it.
-pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
+pub async fn admit_with_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let (ruleset, peer) = (&active.ruleset, Arc::clone(&context.peer));
-    let head = head_of(request, Sender::of(&peer));
+    let head = head_of(request, RequestSender::of(&peer));
     let (Some(id), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
         return Err(Answer::Internal);
     };
-    let (read, caller) = (body.decide(), caller_of(body.sender.take()).ok_or(Answer::Internal)?);
-    let met = read.map_err(Answer::Malformed).and_then(|fields| {
+    let (read, caller) = (body.decide(), caller_of(body.caller.take()).ok_or(Answer::Internal)?);
+    let resolved_charges = read.map_err(Answer::Malformed).and_then(|fields| {
         let rules = &ruleset.client_address;
         let facts = Facts { body: Some(&fields), ..head.facts(rules, target, head.address(rules)) };
         let route = ruleset.matcher.route(id);
         let mut resolved = caller.resolved(ruleset, route);
         resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
-        let charges = ruleset.charges_with_body(route, &facts, &resolved, &active.hashers, &body.other_charges)?;
+        let charges = ruleset.charges_with_body(route, &facts, &resolved, &active.hashers, &body.head_charges)?;
         let cost_meter = CostMeter::new(ruleset, &charges, &facts);
         Ok(ResolvedCharges { charges, cost_meter, fields: Some(fields) })
     });
-    match met {
-        Ok(met) => charge_in_turn(context, &caller, &head, met).await,
+    match resolved_charges {
+        Ok(resolved_charges) => charge_and_wait(context, &caller, &head, resolved_charges).await,
         Err(answer) => {
             // the limits that do not depend on the body are charged all the same
-            charge_ahead(context, &caller, &head).await?;
+            charge_head_limits(context, &caller, &head).await?;
             if let Admission::Passed { .. } = context.admission {
                 active.meters.observe_verdict(ruleset, id, context.plan, &context.charges, &context.verdict);
             }
@@ -155,14 +155,14 @@ pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) 
     }
 }
 
-fn head_of<'a>(request: &'a RequestHead, Sender { address, secure, secured }: Sender<'a>) -> Head<'a> {
+fn head_of<'a>(request: &'a RequestHead, RequestSender { address, secure, tls_info }: RequestSender<'a>) -> Head<'a> {
     Head {
         method: &request.method,
         raw_target: &request.target,
         headers: &request.fields,
         peer: address,
         secure,
-        certificate: secured.and_then(Secured::client),
+        certificate: tls_info.and_then(TlsInfo::client),
         streams_body: request.version == Version::Http2 && request.framing != Framing::Empty,
     }
 }
@@ -185,20 +185,20 @@ async fn resolve_charges(
 ) -> Result<(Caller, ResolvedCharges), Answer> {
     let (ruleset, route) = (&active.ruleset, active.ruleset.matcher.route(id));
     context.client = facts.client;
-    Caller::may_ask(ruleset, route, facts)?;
+    Caller::check_before_identification(ruleset, route, facts)?;
     // a preflight has no caller
     let identity = match route.bypass.covers_preflight(facts) {
         true => Ok(Identity::Anonymous),
         false => early::identify(context, Some(id), facts).await,
     };
-    let met = identity.and_then(|identity| {
+    let resolved_charges = identity.and_then(|identity| {
         let caller = Caller::new(&active.ruleset, route, facts, identity);
-        caller.is_let_in(ruleset, route, facts)?;
-        let met = resolve(context, active, route, facts, (&caller, body))?;
-        Ok((caller, met))
+        caller.check_access(ruleset, route, facts)?;
+        let resolved_charges = resolve(context, active, route, facts, (&caller, body))?;
+        Ok((caller, resolved_charges))
     });
-    match met {
-        Ok(met) => Ok(met),
+    match resolved_charges {
+        Ok(resolved_charges) => Ok(resolved_charges),
         Err(answer) => Err(Box::pin(early::refuse(context, Some(id), facts, answer)).await),
     }
 }
@@ -231,11 +231,11 @@ fn resolve(
         None => None,
     };
     resolved.upstream_node = chosen.as_ref().map(|chosen| chosen.instance.name());
-    let (fields, awaited) = match !caller.bypassed && ruleset.goes_by_body(route, &resolved) {
+    let (fields, awaited) = match !caller.bypassed && ruleset.depends_on_body(route, &resolved) {
         false => (None, None),
-        true => match BodyKnown::of(facts.headers, body, route).map_err(Answer::Malformed)? {
-            BodyKnown::Fields(fields) => (Some(fields), None),
-            BodyKnown::Awaited(awaited) => (None, Some(awaited)),
+        true => match BodyFields::of(facts.headers, body, route).map_err(Answer::Malformed)? {
+            BodyFields::Known(fields) => (Some(fields), None),
+            BodyFields::Awaited(awaited) => (None, Some(awaited)),
         },
     };
     let facts = &Facts { body: fields.as_ref(), ..facts.clone() };
@@ -250,32 +250,32 @@ fn resolve(
     Ok(ResolvedCharges { charges, cost_meter, fields })
 }
 
-fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) -> Result<Target, Answer> {
+fn read_target(head: &Head<'_>, ruleset: &Ruleset, tls_info: Option<&TlsInfo>) -> Result<Target, Answer> {
     facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
     facts::check_method(head.method)?;
     let target = head.target()?;
-    match secured.is_none_or(|secured| secured.is_for(target.host())) {
+    match tls_info.is_none_or(|tls_info| tls_info.is_for(target.host())) {
         true => Ok(target),
         false => Err(Answer::Misdirected),
     }
 }
 
 /// The turn of a request that passes but has to wait.
-pub(super) struct Turn {
+pub(super) struct QueueWait {
     wait: Nanos,
     places: Vec<QueuePlace>,
 }
 
 /// Charges a request of `caller` under the limits that do not depend on its body, at most once.
-async fn charge_ahead(context: &mut RequestContext, caller: &Caller, head: &Head<'_>) -> Result<(), Answer> {
+async fn charge_head_limits(context: &mut RequestContext, caller: &Caller, head: &Head<'_>) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let (Some(route), Some(target), Some(body)) = (context.route, &context.target, &mut context.awaited_body) else {
         return Err(Answer::Internal);
     };
-    if body.other_charges.is_empty() || std::mem::replace(&mut body.is_charged_ahead, true) {
+    if body.head_charges.is_empty() || std::mem::replace(&mut body.is_head_charged, true) {
         return Ok(());
     }
-    let charges = body.other_charges.clone();
+    let charges = body.head_charges.clone();
     let rules = &active.ruleset.client_address;
     let cost_meter = CostMeter::new(&active.ruleset, &charges, &head.facts(rules, target, head.address(rules)));
     let charged = charge(context, route, ResolvedCharges { charges, cost_meter, fields: None }).await;
@@ -288,20 +288,20 @@ async fn charge_ahead(context: &mut RequestContext, caller: &Caller, head: &Head
         }
         Err(answer) => Err(answer),
     };
-    note_denial(context, caller, head, None);
+    record_outcome(context, caller, head, None);
     passed
 }
 
 /// Charges a request of `caller` under all its limits, and holds it back until its turn.
-async fn charge_in_turn(
+async fn charge_and_wait(
     context: &mut RequestContext,
     caller: &Caller,
     head: &Head<'_>,
-    mut met: ResolvedCharges,
+    mut resolved_charges: ResolvedCharges,
 ) -> Result<(), Answer> {
-    let fields = met.fields.take();
-    let turn = decide(context, met).await;
-    note_denial(context, caller, head, fields.as_ref());
+    let fields = resolved_charges.fields.take();
+    let turn = decide(context, resolved_charges).await;
+    record_outcome(context, caller, head, fields.as_ref());
     match turn? {
         Some(turn) => Box::pin(wait_for(turn, context)).await,
         None => Ok(()),
@@ -309,25 +309,25 @@ async fn charge_in_turn(
 }
 
 /// Records for operators the outcome of a request of `caller` that was not simply admitted.
-fn note_denial(context: &RequestContext, caller: &Caller, head: &Head<'_>, body: Option<&RequestFields>) {
-    if let (true, Some(target)) = (denials::are_noted(context), &context.target) {
+fn record_outcome(context: &RequestContext, caller: &Caller, head: &Head<'_>, body: Option<&RequestFields>) {
+    if let (true, Some(target)) = (denials::must_record(context), &context.target) {
         let rules = &context.active.ruleset.client_address;
-        denials::note(context, &Facts { body, ..head.facts(rules, target, head.address(rules)) }, caller);
+        denials::record(context, &Facts { body, ..head.facts(rules, target, head.address(rules)) }, caller);
     }
 }
 
 /// Charges the request under all its limits, and counts the outcome.
-async fn decide(context: &mut RequestContext, met: ResolvedCharges) -> Result<Option<Turn>, Answer> {
+async fn decide(context: &mut RequestContext, resolved_charges: ResolvedCharges) -> Result<Option<QueueWait>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
     let active = Rc::clone(&context.active);
     if context.bypassed {
         active.meters.observe_bypass(&active.ruleset, route, context.plan);
     }
-    if met.charges.is_empty() {
-        charging::give_back(context);
+    if resolved_charges.charges.is_empty() {
+        charging::refund_early(context);
         return Ok(None);
     }
-    let now = charge(context, route, met).await?;
+    let now = charge(context, route, resolved_charges).await?;
     conclude(context, route, now).await
 }
 
@@ -351,7 +351,11 @@ async fn charge(
 }
 
 /// Acts on the verdict on a request that was charged at `now`. `Err` is the response to a request that may not pass.
-pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: Nanos) -> Result<Option<Turn>, Answer> {
+pub(super) async fn conclude(
+    context: &mut RequestContext,
+    route: RouteId,
+    now: Nanos,
+) -> Result<Option<QueueWait>, Answer> {
     let active = Rc::clone(&context.active);
     let places = match context.verdict.outcome {
         Outcome::Admit { .. } => {
@@ -363,20 +367,20 @@ pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: 
         Outcome::Deny(_) => Vec::new(),
     };
     charging::charge_candidate(context, now).await;
-    context.diverted = context.verdict.diverting(&active.ruleset);
+    context.diverted = context.verdict.divert_upstream(&active.ruleset);
     if context.diverted.is_some() {
         // the chosen node belongs to the route's own upstream
         context.chosen = None;
     }
     active.meters.observe_verdict(&active.ruleset, route, context.plan, &context.charges, &context.verdict);
-    bans::note_denials(context, now);
+    bans::record_denials(context, now);
     match context.verdict.outcome {
         Outcome::Deny(_) => Err(Answer::Limited),
         Outcome::Admit { wait: Nanos::ZERO } => {
             context.admission = Admission::Passed { at: now };
             Ok(None)
         }
-        Outcome::Admit { wait } => Ok(Some(Turn { wait, places })),
+        Outcome::Admit { wait } => Ok(Some(QueueWait { wait, places })),
     }
 }
 
@@ -397,7 +401,10 @@ fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
 
 /// Holds the request back, at most until its deadline. A client that goes away meanwhile drops this future, and the charges
 /// are refunded.
-pub(super) async fn wait_for(Turn { wait, places }: Turn, context: &mut RequestContext) -> Result<(), Answer> {
+pub(super) async fn wait_for(
+    QueueWait { wait, places }: QueueWait,
+    context: &mut RequestContext,
+) -> Result<(), Answer> {
     let now = context.gateway.clock.now();
     let left = context.timing().due.map_or(Nanos::MAX, |due| due.saturating_sub(now));
     tokio::time::sleep(wait.min(left).to_duration()).await;
@@ -411,7 +418,7 @@ pub(super) async fn wait_for(Turn { wait, places }: Turn, context: &mut RequestC
 }
 
 /// The methods that upstreams may serve, as far as the gateway knows (RFC 9110, section 9.3; RFC 5789).
-const FORWARDED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+const ALLOWED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 impl From<Refused> for Answer {
     fn from(refused: Refused) -> Self {
@@ -420,7 +427,7 @@ impl From<Refused> for Answer {
             Refused::TargetTooLong(_) => Self::TargetTooLong,
             Refused::HeadTooLarge(problem) => Self::HeadTooLarge(problem),
             Refused::CodingUnknown => Self::CodingUnknown,
-            Refused::MethodNotServed => Self::MethodNotAllowed { allow: FORWARDED },
+            Refused::MethodNotServed => Self::MethodNotAllowed { allow: ALLOWED_METHODS },
         }
     }
 }

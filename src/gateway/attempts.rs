@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
-use crate::gateway::upstream::{Chosen, Instance, Pool, Room};
+use crate::gateway::upstream::{ChosenInstance, Instance, Pool, UpstreamLimiter};
 use crate::http::service::{ConnectError, Exchange, Failure};
 use crate::http::upstream::Destination;
 use crate::units::{LimitKey, Nanos};
@@ -17,9 +17,9 @@ fn pool(context: &RequestContext) -> Option<&Pool> {
 /// The next destination of the request: the node that was chosen when it was charged, or one that was not tried yet.
 pub(super) fn destination(context: &mut RequestContext) -> Result<Destination, Answer> {
     let now = context.gateway.clock.now();
-    let was_tried = |chosen: &Chosen| context.tried.iter().any(|tried| Arc::ptr_eq(tried, &chosen.instance));
+    let was_tried = |chosen: &ChosenInstance| context.tried.iter().any(|tried| Arc::ptr_eq(tried, &chosen.instance));
     let charged = context.chosen.take().filter(|chosen| !was_tried(chosen));
-    let pool = pool(context).ok_or(Answer::NoNode)?;
+    let pool = pool(context).ok_or(Answer::NoHealthyNode)?;
     let hash = context.balance_hashes.iter().find(|(upstream, _)| Some(*upstream) == context.upstream());
     let hash = hash.map(|(_, hash)| *hash);
     let chosen = match charged {
@@ -28,7 +28,7 @@ pub(super) fn destination(context: &mut RequestContext) -> Result<Destination, A
     };
     let server = pool.server_at(&chosen.instance.address, chosen.node);
     let keep_alive = pool.upstream.timeouts.keep_alive;
-    let allows_upgrade = context.matched().is_some_and(|route| route.upgrades_to_websocket);
+    let allows_upgrade = context.matched_route().is_some_and(|route| route.upgrades_to_websocket);
     context.chosen = Some(chosen);
     context.chosen_at = now;
     Ok(Destination { server, allows_upgrade, keep_alive })
@@ -39,28 +39,28 @@ pub(super) fn choose(
     pool: &Pool,
     (tried, hash): (&[Arc<Instance>], Option<LimitKey>),
     now: Nanos,
-) -> Result<Chosen, Answer> {
+) -> Result<ChosenInstance, Answer> {
     let chosen = pool.choose(tried, hash, now);
     let again = || if tried.is_empty() { None } else { pool.choose(&[], hash, now) };
     chosen.or_else(again).ok_or_else(|| {
         tracing::warn!(upstream = pool.upstream.name, "no healthy upstream node");
-        Answer::NoNode
+        Answer::NoHealthyNode
     })
 }
 
 /// Takes a place at the upstream for a request that its limits admit, if the places there are bounded. The request may wait
 /// for one; a request that gets none is not charged.
-pub(super) async fn enter_upstream(context: &mut RequestContext) -> Result<(), Answer> {
-    let Some(room) = pool(context).and_then(|pool| pool.room.clone()) else { return Ok(()) };
-    context.room_place = room.enter();
-    match context.room_place {
+pub(super) async fn acquire_upstream_permit(context: &mut RequestContext) -> Result<(), Answer> {
+    let Some(limiter) = pool(context).and_then(|pool| pool.limiter.clone()) else { return Ok(()) };
+    context.upstream_permit = limiter.try_acquire();
+    match context.upstream_permit {
         Some(_) => Ok(()),
         // rare, so the future is boxed
-        None => Box::pin(wait_for_room(context, &room)).await,
+        None => Box::pin(wait_for_upstream_permit(context, &limiter)).await,
     }
 }
 
-async fn wait_for_room(context: &mut RequestContext, room: &Arc<Room>) -> Result<(), Answer> {
+async fn wait_for_upstream_permit(context: &mut RequestContext, limiter: &Arc<UpstreamLimiter>) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let Some(pool) = context.upstream().and_then(|upstream| active.pools.get(upstream.0)) else { return Ok(()) };
     let upstream = &pool.upstream;
@@ -71,8 +71,8 @@ async fn wait_for_room(context: &mut RequestContext, room: &Arc<Room>) -> Result
         // the charge is refunded if the request goes no further
         context.admission = Admission::Waiting;
     }
-    context.room_place = room.wait(upstream.max_pending, patience).await;
-    if context.room_place.is_none() {
+    context.upstream_permit = limiter.acquire(upstream.max_pending, patience).await;
+    if context.upstream_permit.is_none() {
         tracing::warn!(upstream = upstream.name, "as many requests at the upstream as there may be: `max_requests`");
         active.meters.upstream_full(&upstream.name);
         return Err(Answer::UpstreamFull);
@@ -84,12 +84,12 @@ async fn wait_for_room(context: &mut RequestContext, room: &Arc<Room>) -> Result
 }
 
 /// Notes whether the chosen node answered the request well.
-fn judge(context: &RequestContext, is_well: bool) {
+fn record_result(context: &RequestContext, is_success: bool) {
     let (Some(pool), Some(chosen)) = (pool(context), &context.chosen) else { return };
     if pool.upstream.ejection.is_none() {
         return;
     }
-    if let Some(time) = pool.judge(&chosen.instance, is_well, context.gateway.clock.now()) {
+    if let Some(time) = pool.record_result(&chosen.instance, is_success, context.gateway.clock.now()) {
         let (upstream, node) = (&pool.upstream.name, chosen.instance.name());
         tracing::warn!(upstream, node, seconds = time.as_secs_f64(), "upstream node is left alone: its requests fail");
         context.active.meters.upstream_ejected(upstream);
@@ -99,7 +99,7 @@ fn judge(context: &RequestContext, is_well: bool) {
 /// Ejects the node for a moment after a failed connection. Returns whether another attempt follows.
 pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError) -> bool {
     let now = context.gateway.clock.now();
-    judge(context, false);
+    record_result(context, false);
     let chosen = context.chosen.take();
     let Some((pool, chosen)) = pool(context).zip(chosen) else { return false };
     let first = chosen.instance.eject(now);
@@ -114,8 +114,8 @@ pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError)
 }
 
 /// Notes that the upstream has sent the head of the response.
-pub(super) fn answered(context: &mut RequestContext, status: u16) {
-    judge(context, status < 500);
+pub(super) fn record_response(context: &mut RequestContext, status: u16) {
+    record_result(context, status < 500);
     let now = context.gateway.clock.now();
     context.upstream_answered = true;
     if let Some(upstream) = context.upstream() {
@@ -131,7 +131,7 @@ pub(super) fn log_failure(context: &RequestContext, failure: &Failure) {
         Failure::UpstreamTimeout | Failure::UpstreamBroke(_) | Failure::Unreadable(_) => {
             tracing::warn!(upstream, node, error = %failure, "request to upstream failed");
             if !context.upstream_answered {
-                judge(context, false);
+                record_result(context, false);
             }
         }
         Failure::HeadTimeout

@@ -15,28 +15,28 @@ use crate::ruleset::request_field::RequestFields;
 #[derive(Clone, Copy)]
 pub enum BodySource<'b> {
     /// It follows the head, framed like this.
-    Coming(Framing),
+    Streaming(Framing),
     /// All of it has been read.
-    Here(&'b [u8]),
+    Buffered(&'b [u8]),
     /// The gateway does not see it.
-    Unseen,
+    Unavailable,
 }
 
 impl BodySource<'_> {
     /// Whether the body is known to have more than `max` bytes.
     pub(super) fn is_longer_than(self, max: u64) -> bool {
         let length = match self {
-            Self::Coming(Framing::Length(length)) => length,
-            Self::Here(body) => u64::try_from(body.len()).unwrap_or(u64::MAX),
-            Self::Coming(_) | Self::Unseen => 0,
+            Self::Streaming(Framing::Length(length)) => length,
+            Self::Buffered(body) => u64::try_from(body.len()).unwrap_or(u64::MAX),
+            Self::Streaming(_) | Self::Unavailable => 0,
         };
         length > max
     }
 }
 
 /// The fields of a body, as far as they are known before the gateway waits for it.
-pub(super) enum BodyKnown {
-    Fields(RequestFields),
+pub(super) enum BodyFields {
+    Known(RequestFields),
     /// The gateway has to wait for the body.
     Awaited(Box<AwaitedBody>),
 }
@@ -45,37 +45,37 @@ pub(super) enum BodyKnown {
 pub struct AwaitedBody {
     reader: RequestReader,
     /// The caller, and its plan according to a trusted proxy, until the request is decided on.
-    pub(super) sender: Option<(Identity, Option<PlanId>)>,
+    pub(super) caller: Option<(Identity, Option<PlanId>)>,
     /// The charges under the limits that do not depend on the body.
-    pub(super) other_charges: Vec<Charge>,
+    pub(super) head_charges: Vec<Charge>,
     /// Whether these were made before the body arrived.
-    pub(super) is_charged_ahead: bool,
+    pub(super) is_head_charged: bool,
     /// The number of bytes that were read and not forwarded yet.
-    ahead: usize,
+    unforwarded: usize,
     /// The reason why the body is ambiguous: two parsers could read it differently.
     fault: Option<&'static str>,
 }
 
-impl BodyKnown {
+impl BodyFields {
     /// The known fields of the body of a request for `route` with these `headers`. `Err`: the body is ambiguous.
     pub(super) fn of(headers: &Fields, source: BodySource<'_>, route: &Route) -> Result<Self, &'static str> {
         let coded = headers.get_all("content-encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let mut awaited = AwaitedBody {
             reader: RequestReader::new(Arc::clone(&route.body_fields), route.longest_text),
-            sender: None,
-            other_charges: Vec::new(),
-            is_charged_ahead: false,
-            ahead: 0,
+            caller: None,
+            head_charges: Vec::new(),
+            is_head_charged: false,
+            unforwarded: 0,
             fault: None,
         };
         Ok(match source {
-            BodySource::Coming(Framing::Empty) | BodySource::Here([]) => Self::Fields(RequestFields::NoBody),
-            BodySource::Unseen => Self::Fields(RequestFields::Unreadable),
-            _ if coded => Self::Fields(RequestFields::Unreadable),
-            BodySource::Coming(_) => Self::Awaited(Box::new(awaited)),
-            BodySource::Here(body) => {
-                awaited.hold(body);
-                Self::Fields(awaited.decide()?)
+            BodySource::Streaming(Framing::Empty) | BodySource::Buffered([]) => Self::Known(RequestFields::NoBody),
+            BodySource::Unavailable => Self::Known(RequestFields::Unreadable),
+            _ if coded => Self::Known(RequestFields::Unreadable),
+            BodySource::Streaming(_) => Self::Awaited(Box::new(awaited)),
+            BodySource::Buffered(body) => {
+                awaited.read_held(body);
+                Self::Known(awaited.decide()?)
             }
         })
     }
@@ -83,8 +83,8 @@ impl BodyKnown {
 
 impl AwaitedBody {
     /// Reads a part that is held back. Returns whether more has to arrive before the request can be decided on.
-    pub(super) fn hold(&mut self, part: &[u8]) -> bool {
-        self.ahead = self.ahead.saturating_add(part.len());
+    pub(super) fn read_held(&mut self, part: &[u8]) -> bool {
+        self.unforwarded = self.unforwarded.saturating_add(part.len());
         match self.reader.feed(part) {
             ReadProgress::Incomplete => true,
             ReadProgress::Sufficient => false,
@@ -104,9 +104,9 @@ impl AwaitedBody {
     }
 
     /// Reads a part that is forwarded after the decision. `Err`: it makes the body ambiguous.
-    pub(super) fn pass(&mut self, part: &[u8]) -> Result<(), &'static str> {
-        let (read, new) = part.split_at_checked(self.ahead).unwrap_or((part, &[]));
-        self.ahead = self.ahead.saturating_sub(read.len());
+    pub(super) fn read_forwarded(&mut self, part: &[u8]) -> Result<(), &'static str> {
+        let (read, new) = part.split_at_checked(self.unforwarded).unwrap_or((part, &[]));
+        self.unforwarded = self.unforwarded.saturating_sub(read.len());
         if new.is_empty() {
             return Ok(());
         }

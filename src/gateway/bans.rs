@@ -23,27 +23,27 @@ const REMEMBERED: usize = 4096;
 pub struct Bans {
     shards: [Mutex<Cache<LimitKey, BanState>>; SHARDS],
     /// Whether any key was denied that may be banned: until then no request looks for bans.
-    has_any: AtomicBool,
+    has_denials: AtomicBool,
 }
 
 impl Default for Bans {
     fn default() -> Self {
-        Self { shards: [(); SHARDS].map(|()| Mutex::new(Cache::new(REMEMBERED))), has_any: AtomicBool::new(false) }
+        Self { shards: [(); SHARDS].map(|()| Mutex::new(Cache::new(REMEMBERED))), has_denials: AtomicBool::new(false) }
     }
 }
 
 impl Bans {
     /// The time for which the key of `charge` is still banned; `None` if it is not banned.
-    pub fn left(&self, ruleset: &Ruleset, charge: &Charge, now: Nanos) -> Option<Nanos> {
-        if !self.has_any.load(Ordering::Relaxed) {
+    pub fn remaining(&self, ruleset: &Ruleset, charge: &Charge, now: Nanos) -> Option<Nanos> {
+        if !self.has_denials.load(Ordering::Relaxed) {
             return None;
         }
         rule(ruleset, charge).and_then(|_| self.shard(charge.key)?.lock().get(&charge.key)?.left(now))
     }
 
     /// The position of the charge whose key is banned for longest, and the time left; `None` if no key is banned.
-    pub fn longest(&self, ruleset: &Ruleset, charges: &[Charge], now: Nanos) -> Option<(usize, Nanos)> {
-        let left = charges.iter().map(|charge| self.left(ruleset, charge, now)).enumerate();
+    pub fn longest_ban(&self, ruleset: &Ruleset, charges: &[Charge], now: Nanos) -> Option<(usize, Nanos)> {
+        let left = charges.iter().map(|charge| self.remaining(ruleset, charge, now)).enumerate();
         left.filter_map(|(position, left)| Some((position, left?))).max_by_key(|(_, left)| *left)
     }
 
@@ -54,12 +54,12 @@ impl Bans {
     }
 
     /// Notes a denial of the key. Returns whether this bans the key.
-    fn denied(&self, key: LimitKey, rule: &BanRule, now: Nanos) -> bool {
+    fn record_denial(&self, key: LimitKey, rule: &BanRule, now: Nanos) -> bool {
         let Some(shard) = self.shard(key) else { return false };
-        self.has_any.store(true, Ordering::Relaxed);
+        self.has_denials.store(true, Ordering::Relaxed);
         let mut shard = shard.lock();
         let before = shard.get(&key).copied();
-        let after = rule.denied(before, now);
+        let after = rule.after_denial(before, now);
         shard.insert(key, after);
         after.left(now).is_some() && before.is_none_or(|before| before.left(now).is_none())
     }
@@ -76,7 +76,7 @@ fn rule<'r>(ruleset: &'r Ruleset, charge: &Charge) -> Option<&'r BanRule> {
 }
 
 /// Notes which keys of a denied request were denied, and bans them where a rule says so.
-pub(super) fn note_denials(context: &RequestContext, now: Nanos) {
+pub(super) fn record_denials(context: &RequestContext, now: Nanos) {
     let verdict = &context.verdict;
     if verdict.banned || !verdict.is_denied() {
         return;
@@ -85,7 +85,7 @@ pub(super) fn note_denials(context: &RequestContext, now: Nanos) {
     for (standing, charge) in verdict.standings.iter().zip(&context.charges) {
         let denied = standing.enforces && !standing.decision.is_admitted();
         if let Some(rule) = rule(&active.ruleset, charge).filter(|_| denied)
-            && bans.denied(charge.key, rule, now)
+            && bans.record_denial(charge.key, rule, now)
         {
             active.meters.banned(standing.limit, context.plan);
         }
@@ -101,7 +101,7 @@ mod tests {
         let (bans, rule) = (Bans::default(), BanRule { after: 1, within: Nanos::SECOND, lasts: Nanos::SECOND });
         let keys = 4 * SHARDS * REMEMBERED;
         for key in 0..keys {
-            assert!(bans.denied(LimitKey(key as u128), &rule, Nanos::ZERO));
+            assert!(bans.record_denial(LimitKey(key as u128), &rule, Nanos::ZERO));
         }
         let remembered: usize = bans.shards.iter().map(|shard| shard.lock().len()).sum();
         assert!(remembered > 0 && remembered <= SHARDS * REMEMBERED, "{remembered}");

@@ -31,25 +31,25 @@ impl Caller {
         facts: &Facts<'_>,
         lookup: CredentialLookup<'_>,
     ) -> Result<Self, Answer> {
-        Self::may_ask(ruleset, route, facts)?;
+        Self::check_before_identification(ruleset, route, facts)?;
         let caller = Self::identify(ruleset, route, facts, lookup).await?;
-        caller.is_let_in(ruleset, route, facts).map(|()| caller)
+        caller.check_access(ruleset, route, facts).map(|()| caller)
     }
 
     /// Checks whether anyone may make a request for `route`. `Err` is the response that the request gets instead.
-    pub fn may_ask(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
+    pub fn check_before_identification(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
         match () {
-            () if ruleset.keeps_out_address(route, facts.address) => Err(Answer::AccessDenied),
+            () if ruleset.denies_address_access(route, facts.address) => Err(Answer::AccessDenied),
             () if ruleset.answers_preflight(route, facts) => Err(Answer::Preflight),
             () => Ok(()),
         }
     }
 
     /// Checks whether the access rules let this caller make a request for `route`.
-    pub fn is_let_in(&self, ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
+    pub fn check_access(&self, ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
         // a preflight has no caller
         let is_preflight = route.bypass.covers_preflight(facts);
-        match !is_preflight && ruleset.keeps_out(route, facts.address, self.customer()) {
+        match !is_preflight && ruleset.denies_access(route, facts.address, self.customer()) {
             true => Err(Answer::AccessDenied),
             false => Ok(()),
         }
@@ -85,7 +85,7 @@ impl Caller {
     ) -> Result<Vec<Charge>, Answer> {
         let mut charges = Vec::with_capacity(route.early.len());
         if !route.bypass.covers(facts, None) {
-            let resolved = ruleset.resolve_nobody(route);
+            let resolved = ruleset.resolve_unidentified(route);
             ruleset.add_charges_of(&route.early, facts, &resolved, hashers, &mut charges)?;
         }
         Ok(charges)

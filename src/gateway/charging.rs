@@ -21,13 +21,13 @@ pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Char
     if context.charges.is_empty() {
         return gateway.store.charge(&active.binding, charges, now).await;
     }
-    Box::pin(charge_the_rest(context, charges, now)).await
+    Box::pin(charge_remaining(context, charges, now)).await
 }
 
 /// Denies a request if one of its keys is banned, and returns whether it does. Such a request is charged nothing.
 pub(super) fn deny_banned(context: &mut RequestContext, charges: &mut Vec<Charge>, now: Nanos) -> bool {
-    let Some(banned) = context.gateway.bans.longest(&context.active.ruleset, charges, now) else { return false };
-    give_back(context);
+    let Some(banned) = context.gateway.bans.longest_ban(&context.active.ruleset, charges, now) else { return false };
+    refund_early(context);
     context.verdict = Verdict::of_banned(&context.active.ruleset, charges, banned, now);
     context.charges = std::mem::take(charges);
     context.charged_at = now;
@@ -35,29 +35,29 @@ pub(super) fn deny_banned(context: &mut RequestContext, charges: &mut Vec<Charge
 }
 
 /// The case of [`charge_all`] in which some charges were made early.
-async fn charge_the_rest(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
+async fn charge_remaining(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
     let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
-    let mut early = Early::take(context, now);
-    let mut told: SmallVec<[Option<Charged>; 4]> = charges.iter_mut().map(|charge| early.find(charge)).collect();
-    early.give_back_all_but(charges);
-    let open: SmallVec<[usize; 4]> = (0..charges.len()).filter(|position| told[*position].is_none()).collect();
-    let mut rest: Vec<Charge> = open.iter().map(|position| charges[*position].clone()).collect();
-    let mut receipt = Receipt { charged: SmallVec::new(), source: DecisionSource::Local, refused: None };
+    let mut early = EarlyCharges::take(context, now);
+    let mut results: SmallVec<[Option<Charged>; 4]> = charges.iter_mut().map(|charge| early.find(charge)).collect();
+    early.refund_except(charges);
+    let pending: SmallVec<[usize; 4]> = (0..charges.len()).filter(|position| results[*position].is_none()).collect();
+    let mut rest: Vec<Charge> = pending.iter().map(|position| charges[*position].clone()).collect();
+    let mut receipt = Receipt { charged: SmallVec::new(), source: DecisionSource::Local, failed_closed: None };
     if !rest.is_empty() {
         receipt = gateway.store.charge(&active.binding, &mut rest, now).await;
     }
     let denies =
         |(charge, charged): (&Charge, &Charged)| charge.enforcement.enforces && !charged.decision.is_admitted();
-    let denied = receipt.refused.is_some() || rest.iter().zip(&receipt.charged).any(denies);
-    for ((position, charge), charged) in open.iter().zip(rest).zip(&receipt.charged) {
+    let denied = receipt.failed_closed.is_some() || rest.iter().zip(&receipt.charged).any(denies);
+    for ((position, charge), charged) in pending.iter().zip(rest).zip(&receipt.charged) {
         charges[*position] = charge;
-        told[*position] = Some(*charged);
+        results[*position] = Some(*charged);
     }
     if !denied {
         early.taken.clear();
     }
-    let refused = receipt.refused.and_then(|refused| open.get(refused).copied());
-    Receipt { charged: told.into_iter().flatten().collect(), source: receipt.source, refused }
+    let failed_closed = receipt.failed_closed.and_then(|refused| pending.get(refused).copied());
+    Receipt { charged: results.into_iter().flatten().collect(), source: receipt.source, failed_closed }
 }
 
 /// Notes where the charges of `context` were decided, and counts that and the time it took. `Err`: a limit cannot be
@@ -66,8 +66,8 @@ pub(super) fn observe(context: &mut RequestContext, route: RouteId, receipt: &Re
     let active = Rc::clone(&context.active);
     let took = context.gateway.clock.now().saturating_sub(context.charged_at);
     active.meters.observe_decision(receipt.source, took);
-    context.decided_by = Some(receipt.source);
-    let Some(position) = receipt.refused else { return Ok(()) };
+    context.decision_source = Some(receipt.source);
+    let Some(position) = receipt.failed_closed else { return Ok(()) };
     let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
     if let Some(limit) = limit {
         active.meters.observe_refusal(&active.ruleset, route, context.plan, limit);
@@ -92,24 +92,24 @@ async fn charge_alone(context: &RequestContext, charge: Charge, now: Nanos) -> A
 }
 
 /// Refunds the early charges of a request that is not to be charged after all.
-pub(super) fn give_back(context: &mut RequestContext) {
+pub(super) fn refund_early(context: &mut RequestContext) {
     if context.charges.is_empty() {
         return;
     }
     let now = context.gateway.clock.now();
-    Early::take(context, now).give_back_all_but(&[]);
+    EarlyCharges::take(context, now).refund_except(&[]);
 }
 
 /// The early charges of a request, until its other limits have decided. The charges that are left when this is dropped are
 /// refunded, except those of limits that count denials.
-struct Early {
+struct EarlyCharges {
     gateway: WorkerGateway,
     active: WorkerConfig,
     taken: Vec<(Charge, Charged)>,
     now: Nanos,
 }
 
-impl Early {
+impl EarlyCharges {
     /// Takes the charges over from `context`, which has none from here on.
     fn take(context: &mut RequestContext, now: Nanos) -> Self {
         let charges = std::mem::take(&mut context.charges);
@@ -131,17 +131,17 @@ impl Early {
     }
 
     /// Refunds the charges that are not among `charges`.
-    fn give_back_all_but(&mut self, charges: &[Charge]) {
+    fn refund_except(&mut self, charges: &[Charge]) {
         let is_one = |(made, _): &(Charge, Charged)| charges.iter().any(|charge| is_same(made, charge));
         let (kept, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.taken).into_iter().partition(is_one);
         self.taken = kept;
         self.refund(others, |_| true);
     }
 
-    fn refund(&self, charges: Vec<(Charge, Charged)>, goes_back: impl Fn(&Charge) -> bool) {
+    fn refund(&self, charges: Vec<(Charge, Charged)>, is_refunded: impl Fn(&Charge) -> bool) {
         let took =
             |(charge, charged): &(Charge, Charged)| charge.enforcement.consumes && charged.decision.is_admitted();
-        let back = charges.into_iter().filter(took).filter(|(charge, _)| goes_back(charge));
+        let back = charges.into_iter().filter(took).filter(|(charge, _)| is_refunded(charge));
         let full_at = |charged: Charged| self.now.saturating_add(charged.headroom.until_full);
         let back: Vec<_> = back.map(|(charge, charged)| (charge, full_at(charged))).collect();
         if !back.is_empty() {
@@ -150,7 +150,7 @@ impl Early {
     }
 }
 
-impl Drop for Early {
+impl Drop for EarlyCharges {
     fn drop(&mut self) {
         let taken = std::mem::take(&mut self.taken);
         self.refund(taken, |charge| !charge.enforcement.counts_denied);

@@ -3,7 +3,9 @@
 use crate::charge::Charge;
 use crate::gateway::field::FieldReader;
 use crate::http::head::ResponseHead;
-use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, FieldPart, RealCost, ResponseCost, When, runs};
+use crate::ruleset::cost::{
+    ChargeTime, CompletedRequest, CostRule, CostSum, RealCost, RequestEnd, ResponseCost, WeightedField, started_blocks,
+};
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::Limit;
 use crate::ruleset::prices::Price;
@@ -17,14 +19,14 @@ pub struct CostMeter {
     pub(super) request_bytes: u64,
     response_bytes: u64,
     /// Whether the request is on its way to the upstream.
-    reached: bool,
-    answer: Option<Answered>,
-    pub(super) costs: Vec<LimitMeasurement>,
+    is_forwarded: bool,
+    response: Option<UpstreamResponse>,
+    pub(super) measurements: Vec<LimitMeasurement>,
 }
 
 /// The upstream's response.
 #[derive(Debug)]
-struct Answered {
+struct UpstreamResponse {
     status: u16,
     has_body: bool,
     whole: bool,
@@ -37,11 +39,11 @@ pub(super) struct LimitMeasurement {
     pub(super) position: usize,
     limit: LimitId,
     /// The cost according to the request's head.
-    known: Option<Cost>,
+    head_cost: Option<Cost>,
     /// The prices of the model that the request named, if the cost depends on them.
     prices: Vec<Price>,
     /// The cost according to the response's head.
-    told: CostSum,
+    reported: CostSum,
     /// Reads the response's body.
     reader: Option<FieldReader>,
     /// The charges for the request's body, if it is charged as it passes.
@@ -51,35 +53,35 @@ pub(super) struct LimitMeasurement {
 impl CostMeter {
     /// Creates the meter of a request with these charges; `None` if no charge is to be settled.
     pub fn new(ruleset: &Ruleset, charges: &[Charge], facts: &Facts<'_>) -> Option<Box<Self>> {
-        let noted = |(position, charge): (usize, &Charge)| {
+        let measurement = |(position, charge): (usize, &Charge)| {
             let limit = &ruleset.limits[charge.limit];
-            let known = limit.cost.on_request(facts);
-            if !limit.settles_later(limit.rule(&charge.rule), known) {
+            let head_cost = limit.cost.on_request(facts);
+            if !limit.settles_later(limit.rule(&charge.rule), head_cost) {
                 return None;
             }
             let prices = if let CostRule::Response(cost) = &limit.cost { cost.prices(facts.body) } else { &[] };
             Some(LimitMeasurement {
                 position,
                 limit: LimitId(charge.limit),
-                known,
+                head_cost,
                 prices: prices.to_vec(),
-                told: CostSum::default(),
+                reported: CostSum::default(),
                 reader: None,
-                body: BodyCost::new(limit, charge, known),
+                body: BodyCost::new(limit, charge, head_cost),
             })
         };
-        let costs: Vec<LimitMeasurement> = charges.iter().enumerate().filter_map(noted).collect();
-        (!costs.is_empty()).then(|| Box::new(Self { costs, ..Self::default() }))
+        let measurements: Vec<LimitMeasurement> = charges.iter().enumerate().filter_map(measurement).collect();
+        (!measurements.is_empty()).then(|| Box::new(Self { measurements, ..Self::default() }))
     }
 
     /// Whether the meter reads a cost from the response's body, so that the body must be readable.
     pub fn reads_body(&self, ruleset: &Ruleset) -> bool {
-        self.costs.iter().any(|noted| !fields(&ruleset.limits[noted.limit.0].cost).is_empty())
+        self.measurements.iter().any(|measurement| !fields(&ruleset.limits[measurement.limit.0].cost).is_empty())
     }
 
     /// Notes that the request is on its way to the upstream.
-    pub fn reached_upstream(&mut self) {
-        self.reached = true;
+    pub fn mark_forwarded(&mut self) {
+        self.is_forwarded = true;
     }
 
     /// Reads the head of the response to a request with `method`.
@@ -91,36 +93,36 @@ impl CostMeter {
             value.and_then(|value| str::from_utf8(value).ok()).unwrap_or_default().trim()
         };
         let is_empty = text(http::header::CONTENT_LENGTH) == "0";
-        self.answer = Some(Answered { status, has_body, whole: is_empty || !has_body });
+        self.response = Some(UpstreamResponse { status, has_body, whole: is_empty || !has_body });
         let media_type = text(http::header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim_end();
         let coded = !matches!(text(http::header::CONTENT_ENCODING), "" | "identity");
-        for noted in &mut self.costs {
-            let CostRule::Response(cost) = &ruleset.limits[noted.limit.0].cost else { continue };
+        for measurement in &mut self.measurements {
+            let CostRule::Response(cost) = &ruleset.limits[measurement.limit.0].cost else { continue };
             for (name, weight) in &cost.headers {
                 // a value that is no text is no number either
                 let values = head.fields.get_all(name.as_str()).map(|value| str::from_utf8(value).unwrap_or_default());
-                noted.told.add_header(values, ResponseCost::price(*weight, &noted.prices));
+                measurement.reported.add_header(values, ResponseCost::price(*weight, &measurement.prices));
             }
             match cost.fields.len() {
                 0 => {}
-                _ if coded && has_body => noted.told.unreadable(),
+                _ if coded && has_body => measurement.reported.unreadable(),
                 count if media_type.eq_ignore_ascii_case("text/event-stream") => {
-                    noted.reader = Some(FieldReader::of_events(count));
+                    measurement.reader = Some(FieldReader::of_events(count));
                 }
-                count => noted.reader = Some(FieldReader::of_json(count)),
+                count => measurement.reader = Some(FieldReader::of_json(count)),
             }
         }
     }
 
-    /// Reads a part of the response's body; `end` says whether it is the last one.
-    pub fn response_body(&mut self, ruleset: &Ruleset, bytes: &[u8], end: bool) {
-        self.response_bytes = added(self.response_bytes, bytes.len());
-        if let Some(answer) = &mut self.answer {
-            answer.whole |= end;
+    /// Reads a part of the response's body; `is_last` says whether it is the last one.
+    pub fn response_body(&mut self, ruleset: &Ruleset, bytes: &[u8], is_last: bool) {
+        self.response_bytes = add_length(self.response_bytes, bytes.len());
+        if let Some(response) = &mut self.response {
+            response.whole |= is_last;
         }
-        for noted in &mut self.costs {
-            if let Some(reader) = &mut noted.reader {
-                reader.feed(fields(&ruleset.limits[noted.limit.0].cost), bytes);
+        for measurement in &mut self.measurements {
+            if let Some(reader) = &mut measurement.reader {
+                reader.feed(fields(&ruleset.limits[measurement.limit.0].cost), bytes);
             }
         }
     }
@@ -136,18 +138,19 @@ impl CostMeter {
     ) -> Corrections {
         let exchange = self.exchange(own_status);
         let mut corrections = Corrections::default();
-        for noted in &self.costs {
-            let (Some(charge), Some(standing)) = (charges.get(noted.position), verdict.standings.get(noted.position))
+        for measurement in &self.measurements {
+            let (Some(charge), Some(standing)) =
+                (charges.get(measurement.position), verdict.standings.get(measurement.position))
             else {
                 continue;
             };
-            if let Some(body) = &noted.body {
-                corrections.back.extend(body.surplus(exchange.request_bytes));
+            if let Some(body) = &measurement.body {
+                corrections.refunds.extend(body.surplus(exchange.request_bytes));
                 continue;
             }
-            let real = noted.real_cost(&ruleset.limits[noted.limit.0], &exchange);
+            let real = measurement.real_cost(&ruleset.limits[measurement.limit.0], &exchange);
             if real == RealCost::Unreadable && standing.decision.is_admitted() {
-                unreadable(noted.limit);
+                unreadable(measurement.limit);
             }
             corrections.add(charge, standing, charged_at, real);
         }
@@ -161,42 +164,44 @@ impl CostMeter {
         (position, charge): (usize, &Charge),
         own_status: Option<u16>,
     ) -> Option<Cost> {
-        let noted = self.costs.iter().find(|noted| noted.position == position)?;
+        let measurement = self.measurements.iter().find(|measurement| measurement.position == position)?;
         let exchange = self.exchange(own_status);
-        Some(match &noted.body {
-            Some(body) => runs(exchange.request_bytes, body.bytes_per_token).max(charge.cost),
-            None => noted.real_cost(&ruleset.limits[noted.limit.0], &exchange).beside(charge.taken_cost()),
+        Some(match &measurement.body {
+            Some(body) => started_blocks(exchange.request_bytes, body.bytes_per_token).max(charge.cost),
+            None => {
+                measurement.real_cost(&ruleset.limits[measurement.limit.0], &exchange).settled_cost(charge.taken_cost())
+            }
         })
     }
 
     /// The outcome of the request; `own_status` is the status of the gateway's own response.
-    fn exchange(&self, own_status: Option<u16>) -> Exchange {
-        let end = match (&self.answer, own_status) {
-            (Some(Answered { status, has_body, whole }), _) => {
-                End::Answered { status: *status, has_body: *has_body, whole: *whole }
+    fn exchange(&self, own_status: Option<u16>) -> CompletedRequest {
+        let end = match (&self.response, own_status) {
+            (Some(UpstreamResponse { status, has_body, whole }), _) => {
+                RequestEnd::Answered { status: *status, has_body: *has_body, whole: *whole }
             }
-            (None, None | Some(..500)) if self.reached => End::Abandoned,
-            (None, own) => End::Unanswered { own },
+            (None, None | Some(..500)) if self.is_forwarded => RequestEnd::ClientAborted,
+            (None, own) => RequestEnd::NoResponse { own },
         };
-        Exchange { end, request_bytes: self.request_bytes, response_bytes: self.response_bytes }
+        CompletedRequest { end, request_bytes: self.request_bytes, response_bytes: self.response_bytes }
     }
 }
 
-pub(super) fn added(sum: u64, bytes: usize) -> u64 {
+pub(super) fn add_length(sum: u64, bytes: usize) -> u64 {
     sum.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
 /// The fields of the response body that state a cost.
-fn fields(cost: &CostRule) -> &[FieldPart] {
+fn fields(cost: &CostRule) -> &[WeightedField] {
     if let CostRule::Response(cost) = cost { &cost.fields } else { &[] }
 }
 
 impl LimitMeasurement {
-    fn real_cost(&self, limit: &Limit, exchange: &Exchange) -> RealCost {
-        let mut told = self.told;
-        let fields = self.reader.iter().flat_map(|reader| fields(&limit.cost).iter().zip(reader.told()));
-        fields.for_each(|(field, said)| told.add_field(said, ResponseCost::price(field.weight, &self.prices)));
-        limit.real_cost(self.known, exchange, told.told())
+    fn real_cost(&self, limit: &Limit, exchange: &CompletedRequest) -> RealCost {
+        let mut reported = self.reported;
+        let fields = self.reader.iter().flat_map(|reader| fields(&limit.cost).iter().zip(reader.reported_costs()));
+        fields.for_each(|(field, said)| reported.add_field(said, ResponseCost::price(field.weight, &self.prices)));
+        limit.real_cost(self.head_cost, exchange, reported.told())
     }
 }
 
@@ -214,9 +219,9 @@ pub(super) struct BodyCost {
 
 impl BodyCost {
     /// The charges for the body of a request that was charged `charge` on arrival; `None` if it is not charged as it passes.
-    fn new(limit: &Limit, charge: &Charge, known: Option<Cost>) -> Option<Self> {
-        match (&limit.cost, &limit.charge.when, known) {
-            (CostRule::RequestBytes(length), When::Request, None) => {
+    fn new(limit: &Limit, charge: &Charge, head_cost: Option<Cost>) -> Option<Self> {
+        match (&limit.cost, &limit.charge.when, head_cost) {
+            (CostRule::RequestBytes(length), ChargeTime::Request, None) => {
                 Some(Self { bytes_per_token: *length, charged: charge.cost, last: None, is_over: false })
             }
             _ => None,
@@ -226,7 +231,7 @@ impl BodyCost {
     /// The refund for a body that had so many bytes; `None` if nothing is to be refunded.
     fn surplus(&self, bytes: u64) -> Option<(Charge, Nanos)> {
         let (last, full_at) = self.last.as_ref()?;
-        let surplus = self.charged.saturating_sub(runs(bytes, self.bytes_per_token)).min(last.cost);
+        let surplus = self.charged.saturating_sub(started_blocks(bytes, self.bytes_per_token)).min(last.cost);
         (surplus > 0).then(|| (Charge { cost: surplus, ..last.clone() }, *full_at))
     }
 }
@@ -235,31 +240,31 @@ impl BodyCost {
 #[derive(Debug, Default)]
 pub struct Corrections {
     /// The charges that are still to be debited.
-    pub owed: Vec<Charge>,
+    pub debits: Vec<Charge>,
     /// The charges to refund, each with the time at which its key was going to be full again.
-    pub back: Vec<(Charge, Nanos)>,
+    pub refunds: Vec<(Charge, Nanos)>,
 }
 
 impl Corrections {
     /// Whether no charge has to be corrected.
     pub fn is_empty(&self) -> bool {
-        self.owed.is_empty() && self.back.is_empty()
+        self.debits.is_empty() && self.refunds.is_empty()
     }
 
     /// Compares a charge, made at `charged_at`, with the real cost of the request. A limit that let the request pass
     /// although the request was over it took nothing, and is owed nothing.
     pub fn add(&mut self, charge: &Charge, standing: &Standing, charged_at: Nanos, real: RealCost) {
         let taken = charge.taken_cost();
-        let real = real.beside(taken);
+        let real = real.settled_cost(taken);
         if !standing.decision.is_admitted() {
             return;
         }
         let differing = |cost| Charge { cost, ..charge.clone() };
         if real > taken {
-            self.owed.push(differing(real.saturating_sub(taken)));
+            self.debits.push(differing(real.saturating_sub(taken)));
         } else if real < taken {
             let full_at = charged_at.saturating_add(standing.headroom.until_full);
-            self.back.push((differing(taken.saturating_sub(real)), full_at));
+            self.refunds.push((differing(taken.saturating_sub(real)), full_at));
         }
     }
 }

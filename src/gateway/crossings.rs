@@ -18,7 +18,7 @@ use crate::ruleset::key::{KeyPart, Value};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::Standing;
 use crate::ruleset::{LimitId, Ruleset};
-use crate::telemetry::offenders::Subject;
+use crate::telemetry::offenders::LimitedKey;
 use crate::units::{LimitKey, Nanos};
 
 /// How many keys are remembered.
@@ -36,7 +36,7 @@ pub struct Crossing {
     /// The time of the event, by the wall clock.
     pub at: Nanos,
     /// The limit, and the key with secret parts masked.
-    pub subject: Subject,
+    pub subject: LimitedKey,
     /// The plan of the request that reached it.
     pub plan: Option<String>,
     /// The mark, in percent.
@@ -50,7 +50,7 @@ pub struct Crossing {
     /// The time in which a used-up quota becomes full again.
     pub window: Option<Nanos>,
     /// The time at which the quota is full again if no other request takes tokens, by the wall clock.
-    pub whole_at: Nanos,
+    pub full_at: Nanos,
 }
 
 /// The last notification of each key, and the queue of crossings to notify of.
@@ -87,7 +87,7 @@ impl Crossings {
     }
 
     /// Whether there was no such notification of the key yet; this call notes it.
-    fn is_new(&self, key: LimitKey, now: Notified) -> bool {
+    fn insert_if_new(&self, key: LimitKey, now: Notified) -> bool {
         let notified = self.notified.get_or_init(|| Cache::new(REMEMBERED));
         let is_new = notified.get(&key).is_none_or(|last| last.window != now.window || last.mark < now.mark);
         if is_new {
@@ -104,7 +104,7 @@ impl Crossings {
 }
 
 /// Whether the request has brought a key to a mark, and there is a webhook to notify.
-pub(super) fn may_notify(context: &RequestContext) -> bool {
+pub(super) fn has_notification(context: &RequestContext) -> bool {
     let ruleset = &context.active.ruleset;
     ruleset.webhook.is_some() && reached(context, ruleset).next().is_some()
 }
@@ -123,16 +123,16 @@ fn reached<'c>(
 }
 
 /// Notifies the webhook of the keys that the request has brought to a mark.
-pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
+pub(super) fn notify_reached<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
     let (ruleset, gateway) = (&context.active.ruleset, &context.gateway);
     if ruleset.webhook.is_none() {
         return;
     }
     let at = gateway.clock.wall_at(context.charged_at);
     for (limit, standing, charge, mark) in reached(context, ruleset) {
-        let whole_at = at.saturating_add(standing.headroom.until_full);
-        let window = window_at(limit.algorithm, (at, whole_at), standing.policy.window);
-        if !gateway.crossings.is_new(bucket(limit, charge), Notified { window, mark }) {
+        let full_at = at.saturating_add(standing.headroom.until_full);
+        let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
+        if !gateway.crossings.insert_if_new(bucket(limit, charge), Notified { window, mark }) {
             continue;
         }
         let values = |part: &KeyPart| value(standing.limit, part);
@@ -146,20 +146,18 @@ pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &Key
             quota: standing.policy.quota,
             remaining: standing.headroom.remaining.unwrap_or(0),
             window: standing.policy.window,
-            whole_at,
+            full_at,
         });
     }
 }
 
-/// The number of the window that a key is in, which is full again at `whole_at`: if the quota comes back all at once, the
+/// The number of the window that a key is in, which is full again at `full_at`: if the quota comes back all at once, the
 /// number of the window's end; otherwise the number of the limit's windows since 1970.
-fn window_at(algorithm: AlgorithmName, (at, whole_at): (Nanos, Nanos), window: Option<Nanos>) -> u64 {
+fn window_at(algorithm: AlgorithmName, (at, full_at): (Nanos, Nanos), window: Option<Nanos>) -> u64 {
     let shortest = SHORTEST.get();
     match algorithm {
         // to the nearest minute: gateways do not agree on the time to the nanosecond
-        AlgorithmName::FixedWindow | AlgorithmName::QuotaReset => {
-            whole_at.get().saturating_add(shortest / 2) / shortest
-        }
+        AlgorithmName::FixedWindow | AlgorithmName::QuotaReset => full_at.get().saturating_add(shortest / 2) / shortest,
         _ => at.get() / window.map_or(shortest, |window| window.get().max(shortest)),
     }
 }
@@ -191,7 +189,7 @@ mod tests {
     #[test]
     fn there_is_one_notification_of_a_mark_in_a_window_and_one_more_of_a_higher_mark() {
         let (crossings, _receiver) = Crossings::new();
-        let is_new = |key, window, mark| crossings.is_new(LimitKey(key), Notified { window, mark });
+        let is_new = |key, window, mark| crossings.insert_if_new(LimitKey(key), Notified { window, mark });
         assert_eq!([is_new(1, 7, 80), is_new(1, 7, 80), is_new(2, 7, 80)], [true, false, true]);
         assert_eq!([is_new(1, 7, 95), is_new(1, 7, 80), is_new(1, 7, 95)], [true, false, false]);
         assert_eq!([is_new(1, 8, 80), is_new(1, 8, 80)], [true, false]);

@@ -7,7 +7,7 @@ mod health;
 mod rate_limit_service;
 pub(super) mod request_limits;
 
-use crate::gateway::admit::{self, Sender};
+use crate::gateway::admit::{self, RequestSender};
 use crate::gateway::awaited_body::BodySource;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{self, Answer};
@@ -22,9 +22,9 @@ pub(super) const MAX_MESSAGE: usize = 1 << 20;
 /// Answers a question that came with this head and `body`.
 pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead, body: &[u8]) -> Response {
     let serves = context.serves;
-    if serves.speaks_grpc() && health::is_asked(question) {
+    if serves.speaks_grpc() && health::is_health_check(question) {
         let checked = health::check(context, question, body);
-        return in_grpc(checked, context);
+        return finish_grpc_call(checked, context);
     }
     let is_trusted = context.active.ruleset.client_address.is_trusted(context.peer.address());
     let response = match serves {
@@ -38,15 +38,15 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
         }
         ListenerService::ForwardAuth { denied_status } => forward_auth::decide(context, question, denied_status).await,
         ListenerService::RateLimitService => {
-            in_grpc(rate_limit_service::decide(context, question, body).await, context)
+            finish_grpc_call(rate_limit_service::decide(context, question, body).await, context)
         }
         // a listener that forwards requests answers no questions
         ListenerService::Proxy => context.answer_failure(&Answer::Internal),
-        ListenerService::ExtAuthz => in_grpc(ext_authz::decide(context, question, body).await, context),
+        ListenerService::ExtAuthz => finish_grpc_call(ext_authz::decide(context, question, body).await, context),
     };
     let result = match context.verdict.outcome {
         Outcome::Deny(_) => "denied",
-        Outcome::Admit { .. } if context.answered.is_some() => "refused",
+        Outcome::Admit { .. } if context.answer_cause.is_some() => "refused",
         Outcome::Admit { .. } => "admitted",
     };
     context.active.meters.decided(serves.as_str(), result);
@@ -54,7 +54,7 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
 }
 
 /// The response to a gRPC call, also to one that failed.
-fn in_grpc(answered: Result<Response, Answer>, context: &mut RequestContext) -> Response {
+fn finish_grpc_call(answered: Result<Response, Answer>, context: &mut RequestContext) -> Response {
     answered.unwrap_or_else(|answer| {
         context.is_grpc = context.version == Version::Http2;
         context.answer_failure(&answer)
@@ -62,10 +62,10 @@ fn in_grpc(answered: Result<Response, Answer>, context: &mut RequestContext) -> 
 }
 
 /// Decides on a request that another proxy handles, by the route that it takes. `Err` is the response to the proxy's client.
-async fn by_route(
+async fn admit_by_route(
     context: &mut RequestContext,
     request: &RequestHead,
-    sender: Sender<'_>,
+    sender: RequestSender<'_>,
     body: BodySource<'_>,
 ) -> Result<(), Response> {
     let admitted = admit::admit(context, request, sender, body).await;

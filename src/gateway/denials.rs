@@ -15,31 +15,31 @@ use crate::telemetry::recent::RecentDecision;
 use crate::units::Nanos;
 
 /// Whether there is something to record of a request.
-pub(super) fn are_noted(context: &RequestContext) -> bool {
-    !simply_passes(&context.verdict) || crossings::may_notify(context)
+pub(super) fn must_record(context: &RequestContext) -> bool {
+    !simply_passes(&context.verdict) || crossings::has_notification(context)
 }
 
 fn simply_passes(verdict: &Verdict) -> bool {
-    verdict.outcome == Outcome::Admit { wait: Nanos::ZERO } && verdict.passed_over().next().is_none()
+    verdict.outcome == Outcome::Admit { wait: Nanos::ZERO } && verdict.unenforced_violations().next().is_none()
 }
 
 /// Records the outcome of a request of `caller`.
-pub(super) fn note(context: &RequestContext, facts: &Facts<'_>, caller: &Caller) {
-    let Some(route) = context.matched() else { return };
+pub(super) fn record(context: &RequestContext, facts: &Facts<'_>, caller: &Caller) {
+    let Some(route) = context.matched_route() else { return };
     let mut resolved = caller.resolved(&context.active.ruleset, route);
     resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
-    note_of(context, |_, part| key::value(part, facts, &resolved).ok());
+    record_with(context, |_, part| key::value(part, facts, &resolved).ok());
 }
 
 /// Records the outcome of a request or a question; `value` gives the values for the parts of a limit's key.
-pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
-    crossings::note_of(context, &value);
+pub(super) fn record_with<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
+    crossings::notify_reached(context, &value);
     let (active, gateway) = (&context.active, &context.gateway);
     let ruleset = &active.ruleset;
     let (outcome, Some(id), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };
     let standings = &context.verdict.standings;
     let charge = standings.iter().position(|standing| standing.limit == id).and_then(|at| context.charges.get(at));
-    let (Some(route), Some(charge)) = (context.matched(), charge) else { return };
+    let (Some(route), Some(charge)) = (context.matched_route(), charge) else { return };
     let Some(limit) = ruleset.limits.get(id.0).filter(|_| outcome != "admitted") else { return };
     let subject = || subject(ruleset, limit, charge, |part| value(id, part));
     let retry_after = match context.verdict.outcome {
@@ -50,7 +50,7 @@ pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &Key
     if context.verdict.is_denied() {
         gateway.denial_recorder.offenders.denied(bucket(limit, charge), now, subject);
     }
-    gateway.denial_recorder.recent.note(now, || RecentDecision {
+    gateway.denial_recorder.recent.record(now, || RecentDecision {
         at: gateway.clock.wall_at(now),
         outcome,
         route: route.name.clone(),

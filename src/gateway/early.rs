@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::caller::Caller;
-use crate::gateway::charging::{charge_candidate, deny_banned, give_back, observe};
+use crate::gateway::charging::{charge_candidate, deny_banned, observe, refund_early};
 use crate::gateway::cost_meter::CostMeter;
 use crate::gateway::identify::{self, Identity};
 use crate::gateway::request_context::{Admission, RequestContext};
@@ -32,7 +32,7 @@ pub async fn identify(
     let Some(rules) = &active.ruleset.customers else { return Ok(Identity::Anonymous) };
     let gateway = context.gateway.clone();
     let lookup = active.lookup(&gateway.clock);
-    if let Some(known) = identify::known(rules, facts, lookup) {
+    if let Some(known) = identify::identify_cached(rules, facts, lookup) {
         return known;
     }
     if has_early_limits(&active, route) {
@@ -51,8 +51,8 @@ pub async fn refuse(context: &mut RequestContext, route: Option<RouteId>, facts:
     match answer {
         Answer::Limited | Answer::StoreUnavailable => return answer,
         // the client is not to blame, so the request is not charged
-        Answer::NoNode | Answer::UpstreamFull => {
-            give_back(context);
+        Answer::NoHealthyNode | Answer::UpstreamFull => {
+            refund_early(context);
             return answer;
         }
         _ => {}
@@ -62,8 +62,8 @@ pub async fn refuse(context: &mut RequestContext, route: Option<RouteId>, facts:
     }
     if let (Some(route), Admission::Passed { .. }) = (route, context.admission) {
         context.active.meters.observe_verdict(&context.active.ruleset, route, None, &context.charges, &context.verdict);
-        if denials::are_noted(context) {
-            denials::note(context, facts, &Caller::UNKNOWN);
+        if denials::must_record(context) {
+            denials::record(context, facts, &Caller::UNKNOWN);
         }
     }
     answer
@@ -96,7 +96,7 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     };
     charge_candidate(context, now).await;
     active.meters.observe_verdict(ruleset, id, None, &context.charges, &context.verdict);
-    bans::note_denials(context, now);
-    denials::note(context, facts, &Caller::UNKNOWN);
+    bans::record_denials(context, now);
+    denials::record(context, facts, &Caller::UNKNOWN);
     Err(Answer::Limited)
 }

@@ -11,14 +11,14 @@ pub(super) mod masked;
 mod question;
 mod route_match;
 
-pub use limits::{KeyAccount, LimitAccount, LimitStanding, Now};
-pub use question::{BadQuestion, Question, RequestJson};
-pub use route_match::{PassedOver, RouteMatch};
+pub use limits::{CurrentOutcome, KeyPartValue, LimitExplanation, LimitStanding};
+pub use question::{Question, QuestionError, RequestJson};
+pub use route_match::{RouteMatch, SkippedRoute};
 
 use crate::charge::Charge;
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
-use crate::gateway::awaited_body::{BodyKnown, BodySource};
+use crate::gateway::awaited_body::{BodyFields, BodySource};
 use crate::gateway::caller::Caller;
 use crate::gateway::facts::{self, Target};
 use crate::gateway::identify::{self, Credential, CredentialLookup, Identity};
@@ -36,17 +36,17 @@ pub struct Explanation {
     /// The route that it takes, and the reasons.
     pub route: Option<RouteMatch>,
     /// The caller.
-    pub caller: Option<CallerAccount>,
+    pub caller: Option<CallerExplanation>,
     /// The reason why it is never charged.
     pub bypassed: Option<String>,
     /// The upstream that it goes to, unless the gateway answers it.
-    pub upstream: Option<UpstreamAccount>,
+    pub upstream: Option<UpstreamExplanation>,
     /// The limits of the route, in their order, including those that do not apply.
-    pub limits: Vec<LimitAccount>,
+    pub limits: Vec<LimitExplanation>,
     /// The gateway's own response, which it gives whatever the limits decide.
-    pub answer: Option<AnswerAccount>,
+    pub answer: Option<AnswerExplanation>,
     /// The outcome if the request came now; only a running gateway tells it.
-    pub now: Option<Now>,
+    pub now: Option<CurrentOutcome>,
 }
 
 /// A request as it is matched and forwarded: canonical, without its query.
@@ -64,14 +64,14 @@ pub struct Request {
 
 /// The caller of a request.
 #[derive(Clone, Debug, Serialize)]
-pub struct CallerAccount {
+pub struct CallerExplanation {
     /// The customer; null for a caller without a credential, and for one whose credential is refused.
     pub customer: Option<String>,
     /// The plan.
     pub plan: Option<String>,
     /// The groups that the customer belongs to, the outermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub groups: Vec<GroupAccount>,
+    pub groups: Vec<GroupExplanation>,
     /// The place of the credential in the request, in words.
     pub credential_place: Option<String>,
     /// The credential, masked: its beginning and its length.
@@ -82,7 +82,7 @@ pub struct CallerAccount {
 
 /// A group that a customer belongs to.
 #[derive(Clone, Debug, Serialize)]
-pub struct GroupAccount {
+pub struct GroupExplanation {
     /// Its level.
     pub level: String,
     /// Its name.
@@ -95,7 +95,7 @@ pub struct GroupAccount {
 
 /// The upstream of a request.
 #[derive(Clone, Debug, Serialize)]
-pub struct UpstreamAccount {
+pub struct UpstreamExplanation {
     /// Its name.
     pub name: String,
     /// Its nodes, as configured.
@@ -108,7 +108,7 @@ pub struct UpstreamAccount {
 
 /// A response of the gateway itself.
 #[derive(Clone, Debug, Serialize)]
-pub struct AnswerAccount {
+pub struct AnswerExplanation {
     /// The status.
     pub status: u16,
     /// The cause, as the access log names it.
@@ -131,8 +131,8 @@ pub struct ExplainedConfig<'a> {
 impl Explanation {
     /// Explains `question` under `rules`, without the states of its keys.
     pub async fn of(rules: ExplainedConfig<'_>, question: &Question) -> Self {
-        match ResolvedRequest::find(rules, question).await {
-            Ok(met) => met.explanation,
+        match ResolvedRequest::resolve(rules, question).await {
+            Ok(request) => request.explanation,
             Err(explanation) => *explanation,
         }
     }
@@ -145,31 +145,33 @@ impl Explanation {
             lookup: active.lookup(&gateway.clock),
             hashers: &active.hashers,
         };
-        match ResolvedRequest::find(rules, question).await {
-            Ok(met) => met.peeked(gateway, &active).await,
+        match ResolvedRequest::resolve(rules, question).await {
+            Ok(request) => request.with_standings(gateway, &active).await,
             Err(explanation) => *explanation,
         }
     }
 
     /// The charge of `question` under the limit `id`, with the parts of its key and the plan. `Err` says why the request is
     /// not charged there, or why the charge is unknown.
-    pub(super) async fn under(
+    pub(super) async fn charge_under_limit(
         gateway: &Gateway,
         active: &ActiveConfig,
         question: &Question,
         id: LimitId,
-    ) -> Result<(Vec<KeyAccount>, Charge, Option<String>), String> {
+    ) -> Result<(Vec<KeyPartValue>, Charge, Option<String>), String> {
         let rules = ExplainedConfig {
             ruleset: &active.ruleset,
             lookup: active.lookup(&gateway.clock),
             hashers: &active.hashers,
         };
-        let answered = |answer: &AnswerAccount| format!("tollgate answers {} itself: {}", answer.status, answer.detail);
-        let met = ResolvedRequest::find(rules, question).await.map_err(|explanation| match &explanation.answer {
-            Some(answer) => answered(answer),
-            None => "the request comes to no limit".to_owned(),
-        })?;
-        let ResolvedRequest { explanation, charges } = met;
+        let answered =
+            |answer: &AnswerExplanation| format!("tollgate answers {} itself: {}", answer.status, answer.detail);
+        let request =
+            ResolvedRequest::resolve(rules, question).await.map_err(|explanation| match &explanation.answer {
+                Some(answer) => answered(answer),
+                None => "the request comes to no limit".to_owned(),
+            })?;
+        let ResolvedRequest { explanation, charges } = request;
         if let Some(answer) = &explanation.answer {
             return Err(answered(answer));
         }
@@ -195,7 +197,7 @@ impl Explanation {
         charge.map(|charge| (account.key, charge, plan)).ok_or(account.why)
     }
 
-    const NOTHING: Self = Self {
+    const EMPTY: Self = Self {
         request: None,
         route: None,
         caller: None,
@@ -206,13 +208,13 @@ impl Explanation {
         now: None,
     };
 
-    fn answered(mut self, answer: &Answer) -> Box<Self> {
-        self.answer.get_or_insert_with(|| AnswerAccount::of(answer));
+    fn with_answer(mut self, answer: &Answer) -> Box<Self> {
+        self.answer.get_or_insert_with(|| AnswerExplanation::of(answer));
         Box::new(self)
     }
 }
 
-impl AnswerAccount {
+impl AnswerExplanation {
     fn of(answer: &Answer) -> Self {
         Self { status: answer.status(), cause: answer.cause(), detail: answer.detail(None) }
     }
@@ -228,68 +230,70 @@ struct ResolvedRequest {
 impl ResolvedRequest {
     /// Follows the steps of an admission. `Err`: the gateway answers before any limit applies. The request of a refused
     /// caller still reaches the limits that need nothing about callers.
-    async fn find(rules: ExplainedConfig<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
+    async fn resolve(rules: ExplainedConfig<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
         let ExplainedConfig { ruleset, lookup, hashers } = rules;
-        let mut explanation = Explanation::NOTHING;
+        let mut explanation = Explanation::EMPTY;
         let head = question.head();
         let sized = facts::check_size(head.raw_target, head.headers, &ruleset.request_head);
         let target = sized.and_then(|()| facts::check_method(head.method)).and_then(|()| head.target());
         let target = match target {
             Ok(target) => target,
-            Err(refused) => return Err(explanation.answered(&refused.into())),
+            Err(refused) => return Err(explanation.with_answer(&refused.into())),
         };
         let rules = &ruleset.client_address;
         let facts = head.facts(rules, &target, head.address(rules));
         explanation.request = Some(Request::of(&facts, &target));
         if ruleset.usage.as_deref() == Some(facts.path) {
             let detail = "the page on which customers see where they stand; no route is tried".to_owned();
-            explanation.answer = Some(AnswerAccount { status: 200, cause: "usage", detail });
+            explanation.answer = Some(AnswerExplanation { status: 200, cause: "usage", detail });
             return Err(Box::new(explanation));
         }
         let taken = ruleset.route_of(&facts);
         explanation.route = Some(RouteMatch::of(ruleset, taken, &facts));
         let Some(route) = taken.map(|taken| ruleset.matcher.route(taken)) else {
-            return Err(explanation.answered(&Answer::NoRoute));
+            return Err(explanation.with_answer(&Answer::NoRoute));
         };
         if let Err(refused) = target.check_parameters(route) {
-            return Err(explanation.answered(&refused.into()));
+            return Err(explanation.with_answer(&refused.into()));
         }
-        if route.max_request_body.is_some_and(|max| BodySource::Here(question.body()).is_longer_than(max)) {
-            return Err(explanation.answered(&Answer::BodyTooLarge));
+        if route.max_request_body.is_some_and(|max| BodySource::Buffered(question.body()).is_longer_than(max)) {
+            return Err(explanation.with_answer(&Answer::BodyTooLarge));
         }
-        explanation.upstream = UpstreamAccount::of(ruleset, route, &target.path);
-        let credential = CallerAccount::of_credential(ruleset, &facts);
+        explanation.upstream = UpstreamExplanation::of(ruleset, route, &target.path);
+        let credential = CallerExplanation::of_credential(ruleset, &facts);
         let caller = match Caller::find(ruleset, route, &facts, lookup).await {
             Ok(caller) => caller,
             Err(answer) => {
                 if answer == Answer::AccessDenied {
                     let who = Caller::identify(ruleset, route, &facts, lookup).await.ok();
-                    explanation.answer = Some(kept_out(ruleset, &facts, who.as_ref()));
+                    explanation.answer = Some(access_denial(ruleset, &facts, who.as_ref()));
                 }
                 explanation.caller = Some(credential);
-                let mut explanation = explanation.answered(&answer);
-                if Caller::may_ask(ruleset, route, &facts).is_err() || route.bypass.covers(&facts, None) {
+                let mut explanation = explanation.with_answer(&answer);
+                if Caller::check_before_identification(ruleset, route, &facts).is_err()
+                    || route.bypass.covers(&facts, None)
+                {
                     return Err(explanation);
                 }
                 if let Err(answer) = Caller::early_charges(ruleset, route, &facts, hashers) {
-                    explanation.answer = Some(AnswerAccount::of(&answer));
+                    explanation.answer = Some(AnswerExplanation::of(&answer));
                     return Err(explanation);
                 }
-                let resolved = ruleset.resolve_nobody(route);
-                let met = limits::met(ruleset, (route, &route.early), &facts, &resolved, hashers);
-                return Ok(Self::new(*explanation, met));
+                let resolved = ruleset.resolve_unidentified(route);
+                let limits = limits::explain_limits(ruleset, (route, &route.early), &facts, &resolved, hashers);
+                return Ok(Self::new(*explanation, limits));
             }
         };
         let mut resolved = caller.resolved(ruleset, route);
-        explanation.caller = Some(CallerAccount {
+        explanation.caller = Some(CallerExplanation {
             customer: caller.customer().map(str::to_owned),
             plan: resolved.plan.map(|(_, plan)| plan.to_owned()),
             has_own_terms: resolved.own.is_some(),
-            groups: resolved.groups.map_or_else(Vec::new, |groups| GroupAccount::all(groups, ruleset)),
+            groups: resolved.groups.map_or_else(Vec::new, |groups| GroupExplanation::all(groups, ruleset)),
             ..credential
         });
         if let Err(fault) = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()) {
-            return Err(explanation.answered(&fault.into()));
+            return Err(explanation.with_answer(&fault.into()));
         }
         let exemption = route.bypass.exemption(&facts, caller.customer());
         if let Some(exemption) = exemption {
@@ -302,22 +306,22 @@ impl ResolvedRequest {
             resolved.upstream_node =
                 upstream.and_then(|upstream| upstream.nodes.first()).map(|node| node.address.as_str());
         }
-        let fields = match BodyKnown::of(facts.headers, BodySource::Here(question.body()), route) {
-            Ok(BodyKnown::Fields(fields)) => Some(fields),
-            Ok(BodyKnown::Awaited(_)) => None,
-            Err(fault) => return Err(explanation.answered(&Answer::Malformed(fault))),
+        let fields = match BodyFields::of(facts.headers, BodySource::Buffered(question.body()), route) {
+            Ok(BodyFields::Known(fields)) => Some(fields),
+            Ok(BodyFields::Awaited(_)) => None,
+            Err(fault) => return Err(explanation.with_answer(&Answer::Malformed(fault))),
         };
         let facts = Facts { body: fields.as_ref(), ..facts };
-        let met = limits::met(ruleset, (route, &route.limits), &facts, &resolved, hashers);
-        let met = Self::new(explanation, met);
+        let limits = limits::explain_limits(ruleset, (route, &route.limits), &facts, &resolved, hashers);
+        let resolved_request = Self::new(explanation, limits);
         match caller.charges(ruleset, route, &facts, &resolved, hashers) {
-            Ok(_) => Ok(met),
-            Err(answer) => Err(met.explanation.answered(&answer)),
+            Ok(_) => Ok(resolved_request),
+            Err(answer) => Err(resolved_request.explanation.with_answer(&answer)),
         }
     }
 
-    fn new(mut explanation: Explanation, met: Vec<(LimitAccount, Option<Charge>)>) -> Self {
-        let (accounts, charges): (Vec<_>, Vec<_>) = met.into_iter().unzip();
+    fn new(mut explanation: Explanation, limits: Vec<(LimitExplanation, Option<Charge>)>) -> Self {
+        let (accounts, charges): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
         explanation.limits = accounts;
         let charges = charges.into_iter().enumerate().filter_map(|(position, charge)| Some((position, charge?)));
         Self { charges: charges.collect(), explanation }
@@ -335,14 +339,14 @@ impl Request {
     }
 }
 
-impl CallerAccount {
+impl CallerExplanation {
     /// A caller of whom only the credential is known.
     fn of_credential(ruleset: &Ruleset, facts: &Facts<'_>) -> Self {
         let rules = ruleset.customers.as_ref();
         let found = rules.and_then(|rules| identify::credential(rules, facts).ok().flatten());
         let (place, credential) = found
             .map(|(source, Credential::Key(secret) | Credential::Token(secret))| {
-                (source.place(), masked::masked(&secret))
+                (source.place(), masked::mask(&secret))
             })
             .unzip();
         Self {
@@ -356,7 +360,7 @@ impl CallerAccount {
     }
 }
 
-impl GroupAccount {
+impl GroupExplanation {
     fn all(groups: &Groups, ruleset: &Ruleset) -> Vec<Self> {
         let account = |group: &Arc<Group>| Self {
             level: group.level.to_string(),
@@ -368,7 +372,7 @@ impl GroupAccount {
     }
 }
 
-impl UpstreamAccount {
+impl UpstreamExplanation {
     fn of(ruleset: &Ruleset, route: &Route, path: &str) -> Option<Self> {
         let shares = route.split.iter().flat_map(|split| &split.shares).skip(1).map(|(upstream, _)| *upstream);
         let upstreams = route.upstream.into_iter().chain(shares).filter_map(|id| ruleset.upstreams.get(id.0));
@@ -383,7 +387,7 @@ impl UpstreamAccount {
 }
 
 /// Names the list that keeps a caller out.
-fn kept_out(ruleset: &Ruleset, facts: &Facts<'_>, caller: Option<&Caller>) -> AnswerAccount {
+fn access_denial(ruleset: &Ruleset, facts: &Facts<'_>, caller: Option<&Caller>) -> AnswerExplanation {
     let everywhere = match caller {
         _ if ruleset.access.denies_address(facts.address) => true,
         Some(caller) => ruleset.access.denies(facts.address, caller.customer()),
@@ -394,5 +398,5 @@ fn kept_out(ruleset: &Ruleset, facts: &Facts<'_>, caller: Option<&Caller>) -> An
         Some(Identity::Anonymous) | None => "the address is not let in",
     };
     let list = if everywhere { "`access`" } else { "the `access` of the route" };
-    AnswerAccount { detail: format!("{whose}, by {list}"), ..AnswerAccount::of(&Answer::AccessDenied) }
+    AnswerExplanation { detail: format!("{whose}, by {list}"), ..AnswerExplanation::of(&Answer::AccessDenied) }
 }

@@ -1,13 +1,13 @@
 //! Reads fields out of JSON in one pass, without storing it: numbers in a response, texts or numbers in a request body.
 
-use crate::ruleset::cost::{FieldPart, ReportedCost};
+use crate::ruleset::cost::{ReportedCost, WeightedField};
 use crate::ruleset::request_field::LONGEST_KEY;
 use crate::ruleset::tokens::tokens;
 
 mod json;
 mod request;
 
-use json::{Found, Json, Rules};
+use json::{FoundValue, Json, ParseMode};
 pub use request::{ReadProgress, RequestReader};
 
 /// Looks for numbers in a response: in JSON documents, or in those that are the data of events.
@@ -41,7 +41,7 @@ const DATA: &[u8] = b"data:";
 impl FieldReader {
     /// Creates a reader of JSON documents, one after the other, that looks for `fields` fields.
     pub fn of_json(fields: usize) -> Self {
-        Self { json: Json::new(Rules::Lenient, fields, LONGEST_KEY), line: None, after_return: false }
+        Self { json: Json::new(ParseMode::Lenient, fields, LONGEST_KEY), line: None, after_return: false }
     }
 
     /// Creates a reader of the JSON documents that are the data of events (`text/event-stream`).
@@ -50,7 +50,7 @@ impl FieldReader {
     }
 
     /// Reads the next bytes; `fields` are the same in each call.
-    pub fn feed(&mut self, fields: &[FieldPart], mut bytes: &[u8]) {
+    pub fn feed(&mut self, fields: &[WeightedField], mut bytes: &[u8]) {
         while let Some((byte, rest)) = bytes.split_first() {
             let of_json = match self.line {
                 None => bytes.len(),
@@ -71,15 +71,15 @@ impl FieldReader {
     }
 
     /// The result for each field, as far as the text was read.
-    pub fn told(&self) -> impl Iterator<Item = ReportedCost> {
+    pub fn reported_costs(&self) -> impl Iterator<Item = ReportedCost> {
         self.json.searches.iter().map(|search| match search.found.as_ref().or(search.earlier.as_ref()) {
             None => ReportedCost::Nothing,
-            Some(Found::Number(number)) => tokens(number.text()).map_or(ReportedCost::Wrong, ReportedCost::Cost),
-            Some(Found::Text(_) | Found::Other) => ReportedCost::Wrong,
+            Some(FoundValue::Number(number)) => tokens(number.text()).map_or(ReportedCost::Wrong, ReportedCost::Cost),
+            Some(FoundValue::Text(_) | FoundValue::Other) => ReportedCost::Wrong,
         })
     }
 
-    fn take_of_line(&mut self, line: Line, fields: &[FieldPart], byte: u8) -> Line {
+    fn take_of_line(&mut self, line: Line, fields: &[WeightedField], byte: u8) -> Line {
         let feeds = byte == b'\n';
         if feeds && std::mem::take(&mut self.after_return) {
             return line;
@@ -88,7 +88,7 @@ impl FieldReader {
         if feeds || self.after_return {
             match line {
                 // an empty line ends an event
-                Line::Name(0) => self.json.begin_anew(),
+                Line::Name(0) => self.json.begin_document(),
                 // several lines of data form one text
                 Line::BeforeData | Line::Data => self.json.feed(fields, b"\n"),
                 Line::Name(_) | Line::Other => {}

@@ -22,11 +22,11 @@ const VIA_2: &str = "2 tollgate";
 
 /// The request for the upstream; `None` if no route was found, which does not happen at this point.
 pub fn request(request: &RequestHead, context: &RequestContext) -> Option<OutgoingRequest> {
-    let (target, route) = (context.target.as_ref()?, context.matched()?);
-    let theirs = &request.fields;
+    let (target, route) = (context.target.as_ref()?, context.matched_route()?);
+    let received = &request.fields;
     let mut outgoing = OutgoingRequest {
         target: Vec::with_capacity(request.target.len()),
-        fields: Fields::with_capacity(theirs.len() + ADDED_FIELDS, theirs.as_bytes().len() + ADDED_BYTES),
+        fields: Fields::with_capacity(received.len() + ADDED_FIELDS, received.as_bytes().len() + ADDED_BYTES),
     };
     match &route.rewrite {
         Some(rewrite) => outgoing.target.extend_from_slice(rewrite.apply(&target.path).as_bytes()),
@@ -41,27 +41,27 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
     let reads_body =
         context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.reads_body(&context.active.ruleset));
     // if the request has a span, the upstream gets this span as the parent
-    let span = context.trace.as_deref().and_then(Trace::passed_on);
+    let span = context.trace.as_deref().and_then(Trace::traceparent);
     let begins_trace = context.trace.as_ref().is_some_and(|trace| trace.parent.is_none());
     let is_dropped = |name: &[u8]| {
         is(name, "host")
             || is(name, FORWARDED_FOR)
-            || (!trusted && claims_a_hop(name))
+            || (!trusted && is_hop_field(name))
             || (reads_body && is(name, "accept-encoding"))
             // the gateway has already sent 100 (Continue) to the client
             || (context.awaited_body.is_some() && is(name, "expect"))
-            || claims_a_mark(name, &context.active.ruleset.marks)
-            || (span.is_some() && (is(name, trace::PARENT) || (begins_trace && is(name, trace::STATE))))
+            || is_mark_field(name, &context.active.ruleset.marks)
+            || (span.is_some() && (is(name, trace::TRACEPARENT) || (begins_trace && is(name, trace::TRACESTATE))))
             || route.request_headers.concerns(name)
     };
     let fields = &mut outgoing.fields;
     fields.push("host", &target.authority);
-    for field in theirs.end_to_end().filter(|field| !is_dropped(field.name)) {
+    for field in received.end_to_end().filter(|field| !is_dropped(field.name)) {
         fields.push_field(field);
     }
     add_forwarded(request, context, route, trusted, fields);
     if let Some(span) = &span {
-        push_unless_set(fields, route, trace::PARENT, span);
+        push_unless_set(fields, route, trace::TRACEPARENT, span);
     }
     for (name, limits) in marks(context) {
         push_unless_set(fields, route, name.as_str(), limits);
@@ -88,7 +88,7 @@ fn add_forwarded(request: &RequestHead, context: &RequestContext, route: &Route,
         request.fields.get_all(FORWARDED_FOR).for_each(|line| push_unless_set(fields, route, FORWARDED_FOR, line));
     }
     if !trusted || !request.fields.contains(FORWARDED_PROTO) {
-        let proto = if context.peer.secured.is_some() { "https" } else { "http" };
+        let proto = if context.peer.tls_info.is_some() { "https" } else { "http" };
         push_unless_set(fields, route, FORWARDED_PROTO, proto);
     }
     if !trusted || !request.fields.contains(FORWARDED_HOST) {
@@ -107,7 +107,7 @@ fn push_unless_set(fields: &mut Fields, route: &Route, name: &str, value: impl A
 
 /// Whether the client sends a field that marks a request as over a limit: only the gateway may set it. The comparison covers
 /// all spellings that CGI servers treat as the same name.
-fn claims_a_mark(name: &[u8], marks: &[HeaderName]) -> bool {
+fn is_mark_field(name: &[u8], marks: &[HeaderName]) -> bool {
     let spelled = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     marks.iter().any(|mark| name.iter().copied().map(spelled).eq(mark.as_str().bytes().map(spelled)))
 }
@@ -123,26 +123,26 @@ pub fn marks(context: &RequestContext) -> impl Iterator<Item = (&HeaderName, Str
 }
 
 /// Whether a field makes a statement about earlier hops.
-fn claims_a_hop(name: &[u8]) -> bool {
+fn is_hop_field(name: &[u8]) -> bool {
     let prefix = name.get(.."x-forwarded-".len()).unwrap_or_default();
     is(prefix, "x-forwarded-") || is(name, "forwarded") || is(name, "x-real-ip")
 }
 
 /// The fields of the response to the client.
 pub fn response(response: &ResponseHead, context: &RequestContext) -> Fields {
-    let theirs = &response.fields;
-    let limits = respond::limit_fields(context, theirs);
-    let edits = context.matched().map(|route| &route.response_headers).filter(|edits| !edits.is_empty());
+    let received = &response.fields;
+    let limits = respond::limit_fields(context, received);
+    let edits = context.matched_route().map(|route| &route.response_headers).filter(|edits| !edits.is_empty());
     let is_replaced = |name: &[u8]| limits.as_ref().is_some_and(|limits| limits.replaces(name));
-    let mut fields = Fields::with_capacity(theirs.len() + ADDED_FIELDS, theirs.as_bytes().len() + ADDED_BYTES);
-    for field in theirs.end_to_end().filter(|field| !is_replaced(field.name)) {
+    let mut fields = Fields::with_capacity(received.len() + ADDED_FIELDS, received.as_bytes().len() + ADDED_BYTES);
+    for field in received.end_to_end().filter(|field| !is_replaced(field.name)) {
         fields.push_field(field);
     }
     let first_own = fields.len();
     if let Some(limits) = limits {
         limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
     }
-    respond::cors::add_exposed(&mut fields, first_own, theirs, context);
+    respond::cors::add_exposed(&mut fields, first_own, received, context);
     fields.push("via", VIA);
     match edits {
         Some(edits) => edited(&fields, edits),

@@ -13,7 +13,7 @@ use http::HeaderName;
 
 use crate::clock::Clock;
 use crate::customers::jwt::{Token, looks_like_token};
-use crate::customers::{Customer, Directory, TokenFault, Tokens, Unavailable};
+use crate::customers::{Customer, Directory, TokenFault, TokenVerifier, Unavailable};
 use crate::fields::Fields;
 pub use crate::gateway::identity::Identity;
 use crate::gateway::respond::Answer;
@@ -27,7 +27,7 @@ pub struct CredentialLookup<'a> {
     /// The directory of customers and their keys.
     pub directory: &'a Directory,
     /// The verifier of tokens; absent if no tokens are accepted.
-    pub tokens: Option<&'a Tokens>,
+    pub tokens: Option<&'a TokenVerifier>,
     /// The time, by which credentials expire.
     pub clock: &'a Arc<dyn Clock>,
 }
@@ -49,11 +49,11 @@ pub async fn identify(
             Some(tokens) => from_verified(tokens.find(&token, clock).await, directory),
         },
     };
-    accept(rules, found)
+    apply_unknown_rule(rules, found)
 }
 
 /// The result of [`identify`], if it is known without a look-up: this asks no server and verifies no signature.
-pub fn known(
+pub fn identify_cached(
     rules: &CustomerRules,
     facts: &Facts<'_>,
     CredentialLookup { directory, tokens, clock }: CredentialLookup<'_>,
@@ -63,15 +63,15 @@ pub fn known(
         Err(answer) => return Some(Err(answer)),
         Ok(None) => return Some(anonymous(rules)),
         Ok(Some((_, Credential::Key(key)))) => {
-            let found = directory.remembered(&key, clock.now())?.map_err(|Unavailable| Answer::DirectoryUnavailable);
+            let found = directory.find_cached(&key, clock.now())?.map_err(|Unavailable| Answer::DirectoryUnavailable);
             found.and_then(|customer| in_force(customer, wall))
         }
         Ok(Some((_, Credential::Token(token)))) => match tokens {
             None => Err(Answer::CredentialUnknown),
-            Some(tokens) => from_verified(tokens.remembered(&token, wall)?, directory),
+            Some(tokens) => from_verified(tokens.find_cached(&token, wall)?, directory),
         },
     };
-    Some(accept(rules, found))
+    Some(apply_unknown_rule(rules, found))
 }
 
 /// The same as [`identify`] for a recorded request, whose time was `now`: this asks no server.
@@ -79,13 +79,13 @@ pub fn identify_recorded(
     rules: &CustomerRules,
     facts: &Facts<'_>,
     directory: &Directory,
-    tokens: Option<&Tokens>,
+    tokens: Option<&TokenVerifier>,
     now: Nanos,
 ) -> Result<Identity, Answer> {
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
         Some((_, Credential::Key(key))) => {
-            let found = directory.listed(&key).map_err(|Unavailable| Answer::DirectoryUnavailable);
+            let found = directory.find_in_table(&key).map_err(|Unavailable| Answer::DirectoryUnavailable);
             found.and_then(|customer| in_force(customer, now))
         }
         Some((_, Credential::Token(token))) => match tokens {
@@ -93,11 +93,11 @@ pub fn identify_recorded(
             Some(tokens) => from_verified(tokens.verify(&token, now), directory),
         },
     };
-    accept(rules, found)
+    apply_unknown_rule(rules, found)
 }
 
 /// Applies the rule for unknown credentials to the result of a look-up.
-pub fn accept(rules: &CustomerRules, found: Result<Identity, Answer>) -> Result<Identity, Answer> {
+pub fn apply_unknown_rule(rules: &CustomerRules, found: Result<Identity, Answer>) -> Result<Identity, Answer> {
     match found {
         // an unknown credential; one that was valid once and has ended stays refused
         Err(Answer::CredentialUnknown | Answer::TokenRefused(TokenFault::Unverified))

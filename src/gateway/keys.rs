@@ -9,10 +9,10 @@ use crate::customers::Directory;
 use crate::customers::directory::GroupTable;
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
-use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, LimitStanding, Question};
+use crate::gateway::explain::{Explanation, KeyPartValue, LimitStanding, Question, QuestionError};
 use crate::ruleset::key::KeyHasher;
 use crate::ruleset::{LimitId, Ruleset};
-use crate::store::{Amendment, Unamended};
+use crate::store::{AmendError, Amendment};
 use crate::units::Nanos;
 
 mod charge_question;
@@ -23,19 +23,19 @@ pub use charge_question::{ChargeAnswer, ChargeQuestion};
 /// A question about a key. No `Debug`: a request may hold credentials.
 pub struct KeyQuestion {
     limit: String,
-    named: Named,
+    selector: KeySelector,
     tokens: Option<u64>,
 }
 
 /// The name of a key: its parts, or a request.
-enum Named {
+enum KeySelector {
     Parts { key: Vec<(String, String)>, plan: Option<String> },
     Request(Box<Question>),
 }
 
 /// Why a question about a key cannot be answered. Holds no value of a request's header field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadKey {
+pub enum KeyQuestionError {
     /// The text is not a question about a key.
     #[error(
         "{0}; a key is named like {{\"limit\": \"per-customer\", \"key\": {{\"customer\": \"acme\"}}}}, with \"plan\" beside it where nobody else can tell, or by \"request\" in place of \"key\", as /v1/explain takes it"
@@ -48,7 +48,7 @@ pub enum BadKey {
     Charges(String),
     /// The request that names the key is not valid.
     #[error("{0}")]
-    Request(#[from] BadQuestion),
+    Request(#[from] QuestionError),
     /// There is no such limit.
     #[error("there is no limit {limit:?}; {known}")]
     NoLimit {
@@ -82,7 +82,7 @@ pub enum BadKey {
     Plan(String),
     /// The limit does not apply to the key.
     #[error("the limit {limit} does not apply: {why}")]
-    NotMet {
+    NotApplicable {
         /// The limit.
         limit: String,
         /// The reason.
@@ -103,7 +103,7 @@ pub struct KeyAnswer {
     /// `sticky` or `shared`.
     pub mode: &'static str,
     /// The parts of the key, masked if they may be secret; empty if all requests share one bucket.
-    pub key: Vec<KeyAccount>,
+    pub key: Vec<KeyPartValue>,
     /// The plan whose parameters apply.
     pub plan: Option<String>,
     /// The parameters, in words.
@@ -138,9 +138,9 @@ pub struct KeyContext<'c> {
 }
 
 /// A key that was found: a charge to it, and its description.
-struct Found {
+struct FoundKey {
     charge: Charge,
-    key: Vec<KeyAccount>,
+    key: Vec<KeyPartValue>,
     plan: Option<String>,
 }
 
@@ -166,30 +166,35 @@ pub struct KeyQuestionJson {
 
 impl KeyQuestion {
     /// Reads a question that is written as JSON.
-    pub fn from_json(text: &[u8]) -> Result<Self, BadKey> {
-        let written: KeyQuestionJson = serde_json::from_slice(text).map_err(|error| BadKey::Json(error.to_string()))?;
+    pub fn from_json(text: &[u8]) -> Result<Self, KeyQuestionError> {
+        let written: KeyQuestionJson =
+            serde_json::from_slice(text).map_err(|error| KeyQuestionError::Json(error.to_string()))?;
         let KeyQuestionJson { limit, key, plan, request, tokens } = written;
-        Ok(Self { limit, named: named(key, request, plan)?, tokens })
+        Ok(Self { limit, selector: key_selector(key, request, plan)?, tokens })
     }
 
     /// The grant that the question asks for.
-    pub fn grant(&self) -> Result<Amendment, BadKey> {
-        self.tokens.filter(|tokens| *tokens > 0).map(Amendment::Grant).ok_or(BadKey::Tokens)
+    pub fn grant(&self) -> Result<Amendment, KeyQuestionError> {
+        self.tokens.filter(|tokens| *tokens > 0).map(Amendment::Grant).ok_or(KeyQuestionError::Tokens)
     }
 
     /// The standing of the key at `gateway`. Takes no tokens.
-    pub async fn peek(&self, gateway: &Gateway) -> Result<KeyAnswer, BadKey> {
+    pub async fn peek(&self, gateway: &Gateway) -> Result<KeyAnswer, KeyQuestionError> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
         Ok(found.answer(gateway, &active).await)
     }
 
     /// Changes the key, and returns its standing after the change, with the one before.
-    pub async fn amend(&self, gateway: &Gateway, amendment: Amendment) -> Result<Result<KeyAnswer, Unamended>, BadKey> {
+    pub async fn amend(
+        &self,
+        gateway: &Gateway,
+        amendment: Amendment,
+    ) -> Result<Result<KeyAnswer, AmendError>, KeyQuestionError> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
         let before = found.answer(gateway, &active).await.standing;
-        if amendment == Amendment::Afresh {
+        if amendment == Amendment::ResetKey {
             gateway.bans.lift(&found.charge, gateway.clock.now());
         }
         let done = gateway.store.amend(&active.binding, &found.charge, amendment, gateway.clock.now()).await;
@@ -201,7 +206,7 @@ impl KeyQuestion {
     }
 
     /// Lifts the ban of the key at `gateway`, and returns its standing afterwards; `None` if the gateway did not ban it.
-    pub async fn unban(&self, gateway: &Gateway) -> Result<Option<KeyAnswer>, BadKey> {
+    pub async fn unban(&self, gateway: &Gateway) -> Result<Option<KeyAnswer>, KeyQuestionError> {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
         match gateway.bans.lift(&found.charge, gateway.clock.now()) {
@@ -210,23 +215,24 @@ impl KeyQuestion {
         }
     }
 
-    async fn find(&self, gateway: &Gateway, active: &ActiveConfig) -> Result<Found, BadKey> {
+    async fn find(&self, gateway: &Gateway, active: &ActiveConfig) -> Result<FoundKey, KeyQuestionError> {
         let id = self.limit(&active.ruleset)?;
-        match &self.named {
-            Named::Parts { key, plan } => {
+        match &self.selector {
+            KeySelector::Parts { key, plan } => {
                 let (ruleset, directory, groups) = (&active.ruleset, &active.directory, &active.groups);
                 let context = KeyContext { hasher: &gateway.hasher, ruleset, directory, groups };
                 parts::find(&context, id, key, plan.as_deref())
             }
-            Named::Request(question) => {
-                let met = Explanation::under(gateway, active, question, id).await;
-                let (key, charge, plan) = met.map_err(|why| BadKey::NotMet { limit: self.limit.clone(), why })?;
-                Ok(Found { charge: asking(charge), key, plan })
+            KeySelector::Request(question) => {
+                let charge = Explanation::charge_under_limit(gateway, active, question, id).await;
+                let (key, charge, plan) =
+                    charge.map_err(|why| KeyQuestionError::NotApplicable { limit: self.limit.clone(), why })?;
+                Ok(FoundKey { charge: peek_charge(charge), key, plan })
             }
         }
     }
 
-    fn limit(&self, ruleset: &Ruleset) -> Result<LimitId, BadKey> {
+    fn limit(&self, ruleset: &Ruleset) -> Result<LimitId, KeyQuestionError> {
         const MOST_NAMED: usize = 20;
         let limits = &ruleset.limits;
         let found = limits.iter().position(|limit| limit.name == self.limit && limit.candidate_of.is_none());
@@ -237,12 +243,12 @@ impl KeyQuestion {
                 [] => "there are none".to_owned(),
                 some => format!("there are: {}", some.join(", ")),
             };
-            BadKey::NoLimit { limit: self.limit.clone(), known }
+            KeyQuestionError::NoLimit { limit: self.limit.clone(), known }
         })
     }
 }
 
-impl Found {
+impl FoundKey {
     async fn answer(&self, gateway: &Gateway, active: &ActiveConfig) -> KeyAnswer {
         let limit = &active.ruleset.limits[self.charge.limit];
         let rule = limit.rule(&self.charge.rule);
@@ -258,8 +264,8 @@ impl Found {
             terms: rule.describe(),
             quota: policy.quota,
             window_seconds: policy.window.map(Nanos::as_secs_f64),
-            standing: LimitStanding::of_all(&receipt.charged, rule, now),
-            banned_for_seconds: gateway.bans.left(&active.ruleset, &self.charge, now).map(Nanos::as_secs_f64),
+            standing: LimitStanding::of_only_charge(&receipt.charged, rule, now),
+            banned_for_seconds: gateway.bans.remaining(&active.ruleset, &self.charge, now).map(Nanos::as_secs_f64),
             decided: receipt.source.as_str(),
             before: None,
         }
@@ -267,27 +273,27 @@ impl Found {
 }
 
 /// A charge that only asks about the bucket of `charge`, for one token.
-fn asking(charge: Charge) -> Charge {
-    Charge { cost: 1, enforcement: Enforcement::ASKS, ..charge }
+fn peek_charge(charge: Charge) -> Charge {
+    Charge { cost: 1, enforcement: Enforcement::DRY_RUN, ..charge }
 }
 
 /// The name of a key, by its parts in `key` or by a `request`.
-fn named(key: Value, request: Value, plan: Option<String>) -> Result<Named, BadKey> {
+fn key_selector(key: Value, request: Value, plan: Option<String>) -> Result<KeySelector, KeyQuestionError> {
     match (key, request) {
         (Value::Null, Value::Object(request)) => {
             let question = Question::from_json(Value::Object(request).to_string().as_bytes())?;
-            Ok(Named::Request(Box::new(question)))
+            Ok(KeySelector::Request(Box::new(question)))
         }
-        (Value::Object(key), Value::Null) => Ok(Named::Parts { key: texts(key)?, plan }),
-        (Value::Null, Value::Null) => Ok(Named::Parts { key: Vec::new(), plan }),
-        _ => Err(BadKey::Json("`key` and `request` are objects, and one of them is there".to_owned())),
+        (Value::Object(key), Value::Null) => Ok(KeySelector::Parts { key: texts(key)?, plan }),
+        (Value::Null, Value::Null) => Ok(KeySelector::Parts { key: Vec::new(), plan }),
+        _ => Err(KeyQuestionError::Json("`key` and `request` are objects, and one of them is there".to_owned())),
     }
 }
 
-fn texts(key: Map<String, Value>) -> Result<Vec<(String, String)>, BadKey> {
+fn texts(key: Map<String, Value>) -> Result<Vec<(String, String)>, KeyQuestionError> {
     let text = |(part, value)| match value {
         Value::String(text) => Ok((part, text)),
-        _ => Err(BadKey::Json(format!("the value of the part {part:?} is not a text"))),
+        _ => Err(KeyQuestionError::Json(format!("the value of the part {part:?} is not a text"))),
     };
     key.into_iter().map(text).collect()
 }

@@ -48,7 +48,7 @@ struct LimitUsage<'a> {
 }
 
 /// Whether a request for `path` asks for the usage page.
-pub fn is_asked_for(context: &RequestContext, path: &str) -> bool {
+pub fn is_usage_request(context: &RequestContext, path: &str) -> bool {
     context.active.ruleset.usage.as_deref() == Some(path)
 }
 
@@ -70,7 +70,7 @@ pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
     context.client = facts.client;
     let report = match early::identify(context, route, facts).await {
         Ok(identity) if identity.customer().is_some() => {
-            charging::give_back(context);
+            charging::refund_early(context);
             report(context, facts, &identity).await
         }
         Ok(_) => Err(Answer::CredentialMissing),

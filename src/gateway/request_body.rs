@@ -4,23 +4,23 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::Decision;
-use crate::charge::{AllCharged, Charge, Charged, Taken};
-use crate::gateway::cost_meter::{CostMeter, added};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged};
+use crate::gateway::cost_meter::{CostMeter, add_length};
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
 use crate::ruleset::LimitId;
-use crate::ruleset::cost::runs;
+use crate::ruleset::cost::started_blocks;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::units::Nanos;
 
 /// The maximum number of bytes that are charged in advance. With this, a long upload does not ask Redis or another gateway
 /// for each of its parts.
-const MOST_AHEAD: u64 = 1 << 20;
+const MAX_ADVANCE_BYTES: u64 = 1 << 20;
 
 /// The charges that are due for a part of a body, each with the position of its entry in the cost meter.
 #[derive(Default)]
-struct Due {
-    notes: SmallVec<[usize; 2]>,
+struct DueCharges {
+    measurement_indices: SmallVec<[usize; 2]>,
     charges: SmallVec<[Charge; 2]>,
 }
 
@@ -28,7 +28,7 @@ struct Due {
 /// forwarded before this is done. `Err` is the response to the request where a limit denies: the body ends here.
 pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> Result<(), Answer> {
     let Some(cost_meter) = &context.cost_meter else { return Ok(()) };
-    let total = added(cost_meter.request_bytes, bytes);
+    let total = add_length(cost_meter.request_bytes, bytes);
     let due = due(context, cost_meter, total);
     if !due.charges.is_empty() {
         // rare and large, so the future is boxed
@@ -44,61 +44,66 @@ pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> R
 }
 
 /// The charges that a body of `total` bytes has not been charged yet.
-fn due(context: &RequestContext, cost_meter: &CostMeter, total: u64) -> Due {
-    let mut due = Due::default();
-    for (position, noted) in cost_meter.costs.iter().enumerate() {
-        let Some(body) = noted.body.as_ref().filter(|body| !body.is_over) else { continue };
-        let missing = runs(total, body.bytes_per_token).saturating_sub(body.charged);
+fn due(context: &RequestContext, cost_meter: &CostMeter, total: u64) -> DueCharges {
+    let mut due = DueCharges::default();
+    for (position, measurement) in cost_meter.measurements.iter().enumerate() {
+        let Some(body) = measurement.body.as_ref().filter(|body| !body.is_over) else { continue };
+        let missing = started_blocks(total, body.bytes_per_token).saturating_sub(body.charged);
         let (Some(charge), Some(standing)) =
-            (context.charges.get(noted.position), context.verdict.standings.get(noted.position))
+            (context.charges.get(measurement.position), context.verdict.standings.get(measurement.position))
         else {
             continue;
         };
         if missing > 0 && standing.decision.is_admitted() {
-            due.notes.push(position);
-            due.charges.push(Charge { cost: missing, taken: Taken::default(), slot: None, ..charge.clone() });
+            due.measurement_indices.push(position);
+            due.charges.push(Charge {
+                cost: missing,
+                taken_from: ChargeSource::default(),
+                slot: None,
+                ..charge.clone()
+            });
         }
     }
     due
 }
 
 /// The due charges with up to as much again as was charged before, in advance for later parts; `None` if this saves nothing.
-fn with_ahead(context: &RequestContext, due: &Due) -> Option<SmallVec<[Charge; 2]>> {
+fn with_advance(context: &RequestContext, due: &DueCharges) -> Option<SmallVec<[Charge; 2]>> {
     let active = &context.active;
-    if due.charges.iter().all(|charge| context.gateway.store.is_here(&active.binding, charge)) {
+    if due.charges.iter().all(|charge| context.gateway.store.is_decided_locally(&active.binding, charge)) {
         return None;
     }
     let cost_meter = context.cost_meter.as_ref()?;
-    let ahead = |(note, charge): (&usize, &Charge)| {
-        let noted = cost_meter.costs.get(*note)?;
-        let body = noted.body.as_ref().filter(|_| charge.enforcement.enforces)?;
-        let left = context.verdict.standings.get(noted.position)?.headroom.remaining.unwrap_or(u64::MAX);
-        let most = MOST_AHEAD.checked_div(body.bytes_per_token)?.min(left.saturating_sub(charge.cost) / 2);
+    let advance = |(index, charge): (&usize, &Charge)| {
+        let measurement = cost_meter.measurements.get(*index)?;
+        let body = measurement.body.as_ref().filter(|_| charge.enforcement.enforces)?;
+        let left = context.verdict.standings.get(measurement.position)?.headroom.remaining.unwrap_or(u64::MAX);
+        let most = MAX_ADVANCE_BYTES.checked_div(body.bytes_per_token)?.min(left.saturating_sub(charge.cost) / 2);
         Some(body.charged.min(most))
     };
     let mut charges = due.charges.clone();
     let mut is_more = false;
-    for (note, charge) in due.notes.iter().zip(&mut charges) {
-        let ahead = ahead((note, charge)).unwrap_or_default();
-        charge.cost = charge.cost.saturating_add(ahead);
+    for (index, charge) in due.measurement_indices.iter().zip(&mut charges) {
+        let advance = advance((index, charge)).unwrap_or_default();
+        charge.cost = charge.cost.saturating_add(advance);
         // if this is denied, the gateway asks for the due charges alone
         charge.enforcement.counts_denied &= !charge.enforcement.enforces;
-        is_more |= ahead > 0;
+        is_more |= advance > 0;
     }
     is_more.then_some(charges)
 }
 
 /// Makes the due charges, with some in advance where that fits. Returns how long the part has to wait.
-async fn charge(context: &mut RequestContext, due: Due) -> Result<Nanos, Answer> {
-    if let Some(mut charges) = with_ahead(context, &due) {
-        let (charged, at) = ask(context, &mut charges).await?;
+async fn charge(context: &mut RequestContext, due: DueCharges) -> Result<Nanos, Answer> {
+    if let Some(mut charges) = with_advance(context, &due) {
+        let (charged, at) = charge_batch(context, &mut charges).await?;
         if !denies(&charges, &charged) {
-            return note(context, &due.notes, &charges, &charged, at);
+            return apply_charges(context, &due.measurement_indices, &charges, &charged, at);
         }
     }
-    let Due { notes, mut charges } = due;
-    let (charged, at) = ask(context, &mut charges).await?;
-    note(context, &notes, &charges, &charged, at)
+    let DueCharges { measurement_indices, mut charges } = due;
+    let (charged, at) = charge_batch(context, &mut charges).await?;
+    apply_charges(context, &measurement_indices, &charges, &charged, at)
 }
 
 fn denies(charges: &[Charge], charged: &AllCharged) -> bool {
@@ -106,12 +111,12 @@ fn denies(charges: &[Charge], charged: &AllCharged) -> bool {
 }
 
 /// Makes all of `charges` or none.
-async fn ask(context: &RequestContext, charges: &mut [Charge]) -> Result<(AllCharged, Nanos), Answer> {
+async fn charge_batch(context: &RequestContext, charges: &mut [Charge]) -> Result<(AllCharged, Nanos), Answer> {
     let (active, gateway) = (&context.active, &context.gateway);
     let now = gateway.clock.now();
     let receipt = gateway.store.charge(&active.binding, charges, now).await;
     active.meters.observe_decision(receipt.source, gateway.clock.now().saturating_sub(now));
-    match (receipt.refused.and_then(|position| charges.get(position)), context.route) {
+    match (receipt.failed_closed.and_then(|position| charges.get(position)), context.route) {
         (Some(refused), Some(route)) => {
             active.meters.observe_refusal(&active.ruleset, route, context.plan, LimitId(refused.limit));
             Err(Answer::StoreUnavailable)
@@ -122,19 +127,19 @@ async fn ask(context: &RequestContext, charges: &mut [Charge]) -> Result<(AllCha
 
 /// Notes the results of `charges`, which were made `at` that time. Returns how long the part has to wait; `Err` where a
 /// limit ends the request.
-fn note(
+fn apply_charges(
     context: &mut RequestContext,
-    notes: &[usize],
+    measurement_indices: &[usize],
     charges: &[Charge],
     charged: &AllCharged,
     at: Nanos,
 ) -> Result<Nanos, Answer> {
-    count_denials(context, notes, charges, charged)?;
+    count_denials(context, measurement_indices, charges, charged)?;
     let mut longest = Nanos::ZERO;
     let Some(cost_meter) = &mut context.cost_meter else { return Ok(longest) };
-    for (note, (charge, charged)) in notes.iter().zip(charges.iter().zip(charged)) {
-        let Some(noted) = cost_meter.costs.get_mut(*note) else { continue };
-        let Some(body) = &mut noted.body else { continue };
+    for (index, (charge, charged)) in measurement_indices.iter().zip(charges.iter().zip(charged)) {
+        let Some(measurement) = cost_meter.measurements.get_mut(*index) else { continue };
+        let Some(body) = &mut measurement.body else { continue };
         let Decision::Admit { wait } = charged.decision else {
             body.is_over = true;
             continue;
@@ -144,7 +149,7 @@ fn note(
         }
         body.charged = body.charged.saturating_add(charge.cost);
         body.last = Some((charge.clone(), at.saturating_add(charged.headroom.until_full)));
-        if let Some(standing) = context.verdict.standings.get_mut(noted.position) {
+        if let Some(standing) = context.verdict.standings.get_mut(measurement.position) {
             standing.headroom = charged.headroom;
         }
         context.active.meters.charged(context.plan, charge);
@@ -155,26 +160,26 @@ fn note(
 /// Counts the limits that deny a part. `Err` where one of them ends the request.
 fn count_denials(
     context: &mut RequestContext,
-    notes: &[usize],
+    measurement_indices: &[usize],
     charges: &[Charge],
     charged: &AllCharged,
 ) -> Result<(), Answer> {
     let active = &context.active;
     let denied = |(_, (_, charged)): &(&usize, (&Charge, &Charged))| !charged.decision.is_admitted();
-    let denials = notes.iter().zip(charges.iter().zip(charged)).filter(denied);
-    let (notes, (charges, charged)): (SmallVec<[usize; 2]>, (Vec<Charge>, AllCharged)) =
-        denials.map(|(note, (charge, charged))| (*note, (charge.clone(), *charged))).unzip();
+    let denials = measurement_indices.iter().zip(charges.iter().zip(charged)).filter(denied);
+    let (measurement_indices, (charges, charged)): (SmallVec<[usize; 2]>, (Vec<Charge>, AllCharged)) =
+        denials.map(|(index, (charge, charged))| (*index, (charge.clone(), *charged))).unzip();
     let (Some(route), Some(cost_meter), false) = (context.route, &context.cost_meter, charges.is_empty()) else {
         return Ok(());
     };
     let verdict = Verdict::new(&active.ruleset, &charges, &charged);
     active.meters.observe_verdict(&active.ruleset, route, context.plan, &charges, &verdict);
     let (Outcome::Deny(denial), Some(tightest)) = (verdict.outcome, verdict.tightest) else { return Ok(()) };
-    if let Some((note, charged)) = notes.get(tightest).zip(charged.get(tightest))
-        && let Some(noted) = cost_meter.costs.get(*note)
+    if let Some((index, charged)) = measurement_indices.get(tightest).zip(charged.get(tightest))
+        && let Some(measurement) = cost_meter.measurements.get(*index)
     {
-        context.verdict.replace(noted.position, *charged);
-        context.verdict.deny(noted.position, denial);
+        context.verdict.replace(measurement.position, *charged);
+        context.verdict.deny(measurement.position, denial);
     }
     Err(Answer::Limited)
 }

@@ -11,7 +11,7 @@ use crate::gateway::awaited_body::AwaitedBody;
 use crate::gateway::cost_meter::{Corrections, CostMeter};
 use crate::gateway::facts::Target;
 use crate::gateway::trace::Trace;
-use crate::gateway::upstream::{Chosen, Instance, RoomPlace};
+use crate::gateway::upstream::{ChosenInstance, Instance, UpstreamPermit};
 use crate::gateway::{WorkerConfig, WorkerGateway};
 use crate::http::head::Version;
 use crate::http::listener::Peer;
@@ -24,7 +24,7 @@ use crate::units::{Cost, LimitKey, Nanos};
 
 mod account;
 
-use account::Account;
+use account::RequestRecord;
 
 /// The recorded status if the client went away before a response.
 const CLIENT_GONE: u16 = 499;
@@ -73,7 +73,7 @@ pub struct RequestContext {
     /// The verdict of its limits.
     pub verdict: Verdict,
     /// The source of the decision, if there was one.
-    pub decided_by: Option<DecisionSource>,
+    pub decision_source: Option<DecisionSource>,
     /// The state of its charges.
     pub admission: Admission,
     /// Whether it was charged under the early limits, which need nothing about its caller, ahead of the others.
@@ -91,9 +91,9 @@ pub struct RequestContext {
     /// The values that `consistent_hash` balances by, for each upstream that it may go to and that balances so.
     pub balance_hashes: Vec<(UpstreamId, LimitKey)>,
     /// The node that it goes to.
-    pub chosen: Option<Chosen>,
+    pub chosen: Option<ChosenInstance>,
     /// Its place at the upstream, if the number of requests there is bounded.
-    pub room_place: Option<RoomPlace>,
+    pub upstream_permit: Option<UpstreamPermit>,
     /// The instances whose connections failed.
     pub tried: Vec<Arc<Instance>>,
     /// When the node was chosen.
@@ -103,7 +103,7 @@ pub struct RequestContext {
     /// The status that the client was sent.
     pub status: Option<u16>,
     /// The cause of the gateway's own response, if it gave one.
-    pub answered: Option<&'static str>,
+    pub answer_cause: Option<&'static str>,
     /// Whether it is counted as in flight on its route.
     is_in_flight: bool,
 }
@@ -147,7 +147,7 @@ impl RequestContext {
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
             verdict: Verdict::unlimited(),
-            decided_by: None,
+            decision_source: None,
             admission: Admission::None,
             is_early_charged: false,
             cost_meter: None,
@@ -157,24 +157,24 @@ impl RequestContext {
             split_upstream: None,
             balance_hashes: Vec::new(),
             chosen: None,
-            room_place: None,
+            upstream_permit: None,
             tried: Vec::new(),
             chosen_at: Nanos::ZERO,
             upstream_answered: false,
             status: None,
-            answered: None,
+            answer_cause: None,
             is_in_flight: false,
         }
     }
 
     /// The route that was found.
-    pub fn matched(&self) -> Option<&Route> {
+    pub fn matched_route(&self) -> Option<&Route> {
         self.route.map(|route| self.active.ruleset.matcher.route(route))
     }
 
     /// The upstream that the request goes to.
     pub fn upstream(&self) -> Option<UpstreamId> {
-        self.diverted.or(self.split_upstream).or_else(|| self.matched()?.upstream)
+        self.diverted.or(self.split_upstream).or_else(|| self.matched_route()?.upstream)
     }
 
     /// Sets the route that the request takes, or none, and counts the request as in flight there.
@@ -205,7 +205,7 @@ impl RequestContext {
 
     /// The charges that took something when the request was admitted.
     fn taken(&self) -> impl Iterator<Item = (&Charge, &Standing)> {
-        self.verdict.taken(&self.charges)
+        self.verdict.consuming_charges(&self.charges)
     }
 
     fn release(&self, now: Nanos) {
@@ -220,11 +220,12 @@ impl RequestContext {
                     latency: now.saturating_sub(at),
                     measured: self.status.is_some_and(|status| status < 500) && self.upstream_answered,
                 };
-                let holds = |charge: &&Charge| self.active.ruleset.limits[charge.limit].rule(&charge.rule).holds();
+                let holds =
+                    |charge: &&Charge| self.active.ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
                 let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
                 self.gateway.store.complete(&self.active.binding, &held, end, now);
                 self.settle(now);
-                self.note_usage();
+                self.add_usage();
             }
         }
     }
@@ -234,22 +235,22 @@ impl RequestContext {
         let Some(cost_meter) = &self.cost_meter else { return };
         let active = &self.active;
         let charged = (&*self.charges, &self.verdict, self.charged_at);
-        let own_status = self.answered.and(self.status);
+        let own_status = self.answer_cause.and(self.status);
         let unreadable = |limit| active.meters.cost_invalid(limit);
-        let Corrections { owed, back } = cost_meter.corrections(&active.ruleset, charged, own_status, unreadable);
+        let Corrections { debits, refunds } = cost_meter.corrections(&active.ruleset, charged, own_status, unreadable);
         let store = &self.gateway.store;
-        if !owed.is_empty() {
-            store.debit(&active.binding, &owed, now);
-            active.meters.debited(self.plan, &owed);
+        if !debits.is_empty() {
+            store.debit(&active.binding, &debits, now);
+            active.meters.debited(self.plan, &debits);
         }
-        if !back.is_empty() {
-            store.refund(&active.binding, &back, now);
-            active.meters.refunded(self.plan, back.iter().map(|(charge, _)| charge));
+        if !refunds.is_empty() {
+            store.refund(&active.binding, &refunds, now);
+            active.meters.refunded(self.plan, refunds.iter().map(|(charge, _)| charge));
         }
     }
 
     /// Adds the usage of a request that passed to the sums of its customer.
-    fn note_usage(&self) {
+    fn add_usage(&self) {
         let (Some(events), Some(customer)) = (&self.active.ruleset.usage_events, &self.customer) else { return };
         let charges = self.charges.iter().zip(&self.verdict.standings).enumerate();
         let costs = charges.filter_map(|(position, (charge, standing))| {
@@ -261,7 +262,7 @@ impl RequestContext {
     /// The cost of the request under the limit at `position` of its charges; `None` if that limit has denied it after all.
     fn cost(&self, position: usize, charge: &Charge, standing: &Standing) -> Option<Cost> {
         let meter = self.cost_meter.as_ref();
-        let own_status = self.answered.and(self.status);
+        let own_status = self.answer_cause.and(self.status);
         let later = meter.and_then(|meter| meter.cost(&self.active.ruleset, (position, charge), own_status));
         // limits that watch, mark or divert let the request pass, whether it was over them or not
         let has_passed = standing.decision.is_admitted() || !standing.enforces;
@@ -269,18 +270,18 @@ impl RequestContext {
     }
 
     /// Reports the request, which ended at `now`, in the access log and in its span.
-    fn tell(&self, status: u16, now: Nanos) {
-        let is_logged = is_logged(self.active.ruleset.access_log, status >= 400 || self.answered.is_some());
+    fn report(&self, status: u16, now: Nanos) {
+        let is_logged = is_logged(self.active.ruleset.access_log, status >= 400 || self.answer_cause.is_some());
         let spanned = self.trace.as_deref().filter(|trace| trace.span.is_some());
         if !is_logged && spanned.is_none() {
             return;
         }
-        let account = Account::of(self, status, now);
+        let record = RequestRecord::of(self, status, now);
         if is_logged {
-            account.write();
+            record.write_access_log();
         }
         if let (Some(trace), Some(traces)) = (spanned, &self.active.ruleset.traces)
-            && !self.gateway.spans.add(account.span(*trace), traces.max_spans)
+            && !self.gateway.spans.add(record.span(*trace), traces.max_spans)
         {
             self.active.meters.span_dropped();
         }
@@ -305,7 +306,7 @@ impl Drop for RequestContext {
         let duration = now.saturating_sub(self.started);
         self.active.meters.route(self.route).finish(status, duration);
         self.end_in_flight();
-        self.tell(status, now);
+        self.report(status, now);
     }
 }
 
@@ -356,7 +357,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             clock: Arc::new(SystemClock::new()),
             hasher,
             traffic: Arc::default(),
-            room: 1,
+            default_max_connections: 1,
             denial_recorder: DenialRecorder::default(),
             bans: Bans::default(),
             crossings: Crossings::default(),
@@ -370,7 +371,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn charged(gateway: &WorkerGateway) -> (RequestContext, bool) {
         let mut context = RequestContext::new(gateway, Arc::default(), Version::Http11, gateway.clock.now());
         context.set_route(Some(RouteId(0)));
-        context.charges = vec![Charge::new(0, RuleRef::Listed(0), LimitKey(1), 1, Enforcement::USUAL)];
+        context.charges = vec![Charge::new(0, RuleRef::Listed(0), LimitKey(1), 1, Enforcement::DEFAULT)];
         let now = gateway.clock.now();
         let charging = gateway.store.charge(&context.active.binding, &mut context.charges, now);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

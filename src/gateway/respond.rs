@@ -16,9 +16,9 @@ pub mod cors;
 mod denial;
 mod fields;
 
-pub use answer::{Answer, BEFORE_LIMITS, CALLER_REFUSED};
+pub use answer::{Answer, CALLER_REFUSAL_CAUSES, CAUSES_BEFORE_LIMITS};
 
-use denial::Wording;
+use denial::ConfiguredDenial;
 pub use fields::LimitFields;
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -32,19 +32,19 @@ const PROBLEM_BYTES: usize = 384;
 /// they are known.
 pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -> Response {
     let response = response(answer, Some(context), request);
-    context.answered.get_or_insert(answer.cause());
+    context.answer_cause.get_or_insert(answer.cause());
     context.status.get_or_insert(response.status);
     response
 }
 
 /// The response `answer` if nothing is known of the request.
-pub fn bare(answer: &Answer) -> Response {
+pub fn without_context(answer: &Answer) -> Response {
     response(answer, None, &Fields::default())
 }
 
-/// The fields that tell the client its limits, for a response of an upstream with the fields `theirs`.
-pub fn limit_fields<'c>(context: &'c RequestContext, theirs: &Fields) -> Option<LimitFields<'c>> {
-    LimitFields::new(&context.active.ruleset, &context.verdict, Some(theirs))
+/// The fields that tell the client its limits, for a response of an upstream with the fields `upstream_fields`.
+pub fn limit_fields<'c>(context: &'c RequestContext, upstream_fields: &Fields) -> Option<LimitFields<'c>> {
+    LimitFields::new(&context.active.ruleset, &context.verdict, Some(upstream_fields))
 }
 
 /// The fields that tell the client its limits, for a request that another proxy forwards.
@@ -58,7 +58,7 @@ pub fn admitted_fields(context: &RequestContext) -> Fields {
 
 /// The response `answer`; `request` holds the fields of the request, as far as they are known.
 fn response(answer: &Answer, context: Option<&RequestContext>, request: &Fields) -> Response {
-    let mut response = own_site_response(answer, context, request);
+    let mut response = response_without_cors(answer, context, request);
     if let Some(context) = context {
         cors::add_to_answer(&mut response.fields, context, answer, request);
     }
@@ -76,7 +76,7 @@ fn response(answer: &Answer, context: Option<&RequestContext>, request: &Fields)
 }
 
 /// The response without the fields that let scripts of other sites read it.
-fn own_site_response(answer: &Answer, context: Option<&RequestContext>, request: &Fields) -> Response {
+fn response_without_cors(answer: &Answer, context: Option<&RequestContext>, request: &Fields) -> Response {
     match (answer, context) {
         (Answer::Preflight, _) => Response { status: 204, ..Response::default() },
         (Answer::Usage(report), _) => {
@@ -91,18 +91,18 @@ fn own_site_response(answer: &Answer, context: Option<&RequestContext>, request:
 }
 
 fn http_response(answer: &Answer, context: Option<&RequestContext>, request: &Fields) -> Response {
-    let wording = wording(answer, context);
-    let status = wording.as_ref().and_then(|wording| wording.set.status).unwrap_or(answer.status());
+    let configured = configured(answer, context);
+    let status = configured.as_ref().and_then(|configured| configured.settings.status).unwrap_or(answer.status());
     let mut fields = common_fields(answer, context);
-    let (content_type, body) = match wording.as_ref().and_then(|wording| wording.body(status, request)) {
-        Some(worded) => (worded.content_type, worded.text.into_bytes()),
+    let (content_type, body) = match configured.as_ref().and_then(|configured| configured.body(status, request)) {
+        Some(rendered) => (rendered.content_type, rendered.text.into_bytes()),
         None => (PROBLEM_JSON, problem(answer, status, context)),
     };
-    let own = wording.as_ref().map(|wording| wording.fields(status)).unwrap_or_default();
+    let own = configured.as_ref().map(|configured| configured.fields(status)).unwrap_or_default();
     if !own.iter().any(|(name, _)| name == http::header::CONTENT_TYPE) {
         fields.push("content-type", content_type);
     }
-    if wording.is_some_and(|wording| wording.varies()) {
+    if configured.is_some_and(|configured| configured.varies()) {
         fields.push("vary", "accept");
     }
     own.iter().for_each(|(name, value)| fields.push(name, value));
@@ -110,8 +110,8 @@ fn http_response(answer: &Answer, context: Option<&RequestContext>, request: &Fi
 }
 
 /// The parts of `answer` that a limit or a route sets.
-fn wording<'a>(answer: &Answer, context: Option<&'a RequestContext>) -> Option<Wording<'a>> {
-    context.filter(|_| *answer == Answer::Limited).and_then(Wording::of)
+fn configured<'a>(answer: &Answer, context: Option<&'a RequestContext>) -> Option<ConfiguredDenial<'a>> {
+    context.filter(|_| *answer == Answer::Limited).and_then(ConfiguredDenial::of)
 }
 
 /// A trailers-only response (gRPC over HTTP): everything in the head.
@@ -120,7 +120,7 @@ fn grpc_response(answer: &Answer, context: &RequestContext) -> Response {
     const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
     let mut fields = common_fields(answer, Some(context));
     let message = format!("{}: {}", answer.title(), answer.detail(Some(context)));
-    let set = wording(answer, Some(context)).and_then(|wording| wording.set.grpc_status);
+    let set = configured(answer, Some(context)).and_then(|configured| configured.settings.grpc_status);
     fields.push("content-type", "application/grpc");
     fields.push_number("grpc-status", set.unwrap_or(answer.grpc_status()).into());
     fields.push("grpc-message", utf8_percent_encode(&message, ENCODED).to_string());

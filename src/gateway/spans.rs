@@ -45,13 +45,13 @@ pub enum Value {
 #[derive(Default)]
 pub struct Spans {
     waiting: Mutex<VecDeque<Arc<EndedSpan>>>,
-    /// Notified when there is one span, and when there are [`Spans::MANY`].
+    /// Notified when there is one span, and when there are [`Spans::BATCH_SIZE`].
     rings: Notify,
 }
 
 impl Spans {
     /// The number of spans at which the sender stops waiting for more.
-    pub const MANY: usize = 512;
+    pub const BATCH_SIZE: usize = 512;
 
     /// Adds a span. `false`: `most` spans are waiting already, and this one is lost.
     pub fn add(&self, span: EndedSpan, most: usize) -> bool {
@@ -63,7 +63,7 @@ impl Spans {
             waiting.push_back(Arc::new(span));
             waiting.len()
         };
-        if waiting == 1 || waiting == Self::MANY {
+        if waiting == 1 || waiting == Self::BATCH_SIZE {
             self.rings.notify_one();
         }
         true
@@ -79,16 +79,16 @@ impl Spans {
         self.len() == 0
     }
 
-    /// Waits until there are `count` spans, 1 or [`Spans::MANY`]. For one caller at a time.
-    pub async fn has(&self, count: usize) {
+    /// Waits until there are `count` spans, 1 or [`Spans::BATCH_SIZE`]. For one caller at a time.
+    pub async fn wait_for(&self, count: usize) {
         while self.len() < count {
             self.rings.notified().await;
         }
     }
 
-    /// The oldest spans, [`Spans::MANY`] at most.
+    /// The oldest spans, [`Spans::BATCH_SIZE`] at most.
     pub fn oldest(&self) -> Vec<Arc<EndedSpan>> {
-        self.waiting.lock().iter().take(Self::MANY).cloned().collect()
+        self.waiting.lock().iter().take(Self::BATCH_SIZE).cloned().collect()
     }
 
     /// Removes the `count` oldest spans.
@@ -112,16 +112,16 @@ mod tests {
     #[test]
     fn the_oldest_stay_until_they_are_removed_and_the_newest_find_no_room() {
         let spans = Spans::default();
-        let most = Spans::MANY + 2;
+        let most = Spans::BATCH_SIZE + 2;
         for began in 1..=most {
             assert!(spans.add(span(began as u64), most));
         }
         assert!(!spans.add(span(0), most));
         for _ in 0..2 {
             let oldest = spans.oldest();
-            assert_eq!((oldest.len(), oldest[0].began), (Spans::MANY, Nanos::new(1)));
+            assert_eq!((oldest.len(), oldest[0].began), (Spans::BATCH_SIZE, Nanos::new(1)));
         }
-        spans.remove(Spans::MANY);
+        spans.remove(Spans::BATCH_SIZE);
         assert_eq!(spans.oldest().len(), 2);
         spans.remove(3);
         assert!(spans.is_empty() && spans.add(span(9), most));

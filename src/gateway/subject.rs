@@ -8,7 +8,7 @@ use crate::ruleset::Ruleset;
 use crate::ruleset::key::{KeyPart, Value};
 use crate::ruleset::limit::Limit;
 use crate::store::local::is_overflow;
-use crate::telemetry::offenders::Subject;
+use crate::telemetry::offenders::LimitedKey;
 use crate::units::LimitKey;
 
 /// The maximum length of a value; longer ones are cut, because clients choose some of them.
@@ -33,15 +33,15 @@ pub(super) fn subject<'v>(
     limit: &Limit,
     charge: &Charge,
     value: impl Fn(&KeyPart) -> Option<Value<'v>>,
-) -> Subject {
+) -> LimitedKey {
     if is_overflow(charge.key) {
         let beyond = ("room for more keys".to_owned(), None);
-        return Subject { limit: limit.name.clone(), key: vec![beyond] };
+        return LimitedKey { limit: limit.name.clone(), key: vec![beyond] };
     }
     let parts = limit.key.parts.iter().map(|part| {
-        (part.describe(), value(part).map(|value| cut(masked::shown(part, &value, ruleset.customers.as_ref()))))
+        (part.describe(), value(part).map(|value| cut(masked::masked_value(part, &value, ruleset.customers.as_ref()))))
     });
-    Subject { limit: limit.name.clone(), key: parts.collect() }
+    LimitedKey { limit: limit.name.clone(), key: parts.collect() }
 }
 
 fn cut(value: String) -> String {

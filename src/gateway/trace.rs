@@ -6,9 +6,9 @@ use crate::fields::Fields;
 use crate::ruleset::{AccessLog, Ruleset};
 
 /// The field that names the trace of a request, and the sender's span in it.
-pub const PARENT: &str = "traceparent";
+pub const TRACEPARENT: &str = "traceparent";
 /// The field in which tracing systems add data of their own about the same trace.
-pub const STATE: &str = "tracestate";
+pub const TRACESTATE: &str = "tracestate";
 /// The flags that are known: the sender has recorded its span, and the id of the trace is random.
 const SAMPLED: u8 = 1;
 const RANDOM: u8 = 2;
@@ -30,28 +30,28 @@ pub struct Trace {
 ///
 /// A trusted proxy decides whether its request has a span. Of all other requests a share has one, whatever they ask for.
 pub fn of(ruleset: &Ruleset, fields: &Fields, sender: Option<IpAddr>) -> Option<Box<Trace>> {
-    let Some(traces) = &ruleset.traces else { return told(fields).map(Box::new) };
-    let by_proxy = ruleset.client_address.is_trusted(sender).then(|| told(fields)).flatten();
+    let Some(traces) = &ruleset.traces else { return parse_traceparent(fields).map(Box::new) };
+    let by_proxy = ruleset.client_address.is_trusted(sender).then(|| parse_traceparent(fields)).flatten();
     let is_sampled = match by_proxy {
         Some(trace) => trace.flags & SAMPLED != 0,
         None => traces.sample.holds(rand::random()),
     };
     match is_sampled {
-        true => Some(Box::new(begun(told(fields), (rand::random(), rand::random())))),
+        true => Some(Box::new(start_span(parse_traceparent(fields), (rand::random(), rand::random())))),
         false if ruleset.access_log == AccessLog::Off => None,
-        false => told(fields).map(Box::new),
+        false => parse_traceparent(fields).map(Box::new),
     }
 }
 
-/// The trace of a request that has a span: the trace that the request `told`, or a new one that begins with the request.
-fn begun(told: Option<Trace>, (id, span): (u128, u64)) -> Trace {
-    let trace = told.unwrap_or(Trace { id: id.max(1), parent: None, flags: 0, span: None });
+/// The trace of a request that has a span: the `received` trace, or a new one that begins with the request.
+fn start_span(received: Option<Trace>, (id, span): (u128, u64)) -> Trace {
+    let trace = received.unwrap_or(Trace { id: id.max(1), parent: None, flags: 0, span: None });
     Trace { flags: trace.flags | SAMPLED, span: Some(span.max(1)), ..trace }
 }
 
-/// The trace in a well-formed [`PARENT`] field, which has to be the only such field.
-fn told(fields: &Fields) -> Option<Trace> {
-    let mut fields = fields.get_all(PARENT);
+/// The trace in a well-formed [`TRACEPARENT`] field, which has to be the only such field.
+fn parse_traceparent(fields: &Fields) -> Option<Trace> {
+    let mut fields = fields.get_all(TRACEPARENT);
     let field = str::from_utf8(fields.next().filter(|_| fields.next().is_none())?).ok()?;
     let mut parts = field.split('-');
     let version = hex::<2>(parts.next()?).filter(|version| *version != 0xff)?;
@@ -71,8 +71,8 @@ fn hex<const LENGTH: usize>(part: &str) -> Option<u128> {
 }
 
 impl Trace {
-    /// The [`PARENT`] that upstreams get for a request that has a span, in place of the client's; `None` if it has no span.
-    pub fn passed_on(&self) -> Option<String> {
+    /// The [`TRACEPARENT`] that upstreams get for a request with a span, in place of the client's; `None` if it has no span.
+    pub fn traceparent(&self) -> Option<String> {
         let Self { id, flags, span, .. } = self;
         span.map(|span| format!("00-{id:032x}-{span:016x}-{flags:02x}"))
     }
@@ -82,16 +82,16 @@ impl Trace {
 mod tests {
     use super::*;
 
-    fn told_by(fields: &[&[u8]]) -> Option<Trace> {
+    fn parsed(fields: &[&[u8]]) -> Option<Trace> {
         let mut headers = Fields::default();
         for field in fields {
-            headers.push(PARENT, field);
+            headers.push(TRACEPARENT, field);
         }
-        told(&headers)
+        parse_traceparent(&headers)
     }
 
     fn id_of(fields: &[&[u8]]) -> Option<String> {
-        told_by(fields).map(|trace| format!("{:032x}", trace.id))
+        parsed(fields).map(|trace| format!("{:032x}", trace.id))
     }
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -130,11 +130,11 @@ mod tests {
     #[test]
     fn a_span_goes_on_in_the_trace_that_was_told_or_begins_one() {
         let field = format!("00-{TRACE}-00f067aa0ba902b7-ff");
-        let told = told_by(&[field.as_bytes()]);
-        let trace = begun(told, (5, 6));
+        let received = parsed(&[field.as_bytes()]);
+        let trace = start_span(received, (5, 6));
         assert_eq!((trace.parent, trace.span), (Some(0x00f0_67aa_0ba9_02b7), Some(6)));
-        assert_eq!(trace.passed_on().unwrap(), format!("00-{TRACE}-0000000000000006-03"));
-        assert_eq!(told.unwrap().passed_on(), None, "it has no span");
-        assert_eq!(begun(None, (0, 0)).passed_on().unwrap(), format!("00-{:032x}-{:016x}-01", 1, 1));
+        assert_eq!(trace.traceparent().unwrap(), format!("00-{TRACE}-0000000000000006-03"));
+        assert_eq!(received.unwrap().traceparent(), None, "it has no span");
+        assert_eq!(start_span(None, (0, 0)).traceparent().unwrap(), format!("00-{:032x}-{:016x}-01", 1, 1));
     }
 }

@@ -17,7 +17,7 @@ mod room;
 mod tls;
 
 pub use node::{Instance, NodeAddress};
-pub use room::{Room, RoomPlace};
+pub use room::{UpstreamLimiter, UpstreamPermit};
 pub use tls::TlsConnector;
 
 use balance::Candidate;
@@ -35,21 +35,21 @@ pub struct Pool {
     upstream_tls: Option<Arc<TlsConnector>>,
     nodes: Vec<Arc<NodeState>>,
     /// The lock for turns in round robin: one request at a time takes its turn.
-    turns: Mutex<()>,
+    round_robin_lock: Mutex<()>,
     /// The places for requests, if their number at its nodes is bounded.
-    pub room: Option<Arc<Room>>,
+    pub limiter: Option<Arc<UpstreamLimiter>>,
 }
 
 /// An instance of a node, chosen for a request; counts as in flight there until it is dropped.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct ChosenInstance {
     /// The node's position in the upstream.
     pub node: usize,
     /// Where to connect to.
     pub instance: Arc<Instance>,
 }
 
-impl Drop for Chosen {
+impl Drop for ChosenInstance {
     fn drop(&mut self) {
         self.instance.end();
     }
@@ -89,7 +89,7 @@ impl Pool {
 
     /// The pool of `upstream` that replaces the pool `before`: the same pool, if nothing changed. Nodes that stay keep their
     /// state; new nodes are healthy, and have no address yet if they are configured as host names.
-    pub fn following(
+    pub fn reuse_or_new(
         upstream: &Upstream,
         upstream_tls: Option<Arc<TlsConnector>>,
         before: Option<&Arc<Self>>,
@@ -109,28 +109,28 @@ impl Pool {
         };
         let nodes = upstream.nodes.iter().map(|node| match known(&node.address) {
             Some((state, was_checked)) if was_checked == checked(&upstream) => Arc::clone(state),
-            Some((state, _)) => Arc::new(state.unjudged()),
+            Some((state, _)) => Arc::new(state.with_reset_health()),
             None => Arc::new(NodeState::new(&node.address)),
         });
         let nodes = nodes.collect();
-        let room = upstream.max_requests.map(|max| match before.and_then(|before| before.room.clone()) {
-            Some(room) => {
-                room.resize(max);
-                room
+        let limiter = upstream.max_requests.map(|max| match before.and_then(|before| before.limiter.clone()) {
+            Some(limiter) => {
+                limiter.resize(max);
+                limiter
             }
-            None => Room::new(max),
+            None => UpstreamLimiter::new(max),
         });
-        Self { upstream, upstream_tls, nodes, turns: Mutex::new(()), room }
+        Self { upstream, upstream_tls, nodes, round_robin_lock: Mutex::new(()), limiter }
     }
 
     /// Chooses a healthy instance for a request, other than those in `tried`; `hash` is the value that `consistent_hash`
     /// balances by. `None` if there is none.
     ///
     /// An ejected instance, also one whose connection failed a moment ago, is used only if there is no other.
-    pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Option<Chosen> {
+    pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Option<ChosenInstance> {
         let (node, instance) = self.choose_healthy(tried, hash, now)?;
         instance.begin();
-        Some(Chosen { node, instance })
+        Some(ChosenInstance { node, instance })
     }
 
     fn choose_healthy(
@@ -151,13 +151,13 @@ impl Pool {
             name: instance.name(),
             weight: instance.weight(self.upstream.nodes[*node].weight, self.upstream.slow_start, now),
             in_flight: instance.in_flight(),
-            turn: &instance.turn,
+            current_weight: &instance.current_weight,
         });
         let candidates: SmallVec<[Candidate<'_>; FEW]> = candidates.collect();
         let chosen = match &self.upstream.balance {
             _ if candidates.len() == 1 => Some(0),
             Balance::RoundRobin => {
-                let _turn = self.turns.lock();
+                let _guard = self.round_robin_lock.lock();
                 balance::round_robin(&candidates)
             }
             Balance::Random => balance::random(&candidates, &mut rand::rng()),
@@ -171,13 +171,13 @@ impl Pool {
     }
 
     /// Notes the result of a request to `instance`. Returns the duration of the ejection, if the result ejects the instance.
-    pub(super) fn judge(&self, instance: &Instance, is_well: bool, now: Nanos) -> Option<Nanos> {
+    pub(super) fn record_result(&self, instance: &Instance, is_success: bool, now: Nanos) -> Option<Nanos> {
         let rule = self.upstream.ejection?;
-        if is_well {
-            instance.outlier.succeeded(rule, now);
+        if is_success {
+            instance.outlier.record_success(rule, now);
             return None;
         }
-        instance.outlier.failed(rule, now, || {
+        instance.outlier.record_failure(rule, now, || {
             let all = self.instances();
             let ejected = all.iter().filter(|(_, instance)| instance.outlier.is_ejected(now)).count();
             ejected.saturating_mul(100) <= all.len().saturating_mul(rule.max_percent)
@@ -193,12 +193,12 @@ impl Pool {
     }
 
     /// The number of healthy instances.
-    pub fn healthy(&self) -> usize {
+    pub fn healthy_count(&self) -> usize {
         self.instances().iter().filter(|(_, instance)| instance.is_healthy()).count()
     }
 
     /// The status of each instance, and of each node that has none.
-    pub fn nodes(&self) -> Vec<NodeStatus<'_>> {
+    pub fn node_statuses(&self) -> Vec<NodeStatus<'_>> {
         let mut statuses = Vec::new();
         for (node, state) in self.upstream.nodes.iter().zip(&self.nodes) {
             let address = node.address.as_str();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn healthy(pool: &Pool) -> Vec<bool> {
-        pool.nodes().iter().map(|node| node.healthy).collect()
+        pool.node_statuses().iter().map(|node| node.healthy).collect()
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn requests_in_flight_are_counted_until_they_end() {
         let pool = pool(Balance::LeastRequests);
-        let held: Vec<Chosen> = (0..3).filter_map(|_| pool.choose(&[], None, NOW)).collect();
+        let held: Vec<ChosenInstance> = (0..3).filter_map(|_| pool.choose(&[], None, NOW)).collect();
         let mut nodes: Vec<usize> = held.iter().map(|chosen| chosen.node).collect();
         nodes.sort_unstable();
         assert_eq!(nodes, [0, 1, 2]);
@@ -314,11 +314,11 @@ mod tests {
         let before = Arc::new(pool(Balance::LeastRequests));
         set_health(&before, 0, false);
         let held = before.choose(&[instance(&before, 0), instance(&before, 1)], None, NOW).unwrap();
-        assert!(Arc::ptr_eq(&before, &Pool::following(&before.upstream, None, Some(&before))), "nothing changed");
+        assert!(Arc::ptr_eq(&before, &Pool::reuse_or_new(&before.upstream, None, Some(&before))), "nothing changed");
         let mut upstream = before.upstream.clone();
         upstream.nodes.remove(1);
         upstream.nodes.push(UpstreamNode { address: "127.0.0.1:4".to_owned(), weight: 1 });
-        let after = Pool::following(&upstream, None, Some(&before));
+        let after = Pool::reuse_or_new(&upstream, None, Some(&before));
         assert_eq!(healthy(&after), [false, true, true]);
         assert_eq!(after.choose(&[], None, NOW).unwrap().node, 2, "the other one has a request in flight");
         drop(held);
@@ -331,6 +331,6 @@ mod tests {
             healthy_after: 1,
             unhealthy_after: 1,
         });
-        assert_eq!(healthy(&Pool::following(&upstream, None, Some(&after))), [true; 3]);
+        assert_eq!(healthy(&Pool::reuse_or_new(&upstream, None, Some(&after))), [true; 3]);
     }
 }

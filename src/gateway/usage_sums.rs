@@ -17,8 +17,8 @@ use crate::stripes::Striped;
 use crate::units::Cost;
 
 /// The number of customers at which a worker's sums are taken at once, and the maximum number until they are taken.
-const MANY: usize = 1 << 13;
-const MOST: usize = 1 << 15;
+const TAKE_THRESHOLD: usize = 1 << 13;
+const MAX_CUSTOMERS: usize = 1 << 15;
 
 /// The usage of a customer under one limit and plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct CustomerSums(HashMap<Arc<str>, SmallVec<[UsageSum; 2]>>);
 pub struct UsageSums {
     stripes: Striped<Mutex<CustomerSums>>,
     /// Notified when a worker has sums of many customers.
-    many: Notify,
+    threshold_reached: Notify,
     lost: AtomicUsize,
 }
 
@@ -70,7 +70,7 @@ impl CustomerSums {
     }
 
     /// Adds the usage of `customer`. Returns whether there was room for it: there are at most `most` customers.
-    fn add(&mut self, customer: &Arc<str>, used: &Used<'_>, most: usize) -> bool {
+    fn add(&mut self, customer: &Arc<str>, used: &UsageDelta<'_>, most: usize) -> bool {
         if let Some(sums) = self.0.get_mut(customer) {
             used.add_to(sums);
             return true;
@@ -87,7 +87,7 @@ impl CustomerSums {
         let mut lost: usize = 0;
         for (customer, sums) in others.0 {
             for sum in &sums {
-                let has_room = self.add(&customer, &Used::from(sum), most);
+                let has_room = self.add(&customer, &UsageDelta::from(sum), most);
                 lost = lost.saturating_add(usize::from(!has_room));
             }
         }
@@ -96,20 +96,20 @@ impl CustomerSums {
 }
 
 /// The usage that is added to a sum.
-struct Used<'a> {
+struct UsageDelta<'a> {
     limit: &'a Arc<str>,
     plan: Option<&'a Arc<str>>,
     tokens: u64,
     requests: u64,
 }
 
-impl<'a> From<&'a UsageSum> for Used<'a> {
+impl<'a> From<&'a UsageSum> for UsageDelta<'a> {
     fn from(UsageSum { limit, plan, tokens, requests }: &'a UsageSum) -> Self {
         Self { limit, plan: plan.as_ref(), tokens: *tokens, requests: *requests }
     }
 }
 
-impl Used<'_> {
+impl UsageDelta<'_> {
     /// Clones the names for a new sum only: other workers write their reference counts, too.
     fn add_to(&self, sums: &mut SmallVec<[UsageSum; 2]>) {
         let is_same = |sum: &&mut UsageSum| sum.limit == *self.limit && sum.plan.as_ref() == self.plan;
@@ -142,8 +142,8 @@ impl UsageSums {
     }
 
     /// Waits until a worker has so many customers that its sums should be taken.
-    pub async fn has_many(&self) {
-        self.many.notified().await;
+    pub async fn wait_for_threshold(&self) {
+        self.threshold_reached.notified().await;
     }
 
     /// Adds the cost of a request of `customer` under `plan`, for each limit.
@@ -158,12 +158,12 @@ impl UsageSums {
         let mut sums = stripe.lock();
         for (limit, tokens) in costs {
             let Some(Some(limit)) = events.limits.get(limit.0) else { continue };
-            if !sums.add(customer, &Used { limit, plan, tokens, requests: 1 }, MOST) {
+            if !sums.add(customer, &UsageDelta { limit, plan, tokens, requests: 1 }, MAX_CUSTOMERS) {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
-        if sums.len() >= MANY {
-            self.many.notify_one();
+        if sums.len() >= TAKE_THRESHOLD {
+            self.threshold_reached.notify_one();
         }
     }
 }
@@ -180,7 +180,7 @@ mod tests {
     fn sums(all: &[(&str, UsageSum)]) -> CustomerSums {
         let mut sums = CustomerSums::default();
         for (customer, used) in all {
-            assert!(sums.add(&(*customer).into(), &used.into(), MOST));
+            assert!(sums.add(&(*customer).into(), &used.into(), MAX_CUSTOMERS));
         }
         sums
     }
@@ -208,17 +208,17 @@ mod tests {
         let all = UsageSums::default();
         let limits = vec![None, Some("a".into())];
         let events = UsageEvents { upstream: UpstreamId(0), path: String::new(), limits, plans: vec!["free".into()] };
-        for customer in 0..=MOST {
+        for customer in 0..=MAX_CUSTOMERS {
             let costs = [(LimitId(0), 7), (LimitId(1), 2), (LimitId(2), 7)];
             all.add(&events, (&customer.to_string().into(), Some(PlanId(0))), costs.into_iter());
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(all.has_many());
+        runtime.block_on(all.wait_for_threshold());
         assert_eq!((all.take_lost(), all.take_lost()), (1, 0));
         let taken = all.take();
         let free = used("a", Some("free"), 2);
         assert!(taken.iter().flat_map(CustomerSums::iter).all(|(_, sum)| *sum == free));
-        assert_eq!(taken.iter().map(CustomerSums::len).sum::<usize>(), MOST);
+        assert_eq!(taken.iter().map(CustomerSums::len).sum::<usize>(), MAX_CUSTOMERS);
         assert!(all.take().iter().all(CustomerSums::is_empty));
     }
 }

@@ -56,7 +56,7 @@ pub struct Http1Client {
     version: Version,
     method_is_head: bool,
     /// Whether the client waits for `100 Continue` before it sends the body.
-    asks_first: bool,
+    expects_continue: bool,
     /// Whether the final response to the current request has begun.
     pub(super) is_answered: bool,
     /// Whether another request may follow.
@@ -121,7 +121,7 @@ impl Http1Client {
             body: Decoder::new(Framing::Empty),
             version: Version::Http11,
             method_is_head: false,
-            asks_first: false,
+            expects_continue: false,
             is_answered: false,
             keeps_alive: true,
             available: 0,
@@ -133,7 +133,7 @@ impl Http1Client {
         self.body = Decoder::new(head.framing);
         self.version = head.version;
         self.method_is_head = head.method == "HEAD";
-        self.asks_first = head.fields.contains("expect");
+        self.expects_continue = head.fields.contains("expect");
         (self.available, self.is_answered) = (0, false);
         self.keeps_alive = match head.version {
             Version::Http10 => head.fields.lists("connection", "keep-alive"),
@@ -162,7 +162,7 @@ impl Http1Client {
 
     /// Whether the rest of the request's body is small enough to be read.
     pub(super) fn can_be_drained(&self) -> bool {
-        self.body.is_over() || (self.body.left().is_some_and(|left| left <= DRAINED) && !self.asks_first)
+        self.body.is_over() || (self.body.left().is_some_and(|left| left <= DRAINED) && !self.expects_continue)
     }
 
     pub(super) fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, ClientError>> {
@@ -183,7 +183,7 @@ impl Http1Client {
     }
 
     /// Reads ahead to detect whether the client is gone.
-    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<()> {
+    fn poll_disconnect(&mut self, task: &mut Context<'_>) -> Poll<()> {
         while self.buffer.unread().len() < AHEAD {
             match ready!(self.buffer.poll_read(task, &mut self.socket)) {
                 Ok(0) | Err(_) => return Poll::Ready(()),
@@ -196,7 +196,7 @@ impl Http1Client {
     fn begin_response(&mut self, head: &ClientHead<'_>) {
         let is_interim = head.status < 200;
         self.is_answered |= !is_interim;
-        self.asks_first &= head.status != CONTINUE;
+        self.expects_continue &= head.status != CONTINUE;
         let has_no_body = self.method_is_head || matches!(head.status, 100..=199 | 204 | 304);
         let framing = match head.framing {
             _ if has_no_body => Framing::Empty,
@@ -280,7 +280,7 @@ impl Http2Client {
         drop(self.request.flow_control().release_capacity(length));
     }
 
-    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<()> {
+    fn poll_disconnect(&mut self, task: &mut Context<'_>) -> Poll<()> {
         match &mut self.response {
             None => self.respond.poll_reset(task).map(drop),
             Some(response) => response.poll_reset(task).map(drop),
@@ -353,7 +353,7 @@ impl Client<'_> {
     }
 
     /// Whether a response to this request with this status has a body.
-    pub fn takes_body(&self, status: u16) -> bool {
+    pub fn has_response_body(&self, status: u16) -> bool {
         let method_is_head = match self {
             Self::Http1(client) => client.method_is_head,
             Self::Http2(client) => client.method_is_head,
@@ -397,15 +397,15 @@ impl Client<'_> {
     }
 
     /// Ready once the client is gone. The caller must have read the whole current request before.
-    pub fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_disconnect(&mut self, task: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::Http1(client) => client.poll_gone(task),
-            Self::Http2(client) => client.poll_gone(task),
+            Self::Http1(client) => client.poll_disconnect(task),
+            Self::Http2(client) => client.poll_disconnect(task),
         }
     }
 
     /// Whether the client understands interim responses.
-    pub fn takes_interim(&self) -> bool {
+    pub fn accepts_interim(&self) -> bool {
         match self {
             Self::Http1(client) => client.version == Version::Http11,
             Self::Http2(_) => true,
@@ -413,7 +413,7 @@ impl Client<'_> {
     }
 
     /// Sends `100 Continue` to a client that waits for it before it sends its body.
-    pub fn tell_to_go_on(&mut self, wall: Nanos) -> io::Result<()> {
+    pub fn send_continue(&mut self, wall: Nanos) -> io::Result<()> {
         let fields = &Fields::default();
         let framing = Framing::Empty;
         self.begin_response(&ClientHead { status: CONTINUE, reason: b"", fields, framing, declared: None, wall })

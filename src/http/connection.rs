@@ -14,9 +14,9 @@ use super::exchange::{self, ExchangeOutcome};
 use super::head::{HeadReader, RequestHead, Version};
 use super::http2;
 use super::limiter::ConnectionPermit;
-use super::listener::{Arrived, Peer, Protocol, arrive};
+use super::listener::{Peer, Protocol, ReadyConnection, prepare_connection};
 use super::pace::BodyRateCredit;
-use super::presence::{Interrupted, LINGER, Presence};
+use super::presence::{ConnectionTracker, Interrupted, LINGER};
 use super::service::{Exchange, Failure, Service, Settings};
 use super::socket::RawSocket;
 use super::syntax::Refused;
@@ -41,23 +41,23 @@ const HEAD_PATIENCE: Nanos = Nanos::SECOND;
 pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: ArrivalGuard) {
     let Some(config) = worker.service.listener(listener) else { return };
     let Some(mut permit) = worker.permit(listener, config.max_connections) else { return };
-    let mut presence = Presence::connection(&worker, listener);
-    // from now on the connection is counted by its own presence
+    let mut tracker = ConnectionTracker::connection(&worker, listener);
+    // from now on the connection is counted by its own tracker
     drop(arriving);
     let mut timer = Timer::new(Rc::clone(&worker.clock));
     let settings = worker.service.settings();
     let due = timer.after(settings.head_timeout);
     let admit = |address| admit(&worker, &mut permit, settings, address);
     // boxed: this memory is needed only until the handshake is over
-    let mut arriving = Box::pin(arrive(raw, &config, admit));
-    let arrived = presence.run(&mut timer, due, arriving.as_mut()).await;
+    let mut arriving = Box::pin(prepare_connection(raw, &config, admit));
+    let arrived = tracker.run(&mut timer, due, arriving.as_mut()).await;
     drop(arriving);
     let arrived = match arrived {
         Ok(Ok(arrived)) => arrived,
         Ok(Err(error)) => return tracing::debug!(%error, "a client did not come in"),
         Err(interrupted) => return tracing::debug!(?interrupted, "a client did not come in"),
     };
-    let Arrived { socket, mut peer, protocol, ahead } = arrived;
+    let ReadyConnection { socket, mut peer, protocol, ahead } = arrived;
     peer.listener = listener;
     let peer = Arc::new(peer);
     // boxed: the memory to serve requests is needed only from the first request on
@@ -65,11 +65,11 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
         Protocol::Http1 => {
             let (mut client, mut head) = (Http1Client::new(socket, &ahead), RequestHead::default());
             let mut phases = worker.traffic.lifecycle.watch();
-            let first = read_head(&worker, &mut client, &mut head, &mut presence, &mut timer, &mut phases, true).await;
-            Box::pin(serve_http1(&worker, client, (head, first), &peer, &mut presence, &mut timer)).await;
+            let first = read_head(&worker, &mut client, &mut head, &mut tracker, &mut timer, &mut phases, true).await;
+            Box::pin(serve_http1(&worker, client, (head, first), &peer, &mut tracker, &mut timer)).await;
         }
         Protocol::Http2 => {
-            Box::pin(http2::serve(&worker, socket, ahead, &peer, &mut presence, &mut timer)).await;
+            Box::pin(http2::serve(&worker, socket, ahead, &peer, &mut tracker, &mut timer)).await;
         }
     }
 }
@@ -95,9 +95,9 @@ fn admit<S: Service>(
 async fn serve_http1<S: Service>(
     worker: &Worker<S>,
     mut client: Http1Client,
-    (mut head, first): (RequestHead, Result<Came, Interrupted>),
+    (mut head, first): (RequestHead, Result<HeadOutcome, Interrupted>),
     peer: &Arc<Peer>,
-    presence: &mut Presence,
+    tracker: &mut ConnectionTracker,
     timer: &mut Timer,
 ) {
     let mut phases = worker.traffic.lifecycle.watch();
@@ -105,23 +105,23 @@ async fn serve_http1<S: Service>(
     loop {
         let came = match first.take() {
             Some(first) => first,
-            None => read_head(worker, &mut client, &mut head, presence, timer, &mut phases, false).await,
+            None => read_head(worker, &mut client, &mut head, tracker, timer, &mut phases, false).await,
         };
         let failure = match came {
-            Ok(Came::Head) => None,
-            Ok(Came::Refused(refused)) => Some(Failure::Refused(refused)),
-            Err(Interrupted::Elapsed) if presence.stage == Some(Stage::ReadingHead) => Some(Failure::HeadTimeout),
-            Ok(Came::End) | Err(_) => return close(&mut client, timer).await,
+            Ok(HeadOutcome::Head) => None,
+            Ok(HeadOutcome::Refused(refused)) => Some(Failure::Refused(refused)),
+            Err(Interrupted::Elapsed) if tracker.stage == Some(Stage::ReadingHead) => Some(Failure::HeadTimeout),
+            Ok(HeadOutcome::End) | Err(_) => return close(&mut client, timer).await,
         };
-        presence.mark_busy();
-        presence.set(Some(Stage::Undecided));
+        tracker.mark_busy();
+        tracker.set(Some(Stage::Undecided));
         let ended = match failure {
             None => {
                 client.begin(&head);
                 let served = {
                     let mut request = Client::Http1(&mut client);
                     // part of the connection's own memory: an allocation for each request would cost more
-                    let serving = pin!(exchange::serve(worker, &mut request, &head, peer, presence, timer));
+                    let serving = pin!(exchange::serve(worker, &mut request, &head, peer, tracker, timer));
                     catch_panic(serving).await
                 };
                 match served {
@@ -133,8 +133,8 @@ async fn serve_http1<S: Service>(
             }
             Some(failure) => Box::pin(answer_unreadable(worker, &mut client, &failure, peer, timer)).await,
         };
-        presence.set(None);
-        presence.mark_idle_since(timer.now());
+        tracker.set(None);
+        tracker.mark_idle_since(timer.now());
         match ended {
             ExchangeOutcome::Aborted => return cut_off(&mut client),
             ExchangeOutcome::Answered { .. } if client.keeps_alive && client.body.is_over() => {}
@@ -146,7 +146,7 @@ async fn serve_http1<S: Service>(
                 if may_go_on && matches!(timer.run(timer.after(DRAIN_TIME), pin!(drain(&mut client))).await, Ok(true)) {
                     continue;
                 }
-                return linger(&mut client, patience, presence, timer).await;
+                return linger(&mut client, patience, tracker, timer).await;
             }
         }
     }
@@ -174,7 +174,7 @@ async fn answer_unreadable<S: Service>(
 }
 
 /// The result of waiting for the head of a request.
-enum Came {
+enum HeadOutcome {
     Head,
     Refused(Refused),
     /// The client ended the connection.
@@ -186,11 +186,11 @@ async fn read_head<S: Service>(
     worker: &Worker<S>,
     client: &mut Http1Client,
     head: &mut RequestHead,
-    presence: &mut Presence,
+    tracker: &mut ConnectionTracker,
     timer: &mut Timer,
     phases: &mut PhaseWatch<'_>,
     is_first: bool,
-) -> Result<Came, Interrupted> {
+) -> Result<HeadOutcome, Interrupted> {
     let settings = worker.service.settings();
     let mut reader = HeadReader::default();
     let mut due = timer.after(if is_first { settings.head_timeout } else { settings.idle });
@@ -201,20 +201,20 @@ async fn read_head<S: Service>(
             match reader.request(unread, settings.head, head) {
                 Ok(Some(length)) => {
                     client.buffer.consume(length);
-                    return Poll::Ready(Ok(Came::Head));
+                    return Poll::Ready(Ok(HeadOutcome::Head));
                 }
                 Ok(None) => {}
-                Err(refused) => return Poll::Ready(Ok(Came::Refused(refused))),
+                Err(refused) => return Poll::Ready(Ok(HeadOutcome::Refused(refused))),
             }
             // an empty line before a request is not part of it
             if !has_begun && !matches!(unread, b"" | b"\r" | b"\r\n") {
                 has_begun = true;
                 due = timer.after(settings.head_timeout);
-                presence.set(Some(Stage::ReadingHead));
-                presence.mark_idle_since(timer.after(HEAD_PATIENCE));
+                tracker.set(Some(Stage::ReadingHead));
+                tracker.mark_idle_since(timer.after(HEAD_PATIENCE));
             }
             match client.buffer.poll_read(task, &mut client.socket) {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(Came::End)),
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(HeadOutcome::End)),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Pending => break,
             }
@@ -222,7 +222,7 @@ async fn read_head<S: Service>(
         if !is_first && !has_begun && phases.phase(task).drains() {
             return Poll::Ready(Err(Interrupted::Leaving));
         }
-        if presence.is_evicted(task.waker()) {
+        if tracker.is_evicted(task.waker()) {
             return Poll::Ready(Err(Interrupted::Evicted));
         }
         timer.poll(task, due).map(|_| Err(Interrupted::Elapsed))
@@ -258,24 +258,29 @@ async fn close(client: &mut Http1Client, timer: &mut Timer) {
 
 /// Closes the sending side, then reads and discards while bytes arrive: if the socket were closed with unread bytes, the
 /// client's system would discard the answer that the client has not read yet.
-async fn linger(client: &mut Http1Client, mut pace: Option<BodyRateCredit>, presence: &Presence, timer: &mut Timer) {
+async fn linger(
+    client: &mut Http1Client,
+    mut pace: Option<BodyRateCredit>,
+    tracker: &ConnectionTracker,
+    timer: &mut Timer,
+) {
     close(client, timer).await;
     client.buffer.consume(usize::MAX);
     let end = timer.after(MAX_LINGER);
     let mut drained = 0_usize;
     while drained < MAX_LINGER_BYTES {
         if let Some(pace) = &mut pace {
-            pace.awaits(timer.now());
+            pace.start_waiting(timer.now());
         }
-        let due = [Some(timer.after(LINGER)), Some(end), pace.and_then(|pace| pace.runs_out())];
+        let due = [Some(timer.after(LINGER)), Some(end), pace.and_then(|pace| pace.exhausted_at())];
         let Some(due) = due.into_iter().flatten().min() else { return };
         let reading = poll_fn(|task| client.buffer.poll_read(task, &mut client.socket));
-        match presence.run(timer, due, pin!(reading)).await {
+        match tracker.run(timer, due, pin!(reading)).await {
             Ok(Ok(came)) if came > 0 => {
                 client.buffer.consume(came);
                 drained = drained.saturating_add(came);
                 if let Some(pace) = &mut pace {
-                    pace.came(came, timer.now());
+                    pace.record_bytes(came, timer.now());
                 }
             }
             _ => return,

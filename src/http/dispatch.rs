@@ -15,27 +15,27 @@ use super::traffic::ArrivalGuard;
 use super::worker::Worker;
 
 /// A connection that one worker accepted for another.
-pub struct HandedOver {
+pub struct HandedOverConnection {
     listener: usize,
     descriptor: OwnedFd,
     arriving: ArrivalGuard,
-    load: Load,
+    load: LoadGuard,
 }
 
 /// The number of connections of each worker, and the channel to each.
 pub struct Workers {
-    all: Vec<(AtomicUsize, mpsc::UnboundedSender<HandedOver>)>,
+    all: Vec<(AtomicUsize, mpsc::UnboundedSender<HandedOverConnection>)>,
 }
 
 /// Counts one connection of a worker, until dropped.
-pub struct Load {
+pub struct LoadGuard {
     workers: Arc<Workers>,
     worker: usize,
 }
 
 impl Workers {
     /// The counters and channels of `count` workers, and the receiver of each worker.
-    pub fn new(count: usize) -> (Arc<Self>, Vec<mpsc::UnboundedReceiver<HandedOver>>) {
+    pub fn new(count: usize) -> (Arc<Self>, Vec<mpsc::UnboundedReceiver<HandedOverConnection>>) {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
         let all = senders.into_iter().map(|sender| (AtomicUsize::new(0), sender)).collect();
         (Arc::new(Self { all }), receivers)
@@ -47,15 +47,15 @@ impl Workers {
         (0..self.all.len()).fold(own, |least, worker| if load(worker) < load(least) { worker } else { least })
     }
 
-    fn load(self: &Arc<Self>, worker: usize) -> Load {
+    fn load(self: &Arc<Self>, worker: usize) -> LoadGuard {
         if let Some((load, _)) = self.all.get(worker) {
             load.fetch_add(1, Ordering::Relaxed);
         }
-        Load { workers: Arc::clone(self), worker }
+        LoadGuard { workers: Arc::clone(self), worker }
     }
 }
 
-impl Drop for Load {
+impl Drop for LoadGuard {
     fn drop(&mut self) {
         if let Some((load, _)) = self.workers.all.get(self.worker) {
             load.fetch_sub(1, Ordering::Relaxed);
@@ -76,7 +76,7 @@ pub fn accepted<S: Service>(
     match workers.all.get(least) {
         Some((_, other)) if least != own => match raw.into_descriptor() {
             // a worker that has ended drops the connection
-            Ok(descriptor) => drop(other.send(HandedOver { listener, descriptor, arriving, load })),
+            Ok(descriptor) => drop(other.send(HandedOverConnection { listener, descriptor, arriving, load })),
             Err(error) => tracing::debug!(%error, "a connection ended on its way to another worker"),
         },
         _ => serve(worker, listener, raw, arriving, load),
@@ -84,8 +84,8 @@ pub fn accepted<S: Service>(
 }
 
 /// Serves the connections that other workers hand over, as long as this is polled.
-pub async fn receive<S: Service>(worker: &Rc<Worker<S>>, mut received: mpsc::UnboundedReceiver<HandedOver>) {
-    while let Some(HandedOver { listener, descriptor, arriving, load }) = received.recv().await {
+pub async fn receive<S: Service>(worker: &Rc<Worker<S>>, mut received: mpsc::UnboundedReceiver<HandedOverConnection>) {
+    while let Some(HandedOverConnection { listener, descriptor, arriving, load }) = received.recv().await {
         match RawSocket::from_descriptor(descriptor) {
             Ok(raw) => serve(worker, listener, raw, arriving, load),
             Err(error) => tracing::debug!(%error, "a connection ended on its way to another worker"),
@@ -93,7 +93,7 @@ pub async fn receive<S: Service>(worker: &Rc<Worker<S>>, mut received: mpsc::Unb
     }
 }
 
-fn serve<S: Service>(worker: &Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: ArrivalGuard, load: Load) {
+fn serve<S: Service>(worker: &Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: ArrivalGuard, load: LoadGuard) {
     let (clock, worker) = (Rc::clone(&worker.clock), Rc::clone(worker));
     tokio::task::spawn_local(async move {
         clock.run(pin!(connection::serve(worker, listener, raw, arriving))).await;

@@ -11,7 +11,7 @@ use super::client::{Client, ClientHead};
 use super::head::{RequestHead, Version};
 use super::listener::Peer;
 use super::pace::BodyRateCredit;
-use super::presence::Presence;
+use super::presence::ConnectionTracker;
 use super::service::{ConnectError, Exchange, Failure, Response, Service, Timing};
 use super::timer::Timer;
 use super::transfer::{Transfer, TransferOutcome};
@@ -41,7 +41,7 @@ pub(super) async fn serve<S: Service>(
     client: &mut Client<'_>,
     request: &RequestHead,
     peer: &Arc<Peer>,
-    presence: &mut Presence,
+    tracker: &mut ConnectionTracker,
     timer: &mut Timer,
 ) -> ExchangeOutcome {
     let _request = worker.traffic.request();
@@ -50,7 +50,7 @@ pub(super) async fn serve<S: Service>(
     if let Some(max) = exchange.max_collected() {
         // boxed because it is large, and most requests do not need it
         if let Err(failure) = Box::pin(collect(worker, client, max, &mut body, timer)).await {
-            presence.set(None);
+            tracker.set(None);
             let response = exchange.failed(&failure);
             return match failure {
                 Failure::ClientGone => ExchangeOutcome::Aborted,
@@ -60,14 +60,14 @@ pub(super) async fn serve<S: Service>(
     }
     let decided = {
         let deciding = pin!(exchange.decide(request, &body));
-        unless_gone(client, deciding).await
+        unless_disconnected(client, deciding).await
     };
     let decided = match (decided, exchange.max_held()) {
         // boxed because it is rare and large
         (Some(Ok(())), Some(max)) => Box::pin(decide_by_body(client, request, &mut exchange, max, timer)).await,
         (decided, _) => decided.map(|decided| decided.map(|()| Vec::new())),
     };
-    presence.set(None);
+    tracker.set(None);
     let served = match decided {
         None => return ExchangeOutcome::Aborted,
         Some(Err(response)) => Err(response),
@@ -125,7 +125,7 @@ async fn decide_by_body<E: Exchange>(
         not_here => {
             let decided = {
                 let deciding = pin!(exchange.decide_ahead(request));
-                unless_gone(client, deciding).await
+                unless_disconnected(client, deciding).await
             };
             match (decided, not_here) {
                 (None, _) => return None,
@@ -149,7 +149,7 @@ async fn decide_by_body<E: Exchange>(
         }
         Ok(held)
     });
-    unless_gone(client, deciding).await
+    unless_disconnected(client, deciding).await
 }
 
 /// Waits until enough of the request's body for `exchange` has arrived; see [`poll_hold`].
@@ -163,8 +163,8 @@ async fn hold<E: Exchange>(
 ) -> Result<(), Failure> {
     let Timing { idle, due, min_body_rate, .. } = exchange.timing();
     let (mut pace, mut came) = (min_body_rate.map(BodyRateCredit::new), timer.now());
-    if request.fields.contains("expect") && client.takes_interim() {
-        client.tell_to_go_on(timer.wall()).map_err(|_| Failure::ClientGone)?;
+    if request.fields.contains("expect") && client.accepts_interim() {
+        client.send_continue(timer.wall()).map_err(|_| Failure::ClientGone)?;
     }
     let holding = poll_fn(|task| {
         if let Poll::Ready(Err(_)) = client.poll_flush(task) {
@@ -180,12 +180,12 @@ async fn hold<E: Exchange>(
         }
         if let Some(pace) = &mut pace {
             if parts > 0 {
-                pace.came(parts, came);
+                pace.record_bytes(parts, came);
             }
-            pace.awaits(timer.now());
+            pace.start_waiting(timer.now());
         }
         let silent = came.saturating_add(idle);
-        let slow = pace.and_then(|pace| pace.runs_out());
+        let slow = pace.and_then(|pace| pace.exhausted_at());
         let due = earlier(earlier(silent, slow), due);
         timer.poll(task, due).map(|_| Err(Failure::BodyTimeout))
     });
@@ -271,8 +271,8 @@ async fn forward<S: Service>(
         let transferred = match beginning {
             Ok(upstream) => {
                 // a client that sends `expect` sends no body before the upstream agrees
-                let asks_first = outgoing.fields.contains("expect");
-                let mut transfer = Transfer::new(client, upstream, (request, asks_first), timing, timer.now());
+                let expects_continue = outgoing.fields.contains("expect");
+                let mut transfer = Transfer::new(client, upstream, (request, expects_continue), timing, timer.now());
                 transfer.resend = (is_reused && is_idempotent).then(|| sent_before.clone());
                 transfer.begin_with(std::mem::take(&mut sent_before));
                 let ended = transfer.run(exchange, timer, upgrade.is_some(), || worker.traffic.is_draining()).await;
@@ -286,7 +286,7 @@ async fn forward<S: Service>(
         };
         match transferred {
             TransferOutcome::Over { upstream, patience } => {
-                if let Some((connection, kept_for)) = upstream.and_then(Upstream::into_kept) {
+                if let Some((connection, kept_for)) = upstream.and_then(Upstream::into_reusable) {
                     let keep_alive = kept_for.map_or(destination.keep_alive, |kept| kept.min(destination.keep_alive));
                     worker.pool.borrow_mut().keep(&destination.server, connection, keep_alive, timer.now());
                 }
@@ -324,7 +324,7 @@ async fn connect<S: Service>(
 ) -> Option<Result<Connection, ConnectError>> {
     let due = earlier(timer.after(timing.connect), timing.due);
     let opening = pin!(open(&destination.server));
-    let connected = match timer.run(due, pin!(unless_gone(client, opening))).await {
+    let connected = match timer.run(due, pin!(unless_disconnected(client, opening))).await {
         Ok(None) => return None,
         Ok(Some(connected)) => connected.map_err(ConnectError::Failed),
         Err(_) => Err(ConnectError::TimedOut),
@@ -359,7 +359,7 @@ pub(super) async fn answer<S: Service>(
     if client.begin_response(&head).is_err() {
         return ExchangeOutcome::Aborted;
     }
-    let body = if client.takes_body(response.status) { &*response.body } else { &[] };
+    let body = if client.has_response_body(response.status) { &*response.body } else { &[] };
     let idle = worker.service.settings().idle;
     let (mut sent, mut blocked_since) = (0, timer.now());
     let mut trailers = response.trailers.as_ref().map(|trailers| trailers.to_map());
@@ -396,10 +396,10 @@ pub(super) async fn answer<S: Service>(
 }
 
 /// The result of `work`; `None` if the client goes away before.
-async fn unless_gone<W: Future>(client: &mut Client<'_>, mut work: Pin<&mut W>) -> Option<W::Output> {
+async fn unless_disconnected<W: Future>(client: &mut Client<'_>, mut work: Pin<&mut W>) -> Option<W::Output> {
     poll_fn(|task| match work.as_mut().poll(task) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => client.poll_gone(task).map(|()| None),
+        Poll::Pending => client.poll_disconnect(task).map(|()| None),
     })
     .await
 }

@@ -22,28 +22,28 @@ const END_HEADERS: u8 = 4;
 
 /// The position of the client in the sequence of frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frames {
+pub(super) struct FrameTracker {
     /// How many bytes of the preface or of a frame's content are still to come.
     left: usize,
     /// The part of the next frame's header that has arrived.
-    front: Front,
+    front: FrameHeader,
     /// Whether the current frame is DATA, whose pace the request checks.
     in_data: bool,
     /// Whether the current head continues after the current frame.
-    goes_on: bool,
+    awaits_continuation: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Front {
+struct FrameHeader {
     bytes: [u8; FRONT],
     length: usize,
 }
 
-impl Frames {
+impl FrameTracker {
     /// The state before the preface.
     pub(super) const fn new() -> Self {
-        let front = Front { bytes: [0; FRONT], length: 0 };
-        Self { left: PREFACE.len(), front, in_data: false, goes_on: false }
+        let front = FrameHeader { bytes: [0; FRONT], length: 0 };
+        Self { left: PREFACE.len(), front, in_data: false, awaits_continuation: false }
     }
 
     /// Follows the frames through `bytes`, which have arrived.
@@ -72,14 +72,14 @@ impl Frames {
             self.left = usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap_or(usize::MAX);
             self.front.length = 0;
             self.in_data = kind == DATA;
-            self.goes_on = matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS == 0;
+            self.awaits_continuation = matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS == 0;
         }
         taken
     }
 
     /// Whether a head, or any frame other than DATA, has begun and not ended.
     pub(super) const fn is_within(&self) -> bool {
-        self.goes_on || self.front.length > 0 || (self.left > 0 && !self.in_data)
+        self.awaits_continuation || self.front.length > 0 || (self.left > 0 && !self.in_data)
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_head_is_over_with_the_frame_that_says_so() {
-        let mut frames = Frames::new();
+        let mut frames = FrameTracker::new();
         assert!(frames.is_within(), "the preface is to come");
         frames.take(PREFACE);
         assert!(!frames.is_within());
@@ -145,18 +145,18 @@ mod tests {
             sent in vec((0..10_u8, 0..8_u8, 0..600_u16), 0..20), parts in vec(1..400_usize, 1..20),
         ) {
             let bytes = [PREFACE.to_vec(), sent.iter().flat_map(|sent| frame(*sent)).collect()].concat();
-            let mut frames = Frames::new();
+            let mut frames = FrameTracker::new();
             let (mut rest, mut parts) = (&bytes[..], parts.iter().cycle());
             while !rest.is_empty() {
                 let (part, behind) = rest.split_at(rest.len().min(*parts.next().unwrap()));
                 frames.take(part);
                 rest = behind;
             }
-            let mut whole = Frames::new();
+            let mut whole = FrameTracker::new();
             whole.take(&bytes);
             prop_assert_eq!(&frames, &whole);
-            let goes_on = |(kind, flags, _): &(u8, u8, u16)| matches!(kind, 1 | 9) && flags & END_HEADERS == 0;
-            prop_assert_eq!(frames.is_within(), sent.last().is_some_and(goes_on));
+            let awaits_continuation = |(kind, flags, _): &(u8, u8, u16)| matches!(kind, 1 | 9) && flags & END_HEADERS == 0;
+            prop_assert_eq!(frames.is_within(), sent.last().is_some_and(awaits_continuation));
         }
     }
 }

@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 use super::body::Framing;
 use super::client::{Client, Http2Client};
 use super::exchange::{self, ExchangeOutcome};
-use super::frames::Frames;
+use super::frames::FrameTracker;
 use super::head::{RequestHead, Version};
 use super::listener::Peer;
-use super::presence::{LINGER, Presence};
+use super::presence::{ConnectionTracker, LINGER};
 use super::service::{Exchange, Failure, Service};
 use super::socket::Socket;
 use super::syntax::Refused;
@@ -60,15 +60,15 @@ pub(super) async fn serve<S: Service>(
     socket: Socket,
     ahead: Vec<u8>,
     peer: &Arc<Peer>,
-    presence: &mut Presence,
+    tracker: &mut ConnectionTracker,
     timer: &mut Timer,
 ) {
     let settings = worker.service.settings();
     let head_due = Rc::<Cell<Option<Nanos>>>::default();
-    let watched = Watched {
+    let watched = HeadTimingSocket {
         socket,
         ahead,
-        frames: Frames::new(),
+        frames: FrameTracker::new(),
         head_due: Rc::clone(&head_due),
         head_timeout: settings.head_timeout,
         clock: Rc::clone(&worker.clock),
@@ -86,8 +86,8 @@ pub(super) async fn serve<S: Service>(
         Ok(Err(error)) => return tracing::debug!(%error, "a client did not begin with HTTP/2"),
         Err(_) => return,
     };
-    presence.set(None);
-    presence.mark_idle_since(timer.now());
+    tracker.set(None);
+    tracker.mark_idle_since(timer.now());
     let mut streams: JoinSet<bool> = JoinSet::new();
     let mut phases = worker.traffic.lifecycle.watch();
     // how many more requests were cancelled than answered, and whether the connection is being closed
@@ -111,7 +111,7 @@ pub(super) async fn serve<S: Service>(
                     Some(Err(_)) | None => Event::Over,
                 });
             }
-            if is_empty && presence.is_evicted(task.waker()) {
+            if is_empty && tracker.is_evicted(task.waker()) {
                 return Poll::Ready(Event::Over);
             }
             let due = [head_due.get(), is_empty.then_some(idle_due)].into_iter().flatten().min();
@@ -127,7 +127,7 @@ pub(super) async fn serve<S: Service>(
                 };
                 if streams.is_empty() {
                     idle_since = timer.now();
-                    presence.mark_idle_since(idle_since);
+                    tracker.mark_idle_since(idle_since);
                 }
             }
             Event::Close if head_due.get().is_some_and(|due| due <= timer.now()) => {
@@ -141,7 +141,7 @@ pub(super) async fn serve<S: Service>(
             }
             Event::Accepted(accepted) => {
                 let (request, respond) = *accepted;
-                presence.mark_busy();
+                tracker.mark_busy();
                 let (clock, worker, peer) = (Rc::clone(&worker.clock), Rc::clone(worker), Arc::clone(peer));
                 let mut serving = Box::pin(serve_stream(worker, request, respond, peer));
                 streams.spawn_local(async move { clock.run(serving.as_mut()).await });
@@ -164,14 +164,14 @@ async fn serve_stream<S: Service>(
     respond: SendResponse<Bytes>,
     peer: Arc<Peer>,
 ) -> bool {
-    let mut presence = Presence::stream(&worker);
+    let mut tracker = ConnectionTracker::stream(&worker);
     let mut timer = Timer::new(Rc::clone(&worker.clock));
     let (head, read) = request_head(&request);
     let mut client = Client::Http2(Box::new(Http2Client::new(&head, request.into_body(), respond)));
     let ended = match read {
         Ok(()) => {
             let served = {
-                let serving = pin!(exchange::serve(&worker, &mut client, &head, &peer, &mut presence, &mut timer));
+                let serving = pin!(exchange::serve(&worker, &mut client, &head, &peer, &mut tracker, &mut timer));
                 catch_panic(serving).await
             };
             match served {
@@ -234,18 +234,18 @@ fn request_head(request: &Request<RecvStream>) -> (RequestHead, Result<(), Refus
 }
 
 /// The socket of a connection, which watches whether the client has begun a head and not finished it.
-struct Watched {
+struct HeadTimingSocket {
     socket: Socket,
     /// Bytes that were already read.
     ahead: Vec<u8>,
-    frames: Frames,
+    frames: FrameTracker,
     /// The deadline of the head that is arriving, regardless of other streams.
     head_due: Rc<Cell<Option<Nanos>>>,
     head_timeout: Nanos,
     clock: Rc<WorkerClock>,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for HeadTimingSocket {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = room.filled().len();
         if self.ahead.is_empty() {
@@ -265,7 +265,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for HeadTimingSocket {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(task, bytes)
     }

@@ -74,7 +74,7 @@ impl IdleConnections {
 
     /// Evicts the connection that has been idle for longest by `now`, at `listener` or at any. Returns false if
     /// none is idle.
-    pub fn make_room(&self, listener: Option<usize>, now: Nanos) -> bool {
+    pub fn evict_longest_idle(&self, listener: Option<usize>, now: Nanos) -> bool {
         for _ in 0..LOOKS {
             let Some((place, shard)) = self.first(listener).filter(|(place, _)| place.0 <= now.get()) else {
                 return false;
@@ -156,21 +156,21 @@ mod tests {
             gone.map(|(position, _)| position).collect()
         };
         let now = Nanos::from_secs(15);
-        assert!(idle.make_room(None, now) && idle.make_room(None, now));
+        assert!(idle.evict_longest_idle(None, now) && idle.evict_longest_idle(None, now));
         assert_eq!(gone(), [0, 1]);
-        assert!(idle.make_room(Some(1), now));
+        assert!(idle.evict_longest_idle(Some(1), now));
         assert_eq!(gone(), [0, 1, 3]);
         entries[2].mark_busy();
         entries[4].mark_busy();
         entries[4].mark_idle_since(Nanos::from_secs(14));
         idle.leave(&entries[5]);
-        assert!(idle.make_room(None, now));
+        assert!(idle.evict_longest_idle(None, now));
         assert_eq!(gone(), [0, 1, 3, 6]);
-        while idle.make_room(None, now) {}
+        while idle.evict_longest_idle(None, now) {}
         let stays = [2, 5];
         assert_eq!(gone(), (0..15).filter(|position| !stays.contains(position)).collect::<Vec<_>>());
-        assert!(!idle.make_room(Some(0), now), "a connection that is to be idle later keeps its place");
+        assert!(!idle.evict_longest_idle(Some(0), now), "a connection that is to be idle later keeps its place");
         entries[2].mark_idle_since(now);
-        assert!(idle.make_room(None, Nanos::from_secs(16)) && gone().contains(&2));
+        assert!(idle.evict_longest_idle(None, Nanos::from_secs(16)) && gone().contains(&2));
     }
 }

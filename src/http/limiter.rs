@@ -31,14 +31,14 @@ pub struct ConnectionPermit {
 
 /// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum LimitReached {
     /// The limit of the whole gateway.
     All,
     /// The limit of the listener.
     Listener,
 }
 
-impl Full {
+impl LimitReached {
     /// The limit as one word for metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,14 +60,14 @@ impl ConnectionLimiter {
         self: &Arc<Self>,
         listener: usize,
         (most, most_there): (Option<usize>, Option<usize>),
-    ) -> Result<ConnectionPermit, Full> {
+    ) -> Result<ConnectionPermit, LimitReached> {
         // dropped, and so returned, if it turns out to be one too many
         let permit = ConnectionPermit { limiter: Arc::clone(self), listener, client: None };
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
         let before_there = self.at.get(listener).map_or(0, |there| there.fetch_add(1, Ordering::Relaxed));
         match () {
-            () if most.is_some_and(|most| before >= most) => Err(Full::All),
-            () if most_there.is_some_and(|most| before_there >= most) => Err(Full::Listener),
+            () if most.is_some_and(|most| before >= most) => Err(LimitReached::All),
+            () if most_there.is_some_and(|most| before_there >= most) => Err(LimitReached::Listener),
             () => Ok(permit),
         }
     }
@@ -118,10 +118,10 @@ mod tests {
         let limiter = Arc::new(ConnectionLimiter::new(2));
         let take = |listener, bounds| limiter.take(listener, bounds);
         let mut held = vec![take(0, (Some(3), Some(1))).unwrap()];
-        assert_eq!(take(0, (Some(3), Some(1))).unwrap_err(), Full::Listener);
+        assert_eq!(take(0, (Some(3), Some(1))).unwrap_err(), LimitReached::Listener);
         held.push(take(1, (Some(3), None)).unwrap());
         held.push(take(1, (Some(3), None)).unwrap());
-        assert_eq!(take(1, (Some(3), None)).unwrap_err(), Full::All);
+        assert_eq!(take(1, (Some(3), None)).unwrap_err(), LimitReached::All);
         held.push(take(1, (None, None)).unwrap());
         let client = |last| IpAddr::from([192, 0, 2, last]);
         assert!(held[0].belongs_to(client(1), Some(1)));

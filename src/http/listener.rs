@@ -29,7 +29,7 @@ pub struct ListenerConfig {
 }
 
 /// The TLS facts of a connection.
-pub struct Secured {
+pub struct TlsInfo {
     certificates: Arc<Certificates>,
     /// The position of the certificate that the gateway presented.
     shown: usize,
@@ -45,14 +45,14 @@ pub struct Peer {
     /// The position of the listener that accepted the connection.
     pub listener: usize,
     /// The TLS facts of the connection; `None` without TLS.
-    pub secured: Option<Secured>,
+    pub tls_info: Option<TlsInfo>,
 }
 
 impl Peer {
     /// A client at this address.
-    pub fn new(address: Option<IpAddr>, secured: Option<Secured>) -> Self {
+    pub fn new(address: Option<IpAddr>, tls_info: Option<TlsInfo>) -> Self {
         let address_text = address.map(|address| address.to_canonical().to_string().into());
-        Self { address, address_text, listener: 0, secured }
+        Self { address, address_text, listener: 0, tls_info }
     }
 
     /// The client's address, or the one that a balancer named; `None` for a Unix socket.
@@ -67,7 +67,7 @@ impl Peer {
 }
 
 /// A connection that is ready for requests.
-pub(super) struct Arrived {
+pub(super) struct ReadyConnection {
     pub(super) socket: Socket,
     pub(super) peer: Peer,
     pub(super) protocol: Protocol,
@@ -82,7 +82,7 @@ pub(super) enum Protocol {
     Http2,
 }
 
-impl Secured {
+impl TlsInfo {
     /// Whether the presented certificate is the one for `host`, which is in lower case.
     pub fn is_for(&self, host: &str) -> bool {
         self.certificates.choose(host) == self.shown
@@ -94,19 +94,19 @@ impl Secured {
     }
 }
 
-impl fmt::Debug for Secured {
+impl fmt::Debug for TlsInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Secured").field("shown", &self.shown).finish_non_exhaustive()
+        f.debug_struct("TlsInfo").field("shown", &self.shown).finish_non_exhaustive()
     }
 }
 
 /// Prepares an accepted connection as `listener` says. `admit` receives the client's address and may
 /// reject the connection.
-pub(super) async fn arrive(
+pub(super) async fn prepare_connection(
     mut raw: RawSocket,
     listener: &ListenerConfig,
     admit: impl FnOnce(Option<IpAddr>) -> io::Result<()>,
-) -> io::Result<Arrived> {
+) -> io::Result<ReadyConnection> {
     let mut address = raw.peer();
     if listener.proxy_protocol.contains(address)
         && let Some(named) = proxy_protocol::read(&mut raw).await?
@@ -123,19 +123,19 @@ pub(super) async fn arrive(
                 Some(b"h2") => Protocol::Http2,
                 _ => Protocol::Http1,
             };
-            peer.secured = Some(Secured {
+            peer.tls_info = Some(TlsInfo {
                 certificates: Arc::clone(&tls.certificates),
                 shown: tls.certificates.shown_for(session.server_name()),
                 client: session.peer_certificates().and_then(|shown| tls::common_name(shown.first()?)),
             });
-            Ok(Arrived { socket: Socket::Server(Box::new(stream)), peer, protocol, ahead: Vec::new() })
+            Ok(ReadyConnection { socket: Socket::Server(Box::new(stream)), peer, protocol, ahead: Vec::new() })
         }
         None => {
             let (ahead, protocol) = match listener.http2 {
                 true => first_bytes(&mut raw).await?,
                 false => (Vec::new(), Protocol::Http1),
             };
-            Ok(Arrived { socket: Socket::Clear(raw), peer, protocol, ahead })
+            Ok(ReadyConnection { socket: Socket::Plain(raw), peer, protocol, ahead })
         }
     }
 }

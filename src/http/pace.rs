@@ -25,19 +25,19 @@ impl BodyRateCredit {
     }
 
     /// Notes that the gateway waits for bytes from `now` on, or from an earlier call on.
-    pub(super) fn awaits(&mut self, now: Nanos) {
+    pub(super) fn start_waiting(&mut self, now: Nanos) {
         self.awaited_since.get_or_insert(now);
     }
 
     /// Notes that this many bytes arrived.
-    pub(super) fn came(&mut self, bytes: usize, now: Nanos) {
+    pub(super) fn record_bytes(&mut self, bytes: usize, now: Nanos) {
         let lost = self.awaited_since.take().map_or(Nanos::ZERO, |since| now.saturating_sub(since));
         let left = self.credit.saturating_sub(lost);
         self.credit = left.saturating_add(self.rate.time_for(bytes)).min(self.rate.grace);
     }
 
     /// The time when the credit runs out if nothing arrives; `None` while the gateway does not wait.
-    pub(super) fn runs_out(&self) -> Option<Nanos> {
+    pub(super) fn exhausted_at(&self) -> Option<Nanos> {
         self.awaited_since.map(|since| since.saturating_add(self.credit))
     }
 }
@@ -114,13 +114,13 @@ mod tests {
         let mut pace = BodyRateCredit::new(rate);
         let mut now = Nanos::ZERO;
         while now < Nanos::from_secs(86_400) {
-            pace.awaits(now);
+            pace.start_waiting(now);
             let next = now.saturating_add(Nanos::new(every * MILLI));
-            match pace.runs_out() {
+            match pace.exhausted_at() {
                 Some(end) if end <= next => return Some(end.secs_ceil()),
                 _ => now = next,
             }
-            pace.came(bytes, now);
+            pace.record_bytes(bytes, now);
         }
         None
     }
@@ -141,10 +141,10 @@ mod tests {
     fn time_in_which_nothing_is_read_costs_nothing() {
         let rate = MinBodyRate { bytes_per_second: NonZeroU64::MIN, grace: Nanos::SECOND };
         let mut pace = BodyRateCredit::new(rate);
-        assert_eq!(pace.runs_out(), None);
-        pace.came(0, Nanos::from_secs(1000));
-        pace.awaits(Nanos::from_secs(2000));
-        pace.awaits(Nanos::from_secs(2001));
-        assert_eq!(pace.runs_out(), Some(Nanos::from_secs(2001)));
+        assert_eq!(pace.exhausted_at(), None);
+        pace.record_bytes(0, Nanos::from_secs(1000));
+        pace.start_waiting(Nanos::from_secs(2000));
+        pace.start_waiting(Nanos::from_secs(2001));
+        assert_eq!(pace.exhausted_at(), Some(Nanos::from_secs(2001)));
     }
 }

@@ -16,7 +16,7 @@ use crate::units::Nanos;
 pub(super) const LINGER: Nanos = Nanos::from_secs(2);
 
 /// The counting of a connection or of a stream during its lifetime.
-pub(super) struct Presence {
+pub(super) struct ConnectionTracker {
     traffic: Arc<Traffic>,
     pub(super) stage: Option<Stage>,
     /// The entry through which a connection can be evicted; `None` for a stream, which cannot.
@@ -34,23 +34,23 @@ pub(super) enum Interrupted {
     Leaving,
 }
 
-// === impl Presence ===
+// === impl ConnectionTracker ===
 
-impl Presence {
-    /// The presence of a connection on which no bytes have arrived yet.
+impl ConnectionTracker {
+    /// The tracker of a connection on which no bytes have arrived yet.
     pub(super) fn connection<S: Service>(worker: &Worker<S>, listener: usize) -> Self {
         let entry = worker.idle.enter(listener, worker.clock.now());
-        let mut presence =
+        let mut tracker =
             Self { traffic: Arc::clone(&worker.traffic), stage: None, idle: Some((entry, Arc::clone(&worker.idle))) };
-        presence.set(Some(Stage::Fresh));
-        presence
+        tracker.set(Some(Stage::Fresh));
+        tracker
     }
 
-    /// The presence of a stream on which a request has arrived.
+    /// The tracker of a stream on which a request has arrived.
     pub(super) fn stream<S: Service>(worker: &Worker<S>) -> Self {
-        let mut presence = Self { traffic: Arc::clone(&worker.traffic), stage: None, idle: None };
-        presence.set(Some(Stage::Undecided));
-        presence
+        let mut tracker = Self { traffic: Arc::clone(&worker.traffic), stage: None, idle: None };
+        tracker.set(Some(Stage::Undecided));
+        tracker
     }
 
     /// Sets the stage under which it is counted from now on.
@@ -100,7 +100,7 @@ impl Presence {
     }
 }
 
-impl Drop for Presence {
+impl Drop for ConnectionTracker {
     fn drop(&mut self) {
         self.set(None);
         if let Some((entry, all)) = &self.idle {

@@ -27,7 +27,7 @@ pub enum RawSocket {
 #[derive(Debug)]
 pub enum Socket {
     /// Without TLS.
-    Clear(RawSocket),
+    Plain(RawSocket),
     /// TLS with a client.
     Server(Box<server::TlsStream<RawSocket>>),
     /// TLS with an upstream.
@@ -84,7 +84,7 @@ impl AsFd for RawSocket {
 impl Socket {
     fn raw(&self) -> &RawSocket {
         match self {
-            Self::Clear(socket) => socket,
+            Self::Plain(socket) => socket,
             Self::Server(socket) => socket.get_ref().0,
             Self::Client(socket) => socket.get_ref().0,
         }
@@ -104,7 +104,7 @@ impl Socket {
             Ok(_) => {
                 let mut room = ReadBuf::new(&mut byte);
                 let mut task = Context::from_waker(Waker::noop());
-                !matches!(self, Self::Clear(_)) && Pin::new(self).poll_read(&mut task, &mut room).is_pending()
+                !matches!(self, Self::Plain(_)) && Pin::new(self).poll_read(&mut task, &mut room).is_pending()
             }
         }
     }
@@ -114,8 +114,8 @@ impl Readable for Socket {
     /// Always ready under TLS: bytes that were already received may not be read yet.
     fn poll_readable(&self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Clear(RawSocket::Tcp(socket)) => socket.poll_read_ready(task),
-            Self::Clear(RawSocket::Unix(socket)) => socket.poll_read_ready(task),
+            Self::Plain(RawSocket::Tcp(socket)) => socket.poll_read_ready(task),
+            Self::Plain(RawSocket::Unix(socket)) => socket.poll_read_ready(task),
             Self::Server(_) | Self::Client(_) => Poll::Ready(Ok(())),
         }
     }
@@ -124,7 +124,7 @@ impl Readable for Socket {
 macro_rules! each {
     ($self:ident, $socket:ident => $do:expr) => {
         match $self.get_mut() {
-            Self::Clear($socket) => $do,
+            Self::Plain($socket) => $do,
             Self::Server($socket) => $do,
             Self::Client($socket) => $do,
         }

@@ -15,13 +15,13 @@ pub struct Traffic {
 }
 
 /// The passages of each stage.
-type StageCounts = [Passages; 4];
+type StageCounts = [StageCounter; 4];
 
 /// How often a stage was entered and left. One worker may leave a stage that another one entered. Both numbers only
 /// grow: a reader that first sums `left` and then `entered` finds equal sums only if the stage was empty at some
 /// moment in between.
 #[derive(Debug, Default)]
-struct Passages {
+struct StageCounter {
     entered: AtomicUsize,
     left: AtomicUsize,
 }
@@ -90,14 +90,14 @@ impl Traffic {
         left == self.sum(stage, |passages| &passages.entered)
     }
 
-    fn sum(&self, stage: Stage, number: impl Fn(&Passages) -> &AtomicUsize) -> usize {
+    fn sum(&self, stage: Stage, number: impl Fn(&StageCounter) -> &AtomicUsize) -> usize {
         let of_worker = |counts: &StageCounts| {
             counts.get(stage as usize).map_or(0, |passages| number(passages).load(Ordering::Acquire))
         };
         self.counts.iter().map(of_worker).fold(0, usize::wrapping_add)
     }
 
-    fn count(&self, stage: Stage, number: impl Fn(&Passages) -> &AtomicUsize) {
+    fn count(&self, stage: Stage, number: impl Fn(&StageCounter) -> &AtomicUsize) {
         if let Some(passages) = self.counts.mine().and_then(|counts| counts.get(stage as usize)) {
             number(passages).fetch_add(1, Ordering::AcqRel);
         }

@@ -96,7 +96,7 @@ pub(super) enum TransferOutcome {
     Failed { failure: Failure, is_begun: bool, resend: Option<Vec<u8>> },
 }
 
-pub(super) enum Stopped {
+pub(super) enum TransferEnd {
     Over,
     Tunnel,
     Answer(Response),
@@ -107,12 +107,12 @@ impl<'t, 'c> Transfer<'t, 'c> {
     pub(super) fn new(
         client: &'t mut Client<'c>,
         upstream: Upstream,
-        (request, asks_first): (&'t RequestHead, bool),
+        (request, expects_continue): (&'t RequestHead, bool),
         timing: Timing,
         now: Nanos,
     ) -> Self {
         let upload = if request.framing == Framing::Empty { Upload::Finishing } else { Upload::Reading };
-        let rate = timing.min_body_rate.filter(|_| !asks_first && upload == Upload::Reading);
+        let rate = timing.min_body_rate.filter(|_| !expects_continue && upload == Upload::Reading);
         Self {
             client,
             upstream,
@@ -139,15 +139,15 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    pub(super) fn into_outcome(self, stopped: Stopped) -> TransferOutcome {
+    pub(super) fn into_outcome(self, stopped: TransferEnd) -> TransferOutcome {
         match stopped {
-            Stopped::Over => {
+            TransferEnd::Over => {
                 let is_sent = self.upload == Upload::Done;
                 TransferOutcome::Over { upstream: is_sent.then_some(self.upstream), patience: self.pace }
             }
-            Stopped::Tunnel => TransferOutcome::Tunnel(self.upstream),
-            Stopped::Answer(response) => TransferOutcome::Answer(response),
-            Stopped::Failed(failure) => {
+            TransferEnd::Tunnel => TransferOutcome::Tunnel(self.upstream),
+            TransferEnd::Answer(response) => TransferOutcome::Answer(response),
+            TransferEnd::Failed(failure) => {
                 let is_begun = self.download != Download::Head;
                 TransferOutcome::Failed { failure, is_begun, resend: self.resend }
             }
@@ -160,19 +160,19 @@ impl<'t, 'c> Transfer<'t, 'c> {
         timer: &mut Timer,
         may_switch: bool,
         is_leaving: impl Fn() -> bool,
-    ) -> Stopped {
+    ) -> TransferEnd {
         loop {
             let event = match poll_fn(|task| self.poll(task, timer)).await {
                 Ok(event) => event,
-                Err(failure) => return Stopped::Failed(failure),
+                Err(failure) => return TransferEnd::Failed(failure),
             };
             match event {
                 Event::RequestContent => {
                     let length = self.client.content().len();
                     if let Err(response) = exchange.request_body(self.client.content()).await {
                         return match self.download {
-                            Download::Head => Stopped::Answer(response),
-                            _ => Stopped::Failed(Failure::ClientGone),
+                            Download::Head => TransferEnd::Answer(response),
+                            _ => TransferEnd::Failed(Failure::ClientGone),
                         };
                     }
                     // a part that the exchange held back for a while is not late
@@ -193,7 +193,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     exchange.response_body(content, is_last);
                     self.download = Download::Sending { length: content.len(), is_last };
                 }
-                Event::Over => return Stopped::Over,
+                Event::Over => return TransferEnd::Over,
             }
         }
     }
@@ -206,38 +206,38 @@ impl<'t, 'c> Transfer<'t, 'c> {
         may_switch: bool,
         wall: Nanos,
         is_leaving: &impl Fn() -> bool,
-    ) -> Option<Stopped> {
+    ) -> Option<TransferEnd> {
         let status = self.head.status;
         if status == SWITCHING_PROTOCOLS {
             if !may_switch {
-                return Some(Stopped::Failed(Unreadable("it switches to a protocol nobody asked for").into()));
+                return Some(TransferEnd::Failed(Unreadable("it switches to a protocol nobody asked for").into()));
             }
             let mut fields = match exchange.response_head(&self.head) {
                 Ok(fields) => fields,
-                Err(response) => return Some(Stopped::Answer(response)),
+                Err(response) => return Some(TransferEnd::Answer(response)),
             };
             pass_upgrade(&self.head, &mut fields);
             return Some(match self.begin_response(&fields, Framing::Empty, wall) {
-                Ok(()) => Stopped::Tunnel,
-                Err(_) => Stopped::Failed(Failure::ClientGone),
+                Ok(()) => TransferEnd::Tunnel,
+                Err(_) => TransferEnd::Failed(Failure::ClientGone),
             });
         }
         if status < 200 {
             if status == 100 && self.pace.is_none() && self.upload == Upload::Reading {
                 self.pace = self.timing.min_body_rate.map(BodyRateCredit::new);
             }
-            if self.client.takes_interim() {
+            if self.client.accepts_interim() {
                 let mut fields = Fields::default();
                 self.head.fields.end_to_end().for_each(|field| fields.push_field(field));
                 if self.begin_response(&fields, Framing::Empty, wall).is_err() {
-                    return Some(Stopped::Failed(Failure::ClientGone));
+                    return Some(TransferEnd::Failed(Failure::ClientGone));
                 }
             }
             return None;
         }
         let mut fields = match exchange.response_head(&self.head) {
             Ok(fields) => fields,
-            Err(response) => return Some(Stopped::Answer(response)),
+            Err(response) => return Some(TransferEnd::Answer(response)),
         };
         // not over HTTP/2, which has no upgrades (RFC 9113, section 8.2.2)
         if status == UPGRADE_REQUIRED && self.request.version != Version::Http2 {
@@ -249,7 +249,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             self.client.close();
         }
         if self.begin_response(&fields, framing, wall).is_err() {
-            return Some(Stopped::Failed(Failure::ClientGone));
+            return Some(TransferEnd::Failed(Failure::ClientGone));
         }
         self.download = match framing {
             Framing::Empty => {
@@ -329,7 +329,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             Upload::Reading => match self.client.poll_body(task) {
                 Poll::Ready(Ok(true)) => {
                     if let Some(pace) = &mut self.pace {
-                        pace.came(self.client.content().len(), timer.now());
+                        pace.record_bytes(self.client.content().len(), timer.now());
                     }
                     self.client_sent = timer.now();
                     Ok(Poll::Ready(Some(Event::RequestContent)))
@@ -341,7 +341,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Poll::Ready(Err(error)) => Err(error.into()),
                 Poll::Pending => {
                     if let Some(pace) = &mut self.pace {
-                        pace.awaits(timer.now());
+                        pace.start_waiting(timer.now());
                     }
                     match self.upstream.poll_flush(task) {
                         Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
@@ -380,7 +380,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Poll::Pending => Ok(Poll::Pending),
             },
             Upload::Stopped => Ok(Poll::Pending),
-            Upload::Done => match self.client.poll_gone(task) {
+            Upload::Done => match self.client.poll_disconnect(task) {
                 Poll::Ready(()) => Err(Failure::ClientGone),
                 Poll::Pending => Ok(Poll::Pending),
             },
@@ -475,7 +475,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         let upload = match self.upload {
             Upload::Reading => {
                 let silent = self.client_sent.saturating_add(idle);
-                let slow = self.pace.and_then(|pace| pace.runs_out());
+                let slow = self.pace.and_then(|pace| pace.exhausted_at());
                 let awaits_body = self.download == Download::Head || slow.is_some();
                 awaits_body.then(|| (slow.map_or(silent, |slow| slow.min(silent)), Failure::BodyTimeout))
             }

@@ -245,7 +245,7 @@ impl Upstream {
 
     /// The connection for another request, and how long it can be kept if the server says so. `None` if the exchange
     /// did not end on both sides, or if more bytes than the response arrived.
-    pub fn into_kept(self) -> Option<(Box<Http1Connection>, Option<Nanos>)> {
+    pub fn into_reusable(self) -> Option<(Box<Http1Connection>, Option<Nanos>)> {
         match self {
             Self::Http1(mut connection) => {
                 let kept_for = connection.end_exchange()?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::idle::IdleConnections;
-use super::limiter::{ConnectionLimiter, ConnectionPermit, Full};
+use super::limiter::{ConnectionLimiter, ConnectionPermit, LimitReached};
 use super::pool::Pool;
 use super::service::Service;
 use super::timer::WorkerClock;
@@ -72,16 +72,16 @@ impl<S: Service> Worker<S> {
             };
             // an evicted connection is still counted until it is closed
             let at = match full {
-                Full::All => {
+                LimitReached::All => {
                     bounds.0 = None;
                     None
                 }
-                Full::Listener => {
+                LimitReached::Listener => {
                     bounds.1 = None;
                     Some(listener)
                 }
             };
-            let made = self.idle.make_room(at, self.clock.now());
+            let made = self.idle.evict_longest_idle(at, self.clock.now());
             self.service.count_shed(if made { "idle" } else { full.as_str() });
             if !made {
                 return None;

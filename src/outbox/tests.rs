@@ -75,7 +75,7 @@ fn records_leave_in_their_order_and_stay_until_they_are_acknowledged() {
 fn two_processes_do_not_have_the_same_queue() {
     let folder = Folder::new();
     let outbox = folder.open();
-    assert!(matches!(Outbox::open(&folder.0, 1 << 20), Err(OpenError::Taken)));
+    assert!(matches!(Outbox::open(&folder.0, 1 << 20), Err(OpenError::InUse)));
     drop(outbox);
     folder.open();
 }

@@ -101,7 +101,7 @@ impl Pool {
     }
 
     /// Closes all connections: the next calls open new ones, and callers that wait for replies get none.
-    pub fn give_up(&self) {
+    pub fn close_all(&self) {
         self.servers.0.cluster.doubt();
         for (_, opening) in self.open.lock().drain() {
             end(&opening);
@@ -187,7 +187,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.give_up();
+        self.close_all();
     }
 }
 

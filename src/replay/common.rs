@@ -39,16 +39,16 @@ impl CommonReader {
         record.logged = logged.ok_or(Unreadable::Time)?;
         record.within_second = Some(Nanos::ZERO);
         record.client = Some(Cow::Borrowed(client));
-        record.customer = told(user.trim_ascii()).map(unescaped_text);
+        record.customer = unless_dash(user.trim_ascii()).map(unescaped_text);
         record.method = method.map(record::method);
         record.target = target.map(|target| if request.is_escaped { unescaped(target) } else { Cow::Borrowed(target) });
         record.status = status.and_then(|status| u16::try_from(status).ok());
         record.response_bytes = response_bytes;
-        if wanted.tells_browser() {
+        if wanted.needs_combined_format() {
             let referer = rest.strip_prefix(b"\"").and_then(quoted);
             let agent = referer.and_then(|(_, rest)| quoted(rest.strip_prefix(b" \"")?));
             let values = [(wanted.referer, referer), (wanted.user_agent, agent)];
-            let told = values.into_iter().filter_map(|(place, value)| Some((place?, told(value?.0.raw)?)));
+            let told = values.into_iter().filter_map(|(place, value)| Some((place?, unless_dash(value?.0.raw)?)));
             record.headers.extend(told.map(|(place, value)| (place, unescaped_text(value))));
         }
         Ok(())
@@ -109,7 +109,7 @@ fn quoted(text: &[u8]) -> Option<(Quoted<'_>, &[u8])> {
 }
 
 /// The text of a field; `None` if it is a dash or empty.
-fn told(text: &[u8]) -> Option<&[u8]> {
+fn unless_dash(text: &[u8]) -> Option<&[u8]> {
     (!matches!(text, b"-" | b"")).then_some(text)
 }
 

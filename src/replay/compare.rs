@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::decisions::DecisionSummary;
 use super::record::LogPosition;
-use super::tally::Count;
-use super::top::Top;
+use super::tally::DenialCounts;
+use super::top::TopKeys;
 use crate::ruleset::LimitId;
 use crate::ruleset::matcher::RouteId;
 use crate::units::{LimitKey, Nanos};
@@ -25,9 +25,9 @@ pub struct Comparison {
     /// The same requests, by their route under the first set.
     pub routes: BTreeMap<usize, DenialMatrix>,
     /// The requests that only the first set denies.
-    pub only_first: Differing,
+    pub only_first: DifferingRequests,
     /// The requests that only the second set denies.
-    pub only_second: Differing,
+    pub only_second: DifferingRequests,
     /// The number of requests that only one set refuses before any limit, or that both refuse for different causes.
     pub refused_differently: u64,
     hasher: DefaultHashBuilder,
@@ -48,11 +48,11 @@ pub struct DenialMatrix {
 
 /// Requests that one set of rules denies and the other does not.
 #[derive(Clone, Debug, Default)]
-pub struct Differing {
+pub struct DifferingRequests {
     /// Their number and times.
-    pub count: Count,
+    pub count: DenialCounts,
     /// The callers with the most of them.
-    pub top: Top,
+    pub top: TopKeys,
     /// The first of them, each with its position, its time and the limit that denies it.
     pub shown: Vec<(LogPosition, Nanos, Option<LimitId>)>,
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::record::LogPosition;
-use super::replayer::Decided;
+use super::replayer::ReplayDecision;
 use super::{when, who};
 use crate::algorithm::Denial;
 use crate::ruleset::matcher::RouteId;
@@ -36,7 +36,7 @@ pub struct DecisionSummary {
 
 /// Writes a header line, then a row for each line of the logs in the order in which their requests came. Times are RFC
 /// 3339 in UTC; a field that does not apply is empty.
-pub struct Decisions<W: Write> {
+pub struct DecisionWriter<W: Write> {
     to: csv::Writer<W>,
     names: Vec<String>,
     compares: bool,
@@ -55,7 +55,10 @@ const UNREADABLE: &str = "unreadable";
 
 impl DecisionSummary {
     #[inline(never)] // most replays write no decisions
-    pub(super) fn of(decided: &Decided<'_>, (word, limit, wait): (&'static str, Option<LimitId>, Nanos)) -> Self {
+    pub(super) fn of(
+        decided: &ReplayDecision<'_>,
+        (word, limit, wait): (&'static str, Option<LimitId>, Nanos),
+    ) -> Self {
         let retry_after = match decided.verdict.outcome {
             Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
             _ => None,
@@ -75,9 +78,9 @@ impl DecisionSummary {
     }
 }
 
-// === impl Decisions ===
+// === impl DecisionWriter ===
 
-impl<W: Write> Decisions<W> {
+impl<W: Write> DecisionWriter<W> {
     /// Writes the header line; `names` are the names of the logs, and `compares` says whether there are two sets of rules.
     pub fn new(to: W, names: Vec<String>, compares: bool) -> io::Result<Self> {
         let mut to = csv::Writer::from_writer(to);

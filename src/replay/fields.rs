@@ -21,9 +21,9 @@ pub struct WantedFields {
     /// The position of `user-agent`.
     pub user_agent: Option<usize>,
     /// The request header fields that limits and routes ask about, without those that only identify callers.
-    pub by_rules: Vec<HeaderName>,
+    pub rule_headers: Vec<HeaderName>,
     /// The fields that no rule asks about. The reader skips them.
-    pub passed_over: Vec<RecordField>,
+    pub skipped_fields: Vec<RecordField>,
 }
 
 /// A field of a record.
@@ -110,12 +110,12 @@ const USUAL: [(RecordField, &[&str]); 18] = [
 /// `NAME=PATH`: the place of a field in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    what: What,
+    what: MappedField,
     path: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
+enum MappedField {
     RecordField(RecordField),
     Header(HeaderName),
     ResponseHeader(HeaderName),
@@ -133,23 +133,23 @@ impl FromStr for Mapping {
         let header =
             |name: &str| HeaderName::from_str(name).map_err(|_| format!("`{name}` is not the name of a header field"));
         let what = match name {
-            "time" => What::RecordField(RecordField::Time),
-            "client" => What::RecordField(RecordField::Client),
-            "method" => What::RecordField(RecordField::Method),
-            "path" => What::RecordField(RecordField::Target),
-            "request" => What::RecordField(RecordField::RequestLine),
-            "host" => What::RecordField(RecordField::Host),
-            "status" => What::RecordField(RecordField::Status),
-            "bytes" => What::RecordField(RecordField::ResponseBytes),
-            "request_bytes" => What::RecordField(RecordField::RequestBytes),
-            "duration" => What::RecordField(RecordField::Took(Unit::Seconds)),
-            "wait" => What::RecordField(RecordField::Waited),
-            "customer" => What::RecordField(RecordField::Customer),
-            "plan" => What::RecordField(RecordField::Plan),
-            "upstream" => What::RecordField(RecordField::Node),
+            "time" => MappedField::RecordField(RecordField::Time),
+            "client" => MappedField::RecordField(RecordField::Client),
+            "method" => MappedField::RecordField(RecordField::Method),
+            "path" => MappedField::RecordField(RecordField::Target),
+            "request" => MappedField::RecordField(RecordField::RequestLine),
+            "host" => MappedField::RecordField(RecordField::Host),
+            "status" => MappedField::RecordField(RecordField::Status),
+            "bytes" => MappedField::RecordField(RecordField::ResponseBytes),
+            "request_bytes" => MappedField::RecordField(RecordField::RequestBytes),
+            "duration" => MappedField::RecordField(RecordField::Took(Unit::Seconds)),
+            "wait" => MappedField::RecordField(RecordField::Waited),
+            "customer" => MappedField::RecordField(RecordField::Customer),
+            "plan" => MappedField::RecordField(RecordField::Plan),
+            "upstream" => MappedField::RecordField(RecordField::Node),
             name => match (name.strip_prefix("header."), name.strip_prefix("response_header.")) {
-                (Some(name), _) => What::Header(header(name)?),
-                (_, Some(name)) => What::ResponseHeader(header(name)?),
+                (Some(name), _) => MappedField::Header(header(name)?),
+                (_, Some(name)) => MappedField::ResponseHeader(header(name)?),
                 (None, None) => return Err(format!("found `{name}`, expected {NAMES}")),
             },
         };
@@ -173,7 +173,7 @@ impl FieldTree {
     /// The tree of the usual and the mapped names of all wanted fields.
     pub(super) fn root(mappings: &[Mapping], wanted: &WantedFields) -> Self {
         let mut root = Self::default();
-        let is_wanted = |slot: &RecordField| !wanted.passed_over.contains(slot);
+        let is_wanted = |slot: &RecordField| !wanted.skipped_fields.contains(slot);
         for (slot, paths) in USUAL.into_iter().filter(|(slot, _)| is_wanted(slot)) {
             for (rank, path) in (1..).zip(paths) {
                 root.add(path, rank, slot);
@@ -194,9 +194,11 @@ impl FieldTree {
         for mapping in mappings {
             let position = |names: &[HeaderName], name| names.iter().position(|wanted| wanted == name);
             let slot = match &mapping.what {
-                What::RecordField(slot) => Some(*slot).filter(is_wanted),
-                What::Header(name) => position(&wanted.headers, name).map(RecordField::Header),
-                What::ResponseHeader(name) => position(&wanted.response_headers, name).map(RecordField::ResponseHeader),
+                MappedField::RecordField(slot) => Some(*slot).filter(is_wanted),
+                MappedField::Header(name) => position(&wanted.headers, name).map(RecordField::Header),
+                MappedField::ResponseHeader(name) => {
+                    position(&wanted.response_headers, name).map(RecordField::ResponseHeader)
+                }
             };
             if let Some(slot) = slot {
                 root.add(&mapping.path, 0, slot);
@@ -239,7 +241,7 @@ impl WantedFields {
         let mut wanted = Self::default();
         let rulesets: Vec<&Ruleset> = rulesets.into_iter().collect();
         rulesets.iter().for_each(|ruleset| wanted.add_rules(ruleset));
-        wanted.by_rules.clone_from(&wanted.headers);
+        wanted.rule_headers.clone_from(&wanted.headers);
         rulesets.iter().for_each(|ruleset| wanted.add_callers(ruleset));
         let position = |name| wanted.headers.iter().position(|known| known == name);
         (wanted.referer, wanted.user_agent) = (position(header::REFERER), position(header::USER_AGENT));
@@ -248,7 +250,7 @@ impl WantedFields {
     }
 
     /// Whether rules ask about the fields that only combined logs have.
-    pub(super) const fn tells_browser(&self) -> bool {
+    pub(super) const fn needs_combined_format(&self) -> bool {
         self.referer.is_some() || self.user_agent.is_some()
     }
 
@@ -326,7 +328,7 @@ impl WantedFields {
             (RecordField::Node, nodes),
             (RecordField::Plan, plans),
         ];
-        self.passed_over = asked.into_iter().filter(|(_, is_asked)| !is_asked).map(|(slot, _)| slot).collect();
+        self.skipped_fields = asked.into_iter().filter(|(_, is_asked)| !is_asked).map(|(slot, _)| slot).collect();
     }
 
     fn want(&mut self, name: &HeaderName) {
@@ -343,7 +345,10 @@ mod tests {
     #[test]
     fn a_mapping_names_something_and_the_way_to_it() {
         let mapping: Mapping = "header.X-Api-Key=req.key".parse().unwrap();
-        assert_eq!(mapping, Mapping { what: What::Header("x-api-key".parse().unwrap()), path: "req.key".to_owned() });
+        assert_eq!(
+            mapping,
+            Mapping { what: MappedField::Header("x-api-key".parse().unwrap()), path: "req.key".to_owned() }
+        );
         for (bad, says) in [
             ("customer", "NAME=PATH"),
             ("custmer=a", "expected time, client"),

@@ -5,8 +5,8 @@ use std::io;
 
 use super::play::{Player, RulesetRun};
 use super::render::{counted, exactness, numbers};
-use super::report::{Difference, Played, ReplayReport};
-use super::top::Denied;
+use super::report::{CompleteReport, Difference, ReplayReport};
+use super::top::DeniedKey;
 use super::when;
 use crate::ruleset::limit::Limit;
 use crate::simulation::plot::{self, Column, PlotError};
@@ -17,7 +17,7 @@ const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:75
                      th{background:#f5f5f5}.over{color:#d62728}svg{max-width:100%;height:auto}";
 
 /// The report as an HTML page. Errors: a picture cannot be drawn.
-pub fn page<W: io::Write>(played: &Played, player: &Player<W>) -> Result<String, PlotError> {
+pub fn page<W: io::Write>(played: &CompleteReport, player: &Player<W>) -> Result<String, PlotError> {
     let mut page = String::from("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     push(&mut page, format_args!("<title>tollgate replay</title><style>{STYLE}</style></head><body>\n"));
     push(&mut page, format_args!("<h1>{}</h1>\n", escaped(&played.logs.join(", "))));
@@ -91,8 +91,8 @@ fn of_difference(page: &mut String, difference: &Difference, first: &str, second
     }
 }
 
-fn top(page: &mut String, denied: &[Denied]) {
-    let row = |denied: &Denied| {
+fn top(page: &mut String, denied: &[DeniedKey]) {
+    let row = |denied: &DeniedKey| {
         let count = match denied.error {
             0 => denied.denied.to_string(),
             error => format!("{} to {}", denied.denied - error, denied.denied),

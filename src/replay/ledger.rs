@@ -11,9 +11,9 @@ use crate::charge::{Charge, Enforcement};
 use crate::gateway::active_config::limit_specs;
 use crate::gateway::cost_meter::Corrections;
 use crate::gateway::queue::{self, Queue, QueuePlace};
-use crate::gateway::respond::CALLER_REFUSED;
+use crate::gateway::respond::CALLER_REFUSAL_CAUSES;
 use crate::ruleset::Ruleset;
-use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, RealCost, ReportedCost, ResponseCost};
+use crate::ruleset::cost::{CompletedRequest, CostRule, CostSum, RealCost, ReportedCost, RequestEnd, ResponseCost};
 use crate::ruleset::key::Facts;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::store::floors::charge_local;
@@ -30,16 +30,16 @@ pub(super) struct Ledger {
     store: LocalStore,
     binding: Binding,
     queues: Vec<Queue>,
-    endings: BinaryHeap<Reverse<ScheduledCompletion>>,
+    completions: BinaryHeap<Reverse<ScheduledCompletion>>,
     hold: Nanos,
     /// The verdict on the last request.
     verdict: Verdict,
     /// The names of the response header fields in records.
-    told_names: Vec<HeaderName>,
+    response_header_names: Vec<HeaderName>,
     count: u64,
     swept: usize,
     /// How many admitted requests have a real cost that only their response told.
-    pub(super) untold_costs: u64,
+    pub(super) missing_costs: u64,
 }
 
 /// The end of a request's wait, or of the request itself.
@@ -79,19 +79,19 @@ impl Ord for ScheduledCompletion {
 
 impl Ledger {
     /// A ledger in which all keys are fresh; `hold` is the duration of requests whose lines tell none.
-    pub(super) fn new(ruleset: &Ruleset, hold: Nanos, told_names: Vec<HeaderName>) -> Self {
+    pub(super) fn new(ruleset: &Ruleset, hold: Nanos, response_header_names: Vec<HeaderName>) -> Self {
         let store = LocalStore::for_one_thread();
         Self {
             binding: store.bind(&limit_specs(ruleset)),
             store,
             queues: ruleset.limits.iter().map(|limit| Queue::new(&limit.over_limit, None)).collect(),
-            endings: BinaryHeap::new(),
+            completions: BinaryHeap::new(),
             hold,
             verdict: Verdict::unlimited(),
-            told_names,
+            response_header_names,
             count: 0,
             swept: 0,
-            untold_costs: 0,
+            missing_costs: 0,
         }
     }
 
@@ -102,8 +102,8 @@ impl Ledger {
     }
 
     /// Moves the time on to `now`: ends the requests that end until then, and sweeps expired keys from time to time.
-    pub(super) fn go_to(&mut self, now: Nanos) {
-        self.end_until(now);
+    pub(super) fn advance_to(&mut self, now: Nanos) {
+        self.complete_until(now);
         self.count = self.count.wrapping_add(1);
         if self.count.is_multiple_of(SWEEP_EVERY) {
             self.store.sweep(self.swept % SWEEP_PARTS, SWEEP_PARTS, now);
@@ -111,12 +111,12 @@ impl Ledger {
         }
     }
 
-    fn end_until(&mut self, now: Nanos) {
-        while self.endings.peek().is_some_and(|Reverse(first)| first.at <= now) {
-            let Some(Reverse(ending)) = self.endings.pop() else { break };
+    fn complete_until(&mut self, now: Nanos) {
+        while self.completions.peek().is_some_and(|Reverse(first)| first.at <= now) {
+            let Some(Reverse(ending)) = self.completions.pop() else { break };
             self.store.complete(&self.binding, &ending.held, ending.completion, ending.at);
-            self.store.debit(&self.binding, &ending.corrections.owed, ending.at);
-            self.store.refund(&self.binding, &ending.corrections.back, ending.at);
+            self.store.debit(&self.binding, &ending.corrections.debits, ending.at);
+            self.store.refund(&self.binding, &ending.corrections.refunds, ending.at);
         }
     }
 
@@ -141,13 +141,13 @@ impl Ledger {
                 Outcome::Deny(Denial::Later { retry_after }) => {
                     now.saturating_add(self.until_more(ruleset, &asked).unwrap_or(retry_after))
                 }
-                Outcome::Deny(Denial::Busy) => match self.endings.peek() {
+                Outcome::Deny(Denial::Busy) => match self.completions.peek() {
                     Some(Reverse(first)) if first.at <= arrival.latest => first.at.max(now),
                     _ => break,
                 },
             };
             now = next.min(arrival.latest);
-            self.end_until(now);
+            self.complete_until(now);
         }
         now
     }
@@ -164,11 +164,14 @@ impl Ledger {
     }
 
     /// Whether a limit denies these charges now. Takes no tokens.
-    pub(super) fn denies(&self, charges: &[Charge], now: Nanos) -> bool {
-        let asks = |charge: &Charge| Charge { enforcement: Enforcement::ASKS, ..charge.clone() };
+    pub(super) fn would_deny(&self, charges: &[Charge], now: Nanos) -> bool {
+        let asks = |charge: &Charge| Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() };
         let mut asked: Vec<Charge> = charges.iter().map(asks).collect();
-        let told = charge_local(&self.store, &self.binding, &mut asked, now);
-        charges.iter().zip(told).any(|(charge, told)| charge.enforcement.enforces && !told.decision.is_admitted())
+        let charged = charge_local(&self.store, &self.binding, &mut asked, now);
+        charges
+            .iter()
+            .zip(charged)
+            .any(|(charge, charged)| charge.enforcement.enforces && !charged.decision.is_admitted())
     }
 
     /// Charges a request that comes now, and is refused or denied, under the limits that need no caller. It waits in no
@@ -185,7 +188,7 @@ impl Ledger {
         self.verdict.set(ruleset, charges, &charged);
         self.charge_candidate(ruleset, charges, now);
         if let Outcome::Admit { .. } = self.verdict.outcome {
-            self.run(ruleset, record, facts, charges, now, now);
+            self.schedule_end(ruleset, record, facts, charges, now, now);
         }
         &self.verdict
     }
@@ -235,23 +238,24 @@ impl Ledger {
         if let Outcome::Admit { wait } = self.verdict.outcome
             && wait > Nanos::ZERO
         {
-            self.queue(charges, now, wait);
+            self.enqueue(charges, now, wait);
         }
         self.charge_candidate(ruleset, charges, now);
         if let Outcome::Admit { wait } = self.verdict.outcome {
-            self.run(ruleset, record, facts, charges, now, now.saturating_add(wait));
+            self.schedule_end(ruleset, record, facts, charges, now, now.saturating_add(wait));
         }
         &self.verdict
     }
 
     /// Puts a request into the queues of the limits that delay it. If a queue is full, refunds and denies the request.
-    fn queue(&mut self, charges: &[Charge], now: Nanos, wait: Nanos) {
+    fn enqueue(&mut self, charges: &[Charge], now: Nanos, wait: Nanos) {
         match queue::enter_all(&self.queues, &self.verdict, now) {
             Ok(places) => {
-                self.later(now.saturating_add(wait), places, Vec::new(), Corrections::default(), UNMEASURED);
+                self.push_completion(now.saturating_add(wait), places, Vec::new(), Corrections::default(), UNMEASURED);
             }
             Err(full) => {
-                let taken = self.verdict.taken(charges).filter(|(charge, _)| !charge.enforcement.counts_denied);
+                let taken =
+                    self.verdict.consuming_charges(charges).filter(|(charge, _)| !charge.enforcement.counts_denied);
                 let full_at = |until: Nanos| now.saturating_add(until);
                 let back: Vec<_> =
                     taken.map(|(charge, at)| (charge.clone(), full_at(at.headroom.until_full))).collect();
@@ -262,7 +266,7 @@ impl Ledger {
     }
 
     /// Passes a request that came at `now` on at the time `passes`, and schedules its end by the duration in its line.
-    fn run(
+    fn schedule_end(
         &mut self,
         ruleset: &Ruleset,
         record: &Record<'_>,
@@ -278,7 +282,7 @@ impl Ledger {
         for (charge, standing) in charges.iter().zip(&self.verdict.standings) {
             let limit = &ruleset.limits[charge.limit];
             let rule = limit.rule(&charge.rule);
-            if rule.holds() && charge.enforcement.consumes && standing.decision.is_admitted() {
+            if rule.holds_slots() && charge.enforcement.consumes && standing.decision.is_admitted() {
                 held.push(charge.clone());
                 continue;
             }
@@ -286,20 +290,24 @@ impl Ledger {
             if !limit.settles_later(rule, known) {
                 continue;
             }
-            let real = limit.real_cost(known, &exchange(record, facts), told(&limit.cost, record, &self.told_names));
+            let real = limit.real_cost(
+                known,
+                &exchange(record, facts),
+                reported_cost(&limit.cost, record, &self.response_header_names),
+            );
             let only_response = matches!(limit.cost, CostRule::Response(_));
-            self.untold_costs += u64::from(only_response && real == RealCost::Unreadable);
+            self.missing_costs += u64::from(only_response && real == RealCost::Unreadable);
             corrections.add(charge, standing, now, real);
         }
         if !held.is_empty() || !corrections.is_empty() {
             let latency = record.took.map_or(self.hold, |took| took.saturating_sub(record.waited));
             let measured = record.answered.is_none() && record.status.is_some_and(|status| status < 500);
             let completion = Completion { latency, measured };
-            self.later(passes.saturating_add(latency), Vec::new(), held, corrections, completion);
+            self.push_completion(passes.saturating_add(latency), Vec::new(), held, corrections, completion);
         }
     }
 
-    fn later(
+    fn push_completion(
         &mut self,
         at: Nanos,
         places: Vec<QueuePlace>,
@@ -307,7 +315,7 @@ impl Ledger {
         corrections: Corrections,
         completion: Completion,
     ) {
-        self.endings.push(Reverse(ScheduledCompletion {
+        self.completions.push(Reverse(ScheduledCompletion {
             at,
             order: self.count,
             _places: places,
@@ -325,19 +333,21 @@ const CLIENT_GONE: u16 = 499;
 
 /// How a request went, as far as its line tells. A response that the gateway itself made says nothing about the upstream,
 /// unless the upstream failed.
-fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> Exchange {
+fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> CompletedRequest {
     let end = match (record.status, record.answered.as_deref()) {
         (own, Some("upstream_failed" | "upstream_timeout" | "no_healthy_node" | "upstream_full")) => {
-            End::Unanswered { own }
+            RequestEnd::NoResponse { own }
         }
-        (own, Some(cause)) if CALLER_REFUSED.contains(&cause) => End::Unanswered { own },
-        (None | Some(CLIENT_GONE), _) | (_, Some(_)) => End::Abandoned,
-        (Some(status), None) => {
-            End::Answered { status, has_body: facts.method != "HEAD" && !matches!(status, 204 | 304), whole: true }
-        }
+        (own, Some(cause)) if CALLER_REFUSAL_CAUSES.contains(&cause) => RequestEnd::NoResponse { own },
+        (None | Some(CLIENT_GONE), _) | (_, Some(_)) => RequestEnd::ClientAborted,
+        (Some(status), None) => RequestEnd::Answered {
+            status,
+            has_body: facts.method != "HEAD" && !matches!(status, 204 | 304),
+            whole: true,
+        },
     };
     let (request_bytes, response_bytes) = (record.request_bytes, record.response_bytes);
-    Exchange {
+    CompletedRequest {
         end,
         request_bytes: request_bytes.unwrap_or_default(),
         response_bytes: response_bytes.unwrap_or_default(),
@@ -345,7 +355,7 @@ fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> Exchange {
 }
 
 /// The cost that the response's header fields in the line report. No line has the body, which may hold a part of it.
-fn told(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> ReportedCost {
+fn reported_cost(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> ReportedCost {
     let mut sum = CostSum::default();
     if let CostRule::Response(cost) = cost
         && cost.fields.is_empty()

@@ -53,7 +53,7 @@ impl<R: Read> Lines<R> {
     }
 
     /// Makes the next call of `advance` return the same line.
-    pub const fn retreat(&mut self) {
+    pub const fn repeat_line(&mut self) {
         self.again = true;
     }
 
@@ -191,7 +191,7 @@ mod tests {
     fn a_line_can_come_again() {
         let mut lines = Lines::new(b"one\ntwo\n".as_slice());
         assert!(lines.advance().unwrap());
-        lines.retreat();
+        lines.repeat_line();
         assert!(lines.advance().unwrap());
         assert_eq!((lines.line(), lines.number()), (&b"one"[..], 1));
         assert!(lines.advance().unwrap());

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::fields::WantedFields;
 use super::play::{Player, RulesetRun};
-use super::reorder::Disorder;
+use super::reorder::ReorderStats;
 use crate::algorithm::AlgorithmName;
 use crate::charge::Mode;
 use crate::customers::Directory;
@@ -15,14 +15,14 @@ use crate::units::Nanos;
 const FAR: Nanos = Nanos::from_secs(60);
 
 /// The notes of a report, each a sentence.
-pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &WantedFields) -> Vec<String> {
+pub(super) fn of<W: Write>(player: &Player<W>, disorder: ReorderStats, wanted: &WantedFields) -> Vec<String> {
     let mut notes = Vec::new();
     if disorder.late > 0 {
         let hint = match disorder.by > FAR {
             true => "; is a clock wrong, or are these logs of several servers in one file?",
             false => "",
         };
-        let Disorder { late, by } = disorder;
+        let ReorderStats { late, by } = disorder;
         notes.push(format!(
             "{late} {} out of order, by {by} at most: each came at the time of the one before it{hint}",
             requests(late)
@@ -37,8 +37,8 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &Want
         ));
     }
     let readable = player.lines.all.saturating_sub(player.lines.unreadable);
-    for (name, told) in wanted.headers.iter().zip(&player.lines.told) {
-        if *told == 0 && readable > 0 && wanted.by_rules.contains(name) {
+    for (name, told) in wanted.headers.iter().zip(&player.lines.header_counts) {
+        if *told == 0 && readable > 0 && wanted.rule_headers.contains(name) {
             notes.push(format!(
                 "no line tells the header {name}, which the rules ask for (--field header.{name}=PATH says where it is)"
             ));
@@ -54,18 +54,18 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &Want
 }
 
 /// The notes on values of requests, callers and costs that the log lacks.
-fn untold(side: &RulesetRun) -> Vec<String> {
+fn missing_input_notes(side: &RulesetRun) -> Vec<String> {
     let mut notes = Vec::new();
-    let (rules, untold) = (side.replayer.rules(), side.replayer.untold());
-    if untold.requests > 0 {
+    let (rules, missing_inputs) = (side.replayer.rules(), side.replayer.missing_inputs());
+    if missing_inputs.requests > 0 {
         notes.push(format!(
             "{} {} no method or no path: counted as malformed (--field method=PATH and --field path=PATH say where they \
              are)",
-            untold.requests,
-            if untold.requests == 1 { "line tells" } else { "lines tell" },
+            missing_inputs.requests,
+            if missing_inputs.requests == 1 { "line tells" } else { "lines tell" },
         ));
     }
-    if untold.callers > 0 {
+    if missing_inputs.callers > 0 {
         let become_what = match rules.ruleset.customers.as_ref().and_then(|rules| rules.anonymous) {
             Some(_) => "count as anonymous callers, told apart by address",
             None => "are refused",
@@ -73,46 +73,46 @@ fn untold(side: &RulesetRun) -> Vec<String> {
         notes.push(format!(
             "{} of no customer and {} no credential: they {become_what} (--plan gives them a plan, --field \
              customer=PATH says where the name is)",
-            if untold.callers == 1 {
+            if missing_inputs.callers == 1 {
                 "1 request tells".to_owned()
             } else {
-                format!("{} requests tell", untold.callers)
+                format!("{} requests tell", missing_inputs.callers)
             },
-            if untold.callers == 1 { "shows" } else { "show" },
+            if missing_inputs.callers == 1 { "shows" } else { "show" },
         ));
     }
-    if untold.customers > 0 {
+    if missing_inputs.customers > 0 {
         notes.push(format!(
             "{} {} of customers whom the directory does not hold, and nothing tells their plan: they are treated as \
              unknown (--plan gives them a plan)",
-            untold.customers,
-            requests(untold.customers),
+            missing_inputs.customers,
+            requests(missing_inputs.customers),
         ));
     }
     if let Some(server) = match *rules.directory {
-        Directory::Asked(_) => Some("Redis or a service, which"),
+        Directory::Lookup(_) => Some("Redis or a service, which"),
         Directory::Postgres(_) if rules.directory.table().is_none() => {
             Some("PostgreSQL, of which there is no snapshot and which")
         }
-        Directory::Nobody | Directory::File(_) | Directory::Postgres(_) => None,
+        Directory::Empty | Directory::File(_) | Directory::Postgres(_) => None,
     } {
         notes.push(format!("customers stand in {server} is not asked: plans are those of the lines, or of --plan"));
     }
-    if untold.addresses > 0 {
-        notes.push(format!("{} {} tell no address", untold.addresses, requests(untold.addresses)));
+    if missing_inputs.addresses > 0 {
+        notes.push(format!("{} {} tell no address", missing_inputs.addresses, requests(missing_inputs.addresses)));
     }
-    if untold.costs > 0 {
+    if missing_inputs.costs > 0 {
         notes.push(format!(
             "{} {} whose cost only the response told: what was reserved stays taken",
-            untold.costs,
-            requests(untold.costs),
+            missing_inputs.costs,
+            requests(missing_inputs.costs),
         ));
     }
     notes
 }
 
 fn of_side(side: &RulesetRun) -> Vec<String> {
-    let mut notes = untold(side);
+    let mut notes = missing_input_notes(side);
     let (replayer, ruleset) = (&side.replayer, &side.replayer.rules().ruleset);
     for limit in ruleset.limits.iter().filter(|limit| limit.mode != Mode::Sticky) {
         notes.push(format!("limit `{}` is shared by nodes: it is decided here as if in one place", limit.name));

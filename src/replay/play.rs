@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::compare::Comparison;
-use super::decisions::{DecisionSummary, Decisions};
+use super::decisions::{DecisionSummary, DecisionWriter};
 use super::fields::WantedFields;
 use super::record::{ArrivalSpan, LogLine, LogPosition, Record, Unreadable};
 use super::replayer::Replayer;
@@ -30,7 +30,7 @@ pub enum PlayError {
 
 /// The time within its second at which a request is played whose timestamp is a whole second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Within {
+pub enum SecondPlacement {
     /// The time that results when the requests of a second are spread evenly over it.
     Spread,
     /// The first time in the second at which the limits admit the request. A request that is denied all the same is
@@ -64,7 +64,7 @@ pub struct LineCounts {
     /// The number of lines with status 429.
     pub too_many: u64,
     /// The number of lines that have each header field that the rules ask about.
-    pub told: Vec<u64>,
+    pub header_counts: Vec<u64>,
 }
 
 /// Plays lines through all sets of rules.
@@ -74,14 +74,14 @@ pub struct Player<W: Write> {
     /// The rules to compare with, and the comparison.
     pub against: Option<(RulesetRun, Comparison)>,
     /// The time of requests whose timestamps are not exact.
-    pub within: Within,
+    pub within: SecondPlacement,
     /// The output for every decision.
-    pub decisions: Option<Decisions<W>>,
+    pub decisions: Option<DecisionWriter<W>>,
     /// Counts of the lines.
     pub lines: LineCounts,
 }
 
-impl Within {
+impl SecondPlacement {
     /// The arrival of a request that is placed `at` this time.
     fn arrival(self, at: Nanos, record: &Record<'_>) -> ArrivalSpan {
         match record.within_second.filter(|_| self == Self::Best) {
@@ -120,11 +120,11 @@ impl<W: Write> Player<W> {
     pub fn new(
         side: RulesetRun,
         against: Option<RulesetRun>,
-        within: Within,
-        decisions: Option<Decisions<W>>,
+        within: SecondPlacement,
+        decisions: Option<DecisionWriter<W>>,
         wanted: &WantedFields,
     ) -> Self {
-        let lines = LineCounts { told: vec![0; wanted.headers.len()], ..LineCounts::default() };
+        let lines = LineCounts { header_counts: vec![0; wanted.headers.len()], ..LineCounts::default() };
         Self { side, against: against.map(|side| (side, Comparison::default())), within, decisions, lines }
     }
 
@@ -157,7 +157,7 @@ impl<W: Write> Player<W> {
         self.lines.whole_seconds += u64::from(record.within_second.is_some());
         self.lines.too_many += u64::from(record.status == Some(TOO_MANY));
         for (position, _) in &record.headers {
-            if let Some(told) = self.lines.told.get_mut(*position) {
+            if let Some(told) = self.lines.header_counts.get_mut(*position) {
                 *told += 1;
             }
         }

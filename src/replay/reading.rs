@@ -4,9 +4,9 @@ use super::common::CommonReader;
 use super::fields::{FieldTree, Mapping, WantedFields};
 use super::json::JsonReader;
 use super::record::{LogLine, LogPosition, Record, Unreadable};
-use super::reorder::{Disorder, ReorderBuffer};
+use super::reorder::{ReorderBuffer, ReorderStats};
 use super::source::{Log, SourceError};
-use super::spread::Spread;
+use super::spread::SecondBuffer;
 use crate::units::Nanos;
 
 /// How lines are read and put in order.
@@ -31,7 +31,7 @@ pub struct MergedLogs {
 
 /// Holds lines back until their requests can be shown in order.
 struct Queue {
-    spread: Spread,
+    spread: SecondBuffer,
     reorder: ReorderBuffer,
 }
 
@@ -51,7 +51,7 @@ impl MergedLogs {
             logs,
             reader: LineReader::new(&options.mappings, options.wanted),
             queue: Queue {
-                spread: Spread::default(),
+                spread: SecondBuffer::default(),
                 reorder: ReorderBuffer::new(options.times_are_starts, options.reorder),
             },
         }
@@ -63,7 +63,7 @@ impl MergedLogs {
     }
 
     /// How far the lines were out of order.
-    pub fn disorder(&self) -> Disorder {
+    pub fn disorder(&self) -> ReorderStats {
         self.queue.reorder.disorder().and(self.queue.spread.disorder())
     }
 
@@ -72,7 +72,7 @@ impl MergedLogs {
         let mut heads = vec![Some(Nanos::ZERO); self.logs.len()];
         if heads.len() > 1 {
             for (log, head) in heads.iter_mut().enumerate() {
-                *head = self.read(log, Until::Found, &mut each)?;
+                *head = self.read(log, ReadUntil::FirstUsable, &mut each)?;
             }
         }
         let next = |heads: &[Option<Nanos>], but: Option<usize>| {
@@ -80,7 +80,7 @@ impl MergedLogs {
             waiting.filter_map(|(log, head)| Some(((*head)?, log))).min()
         };
         while let Some((_, log)) = next(&heads, None) {
-            let until = next(&heads, Some(log)).map_or(Until::End, |(time, _)| Until::After(time));
+            let until = next(&heads, Some(log)).map_or(ReadUntil::End, |(time, _)| ReadUntil::After(time));
             heads[log] = self.read(log, until, &mut each)?;
         }
         self.queue.release(false, &mut each)?;
@@ -91,7 +91,7 @@ impl MergedLogs {
     fn read<E: From<SourceError>>(
         &mut self,
         log: usize,
-        until: Until,
+        until: ReadUntil,
         each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<Option<Nanos>, E> {
         let Some(source) = self.logs.get_mut(log) else { return Ok(None) };
@@ -103,7 +103,7 @@ impl MergedLogs {
                 Err(why) => each(LogLine::Unreadable { spot, why })?,
                 Ok(()) if until.is_before(record.logged) => {
                     let time = record.logged;
-                    source.retreat();
+                    source.repeat_line();
                     return Ok(Some(time));
                 }
                 Ok(()) => self.queue.take(spot, record, each)?,
@@ -125,7 +125,7 @@ impl Queue {
         if is_over || self.spread.is_full() {
             self.release(!is_over, each)?;
         }
-        match self.spread.holds(&record) {
+        match self.spread.should_buffer(&record) {
             true => self.spread.push(spot, record),
             false => self.reorder.take(spot, record, each)?,
         }
@@ -141,19 +141,19 @@ impl Queue {
 
 /// How far a log is read.
 #[derive(Clone, Copy)]
-enum Until {
+enum ReadUntil {
     /// To the first line that can be used.
-    Found,
+    FirstUsable,
     /// To the first line after this time.
     After(Nanos),
     /// To its end.
     End,
 }
 
-impl Until {
+impl ReadUntil {
     fn is_before(self, time: Nanos) -> bool {
         match self {
-            Self::Found => true,
+            Self::FirstUsable => true,
             Self::After(last) => time > last,
             Self::End => false,
         }
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::replay::source;
 
-    fn read(texts: &[&str], reorder: u64) -> (Vec<(u64, usize, u64)>, Disorder, usize) {
+    fn read(texts: &[&str], reorder: u64) -> (Vec<(u64, usize, u64)>, ReorderStats, usize) {
         let folder = std::env::temp_dir().join(format!("tollgate-reading-{}-{}", std::process::id(), texts.len()));
         std::fs::create_dir_all(&folder).unwrap();
         let paths: Vec<PathBuf> = (0..texts.len()).map(|log| folder.join(format!("{log}-{reorder}"))).collect();
@@ -227,14 +227,14 @@ mod tests {
         let (later, earlier) = (lines(&[(7, 0), (9, 0)]), format!("what\n{}x\n", lines(&[(1, 0), (8, 0), (10, 0)])));
         let (shown, disorder, unreadable) = read(&[&later, &earlier, ""], 60);
         assert_eq!(shown, [(1, 1, 2), (7, 0, 1), (8, 1, 3), (9, 0, 2), (10, 1, 4)]);
-        assert_eq!((disorder, unreadable), (Disorder::default(), 2));
+        assert_eq!((disorder, unreadable), (ReorderStats::default(), 2));
     }
 
     #[test]
     fn a_request_that_is_out_of_order_comes_at_the_latest_time_seen() {
         let (shown, disorder, _) = read(&[&lines(&[(5, 0), (3, 0), (4, 0), (6, 0)])], 60);
         assert_eq!(shown, [(5, 0, 1), (5, 0, 2), (5, 0, 3), (6, 0, 4)]);
-        assert_eq!(disorder, Disorder { late: 2, by: Nanos::from_secs(2) });
+        assert_eq!(disorder, ReorderStats { late: 2, by: Nanos::from_secs(2) });
     }
 
     #[test]
@@ -242,9 +242,9 @@ mod tests {
         let ended = lines(&[(10, 1), (20, 19), (21, 0), (100, 5), (120, 0), (200, 150)]);
         let (shown, disorder, _) = read(&[&ended], 60);
         assert_eq!(shown, [(1, 0, 2), (9, 0, 1), (21, 0, 3), (50, 0, 6), (95, 0, 4), (120, 0, 5)]);
-        assert_eq!(disorder, Disorder::default());
+        assert_eq!(disorder, ReorderStats::default());
         let (shown, disorder, _) = read(&[&ended], 15);
         assert_eq!(shown, [(1, 0, 2), (9, 0, 1), (21, 0, 3), (95, 0, 4), (95, 0, 6), (120, 0, 5)]);
-        assert_eq!(disorder, Disorder { late: 1, by: Nanos::from_secs(45) });
+        assert_eq!(disorder, ReorderStats { late: 1, by: Nanos::from_secs(45) });
     }
 }

@@ -2,15 +2,15 @@
 
 use std::io;
 
-use super::report::{Difference, LimitReport, Played, ReplayReport, RequestCounts};
+use super::report::{CompleteReport, Difference, LimitReport, ReplayReport, RequestCounts};
 use super::tally::Minute;
-use super::top::Denied;
+use super::top::DeniedKey;
 use super::when;
 use crate::simulation::render::columns;
 use crate::units::Nanos;
 
 /// The report as a table for people.
-pub fn table(played: &Played) -> String {
+pub fn table(played: &CompleteReport) -> String {
     let mut text = heading(played);
     for (number, report) in std::iter::once(&played.rules).chain(&played.against).enumerate() {
         if played.against.is_some() {
@@ -29,12 +29,12 @@ pub fn table(played: &Played) -> String {
 }
 
 /// The report as JSON for programs: times in RFC 3339, shares between 0 and 1.
-pub fn json(played: &Played) -> Result<String, serde_json::Error> {
+pub fn json(played: &CompleteReport) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(played)
 }
 
 /// Writes the report as CSV: a row for each limit and plan, and for each route.
-pub fn csv(played: &Played, output: impl io::Write) -> io::Result<()> {
+pub fn csv(played: &CompleteReport, output: impl io::Write) -> io::Result<()> {
     let mut rows = csv::Writer::from_writer(output);
     rows.write_record([
         "config",
@@ -79,7 +79,7 @@ fn row(names: [&str; 5], line: &RequestCounts) -> Vec<String> {
     row
 }
 
-fn heading(played: &Played) -> String {
+fn heading(played: &CompleteReport) -> String {
     let mut text = format!("{}: {}", played.logs.join(", "), counted(played.lines, "line"));
     if let (Some(from), Some(to)) = (played.from, played.to) {
         text.push_str(&format!(", {} to {}", when::second(from), when::second(to)));
@@ -137,7 +137,7 @@ pub(super) fn exactness(limit: &LimitReport) -> String {
     }
 }
 
-fn of_top(top: &[Denied]) -> String {
+fn of_top(top: &[DeniedKey]) -> String {
     let rows: Vec<Vec<String>> = top
         .iter()
         .map(|denied| {

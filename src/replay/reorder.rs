@@ -15,14 +15,14 @@ pub(super) const MAX_BYTES: usize = 256 << 20;
 
 /// How far the lines of a log were out of order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Disorder {
+pub struct ReorderStats {
     /// The number of requests that were moved to the time of the request before, because their own time was earlier.
     pub late: u64,
     /// The largest step back.
     pub by: Nanos,
 }
 
-impl Disorder {
+impl ReorderStats {
     /// Counts a request whose time was `by` too early.
     pub(super) fn add(&mut self, by: Nanos) {
         self.late += 1;
@@ -47,27 +47,27 @@ pub(super) struct ReorderBuffer {
     pushed: u64,
     /// The memory that the lines take.
     bytes: usize,
-    shown: Shown,
+    output: OrderedOutput,
 }
 
 /// The requests shown so far.
 #[derive(Default)]
-struct Shown {
+struct OrderedOutput {
     /// The time of the last request.
     last: Nanos,
-    disorder: Disorder,
+    disorder: ReorderStats,
 }
 
 impl ReorderBuffer {
     /// An empty buffer that holds lines back for `window` at most.
     pub(super) fn new(times_are_starts: bool, window: Nanos) -> Self {
-        let (logged, shown) = (Nanos::ZERO, Shown::default());
-        Self { times_are_starts, window, logged, lines: BTreeMap::new(), pushed: 0, bytes: 0, shown }
+        let (logged, output) = (Nanos::ZERO, OrderedOutput::default());
+        Self { times_are_starts, window, logged, lines: BTreeMap::new(), pushed: 0, bytes: 0, output }
     }
 
     /// How far the lines were out of order.
-    pub(super) const fn disorder(&self) -> Disorder {
-        self.shown.disorder
+    pub(super) const fn disorder(&self) -> ReorderStats {
+        self.output.disorder
     }
 
     /// Takes a line, and shows to `each` the requests that no later line can precede.
@@ -79,7 +79,7 @@ impl ReorderBuffer {
     ) -> Result<(), E> {
         let took = record.took.filter(|_| !self.times_are_starts);
         if took.is_none() && self.lines.is_empty() {
-            return self.shown.show(spot, record.logged, &record, each);
+            return self.output.emit(spot, record.logged, &record, each);
         }
         self.logged = self.logged.max(record.logged);
         let began = record.logged.saturating_sub(took.unwrap_or_default());
@@ -109,12 +109,12 @@ impl ReorderBuffer {
     fn show_first<E>(&mut self, each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>) -> Result<(), E> {
         let Some(((began, _), (spot, record))) = self.lines.pop_first() else { return Ok(()) };
         self.bytes = self.bytes.saturating_sub(record.memory());
-        self.shown.show(spot, began, &record, each)
+        self.output.emit(spot, began, &record, each)
     }
 }
 
-impl Shown {
-    fn show<E>(
+impl OrderedOutput {
+    fn emit<E>(
         &mut self,
         spot: LogPosition,
         began: Nanos,
@@ -211,7 +211,7 @@ mod tests {
                 buffer.take(LogPosition { log: 1, line: number }, line(*began, *took), &mut each).unwrap();
             }
             buffer.finish(&mut each).unwrap();
-            prop_assert_eq!(buffer.disorder(), Disorder::default());
+            prop_assert_eq!(buffer.disorder(), ReorderStats::default());
             let mut expected: Vec<_> =
                 requests.iter().zip(0..).map(|((began, took), number)| (*began, number, line(*began, *took))).collect();
             expected.sort_by_key(|(began, ..)| *began);

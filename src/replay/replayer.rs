@@ -13,14 +13,14 @@ use http::HeaderName;
 use super::fields::WantedFields;
 use super::ledger::Ledger;
 use super::record::{ArrivalSpan, Record};
-use super::rules::{Callers, MissingInputs, ReplayCaller, ReplayRules, is_preflight, set_headers};
+use super::rules::{CallerFinder, MissingInputs, ReplayCaller, ReplayRules, is_preflight, set_headers};
 use crate::charge::Charge;
 use crate::fields::Fields;
 use crate::gateway::caller::Caller;
 use crate::gateway::facts;
 use crate::gateway::identify::Identity;
 use crate::gateway::keys::{ChargeQuestion, KeyContext};
-use crate::gateway::respond::{Answer, BEFORE_LIMITS, CALLER_REFUSED};
+use crate::gateway::respond::{Answer, CALLER_REFUSAL_CAUSES, CAUSES_BEFORE_LIMITS};
 use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::request_field::RequestFields;
@@ -30,7 +30,7 @@ use crate::units::Nanos;
 
 /// The decision on a request.
 #[derive(Debug)]
-pub struct Decided<'d> {
+pub struct ReplayDecision<'d> {
     /// When the request came.
     pub at: Nanos,
     /// The route that the request takes.
@@ -52,7 +52,7 @@ pub struct Decided<'d> {
 /// A set of rules and the state of its limits.
 pub struct Replayer {
     rules: ReplayRules,
-    callers: Callers,
+    callers: CallerFinder,
     names: Vec<HeaderName>,
     hashers: LimitHashers,
     ledger: Ledger,
@@ -60,13 +60,13 @@ pub struct Replayer {
     charges: Vec<Charge>,
     headers: Fields,
     host: Host,
-    untold: MissingInputs,
-    missing: Vec<Missing>,
+    missing_inputs: MissingInputs,
+    missing: Vec<MissingKeyPart>,
 }
 
 /// The number of requests that lack a part of a limit's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Missing {
+struct MissingKeyPart {
     limit: LimitId,
     part: KeyPart,
     count: u64,
@@ -89,17 +89,17 @@ impl Replayer {
             |part: &&KeyPart| !matches!(part, KeyPart::Host | KeyPart::Route | KeyPart::RoutePattern | KeyPart::Method);
         let missing = rules.ruleset.limits.iter().enumerate().flat_map(|(limit, of)| {
             let parts = of.key.parts.iter().filter(doubtful);
-            parts.map(move |part| Missing { limit: LimitId(limit), part: part.clone(), count: 0 })
+            parts.map(move |part| MissingKeyPart { limit: LimitId(limit), part: part.clone(), count: 0 })
         });
         Self {
-            callers: Callers::new(&rules),
+            callers: CallerFinder::new(&rules),
             names: wanted.headers.clone(),
             hashers: rules.ruleset.hashers(hasher),
             ledger: Ledger::new(&rules.ruleset, hold, wanted.response_headers.clone()),
             charges: Vec::new(),
             headers: Fields::default(),
             host: Host::default(),
-            untold: MissingInputs::default(),
+            missing_inputs: MissingInputs::default(),
             missing: missing.collect(),
             rules,
         }
@@ -111,8 +111,8 @@ impl Replayer {
     }
 
     /// The number of requests that lack each kind of value.
-    pub const fn untold(&self) -> MissingInputs {
-        MissingInputs { costs: self.ledger.untold_costs, ..self.untold }
+    pub const fn missing_inputs(&self) -> MissingInputs {
+        MissingInputs { costs: self.ledger.missing_costs, ..self.missing_inputs }
     }
 
     /// The missing parts of keys, and how many requests lack each.
@@ -132,12 +132,12 @@ impl Replayer {
         &mut self,
         arrival: ArrivalSpan,
         record: &Record<'_>,
-        seen: impl FnOnce(&Decided<'_>, &Ruleset) -> T,
+        seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T,
     ) -> T {
         let at = arrival.earliest;
-        let Self { rules, callers, names, hashers, ledger, charges, headers, host, untold, missing } = self;
+        let Self { rules, callers, names, hashers, ledger, charges, headers, host, missing_inputs, missing } = self;
         let ruleset = &rules.ruleset;
-        ledger.go_to(at);
+        ledger.advance_to(at);
         if let Some(text) = record.charges.as_deref() {
             let context =
                 KeyContext { hasher: hashers.hasher(), ruleset, directory: &rules.directory, groups: &rules.groups };
@@ -148,17 +148,21 @@ impl Replayer {
             let verdict = ledger.charge_program(ruleset, (charges, gives_back), at);
             let charges = if gives_back { &[] } else { charges.as_slice() };
             let (refused, bypassed) = (known.is_none().then_some(UNCHARGEABLE), gives_back);
-            let decided = Decided { at, route: None, plan: None, refused, bypassed, charges, verdict, known: None };
+            let decided =
+                ReplayDecision { at, route: None, plan: None, refused, bypassed, charges, verdict, known: None };
             return seen(&decided, ruleset);
         }
         set_headers(headers, record, names);
         let mut id = None;
         let refused = 'refused: {
             let refused = refused_before(record);
-            if let Some(cause) = refused.filter(|cause| record.target.is_none() || !CALLER_REFUSED.contains(cause)) {
+            if let Some(cause) =
+                refused.filter(|cause| record.target.is_none() || !CALLER_REFUSAL_CAUSES.contains(cause))
+            {
                 break 'refused cause;
             }
-            let target = match target_of(ruleset, record, headers, host.of(record, &rules.default_host), untold) {
+            let target = match target_of(ruleset, record, headers, host.of(record, &rules.default_host), missing_inputs)
+            {
                 Ok(target) => target,
                 Err(answer) => break 'refused answer.cause(),
             };
@@ -174,7 +178,7 @@ impl Replayer {
                 break 'refused Answer::from(facts::PATH_PARAMETERS).cause();
             }
             let is_preflight = is_preflight(route, record, &facts);
-            if ruleset.keeps_out_address(route, facts.address) {
+            if ruleset.denies_address_access(route, facts.address) {
                 break 'refused Answer::AccessDenied.cause();
             }
             if ruleset.answers_preflight(route, &facts) {
@@ -184,7 +188,7 @@ impl Replayer {
                 (Some(cause), _) => Err(cause),
                 (None, _) if asks_usage => Err(USAGE),
                 (None, Some(asked)) if !is_preflight => {
-                    callers.find(rules, asked, record, &facts, at, untold).map_err(|answer| answer.cause())
+                    callers.find(rules, asked, record, &facts, at, missing_inputs).map_err(|answer| answer.cause())
                 }
                 (None, _) => Ok(ReplayCaller::Identity(Identity::Anonymous)),
             };
@@ -194,12 +198,14 @@ impl Replayer {
                     Ok(early) => early,
                     Err(answer) => break 'refused answer.cause(),
                 };
-                if !charges.is_empty() && (is_refused || ledger.denies(charges, at)) {
+                if !charges.is_empty() && (is_refused || ledger.would_deny(charges, at)) {
                     let verdict = ledger.charge_early(ruleset, record, &facts, charges, at);
                     if verdict.is_denied() && !asks_usage {
-                        let (charges, known) = (charges.as_slice(), Some((&facts, &ruleset.resolve_nobody(route))));
+                        let (charges, known) =
+                            (charges.as_slice(), Some((&facts, &ruleset.resolve_unidentified(route))));
                         let (plan, refused, bypassed) = (None, None, false);
-                        let decided = Decided { at, route: id, plan, refused, bypassed, charges, verdict, known };
+                        let decided =
+                            ReplayDecision { at, route: id, plan, refused, bypassed, charges, verdict, known };
                         return seen(&decided, ruleset);
                     }
                 }
@@ -209,7 +215,7 @@ impl Replayer {
                 Err(cause) => break 'refused cause,
             };
             let name = who.known().map(|known| known.name);
-            if !is_preflight && ruleset.keeps_out(route, facts.address, name) {
+            if !is_preflight && ruleset.denies_access(route, facts.address, name) {
                 break 'refused Answer::AccessDenied.cause();
             }
             let mut resolved = ruleset.resolve(route, (who.known(), None), who.claims());
@@ -237,12 +243,12 @@ impl Replayer {
             let verdict = ledger.charge(ruleset, record, &facts, charges, arrival);
             let plan = resolved.plan.map(|(plan, _)| plan);
             let (charges, known) = (charges.as_slice(), Some((&facts, &resolved)));
-            let decided = Decided { at, route: id, plan, refused: None, bypassed, charges, verdict, known };
+            let decided = ReplayDecision { at, route: id, plan, refused: None, bypassed, charges, verdict, known };
             return seen(&decided, ruleset);
         };
         let (refused, verdict) = (Some(refused), &Verdict::unlimited());
         let decided =
-            Decided { at, route: id, plan: None, refused, bypassed: false, charges: &[], verdict, known: None };
+            ReplayDecision { at, route: id, plan: None, refused, bypassed: false, charges: &[], verdict, known: None };
         seen(&decided, ruleset)
     }
 }
@@ -257,11 +263,11 @@ const UNCHARGEABLE: &str = "unknown_charge";
 fn refused_before(record: &Record<'_>) -> Option<&'static str> {
     let answered = record.answered.as_deref()?;
     let is_before = |cause: &&str| *cause == answered && (record.target.is_none() || !NO_NODE.contains(cause));
-    BEFORE_LIMITS.into_iter().chain(CALLER_REFUSED).find(is_before)
+    CAUSES_BEFORE_LIMITS.into_iter().chain(CALLER_REFUSAL_CAUSES).find(is_before)
 }
 
 /// The causes of refusals that follow the limits: such requests were charged, unless their lines tell no path.
-const NO_NODE: [&str; 2] = [Answer::NoNode.cause(), Answer::UpstreamFull.cause()];
+const NO_NODE: [&str; 2] = [Answer::NoHealthyNode.cause(), Answer::UpstreamFull.cause()];
 
 /// Whether a limit of the gateway that wrote the line denied the request before the gateway identified the caller: an
 /// identified caller has a plan.
@@ -301,11 +307,11 @@ fn target_of<'r>(
     record: &'r Record<'_>,
     headers: &Fields,
     host: Option<&'r str>,
-    untold: &mut MissingInputs,
+    missing_inputs: &mut MissingInputs,
 ) -> Result<CanonicalTarget<'r>, Answer> {
     let host = host.ok_or(Answer::Malformed("the host is no host name"))?;
     let Some((method, raw)) = record.method.as_deref().zip(record.target.as_deref()) else {
-        untold.requests = untold.requests.saturating_add(1);
+        missing_inputs.requests = missing_inputs.requests.saturating_add(1);
         return Err(Answer::Malformed("the line holds no request"));
     };
     if raw.len() > ruleset.request_head.max_target {
@@ -316,7 +322,7 @@ fn target_of<'r>(
     let bare = path::without_parameters(&path).map(Cow::Owned);
     let (has_parameters, path) = (bare.is_some(), bare.unwrap_or(path));
     let peer = record.client.as_deref().and_then(facts::read_address);
-    untold.addresses += u64::from(peer.is_none());
+    missing_inputs.addresses += u64::from(peer.is_none());
     let address = peer.and_then(|peer| facts::client_address(Some(peer), headers, &ruleset.client_address));
     let client = address.map(|address| ruleset.client_address.prefixes.network(address));
     Ok(CanonicalTarget { method, host, path, has_parameters, query, address, client })

@@ -4,13 +4,13 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::compare::{Comparison, DenialMatrix, Differing};
+use super::compare::{Comparison, DenialMatrix, DifferingRequests};
 use super::fields::WantedFields;
 use super::play::{Player, RulesetRun};
 use super::record::LogPosition;
-use super::reorder::Disorder;
-use super::tally::{Count, LimitTally, Minute, OutcomeCounts};
-use super::top::Denied;
+use super::reorder::ReorderStats;
+use super::tally::{DenialCounts, LimitTally, Minute, OutcomeCounts};
+use super::top::DeniedKey;
 use super::{notes, when};
 use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
 use crate::ruleset::{PlanId, Ruleset};
@@ -18,7 +18,7 @@ use crate::units::Nanos;
 
 /// The complete report of a replay.
 #[derive(Clone, Debug, Serialize)]
-pub struct Played {
+pub struct CompleteReport {
     /// The logs.
     pub logs: Vec<String>,
     /// The number of lines, without empty ones.
@@ -105,7 +105,7 @@ pub struct LimitReport {
     /// The number of denied keys; `None` if there are so many that some were not counted.
     pub denied_keys: Option<usize>,
     /// The keys that are denied most often.
-    pub top: Vec<Denied>,
+    pub top: Vec<DeniedKey>,
 }
 
 /// The counts of one plan under a limit.
@@ -168,18 +168,18 @@ pub struct OneSidedDenials {
     /// The minute with the most of these requests.
     pub worst_minute: Option<Minute>,
     /// The callers with the most of these requests.
-    pub top: Vec<Denied>,
+    pub top: Vec<DeniedKey>,
     /// The first of these requests: place, time and limit.
     pub examples: Vec<String>,
 }
 
-impl Played {
-    /// The report, with at most `most` keys for each limit. `best` played the same lines with `Within::Best`.
+impl CompleteReport {
+    /// The report, with at most `most` keys for each limit. `best` played the same lines with `SecondPlacement::Best`.
     pub fn new<W: Write>(
         player: &Player<W>,
         best: Option<&Player<W>>,
         names: Vec<String>,
-        disorder: Disorder,
+        disorder: ReorderStats,
         wanted: &WantedFields,
         most: usize,
     ) -> Self {
@@ -224,7 +224,7 @@ impl ReplayReport {
         Self {
             config: side.name.clone(),
             all: RequestCounts::of(&side.tally.all),
-            decisions: side.tally.fates(),
+            decisions: side.tally.outcome_counts(),
             refused: side.tally.refused.clone(),
             limits: limits.map(|(limit, tally)| LimitReport::of(ruleset, limit, tally, most)).collect(),
             routes: routes
@@ -235,7 +235,7 @@ impl ReplayReport {
 }
 
 impl RequestCounts {
-    fn of(count: &Count) -> Self {
+    fn of(count: &DenialCounts) -> Self {
         Self {
             offered: count.offered,
             denied: count.denied,
@@ -291,7 +291,7 @@ impl Difference {
         most: usize,
         place: impl Fn(&LogPosition) -> String,
     ) -> Self {
-        let side = |differing: &Differing, ruleset: &Ruleset| OneSidedDenials {
+        let side = |differing: &DifferingRequests, ruleset: &Ruleset| OneSidedDenials {
             first: differing.count.first,
             last: differing.count.last,
             worst_minute: differing.count.worst(),

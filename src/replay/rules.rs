@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, header};
 
 use crate::customers::directory::GroupTable;
-use crate::customers::{Customer, Directory, Tokens};
+use crate::customers::{Customer, Directory, TokenVerifier};
 use crate::fields::Fields;
 use crate::gateway::identify::{self, Identity};
 use crate::gateway::respond::Answer;
@@ -27,7 +27,7 @@ pub struct ReplayRules {
     /// The groups that customers may belong to.
     pub groups: Arc<GroupTable>,
     /// The verifier of signed tokens, if callers may have them.
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<TokenVerifier>,
     /// The plan of callers whose plan neither the directory nor the line tells.
     pub default_plan: Option<PlanId>,
     /// The host of requests whose lines tell none.
@@ -61,12 +61,12 @@ pub(super) enum ReplayCaller<'r> {
 
 /// Finds the callers of requests.
 #[derive(Debug)]
-pub(super) struct Callers {
+pub(super) struct CallerFinder {
     by_name: HashMap<Arc<str>, Arc<Customer>>,
     plans: HashMap<String, PlanId>,
 }
 
-impl Callers {
+impl CallerFinder {
     pub(super) fn new(rules: &ReplayRules) -> Self {
         let by_name = rules.directory.table().map(|table| table.customers().into_iter().collect()).unwrap_or_default();
         let plans = rules.ruleset.plans.iter().enumerate();
@@ -81,7 +81,7 @@ impl Callers {
         record: &'r Record<'_>,
         facts: &Facts<'_>,
         at: Nanos,
-        untold: &mut MissingInputs,
+        missing_inputs: &mut MissingInputs,
     ) -> Result<ReplayCaller<'r>, Answer> {
         let Some(name) = record.customer.as_deref() else {
             let found = identify::identify_recorded(asked, facts, &rules.directory, rules.tokens.as_ref(), at)
@@ -96,7 +96,7 @@ impl Callers {
                         Ok(ReplayCaller::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing)
                     );
                     // a line with a decision is a gateway's own, which names its customers: there was no credential
-                    untold.callers += u64::from(nobody && record.was_exempt.is_none());
+                    missing_inputs.callers += u64::from(nobody && record.was_exempt.is_none());
                     found
                 }
             };
@@ -108,8 +108,8 @@ impl Callers {
         match told.or(rules.default_plan) {
             Some(plan) => Ok(ReplayCaller::Named(name, plan)),
             None => {
-                untold.customers += 1;
-                identify::accept(asked, Err(Answer::CredentialUnknown)).map(ReplayCaller::Identity)
+                missing_inputs.customers += 1;
+                identify::apply_unknown_rule(asked, Err(Answer::CredentialUnknown)).map(ReplayCaller::Identity)
             }
         }
     }

@@ -169,7 +169,7 @@ impl Log {
     }
 
     /// Makes the next call of `advance` return the same line.
-    pub fn retreat(&mut self) {
-        self.lines.retreat();
+    pub fn repeat_line(&mut self) {
+        self.lines.repeat_line();
     }
 }

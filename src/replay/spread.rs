@@ -6,14 +6,14 @@
 //! timestamps are held back with them and keep their times.
 
 use super::record::{LogPosition, Record};
-use super::reorder::{Disorder, MAX_BYTES, MAX_LINES};
+use super::reorder::{MAX_BYTES, MAX_LINES, ReorderStats};
 use crate::units::Nanos;
 
 const SECOND: u64 = Nanos::SECOND.get();
 
 /// The lines of one second.
 #[derive(Default)]
-pub(super) struct Spread {
+pub(super) struct SecondBuffer {
     /// When the second begins.
     second: Nanos,
     /// How far into the second the next lines are placed: more than 0 after lines were released because of their number.
@@ -23,16 +23,16 @@ pub(super) struct Spread {
     bytes: usize,
     /// How many lines of each log have timestamps in whole seconds.
     counts: Vec<u64>,
-    disorder: Disorder,
+    disorder: ReorderStats,
 }
 
-impl Spread {
+impl SecondBuffer {
     pub(super) const fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
     /// Counts the lines that came after a later second had begun. They are spread over the later second.
-    pub(super) const fn disorder(&self) -> Disorder {
+    pub(super) const fn disorder(&self) -> ReorderStats {
         self.disorder
     }
 
@@ -47,7 +47,7 @@ impl Spread {
     }
 
     /// Whether a line is to be held back until its second is over.
-    pub(super) fn holds(&self, record: &Record<'_>) -> bool {
+    pub(super) fn should_buffer(&self, record: &Record<'_>) -> bool {
         match record.within_second {
             // the reorder buffer puts lines that tell a duration in order by when their requests began
             Some(_) => self.is_empty() || record.logged >= self.second || record.took.is_none(),
@@ -108,19 +108,19 @@ mod tests {
 
     const S: u64 = 1_700_000_000 * SECOND;
 
-    fn push(spread: &mut Spread, log: usize, line: u64, logged: u64, is_whole: bool) {
+    fn push(spread: &mut SecondBuffer, log: usize, line: u64, logged: u64, is_whole: bool) {
         let record = Record {
             logged: Nanos::new(logged),
             within_second: is_whole.then_some(Nanos::ZERO),
             client: Some(Cow::Borrowed(b"192.0.2.1")),
             ..Record::default()
         };
-        assert!(spread.holds(&record));
+        assert!(spread.should_buffer(&record));
         spread.push(LogPosition { log, line }, record);
     }
 
     /// Log, line, time since `S`, and how far into its second each line is placed.
-    fn release(spread: &mut Spread, goes_on: bool) -> Vec<(usize, u64, u64, Option<u64>)> {
+    fn release(spread: &mut SecondBuffer, goes_on: bool) -> Vec<(usize, u64, u64, Option<u64>)> {
         let mut shown = Vec::new();
         let each = |spot: LogPosition, record: Record<'_>| {
             let within = record.within_second.map(Nanos::get);
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn lines_of_each_log_are_spread_and_exact_ones_stay() {
-        let mut spread = Spread::default();
+        let mut spread = SecondBuffer::default();
         for line in 1..5 {
             push(&mut spread, 0, line, S, true);
         }
@@ -159,16 +159,16 @@ mod tests {
 
     #[test]
     fn a_late_line_is_counted_and_spread_over_the_second_that_is_read() {
-        let mut spread = Spread::default();
+        let mut spread = SecondBuffer::default();
         push(&mut spread, 0, 1, S, true);
         push(&mut spread, 0, 2, S - 3 * SECOND, true);
         assert_eq!(release(&mut spread, false), [(0, 1, 0, Some(0)), (0, 2, SECOND / 2, Some(SECOND / 2))]);
-        assert_eq!(spread.disorder(), Disorder { late: 1, by: Nanos::from_secs(3) });
+        assert_eq!(spread.disorder(), ReorderStats { late: 1, by: Nanos::from_secs(3) });
     }
 
     #[test]
     fn a_second_with_too_many_lines_is_spread_in_parts() {
-        let mut spread = Spread::default();
+        let mut spread = SecondBuffer::default();
         for line in 0..2 * MAX_LINES as u64 {
             push(&mut spread, 0, line, S, true);
             if spread.is_full() {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::replayer::Decided;
-use super::top::Top;
+use super::replayer::ReplayDecision;
+use super::top::TopKeys;
 use super::{when, who};
 use crate::algorithm::Decision;
 use crate::charge::Charge;
@@ -18,7 +18,7 @@ const MINUTE: u64 = 60 * Nanos::SECOND.get();
 
 /// Counts of requests and of denials.
 #[derive(Clone, Debug, Default)]
-pub struct Count {
+pub struct DenialCounts {
     /// The number of requests.
     pub offered: u64,
     /// The number of requests that were denied, or would be if the limit were in force.
@@ -48,11 +48,11 @@ pub type OutcomeCounts = BTreeMap<&'static str, u64>;
 #[derive(Clone, Debug, Default)]
 pub struct LimitTally {
     /// The counts by plan; requests without a plan come first.
-    pub plans: Vec<Count>,
+    pub plans: Vec<DenialCounts>,
     /// How many admitted requests the limit delayed.
     pub delayed: u64,
     /// The keys that were denied most.
-    pub top: Top,
+    pub top: TopKeys,
     /// The course over time, if the report has pictures.
     pub series: Option<Series>,
 }
@@ -61,22 +61,22 @@ pub struct LimitTally {
 #[derive(Clone, Debug)]
 pub struct Tally {
     /// The requests that were not refused before the limits.
-    pub all: Count,
+    pub all: DenialCounts,
     /// The outcomes in the access log's words, which are few, and their counts.
-    fates: Vec<(&'static str, u64)>,
+    outcome_counts: Vec<(&'static str, u64)>,
     /// Requests refused before any limit, by cause.
     pub refused: OutcomeCounts,
     /// The counts by route.
-    pub routes: Vec<Count>,
+    pub routes: Vec<DenialCounts>,
     /// The counts by limit.
     pub limits: Vec<LimitTally>,
     /// The time of the first request; pictures begin with its minute.
     began: Option<Nanos>,
 }
 
-// === impl Count ===
+// === impl DenialCounts ===
 
-impl Count {
+impl DenialCounts {
     pub(super) fn add(&mut self, at: Nanos, denied: bool) {
         self.offered += 1;
         if denied {
@@ -119,15 +119,15 @@ impl Tally {
     /// An empty tally; `pictures` says whether it records the course over time.
     pub fn new(ruleset: &Ruleset, pictures: bool) -> Self {
         let limit = |_| LimitTally {
-            plans: vec![Count::default(); ruleset.plans.len() + 1],
+            plans: vec![DenialCounts::default(); ruleset.plans.len() + 1],
             series: pictures.then(Series::default),
             ..LimitTally::default()
         };
         Self {
-            all: Count::default(),
-            fates: Vec::new(),
+            all: DenialCounts::default(),
+            outcome_counts: Vec::new(),
             refused: OutcomeCounts::new(),
-            routes: vec![Count::default(); ruleset.matcher.routes().len()],
+            routes: vec![DenialCounts::default(); ruleset.matcher.routes().len()],
             limits: ruleset.limits.iter().map(limit).collect(),
             began: None,
         }
@@ -140,12 +140,12 @@ impl Tally {
     }
 
     /// The number of requests by outcome, in the access log's words.
-    pub fn fates(&self) -> OutcomeCounts {
-        self.fates.iter().copied().collect()
+    pub fn outcome_counts(&self) -> OutcomeCounts {
+        self.outcome_counts.iter().copied().collect()
     }
 
     /// Counts a request and its decision; requests come in the order of time.
-    pub fn add(&mut self, ruleset: &Ruleset, decided: &Decided<'_>, word: &'static str) {
+    pub fn add(&mut self, ruleset: &Ruleset, decided: &ReplayDecision<'_>, word: &'static str) {
         if self.began.is_none() {
             self.begin(decided.at);
         }
@@ -153,9 +153,9 @@ impl Tally {
             self.add_refused(cause);
             return;
         }
-        match self.fates.iter_mut().find(|(known, _)| *known == word) {
+        match self.outcome_counts.iter_mut().find(|(known, _)| *known == word) {
             Some((_, count)) => *count += 1,
-            None => self.fates.push((word, 1)),
+            None => self.outcome_counts.push((word, 1)),
         }
         let denied = decided.verdict.is_denied();
         self.all.add(decided.at, denied);
@@ -164,7 +164,8 @@ impl Tally {
         }
         for (position, (charge, standing)) in decided.charges.iter().zip(&decided.verdict.standings).enumerate() {
             // a candidate's decision is known only where no other limit denies
-            let is_compared = || decided.verdict.compared(ruleset).any(|(compared, _)| compared == position);
+            let is_compared =
+                || decided.verdict.candidate_comparisons(ruleset).any(|(compared, _)| compared == position);
             if ruleset.limits[charge.limit].candidate_of.is_none() || is_compared() {
                 self.add_charge(ruleset, decided, charge, standing);
             }
@@ -183,7 +184,7 @@ impl Tally {
         *self.refused.entry(cause).or_default() += 1;
     }
 
-    fn add_charge(&mut self, ruleset: &Ruleset, decided: &Decided<'_>, charge: &Charge, standing: &Standing) {
+    fn add_charge(&mut self, ruleset: &Ruleset, decided: &ReplayDecision<'_>, charge: &Charge, standing: &Standing) {
         let limit = &ruleset.limits[charge.limit];
         let begins = self.begins();
         let Some(tally) = self.limits.get_mut(charge.limit) else { return };
@@ -217,14 +218,14 @@ mod tests {
 
     #[test]
     fn the_worst_minute_is_the_first_with_the_most_denials() {
-        let mut count = Count::default();
+        let mut count = DenialCounts::default();
         assert_eq!(count.worst(), None);
         for (second, denied) in [(0, true), (59, true), (60, true), (61, false), (119, true), (600, true)] {
             count.add(Nanos::from_secs(second), denied);
         }
         assert_eq!(count.worst(), Some(Minute { begins: Nanos::ZERO, denied: 2 }));
         assert_eq!((count.offered, count.denied, count.last), (6, 5, Some(Nanos::from_secs(600))));
-        let mut other = Count::default();
+        let mut other = DenialCounts::default();
         for second in [700, 701, 702] {
             other.add(Nanos::from_secs(second), true);
         }

@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use crate::units::{LimitKey, Nanos};
 
-/// Twice as many keys as this make [`Top`] forget all but this many.
+/// Twice as many keys as this make [`TopKeys`] forget all but this many.
 const MOST: usize = 4096;
 
 /// Counts of keys.
 #[derive(Clone, Debug, Default)]
-pub struct Top {
+pub struct TopKeys {
     entries: HashMap<LimitKey, Entry, BuildHasherDefault<AlreadyHashed>>,
     floor: u64,
 }
@@ -32,7 +32,7 @@ struct Entry {
 
 /// A key that was denied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Denied {
+pub struct DeniedKey {
     /// The key in words.
     pub who: String,
     /// How often it was denied, at most.
@@ -62,7 +62,7 @@ impl Hasher for AlreadyHashed {
     }
 }
 
-impl Top {
+impl TopKeys {
     /// Counts a denial of `key`. `who` describes the key, and is called only for a key that is not counted yet.
     #[inline(never)] // few requests are denied
     pub fn add(&mut self, key: LimitKey, now: Nanos, who: impl FnOnce() -> String) {
@@ -85,8 +85,8 @@ impl Top {
     }
 
     /// The keys with the highest counts, at most `most`.
-    pub fn first(&self, most: usize) -> Vec<Denied> {
-        let denied = |entry: &Entry| Denied {
+    pub fn first(&self, most: usize) -> Vec<DeniedKey> {
+        let denied = |entry: &Entry| DeniedKey {
             who: entry.who.clone(),
             denied: entry.count,
             error: entry.error,
@@ -108,13 +108,13 @@ impl Top {
 mod tests {
     use super::*;
 
-    fn count(top: &mut Top, key: u128) {
+    fn count(top: &mut TopKeys, key: u128) {
         top.add(LimitKey(key), Nanos::ZERO, || key.to_string());
     }
 
     #[test]
     fn few_keys_are_counted_exactly() {
-        let mut top = Top::default();
+        let mut top = TopKeys::default();
         for round in 0..100 {
             for key in 0..=round {
                 count(&mut top, key);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn among_many_keys_counts_are_never_too_low_nor_too_high_by_more_than_their_error() {
-        let mut top = Top::default();
+        let mut top = TopKeys::default();
         let mut real: HashMap<u128, u64> = HashMap::new();
         let mut random = 1_u64;
         for _ in 0..200_000 {

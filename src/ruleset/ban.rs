@@ -33,7 +33,7 @@ pub enum BanState {
 impl BanRule {
     /// The state of a key after a denial at `now`. Denials during a ban are not counted, so that the ban ends however often
     /// the client retries meanwhile.
-    pub fn denied(&self, state: Option<BanState>, now: Nanos) -> BanState {
+    pub fn after_denial(&self, state: Option<BanState>, now: Nanos) -> BanState {
         let (since, denials) = match state {
             Some(banned @ BanState::Banned { until }) if now < until => return banned,
             Some(BanState::Counting { since, denials }) if now < since.saturating_add(self.within) => {
@@ -75,7 +75,7 @@ mod tests {
 
     /// How long a key is banned right after denials at these times.
     fn left_after(times: &[u64]) -> Option<Nanos> {
-        let denied = |state, time: &u64| Some(RULE.denied(state, at(*time)));
+        let denied = |state, time: &u64| Some(RULE.after_denial(state, at(*time)));
         times.iter().fold(None, denied).and_then(|state: BanState| state.left(at(*times.last().unwrap())))
     }
 
@@ -85,16 +85,16 @@ mod tests {
         assert_eq!(left_after(&[0, 5, 9]), Some(at(100)));
         assert_eq!(left_after(&[0, 5, 10]), None, "the third begins anew");
         assert_eq!(left_after(&[0, 5, 10, 11, 12]), Some(at(100)));
-        assert_eq!(BanRule { after: 1, ..RULE }.denied(None, at(7)), BanState::Banned { until: at(107) });
+        assert_eq!(BanRule { after: 1, ..RULE }.after_denial(None, at(7)), BanState::Banned { until: at(107) });
     }
 
     #[test]
     fn a_ban_ends_to_the_nanosecond_and_what_is_denied_meanwhile_does_not_count() {
         let banned = BanState::Banned { until: at(100) };
-        assert_eq!(RULE.denied(Some(banned), at(99)), banned);
+        assert_eq!(RULE.after_denial(Some(banned), at(99)), banned);
         assert_eq!([0, 99, 100].map(|now| banned.left(at(now))), [Some(at(100)), Some(at(1)), None]);
-        assert_eq!(RULE.denied(Some(banned), at(100)), BanState::Counting { since: at(100), denials: 1 });
-        let last = BanRule { lasts: Nanos::MAX, after: 1, ..RULE }.denied(None, at(5));
+        assert_eq!(RULE.after_denial(Some(banned), at(100)), BanState::Counting { since: at(100), denials: 1 });
+        let last = BanRule { lasts: Nanos::MAX, after: 1, ..RULE }.after_denial(None, at(5));
         assert_eq!(last, BanState::Banned { until: Nanos::MAX });
     }
 }

@@ -43,19 +43,19 @@ impl LimitChange {
 }
 
 /// The effects on the states of limits that both rulesets have, except for untouched limits.
-pub fn notes(before: &Ruleset, after: &Ruleset) -> Vec<String> {
-    let known = after.limits.iter().zip(of_limits(before, after)).filter(|(_, change)| *change != LimitChange::New);
+pub fn describe_limit_changes(before: &Ruleset, after: &Ruleset) -> Vec<String> {
+    let known = after.limits.iter().zip(limit_changes(before, after)).filter(|(_, change)| *change != LimitChange::New);
     known.filter_map(|(limit, change)| Some(format!("limit `{}` {}", limit.name, change.describe()?))).collect()
 }
 
 /// The effect on the states of each limit of `after`, in order, when `after` replaces `before`.
-pub fn of_limits(before: &Ruleset, after: &Ruleset) -> Vec<LimitChange> {
+pub fn limit_changes(before: &Ruleset, after: &Ruleset) -> Vec<LimitChange> {
     let old: HashMap<&str, &Limit> = before.limits.iter().map(|limit| (limit.name.as_str(), limit)).collect();
     let plans = common_plans(before, after);
     after
         .limits
         .iter()
-        .map(|limit| old.get(limit.name.as_str()).map_or(LimitChange::New, |old| of_limit(old, limit, &plans)))
+        .map(|limit| old.get(limit.name.as_str()).map_or(LimitChange::New, |old| limit_change(old, limit, &plans)))
         .collect()
 }
 
@@ -67,7 +67,7 @@ fn common_plans(before: &Ruleset, after: &Ruleset) -> Vec<(PlanId, PlanId)> {
     plans.filter_map(|(position, plan)| Some((PlanId(*positions.get(plan.as_str())?), PlanId(position)))).collect()
 }
 
-fn of_limit(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitChange {
+fn limit_change(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitChange {
     let same = |(old, new): (Option<PlanId>, Option<PlanId>)| rule_of(before, old) == rule_of(after, new);
     let pairs = plans.iter().map(|(old, new)| (Some(*old), Some(*new))).chain([(None, None)]);
     match () {
@@ -93,7 +93,7 @@ fn rule_of(limit: &Limit, plan: Option<PlanId>) -> Option<&Rule> {
 /// The changed parameters of a limit for each plan that both rulesets have, with the effect on the usage of keys.
 pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, &Limit)) -> Vec<DescriptionLine> {
     let plans = common_plans(before, after);
-    let change = of_limit(was, limit, &plans);
+    let change = limit_change(was, limit, &plans);
     let of_plans = plans.iter().map(|(old, new)| {
         let name = after.plans.get(new.0).map_or("", String::as_str);
         (name, rule_of(was, Some(*old)), rule_of(limit, Some(*new)))
@@ -114,7 +114,9 @@ pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, 
 /// The effect on the usage that was counted under `old`.
 fn carried(old: Option<&Rule>, new: Option<&Rule>, change: LimitChange) -> String {
     match (old, new, change) {
-        (Some(_), Some(new), LimitChange::Carried) if new.holds() => "; what is in flight stays counted".to_owned(),
+        (Some(_), Some(new), LimitChange::Carried) if new.holds_slots() => {
+            "; what is in flight stays counted".to_owned()
+        }
         (Some(old), Some(new), LimitChange::Carried) => match left_of_spent(old, new) {
             Some(0) => "; a spent bucket stays spent".to_owned(),
             Some(left) => format!("; a spent bucket has {left} left at once"),

@@ -22,7 +22,7 @@ pub enum Uncharged<'r> {
     /// The limit does not apply to this customer or group, by its own terms.
     OwnUnlimited,
     /// The candidate is tried out on the terms of plans, and the customer has terms of its own.
-    NotTried,
+    CandidateSkipped,
     /// The request lacks a part of its key, and such requests are let through.
     Skipped(KeyFault<'r>),
     /// The request has no key, and the limit only watches, so it does not refuse the request.
@@ -91,12 +91,12 @@ impl Ruleset {
     }
 
     /// Whether a request from `address` is denied access to `route`, whoever its caller is.
-    pub fn keeps_out_address(&self, route: &Route, address: Option<IpAddr>) -> bool {
+    pub fn denies_address_access(&self, route: &Route, address: Option<IpAddr>) -> bool {
         !self.is_open(route) && [&self.access, &route.access].iter().any(|access| access.denies_address(address))
     }
 
     /// Whether a request of `customer` (`None`: a caller without a credential) from `address` is denied access to `route`.
-    pub fn keeps_out(&self, route: &Route, address: Option<IpAddr>, customer: Option<&str>) -> bool {
+    pub fn denies_access(&self, route: &Route, address: Option<IpAddr>, customer: Option<&str>) -> bool {
         !self.is_open(route) && [&self.access, &route.access].iter().any(|access| access.denies(address, customer))
     }
 
@@ -139,7 +139,7 @@ impl Ruleset {
 
     /// The facts about a request of `route` by which early limits count, before its caller is identified. It has the first
     /// plan, because early limits have the same parameters for every plan.
-    pub fn resolve_nobody<'a>(&'a self, route: &'a Route) -> Resolved<'a> {
+    pub fn resolve_unidentified<'a>(&'a self, route: &'a Route) -> Resolved<'a> {
         let plan = self.plans.first().map(|name| (PlanId(0), name.as_str()));
         Resolved { plan, ..self.resolve(route, (None, None), None) }
     }
@@ -169,7 +169,7 @@ impl Ruleset {
                 {
                     Some(known) => known.routes.push(&route.name),
                     None => buckets.push(Bucket {
-                        charge: Charge { cost: 0, enforcement: Enforcement::ASKS, ..charge },
+                        charge: Charge { cost: 0, enforcement: Enforcement::DRY_RUN, ..charge },
                         routes: vec![&route.name],
                     }),
                 }
@@ -192,7 +192,7 @@ impl Ruleset {
         hasher: &KeyHasher,
     ) -> Result<Vec<(UpstreamId, LimitKey)>, KeyFault<'_>> {
         let mut hashes = Vec::new();
-        for upstream in self.reachable(route) {
+        for upstream in self.route_upstreams(route) {
             let Balance::ConsistentHash(part) = &self.upstreams[upstream.0].balance else { continue };
             match hasher.part(part, facts, resolved) {
                 Ok(hash) => hashes.push((upstream, hash)),
@@ -246,7 +246,7 @@ impl Ruleset {
     ) -> Result<Vec<Charge>, KeyFault<'_>> {
         let mut charges = Vec::with_capacity(route.limits.len());
         for id in &route.limits {
-            match self.limits[id.0].goes_by_body() {
+            match self.limits[id.0].depends_on_body() {
                 true => self.add_charges_of(&[*id], facts, resolved, hashers, &mut charges)?,
                 false => charges.extend(others.iter().find(|other| other.limit == id.0).cloned()),
             }
@@ -255,12 +255,12 @@ impl Ruleset {
     }
 
     /// Whether a limit of `route` depends on the request's body.
-    pub fn goes_by_body(&self, route: &Route, resolved: &Resolved<'_>) -> bool {
-        let goes_by_body = |id: &LimitId| {
+    pub fn depends_on_body(&self, route: &Route, resolved: &Resolved<'_>) -> bool {
+        let depends_on_body = |id: &LimitId| {
             let limit = &self.limits[id.0];
-            limit.goes_by_body() && self.rule_of(*id, resolved).is_ok()
+            limit.depends_on_body() && self.rule_of(*id, resolved).is_ok()
         };
-        !route.body_fields.is_empty() && route.limits.iter().any(goes_by_body)
+        !route.body_fields.is_empty() && route.limits.iter().any(depends_on_body)
     }
 
     /// The parameters of a limit for a caller, or the reason why it does not apply.
@@ -270,7 +270,7 @@ impl Ruleset {
         // a candidate is tried in place of the plan's terms, so not on customers with terms of their own
         let tried_for = limit.candidate_of.unwrap_or(id);
         match (own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
-            (Some(_), _) if limit.candidate_of.is_some() => Err(Uncharged::NotTried),
+            (Some(_), _) if limit.candidate_of.is_some() => Err(Uncharged::CandidateSkipped),
             (Some(Override::Rule(rule)), _) => Ok(RuleRef::Own(Arc::clone(rule))),
             (None, PlanTerms::Rule(rule)) => Ok(RuleRef::Listed(rule)),
             (Some(Override::Unlimited), _) => Err(Uncharged::OwnUnlimited),
@@ -293,7 +293,7 @@ impl Ruleset {
             let own = limit.request_overrides.rule(listed, facts, resolved.claims);
             rule = own.map_or(rule, RuleRef::Own);
         }
-        if facts.body.is_none() && limit.goes_by_body() {
+        if facts.body.is_none() && limit.depends_on_body() {
             return Err(Uncharged::AwaitsBody);
         }
         let SharedKey { key, tag } = match limit.mode {
@@ -305,7 +305,7 @@ impl Ruleset {
             return Err(Uncharged::NotEnabled);
         }
         let terms = limit.rule(&rule);
-        let (cost, enforcement) = limit.asks(terms, facts);
+        let (cost, enforcement) = limit.charge_on_arrival(terms, facts);
         let floor =
             if limit.priority.is_empty() { 0 } else { limit.floor(TermsOwner::of(limit, resolved).plan, terms) };
         Ok(Charge { tag, floor, ..Charge::new(id.0, rule, key, cost, enforcement) })
@@ -322,7 +322,7 @@ fn is_enabled<'r>(
 ) -> Result<bool, Uncharged<'r>> {
     let hasher = KeyHasher::stable();
     let key = hasher.key(name, &limit.key, facts, resolved);
-    Ok(limit.enabled.covers(or_without(limit, key, |fault| hasher.missing_part_key(name, fault))?))
+    Ok(limit.enabled.covers(or_missing_key(limit, key, |fault| hasher.missing_part_key(name, fault))?))
 }
 
 /// The key of a request under `limit`.
@@ -334,7 +334,7 @@ fn key_of<'r>(
     hashers: &LimitHashers,
 ) -> Result<LimitKey, Uncharged<'r>> {
     let key = hashers.key(id, &limit.key, facts, resolved);
-    or_without(limit, key, |fault| hashers.hasher().missing_part_key(&limit.name, fault))
+    or_missing_key(limit, key, |fault| hashers.hasher().missing_part_key(&limit.name, fault))
 }
 
 /// The same for a limit that nodes share.
@@ -346,12 +346,12 @@ fn key_of_all_nodes<'r>(
     hasher: &KeyHasher,
 ) -> Result<SharedKey, Uncharged<'r>> {
     let key = hasher.key_of_all_nodes(&limit.name, &limit.key, facts, resolved);
-    or_without(limit, key, |fault| hasher.shared_key_of_all_nodes(&limit.name, fault))
+    or_missing_key(limit, key, |fault| hasher.shared_key_of_all_nodes(&limit.name, fault))
 }
 
 /// The key, or the substitute that `limit` configures for a missing part. A part that comes more than once is not missing,
 /// and a client that makes a part unreadable is not exempt from the limit.
-fn or_without<'r, T>(
+fn or_missing_key<'r, T>(
     limit: &'r Limit,
     key: Result<T, KeyFault<'r>>,
     without: impl FnOnce(KeyFault<'_>) -> T,

@@ -9,7 +9,7 @@ use crate::fields::Fields;
 use crate::ruleset::graphql::GraphQlCost;
 use crate::ruleset::key::Facts;
 use crate::ruleset::prices::{ModelPrices, Price, rounded_up};
-use crate::ruleset::request_field::{FieldPath, RequestFields, SaidCost};
+use crate::ruleset::request_field::{FieldPath, RequestFieldCost, RequestFields};
 use crate::ruleset::tokens::tokens;
 use crate::units::Cost;
 
@@ -35,7 +35,7 @@ pub enum CostRule {
         missing: Cost,
     },
     /// The number in a field of the request's body, at least 1. An invalid or too large number counts as the maximum.
-    RequestField(SaidCost),
+    RequestField(RequestFieldCost),
     /// By the GraphQL document in the request's body.
     GraphQl(GraphQlCost),
     /// One for each started run of this many bytes of the request's body, at least one.
@@ -58,7 +58,7 @@ pub struct ResponseCost {
     /// The numbers in header fields, each with its weight.
     pub headers: Vec<(HeaderName, Weight)>,
     /// The numbers in a JSON body or in the events of a stream.
-    pub fields: Vec<FieldPart>,
+    pub fields: Vec<WeightedField>,
     /// The largest single number that is accepted, and the largest cost of a sum.
     pub max: Cost,
     /// Whether the configuration writes it as a sum, of one number or of several.
@@ -78,14 +78,14 @@ pub enum Weight {
 
 /// A number in a JSON body or in the events of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldPart {
+pub struct WeightedField {
     /// The names on the way to it: `usage.total_tokens` is two.
     pub path: FieldPath,
     /// The cost of one unit of it.
     pub weight: Weight,
 }
 
-impl AsRef<FieldPath> for FieldPart {
+impl AsRef<FieldPath> for WeightedField {
     fn as_ref(&self) -> &FieldPath {
         &self.path
     }
@@ -95,9 +95,9 @@ impl AsRef<FieldPath> for FieldPart {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChargeRule {
     /// On the request's arrival, or when its response has ended.
-    pub when: When,
+    pub when: ChargeTime,
     /// The tokens taken on the request's arrival and settled with the real cost when the response ends; only with
-    /// [`When::Response`].
+    /// [`ChargeTime::Response`].
     pub reserve: Option<Reserve>,
     /// Whether denied requests take tokens too.
     pub denied: bool,
@@ -111,9 +111,9 @@ pub enum Reserve {
     /// The same for all requests.
     Fixed(Cost),
     /// The number that the request gives.
-    Said {
+    FromRequest {
         /// The field with the number.
-        tokens: SaidCost,
+        tokens: RequestFieldCost,
         /// The column with the price of each token, where the cost depends on prices.
         price: Option<usize>,
     },
@@ -121,7 +121,7 @@ pub enum Reserve {
 
 /// When the cost of a request is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum When {
+pub enum ChargeTime {
     /// On its arrival.
     #[default]
     Request,
@@ -134,9 +134,9 @@ pub enum When {
 
 /// The course of a request that was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exchange {
+pub struct CompletedRequest {
     /// How it ended.
-    pub end: End,
+    pub end: RequestEnd,
     /// The length of its body, as far as it came.
     pub request_bytes: u64,
     /// The length of the response's body, as far as it came.
@@ -145,14 +145,14 @@ pub struct Exchange {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum RequestEnd {
     /// The request did not reach the upstream, or the upstream failed to answer.
-    Unanswered {
+    NoResponse {
         /// The status of tollgate's own answer, if there was one.
         own: Option<u16>,
     },
     /// The client disconnected or cancelled the request while the upstream worked on it.
-    Abandoned,
+    ClientAborted,
     /// The upstream answered.
     Answered {
         /// The response's status.
@@ -201,13 +201,13 @@ pub enum RealCost {
 }
 
 /// The number of started runs of `length` bytes in `bytes`, at least one.
-pub fn runs(bytes: u64, length: u64) -> Cost {
+pub fn started_blocks(bytes: u64, length: u64) -> Cost {
     bytes.div_ceil(length.max(1)).max(1)
 }
 
 impl RealCost {
     /// The cost of a request for which `taken` tokens were taken on its arrival.
-    pub fn beside(self, taken: Cost) -> Cost {
+    pub fn settled_cost(self, taken: Cost) -> Cost {
         match self {
             Self::Known(real) => real,
             Self::AtLeast(real) => real.max(taken),
@@ -231,7 +231,7 @@ impl CostRule {
             }
             Self::RequestField(said) => Some(said.of(facts.body)),
             Self::GraphQl(rule) => Some(rule.of(facts.body)),
-            Self::RequestBytes(length) => body_length(facts).map(|bytes| runs(bytes, *length)),
+            Self::RequestBytes(length) => body_length(facts).map(|bytes| started_blocks(bytes, *length)),
             Self::Response(_) | Self::ResponseBytes(_) => None,
         }
     }
@@ -387,7 +387,7 @@ impl ChargeRule {
     /// The charge rule in plain words; `None` where a request is charged on its arrival, and only if it is admitted.
     pub fn describe(&self) -> Option<String> {
         let denied = self.denied.then(|| "denied requests too".to_owned());
-        let When::Response { if_status } = &self.when else {
+        let ChargeTime::Response { if_status } = &self.when else {
             let identified = self.identified.then(|| "when the caller is identified".to_owned());
             let parts: Vec<String> = [identified, denied].into_iter().flatten().collect();
             return (!parts.is_empty()).then(|| parts.join("; "));
@@ -404,8 +404,10 @@ impl ChargeRule {
             None => String::new(),
             Some(Reserve::Fixed(0)) => "; nothing is taken before".to_owned(),
             Some(Reserve::Fixed(reserve)) => format!("; {reserve} are taken until then"),
-            Some(Reserve::Said { tokens, price: None }) => format!("; until then is taken {}", tokens.describe()),
-            Some(Reserve::Said { tokens, price: Some(_) }) => {
+            Some(Reserve::FromRequest { tokens, price: None }) => {
+                format!("; until then is taken {}", tokens.describe())
+            }
+            Some(Reserve::FromRequest { tokens, price: Some(_) }) => {
                 format!("; until then is taken the price of {}", tokens.describe())
             }
         };
@@ -461,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_sum_is_described_in_plain_words() {
-        let field = |path: &str, times| FieldPart {
+        let field = |path: &str, times| WeightedField {
             path: FieldPath(path.split('.').map(str::to_owned).collect()),
             weight: Weight::Times(times),
         };

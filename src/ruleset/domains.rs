@@ -146,7 +146,7 @@ pub enum Hits {
 }
 
 /// `rule` with `tokens` per `per` in place of its own numbers; `None` where its algorithm has no such parameters.
-pub fn replaced(rule: &Rule, tokens: Cost, per: Nanos) -> Option<Rule> {
+pub fn with_rate(rule: &Rule, tokens: Cost, per: Nanos) -> Option<Rule> {
     let mut arguments = rule.arguments();
     let has = |name| rule.name().parameters().iter().any(|parameter| parameter.name == name);
     let rate = Rate::new(tokens, per)?;
@@ -229,10 +229,10 @@ mod tests {
         let gcra = built("gcra", [("rate", Value::Rate(second)), ("burst", whole(5))].into());
         let window = built("fixed_window", [("limit", whole(5)), ("window", Value::Duration(Nanos::SECOND))].into());
         for rule in [gcra, window] {
-            let policy = replaced(&rule, 300, Nanos::from_secs(60)).unwrap().policy();
+            let policy = with_rate(&rule, 300, Nanos::from_secs(60)).unwrap().policy();
             assert_eq!((policy.quota, policy.window), (300, Some(Nanos::from_secs(60))), "{rule:?}");
         }
         let slots = built("concurrency", [("limit", whole(5))].into());
-        assert_eq!(replaced(&slots, 300, Nanos::SECOND), None);
+        assert_eq!(with_rate(&slots, 300, Nanos::SECOND), None);
     }
 }

@@ -8,7 +8,7 @@ pub enum HostPattern {
     /// This host.
     Exact(String),
     /// Every host below this domain, the domain itself excluded; kept with its leading dot.
-    Below(String),
+    Wildcard(String),
 }
 
 impl HostPattern {
@@ -37,14 +37,14 @@ impl HostPattern {
         if !is_name(&name) {
             return Err("must be a host name, with `*` only for all names below a domain (`*.example.com`)".to_owned());
         }
-        Ok(if below { Self::Below(format!(".{name}")) } else { Self::Exact(name) })
+        Ok(if below { Self::Wildcard(format!(".{name}")) } else { Self::Exact(name) })
     }
 
     /// Whether the canonical host `host` matches.
     pub fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(name) => name == host,
-            Self::Below(suffix) => host.len() > suffix.len() && host.ends_with(suffix.as_str()),
+            Self::Wildcard(suffix) => host.len() > suffix.len() && host.ends_with(suffix.as_str()),
         }
     }
 }
@@ -53,7 +53,7 @@ impl std::fmt::Display for HostPattern {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Exact(name) => f.write_str(name),
-            Self::Below(suffix) => write!(f, "*{suffix}"),
+            Self::Wildcard(suffix) => write!(f, "*{suffix}"),
         }
     }
 }

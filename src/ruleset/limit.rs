@@ -4,7 +4,8 @@ use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Enforcement, Mode, RuleRef};
 use crate::ruleset::ban::BanRule;
 use crate::ruleset::cost::{
-    ChargeRule, CostRule, End, Exchange, RealCost, ReportedCost, Reserve, ResponseCost, Weight, When, runs,
+    ChargeRule, ChargeTime, CompletedRequest, CostRule, RealCost, ReportedCost, RequestEnd, Reserve, ResponseCost,
+    Weight, started_blocks,
 };
 use crate::ruleset::denied::Denied;
 use crate::ruleset::key::{Facts, Key, KeyPart};
@@ -146,14 +147,14 @@ impl Limit {
             _ => None,
         };
         let of_reserve = match &self.charge.reserve {
-            Some(Reserve::Said { tokens, .. }) => Some(&tokens.path),
+            Some(Reserve::FromRequest { tokens, .. }) => Some(&tokens.path),
             Some(Reserve::Fixed(_)) | None => None,
         };
         in_key.chain(of_cost).chain(of_reserve)
     }
 
     /// Whether the key or the charge depends on the request's body.
-    pub fn goes_by_body(&self) -> bool {
+    pub fn depends_on_body(&self) -> bool {
         self.body_fields().next().is_some()
     }
 
@@ -182,19 +183,19 @@ impl Limit {
             && self.priority.is_empty()
             && !self.request_overrides.need_token()
             && !self.charge.identified
-            && !self.goes_by_body()
+            && !self.depends_on_body()
             && self.key.parts.iter().all(is_known)
     }
 
     /// The cost and the enforcement of a request under `rule` on its arrival. Slots are always taken then and come back by
     /// themselves, whatever the limit says about when to charge tokens.
-    pub fn asks(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Enforcement) {
+    pub fn charge_on_arrival(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Enforcement) {
         let (cost, consumes) = match (&self.charge.when, &self.charge.reserve) {
-            _ if rule.holds() => (self.cost.on_request(facts).unwrap_or(1), true),
+            _ if rule.holds_slots() => (self.cost.on_request(facts).unwrap_or(1), true),
             // takes nothing, but a key in debt is denied
-            (When::Response { .. }, Some(Reserve::Fixed(0))) => (1, false),
-            (When::Response { .. }, Some(Reserve::Fixed(reserve))) => (*reserve, true),
-            (When::Response { .. }, Some(Reserve::Said { tokens, price })) => {
+            (ChargeTime::Response { .. }, Some(Reserve::Fixed(0))) => (1, false),
+            (ChargeTime::Response { .. }, Some(Reserve::Fixed(reserve))) => (*reserve, true),
+            (ChargeTime::Response { .. }, Some(Reserve::FromRequest { tokens, price })) => {
                 let number = tokens.of(facts.body);
                 match price.map_or(number, |column| self.priced(number, column, facts.body)) {
                     0 => (1, false),
@@ -203,7 +204,14 @@ impl Limit {
             }
             _ => (self.cost.on_request(facts).unwrap_or(1), true),
         };
-        (cost, Enforcement { enforces: self.enforces(), consumes, counts_denied: self.charge.denied && !rule.holds() })
+        (
+            cost,
+            Enforcement {
+                enforces: self.enforces(),
+                consumes,
+                counts_denied: self.charge.denied && !rule.holds_slots(),
+            },
+        )
     }
 
     /// The cost of `number` tokens by the price in `column` of the model that a request with this body names.
@@ -215,45 +223,47 @@ impl Limit {
     /// Whether the charge of a request under `rule` on its arrival may have to be settled; `known` is the cost that is known
     /// on arrival.
     pub fn settles_later(&self, rule: &Rule, known: Option<Cost>) -> bool {
-        !rule.holds() && (known.is_none() || self.charge.when != When::Request)
+        !rule.holds_slots() && (known.is_none() || self.charge.when != ChargeTime::Request)
     }
 
     /// Whether requests may turn out to cost less than they were charged on arrival.
     pub fn gives_back(&self) -> bool {
         use CostRule::{ByMethod, Fixed, GraphQl, Header, RequestField};
         let told = matches!(self.cost, Fixed(_) | ByMethod { .. } | Header { .. } | RequestField(_) | GraphQl(_));
-        self.charge.when != When::Request || !told
+        self.charge.when != ChargeTime::Request || !told
     }
 
     /// Whether the charge on a request's arrival is final: its end changes nothing.
     pub fn is_settled_at_once(&self) -> bool {
-        !self.algorithm.holds() && !self.gives_back()
+        !self.algorithm.holds_slots() && !self.gives_back()
     }
 
     /// The real cost of a request whose cost was `known` on its arrival, or whose response reported `told`.
-    pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: ReportedCost) -> RealCost {
-        if let When::Response { if_status } = &self.charge.when {
+    pub fn real_cost(&self, known: Option<Cost>, exchange: &CompletedRequest, told: ReportedCost) -> RealCost {
+        if let ChargeTime::Response { if_status } = &self.charge.when {
             let is_listed = |status: u16| if_status.iter().any(|(from, to)| (*from..=*to).contains(&status));
             match exchange.end {
                 // tollgate's own answers count only if `if_status` lists their status, and report no cost
-                End::Unanswered { own } if !own.is_some_and(is_listed) => return RealCost::Known(0),
-                End::Unanswered { .. } if self.cost.is_in_response() => return RealCost::AsTaken,
-                End::Unanswered { .. } => {}
-                End::Abandoned => return RealCost::AsTaken,
-                End::Answered { status, .. } if !if_status.is_empty() && !is_listed(status) => {
+                RequestEnd::NoResponse { own } if !own.is_some_and(is_listed) => return RealCost::Known(0),
+                RequestEnd::NoResponse { .. } if self.cost.is_in_response() => return RealCost::AsTaken,
+                RequestEnd::NoResponse { .. } => {}
+                RequestEnd::ClientAborted => return RealCost::AsTaken,
+                RequestEnd::Answered { status, .. } if !if_status.is_empty() && !is_listed(status) => {
                     return RealCost::Known(0);
                 }
-                End::Answered { .. } => {}
+                RequestEnd::Answered { .. } => {}
             }
         }
         let (has_body, whole) = match exchange.end {
-            End::Answered { has_body, whole, .. } => (has_body, whole),
-            End::Unanswered { .. } | End::Abandoned => (false, false),
+            RequestEnd::Answered { has_body, whole, .. } => (has_body, whole),
+            RequestEnd::NoResponse { .. } | RequestEnd::ClientAborted => (false, false),
         };
         match (&self.cost, known) {
             (_, Some(known)) => RealCost::Known(known),
-            (CostRule::RequestBytes(length), None) => RealCost::Known(runs(exchange.request_bytes, *length)),
-            (CostRule::ResponseBytes(length), None) => RealCost::Known(runs(exchange.response_bytes, *length)),
+            (CostRule::RequestBytes(length), None) => RealCost::Known(started_blocks(exchange.request_bytes, *length)),
+            (CostRule::ResponseBytes(length), None) => {
+                RealCost::Known(started_blocks(exchange.response_bytes, *length))
+            }
             (CostRule::Response(ResponseCost { fields, max, is_sum, .. }), None) => match told {
                 ReportedCost::Cost(cost) if cost <= *max || *is_sum => RealCost::Known(cost.min(*max)),
                 ReportedCost::Part(cost) if whole => RealCost::Known(cost.min(*max)),

@@ -17,7 +17,7 @@ use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::{Facts, query_values};
-use crate::ruleset::path::{PathPattern, behind_prefix};
+use crate::ruleset::path::{PathPattern, strip_path_prefix};
 use crate::ruleset::request_field::FieldPath;
 use crate::ruleset::upstream::{Split, UpstreamId};
 
@@ -183,7 +183,7 @@ impl Rewrite {
         match self {
             Self::Path(fixed) => fixed.clone(),
             Self::Prefix { strip, add } => {
-                let new = format!("{add}{}", behind_prefix(path, strip).unwrap_or(path));
+                let new = format!("{add}{}", strip_path_prefix(path, strip).unwrap_or(path));
                 if new.is_empty() { "/".to_owned() } else { new }
             }
         }
@@ -223,7 +223,7 @@ pub struct Matcher {
     order: Vec<RouteId>,
     exact_hosts: HashMap<String, Node>,
     /// The routes for `*.name`, by the name with its leading dot.
-    below_hosts: HashMap<String, Node>,
+    wildcard_hosts: HashMap<String, Node>,
     any_host: Node,
 }
 
@@ -234,7 +234,7 @@ impl Matcher {
         let mut order: Vec<RouteId> = (0..requested).map(RouteId).collect();
         order.sort_by(|a, b| by_specificity(&routes[a.0], &routes[b.0]));
         let mut exact_hosts: HashMap<String, Node> = HashMap::new();
-        let mut below_hosts: HashMap<String, Node> = HashMap::new();
+        let mut wildcard_hosts: HashMap<String, Node> = HashMap::new();
         let mut any_host = Node::default();
         for id in &order {
             let route = &routes[id.0];
@@ -244,12 +244,12 @@ impl Matcher {
             for host in &route.hosts {
                 let node = match host {
                     HostPattern::Exact(name) => exact_hosts.entry_ref(name.as_str()).or_default(),
-                    HostPattern::Below(suffix) => below_hosts.entry_ref(suffix.as_str()).or_default(),
+                    HostPattern::Wildcard(suffix) => wildcard_hosts.entry_ref(suffix.as_str()).or_default(),
                 };
                 node.add(*id, &route.path);
             }
         }
-        Self { routes, requested, order, exact_hosts, below_hosts, any_host }
+        Self { routes, requested, order, exact_hosts, wildcard_hosts, any_host }
     }
 
     /// The routes of requests, in the order of the configuration.
@@ -269,19 +269,19 @@ impl Matcher {
 
     /// The most specific route that matches: by host first, an exact one before `*.name`, and a longer `*.name` first.
     pub fn find(&self, facts: &Facts<'_>) -> Option<RouteId> {
-        let is_wanted = |id: RouteId| beside_path(self.route(id), facts).is_none();
-        let find = |node: &Node| node.find(facts.path, &is_wanted);
+        let accepts = |id: RouteId| mismatch_except_path(self.route(id), facts).is_none();
+        let find = |node: &Node| node.find(facts.path, &accepts);
         let exact = self.exact_hosts.get(facts.host).and_then(find);
         exact.or_else(|| self.below(facts.host).find_map(find)).or_else(|| find(&self.any_host))
     }
 
     /// The routes that are compared with a request, in order: the routes of its host whose patterns allow its first path
     /// segment. A route that names several hosts may come twice. Looks at all routes.
-    pub fn tried(&self, facts: &Facts<'_>) -> impl Iterator<Item = RouteId> {
-        let begins_alike = |id: &RouteId| self.route(*id).path.may_begin_like(facts.path);
+    pub fn compared_routes(&self, facts: &Facts<'_>) -> impl Iterator<Item = RouteId> {
+        let begins_alike = |id: &RouteId| self.route(*id).path.may_match_first_segment(facts.path);
         let alike: Vec<RouteId> = self.order.iter().copied().filter(begins_alike).collect();
         let exact = HostPattern::Exact(facts.host.to_owned());
-        let below = suffixes(facts.host).map(|suffix| HostPattern::Below(suffix.to_owned()));
+        let below = suffixes(facts.host).map(|suffix| HostPattern::Wildcard(suffix.to_owned()));
         let hosts: Vec<Option<HostPattern>> = std::iter::once(exact).chain(below).map(Some).chain([None]).collect();
         let is_at = |id: &RouteId, host: &Option<HostPattern>| match host {
             Some(host) => self.route(*id).hosts.contains(host),
@@ -294,14 +294,14 @@ impl Matcher {
 
     /// The routes for `*.name` patterns that match `host`, the longest name first.
     fn below(&self, host: &str) -> impl Iterator<Item = &Node> {
-        let suffixes = (!self.below_hosts.is_empty()).then(|| suffixes(host)).into_iter().flatten();
-        suffixes.filter_map(|suffix| self.below_hosts.get(suffix))
+        let suffixes = (!self.wildcard_hosts.is_empty()).then(|| suffixes(host)).into_iter().flatten();
+        suffixes.filter_map(|suffix| self.wildcard_hosts.get(suffix))
     }
 
     /// The reason why a request cannot take the route `id`; `None` if it can.
     pub fn mismatch(&self, id: RouteId, facts: &Facts<'_>) -> Option<Mismatch<'_>> {
         let route = self.route(id);
-        let beside = beside_host(route, facts);
+        let beside = mismatch_except_host(route, facts);
         match route.hosts.is_empty() || route.hosts.iter().any(|host| host.matches(facts.host)) {
             true => beside,
             false => Some(Mismatch::Host { hosts: &route.hosts, otherwise: beside.is_none() }),
@@ -358,15 +358,15 @@ fn lacks(value: &ValueMatch) -> &'static str {
 }
 
 /// The first unmet condition, the host left out.
-fn beside_host<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
+fn mismatch_except_host<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
     match route.path.matches(facts.path) {
-        true => beside_path(route, facts),
+        true => mismatch_except_path(route, facts),
         false => Some(Mismatch::Path(&route.path_pattern)),
     }
 }
 
 /// The first unmet condition, the host and the path left out: the index has compared those already.
-fn beside_path<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
+fn mismatch_except_path<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
     if !route.methods.is_empty() && !route.methods.iter().any(|method| method == facts.method) {
         return Some(Mismatch::Method(&route.methods));
     }

@@ -107,7 +107,7 @@ impl PathPattern {
     }
 
     /// Whether a matching path can have the first segment of the canonical path `path`.
-    pub(super) fn may_begin_like(&self, path: &str) -> bool {
+    pub(super) fn may_match_first_segment(&self, path: &str) -> bool {
         let first = path.strip_prefix('/').unwrap_or(path).split('/').next();
         match self.segments.first() {
             Some(Segment::Literal(literal)) => Some(literal.as_str()) == first,
@@ -206,7 +206,7 @@ pub fn without_parameters(path: &str) -> Option<String> {
 }
 
 /// The rest of the canonical path `path` after `prefix`, if it begins with these segments, whatever their parameters.
-pub(super) fn behind_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+pub(super) fn strip_path_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
     let mut rest = path;
     for expected in prefix.split('/').skip(1) {
         let segment = rest.strip_prefix('/')?;
@@ -460,7 +460,7 @@ mod tests {
             ("/;v1/a", "/v1", None),
         ];
         for (path, prefix, behind) in cases {
-            assert_eq!(behind_prefix(path, prefix), behind, "{path} {prefix}");
+            assert_eq!(strip_path_prefix(path, prefix), behind, "{path} {prefix}");
         }
     }
 

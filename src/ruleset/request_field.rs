@@ -48,7 +48,7 @@ pub enum RequestFields {
 
 /// A number of tokens that requests give in a field of their bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SaidCost {
+pub struct RequestFieldCost {
     /// The field.
     pub path: FieldPath,
     /// The largest number that is accepted, and the cost of a request whose field cannot be read.
@@ -57,7 +57,7 @@ pub struct SaidCost {
     pub missing: Cost,
 }
 
-impl SaidCost {
+impl RequestFieldCost {
     /// The cost of a request with this body; `max` where the body is not known.
     pub fn of(&self, body: Option<&RequestFields>) -> Cost {
         body.map_or(self.max, |body| body.get(&self.path).believed(self.max, self.missing))

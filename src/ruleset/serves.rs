@@ -42,7 +42,7 @@ impl ListenerService {
     }
 
     /// Whether the requests that it is asked about take routes.
-    pub const fn goes_by_routes(self) -> bool {
+    pub const fn uses_routes(self) -> bool {
         !matches!(self, Self::RateLimitService)
     }
 }

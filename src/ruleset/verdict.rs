@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Denial, Headroom, Policy};
-use crate::charge::{Charge, Charged, Enforcement, Taken};
+use crate::charge::{Charge, ChargeSource, Charged, Enforcement};
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, Ruleset};
@@ -110,7 +110,7 @@ impl Verdict {
             let limit = &ruleset.limits[charge.limit];
             let enforces = charge.enforcement.enforces;
             // the headroom of a limit that could not be asked is unknown
-            let visible = limit.is_visible() && charge.taken != Taken::FailedOpen;
+            let visible = limit.is_visible() && charge.taken_from != ChargeSource::FailedOpen;
             match charged.decision {
                 Decision::Admit { wait } if enforces => longest_wait = longest_wait.max(wait),
                 Decision::Deny(denial)
@@ -171,7 +171,7 @@ impl Verdict {
 
     /// The `charges` that took something when the request was admitted. Limits that let requests over them pass took
     /// nothing for it.
-    pub fn taken<'a>(&'a self, charges: &'a [Charge]) -> impl Iterator<Item = (&'a Charge, &'a Standing)> {
+    pub fn consuming_charges<'a>(&'a self, charges: &'a [Charge]) -> impl Iterator<Item = (&'a Charge, &'a Standing)> {
         let took =
             |(charge, standing): &(&Charge, &Standing)| charge.enforcement.consumes && standing.decision.is_admitted();
         charges.iter().zip(&self.standings).filter(took)
@@ -184,7 +184,7 @@ impl Verdict {
 
     /// The limit that clients are told about where there is room for one only: that of `tightest`, or else the one with the
     /// least left among the limits that answers may name.
-    pub fn reported(&self) -> Option<&Standing> {
+    pub fn client_standing(&self) -> Option<&Standing> {
         let tightest = self.standings.get(self.tightest?).filter(|standing| standing.visible);
         let left = |standing: &&Standing| standing.headroom.remaining.unwrap_or(u64::MAX);
         tightest.or_else(|| self.standings.iter().filter(|standing| standing.visible).min_by_key(left))
@@ -192,23 +192,23 @@ impl Verdict {
 
     /// The limits that denied the request.
     pub fn violated(&self) -> impl Iterator<Item = LimitId> {
-        self.over(true)
+        self.exceeded(true)
     }
 
     /// The limits that the request is over and that let it pass: they watch, mark or divert. None on a denial.
-    pub fn passed_over(&self) -> impl Iterator<Item = LimitId> {
+    pub fn unenforced_violations(&self) -> impl Iterator<Item = LimitId> {
         let admitted = matches!(self.outcome, Outcome::Admit { .. });
-        self.over(false).filter(move |_| admitted)
+        self.exceeded(false).filter(move |_| admitted)
     }
 
-    fn over(&self, enforces: bool) -> impl Iterator<Item = LimitId> {
+    fn exceeded(&self, enforces: bool) -> impl Iterator<Item = LimitId> {
         let over = self.standings.iter().filter(move |standing| standing.enforces == enforces);
         over.filter(|standing| !standing.decision.is_admitted()).map(|standing| standing.limit)
     }
 
     /// The first limit that diverts the request, and the upstream that it goes to instead of its route's.
-    pub fn diverting(&self, ruleset: &Ruleset) -> Option<UpstreamId> {
-        self.acting(ruleset).find_map(|limit| match limit.over_limit {
+    pub fn divert_upstream(&self, ruleset: &Ruleset) -> Option<UpstreamId> {
+        self.acting_limits(ruleset).find_map(|limit| match limit.over_limit {
             OverLimit::Divert(upstream) => Some(upstream),
             _ => None,
         })
@@ -216,15 +216,15 @@ impl Verdict {
 
     /// The limits that the request is marked with, each with its header.
     pub fn marks<'r>(&self, ruleset: &'r Ruleset) -> impl Iterator<Item = (&'r http::HeaderName, &'r str)> {
-        self.acting(ruleset).filter_map(|limit| match &limit.over_limit {
+        self.acting_limits(ruleset).filter_map(|limit| match &limit.over_limit {
             OverLimit::Mark(header) => Some((header, limit.name.as_str())),
             _ => None,
         })
     }
 
     /// The limits that the request is over and that act on it without a denial: they mark or divert.
-    fn acting<'r>(&self, ruleset: &'r Ruleset) -> impl Iterator<Item = &'r Limit> {
-        self.passed_over().map(|id| &ruleset.limits[id.0]).filter(|limit| limit.acts())
+    fn acting_limits<'r>(&self, ruleset: &'r Ruleset) -> impl Iterator<Item = &'r Limit> {
+        self.unenforced_violations().map(|id| &ruleset.limits[id.0]).filter(|limit| limit.acts())
     }
 
     /// The warnings for the client. None on a denial.
@@ -240,7 +240,7 @@ impl Verdict {
 
     /// The decisions of a limit and of its candidate, where the two can be compared: by position of the candidate's
     /// standing. Where another limit denies the request it would be denied under either.
-    pub fn compared(&self, ruleset: &Ruleset) -> impl Iterator<Item = (usize, Decision)> {
+    pub fn candidate_comparisons(&self, ruleset: &Ruleset) -> impl Iterator<Item = (usize, Decision)> {
         let asked = self.standings.iter().enumerate().filter(|_| !self.banned);
         let candidates = asked.filter_map(|(position, standing)| {
             let live = ruleset.limits[standing.limit.0].candidate_of?;
@@ -258,10 +258,10 @@ impl Verdict {
     /// is left as it is, because the time that the request would have run is unknown.
     pub fn candidate_to_charge(&self, ruleset: &Ruleset, charges: &[Charge]) -> Option<(usize, Charge)> {
         let Outcome::Deny(_) = self.outcome else { return None };
-        let mut admitting = self.compared(ruleset).map(|(position, _)| position);
+        let mut admitting = self.candidate_comparisons(ruleset).map(|(position, _)| position);
         let position = admitting.find(|position| self.standings[*position].decision.is_admitted())?;
         let charge = charges.get(position)?;
-        let holds = ruleset.limits[charge.limit].rule(&charge.rule).holds();
+        let holds = ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
         let alone = Charge { enforcement: Enforcement { enforces: true, ..charge.enforcement }, ..charge.clone() };
         (!holds && !charge.enforcement.counts_denied).then_some((position, alone))
     }
@@ -280,7 +280,7 @@ impl Verdict {
             return (if self.banned { "banned" } else { "denied" }, tightest, Nanos::ZERO);
         };
         let mut mark = None;
-        for id in self.passed_over() {
+        for id in self.unenforced_violations() {
             let limit = &ruleset.limits[id.0];
             match limit.over_limit {
                 OverLimit::Divert(_) if limit.acts() => return ("diverted", Some(id), wait),

@@ -43,7 +43,7 @@ pub(super) struct AcceptGate {
     sockets: Mutex<Vec<Socket>>,
     quiet_until: Mutex<Nanos>,
     /// Called once every service accepts.
-    opened: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl AcceptGate {
@@ -62,24 +62,24 @@ impl AcceptGate {
             accepting: watch::Sender::new(0),
             sockets: Mutex::new(sockets),
             quiet_until: Mutex::new(Nanos::ZERO),
-            opened: Mutex::new(None),
+            on_open: Mutex::new(None),
         }
     }
 
     /// Calls `then` once every service accepts.
     pub(super) fn when_open(self, then: impl FnOnce() + Send + 'static) -> Self {
-        Self { opened: Mutex::new(Some(Box::new(then))), ..self }
+        Self { on_open: Mutex::new(Some(Box::new(then))), ..self }
     }
 
     /// Notes that one more service accepts; each service calls this once.
-    pub(super) fn opened(&self) {
+    pub(super) fn mark_accepting(&self) {
         if self.starting.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.lifecycle().serve();
             for address in &self.addresses.clients {
                 tracing::info!(%address, "listening for clients");
             }
             tracing::info!(address = %self.addresses.operators, "listening for operators");
-            if let Some(then) = self.opened.lock().take() {
+            if let Some(then) = self.on_open.lock().take() {
                 then();
             }
         }
@@ -91,7 +91,7 @@ impl AcceptGate {
     }
 
     /// Counts a socket as accepting until the returned value is dropped.
-    pub(super) fn accept(self: &Arc<Self>) -> Accepting {
+    pub(super) fn count_accepting(self: &Arc<Self>) -> Accepting {
         self.accepting.send_modify(|count| *count = count.saturating_add(1));
         Accepting(Arc::clone(self))
     }
@@ -140,7 +140,7 @@ impl AcceptGate {
     }
 
     /// Whether to log that connections wait: at most once in [`QUIET`].
-    pub(super) fn may_complain(&self) -> bool {
+    pub(super) fn should_log(&self) -> bool {
         let now = self.clock.now();
         let mut quiet_until = self.quiet_until.lock();
         let may = now >= *quiet_until;
@@ -151,7 +151,7 @@ impl AcceptGate {
     }
 }
 
-/// See [`AcceptGate::accept`].
+/// See [`AcceptGate::count_accepting`].
 pub(super) struct Accepting(Arc<AcceptGate>);
 
 impl Drop for Accepting {

@@ -27,7 +27,7 @@ use crate::http::limiter::{ConnectionLimiter, ConnectionPermit};
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `app`, with at most `most` connections.
-pub(super) struct Bounded<A> {
+pub(super) struct BoundedApp<A> {
     requests: Arc<Requests<A>>,
     most: usize,
     limiter: Arc<ConnectionLimiter>,
@@ -43,7 +43,7 @@ struct Requests<A> {
     idle: IdleConnections,
 }
 
-impl<A> Bounded<A> {
+impl<A> BoundedApp<A> {
     /// `shed` is called for each connection that is closed because the maximum is reached.
     pub(super) fn new(
         app: A,
@@ -63,12 +63,12 @@ impl<A> Bounded<A> {
         (self.shed)();
         let Requests { idle, clock, .. } = &*self.requests;
         // the evicted connection still counts until its task ends, so this permit has no maximum
-        if idle.make_room(None, clock.now()) { self.limiter.take(0, (None, None)).ok() } else { None }
+        if idle.evict_longest_idle(None, clock.now()) { self.limiter.take(0, (None, None)).ok() } else { None }
     }
 }
 
 #[async_trait]
-impl<A: ServeHttp + Send + Sync + 'static> ServerApp for Bounded<A> {
+impl<A: ServeHttp + Send + Sync + 'static> ServerApp for BoundedApp<A> {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
         let _permit = self.permit()?;
         self.requests.process_new(stream, shutdown).await
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// The other end of a connection that `app` serves.
-    async fn connect(app: &Arc<Bounded<Greets>>, listener: &tokio::net::TcpListener) -> TcpStream {
+    async fn connect(app: &Arc<BoundedApp<Greets>>, listener: &tokio::net::TcpListener) -> TcpStream {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let stream: Stream = Box::new(L4Stream::from(listener.accept().await.unwrap().0));
@@ -171,13 +171,13 @@ mod tests {
         tokio::task::spawn_blocking(read).await.unwrap().unwrap()
     }
 
-    fn app(most: usize, patience: Duration) -> (Arc<Bounded<Greets>>, Arc<AtomicUsize>) {
+    fn app(most: usize, patience: Duration) -> (Arc<BoundedApp<Greets>>, Arc<AtomicUsize>) {
         let shed = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&shed);
         let count = move || {
             counted.fetch_add(1, Ordering::Relaxed);
         };
-        (Arc::new(Bounded::new(Greets::default(), (most, patience), Arc::new(SystemClock::new()), count)), shed)
+        (Arc::new(BoundedApp::new(Greets::default(), (most, patience), Arc::new(SystemClock::new()), count)), shed)
     }
 
     #[tokio::test]

@@ -54,7 +54,7 @@ impl Service for ClusterListener {
                 return;
             }
         };
-        self.gate.opened();
+        self.gate.mark_accepting();
         let lifecycle = self.gate.lifecycle();
         loop {
             let (sender, accepted) = channel(WAITING);

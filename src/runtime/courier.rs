@@ -65,10 +65,10 @@ pub(super) trait DeliveryKind: Send + Sync + Sized + 'static {
 
     /// Writes the records to the queue that are still in memory, before the queue closes or the process ends. Waits for the
     /// disk.
-    fn write_down(courier: &Courier<Self>, settings: &Self::Settings);
+    fn flush_to_queue(courier: &Courier<Self>, settings: &Self::Settings);
 
     /// The request that delivers `records` at the wall time `now`; `None` if one of them is not a record.
-    fn letter(settings: &Self::Settings, records: &[Vec<u8>], now: Nanos) -> Option<DeliveryRequest>;
+    fn delivery_request(settings: &Self::Settings, records: &[Vec<u8>], now: Nanos) -> Option<DeliveryRequest>;
 
     /// Whether a receiver that answers with `status` will not take the same records later either.
     fn is_refusal(status: u16) -> bool;
@@ -84,7 +84,7 @@ pub(super) trait DeliveryKind: Send + Sync + Sized + 'static {
 pub(super) struct Courier<M: DeliveryKind> {
     pub(super) gateway: Gateway,
     pub(super) telemetry: Telemetry,
-    pub(super) mail: M,
+    pub(super) record_kind: M,
     settings: watch::Sender<Option<M::Settings>>,
     /// Open while this process has the queue.
     queue: Mutex<Option<Outbox>>,
@@ -94,13 +94,13 @@ pub(super) struct Courier<M: DeliveryKind> {
 }
 
 impl<M: DeliveryKind> Courier<M> {
-    pub(super) fn new(gateway: Gateway, telemetry: Telemetry, mail: M, settings: Option<M::Settings>) -> Self {
+    pub(super) fn new(gateway: Gateway, telemetry: Telemetry, record_kind: M, settings: Option<M::Settings>) -> Self {
         let (settings, is_open) = (watch::Sender::new(settings), watch::Sender::new(false));
-        Self { gateway, telemetry, mail, settings, queue: Mutex::default(), is_open, written: Notify::new() }
+        Self { gateway, telemetry, record_kind, settings, queue: Mutex::default(), is_open, written: Notify::new() }
     }
 
     /// Applies new settings. Records in the old queue stay there if the directory is another one.
-    pub(super) fn follow(&self, settings: Option<M::Settings>) {
+    pub(super) fn apply_settings(&self, settings: Option<M::Settings>) {
         self.settings.send_if_modified(|before| {
             let differs = *before != settings;
             *before = settings;
@@ -128,17 +128,17 @@ impl<M: DeliveryKind> Courier<M> {
             }
             // while another process has the queue, new records stay in memory for the next queue
             if let Some(before) = now.filter(|_| self.is_open()) {
-                self.blocking(move |courier| M::write_down(courier, &before)).await;
+                self.blocking(move |courier| M::flush_to_queue(courier, &before)).await;
             }
             self.close();
         }
     }
 
     /// Writes the records to the queue that are still in memory; at the end of the process.
-    pub(super) fn write_down(&self) {
+    pub(super) fn flush_to_queue(&self) {
         let settings = self.settings.borrow().clone();
         if let Some(settings) = settings {
-            M::write_down(self, &settings);
+            M::flush_to_queue(self, &settings);
         }
     }
 
@@ -161,12 +161,12 @@ impl<M: DeliveryKind> Courier<M> {
                     if cut > 0 {
                         tracing::warn!(queue, %directory, bytes = cut, "the queue had records that are not whole: cut off");
                     }
-                    self.tell(&outbox);
+                    self.update_metrics(&outbox);
                     *self.queue.lock() = Some(outbox);
                     self.is_open.send_replace(true);
                     return;
                 }
-                Err(OpenError::Taken) => {
+                Err(OpenError::InUse) => {
                     if !std::mem::replace(&mut is_taken, true) {
                         tracing::warn!(queue, %directory, "another process has the queue: records wait until it ends");
                     }
@@ -202,7 +202,7 @@ impl<M: DeliveryKind> Courier<M> {
         let mut queue = self.queue.lock();
         let Some(queue) = queue.as_mut() else { return Ok(0) };
         let taken = queue.append(records.iter().map(Vec::as_slice));
-        self.tell(queue);
+        self.update_metrics(queue);
         self.written.notify_one();
         taken
     }
@@ -223,11 +223,11 @@ impl<M: DeliveryKind> Courier<M> {
                     continue;
                 }
             };
-            let Some(letter) = M::letter(settings, &records, self.gateway.clock.wall()) else {
+            let Some(delivery_request) = M::delivery_request(settings, &records, self.gateway.clock.wall()) else {
                 self.end("lost", records.len()).await;
                 continue;
             };
-            let answered = deliver(&self.gateway, M::receiver, &letter).await.map(|head| head.status);
+            let answered = deliver(&self.gateway, M::receiver, &delivery_request).await.map(|head| head.status);
             let is_taken = matches!(answered, Ok(200..=299));
             self.metrics().deliveries.attempted(is_taken);
             if is_taken {
@@ -245,7 +245,7 @@ impl<M: DeliveryKind> Courier<M> {
             }
             let reason = answered.map_or_else(|reason| reason, |status| format!("it answered {status}"));
             let (queue, what) = (M::NAME, M::describe(&records));
-            if let Some(ended) = self.is_given_up(refusals, &records) {
+            if let Some(ended) = self.give_up_reason(refusals, &records) {
                 tracing::error!(queue, what, reason, "given up: {ended}");
                 (attempts, refusals) = (0, 0);
                 self.end(ended, records.len()).await;
@@ -258,7 +258,7 @@ impl<M: DeliveryKind> Courier<M> {
     }
 
     /// The reason why the courier gives up `records`, or `None`.
-    fn is_given_up(&self, refusals: u32, records: &[Vec<u8>]) -> Option<&'static str> {
+    fn give_up_reason(&self, refusals: u32, records: &[Vec<u8>]) -> Option<&'static str> {
         let (active, now) = (self.gateway.active.load(), self.gateway.clock.wall());
         if refusals >= MOST_REFUSALS {
             return Some("refused");
@@ -273,21 +273,21 @@ impl<M: DeliveryKind> Courier<M> {
     /// Removes the oldest `count` records from the queue, and counts their result.
     async fn end(self: &Arc<Self>, result: &str, count: usize) {
         self.metrics().deliveries.ended(result, count);
-        if let Err(error) = self.blocking(move |courier| courier.cross_off(count)).await {
+        if let Err(error) = self.blocking(move |courier| courier.acknowledge_oldest(count)).await {
             tracing::error!(queue = M::NAME, %error, "cannot write to the queue: a record is delivered again");
             sleep(BROKEN_PAUSE.to_duration()).await;
         }
     }
 
-    fn cross_off(&self, count: usize) -> io::Result<()> {
+    fn acknowledge_oldest(&self, count: usize) -> io::Result<()> {
         let mut queue = self.queue.lock();
         let Some(queue) = queue.as_mut() else { return Ok(()) };
         let done = queue.acknowledge(count);
-        self.tell(queue);
+        self.update_metrics(queue);
         done
     }
 
-    fn tell(&self, queue: &Outbox) {
+    fn update_metrics(&self, queue: &Outbox) {
         self.metrics().queued(queue.len(), queue.bytes());
     }
 

@@ -40,13 +40,13 @@ pub(super) struct DeliveryRequest {
     pub(super) body: Vec<u8>,
 }
 
-/// Posts `letter` to a node of the upstream that `receiver` finds in the active configuration, on a connection of its own.
+/// Posts `delivery_request` to a node of the upstream that `receiver` finds in the active configuration, on a connection of its own.
 ///
 /// Errors: why there is no response.
 pub(super) async fn deliver(
     gateway: &Gateway,
     receiver: impl Fn(&Ruleset) -> Option<(UpstreamId, &str)>,
-    letter: &DeliveryRequest,
+    delivery_request: &DeliveryRequest,
 ) -> Result<ResponseHead, String> {
     let active = gateway.active.load_full();
     let (to, path) = receiver(&active.ruleset).ok_or("the configuration names no receiver any more")?;
@@ -54,16 +54,19 @@ pub(super) async fn deliver(
     let upstream = &pool.upstream.name;
     let chosen = pool.choose(&[], None, gateway.clock.now());
     let chosen = chosen.ok_or_else(|| format!("no node of the upstream {upstream} is healthy"))?;
-    let place = pool.room.as_ref().map(|room| room.enter().ok_or_else(|| format!("the upstream {upstream} is full")));
+    let place = pool
+        .limiter
+        .as_ref()
+        .map(|limiter| limiter.try_acquire().ok_or_else(|| format!("the upstream {upstream} is full")));
     let _place = place.transpose()?;
     let server = pool.server_at(&chosen.instance.address, chosen.node);
     let mut fields = Fields::default();
     fields.push("host", pool.host_at(&chosen.instance.address, chosen.node));
-    letter.fields.iter().for_each(|(name, value)| fields.push(name, value));
+    delivery_request.fields.iter().for_each(|(name, value)| fields.push(name, value));
     let outgoing = OutgoingRequest { target: path.as_bytes().to_vec(), fields };
     let timeouts = &pool.upstream.timeouts;
     let patience = timeouts.connect.saturating_add(timeouts.first_byte);
-    match timeout(patience.to_duration(), post(&server, outgoing, &letter.body)).await {
+    match timeout(patience.to_duration(), post(&server, outgoing, &delivery_request.body)).await {
         Ok(answered) => answered.map_err(|error| error.to_string()),
         Err(_) => Err(format!("it did not answer within {patience}")),
     }

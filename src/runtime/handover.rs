@@ -40,13 +40,13 @@ pub(super) enum UpgradeError {
     Start { program: OsString, error: io::Error },
     /// This process is process 1 of a container, so the new process would end with it.
     #[error("this process is the first of its container: with it the new one would end; start another container")]
-    First,
+    IsInit,
     /// The new process ended.
     #[error("the new process ended before it served; what it logged says why")]
-    Ended,
+    SuccessorExited,
     /// The new process did not reach the named step in time.
     #[error("the new process was not {0} after {PATIENCE:?}")]
-    Late(&'static str),
+    StepTimeout(&'static str),
     /// The connection between the processes failed.
     #[error("cannot hand over to the new process: {0}")]
     Failed(#[from] io::Error),
@@ -65,7 +65,7 @@ impl Successor {
     /// Starts this process's program again, with the same arguments, and sends `sockets` to it.
     pub(super) fn start(sockets: &[Socket]) -> Result<Self, UpgradeError> {
         if std::process::id() == 1 {
-            return Err(UpgradeError::First);
+            return Err(UpgradeError::IsInit);
         }
         let mut arguments = std::env::args_os();
         let program = arguments.next().unwrap_or_else(|| "tollgate".into());
@@ -113,7 +113,10 @@ impl Successor {
     }
 
     /// Calls `write` to send the state, and waits until the new process serves.
-    pub(super) fn give<T>(mut self, write: impl FnOnce(&mut UnixStream) -> io::Result<T>) -> Result<T, UpgradeError> {
+    pub(super) fn send_state<T>(
+        mut self,
+        write: impl FnOnce(&mut UnixStream) -> io::Result<T>,
+    ) -> Result<T, UpgradeError> {
         let written = write(&mut self.stream)?;
         self.wait_for(SERVING, "serving")?;
         self.serves = true;
@@ -126,8 +129,8 @@ impl Successor {
             Ok(()) if said == [word] => Ok(()),
             Ok(()) => Err(io::Error::from(ErrorKind::InvalidData).into()),
             Err(error) => Err(match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => UpgradeError::Late(name),
-                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => UpgradeError::Ended,
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => UpgradeError::StepTimeout(name),
+                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => UpgradeError::SuccessorExited,
                 _ => error.into(),
             }),
         }
@@ -153,7 +156,7 @@ pub(super) struct Predecessor {
 
 impl Predecessor {
     /// The process that started this one for a handover, if one did, and its sockets.
-    pub(super) fn meet() -> io::Result<Option<(Self, Vec<Socket>)>> {
+    pub(super) fn detect() -> io::Result<Option<(Self, Vec<Socket>)>> {
         if std::env::var_os(HANDOVER_VARIABLE).is_none() {
             return Ok(None);
         }
@@ -176,7 +179,7 @@ impl Predecessor {
     }
 
     /// Tells the old process that this one accepts connections.
-    pub(super) fn release(mut self) {
+    pub(super) fn confirm_serving(mut self) {
         if let Err(error) = self.stream.write_all(&[SERVING]) {
             tracing::warn!(%error, "the process that handed over is gone already");
         }

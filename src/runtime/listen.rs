@@ -85,16 +85,16 @@ fn unbound(address: SocketAddr) -> io::Result<Socket2> {
     Ok(socket)
 }
 
-// === Listening ===
+// === AppListener ===
 
 /// A service that runs applications on their sockets, in a thread of its own.
-pub(super) struct Listening<A> {
+pub(super) struct AppListener<A> {
     name: String,
     listeners: Vec<(Socket, Arc<A>)>,
     gate: Arc<AcceptGate>,
 }
 
-impl<A> Listening<A> {
+impl<A> AppListener<A> {
     pub(super) fn new(name: String, listeners: Vec<(Socket, Arc<A>)>, gate: Arc<AcceptGate>) -> Self {
         Self { name, listeners, gate }
     }
@@ -108,7 +108,7 @@ impl<A> Listening<A> {
 }
 
 #[async_trait]
-impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
+impl<A: ServerApp + Send + Sync + 'static> Service for AppListener<A> {
     async fn start_service(&mut self, _: Option<ListenFds>, shutdown: ShutdownWatch, _: usize) {
         let listeners = self.listeners.drain(..);
         let listeners = listeners.map(|(listener, app)| Ok((Acceptor::new(listener)?, app)));
@@ -126,7 +126,7 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
                         accept(Arc::clone(&listener), Arc::clone(&gate), serve)
                     }));
                 }
-                self.gate.opened();
+                self.gate.mark_accepting();
                 while accepting.join_next().await.is_some() {}
             }
             Err(error) => tracing::error!(%error, service = self.name, "cannot accept connections, and is never ready"),
@@ -145,7 +145,7 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
 /// Accepts connections until the process stops, and calls `serve` for each.
 pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve: impl Fn(RawSocket, ArrivalGuard)) {
     loop {
-        let accepting = gate.accept();
+        let accepting = gate.count_accepting();
         let mut refuses = pin!(gate.lifecycle().wait_for(|phase| !phase.accepts()));
         loop {
             let accepted = tokio::select! {
@@ -162,7 +162,7 @@ pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve
                 }
                 Err(error) if is_over(&error) => {}
                 Err(error) => {
-                    if gate.may_complain() {
+                    if gate.should_log() {
                         tracing::error!(%error, "cannot accept connections; they wait");
                     }
                     // without a pause the same error returns at once; no event says when a descriptor becomes free
@@ -274,7 +274,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (gate, _) = gate(2);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
+        let mut service = AppListener::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         let said = tokio::task::spawn_blocking(move || {
             client.write_all(b" hello").unwrap();
@@ -286,7 +286,7 @@ mod tests {
         let (said, peer) = said.await.unwrap();
         assert_eq!(said, format!("{peer} hello"));
         assert_eq!(gate.lifecycle().phase(), Phase::Starting, "one service of two");
-        gate.opened();
+        gate.mark_accepting();
         assert_eq!(gate.lifecycle().phase(), Phase::Serving);
         gate.close().await;
         served.await.unwrap();
@@ -299,7 +299,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (gate, _) = gate(1);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
+        let mut service = AppListener::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         gate.pause().await;
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -332,7 +332,7 @@ mod tests {
         let (gate, clock) = gate(1);
         let mut told = 0;
         for _ in 0..300 {
-            told += usize::from(gate.may_complain());
+            told += usize::from(gate.should_log());
             clock.set(clock.now().saturating_add(PAUSE));
         }
         assert_eq!(told, 3);

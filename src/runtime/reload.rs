@@ -16,14 +16,14 @@ use tokio::time::sleep;
 
 mod watch;
 
-use watch::{ActiveTasks, Watch};
+use watch::{ActiveTasks, ChangeDetector};
 
 use super::senders::{SenderSettings, Senders};
 use super::state::{SnapshotWriter, StateFile};
 use crate::admin::access::Access;
-pub use crate::admin::access::{Token, TokenRules as AccessTerms};
-use crate::admin::reloads::{Attempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
-pub use crate::admin::replays::ReplayTerms;
+pub use crate::admin::access::{AccessRules, Token};
+use crate::admin::reloads::{ReloadAttempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
+pub use crate::admin::replays::ReplaySettings;
 use crate::clock::Clock;
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::customers::source::{self, Refresher};
@@ -48,7 +48,7 @@ const FIRST_FETCH_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// The parts of a configuration, read completely.
 #[derive(Debug)]
-pub struct Parts {
+pub struct LoadedConfig {
     /// The addresses for clients, in the order of `rules.listeners`.
     pub listeners: Vec<Endpoint>,
     /// The address for operators.
@@ -56,7 +56,7 @@ pub struct Parts {
     /// The number of threads that serve clients.
     pub workers: usize,
     /// The access rules of the admin port.
-    pub access: AccessTerms,
+    pub access: AccessRules,
     /// The compiled rules for requests.
     pub rules: CompiledConfig,
     /// The file that keeps states over restarts, if there is one.
@@ -73,21 +73,21 @@ pub struct Parts {
 
 /// The result of reading a configuration.
 #[derive(Debug)]
-pub struct Reading {
+pub struct LoadResult {
     /// Every file that was read for it or could not be read; these files are watched.
     pub files: Vec<FileVersion>,
     /// The configuration, or all its errors.
-    pub outcome: Result<Parts, Vec<String>>,
+    pub outcome: Result<LoadedConfig, Vec<String>>,
 }
 
 /// The way to read a configuration.
 pub trait Loader: Send {
     /// Reads the whole configuration again. May block.
-    fn load(&mut self) -> Reading;
+    fn load(&mut self) -> LoadResult;
 }
 
 /// The source of a configuration, for reloads.
-pub struct Origin {
+pub struct ConfigSource {
     /// Reads the configuration.
     pub loader: Box<dyn Loader>,
     /// The files from which the active configuration was read.
@@ -122,13 +122,13 @@ impl Reloader {
         (reloads, asked): (Arc<Reloads>, Receiver<ReloadRequest>),
         (snapshot_writer, access): (Arc<SnapshotWriter>, Arc<Access>),
         senders: Senders,
-        origin: Option<Origin>,
+        origin: Option<ConfigSource>,
     ) -> Self {
         let (loader, files) = match origin {
-            Some(Origin { loader, files }) => (Some(Arc::new(Mutex::new(loader))), files),
+            Some(ConfigSource { loader, files }) => (Some(Arc::new(Mutex::new(loader))), files),
             None => (None, Vec::new()),
         };
-        let (in_force, retired) = (prints(&files), Vec::new());
+        let (in_force, retired) = (fingerprints(&files), Vec::new());
         let has_old_series = false;
         Self {
             gateway,
@@ -155,8 +155,8 @@ impl Reloader {
 
     async fn work(&mut self) {
         let mut tasks = ActiveTasks::default();
-        tasks.follow(&self.gateway);
-        let mut watch = Watch::default();
+        tasks.sync_with(&self.gateway);
+        let mut watch = ChangeDetector::default();
         let mut next_look = Box::pin(sleep(watch.pause()));
         let mut next_tidy = Box::pin(sleep(TIDY));
         loop {
@@ -171,8 +171,8 @@ impl Reloader {
                     continue;
                 }
                 () = &mut next_look => {
-                    let seen = self.look(watch.is_close()).await;
-                    let is_quiet = watch.saw(seen, &self.files);
+                    let seen = self.look(watch.reads_content()).await;
+                    let is_quiet = watch.record_check(seen, &self.files);
                     next_look.set(sleep(watch.pause()));
                     if !is_quiet {
                         continue;
@@ -186,7 +186,7 @@ impl Reloader {
                     // fails if the caller has gone away, which is no problem
                     drop(answer.send(attempt.clone()));
                 }
-                tasks.follow(&self.gateway);
+                tasks.sync_with(&self.gateway);
             }
             watch.restart();
             next_look.set(sleep(watch.pause()));
@@ -194,7 +194,7 @@ impl Reloader {
     }
 
     /// Collects the answers of all waiting requests: one reload answers them all.
-    fn all_asked(&mut self, first: ReloadRequest) -> (Trigger, Vec<tokio::sync::oneshot::Sender<Attempt>>) {
+    fn all_asked(&mut self, first: ReloadRequest) -> (Trigger, Vec<tokio::sync::oneshot::Sender<ReloadAttempt>>) {
         let mut answers: Vec<_> = first.answer.into_iter().collect();
         while let Ok(another) = self.asked.try_recv() {
             answers.extend(another.answer);
@@ -205,7 +205,8 @@ impl Reloader {
     /// The files as they are now. With `closely` their content is read, otherwise only their stamps.
     async fn look(&self, closely: bool) -> Vec<FileVersion> {
         let files = self.files.clone();
-        let look = move || files.iter().map(if closely { FileVersion::again } else { FileVersion::stamped }).collect();
+        let look =
+            move || files.iter().map(if closely { FileVersion::reread } else { FileVersion::restamped }).collect();
         // no panic is expected here; if there is one, the files count as unchanged
         spawn_blocking(look).await.unwrap_or_else(|_| self.files.clone())
     }
@@ -213,29 +214,29 @@ impl Reloader {
     /// Reads the files. Returns whether the content of any has changed.
     async fn has_other_contents(&mut self) -> bool {
         let files = self.look(true).await;
-        let differs = prints(&files) != prints(&self.files);
+        let differs = fingerprints(&files) != fingerprints(&self.files);
         self.files = files;
         differs
     }
 
     /// Reads the configuration, and puts it in force if it is valid and has changed.
-    async fn reload(&mut self, trigger: Trigger) -> Attempt {
+    async fn reload(&mut self, trigger: Trigger) -> ReloadAttempt {
         let clock = Arc::clone(&self.gateway.clock);
         let (began, at) = (clock.now(), clock.wall());
         let outcome = catch_panic(self.read_and_apply()).await;
         let outcome = outcome.unwrap_or_else(|panicked| ReloadOutcome::Refused {
             errors: vec![format!("reading the configuration failed: {panicked}, which is a fault of tollgate's own")],
         });
-        let attempt = Attempt { at, took: clock.now().saturating_sub(began), trigger, outcome };
-        self.tell(&attempt, clock.wall());
-        self.reloads.ended(attempt.clone());
+        let attempt = ReloadAttempt { at, took: clock.now().saturating_sub(began), trigger, outcome };
+        self.report_attempt(&attempt, clock.wall());
+        self.reloads.record(attempt.clone());
         attempt
     }
 
     async fn read_and_apply(&mut self) -> ReloadOutcome {
         failpoint("reload");
         match self.load().await {
-            Ok(parts) if self.in_force == prints(&self.files) => {
+            Ok(parts) if self.in_force == fingerprints(&self.files) => {
                 drop(parts);
                 ReloadOutcome::Unchanged
             }
@@ -244,18 +245,18 @@ impl Reloader {
         }
     }
 
-    async fn load(&mut self) -> Result<Parts, Vec<String>> {
+    async fn load(&mut self) -> Result<LoadedConfig, Vec<String>> {
         let Some(loader) = self.loader.clone() else {
             return Err(vec!["this gateway has its configuration built in; there is nothing to reload".to_owned()]);
         };
         let known = self.files.clone();
         let load = move || {
             failpoint("load");
-            let Reading { mut files, outcome } = loader.lock().load();
+            let LoadResult { mut files, outcome } = loader.lock().load();
             if outcome.is_err() {
                 // files that a broken configuration does not name stay watched: the active one uses them
                 let unread = known.iter().filter(|known| !files.iter().any(|file| file.path == known.path));
-                let unread: Vec<FileVersion> = unread.map(FileVersion::again).collect();
+                let unread: Vec<FileVersion> = unread.map(FileVersion::reread).collect();
                 files.extend(unread);
             }
             (files, outcome)
@@ -266,8 +267,8 @@ impl Reloader {
         outcome
     }
 
-    async fn apply(&mut self, parts: Parts) -> ReloadOutcome {
-        let Parts { rules, warnings, state, cluster, access, senders, .. } = parts;
+    async fn apply(&mut self, parts: LoadedConfig) -> ReloadOutcome {
+        let LoadedConfig { rules, warnings, state, cluster, access, senders, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
         resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
@@ -286,21 +287,21 @@ impl Reloader {
             }
         };
         let before = self.gateway.active.swap(Arc::clone(&active));
-        self.snapshot_writer.follow(state);
-        self.access.follow(access);
-        self.senders.follow(senders);
+        self.snapshot_writer.set_file(state);
+        self.access.replace_rules(access);
+        self.senders.apply_settings(senders);
         if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
-            running.follow(&settings.peers);
+            running.set_peers(&settings.peers);
         }
-        let notes = changes::notes(&before.ruleset, &active.ruleset);
-        self.in_force = prints(&self.files);
+        let notes = changes::describe_limit_changes(&before.ruleset, &active.ruleset);
+        self.in_force = fingerprints(&self.files);
         self.retired.push(before);
         self.has_old_series = true;
         ReloadOutcome::Applied { warnings, notes }
     }
 
     /// Reports an attempt to the log and the metrics.
-    fn tell(&self, attempt: &Attempt, now: Nanos) {
+    fn report_attempt(&self, attempt: &ReloadAttempt, now: Nanos) {
         let (trigger, took) = (attempt.trigger.as_str(), attempt.took.as_secs_f64());
         let active = self.gateway.active.load();
         match &attempt.outcome {
@@ -370,6 +371,6 @@ pub(super) async fn resolve_nodes_and_refresh_sources(
     tokio::join!(health::resolve_new(pools, FIRST_FETCH_TIMEOUT), source::begin(sources, FIRST_FETCH_TIMEOUT, clock));
 }
 
-fn prints(files: &[FileVersion]) -> Vec<(PathBuf, Fingerprint)> {
+fn fingerprints(files: &[FileVersion]) -> Vec<(PathBuf, Fingerprint)> {
     files.iter().map(|file| (file.path.clone(), file.print.clone())).collect()
 }

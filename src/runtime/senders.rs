@@ -31,11 +31,11 @@ pub struct SenderSettings {
 
 impl Senders {
     /// Applies new settings to the senders.
-    pub(super) fn follow(&self, settings: SenderSettings) {
+    pub(super) fn apply_settings(&self, settings: SenderSettings) {
         let SenderSettings { webhook, usage_events, traces } = settings;
-        self.webhook.follow(webhook);
-        self.usage_events.follow(usage_events);
-        self.traces.follow(traces);
+        self.webhook.apply_settings(webhook);
+        self.usage_events.apply_settings(usage_events);
+        self.traces.apply_settings(traces);
     }
 
     /// Starts the senders as `tasks`.
@@ -48,8 +48,8 @@ impl Senders {
 
     /// Writes records that are still in memory to their queues, and sends the last spans; at the end of the process.
     pub(super) fn finish(&self) {
-        self.webhook.write_down();
-        self.usage_events.write_down();
+        self.webhook.flush_to_queue();
+        self.usage_events.flush_to_queue();
         self.traces.flush();
     }
 }

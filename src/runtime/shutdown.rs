@@ -37,7 +37,7 @@ pub(super) struct SignalTargets {
 /// The process that goes on when this one ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExitMode {
-    Nobody,
+    NoSuccessor,
     /// The process that has taken over.
     Successor,
 }
@@ -62,7 +62,7 @@ pub(super) fn run_until_idle(
     let workers = workforce.start().map_err(|error| ServerPanicked(format!("cannot start a worker: {error}")))?;
     let (finished, has_finished) = channel::<()>();
     let succeeded = Arc::new(AtomicBool::new(false));
-    let watch = Signals { targets, gateway: gateway.clone(), succeeded: Arc::clone(&succeeded) };
+    let watch = SignalHandler { targets, gateway: gateway.clone(), succeeded: Arc::clone(&succeeded) };
     let serving = std::thread::spawn(move || {
         failpoint("server_thread");
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
@@ -88,7 +88,7 @@ pub(super) fn run_until_idle(
     if has_ended && let Err(panic) = serving.join() {
         return Err(ServerPanicked(panic_message(&*panic)));
     }
-    Ok(if succeeded.load(Ordering::Acquire) { ExitMode::Successor } else { ExitMode::Nobody })
+    Ok(if succeeded.load(Ordering::Acquire) { ExitMode::Successor } else { ExitMode::NoSuccessor })
 }
 
 /// The message of a panic.
@@ -98,7 +98,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 }
 
 /// The handler of signals: some end the server, others start a reload or an upgrade.
-struct Signals {
+struct SignalHandler {
     targets: SignalTargets,
     gateway: Gateway,
     /// Whether another process has taken over.
@@ -106,14 +106,14 @@ struct Signals {
 }
 
 #[async_trait]
-impl ShutdownSignalWatch for Signals {
+impl ShutdownSignalWatch for SignalHandler {
     async fn recv(&self) -> ShutdownSignal {
         let SignalTargets { reloads, gate, upgrader } = &self.targets;
         let [mut terminate, mut interrupt, mut hangup, mut upgrade] =
             [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::user_defined2()]
                 .map(listen);
         // before this point, a signal would end the process at once
-        gate.opened();
+        gate.mark_accepting();
         let mut ends = async || {
             tokio::select! {
                 () = next(&mut terminate) => {}

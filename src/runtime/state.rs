@@ -16,10 +16,10 @@ use tokio::time::sleep;
 
 use crate::admin::snapshots::{Recovery, Snapshot, Snapshots};
 use crate::clock::{Clock, SystemClock};
-use crate::files::{self, Unreadable};
+use crate::files::{self, ReadError};
 use crate::gateway::Gateway;
-use crate::store::local::snapshot::{self, Refused, Restored};
-use crate::store::{Head, LocalStore, Written};
+use crate::store::local::snapshot::{self, Restored, SnapshotError};
+use crate::store::{LocalStore, SnapshotHead, SnapshotSize};
 use crate::telemetry::Telemetry;
 use crate::units::Nanos;
 
@@ -63,7 +63,7 @@ impl RestoredState {
 
     /// The state of a process that hands over now. This process continues its clock, whatever the wall clock says. `seed` as
     /// in [`RestoredState::from_file`].
-    pub(super) fn from_predecessor(state: impl Read, seed: Option<&[u8; 16]>) -> Result<Self, Refused> {
+    pub(super) fn from_predecessor(state: impl Read, seed: Option<&[u8; 16]>) -> Result<Self, SnapshotError> {
         let restored = LocalStore::read_snapshot(BufReader::new(state), Nanos::MAX)?;
         if !fits(&restored, seed) {
             let reason = format!("the state of the process before {OTHER_NAMES}");
@@ -75,7 +75,7 @@ impl RestoredState {
 
     /// The state that an earlier process wrote, if any. `seed` is the cluster's, if nodes have to hash keys alike.
     pub(super) fn from_file(file: Option<&StateFile>, seed: Option<&[u8; 16]>) -> Self {
-        let Some(StateFile { path, .. }) = file else { return Self::fresh(Recovery::Nothing, seed) };
+        let Some(StateFile { path, .. }) = file else { return Self::fresh(Recovery::NotConfigured, seed) };
         match read(path) {
             Ok(Some(restored)) if fits(&restored, seed) => Self::from(restored, false),
             Ok(Some(_)) => {
@@ -86,7 +86,7 @@ impl RestoredState {
             Ok(None) => Self::fresh(Recovery::Absent, seed),
             Err(refused) => {
                 let reason = format!("the state in {} {refused}", path.display());
-                if !matches!(refused, Refused::Foreign | Refused::Unreadable(_)) {
+                if !matches!(refused, SnapshotError::Foreign | SnapshotError::Unreadable(_)) {
                     put_aside(path);
                 }
                 Self::fresh(Recovery::Refused { reason }, seed)
@@ -95,10 +95,10 @@ impl RestoredState {
     }
 
     /// Reports the recovery to the log and the metrics.
-    pub(super) fn tell(&self, telemetry: &Telemetry) {
+    pub(super) fn report(&self, telemetry: &Telemetry) {
         telemetry.state_recovered(self.recovery.as_str());
         match &self.recovery {
-            Recovery::Nothing => {}
+            Recovery::NotConfigured => {}
             Recovery::Absent => tracing::info!("no state is kept yet: every key starts afresh"),
             Recovery::Restored { keys, unknown, at, .. } => {
                 let age = self.clock.now().saturating_sub(*at).as_secs_f64();
@@ -121,24 +121,24 @@ fn fits(restored: &Restored, seed: Option<&[u8; 16]>) -> bool {
 }
 
 /// The snapshot in a file; `None` if the file is missing or empty.
-fn read(path: &Path) -> Result<Option<Restored>, Refused> {
+fn read(path: &Path) -> Result<Option<Restored>, SnapshotError> {
     let file = match files::open(path) {
         Ok(file) if file.metadata().is_ok_and(|about| about.len() == 0) => return Ok(None),
         Ok(file) => file,
-        Err(Unreadable::Failed(error)) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(Unreadable::Failed(error)) => return Err(Refused::Unreadable(error)),
-        Err(Unreadable::NoFile(kind)) => {
-            return Err(Refused::Unreadable(io::Error::other(format!("it is {kind}, not a regular file"))));
+        Err(ReadError::Failed(error)) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(ReadError::Failed(error)) => return Err(SnapshotError::Unreadable(error)),
+        Err(ReadError::NoFile(kind)) => {
+            return Err(SnapshotError::Unreadable(io::Error::other(format!("it is {kind}, not a regular file"))));
         }
-        Err(other @ Unreadable::TooLarge(_)) => return Err(Refused::Unreadable(io::Error::other(other))),
+        Err(other @ ReadError::TooLarge(_)) => return Err(SnapshotError::Unreadable(io::Error::other(other))),
     };
     let latest = SystemClock::new().now().saturating_add(LARGEST_STEP_BACK);
     let mut file = BufReader::new(file);
     let restored = LocalStore::read_snapshot(&mut file, latest)?;
     match file.read(&mut [0]) {
         Ok(0) => Ok(Some(restored)),
-        Ok(_) => Err(Refused::Damaged("it goes on behind its end")),
-        Err(error) => Err(Refused::Unreadable(error)),
+        Ok(_) => Err(SnapshotError::Damaged("it goes on behind its end")),
+        Err(error) => Err(SnapshotError::Unreadable(error)),
     }
 }
 
@@ -179,13 +179,13 @@ impl SnapshotWriter {
             file: watch::Sender::new(None),
             handed_over: Mutex::new(false),
         };
-        snapshot_writer.follow(file);
+        snapshot_writer.set_file(file);
         snapshot_writer
     }
 
     /// Writes later snapshots to `file`.
-    pub(super) fn follow(&self, file: Option<StateFile>) {
-        self.snapshots.follow(file.as_ref().map(|file| file.path.display().to_string()));
+    pub(super) fn set_file(&self, file: Option<StateFile>) {
+        self.snapshots.set_file(file.as_ref().map(|file| file.path.display().to_string()));
         self.file.send_if_modified(|before| {
             let differs = *before != file;
             *before = file;
@@ -227,7 +227,7 @@ impl SnapshotWriter {
         let written = write_to(&path, |file| self.write_snapshot(at, file));
         let took = clock.now().saturating_sub(began);
         match written {
-            Ok(Written { keys, bytes }) => {
+            Ok(SnapshotSize { keys, bytes }) => {
                 self.telemetry.state_written(at, took, bytes);
                 self.snapshots.written(Snapshot { at, took, keys, bytes });
             }
@@ -240,29 +240,29 @@ impl SnapshotWriter {
         }
     }
 
-    fn write_snapshot(&self, at: Nanos, out: &mut dyn Write) -> io::Result<Written> {
-        self.gateway.store.write_snapshot(&Head { seed: self.seed, at }, out)
+    fn write_snapshot(&self, at: Nanos, out: &mut dyn Write) -> io::Result<SnapshotSize> {
+        self.gateway.store.write_snapshot(&SnapshotHead { seed: self.seed, at }, out)
     }
 
-    /// Stops snapshots, because another process is about to own the state; [`SnapshotWriter::take_back`] undoes this.
+    /// Stops snapshots, because another process is about to own the state; [`SnapshotWriter::resume`] undoes this.
     /// Returns when no snapshot is being written.
-    pub(super) fn give_up(&self) {
+    pub(super) fn suspend(&self) {
         *self.handed_over.lock() = true;
     }
 
     /// Writes the state to the successor.
-    pub(super) fn hand_over(&self, out: &mut dyn Write) -> io::Result<Written> {
+    pub(super) fn hand_over(&self, out: &mut dyn Write) -> io::Result<SnapshotSize> {
         self.write_snapshot(self.gateway.clock.wall(), out)
     }
 
-    /// Undoes [`SnapshotWriter::give_up`].
-    pub(super) fn take_back(&self) {
+    /// Undoes [`SnapshotWriter::suspend`].
+    pub(super) fn resume(&self) {
         *self.handed_over.lock() = false;
     }
 }
 
 /// Replaces the file as a whole or not at all. Overwrites an existing file only if it is a snapshot, or empty.
-fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<Written>) -> io::Result<Written> {
+fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<SnapshotSize>) -> io::Result<SnapshotSize> {
     match files::open(path) {
         Ok(file) => {
             let mut begin = Vec::new();
@@ -271,7 +271,7 @@ fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<Writte
                 return Err(io::Error::other("the file is no snapshot of tollgate's, and is not written over"));
             }
         }
-        Err(Unreadable::Failed(error)) if error.kind() == ErrorKind::NotFound => {}
+        Err(ReadError::Failed(error)) if error.kind() == ErrorKind::NotFound => {}
         Err(unreadable) => return Err(io::Error::other(format!("what is there {unreadable}; it is not written over"))),
     }
     files::replace(path, |file| {

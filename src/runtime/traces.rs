@@ -51,17 +51,17 @@ pub(super) struct Exporter {
     /// Locked while a batch is sent.
     sending: tokio::sync::Mutex<()>,
     /// The last failure, so that it is logged once.
-    trouble: Mutex<Option<String>>,
+    last_error: Mutex<Option<String>>,
 }
 
 impl Exporter {
     pub(super) fn new(gateway: Gateway, telemetry: Telemetry, settings: Option<Settings>) -> Self {
-        let (settings, sending, trouble) = (Mutex::new(settings), tokio::sync::Mutex::default(), Mutex::default());
-        Self { gateway, telemetry, instance: rand::random(), settings, sending, trouble }
+        let (settings, sending, last_error) = (Mutex::new(settings), tokio::sync::Mutex::default(), Mutex::default());
+        Self { gateway, telemetry, instance: rand::random(), settings, sending, last_error }
     }
 
     /// Applies new settings.
-    pub(super) fn follow(&self, settings: Option<Settings>) {
+    pub(super) fn apply_settings(&self, settings: Option<Settings>) {
         *self.settings.lock() = settings;
     }
 
@@ -69,9 +69,9 @@ impl Exporter {
     pub(super) async fn run(self: Arc<Self>) {
         let spans = &self.gateway.spans;
         loop {
-            spans.has(1).await;
+            spans.wait_for(1).await;
             // a batch is due after this time, or earlier with many spans
-            drop(timeout(EVERY.to_duration(), spans.has(Spans::MANY)).await);
+            drop(timeout(EVERY.to_duration(), spans.wait_for(Spans::BATCH_SIZE)).await);
             self.send(ATTEMPTS).await;
         }
     }
@@ -102,17 +102,17 @@ impl Exporter {
     async fn send(&self, attempts: u32) {
         let _alone = self.sending.lock().await;
         let spans = self.gateway.spans.oldest();
-        let (result, trouble) = match self.deliver(&spans, attempts).await {
+        let (result, last_error) = match self.deliver(&spans, attempts).await {
             Ok(()) => ("sent", None),
             Err((result, reason)) => (result, Some(reason)),
         };
         self.gateway.spans.remove(spans.len());
         self.metrics().ended(result, spans.len());
-        let mut told = self.trouble.lock();
-        if let Some(reason) = trouble.as_ref().filter(|reason| told.as_ref() != Some(reason)) {
+        let mut last_logged = self.last_error.lock();
+        if let Some(reason) = last_error.as_ref().filter(|reason| last_logged.as_ref() != Some(reason)) {
             tracing::warn!(spans = spans.len(), reason, "the collector does not take spans: they are lost");
         }
-        *told = trouble;
+        *last_logged = last_error;
     }
 
     /// Posts `spans` in at most `attempts` attempts.
@@ -126,20 +126,20 @@ impl Exporter {
             let standard =
                 [("user-agent", "tollgate-traces".to_owned()), ("content-type", "application/x-protobuf".to_owned())];
             let fields = standard.into_iter().chain(token.as_ref().map(BearerToken::field)).collect();
-            let letter = DeliveryRequest { fields, body: otlp::request(&source, spans) };
-            let answered = deliver(&self.gateway, receiver, &letter).await;
+            let delivery_request = DeliveryRequest { fields, body: otlp::request(&source, spans) };
+            let answered = deliver(&self.gateway, receiver, &delivery_request).await;
             let is_taken = answered.as_ref().is_ok_and(|head| matches!(head.status, 200..=299));
             self.metrics().attempted(is_taken);
-            let (reason, asked) = match answered {
+            let (reason, retry_after) = match answered {
                 Ok(_) if is_taken => return Ok(()),
-                Ok(head) if is_worth_another(head.status) => (format!("it answered {}", head.status), asked(&head)),
+                Ok(head) if is_retryable(head.status) => (format!("it answered {}", head.status), retry_after(&head)),
                 Ok(head) => return Err(("refused", format!("it answered {}", head.status))),
                 Err(reason) => (reason, None),
             };
             if attempt >= attempts {
                 return Err(("failed", reason));
             }
-            sleep(pause(attempt, asked, rand::random()).to_duration()).await;
+            sleep(pause(attempt, retry_after, rand::random()).to_duration()).await;
             attempt = attempt.saturating_add(1);
         }
     }
@@ -158,22 +158,22 @@ fn receiver(ruleset: &Ruleset) -> Option<(UpstreamId, &str)> {
 
 /// Whether a collector that answers with `status` may take the same spans later (OTLP 1, OTLP/HTTP, "Retryable Response
 /// Codes").
-const fn is_worth_another(status: u16) -> bool {
+const fn is_retryable(status: u16) -> bool {
     matches!(status, 429 | 502..=504)
 }
 
 /// The pause that the collector asks for in `Retry-After`.
-fn asked(head: &ResponseHead) -> Option<Nanos> {
+fn retry_after(head: &ResponseHead) -> Option<Nanos> {
     let seconds = str::from_utf8(head.fields.get("retry-after")?).ok()?.parse().ok()?;
     Some(Nanos::from_secs(seconds).min(LONGEST_PAUSE))
 }
 
-/// The pause after `attempts` attempts: the time that the collector `asked` for, or a time that doubles with each attempt,
+/// The pause after `attempts` attempts: the collector's `retry_after`, or a time that doubles with each attempt,
 /// minus up to half of it at random (`chance`, 0 to 255).
-fn pause(attempts: u32, asked: Option<Nanos>, chance: u8) -> Nanos {
+fn pause(attempts: u32, retry_after: Option<Nanos>, chance: u8) -> Nanos {
     let doubled = FIRST_PAUSE.doubled(attempts.saturating_sub(1)).min(LONGEST_PAUSE).get();
     let shortened = Nanos::new(doubled.saturating_sub(doubled / 512 * u64::from(chance)));
-    asked.unwrap_or(shortened)
+    retry_after.unwrap_or(shortened)
 }
 
 #[cfg(test)]
@@ -182,22 +182,22 @@ mod tests {
 
     #[test]
     fn pauses_double_differ_by_chance_and_follow_the_collector() {
-        let seconds = |attempts, asked, chance| pause(attempts, asked, chance).as_secs_f64();
+        let seconds = |attempts, retry_after, chance| pause(attempts, retry_after, chance).as_secs_f64();
         assert_eq!([seconds(1, None, 0), seconds(2, None, 0), seconds(9, None, 0)], [1.0, 2.0, 30.0]);
         assert!((0.5..0.51).contains(&seconds(1, None, 255)));
         let mut head = ResponseHead::default();
-        assert_eq!(asked(&head), None);
+        assert_eq!(retry_after(&head), None);
         for (text, seconds) in [("3", Some(3)), ("9999999999", Some(30)), ("Tue, 24 Nov 2026 08:00:00 GMT", None)] {
             head.fields.clear();
             head.fields.push("Retry-After", text);
-            assert_eq!(asked(&head), seconds.map(Nanos::from_secs), "{text}");
+            assert_eq!(retry_after(&head), seconds.map(Nanos::from_secs), "{text}");
         }
-        assert_eq!(pause(1, asked(&head).or(Some(Nanos::from_secs(3))), 255), Nanos::from_secs(3));
+        assert_eq!(pause(1, retry_after(&head).or(Some(Nanos::from_secs(3))), 255), Nanos::from_secs(3));
     }
 
     #[test]
     fn only_a_collector_that_is_busy_or_away_is_asked_again() {
-        assert_eq!([429, 502, 503, 504].map(is_worth_another), [true; 4]);
-        assert_eq!([400, 401, 404, 413, 500, 501, 505].map(is_worth_another), [false; 7]);
+        assert_eq!([429, 502, 503, 504].map(is_retryable), [true; 4]);
+        assert_eq!([400, 401, 404, 413, 500, 501, 505].map(is_retryable), [false; 7]);
     }
 }

@@ -7,7 +7,7 @@ use tokio::task::spawn_blocking;
 use super::accept_gate::AcceptGate;
 use super::handover::{Successor, UpgradeError};
 use super::state::SnapshotWriter;
-use crate::store::Written;
+use crate::store::SnapshotSize;
 use crate::telemetry::Telemetry;
 
 /// Hands this process's sockets and state over to a new process.
@@ -41,13 +41,13 @@ impl Upgrader {
     pub(super) async fn hand_over(&self, successor: Successor) -> bool {
         let process = successor.id();
         tracing::info!(process, "it is ready: handing over, connections wait");
-        match self.give_to(successor).await {
-            Ok(Written { keys, .. }) => {
+        match self.transfer_state(successor).await {
+            Ok(SnapshotSize { keys, .. }) => {
                 tracing::info!(process, keys, "another process has taken over");
                 true
             }
             Err(error) => {
-                self.snapshot_writer.take_back();
+                self.snapshot_writer.resume();
                 self.gate.open();
                 self.failed(&error);
                 false
@@ -60,10 +60,10 @@ impl Upgrader {
         tracing::error!(%error, "no process has taken over; this one goes on");
     }
 
-    async fn give_to(&self, successor: Successor) -> Result<Written, UpgradeError> {
+    async fn transfer_state(&self, successor: Successor) -> Result<SnapshotSize, UpgradeError> {
         let snapshot_writer = Arc::clone(&self.snapshot_writer);
         blocking(move || {
-            snapshot_writer.give_up();
+            snapshot_writer.suspend();
             Ok(())
         })
         .await?;
@@ -71,7 +71,7 @@ impl Upgrader {
         // charge, except later changes by requests in flight
         self.gate.pause().await;
         let snapshot_writer = Arc::clone(&self.snapshot_writer);
-        blocking(move || successor.give(|stream| snapshot_writer.hand_over(stream))).await
+        blocking(move || successor.send_state(|stream| snapshot_writer.hand_over(stream))).await
     }
 }
 

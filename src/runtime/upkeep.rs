@@ -61,7 +61,7 @@ impl Upkeep {
                 known = offset;
             }
             let active = gateway.active.load_full();
-            history.look(&active.meters, (&active.ruleset, &active.hash), gateway.clock.now());
+            history.take_sample(&active.meters, (&active.ruleset, &active.hash), gateway.clock.now());
         }
     }
 

@@ -50,14 +50,14 @@ struct State {
     /// The next time to look for sums of processes that have ended.
     adopts_at: Nanos,
     /// The last failure, so that it is logged once.
-    trouble: Option<String>,
+    last_error: Option<String>,
 }
 
 impl Events {
     /// The events of a process that starts at the wall time `now`.
     pub(super) fn new(now: Nanos) -> Self {
         let ledger = Ledger::new(rand::random(), now);
-        Self(Mutex::new(State { ledger, journal: None, adopts_at: Nanos::ZERO, trouble: None }))
+        Self(Mutex::new(State { ledger, journal: None, adopts_at: Nanos::ZERO, last_error: None }))
     }
 }
 
@@ -88,16 +88,16 @@ impl DeliveryKind for Events {
             let pause = if left == Nanos::ZERO { SAVE_EVERY } else { left.min(SAVE_EVERY) };
             tokio::select! {
                 () = sleep(pause.to_duration()) => {}
-                () = courier.gateway.usage_sums.has_many() => {}
+                () = courier.gateway.usage_sums.wait_for_threshold() => {}
             }
         }
     }
 
-    fn write_down(courier: &Courier<Self>, settings: &Settings) {
+    fn flush_to_queue(courier: &Courier<Self>, settings: &Settings) {
         write(courier, settings, true);
     }
 
-    fn letter(settings: &Settings, records: &[Vec<u8>], _now: Nanos) -> Option<DeliveryRequest> {
+    fn delivery_request(settings: &Settings, records: &[Vec<u8>], _now: Nanos) -> Option<DeliveryRequest> {
         let mut fields = vec![
             ("user-agent", "tollgate-usage".to_owned()),
             ("content-type", "application/cloudevents-batch+json".to_owned()),
@@ -126,7 +126,7 @@ impl DeliveryKind for Events {
 /// Takes the workers' sums, ends the interval if it is over or `is_last`, saves the sums and puts events into the queue.
 /// Returns the end of the next interval.
 fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos {
-    let Events(state) = &courier.mail;
+    let Events(state) = &courier.record_kind;
     let (mut state, now) = (state.lock(), courier.gateway.clock.wall());
     state.open_journal(settings);
     let sums = &courier.gateway.usage_sums;
@@ -163,12 +163,12 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
 impl State {
     fn open_journal(&mut self, settings: &Settings) {
         if let Some(before) = self.journal.take_if(|journal| !journal.is_in(&settings.queue.directory)) {
-            self.told("cannot remove sums of usage", before.save(&[]));
+            self.log_failure("cannot remove sums of usage", before.save(&[]));
             self.ledger.is_changed = true;
         }
         if self.journal.is_none() {
             let opened = Journal::open(&settings.queue.directory, self.ledger.instance());
-            self.journal = self.told("cannot make a file for sums of usage", opened);
+            self.journal = self.log_failure("cannot make a file for sums of usage", opened);
         }
     }
 
@@ -190,7 +190,7 @@ impl State {
             }
             Err(error) => Err(error),
         };
-        self.told("cannot write usage events to the queue", queued);
+        self.log_failure("cannot write usage events to the queue", queued);
     }
 
     fn save(&mut self, settings: &Settings, now: Nanos) {
@@ -199,7 +199,7 @@ impl State {
         }
         let events = self.ledger.events(&settings.source, now);
         let saved = self.journal.as_ref().map(|journal| journal.save(&events));
-        if saved.is_some_and(|saved| self.told("cannot save sums of usage", saved).is_some()) {
+        if saved.is_some_and(|saved| self.log_failure("cannot save sums of usage", saved).is_some()) {
             self.ledger.is_changed = false;
         }
     }
@@ -207,24 +207,24 @@ impl State {
     fn adopt(&mut self, courier: &Courier<Events>) {
         let Some(journal) = &self.journal else { return };
         let adopted = journal.adopt(|events| courier.append(events));
-        match self.told("cannot read what another process has summed", adopted) {
+        match self.log_failure("cannot read what another process has summed", adopted) {
             None | Some(0) => {}
             Some(events) => tracing::info!(events, "took over what another process had summed"),
         }
     }
 
     /// The value of `done`; logs a failure if it differs from the one before.
-    fn told<T>(&mut self, failed: &str, done: std::io::Result<T>) -> Option<T> {
+    fn log_failure<T>(&mut self, failed: &str, done: std::io::Result<T>) -> Option<T> {
         match done {
             Ok(done) => {
-                self.trouble = self.trouble.take().filter(|trouble| !trouble.starts_with(failed));
+                self.last_error = self.last_error.take().filter(|last_error| !last_error.starts_with(failed));
                 Some(done)
             }
             Err(error) => {
-                let trouble = format!("{failed}: {error}");
-                if self.trouble.as_ref() != Some(&trouble) {
-                    tracing::error!("{trouble}; it is tried again");
-                    self.trouble = Some(trouble);
+                let last_error = format!("{failed}: {error}");
+                if self.last_error.as_ref() != Some(&last_error) {
+                    tracing::error!("{last_error}; it is tried again");
+                    self.last_error = Some(last_error);
                 }
                 None
             }
@@ -245,9 +245,10 @@ mod tests {
             source: String::new(),
             every: Nanos::SECOND,
         };
-        let letter = Events::letter(&settings, &[b"{\"a\":1}".to_vec(), b"{}".to_vec()], Nanos::ZERO).unwrap();
-        assert_eq!(letter.body, b"[{\"a\":1},{}]");
-        assert!(letter.fields.contains(&("authorization", "Bearer t".to_owned())));
+        let delivery_request =
+            Events::delivery_request(&settings, &[b"{\"a\":1}".to_vec(), b"{}".to_vec()], Nanos::ZERO).unwrap();
+        assert_eq!(delivery_request.body, b"[{\"a\":1},{}]");
+        assert!(delivery_request.fields.contains(&("authorization", "Bearer t".to_owned())));
         assert!(!format!("{settings:?}").contains("\"t\""));
     }
 

@@ -72,7 +72,7 @@ impl DeliveryKind for Messages {
 
     async fn write(courier: &Arc<Courier<Self>>, settings: &Settings) {
         courier.opened().await;
-        let mut crossed = courier.mail.crossed.lock().await;
+        let mut crossed = courier.record_kind.crossed.lock().await;
         loop {
             let mut batch = Vec::new();
             if crossed.recv_many(&mut batch, WRITTEN_AT_ONCE).await == 0 {
@@ -87,15 +87,15 @@ impl DeliveryKind for Messages {
         }
     }
 
-    fn write_down(courier: &Courier<Self>, settings: &Settings) {
-        let Ok(mut crossed) = courier.mail.crossed.try_lock() else { return };
+    fn flush_to_queue(courier: &Courier<Self>, settings: &Settings) {
+        let Ok(mut crossed) = courier.record_kind.crossed.try_lock() else { return };
         let rest: Vec<Crossing> = std::iter::from_fn(|| crossed.try_recv().ok()).collect();
         if !rest.is_empty() {
             put(courier, settings, &rest);
         }
     }
 
-    fn letter(settings: &Settings, records: &[Vec<u8>], now: Nanos) -> Option<DeliveryRequest> {
+    fn delivery_request(settings: &Settings, records: &[Vec<u8>], now: Nanos) -> Option<DeliveryRequest> {
         let message = Message::from_bytes(records.first()?)?;
         let seconds = now.get() / Nanos::SECOND.get();
         let fields = vec![

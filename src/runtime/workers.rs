@@ -13,7 +13,7 @@ use super::accept_gate::AcceptGate;
 use super::listen::accept;
 use super::socket::{Acceptor, Socket};
 use crate::gateway::{Gateway, WorkerGateway};
-use crate::http::dispatch::{HandedOver, Workers, accepted, receive};
+use crate::http::dispatch::{HandedOverConnection, Workers, accepted, receive};
 use crate::http::idle::IdleConnections;
 use crate::http::limiter::ConnectionLimiter;
 use crate::http::worker::{EngineState, Worker};
@@ -30,7 +30,7 @@ struct Thread {
     number: usize,
     /// The worker's sockets, each with the position of its listener.
     sockets: Vec<(usize, Socket)>,
-    received: mpsc::UnboundedReceiver<HandedOver>,
+    received: mpsc::UnboundedReceiver<HandedOverConnection>,
     workers: Arc<Workers>,
     gateway: Gateway,
     shared: EngineState,
@@ -114,7 +114,7 @@ impl Thread {
         let (sweeping, receiving) = (Rc::clone(&worker), Rc::clone(&worker));
         tokio::task::spawn_local(async move { sweeping.sweep().await });
         tokio::task::spawn_local(async move { receive(&receiving, received).await });
-        gate.opened();
+        gate.mark_accepting();
         while accepting.join_next().await.is_some() {}
         // open connections go on until they end or the process ends
         std::future::pending().await

@@ -6,7 +6,7 @@ use crate::algorithm::{Decision, Denial};
 use crate::simulation::arrivals::{Arrivals, Shape};
 use crate::simulation::run::{Pass, RequestOutcome, Run, Upstream};
 use crate::simulation::trace::TraceError;
-use crate::simulation::{Arrival, KeyNumber, Subject, Traffic};
+use crate::simulation::{Arrival, KeyNumber, SimulatedLimit, Traffic};
 use crate::units::{Cost, Nanos, Rate};
 
 /// The numbers of one limit.
@@ -256,7 +256,7 @@ pub struct Abuse {
 impl Abuse {
     /// Simulates such a client. `None` if the limit has no rate (it limits slots in flight), or if `factor` times the
     /// rate is not a valid rate.
-    pub fn of(subject: &Subject, factor: f64) -> Option<Self> {
+    pub fn of(subject: &SimulatedLimit, factor: f64) -> Option<Self> {
         // `hold` does not matter: limits that hold a slot have no rate, so this function returns `None` for them
         let upstream = Upstream { hold: Nanos::ZERO, servers: None };
         let mut run = Run::new(subject.clone(), upstream).ok()?;

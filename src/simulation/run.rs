@@ -6,7 +6,7 @@ use std::mem;
 use std::num::NonZeroUsize;
 
 use crate::algorithm::{Completion, Decision, Denial, Headroom, InvalidParameter, Rule, State};
-use crate::simulation::{Arrival, KeyNumber, Subject};
+use crate::simulation::{Arrival, KeyNumber, SimulatedLimit};
 use crate::units::{Cost, Nanos, Rate};
 
 /// The upstream of admitted requests. It matters only to limits that hold a slot while a request runs.
@@ -79,10 +79,10 @@ pub enum RunError {
 /// the request would need no wait, whichever is shorter; never, if neither can happen.
 #[derive(Clone, Debug)]
 pub struct Run {
-    subject: Subject,
+    subject: SimulatedLimit,
     rule: Rule,
     upstream: Upstream,
-    keys: Vec<Cell>,
+    keys: Vec<KeyState>,
     waiting: BinaryHeap<Reverse<Pass>>,
     busy: BinaryHeap<Reverse<Nanos>>,
     passes: Vec<Pass>,
@@ -91,7 +91,7 @@ pub struct Run {
 
 /// The state of one key and its requests in flight.
 #[derive(Clone, Debug, Default)]
-struct Cell {
+struct KeyState {
     state: Option<State>,
     /// The requests in flight, in the order of their ends.
     in_flight: VecDeque<InFlight>,
@@ -108,7 +108,7 @@ struct InFlight {
 
 impl Run {
     /// A run in which all keys are fresh.
-    pub fn new(subject: Subject, upstream: Upstream) -> Result<Self, InvalidParameter> {
+    pub fn new(subject: SimulatedLimit, upstream: Upstream) -> Result<Self, InvalidParameter> {
         let rule = subject.rule()?;
         Ok(Self {
             subject,
@@ -123,7 +123,7 @@ impl Run {
     }
 
     /// The limit of this run; its rate is the last one set.
-    pub const fn subject(&self) -> &Subject {
+    pub const fn subject(&self) -> &SimulatedLimit {
         &self.subject
     }
 
@@ -145,19 +145,21 @@ impl Run {
         let (decision, state) = self.decide(cell.state.take(), arrival.cost, now);
         cell.state = state;
         let decision = match decision {
-            Decision::Deny(Denial::Busy) => cell.free_again(arrival, &self.rule).map_or(decision, Decision::later),
+            Decision::Deny(Denial::Busy) => {
+                cell.retry_after_completions(arrival, &self.rule).map_or(decision, Decision::later)
+            }
             decision => decision,
         };
         let mut latency = None;
         if let Decision::Admit { wait } = decision {
             let pass = self.admit(arrival, wait);
-            if self.rule.holds() {
-                latency = Some(cell.hold(pass, self.serve(pass.at)));
+            if self.rule.holds_slots() {
+                latency = Some(cell.hold(pass, self.upstream_end(pass.at)));
             }
         }
         let headroom = self.rule.headroom(cell.state.as_ref(), now);
         if arrival.key.0 >= self.keys.len() {
-            self.keys.resize(arrival.key.0 + 1, Cell::default());
+            self.keys.resize(arrival.key.0 + 1, KeyState::default());
         }
         if let Some(place) = self.keys.get_mut(arrival.key.0) {
             *place = cell;
@@ -178,7 +180,7 @@ impl Run {
                 let (decision, after) = self.rule.decide(state.clone(), cost, now);
                 match decision {
                     Decision::Admit { wait } if wait > Nanos::ZERO => {
-                        (self.no_place(state.as_ref(), cost, now, wait), state)
+                        (self.queue_full_denial(state.as_ref(), cost, now, wait), state)
                     }
                     _ => (decision, after),
                 }
@@ -188,9 +190,9 @@ impl Run {
     }
 
     /// The denial of a request that would have to wait for `wait` while all waiting places are taken.
-    fn no_place(&self, state: Option<&State>, cost: Cost, now: Nanos, wait: Nanos) -> Decision {
+    fn queue_full_denial(&self, state: Option<&State>, cost: Cost, now: Nanos, wait: Nanos) -> Decision {
         let place = self.waiting.peek().map(|Reverse(first)| first.at.saturating_sub(now));
-        let turn = self.turn(state, cost, now, wait);
+        let turn = self.time_until_no_wait(state, cost, now, wait);
         match place.into_iter().chain(turn).min() {
             Some(retry_after) => Decision::later(retry_after),
             None => Decision::never(self.rule.headroom(None, now).remaining.unwrap_or(0)),
@@ -198,7 +200,7 @@ impl Run {
     }
 
     /// The shortest time, at most `wait`, after which the request would not have to wait; `None` if it always has to.
-    fn turn(&self, state: Option<&State>, cost: Cost, now: Nanos, wait: Nanos) -> Option<Nanos> {
+    fn time_until_no_wait(&self, state: Option<&State>, cost: Cost, now: Nanos, wait: Nanos) -> Option<Nanos> {
         let at_once = |after: u64| {
             let later = now.saturating_add(Nanos::new(after));
             self.rule.decide(state.cloned(), cost, later).0 == Decision::ADMIT
@@ -227,7 +229,7 @@ impl Run {
     }
 
     /// The time at which the upstream finishes a request that reaches it at `at`.
-    fn serve(&mut self, at: Nanos) -> Nanos {
+    fn upstream_end(&mut self, at: Nanos) -> Nanos {
         let Upstream { hold, servers } = self.upstream;
         let Some(servers) = servers else {
             return at.saturating_add(hold);
@@ -261,9 +263,9 @@ impl Run {
     }
 }
 
-// === impl Cell ===
+// === impl KeyState ===
 
-impl Cell {
+impl KeyState {
     /// Holds a slot for `pass` until `end`, and returns how long that is.
     fn hold(&mut self, pass: Pass, end: Nanos) -> Nanos {
         let latency = end.saturating_sub(pass.at);
@@ -283,7 +285,7 @@ impl Cell {
 
     /// The time after which a request that is denied because of requests in flight would be admitted, if nothing else
     /// arrives; `None` if it would still be denied after the end of all of these.
-    fn free_again(&self, arrival: &Arrival, rule: &Rule) -> Option<Nanos> {
+    fn retry_after_completions(&self, arrival: &Arrival, rule: &Rule) -> Option<Nanos> {
         let mut state = self.state.clone();
         let mut ends = self.in_flight.iter().peekable();
         while let Some(first) = ends.next() {

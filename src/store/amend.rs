@@ -10,14 +10,14 @@ use crate::units::{Cost, Nanos};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amendment {
     /// Resets the key, as if the store had never seen it.
-    Afresh,
+    ResetKey,
     /// Gives back at most this many tokens of the last charges (see [`crate::algorithm::Rule::grant`]).
     Grant(Cost),
 }
 
 /// The reason why the store did not amend a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unamended {
+pub enum AmendError {
     /// The limit counts running requests, so there are no tokens to give back.
     #[error("it counts what runs: what is taken comes back when requests end, and not otherwise")]
     Holds,
@@ -26,20 +26,20 @@ pub enum Unamended {
     Elsewhere(SocketAddr),
     /// Redis keeps the key, and does not answer.
     #[error("it is kept in Redis, which does not answer; try again when Redis answers")]
-    Away,
+    RedisUnavailable,
 }
 
 impl Store {
     /// Asks for the state of the key that `charge` names, and for the decision that `charge` would get. Charges and leases
     /// nothing: this function asks Redis even if this node remembers or leases tokens, unless this node counts by itself.
     pub async fn ask(&self, binding: &Binding, charge: &Charge, now: Nanos) -> Receipt {
-        let mut asks = [Charge { enforcement: Enforcement::ASKS, ..charge.clone() }];
+        let mut asks = [Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() }];
         let [ask] = &asks;
         if let (Some(shared), Some(limit)) = (&self.shared, binding.shared(ask))
             && ask.floor == 0
             && let Some(charged) = shared.ask(limit, ask).await
         {
-            return Receipt { charged, source: DecisionSource::Store, refused: None };
+            return Receipt { charged, source: DecisionSource::Store, failed_closed: None };
         }
         self.charge(binding, &mut asks, now).await
     }
@@ -53,20 +53,20 @@ impl Store {
         charge: &Charge,
         amendment: Amendment,
         now: Nanos,
-    ) -> Result<(), Unamended> {
-        let asks = Charge { enforcement: Enforcement::ASKS, ..charge.clone() };
-        if binding.local.rule(&asks).holds() {
-            return Err(Unamended::Holds);
+    ) -> Result<(), AmendError> {
+        let asks = Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() };
+        if binding.local.rule(&asks).holds_slots() {
+            return Err(AmendError::Holds);
         }
         match (&self.shared, binding.shared(&asks)) {
             (Some(shared), Some(limit)) => shared.amend(limit, &asks, amendment).await,
             _ => {
-                let owner = self.owner(binding, &asks).filter(|_| !self.is_here(binding, &asks));
+                let owner = self.owner(binding, &asks).filter(|_| !self.is_decided_locally(binding, &asks));
                 if let Some(owner) = owner {
-                    return Err(Unamended::Elsewhere(owner));
+                    return Err(AmendError::Elsewhere(owner));
                 }
                 let _fetches = match self.cluster().filter(|cluster| cluster.is_migrating()) {
-                    Some(cluster) => self.gather(cluster, binding, std::slice::from_ref(&asks)).await,
+                    Some(cluster) => self.fetch_states(cluster, binding, std::slice::from_ref(&asks)).await,
                     None => Vec::new(),
                 };
                 self.local.amend(&binding.local, &asks, amendment, now);

@@ -18,7 +18,7 @@ pub(super) const SETTLING: Nanos = Nanos::SECOND;
 
 /// Whether a denial can be repeated without a call until its retry time.
 pub(super) fn denial_holds(rule: &Rule, enforcement: Enforcement) -> bool {
-    !rule.holds() && !rule.denials_count() && !enforcement.counts_denied
+    !rule.holds_slots() && !rule.denials_count() && !enforcement.counts_denied
 }
 
 impl CachedDenial {
@@ -37,7 +37,7 @@ impl CachedDenial {
     }
 
     /// The result it predicts for a charge of `cost` under `rule` at `now`: a denial is certain, an admission is not.
-    pub(super) fn again(&self, rule: &Rule, cost: Cost, now: Nanos) -> Charged {
+    pub(super) fn predict(&self, rule: &Rule, cost: Cost, now: Nanos) -> Charged {
         let denial = self.denied.filter(|(denied, until)| cost >= *denied && now < *until);
         let since = now.saturating_sub(self.at);
         let headroom = match since < self.headroom.until_full {

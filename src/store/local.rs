@@ -64,7 +64,7 @@ struct LimitTable {
     wall: Arc<WallOffset>,
     /// Whether Redis keeps the limit's states while it is available: rules then get no wall clock offset here.
     is_shared: AtomicBool,
-    forgotten: Arc<Forgotten>,
+    evictions: Arc<EvictionCounts>,
     /// When the full table was last searched for keys to evict, and where the next search begins.
     searched: AtomicU64,
     search_from: AtomicUsize,
@@ -72,7 +72,7 @@ struct LimitTable {
 
 /// The eviction counters of a limit, over all tables of its name.
 #[derive(Debug, Default)]
-struct Forgotten {
+struct EvictionCounts {
     expired: AtomicU64,
     full: AtomicU64,
     overflowed: AtomicU64,
@@ -97,7 +97,7 @@ struct BoundRule<'a> {
     rule: &'a Rule,
 }
 
-/// The `watch` of a store that holds all states: no state is anywhere else.
+/// The `check_moved` of a store that holds all states: no state is anywhere else.
 const ALWAYS: fn() -> Result<(), Infallible> = || Ok(());
 
 /// Whether `key` is the bucket that new keys share when their limit's table is full.
@@ -146,7 +146,7 @@ impl LocalStore {
     fn table(&self, spec: &LimitSpec<'_>) -> Arc<LimitTable> {
         let mut tables = self.tables.write();
         if let Some(known) = tables.find(spec) {
-            if !spec.afresh {
+            if !spec.is_reset {
                 return known;
             }
             known.abandoned.store(true, Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl LocalStore {
             keys: AtomicU64::new(0),
             wall: Arc::clone(&self.wall),
             is_shared: AtomicBool::new(spec.mode.is_shared()),
-            forgotten: tables.forgotten(spec.name),
+            evictions: tables.evictions(spec.name),
             searched: AtomicU64::new(0),
             search_from: AtomicUsize::new(0),
         });
@@ -199,16 +199,16 @@ impl LocalStore {
         }
     }
 
-    /// [`LocalStore::refund`] of one charge. An error if its state is not here and `watch` says that it may be elsewhere.
+    /// [`LocalStore::refund`] of one charge. An error if its state is not here and `check_moved` says that it may be elsewhere.
     pub fn refund_here<E>(
         &self,
         binding: &Binding,
         charge: &Charge,
         full_at: Nanos,
-        watch: impl FnOnce() -> Result<(), E>,
+        check_moved: impl FnOnce() -> Result<(), E>,
         now: Nanos,
     ) -> Result<(), E> {
-        self.change(binding, charge, watch, now, |rule, state, own| {
+        self.change(binding, charge, check_moved, now, |rule, state, own| {
             rule.refund(state?, charge.cost, full_at.shifted(own), now.shifted(own))
         })
     }
@@ -220,28 +220,28 @@ impl LocalStore {
         }
     }
 
-    /// [`LocalStore::debit`] of one charge. An error if its state is not here and `watch` says that it may be elsewhere.
+    /// [`LocalStore::debit`] of one charge. An error if its state is not here and `check_moved` says that it may be elsewhere.
     pub fn debit_here<E>(
         &self,
         binding: &Binding,
         charge: &Charge,
-        watch: impl FnOnce() -> Result<(), E>,
+        check_moved: impl FnOnce() -> Result<(), E>,
         now: Nanos,
     ) -> Result<(), E> {
         let table = &binding.limits[charge.limit].table;
         let debit = |rule: &Rule, state, own| rule.debit(state, charge.cost, now.shifted(own));
         let has_room = self.shards.of(charge.key).lock().cells[table.position].has_room(table, charge.key);
         if has_room.is_ok() {
-            return self.change(binding, charge, watch, now, debit);
+            return self.change(binding, charge, check_moved, now, debit);
         }
-        watch()?;
-        table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
+        check_moved()?;
+        table.evictions.overflowed.fetch_add(1, Ordering::Relaxed);
         self.change(binding, &Charge { key: OVERFLOW_KEY, ..charge.clone() }, || Ok(()), now, debit)
     }
 
     /// See [`super::Store::complete`].
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
-        for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds()) {
+        for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds_slots()) {
             let Ok(()) = self.change(binding, charge, ALWAYS, now, |rule, state, own| {
                 rule.complete(state?, charge.cost, end, now.shifted(own))
             });
@@ -251,25 +251,25 @@ impl LocalStore {
     /// See [`super::Store::amend`].
     pub fn amend(&self, binding: &Binding, charge: &Charge, amendment: Amendment, now: Nanos) {
         let Ok(()) = self.change(binding, charge, ALWAYS, now, |rule, state, own| match amendment {
-            Amendment::Afresh => None,
+            Amendment::ResetKey => None,
             Amendment::Grant(tokens) => rule.grant(state, tokens, now.shifted(own)),
         });
     }
 
-    /// Changes the state of a charge's key. An error if the state is not here and `watch` says that it may be
+    /// Changes the state of a charge's key. An error if the state is not here and `check_moved` says that it may be
     /// elsewhere. `change` gets the rule's [`own_offset`](Rule::own_offset).
     fn change<E>(
         &self,
         binding: &Binding,
         charge: &Charge,
-        watch: impl FnOnce() -> Result<(), E>,
+        check_moved: impl FnOnce() -> Result<(), E>,
         now: Nanos,
         change: impl Fn(&Rule, Option<State>, ClockOffset) -> Option<State>,
     ) -> Result<(), E> {
         let (table, bound) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
-        check_state_present(table, cells, charge, watch)?;
+        check_state_present(table, cells, charge, check_moved)?;
         let before = cells.state(table, bound, charge.key, now);
         let after = change(bound.rule, before, bound.rule.own_offset(table.wall_ahead()));
         cells.put(table, bound, charge.key, after);
@@ -359,9 +359,9 @@ impl LimitTable {
             name: self.name.clone(),
             keys: self.keys.load(Ordering::Relaxed),
             max_keys: self.max_keys.load(Ordering::Relaxed),
-            evicted_expired: self.forgotten.expired.load(Ordering::Relaxed),
-            evicted_full: self.forgotten.full.load(Ordering::Relaxed),
-            overflowed: self.forgotten.overflowed.load(Ordering::Relaxed),
+            evicted_expired: self.evictions.expired.load(Ordering::Relaxed),
+            evicted_full: self.evictions.full.load(Ordering::Relaxed),
+            overflowed: self.evictions.overflowed.load(Ordering::Relaxed),
         }
     }
 }

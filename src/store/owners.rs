@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 
 use crate::algorithm::{Completion, Decision, Rule};
-use crate::charge::{AllCharged, Charge, Charged, Enforcement, RuleRef, Slot, Taken};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement, RuleRef, Slot};
 use crate::cluster::wire::{ChargeReply, LimitIdentity, StateBatch};
 use crate::cluster::{Cluster, Correction, Decider, Outcome, Peer, PeerCharge, PeerReceipt, WireRule};
 use crate::store::LimitSpec;
@@ -63,21 +63,21 @@ impl Owners {
         let known = self.known(&form, charge.key);
         if let Some(largest) = rule.largest_cost().filter(|largest| charge.cost > *largest) {
             let headroom = match known {
-                Some(known) => known.again(&rule, charge.cost, now).headroom,
+                Some(known) => known.predict(&rule, charge.cost, now).headroom,
                 None => rule.headroom(None, now),
             };
             return Some(Charged { decision: Decision::never(largest), headroom });
         }
         // the owner may have amended the key since, or refunded tokens that requests did not use
         let known = known.filter(|known| now.saturating_sub(known.at()) < SETTLING)?;
-        let charged = known.again(&rule, charge.cost, now);
+        let charged = known.predict(&rule, charge.cost, now);
         (!charged.decision.is_admitted()).then_some(charged)
     }
 
     /// The cached result of a charge's key.
-    pub(super) fn standing(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
+    pub(super) fn predict(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let OwnedRule { rule, form } = limit.owned_rule(&charge.rule)?;
-        Some(self.known(&form, charge.key)?.again(&rule, charge.cost, now))
+        Some(self.known(&form, charge.key)?.predict(&rule, charge.cost, now))
     }
 
     fn known(&self, form: &WireRule, key: LimitKey) -> Option<CachedDenial> {
@@ -96,13 +96,13 @@ impl Owners {
         let parts: Vec<PeerCharge> =
             limits.iter().zip(&*batch).filter_map(|(limit, charge)| self.part(limit, charge)).collect();
         if parts.len() < batch.len() {
-            return Err(Outcome::Unknown);
+            return Err(Outcome::UnknownParameters);
         }
         let heard: PeerReceipt = peer.charge(parts.clone(), stands_in).await?;
-        let (denials, there) = heard.keep();
+        let (denials, owner_time) = heard.keep();
         let mut all = AllCharged::new();
         for ((charge, part), ChargeReply { charged, common }) in batch.iter_mut().zip(&parts).zip(denials) {
-            charge.taken = Taken::Owner { node: peer.number, here: now, there };
+            charge.taken_from = ChargeSource::Owner { node: peer.number, local_time: now, owner_time };
             charge.key = common.unwrap_or(charge.key);
             self.denials.insert(part.key, (part.form.id(), CachedDenial::new(&charged, charge.cost, now)));
             all.push(charged);
@@ -119,7 +119,7 @@ impl Owners {
     /// The slot that a charge will hold while its request runs, if it holds one.
     pub(super) fn slot(&self, limit: &OwnedLimit, charge: &Charge) -> Option<Slot> {
         let OwnedRule { rule, .. } = limit.owned_rule(&charge.rule)?;
-        let holds = rule.holds() && charge.enforcement.consumes && charge.cost > 0;
+        let holds = rule.holds_slots() && charge.enforcement.consumes && charge.cost > 0;
         holds.then(|| Slot { process: self.cluster.process(), number: self.cluster.next_slot() })
     }
 
@@ -129,7 +129,7 @@ impl Owners {
     }
 
     /// Notes the slot of a charge that was admitted, and the gateway that counts it.
-    pub(super) fn runs(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) {
+    pub(super) fn record_slot(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) {
         if charge.slot.is_some()
             && let Some(part) = self.part(limit, charge)
         {
@@ -143,10 +143,10 @@ impl Owners {
     }
 
     /// Ends `slot` at every gateway that may count it. Returns whether a request held it.
-    pub(super) fn ends(&self, slot: Slot, end: Completion, now: Nanos) -> bool {
+    pub(super) fn release_slot(&self, slot: Slot, end: Completion, now: Nanos) -> bool {
         let Some((part, counted_at_all)) = self.running.ends(slot.number, now) else { return false };
         for counted_at in counted_at_all {
-            if let CountedAt::There(number) = counted_at
+            if let CountedAt::PeerNode(number) = counted_at
                 && let Some(peer) = self.cluster.peer(number)
             {
                 peer.correct(Correction::Complete(part.clone(), end));
@@ -157,12 +157,12 @@ impl Owners {
 
     /// Refunds a charge at the gateway that it was made at; `full_at` as in [`super::Store::refund`].
     pub(super) fn refund(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
-        let Taken::Owner { node, here, there } = charge.taken else { return };
+        let ChargeSource::Owner { node, local_time, owner_time } = charge.taken_from else { return };
         let (Some(peer), Some(part)) = (self.cluster.peer(node), self.part(limit, charge)) else { return };
         // a cached denial would deny the tokens that are refunded
         self.denials.remove(&charge.key);
         // exact to the nanosecond: it identifies the window or the log entry of the charge
-        let full_at = there.saturating_add(full_at.saturating_sub(here));
+        let full_at = owner_time.saturating_add(full_at.saturating_sub(local_time));
         peer.correct(Correction::Refund { part, full_at });
     }
 
@@ -179,8 +179,8 @@ impl Owners {
     fn counts(&self, key: LimitKey, last: CountedAt) -> Option<Arc<Peer>> {
         match last {
             // the common bucket of a full table is not the owner's
-            CountedAt::There(number) if is_overflow(key) => self.cluster.peer(number),
-            CountedAt::Here if is_overflow(key) => None,
+            CountedAt::PeerNode(number) if is_overflow(key) => self.cluster.peer(number),
+            CountedAt::ThisNode if is_overflow(key) => None,
             _ => self.cluster.owner_peer(key),
         }
     }
@@ -188,8 +188,8 @@ impl Owners {
     /// The gateway that decides about the key of a charge, if it is not this one.
     pub(super) fn elsewhere(&self, charge: &Charge) -> Option<Arc<Peer>> {
         match self.decider(charge) {
-            Decider::There(peer) | Decider::StandInThere(peer) => Some(peer),
-            Decider::Here | Decider::StandIn | Decider::Alone => None,
+            Decider::OwnerPeer(peer) | Decider::StandInPeer(peer) => Some(peer),
+            Decider::ThisNode | Decider::StandIn | Decider::Isolated => None,
         }
     }
 

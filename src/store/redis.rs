@@ -9,7 +9,7 @@
 
 use std::sync::LazyLock;
 
-use crate::algorithm::{AlgorithmName, ChargeBatching, KeptAs, Rule, SharedForm};
+use crate::algorithm::{AlgorithmName, ChargeBatching, Rule, SharedForm, StorageKind};
 use crate::units::Nanos;
 
 pub mod answer;
@@ -80,11 +80,11 @@ impl SharedRule {
 
     /// Whether it keeps a log, which stays in Redis.
     pub fn is_log(&self) -> bool {
-        self.form.kept == KeptAs::Log
+        self.form.kept == StorageKind::Log
     }
 
     /// Whether it counts in windows, so that tokens taken in one window are of no use in the next.
     pub fn is_window(&self) -> bool {
-        self.form.kept == KeptAs::Window
+        self.form.kept == StorageKind::Window
     }
 }

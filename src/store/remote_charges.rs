@@ -82,8 +82,8 @@ impl StateService for Store {
         self.local.take(limit, key, leaves)
     }
 
-    fn knows(&self, limit: &LimitIdentity, key: LimitKey) -> bool {
-        self.local.knows(limit, key)
+    fn has_state(&self, limit: &LimitIdentity, key: LimitKey) -> bool {
+        self.local.has_state(limit, key)
     }
 
     fn take_moved(
@@ -151,7 +151,7 @@ impl PeerSession for RemoteCharges {
     fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<LimitIdentity>, LimitKey)> {
         let binding = self.limits.binding.read();
         let unknown = keys.iter().filter_map(|(rule, key)| {
-            let charge = self.charge_of(*rule, *key, 0, Enforcement::USUAL)?;
+            let charge = self.charge_of(*rule, *key, 0, Enforcement::DEFAULT)?;
             Some((Arc::new(self.store.local.misses(&binding, &charge)?), *key))
         });
         unknown.collect()
@@ -167,7 +167,7 @@ impl PeerSession for RemoteCharges {
             let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
             Some(Charge { slot, ..self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.enforcement)? })
         });
-        let mut batch = charges.collect::<Option<Vec<Charge>>>().ok_or(ChargeError::Unknown)?;
+        let mut batch = charges.collect::<Option<Vec<Charge>>>().ok_or(ChargeError::UnknownParameters)?;
         if self.limits.binding.read().is_stale(&batch) {
             self.store.local.renew(&mut self.limits.binding.write());
         }
@@ -186,16 +186,17 @@ impl PeerSession for RemoteCharges {
     }
 
     fn change(&self, change: &Change, may_have_moved: &dyn Fn() -> bool, now: Nanos) -> Result<(), ChargeError> {
-        let watch = || if may_have_moved() { Err(StateElsewhere) } else { Ok(()) };
-        let charge_of =
-            |rule, key, cost| self.charge_of(rule, key, cost, Enforcement::USUAL).ok_or(ChargeError::Unknown);
+        let check_moved = || if may_have_moved() { Err(StateElsewhere) } else { Ok(()) };
+        let charge_of = |rule, key, cost| {
+            self.charge_of(rule, key, cost, Enforcement::DEFAULT).ok_or(ChargeError::UnknownParameters)
+        };
         let (local, binding) = (&self.store.local, &self.limits.binding);
         let changed = match *change {
             Change::Refund { rule, key, cost, full_at } => {
-                local.refund_here(&binding.read(), &charge_of(rule, key, cost)?, full_at, watch, now)
+                local.refund_here(&binding.read(), &charge_of(rule, key, cost)?, full_at, check_moved, now)
             }
             Change::Debit { rule, key, cost } => {
-                local.debit_here(&binding.read(), &charge_of(rule, key, cost)?, watch, now)
+                local.debit_here(&binding.read(), &charge_of(rule, key, cost)?, check_moved, now)
             }
             Change::Complete { rule, key, slot, end } => {
                 let slot = self.slot(slot);

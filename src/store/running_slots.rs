@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::charge::{Charge, Slot, Taken};
+use crate::charge::{Charge, ChargeSource, Slot};
 use crate::cluster::wire::{HeldSlot, StateBatch};
 use crate::cluster::{Peer, PeerCharge, WireRule};
 use crate::store::local::is_overflow;
@@ -38,9 +38,9 @@ struct RunningSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountedAt {
     /// This gateway.
-    Here,
+    ThisNode,
     /// The gateway of this number.
-    There(u32),
+    PeerNode(u32),
 }
 
 /// The gateways that may count a slot, each once.
@@ -57,14 +57,14 @@ const MAX_PER_REPORT: usize = 4_096;
 impl CountedAt {
     /// `peer`, or this gateway if there is none.
     pub(super) fn at(peer: Option<&Peer>) -> Self {
-        peer.map_or(Self::Here, |peer| Self::There(peer.number))
+        peer.map_or(Self::ThisNode, |peer| Self::PeerNode(peer.number))
     }
 
     /// The gateway that a charge was made at.
     pub(super) const fn of(charge: &Charge) -> Self {
-        match charge.taken {
-            Taken::Owner { node, .. } => Self::There(node),
-            _ => Self::Here,
+        match charge.taken_from {
+            ChargeSource::Owner { node, .. } => Self::PeerNode(node),
+            _ => Self::ThisNode,
         }
     }
 }
@@ -106,8 +106,8 @@ impl RunningSlots {
             .iter_mut()
             .filter(|(at, part, _)| now.saturating_sub(*at) <= REMEMBERED && !is_overflow(part.key));
         let unreported = lately.filter_map(|(_, part, counters)| {
-            let peer = owner(part.key).filter(|peer| !counters.contains(&CountedAt::There(peer.number)))?;
-            counters.push(CountedAt::There(peer.number));
+            let peer = owner(part.key).filter(|peer| !counters.contains(&CountedAt::PeerNode(peer.number)))?;
+            counters.push(CountedAt::PeerNode(peer.number));
             Some((peer, part.clone()))
         });
         unreported.collect()
@@ -126,7 +126,7 @@ impl RunningSlots {
         let mut there: BTreeMap<(u32, u64), (Arc<Peer>, Vec<StateBatch>)> = BTreeMap::new();
         let mut here: BTreeMap<u64, Vec<StateBatch>> = BTreeMap::new();
         for (number, RunningSlot { part, counters, reported }) in &mut self.0.lock().held {
-            let last = counters.last().copied().unwrap_or(CountedAt::Here);
+            let last = counters.last().copied().unwrap_or(CountedAt::ThisNode);
             let peer = peer(part.key, last);
             let counted_at = CountedAt::at(peer.as_deref());
             if counted_at == last && reported.is_some_and(|reported| reported >= since) {
@@ -162,7 +162,7 @@ impl RunningSlots {
             if let Some(slot) = running
                 .held
                 .get_mut(&held.slot.number)
-                .filter(|slot| slot.counters.last() == Some(&CountedAt::There(peer)))
+                .filter(|slot| slot.counters.last() == Some(&CountedAt::PeerNode(peer)))
             {
                 slot.reported = Some(now);
             }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use crate::charge::{AllCharged, Charge, Charged, DecisionSource, OnStoreDown, Taken};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, OnStoreDown};
 use crate::clock::Clock;
 use crate::store::LimitSpec;
 use crate::store::redis::SCRIPT;
@@ -44,19 +44,19 @@ pub use lease::LeaseReport;
 pub use limit::{SharedLimit, check_shareable};
 pub use settings::{KeySecret, Settings};
 
-use background::at_once;
+use background::run_bounded;
 use breaker::{Breaker, Health};
-use calls::{Counts, Down};
+use calls::{Counts, NoReply};
 use clock::RedisClocks;
-use coalescer::{Heard, RequestCoalescer};
+use coalescer::{ChargeResult, RequestCoalescer};
 use eventual::EventualCounters;
 pub(super) use fallback::Tables;
 use fallback::{DegradedCharge, Fallback, cost_factor};
 use heartbeat::NodeCount;
-use lease::{Leased, Leases};
+use lease::{LeaseOutcome, Leases};
 use limit::ChargePart;
 use link::{Link, Script, Scripts};
-use memory::Memory;
+use memory::StateCache;
 use slots::Slots;
 
 /// A map by key. Keys are keyed hashes, so no client can choose their places in the map. The hasher is fixed, so that a
@@ -93,7 +93,7 @@ struct SharedNode {
     clock: Arc<dyn Clock>,
     observer: Observer,
     redis_clocks: RedisClocks,
-    memory: Memory,
+    memory: StateCache,
     coalescer: RequestCoalescer,
     leases: Leases,
     counters: EventualCounters,
@@ -137,13 +137,13 @@ pub struct SharedStatus {
 }
 
 /// The result of the shared part of a request.
-pub(super) enum Asked {
+pub(super) enum SharedOutcome {
     /// Redis decided, or this node did with tokens that Redis had granted or counts that it had synced.
     Charged(AllCharged, DecisionSource),
     /// Redis was unavailable, and this node decided.
-    Alone(AllCharged),
+    Degraded(AllCharged),
     /// Redis was unavailable, and the limit at this position then denies everything.
-    Refused(usize),
+    FailedClosed(usize),
 }
 
 impl SharedStore {
@@ -174,7 +174,7 @@ impl SharedStore {
             observer,
             redis_clocks: RedisClocks::new(link.slots()),
             link,
-            memory: Memory::new(),
+            memory: StateCache::new(),
             coalescer: RequestCoalescer::default(),
             leases: Leases::new(),
             counters: EventualCounters::default(),
@@ -233,13 +233,13 @@ impl SharedStore {
         let part = limit.part(charge)?;
         let node = &self.0;
         let has_own = limit.is_eventual() || (limit.is_leased() && node.leases.balance(part.key, now) >= part.cost);
-        if has_own { None } else { node.memory.denial(&part, node.theirs(&part, now)) }
+        if has_own { None } else { node.memory.denial(&part, node.redis_time(&part, now)) }
     }
 
     /// The result that this node expects for a charge, from the key's last known state.
-    pub(super) fn standing(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
+    pub(super) fn predict(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
-        Some(self.0.memory.standing(&part, self.0.theirs(&part, now)))
+        Some(self.0.memory.predict(&part, self.0.redis_time(&part, now)))
     }
 
     /// Charges the shared limits of one request, all or none. The request came at `now`, and has waited for Redis for
@@ -250,7 +250,7 @@ impl SharedStore {
         limits: &[&SharedLimit],
         batch: &mut [Charge],
         (now, waited): (Nanos, &mut Nanos),
-    ) -> Asked {
+    ) -> SharedOutcome {
         let node = &self.0;
         let parts: Vec<ChargePart> =
             limits.iter().zip(&*batch).filter_map(|(limit, charge)| limit.part(charge)).collect();
@@ -262,22 +262,22 @@ impl SharedStore {
             _ => node.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, DecisionSource::Store)),
         };
         if let Ok((charged, source)) = asked {
-            return Asked::Charged(charged, source);
+            return SharedOutcome::Charged(charged, source);
         }
         let mut degraded: Vec<DegradedCharge<'_>> = limits
             .iter()
             .zip(batch)
             .zip(&parts)
             .map(|((limit, charge), part)| {
-                let there = node.theirs(part, now);
-                let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(part, there));
-                DegradedCharge { charge, part, on_down, used, there }
+                let redis_time = node.redis_time(part, now);
+                let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(part, redis_time));
+                DegradedCharge { charge, part, on_down, used, redis_time }
             })
             .collect();
         let nodes = node.nodes.load(Ordering::Relaxed);
         match node.fallback.charge((tables, &node.slots), &mut degraded, nodes, now) {
-            Ok(charged) => Asked::Alone(charged),
-            Err(refused) => Asked::Refused(refused),
+            Ok(charged) => SharedOutcome::Degraded(charged),
+            Err(refused) => SharedOutcome::FailedClosed(refused),
         }
     }
 
@@ -299,8 +299,8 @@ impl SharedNode {
     }
 
     /// The time at the server that has the key of `part` when it is `now` here.
-    fn theirs(&self, part: &ChargePart, now: Nanos) -> Nanos {
-        self.redis_clocks.theirs(self.link.slot(part.tag), now)
+    fn redis_time(&self, part: &ChargePart, now: Nanos) -> Nanos {
+        self.redis_clocks.redis_time(self.link.slot(part.tag), now)
     }
 
     /// Asks Redis to charge one request, and waits for the reply until the timeout.
@@ -309,24 +309,25 @@ impl SharedNode {
         parts: &[ChargePart],
         batch: &mut [Charge],
         (now, waited): (Nanos, &mut Nanos),
-    ) -> Result<AllCharged, Down> {
+    ) -> Result<AllCharged, NoReply> {
         if self.is_redis_unavailable() || *waited >= self.settings.timeout {
-            return Err(Down);
+            return Err(NoReply);
         }
         // with a floor, each request has to be checked after the charge of the one before, so requests cannot be merged
         let asks_first = parts.windows(2).any(|pair| matches!(pair, [one, other] if one.key == other.key));
-        let mergeable = !asks_first && parts.iter().all(|part| !part.rule().holds() && !part.rule().denials_count());
-        let slot = parts.iter().any(|part| part.rule().holds()).then(|| self.slots.next());
+        let mergeable =
+            !asks_first && parts.iter().all(|part| !part.rule().holds_slots() && !part.rule().denials_count());
+        let slot = parts.iter().any(|part| part.rule().holds_slots()).then(|| self.slots.next());
         let heard = match mergeable {
-            true => self.ask_together(parts.to_vec()),
-            false => self.ask_alone(parts.to_vec(), slot.unwrap_or_default()),
+            true => self.charge_coalesced(parts.to_vec()),
+            false => self.charge_separately(parts.to_vec(), slot.unwrap_or_default()),
         };
-        let (charged, there) = self.hear(heard, waited).await?;
+        let (charged, redis_time) = self.await_reply(heard, waited).await?;
         for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
-            charge.taken = Taken::Elsewhere { here: now, there };
-            let holds = part.rule().holds() && part.enforcement.consumes && charged.decision.is_admitted();
+            charge.taken_from = ChargeSource::InRedis { local_time: now, redis_time };
+            let holds = part.rule().holds_slots() && part.enforcement.consumes && charged.decision.is_admitted();
             if let Some(slot) = slot.filter(|_| holds) {
-                charge.taken = Taken::Slot(slot);
+                charge.taken_from = ChargeSource::Slot(slot);
                 self.slots.hold(slot, part);
             }
         }
@@ -339,18 +340,18 @@ impl SharedNode {
         part: &ChargePart,
         charge: &mut Charge,
         (now, waited): (Nanos, &mut Nanos),
-    ) -> Result<(AllCharged, DecisionSource), Down> {
+    ) -> Result<(AllCharged, DecisionSource), NoReply> {
         match self.lease(part, now, *waited < self.settings.timeout) {
-            Leased::Now { charged, there, lapses } => {
-                charge.taken = Taken::Lease { here: now, there, lapses };
+            LeaseOutcome::Now { charged, redis_time, expires_at } => {
+                charge.taken_from = ChargeSource::Lease { local_time: now, redis_time, expires_at };
                 Ok((AllCharged::from_iter([charged]), DecisionSource::Lease))
             }
-            Leased::Soon(heard) => {
-                let (charged, there) = self.hear(heard, waited).await?;
-                charge.taken = Taken::Elsewhere { here: now, there };
+            LeaseOutcome::Pending(heard) => {
+                let (charged, redis_time) = self.await_reply(heard, waited).await?;
+                charge.taken_from = ChargeSource::InRedis { local_time: now, redis_time };
                 Ok((charged, DecisionSource::Store))
             }
-            Leased::Crowded => {
+            LeaseOutcome::Rejected => {
                 let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
                 Ok((charged, DecisionSource::Store))
             }
@@ -358,7 +359,7 @@ impl SharedNode {
     }
 
     /// The factor on each cost: more than 1 only where this node has a share of the limit, while Redis is unavailable.
-    fn times(&self, limit: &SharedLimit) -> u64 {
+    fn cost_multiplier(&self, limit: &SharedLimit) -> u64 {
         match self.is_redis_unavailable() {
             true => cost_factor(limit.sharing.on_store_down, self.nodes.load(Ordering::Relaxed)),
             false => 1,
@@ -372,14 +373,14 @@ impl SharedNode {
         part: &ChargePart,
         charge: &mut Charge,
         (now, waited): (Nanos, &mut Nanos),
-    ) -> Result<(AllCharged, DecisionSource), Down> {
+    ) -> Result<(AllCharged, DecisionSource), NoReply> {
         let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Divide | OnStoreDown::Local);
         if self.is_redis_unavailable() && !by_itself {
-            return Err(Down);
+            return Err(NoReply);
         }
-        let (times, there) = (self.times(limit), self.theirs(part, now));
-        if let Some(charged) = self.counters.decide(part, times, there) {
-            charge.taken = Taken::Counted { here: now, there, times };
+        let (cost_multiplier, redis_time) = (self.cost_multiplier(limit), self.redis_time(part, now));
+        if let Some(charged) = self.counters.decide(part, cost_multiplier, redis_time) {
+            charge.taken_from = ChargeSource::Counted { local_time: now, redis_time, cost_multiplier };
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
         }
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
@@ -388,22 +389,22 @@ impl SharedNode {
     }
 
     /// Waits for a call's result, for as long as the request's timeout allows; adds the wait to `waited`.
-    async fn hear(&self, heard: oneshot::Receiver<Heard>, waited: &mut Nanos) -> Heard {
+    async fn await_reply(&self, heard: oneshot::Receiver<ChargeResult>, waited: &mut Nanos) -> ChargeResult {
         let (asked, left) = (self.clock.now(), self.settings.timeout.saturating_sub(*waited));
         let heard = timeout(left.to_duration(), heard).await;
         *waited = waited.saturating_add(self.clock.now().saturating_sub(asked));
-        heard.ok().and_then(Result::ok).unwrap_or(Err(Down))
+        heard.ok().and_then(Result::ok).unwrap_or(Err(NoReply))
     }
 
     /// Notes the `health` that a call or heartbeat showed; may open the breaker.
-    fn called(&self, health: Health) {
+    fn record_call(&self, health: Health) {
         let mut breaker = self.breaker.lock();
-        if breaker.called(health, self.settings.timeout, self.clock.now()) {
+        if breaker.record_call(health, self.settings.timeout, self.clock.now()) {
             self.is_redis_unavailable.store(true, Ordering::Relaxed);
             drop(breaker);
             tracing::warn!("Redis does not answer; limits that nodes share are enforced as their `on_store_down` says");
             // no request waits long enough for the replies that are still to come
-            self.link.give_up();
+            self.link.close_all();
         }
     }
 }

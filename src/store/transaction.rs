@@ -13,7 +13,7 @@ use crate::charge::{Charge, Charged, DecisionSource};
 use crate::cluster::{Decider, Outcome, Peer};
 use crate::store::local::StateElsewhere;
 use crate::store::owners::{OwnedLimit, Owners};
-use crate::store::shared::{Asked, SharedLimit, SharedStore};
+use crate::store::shared::{SharedLimit, SharedOutcome, SharedStore};
 use crate::store::{Binding, Receipt, Store};
 use crate::units::Nanos;
 
@@ -33,9 +33,9 @@ type Positions = SmallVec<[usize; 4]>;
 /// A place where charges are decided.
 enum Site {
     /// In memory.
-    Here,
+    ThisNode,
     /// In memory, because no other gateway can be reached.
-    Alone,
+    Isolated,
     /// By this other gateway.
     Peer(Arc<Peer>, StandsIn),
     /// In Redis, in one call.
@@ -72,17 +72,17 @@ impl<'a> ChargeTransaction<'a> {
         let mut decisions: Decisions = batch.iter().map(|charge| self.denial(charge)).collect();
         let mut source =
             if decisions.iter().any(Option::is_some) { DecisionSource::DenialCache } else { DecisionSource::Local };
-        let mut refused = None;
+        let mut failed_closed = None;
         let mut undo = Undo { store: self.store, binding: self.binding, taken: Vec::new(), now: self.now };
         let mut groups = self.groups(batch, &decisions);
         let mut waited = Nanos::ZERO;
         while let Some(group) = groups.pop_front() {
             // limits in memory still count a denied request if they are configured to
-            if denies(batch, &decisions) && !matches!(group.site, Site::Here) {
+            if denies(batch, &decisions) && !matches!(group.site, Site::ThisNode) {
                 break;
             }
             let asked = match &group.site {
-                Site::Here | Site::Alone => match self.charge_local(batch, &group, &mut decisions).await {
+                Site::ThisNode | Site::Isolated => match self.charge_local(batch, &group, &mut decisions).await {
                     Ok(asked) => asked,
                     Err(StateElsewhere) => {
                         let others = self.others(batch, &group, None);
@@ -93,7 +93,7 @@ impl<'a> ChargeTransaction<'a> {
                 Site::Redis => match self.charge_shared(batch, &group.positions, &mut decisions, &mut waited).await {
                     Ok(asked) => asked,
                     Err(position) => {
-                        refused = Some(position);
+                        failed_closed = Some(position);
                         break;
                     }
                 },
@@ -111,7 +111,7 @@ impl<'a> ChargeTransaction<'a> {
             source = source.max(asked);
             undo.note(batch, &decisions, &group.positions);
         }
-        let denied = refused.is_some() || denies(batch, &decisions);
+        let denied = failed_closed.is_some() || denies(batch, &decisions);
         if !denied {
             undo.taken.clear();
         }
@@ -120,7 +120,7 @@ impl<'a> ChargeTransaction<'a> {
             .iter()
             .zip(decisions)
             .map(|(charge, decisions)| decisions.unwrap_or_else(|| self.not_asked(charge, denied)));
-        Receipt { charged: charged.collect(), source, refused }
+        Receipt { charged: charged.collect(), source, failed_closed }
     }
 
     fn shared(&self, charge: &Charge) -> Option<(&'a SharedStore, &'a SharedLimit)> {
@@ -158,7 +158,7 @@ impl<'a> ChargeTransaction<'a> {
                     }
                 }
                 (None, Some((owners, _))) => match Site::from(owners.decider(charge)) {
-                    Site::Here => here.push(position),
+                    Site::ThisNode => here.push(position),
                     site => join(&mut owned, Group::new(site, SmallVec::from_slice(&[position]))),
                 },
                 (None, None) => here.push(position),
@@ -166,7 +166,7 @@ impl<'a> ChargeTransaction<'a> {
         }
         let redis = alone.into_iter().chain(by_slot.into_iter().map(|(_, positions)| positions));
         let redis = redis.map(|positions| Group::new(Site::Redis, positions));
-        let here = (!here.is_empty()).then(|| Group::new(Site::Here, here));
+        let here = (!here.is_empty()).then(|| Group::new(Site::ThisNode, here));
         here.into_iter().chain(owned).chain(redis).collect()
     }
 
@@ -185,8 +185,8 @@ impl<'a> ChargeTransaction<'a> {
                     owners.cluster.redirected(asked, owner, tried >= OFTEN)
                 }
                 // a gateway that does not know the parameters does not know them the next time either
-                (Some(Outcome::Unknown), _) => owners.cluster.alone(),
-                (Some(_), _) if unanswered >= MAX_UNANSWERED => owners.cluster.alone(),
+                (Some(Outcome::UnknownParameters), _) => owners.cluster.decide_isolated(),
+                (Some(_), _) if unanswered >= MAX_UNANSWERED => owners.cluster.decide_isolated(),
                 _ => owners.decider(&batch[*position]),
             };
             let site = Site::from(decider);
@@ -207,7 +207,7 @@ impl<'a> ChargeTransaction<'a> {
         let epoch = self.store.ownership_epoch(&some);
         let cluster = self.store.cluster().filter(|cluster| group.tried > 0 || cluster.is_migrating());
         let _fetches = match cluster {
-            Some(cluster) => self.store.gather(cluster, self.binding, &some).await,
+            Some(cluster) => self.store.fetch_states(cluster, self.binding, &some).await,
             None => Vec::new(),
         };
         let denied = denies(batch, decisions);
@@ -221,7 +221,7 @@ impl<'a> ChargeTransaction<'a> {
             batch[*position] = charge;
             decisions[*position] = Some(charged);
         }
-        Ok(if matches!(group.site, Site::Alone) { DecisionSource::Fallback } else { DecisionSource::Local })
+        Ok(if matches!(group.site, Site::Isolated) { DecisionSource::Fallback } else { DecisionSource::Local })
     }
 
     /// Charges keys that another gateway owns, if it answers.
@@ -236,7 +236,7 @@ impl<'a> ChargeTransaction<'a> {
         let limits: SmallVec<[&OwnedLimit; 4]> = some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
         let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
         let charged = owners.charge((peer, stands_in), &limits, &mut some, self.now).await?;
-        self.store.note_running(self.binding, &some, &charged, self.now);
+        self.store.record_slots(self.binding, &some, &charged, self.now);
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
             batch[*position] = charge;
             decisions[*position] = Some(charged);
@@ -260,9 +260,11 @@ impl<'a> ChargeTransaction<'a> {
         let first = || group.first().copied().unwrap_or_default();
         let shared = self.store.shared.as_ref().ok_or_else(first)?;
         let (charged, source) = match shared.charge(tables, &limits, &mut some, (self.now, waited)).await {
-            Asked::Charged(charged, source) => (charged, source),
-            Asked::Alone(charged) => (charged, DecisionSource::Fallback),
-            Asked::Refused(refused) => return Err(group.get(refused).copied().unwrap_or_default()),
+            SharedOutcome::Charged(charged, source) => (charged, source),
+            SharedOutcome::Degraded(charged) => (charged, DecisionSource::Fallback),
+            SharedOutcome::FailedClosed(failed_closed) => {
+                return Err(group.get(failed_closed).copied().unwrap_or_default());
+            }
         };
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
             batch[*position] = charge;
@@ -283,8 +285,8 @@ impl<'a> ChargeTransaction<'a> {
             headroom: rule.headroom(None, self.now),
         };
         let standing = match (self.shared(charge), self.owned(charge)) {
-            (Some((shared, limit)), _) => shared.standing(limit, charge, self.now),
-            (None, Some((owners, limit))) => owners.standing(limit, charge, self.now),
+            (Some((shared, limit)), _) => shared.predict(limit, charge, self.now),
+            (None, Some((owners, limit))) => owners.predict(limit, charge, self.now),
             (None, None) => None,
         };
         standing.unwrap_or_else(fresh)
@@ -294,10 +296,10 @@ impl<'a> ChargeTransaction<'a> {
 impl From<Decider> for Site {
     fn from(decider: Decider) -> Self {
         match decider {
-            Decider::Here | Decider::StandIn => Self::Here,
-            Decider::Alone => Self::Alone,
-            Decider::There(peer) => Self::Peer(peer, false),
-            Decider::StandInThere(peer) => Self::Peer(peer, true),
+            Decider::ThisNode | Decider::StandIn => Self::ThisNode,
+            Decider::Isolated => Self::Isolated,
+            Decider::OwnerPeer(peer) => Self::Peer(peer, false),
+            Decider::StandInPeer(peer) => Self::Peer(peer, true),
         }
     }
 }
@@ -306,7 +308,7 @@ impl From<Decider> for Site {
 fn join(groups: &mut Vec<Group>, group: Group) {
     let alike = groups.iter_mut().find(|known| match (&known.site, &group.site) {
         (Site::Peer(known, _), Site::Peer(peer, _)) => known.number == peer.number,
-        (Site::Here, Site::Here) | (Site::Alone, Site::Alone) => true,
+        (Site::ThisNode, Site::ThisNode) | (Site::Isolated, Site::Isolated) => true,
         _ => false,
     });
     match alike {

@@ -10,13 +10,13 @@ use crate::telemetry::{gauge, names, opts, registered};
 
 /// The metrics of the ruleset in force.
 #[derive(Clone, Debug)]
-pub(super) struct Configured {
+pub(super) struct ConfiguredLimitMetrics {
     rate: GaugeVec,
     burst: IntGaugeVec,
     mode: IntGaugeVec,
 }
 
-impl Configured {
+impl ConfiguredLimitMetrics {
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
             rate: registered(registry, GaugeVec::new(opts(&names::LIMIT_RATE), names::LIMIT_RATE.labels)?)?,
@@ -27,7 +27,7 @@ impl Configured {
 
     /// Sets the metrics to `ruleset` alone. Candidates are left out: their own metric shows their decisions.
     #[expect(clippy::cast_precision_loss, reason = "a report")]
-    pub(super) fn tell(&self, ruleset: &Ruleset) {
+    pub(super) fn set(&self, ruleset: &Ruleset) {
         self.rate.reset();
         self.burst.reset();
         self.mode.reset();

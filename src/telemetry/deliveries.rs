@@ -3,7 +3,7 @@
 use prometheus::{IntCounterVec, IntGauge, Registry};
 
 use super::names::Name;
-use super::{counter, names, opts, registered, shown};
+use super::{counter, gauge_value, names, opts, registered};
 
 /// The metrics of deliveries to one receiver.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl DeliveryMetrics {
 impl QueueMetrics {
     /// Sets the number of records that wait for the receiver, and the size of their queue in bytes.
     pub fn queued(&self, records: u64, bytes: u64) {
-        self.records.set(shown(records));
-        self.bytes.set(shown(bytes));
+        self.records.set(gauge_value(records));
+        self.bytes.set(gauge_value(bytes));
     }
 }

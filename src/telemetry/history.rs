@@ -14,31 +14,31 @@ use crate::telemetry::meters::{Meters, RequestTotals, Total};
 use crate::telemetry::names::NO_ROUTE;
 use crate::units::Nanos;
 
-/// The number of looks that are kept, one a second.
-pub const LOOKS: usize = 60;
-/// The number of last looks from which momentary rates are computed.
+/// The number of samples that are kept, one a second.
+pub const MAX_SAMPLES: usize = 60;
+/// The number of last samples from which momentary rates are computed.
 const MOMENT: usize = 5;
 
-/// The results of the last looks.
+/// The results of the last samples.
 #[derive(Debug, Default)]
 pub struct History(Mutex<Samples>);
 
 #[derive(Debug, Default)]
 struct Samples {
-    /// The times of the looks, the last one last, and the number of all looks ever taken.
-    looks: VecDeque<Nanos>,
+    /// The times of the samples, the last one last, and the number of all samples ever taken.
+    samples: VecDeque<Nanos>,
     number: u64,
     /// Identifies the configuration that was in force.
     config: String,
     /// The highest totals of each meter, by a hash of its names, with a hash of its route's name.
-    said: HashMap<u64, (u64, RequestTotals)>,
-    routes: Tracks,
-    limits: Tracks,
+    last_totals: HashMap<u64, (u64, RequestTotals)>,
+    routes: IncreaseSeries,
+    limits: IncreaseSeries,
 }
 
-/// The increase of each name at each look, by the look's number; looks without an increase are left out.
+/// The increase of each name at each look, by the look's number; samples without an increase are left out.
 #[derive(Debug, Default)]
-struct Tracks(HashMap<String, VecDeque<(u64, RequestTotals)>>);
+struct IncreaseSeries(HashMap<String, VecDeque<(u64, RequestTotals)>>);
 
 /// The traffic of a route or limit.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,8 +47,8 @@ pub struct Activity {
     pub moment: RequestRate,
     /// The rate of the last minute.
     pub minute: RequestRate,
-    /// The increase at each look, the last one last; one for each interval between looks.
-    pub looks: Vec<RequestTotals>,
+    /// The increase at each look, the last one last; one for each interval between samples.
+    pub samples: Vec<RequestTotals>,
 }
 
 /// The number of requests in a period.
@@ -73,43 +73,43 @@ impl RequestRate {
 
 impl History {
     /// Takes a look at the meters of `ruleset`, which `config` identifies, at `now`.
-    pub fn look(&self, meters: &Meters, (ruleset, config): (&Ruleset, &str), now: Nanos) {
+    pub fn take_sample(&self, meters: &Meters, (ruleset, config): (&Ruleset, &str), now: Nanos) {
         let mut kept = self.0.lock();
         if kept.config != config {
             kept.forget_others(ruleset);
             config.clone_into(&mut kept.config);
         }
-        let Samples { looks, number, said, routes, limits, .. } = &mut *kept;
+        let Samples { samples, number, last_totals, routes, limits, .. } = &mut *kept;
         *number = number.saturating_add(1);
-        looks.push_back(now);
+        samples.push_back(now);
         // there is one look more than there are intervals
-        while looks.len() > LOOKS.saturating_add(1) {
-            looks.pop_front();
+        while samples.len() > MAX_SAMPLES.saturating_add(1) {
+            samples.pop_front();
         }
-        let is_first = looks.len() == 1;
+        let is_first = samples.len() == 1;
         meters.totals(ruleset, |total| {
             let counts = counts_of(&total);
             let (route, name) = names_of(&total);
-            let (_, before) = said.entry(name).or_insert((route, RequestTotals::default()));
-            let came = counts.since(*before);
+            let (_, before) = last_totals.entry(name).or_insert((route, RequestTotals::default()));
+            let increase = counts.since(*before);
             *before = before.most(counts);
-            if is_first || came == RequestTotals::default() {
+            if is_first || increase == RequestTotals::default() {
                 return;
             }
             match total {
-                Total::Answers { route, .. } => routes.add(route, *number, came),
+                Total::Answers { route, .. } => routes.add(route, *number, increase),
                 Total::Outcomes { route, limit, denies, .. } => {
-                    let over = if denies { came.over } else { 0 };
+                    let over = if denies { increase.over } else { 0 };
                     routes.add(
                         route,
                         *number,
-                        RequestTotals { over, delayed: came.delayed, ..RequestTotals::default() },
+                        RequestTotals { over, delayed: increase.delayed, ..RequestTotals::default() },
                     );
-                    limits.add(limit, *number, came);
+                    limits.add(limit, *number, increase);
                 }
             }
         });
-        let oldest = number.saturating_sub(LOOKS as u64);
+        let oldest = number.saturating_sub(MAX_SAMPLES as u64);
         routes.forget(oldest);
         limits.forget(oldest);
     }
@@ -132,48 +132,48 @@ impl Samples {
     fn forget_others(&mut self, ruleset: &Ruleset) {
         let routes = ruleset.matcher.all().iter().map(|route| hash_of(route.name.as_str()));
         let known: HashSet<u64> = routes.chain([hash_of(NO_ROUTE)]).collect();
-        self.said.retain(|_, (route, _)| known.contains(route));
+        self.last_totals.retain(|_, (route, _)| known.contains(route));
     }
 
-    fn activity(&self, tracks: &Tracks, name: &str) -> Activity {
-        let intervals = self.looks.len().saturating_sub(1);
-        let mut looks = vec![RequestTotals::default(); intervals];
+    fn activity(&self, tracks: &IncreaseSeries, name: &str) -> Activity {
+        let intervals = self.samples.len().saturating_sub(1);
+        let mut samples = vec![RequestTotals::default(); intervals];
         let last = self.number;
-        for (number, came) in tracks.0.get(name).into_iter().flatten() {
+        for (number, increase) in tracks.0.get(name).into_iter().flatten() {
             let ago = usize::try_from(last.saturating_sub(*number)).unwrap_or(usize::MAX);
             let place = intervals.checked_sub(1).and_then(|newest| newest.checked_sub(ago));
-            if let Some(look) = place.and_then(|place| looks.get_mut(place)) {
-                *look = look.plus(*came);
+            if let Some(look) = place.and_then(|place| samples.get_mut(place)) {
+                *look = look.plus(*increase);
             }
         }
-        Activity { moment: self.pace(&looks, MOMENT), minute: self.pace(&looks, LOOKS), looks }
+        Activity { moment: self.rate_over(&samples, MOMENT), minute: self.rate_over(&samples, MAX_SAMPLES), samples }
     }
 
-    /// The requests at the last `most` looks.
-    fn pace(&self, looks: &[RequestTotals], most: usize) -> RequestRate {
-        let some = looks.len().min(most);
-        let began = self.looks.iter().rev().nth(some).copied();
-        let time = self.looks.back().zip(began).map_or(Nanos::ZERO, |(ended, began)| ended.saturating_sub(began));
-        let counts = looks.iter().rev().take(some).fold(RequestTotals::default(), |sum, look| sum.plus(*look));
+    /// The requests at the last `most` samples.
+    fn rate_over(&self, samples: &[RequestTotals], most: usize) -> RequestRate {
+        let some = samples.len().min(most);
+        let began = self.samples.iter().rev().nth(some).copied();
+        let time = self.samples.back().zip(began).map_or(Nanos::ZERO, |(ended, began)| ended.saturating_sub(began));
+        let counts = samples.iter().rev().take(some).fold(RequestTotals::default(), |sum, look| sum.plus(*look));
         RequestRate { time, counts }
     }
 }
 
-impl Tracks {
-    fn add(&mut self, name: &str, number: u64, came: RequestTotals) {
-        if came == RequestTotals::default() {
+impl IncreaseSeries {
+    fn add(&mut self, name: &str, number: u64, increase: RequestTotals) {
+        if increase == RequestTotals::default() {
             return;
         }
         match self.0.get_mut(name) {
             Some(track) => match track.back_mut() {
-                Some((last, sum)) if *last == number => *sum = sum.plus(came),
-                _ => track.push_back((number, came)),
+                Some((last, sum)) if *last == number => *sum = sum.plus(increase),
+                _ => track.push_back((number, increase)),
             },
-            None => drop(self.0.insert(name.to_owned(), VecDeque::from([(number, came)]))),
+            None => drop(self.0.insert(name.to_owned(), VecDeque::from([(number, increase)]))),
         }
     }
 
-    /// Forgets the increases at looks up to `oldest`.
+    /// Forgets the increases at samples up to `oldest`.
     fn forget(&mut self, oldest: u64) {
         self.0.retain(|_, track| {
             while track.front().is_some_and(|(number, _)| *number <= oldest) {

@@ -23,7 +23,7 @@ use crate::telemetry::{names, opts};
 use crate::units::Nanos;
 
 /// Lines that were left out because there were too many of their kind.
-pub(super) static LEFT_OUT: LazyLock<IntCounter> = LazyLock::new(|| {
+pub(super) static LINES_LEFT_OUT: LazyLock<IntCounter> = LazyLock::new(|| {
     IntCounter::with_opts(opts(&names::LOG_LINES_LEFT_OUT)).expect("the name of a metric is a good one")
 });
 
@@ -154,18 +154,18 @@ const UNBOUNDED: [&str; 2] = ["tollgate::runtime", "tollgate::cli"];
 struct LineRateLimiter<C> {
     now: C,
     /// For each place in the program, the start of its second and the number of its lines in that second.
-    said: Mutex<HashMap<Identifier, (Nanos, u32)>>,
+    line_counts: Mutex<HashMap<Identifier, (Nanos, u32)>>,
 }
 
 impl<C: Fn() -> Nanos> LineRateLimiter<C> {
     fn new(now: C) -> Self {
-        Self { now, said: Mutex::default() }
+        Self { now, line_counts: Mutex::default() }
     }
 
-    fn may_say(&self, place: Identifier) -> bool {
+    fn allows(&self, place: Identifier) -> bool {
         let now = (self.now)();
-        let mut said = self.said.lock();
-        let (since, count) = said.entry(place).or_insert((now, 0));
+        let mut line_counts = self.line_counts.lock();
+        let (since, count) = line_counts.entry(place).or_insert((now, 0));
         if now.saturating_sub(*since) >= Nanos::SECOND {
             (*since, *count) = (now, 0);
         }
@@ -182,9 +182,9 @@ impl<S, C: Fn() -> Nanos + 'static> Filter<S> for LineRateLimiter<C> {
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let about = event.metadata();
         let is_bounded = *about.level() <= Level::INFO && !UNBOUNDED.iter().any(|who| about.target().starts_with(who));
-        let is_said = !is_bounded || self.may_say(about.callsite());
+        let is_said = !is_bounded || self.allows(about.callsite());
         if !is_said {
-            LEFT_OUT.inc();
+            LINES_LEFT_OUT.inc();
         }
         is_said
     }

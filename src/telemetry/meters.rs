@@ -34,7 +34,7 @@ const MOST_PREPARED: usize = 10_000;
 #[derive(Debug)]
 pub struct Meters {
     telemetry: Telemetry,
-    labels: Vec<Label>,
+    labels: Vec<LimitLabels>,
     plan_names: Vec<String>,
     routes: Vec<RouteMeters>,
     no_route: RouteMeters,
@@ -51,7 +51,7 @@ pub struct Meters {
 
 /// The labels of a limit's series, and the properties that say which series the limit has.
 #[derive(Debug)]
-struct Label {
+struct LimitLabels {
     limit: String,
     /// The outcome of a request over the limit.
     over: &'static str,
@@ -102,7 +102,7 @@ impl Meters {
         });
         let meters = Self {
             telemetry: telemetry.clone(),
-            labels: ruleset.limits.iter().map(Label::new).collect(),
+            labels: ruleset.limits.iter().map(LimitLabels::new).collect(),
             plan_names: ruleset.plans.clone(),
             routes: routes
                 .map(|route| RouteMeters::new(telemetry, &route.name, Grid::new(route.limits.len(), plans)))
@@ -217,7 +217,7 @@ impl Meters {
         charges: &[Charge],
         verdict: &Verdict,
     ) {
-        for (position, live) in verdict.compared(ruleset) {
+        for (position, live) in verdict.candidate_comparisons(ruleset) {
             let standing = &verdict.standings[position];
             if let Some(CandidateComparison(counters)) = self.comparison(standing.limit, plan) {
                 counters[word_of(live)][word_of(standing.decision)].inc();
@@ -348,9 +348,9 @@ const fn word_of(decision: Decision) -> usize {
     }
 }
 
-// === impl Label ===
+// === impl LimitLabels ===
 
-impl Label {
+impl LimitLabels {
     fn new(limit: &Limit) -> Self {
         Self {
             limit: limit.name.clone(),
@@ -378,7 +378,7 @@ impl CandidateComparison {
 // === impl LimitMeters ===
 
 impl LimitMeters {
-    fn new(telemetry: &Telemetry, limit: &Label, plan: &str) -> Self {
+    fn new(telemetry: &Telemetry, limit: &LimitLabels, plan: &str) -> Self {
         let name = limit.limit.as_str();
         let warning = |at: &u8| (*at, telemetry.limit_warnings.with_label_values(&[name, plan, &at.to_string()]));
         Self {

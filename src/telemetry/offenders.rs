@@ -2,7 +2,7 @@
 //!
 //! Two minutes are kept, the current one and the one before it, each in 16 sketches of 64 counters. A key belongs to one
 //! sketch. A count is never too low, and too high by at most the error beside it; a key with more denials than
-//! [`Top::error`] always has a count. That error is at most the denials of a sketch divided by its counters: of n
+//! [`TopOffenders::error`] always has a count. That error is at most the denials of a sketch divided by its counters: of n
 //! denials about n/1024, whatever their keys.
 
 mod sketch;
@@ -24,7 +24,7 @@ const MINUTE: Nanos = Nanos::from_secs(60);
 
 /// A denied key and its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct LimitedKey {
     /// The limit's name.
     pub limit: String,
     /// The parts of the key, each with the request's value in a form that may be shown; `None` if the request had none.
@@ -42,13 +42,13 @@ pub struct Offenders {
 struct Shard {
     /// The current minute, counted from 1970.
     minute: u64,
-    running: Sketch<Arc<Subject>>,
-    closed: Sketch<Arc<Subject>>,
+    running: Sketch<Arc<LimitedKey>>,
+    closed: Sketch<Arc<LimitedKey>>,
 }
 
 /// The keys that were denied most in a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Top {
+pub struct TopOffenders {
     /// The start of the period.
     pub from: Nanos,
     /// The end of the period.
@@ -65,14 +65,14 @@ pub struct Top {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offender {
     /// The key and its limit.
-    pub subject: Arc<Subject>,
+    pub subject: Arc<LimitedKey>,
     /// How often it was denied, at most.
     pub denied: u64,
     /// By how much `denied` may be too high.
     pub error: u64,
 }
 
-impl Subject {
+impl LimitedKey {
     /// The values of the key in one line; `all` if the limit has one bucket for all requests.
     pub fn line(&self) -> String {
         match self.key.as_slice() {
@@ -94,23 +94,23 @@ impl Default for Offenders {
 impl Offenders {
     /// Counts a denial of the bucket `key` at `now`. `subject` describes the key, and is called only for a key without a
     /// counter.
-    pub fn denied(&self, key: LimitKey, now: Nanos, subject: impl FnOnce() -> Subject) {
+    pub fn denied(&self, key: LimitKey, now: Nanos, subject: impl FnOnce() -> LimitedKey) {
         let shard = usize::try_from(key.0 % SHARDS as u128).unwrap_or_default();
         if let Some(shard) = self.shards.get(shard) {
             let mut shard = shard.lock();
-            shard.go_to(minute_of(now));
+            shard.advance_to(minute_of(now));
             shard.running.add(key.0, || Arc::new(subject()));
         }
     }
 
     /// The keys that were denied most in the last whole minute.
-    pub fn of_last_minute(&self, now: Nanos) -> Top {
+    pub fn of_last_minute(&self, now: Nanos) -> TopOffenders {
         let minute = minute_of(now);
         let until = start_of(minute);
-        let mut top = Top { from: until.saturating_sub(MINUTE), until, ..Top::default() };
+        let mut top = TopOffenders { from: until.saturating_sub(MINUTE), until, ..TopOffenders::default() };
         for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.go_to(minute);
+            shard.advance_to(minute);
             top.denials = top.denials.saturating_add(shard.closed.events());
             top.error = top.error.max(shard.closed.floor());
             let counters = shard.closed.counters();
@@ -124,12 +124,13 @@ impl Offenders {
     }
 
     /// The keys that were denied most in the last whole minute and the current one.
-    pub fn recent(&self, now: Nanos) -> Top {
+    pub fn recent(&self, now: Nanos) -> TopOffenders {
         let minute = minute_of(now);
-        let mut top = Top { from: start_of(minute).saturating_sub(MINUTE), until: now, ..Top::default() };
+        let mut top =
+            TopOffenders { from: start_of(minute).saturating_sub(MINUTE), until: now, ..TopOffenders::default() };
         for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.go_to(minute);
+            shard.advance_to(minute);
             shard.add_both(&mut top);
         }
         top.in_order()
@@ -142,7 +143,7 @@ impl Shard {
     }
 
     /// Makes `minute` the current minute, unless it is an earlier one.
-    fn go_to(&mut self, minute: u64) {
+    fn advance_to(&mut self, minute: u64) {
         if minute <= self.minute {
             return;
         }
@@ -156,14 +157,14 @@ impl Shard {
 
     /// Adds the keys of both minutes. A key without a counter in a minute may have been denied there as often as the
     /// key with the lowest count.
-    fn add_both(&self, top: &mut Top) {
+    fn add_both(&self, top: &mut TopOffenders) {
         top.denials = top.denials.saturating_add(self.closed.events()).saturating_add(self.running.events());
         let floor = self.closed.floor().saturating_add(self.running.floor());
         top.error = top.error.max(floor);
         let before: HashMap<u128, (u64, u64)> =
             self.closed.counters().map(|counter| (counter.key, (counter.count, counter.error))).collect();
-        let unknown = |sketch: &Sketch<Arc<Subject>>| (sketch.floor(), sketch.floor());
-        let mut both = |name: &Arc<Subject>, here: (u64, u64), there: (u64, u64)| {
+        let unknown = |sketch: &Sketch<Arc<LimitedKey>>| (sketch.floor(), sketch.floor());
+        let mut both = |name: &Arc<LimitedKey>, here: (u64, u64), there: (u64, u64)| {
             top.offenders.push(Offender {
                 subject: Arc::clone(name),
                 denied: here.0.saturating_add(there.0),
@@ -182,7 +183,7 @@ impl Shard {
     }
 }
 
-impl Top {
+impl TopOffenders {
     fn in_order(mut self) -> Self {
         self.offenders.sort_by(|a, b| {
             let by = |one: &Offender| std::cmp::Reverse((one.denied, one.denied.saturating_sub(one.error)));

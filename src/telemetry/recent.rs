@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::telemetry::offenders::Subject;
+use crate::telemetry::offenders::LimitedKey;
 use crate::units::Nanos;
 
 /// The number of requests that are kept.
@@ -27,7 +27,7 @@ pub struct RecentDecision {
     /// The caller's plan.
     pub plan: Option<String>,
     /// The limit that acted, and the key.
-    pub subject: Arc<Subject>,
+    pub subject: Arc<LimitedKey>,
     /// How long the request waits.
     pub wait: Nanos,
     /// After what time a denied request would be admitted; `None` if that is unknown or no wait helps.
@@ -36,16 +36,16 @@ pub struct RecentDecision {
 
 /// Keeps the last of these requests.
 #[derive(Debug, Default)]
-pub struct Recent {
+pub struct RecentDecisions {
     /// The number of the current span times 256, plus the number of requests noted in it.
     span: AtomicU64,
     left_out: AtomicU64,
     kept: Mutex<VecDeque<RecentDecision>>,
 }
 
-impl Recent {
+impl RecentDecisions {
     /// Notes a request at `now`, or counts it as left out. `what` describes the request, and is called only to note it.
-    pub fn note(&self, now: Nanos, what: impl FnOnce() -> RecentDecision) {
+    pub fn record(&self, now: Nanos, what: impl FnOnce() -> RecentDecision) {
         let span = now.get() / SPAN.get();
         let before = self.span.load(Ordering::Relaxed);
         let noted = if before >> 8 == span { before & 0xff } else { 0 };
@@ -75,24 +75,24 @@ mod tests {
     use super::*;
 
     fn at(now: Nanos) -> RecentDecision {
-        let subject = Arc::new(Subject { limit: "guard".to_owned(), key: Vec::new() });
+        let subject = Arc::new(LimitedKey { limit: "guard".to_owned(), key: Vec::new() });
         let (wait, retry_after) = (Nanos::ZERO, None);
         RecentDecision { at: now, outcome: "denied", route: "all".to_owned(), plan: None, subject, wait, retry_after }
     }
 
     #[test]
     fn the_last_ones_are_kept_and_of_many_at_once_a_few() {
-        let recent = Recent::default();
+        let recent = RecentDecisions::default();
         for number in 0..500 {
             let now = Nanos::new(number * SPAN.get() / 10);
-            recent.note(now, || at(now));
+            recent.record(now, || at(now));
         }
         let (kept, left_out) = recent.all();
         assert_eq!((kept.len(), left_out), (KEPT, 0));
         assert_eq!(kept.first().map(|last| last.at), Some(Nanos::new(499 * SPAN.get() / 10)));
         let now = Nanos::from_secs(1000);
         for _ in 0..100 {
-            recent.note(now, || at(now));
+            recent.record(now, || at(now));
         }
         let (kept, left_out) = recent.all();
         assert_eq!(kept.iter().filter(|one| one.at == now).count() as u64, NOTED_IN_SPAN);

@@ -2,7 +2,7 @@
 
 use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::{counter, gauge, histogram, histogram_opts, names, opts, raise, registered, shown};
+use super::{counter, gauge, gauge_value, histogram, histogram_opts, names, opts, raise, registered};
 use crate::units::Nanos;
 
 /// The metrics of a store.
@@ -92,9 +92,9 @@ impl StoreMetrics {
         for (event, total) in usage.leased {
             raise(&self.lease_tokens.with_label_values(&[event]), total);
         }
-        self.unsynced.set(shown(usage.unsynced));
-        self.waiters.set(shown(usage.waiting));
+        self.unsynced.set(gauge_value(usage.unsynced));
+        self.waiters.set(gauge_value(usage.waiting));
         self.clock_offset.set(usage.clock_ahead);
-        self.lease_outstanding.set(shown(usage.held));
+        self.lease_outstanding.set(gauge_value(usage.held));
     }
 }

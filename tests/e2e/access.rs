@@ -46,7 +46,11 @@ fn what_is_listed_for_bypass_is_not_charged_but_counted() {
     let as_customer = |key| [("x-api-key", key)];
     assert_eq!(three_times(|| gateway.client_from(9).get("/")), [200; 3], "an address");
     assert_eq!(three_times(|| gateway.get("/", &as_customer("checker-key"))), [200; 3], "a customer");
-    assert_eq!(three_times(|| gateway.client().exchange("HEAD", "/", &as_customer("acme-key"))), [200; 3], "a method");
+    assert_eq!(
+        three_times(|| gateway.client().round_trip("HEAD", "/", &as_customer("acme-key"))),
+        [200; 3],
+        "a method"
+    );
     assert_eq!(three_times(|| gateway.get("/static/a", &as_customer("acme-key"))), [200; 3], "a path");
     bypassed(&gateway, "all", 12.0);
     let free = gateway.get("/static/a", &as_customer("acme-key"));
@@ -66,7 +70,7 @@ fn a_route_adds_to_what_is_bypassed_everywhere() {
     let origin = Origin::start();
     let gateway = gateway(&origin, "bypass: { methods: [PUT] }", ", bypass: { customers: [acme] }");
     let ask = |method: &'static str, path: &'static str| {
-        three_times(|| gateway.client().exchange(method, path, &[("x-api-key", "acme-key")]))
+        three_times(|| gateway.client().round_trip(method, path, &[("x-api-key", "acme-key")]))
     };
     assert_eq!(ask("GET", "/here/a"), [200; 3]);
     assert_eq!(ask("PUT", "/here/a"), [200; 3]);
@@ -90,7 +94,7 @@ fn who_is_denied_is_told_so() {
         assert_eq!(denied.json()["detail"], "This caller is not let in here.");
         assert_eq!(denied.field("ratelimit"), None);
     }
-    let wrong = gateway.client_from(18).exchange("GET", "/", &[("x-api-key", "nobodys")]);
+    let wrong = gateway.client_from(18).round_trip("GET", "/", &[("x-api-key", "nobodys")]);
     assert_eq!(wrong.status, 403, "whether a credential is right is not told to those who are kept out");
     assert_eq!(origin.count(), 0);
     gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "403")], 3.0);
@@ -104,8 +108,9 @@ fn only_those_who_are_allowed_come_in() {
     let route =
         ", access: { allow: { addresses: [127.0.0.24], customers: [acme, globex] }, deny: { customers: [globex] } }";
     let gateway = gateway(&origin, "access: { deny: { addresses: [127.0.0.25] } }", route);
-    let ask =
-        |last: u8, path: &str, fields: &[(&str, &str)]| gateway.client_from(last).exchange("GET", path, fields).status;
+    let ask = |last: u8, path: &str, fields: &[(&str, &str)]| {
+        gateway.client_from(last).round_trip("GET", path, fields).status
+    };
     assert_eq!(ask(24, "/here/a", &[]), 200);
     assert_eq!(ask(26, "/here/a", &[]), 403);
     assert_eq!(ask(26, "/here/a", &[("x-api-key", "acme-key")]), 200);
@@ -124,7 +129,7 @@ bypass: { addresses: [198.51.100.7] }
 access: { deny: { addresses: [192.0.2.0/24, \"2001:db8::bad\"] } }";
     let gateway = gateway(&origin, top, "");
     let ask = |last: u8, forwarded: &str| {
-        gateway.client_from(last).exchange("GET", "/", &[("x-forwarded-for", forwarded)]).status
+        gateway.client_from(last).round_trip("GET", "/", &[("x-forwarded-for", forwarded)]).status
     };
     for claim in ["198.51.100.7", "198.51.100.7, 198.51.100.7"] {
         let from_anywhere = [ask(33, claim), ask(33, claim)];
@@ -132,7 +137,7 @@ access: { deny: { addresses: [192.0.2.0/24, \"2001:db8::bad\"] } }";
     }
     assert_ne!(ask(34, "192.0.2.1"), 403, "nor make somebody else be kept out");
     assert_eq!(
-        three_times(|| gateway.client_from(2).exchange("GET", "/", &[("x-forwarded-for", "198.51.100.7")])),
+        three_times(|| gateway.client_from(2).round_trip("GET", "/", &[("x-forwarded-for", "198.51.100.7")])),
         [200; 3]
     );
     assert_eq!(ask(2, "198.51.100.7, 192.0.2.1"), 403);

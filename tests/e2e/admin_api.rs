@@ -31,7 +31,7 @@ pub fn started_with(config: &str, files: &[(&str, &str)], environment: &[(&str, 
 
 fn with_admin(gateway: &Gateway, config: &str, more: &str) -> String {
     let address = format!("address: \"{}\"", gateway.admin);
-    gateway.whole(config).replacen(&address, &format!("{address}, {more}"), 1)
+    gateway.complete_config(config).replacen(&address, &format!("{address}, {more}"), 1)
 }
 
 pub fn post(gateway: &Gateway, path: &str, fields: &[(&str, &str)], body: &Value) -> Response {
@@ -40,7 +40,7 @@ pub fn post(gateway: &Gateway, path: &str, fields: &[(&str, &str)], body: &Value
 }
 
 fn get(gateway: &Gateway, path: &str) -> Value {
-    let response = Client::connect(gateway.admin).exchange("GET", path, &[HOST, ("connection", "close")]);
+    let response = Client::connect(gateway.admin).round_trip("GET", path, &[HOST, ("connection", "close")]);
     assert_eq!((response.status, response.field("content-type")), (200, Some("application/json")), "{path}");
     response.json()
 }
@@ -257,7 +257,7 @@ fn a_key_in_redis_is_set_right_there() {
         }
         assert_eq!(ask(), 200, "{what}");
         drop(gateway);
-        redis.tell(&["FLUSHALL"]);
+        redis.command_raw(&["FLUSHALL"]);
     }
     let limit = "{ algorithm: gcra, rate: 1/d, burst: 5, key: all, mode: shared }";
     let store = format!("store: {{ redis: \"{}\" }}\n", redis.url());
@@ -396,7 +396,7 @@ fn changes_take_the_token_and_other_sites_get_nothing() {
 
     let asked = |method: &str, path: &str, fields: &[(&str, &str)]| {
         let fields = [fields, &[("connection", "close"), ("content-length", "0")]].concat();
-        Client::connect(gateway.admin).exchange(method, path, &fields).status
+        Client::connect(gateway.admin).round_trip(method, path, &fields).status
     };
     for path in ["/", "/page/page.js", "/v1/status", "/v1/limits", "/v1/offenders", "/v1/decisions", "/v1/routes"] {
         assert_eq!(asked("GET", path, &[("host", "rebound.example:9090")]), 403, "{path}");
@@ -412,7 +412,7 @@ fn changes_take_the_token_and_other_sites_get_nothing() {
     }
     let answer = |method: &str, path: &str| {
         let fields = [HOST, ("connection", "close"), ("content-length", "0")];
-        Client::connect(gateway.admin).exchange(method, path, &fields)
+        Client::connect(gateway.admin).round_trip(method, path, &fields)
     };
     for (method, path, status, allowed) in [
         ("POST", "/v1/nosuch", 405, Some("GET, HEAD")),
@@ -426,7 +426,7 @@ fn changes_take_the_token_and_other_sites_get_nothing() {
         assert!(refused.json()["error"].is_string(), "{method} {path}: {}", refused.text());
     }
     assert_eq!(answer("GET", "/-/reload").text(), "GET is not served here, only POST\n");
-    let page = gateway.say_admin("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    let page = gateway.admin_round_trip_raw("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     assert!(page.field("content-security-policy").is_some_and(|policy| policy.starts_with("default-src 'none'")));
     assert_eq!(page.field("x-content-type-options"), Some("nosniff"));
     let log = gateway.process.stderr();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::support::gateway::ALL;
 use crate::support::origin::upstream;
-use crate::support::{Gateway, Origin, Refusing, together, wait_until};
+use crate::support::{Gateway, Origin, RefusingNode, together, wait_until};
 
 fn gateway(origins: &[&Origin], more: &str) -> Gateway {
     let nodes: Vec<String> = origins.iter().map(|origin| origin.node()).collect();
@@ -46,7 +46,7 @@ fn consistent_hash_sends_a_value_to_one_node() {
         }
     });
     let met = origins.each_ref().map(|origin| {
-        let seen = origin.seen();
+        let seen = origin.received();
         seen.iter().map(|seen| seen.head.field("x-key").unwrap().to_owned()).collect::<HashSet<String>>()
     });
     assert_eq!(met.iter().map(HashSet::len).sum::<usize>(), 30, "every key met one node");
@@ -58,7 +58,7 @@ fn least_requests_avoids_the_node_that_is_busy() {
     let origins = [Origin::start(), Origin::start()];
     let gateway = gateway(&origins.each_ref(), "balance: least_requests");
     let mut busy = gateway.client();
-    busy.ask("GET", "/stall", &[]);
+    busy.send_request("GET", "/stall", &[]);
     wait_until("the stalled request", || origins.iter().any(|origin| origin.count() == 1));
     let stalled = usize::from(origins[1].count() == 1);
     for _ in 0..10 {
@@ -132,7 +132,7 @@ fn a_limit_by_upstream_node_holds_at_each_node_alone() {
 #[test]
 fn a_node_that_was_chosen_for_a_limit_and_cannot_be_reached_is_replaced() {
     let origin = Origin::start();
-    let gone = Refusing::new();
+    let gone = RefusingNode::new();
     let limit = "{ key: upstream_node, algorithm: gcra, rate: 1/h, burst: 100 }";
     let routes = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";
     let more = "retries: { attempts: 1, on: [connect_error] }";

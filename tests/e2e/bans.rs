@@ -27,7 +27,7 @@ fn start(origin: &Origin, ban: &str) -> Gateway {
     let gateway = Gateway::start_with(&config, &files, &[]);
     let admin = format!("admin: {{ address: \"{}\" }}", gateway.admin);
     let with_token = format!("admin: {{ address: \"{}\", token_file: token }}", gateway.admin);
-    gateway.folder.write("tollgate.yaml", gateway.whole(&config).replace(&admin, &with_token));
+    gateway.folder.write("tollgate.yaml", gateway.complete_config(&config).replace(&admin, &with_token));
     assert_eq!(gateway.reload().status, 200);
     gateway
 }

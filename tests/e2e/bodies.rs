@@ -116,7 +116,7 @@ fn a_response_in_chunks_arrives_as_it_is_written() {
     let (origin, command) = on_command("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", |bytes| chunk(bytes));
     let gateway = Gateway::start(&proxied(&origin, ""));
     let mut client = gateway.client();
-    client.ask("GET", "/", &[]);
+    client.send_request("GET", "/", &[]);
     let head = client.wire.head().unwrap().unwrap();
     let mut framing = Framing::of_response(&head, false);
     assert_eq!(framing, Framing::Chunks);
@@ -135,7 +135,7 @@ fn events_arrive_as_they_are_written() {
     let (origin, command) = on_command(HEAD, <[u8]>::to_vec);
     let gateway = Gateway::start(&proxied(&origin, ""));
     let mut client = gateway.client();
-    client.ask("GET", "/", &[("accept", "text/event-stream")]);
+    client.send_request("GET", "/", &[("accept", "text/event-stream")]);
     let head = client.wire.head().unwrap().unwrap();
     assert_eq!(head.field("content-type"), Some("text/event-stream"));
     let mut framing = Framing::of_response(&head, false);
@@ -222,7 +222,7 @@ fn responses_without_a_body_keep_the_connection() {
         assert_eq!(client.get("/none").status, 204);
         assert_eq!(client.get("/same").status, 304);
         assert_eq!(client.get("/empty").status, 200);
-        let head = client.exchange("HEAD", "/", &[]);
+        let head = client.round_trip("HEAD", "/", &[]);
         assert_eq!((head.status, head.number("content-length")), (200, Some(9)));
         assert_eq!(client.get("/").text(), "something");
     }
@@ -236,7 +236,7 @@ fn hints_before_a_response_are_passed_on() {
     });
     let gateway = Gateway::start(&proxied(&origin, ""));
     let mut client = gateway.client();
-    client.ask("GET", "/", &[]);
+    client.send_request("GET", "/", &[]);
     let mut response = client.receive();
     if response.status == 103 {
         assert_eq!(response.field("link"), Some("</a.css>"));
@@ -251,12 +251,12 @@ fn a_client_of_http_1_0_gets_what_it_understands() {
     let origin = Origin::start();
     let gateway = Gateway::start(&proxied(&origin, ""));
     for path in ["/chunked/100000", "/bytes/100000"] {
-        let response = gateway.say(format!("GET {path} HTTP/1.0\r\nhost: test\r\n\r\n")).unwrap();
+        let response = gateway.round_trip_raw(format!("GET {path} HTTP/1.0\r\nhost: test\r\n\r\n")).unwrap();
         assert_eq!((response.status, response.field("transfer-encoding")), (200, None), "{path}");
         assert!(response.whole && response.body == pattern(100_000), "{path}");
     }
     let limit = "{ algorithm: gcra, rate: 1/h, burst: 1, key: all }";
     let gateway = Gateway::start(&crate::support::gateway::limited(&origin, limit));
-    let statuses = [(); 2].map(|()| gateway.say("GET / HTTP/1.0\r\nhost: test\r\n\r\n").unwrap().status);
+    let statuses = [(); 2].map(|()| gateway.round_trip_raw("GET / HTTP/1.0\r\nhost: test\r\n\r\n").unwrap().status);
     assert_eq!(statuses, [200, 429]);
 }

@@ -10,7 +10,7 @@ fn per_hour(burst: usize, key: &str) -> String {
 
 /// The number of admitted requests of `count` on one connection; all others must be denied.
 fn admitted(client: &mut Client, count: usize, fields: &[(&str, &str)]) -> usize {
-    let responses = (0..count).map(|_| client.exchange("GET", "/", fields).status);
+    let responses = (0..count).map(|_| client.round_trip("GET", "/", fields).status);
     responses
         .filter(|status| {
             assert!(matches!(status, 200 | 429), "{status}");
@@ -113,7 +113,7 @@ routes: [{{ name: all, upstream: origin, limits: [bucket, log, quota] }}]
     let gateway = Gateway::start(&config);
     let mut client = gateway.client();
     let mut ask = |user: &str, item: &str| {
-        let response = client.exchange("GET", "/", &[("x-user", user), ("x-item", item)]);
+        let response = client.round_trip("GET", "/", &[("x-user", user), ("x-item", item)]);
         let field = response.field("ratelimit").unwrap();
         let left = ["bucket", "log", "quota"].map(|limit| {
             let told = field.split(", ").find(|entry| entry.starts_with(&format!("\"{limit}\";r="))).unwrap();

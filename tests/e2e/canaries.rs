@@ -103,7 +103,7 @@ const LOCAL: (&str, &str) = ("host", "127.0.0.1");
 fn ask_for_everything(gateway: &Gateway, said: &mut Said) {
     for page in ["/", "/metrics", "/status", "/v1/status", "/v1/routes", "/v1/limits", "/v1/offenders", "/v1/decisions"]
     {
-        let answer = Client::connect(gateway.admin).exchange("GET", page, &[LOCAL, ("connection", "close")]);
+        let answer = Client::connect(gateway.admin).round_trip("GET", page, &[LOCAL, ("connection", "close")]);
         assert_eq!(answer.status, 200, "{page}");
         said.answer(page, &answer);
     }
@@ -151,8 +151,8 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         exchange.reply("200 OK", "", b"")
     });
     let (redis, nodes, authority) = (Redis::start_with_password(REDIS), Nodes::new(2), Authority::new());
-    let (server, client, issuer) = (authority.sign(&["a.test"]), authority.vouch_for(SUBJECT), Issuer::secret());
-    let unknown = authority.vouch_for("canary-5f0e of nobody");
+    let (server, client, issuer) = (authority.sign(&["a.test"]), authority.sign_client(SUBJECT), Issuer::secret());
+    let unknown = authority.sign_client("canary-5f0e of nobody");
     let customers = format!("credential,customer,plan\n{HEADER},acme,free\n{SUBJECT},globex,free\n");
     let (keys, authorities) = (key_set(&[Issuer::secret()]), authority.pem());
     let files: [(&str, &str); 10] = [
@@ -173,15 +173,15 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
     let secured = config((&origin, &collector), &redis, &nodes.section(1, ""), secured);
     let tls = "tls: { certificates: [{ cert: a.pem, key: a.key }], client_certificates: { ca: clients.pem, required: false } }";
     let mut gateways = [
-        Gateway::start_somewhere("http2: true, proxy_protocol: [127.0.0.2]", &clear, &files, &DEBUG),
-        Gateway::start_somewhere(tls, &secured, &files, &DEBUG),
+        Gateway::start_with_options("http2: true, proxy_protocol: [127.0.0.2]", &clear, &files, &DEBUG),
+        Gateway::start_with_options(tls, &secured, &files, &DEBUG),
     ];
     wait_for_members(&gateways, 2);
     let mut said = Said::default();
     // from here on, operators have to send the token
     for (gateway, config) in gateways.iter().zip([&clear, &secured]) {
         let address = format!("address: \"{}\"", gateway.admin);
-        let config = gateway.whole(config).replacen(
+        let config = gateway.complete_config(config).replacen(
             &address,
             &format!("{address}, token_file: admin.token, top_denied_metrics: 20"),
             1,
@@ -209,7 +209,7 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         for fields in fields {
             for target in [target.to_owned(), format!("{target}?api_key={QUERY}"), format!("{target}?a=b&x={QUERY}")] {
                 let fields = [fields, if is_tunnel { UPGRADE } else { &[] }].concat();
-                let answer = clear.client().exchange("GET", &target, &fields);
+                let answer = clear.client().round_trip("GET", &target, &fields);
                 seen.insert(answer.status);
                 // the upstream's own responses are not the gateway's texts
                 if answer.status != 200 && answer.status != 101 {
@@ -233,7 +233,7 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         }
     }
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut http2 = runtime.block_on(Http2::in_the_clear(clear.address));
+    let mut http2 = runtime.block_on(Http2::connect_cleartext(clear.address));
     let target = format!("http://test/?api_key={QUERY}");
     for fields in fields {
         let fields: Vec<(&str, &str)> =
@@ -247,7 +247,7 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
     }
 
     wait_until("a denial", || {
-        let denied = clear.client().exchange("GET", "/", &[("x-api-key", HEADER)]);
+        let denied = clear.client().round_trip("GET", "/", &[("x-api-key", HEADER)]);
         if denied.status == 429 {
             said.answer("a denial", &denied);
         }
@@ -258,7 +258,8 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
     let (token, forged) = (issuer.token("initech"), Issuer::other_rsa().token("initech"));
     let mut secured_seen = BTreeSet::new();
     for shows in [None, Some(&client), Some(&unknown)] {
-        let stream = runtime.block_on(connect(secured.address, authority.trusting(&["h2"], shows), "a.test")).unwrap();
+        let stream =
+            runtime.block_on(connect(secured.address, authority.client_config(&["h2"], shows), "a.test")).unwrap();
         let mut http2 = runtime.block_on(Http2::on(stream));
         for token in [&token, &forged, BEARER] {
             let bearer = format!("Bearer {token}");
@@ -332,7 +333,7 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         wait_until("a state file", || state.exists());
         said.hear("the state file", String::from_utf8_lossy(&std::fs::read(state).unwrap()));
     }
-    redis.say(&["CONFIG", "SET", "requirepass", ""]);
+    redis.command(&["CONFIG", "SET", "requirepass", ""]);
     let names = redis.keys("*");
     assert!(names.len() >= 2, "the shared limits are in Redis: {names:?}");
     for name in &names {
@@ -340,7 +341,7 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         for get in
             [&["GET", name] as &[&str], &["HGETALL", name], &["LRANGE", name, "0", "-1"], &["ZRANGE", name, "0", "-1"]]
         {
-            said.hear("Redis", redis.try_tell(get).unwrap_or_default());
+            said.hear("Redis", redis.try_command_raw(get).unwrap_or_default());
         }
     }
     for gateway in &mut gateways {

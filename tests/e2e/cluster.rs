@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::{Nodes, keys, members, wait_for_members};
-use crate::support::{Gateway, Origin, SetsAtEnd, now, wait_until};
+use crate::support::{Gateway, Origin, SetOnDrop, now, wait_until};
 
 const RATE: f64 = 100.0;
 const BURST: f64 = 60.0;
@@ -36,7 +36,7 @@ fn under_load(gateways: &[&Gateway], key: &str, during: impl FnOnce()) -> Load {
             let (mut passed, mut times) = (Vec::new(), Vec::new());
             while !over.load(Ordering::Relaxed) {
                 let asked = now();
-                let response = client.exchange("GET", "/", &[("x-key", key)]);
+                let response = client.round_trip("GET", "/", &[("x-key", key)]);
                 assert!(matches!(response.status, 200 | 429), "{response:?}");
                 let answered = now();
                 passed.extend((response.status == 200).then_some(answered));
@@ -46,7 +46,7 @@ fn under_load(gateways: &[&Gateway], key: &str, during: impl FnOnce()) -> Load {
         };
         let clients: Vec<_> =
             gateways.iter().cycle().take(6).map(|gateway| scope.spawn(move || ask(gateway))).collect();
-        let ends = SetsAtEnd(over);
+        let ends = SetOnDrop(over);
         during();
         drop(ends);
         clients.into_iter().map(|client| client.join().unwrap()).collect()
@@ -104,7 +104,7 @@ fn every_key_is_counted_by_one_gateway_and_each_has_its_share() {
     for key in 0..60 {
         let key = key.to_string();
         let statuses: Vec<u16> =
-            clients.iter_mut().map(|client| client.exchange("GET", "/", &[("x-key", &key)]).status).collect();
+            clients.iter_mut().map(|client| client.round_trip("GET", "/", &[("x-key", &key)]).status).collect();
         assert_eq!(statuses, [200, 200, 429], "key {key}");
     }
     let shares: Vec<usize> = gateways.iter().map(keys).collect();
@@ -159,7 +159,7 @@ fn slots_of_a_gateway_that_is_gone_come_back_and_those_of_a_long_request_do_not(
         number += 1;
         let seen = origin.count();
         let mut client = dies.client();
-        client.ask("GET", "/stall", &[("x-key", &number.to_string())]);
+        client.send_request("GET", "/stall", &[("x-key", &number.to_string())]);
         origin.wait_for_count(seen + 1);
         if keys(&dies) == 0 {
             break client;
@@ -170,7 +170,7 @@ fn slots_of_a_gateway_that_is_gone_come_back_and_those_of_a_long_request_do_not(
     let key = number.to_string();
     let mut long = stays.client();
     let seen = origin.count();
-    long.ask("GET", "/stall", &[("x-key", "long")]);
+    long.send_request("GET", "/stall", &[("x-key", "long")]);
     origin.wait_for_count(seen + 1);
     let status = |key: &str| asks.get("/", &[("x-key", key)]).status;
     assert_eq!(status(&key), 429);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::cluster::{Nodes, wait_for_members};
-use crate::support::{Client, Gateway, Origin, SetsAtEnd, now, wait_until};
+use crate::support::{Client, Gateway, Origin, SetOnDrop, now, wait_until};
 
 /// The duration of each measurement, and the number of clients.
 const PART: Duration = Duration::from_secs(3);
@@ -29,7 +29,7 @@ fn times(
             while !over.load(Ordering::Relaxed) {
                 let key = key(number, times.len());
                 let began = now();
-                assert_eq!(client.exchange("GET", "/", &[("x-key", &key)]).status, 200);
+                assert_eq!(client.round_trip("GET", "/", &[("x-key", &key)]).status, 200);
                 times.push(now() - began);
             }
             times
@@ -40,7 +40,7 @@ fn times(
                 scope.spawn(move || ask(number, client))
             })
             .collect();
-        let ends = SetsAtEnd(over);
+        let ends = SetOnDrop(over);
         rest();
         drop(ends);
         asking.into_iter().flat_map(|client| client.join().unwrap()).collect()

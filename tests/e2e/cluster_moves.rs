@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::cluster::{Nodes, keys, members, wait_for_members};
 use crate::support::gateway::proxied;
-use crate::support::{Client, Gateway, Origin, SetsAtEnd, free_port, now, wait_until};
+use crate::support::{Client, Gateway, Origin, SetOnDrop, free_port, now, wait_until};
 
 /// No token refills while a test runs.
 const LIMIT: &str = "algorithm: gcra, rate: 1/d, burst: 5000";
@@ -25,7 +25,7 @@ fn under_load(gateways: &[&Gateway], during: impl FnOnce(&dyn Fn(&Gateway))) -> 
                 if over.load(Ordering::Relaxed) {
                     return;
                 }
-                let response = client.exchange("GET", "/", &[("x-key", &number.to_string())]);
+                let response = client.round_trip("GET", "/", &[("x-key", &number.to_string())]);
                 assert_eq!(response.status, 200, "{response:?}");
                 *passed.lock().unwrap().entry(number).or_default() += 1;
             }
@@ -38,7 +38,7 @@ fn under_load(gateways: &[&Gateway], during: impl FnOnce(&dyn Fn(&Gateway))) -> 
             let client = gateway.client();
             scope.spawn(move || ask(client, 23));
         };
-        let ends = SetsAtEnd(over);
+        let ends = SetOnDrop(over);
         during(&joins);
         drop(ends);
     });
@@ -252,9 +252,9 @@ routes: [{{ name: all, upstream: origin, limits: [gently] }}]
         healthy(1.0);
         let mut clients: Vec<Client> = (0..10).map(|number| gateways[number % 2].client()).collect();
         let (before, began) = (origin.count(), now());
-        clients.iter_mut().for_each(|client| client.ask("GET", "/", &[]));
+        clients.iter_mut().for_each(|client| client.send_request("GET", "/", &[]));
         assert!(clients.iter_mut().all(|client| client.receive().status == 200));
-        let seen = origin.seen();
+        let seen = origin.received();
         for (number, seen) in (0..).zip(&seen[before..]) {
             let (came, due): (_, Duration) = (seen.at - began, (0..number).map(price).sum());
             assert!(came + Duration::from_millis(1) >= due, "number {number} came after {came:?}, due after {due:?}");

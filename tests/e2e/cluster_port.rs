@@ -11,7 +11,7 @@ use tollgate::cluster::handshake::{HandshakeError, Hello, Proof, Role, Transcrip
 use tollgate::cluster::wire::VERSION;
 
 use crate::support::cluster::{Nodes, SECRET, members, wait_for_members};
-use crate::support::{Client, Gateway, Origin, PATIENCE, SetsAtEnd, wait_until};
+use crate::support::{Client, Gateway, Origin, PATIENCE, SetOnDrop, wait_until};
 
 const LIMIT: &str = "algorithm: gcra, rate: 1/h, burst: 3";
 
@@ -157,7 +157,7 @@ fn strangers_who_hold_every_place_keep_no_gateway_out() {
     let one = nodes.start(0, &origin, "timeout: 1s", LIMIT);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _ends = SetsAtEnd(&over);
+        let _ends = SetOnDrop(&over);
         let strangers = scope.spawn(|| {
             let mut held = Vec::new();
             while !over.load(Ordering::Relaxed) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::support::cluster::{Nodes, keys, members, wait_for_members};
-use crate::support::{Client, Gateway, Origin, SetsAtEnd, wait_until};
+use crate::support::{Client, Gateway, Origin, SetOnDrop, wait_until};
 
 const KEYS: usize = 30;
 
@@ -67,7 +67,7 @@ impl Works {
         for number in 0..KEYS {
             for gateway in gateways {
                 let mut client = gateway.client();
-                client.ask("GET", "/run", &[("x-key", &number.to_string())]);
+                client.send_request("GET", "/run", &[("x-key", &number.to_string())]);
                 all.push(client);
             }
         }
@@ -78,7 +78,7 @@ impl Works {
 
 /// The response to a request of a key that ends at once.
 fn ask(client: &mut Client, number: usize) -> (u16, Option<u64>) {
-    let response = client.exchange("GET", "/", &[("x-key", &number.to_string())]);
+    let response = client.round_trip("GET", "/", &[("x-key", &number.to_string())]);
     assert!(matches!(response.status, 200 | 429), "{response:?}");
     (response.status, response.number("x-ratelimit-remaining"))
 }
@@ -99,7 +99,7 @@ fn under_load(gateways: &[&Gateway], during: impl FnOnce()) -> usize {
                 }
             });
         }
-        let ends = SetsAtEnd(&over);
+        let ends = SetOnDrop(&over);
         during();
         let enough = rounds.load(Ordering::Relaxed) + 4 * gateways.len();
         wait_until("some rounds", || rounds.load(Ordering::Relaxed) >= enough);

@@ -10,7 +10,7 @@ use crate::support::client::request;
 use crate::support::gateway::ALL_GUARDED;
 use crate::support::origin::by_path;
 use crate::support::wire::chunk;
-use crate::support::{Client, Exchange, Gateway, Origin, Refusing, pattern, together, wait_until};
+use crate::support::{Client, Exchange, Gateway, Origin, RefusingNode, pattern, together, wait_until};
 
 /// A limit of one concurrent request.
 const ONE: &str = "{ algorithm: concurrency, limit: 1, key: all }";
@@ -122,7 +122,7 @@ fn the_slot_comes_back_after_the_end_and_does_not_wait_for_the_connection() {
 fn the_slot_comes_back_after_head() {
     let (origin, gateway) = guarded(ONE, "");
     let mut client = gateway.client();
-    assert_eq!(client.exchange("HEAD", "/", &[]).status, 200);
+    assert_eq!(client.round_trip("HEAD", "/", &[]).status, 200);
     assert_eq!(origin.only().head.word(0), "HEAD");
     wait_for_slot(&gateway);
 }
@@ -157,7 +157,7 @@ fn the_slot_comes_back_when_the_client_leaves_while_it_reads() {
 #[test]
 fn the_slot_comes_back_when_the_upstream_refuses() {
     let origin = Origin::start();
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     let config = format!(
         "upstreams: {{ origin: {{ nodes: [{}] }}, dead: {{ nodes: [{}] }} }}
 limits: {{ guard: {ONE} }}
@@ -248,7 +248,7 @@ fn the_one_in_flight_finishes_before_the_end() {
     let mut client = take(&origin, &gateway, get("/"));
     gateway.process.signal("TERM");
     wait_until("the end of accepting", || TcpStream::connect(gateway.address).is_err());
-    assert!(gateway.process.ended().is_none(), "a request is in flight");
+    assert!(gateway.process.exit_status().is_none(), "a request is in flight");
     drop(closed);
     let response = client.receive();
     assert_eq!((response.status, response.text().as_str()), (200, "done\n"));
@@ -296,7 +296,7 @@ fn what_waits_holds_its_slot_until_its_client_leaves() {
     wait_for_in_flight(&gateway, "both", 0);
     for (host, route) in [(BOTH, "both"), (TURNED, "turned")] {
         let mut waits = gateway.client();
-        waits.ask("GET", "/", &host);
+        waits.send_request("GET", "/", &host);
         let labels = [("route", route), ("limit", "rate"), ("plan", "none"), ("outcome", "delayed")];
         gateway.wait_for_metric("tollgate_limit_requests_total", &labels, 1.0);
         assert_busy(&gateway, &[]);
@@ -315,7 +315,7 @@ fn what_finds_a_queue_full_takes_no_slot() {
     assert_eq!(gateway.get("/", &BOTH).status, 200);
     wait_for_in_flight(&gateway, "both", 0);
     let mut waits = gateway.client();
-    waits.ask("GET", "/", &BOTH);
+    waits.send_request("GET", "/", &BOTH);
     let labels = [("route", "both"), ("limit", "rate"), ("plan", "none"), ("outcome", "delayed")];
     gateway.wait_for_metric("tollgate_limit_requests_total", &labels, 1.0);
     for host in [BOTH, TURNED, BOTH] {
@@ -323,7 +323,7 @@ fn what_finds_a_queue_full_takes_no_slot() {
         assert!(denied.status == 429 && denied.number("retry-after").unwrap() > 1, "{denied:?}");
     }
     let mut second = gateway.client();
-    second.ask("GET", "/stall", &[]);
+    second.send_request("GET", "/stall", &[]);
     origin.wait_for_count(2);
     assert_busy(&gateway, &[]);
     drop(waits);
@@ -333,7 +333,7 @@ fn what_finds_a_queue_full_takes_no_slot() {
 fn ends_in_every_way_give_back_once(two: &str) {
     let (origin, gateway) = guarded(two, "");
     let mut held = gateway.client();
-    held.ask("GET", "/stall", &[]);
+    held.send_request("GET", "/stall", &[]);
     origin.wait_for_count(1);
     for path in ["/", "/drop", "/garbage", "/half", "/bytes/100000", "/status/503"] {
         gateway.get(path, &[]);
@@ -342,7 +342,7 @@ fn ends_in_every_way_give_back_once(two: &str) {
     for path in ["/stall", "/pause", "/endless"] {
         let before = origin.count();
         let mut leaves = gateway.client();
-        leaves.ask("GET", path, &[]);
+        leaves.send_request("GET", path, &[]);
         origin.wait_for_count(before + 1);
         assert_busy(&gateway, &[]);
         drop(leaves);
@@ -391,7 +391,7 @@ fn sixty_four_clients_never_have_more_than_ten_in_flight() {
         let closed = gate.write().unwrap();
         let mut clients = together(CLIENTS, |_| {
             let mut client = gateway.client();
-            client.ask("GET", "/", &[]);
+            client.send_request("GET", "/", &[]);
             client
         });
         admitted += LIMIT;

@@ -27,7 +27,7 @@ fn sample(name: &str, origins: &[&Origin]) -> Gateway {
 
 fn statuses(gateway: &Gateway, count: usize, target: &str, fields: &[(&str, &str)]) -> Vec<u16> {
     let mut client = gateway.client();
-    (0..count).map(|_| client.exchange("GET", target, fields).status).collect()
+    (0..count).map(|_| client.round_trip("GET", target, fields).status).collect()
 }
 
 fn admitted(statuses: &[u16]) -> usize {
@@ -47,7 +47,7 @@ fn saas_tiers() {
     let origin_of_browser = ("origin", "https://app.example.com");
     let mut client = gateway.client();
     let denied = loop {
-        let response = client.exchange("GET", "/v1/things", &[("x-api-key", "trial-key"), origin_of_browser]);
+        let response = client.round_trip("GET", "/v1/things", &[("x-api-key", "trial-key"), origin_of_browser]);
         if response.status == 429 {
             break response;
         }
@@ -90,7 +90,7 @@ fn login_protection() {
 fn key_guessing() {
     let origin = Origin::start();
     let gateway = sample("key-guessing", &[&origin]);
-    let ask = |from: u8, key: &str| gateway.client_from(from).exchange("GET", "/", &[("x-api-key", key)]);
+    let ask = |from: u8, key: &str| gateway.client_from(from).round_trip("GET", "/", &[("x-api-key", key)]);
     assert!((0..12).all(|_| ask(1, "right-key").status == 200), "right keys do not count");
     let guesses = together(25, |guess| ask(1, &format!("guess-{guess}")).status);
     let refused = guesses.iter().filter(|status| **status == 401).count();
@@ -120,7 +120,7 @@ fn llm_token_budget() {
     let origin = Origin::with(model);
     let gateway = sample("llm-token-budget", &[&origin]);
     let ask = |path: &str, tokens: &str| {
-        gateway.client().exchange("GET", path, &[("authorization", "Bearer hobby-key"), ("x-tokens", tokens)])
+        gateway.client().round_trip("GET", path, &[("authorization", "Bearer hobby-key"), ("x-tokens", tokens)])
     };
     assert_eq!(ask("/v1/chat/completions", "10").status, 200);
     assert_eq!(ask("/v1/chat/stream", "6000").status, 200);
@@ -321,7 +321,7 @@ fn cold_backend() {
     let passed = admitted(&answers);
     assert!(passed < 192 && answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
     // a cold limit admits one request every 6 ms at first, a warm one every 2 ms
-    let seen = origin.seen();
+    let seen = origin.received();
     let took = seen.last().unwrap().at.duration_since(seen[0].at);
     assert!(took.as_millis() >= u128::try_from(seen.len() - 1).unwrap() * 4, "{took:?} for {}", seen.len());
     // the first request does not wait, nor does one that arrives after the machine has paused
@@ -335,8 +335,8 @@ fn quarantine() {
     let gateway = sample("quarantine", &[&shop, &pen]);
     let answers = together(8, |_| statuses(&gateway, 60, "/", &[("x-suspicious", "forged")])).concat();
     assert_eq!(admitted(&answers), 480, "nobody is told");
-    let marked = shop.seen().iter().filter(|seen| seen.head.field("x-suspicious") == Some("suspicious")).count();
-    let forged = shop.seen().iter().filter(|seen| seen.head.field("x-suspicious") == Some("forged")).count();
+    let marked = shop.received().iter().filter(|seen| seen.head.field("x-suspicious") == Some("suspicious")).count();
+    let forged = shop.received().iter().filter(|seen| seen.head.field("x-suspicious") == Some("forged")).count();
     assert_eq!(forged, 0);
     assert!(marked > 0 && shop.count() - marked >= 20, "{marked} of {}", shop.count());
     assert!(pen.count() > 0 && shop.count() >= 100, "{} {}", shop.count(), pen.count());

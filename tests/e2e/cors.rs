@@ -134,7 +134,7 @@ access_log: full
 }
 
 fn options(gateway: &Gateway, target: &str, fields: &[(&str, &str)]) -> Response {
-    gateway.client().exchange("OPTIONS", target, fields)
+    gateway.client().round_trip("OPTIONS", target, fields)
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn with_cors_preflights_are_answered_here_and_are_free() {
     let get = [APP[0], ("access-control-request-method", "GET")];
     assert_eq!(options(&gateway, "/put", &get).status, 404, "no route takes what it asks about");
     assert_eq!(options(&gateway, "/nowhere", &PREFLIGHT).status, 404);
-    assert_eq!(gateway.client_from(13).exchange("OPTIONS", "/put", &PREFLIGHT).status, 403);
+    assert_eq!(gateway.client_from(13).round_trip("OPTIONS", "/put", &PREFLIGHT).status, 403);
     // an `OPTIONS` request with a body is no preflight
     let mut client = gateway.client();
     let head = "OPTIONS /orders HTTP/1.1\r\nhost: test\r\norigin: https://app.example.com\r\n\
@@ -187,7 +187,7 @@ fn with_cors_preflights_are_answered_here_and_are_free() {
 async fn a_body_without_a_length_over_http_2_makes_a_preflight_a_request_like_others() {
     let origin = Origin::start();
     let gateway = with_preflights(&origin, "cors: { origins: [https://app.example.com], preflight: forward }", "");
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for (has_body, status) in [(false, 200), (true, 401)] {
         let url = "http://test/orders";
         let (answer, mut sending) = client.begin(Method::OPTIONS, url, &PREFLIGHT, !has_body).await.unwrap();

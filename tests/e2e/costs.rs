@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::gateway::limited;
 use crate::support::wire::{Framing, chunk};
-use crate::support::{Exchange, Gateway, Origin, Refusing, Response, together, wait_until};
+use crate::support::{Exchange, Gateway, Origin, RefusingNode, Response, together, wait_until};
 
 /// A limit of `burst` tokens that practically never refill, with more settings.
 fn budget(burst: u64, more: &str) -> String {
@@ -45,7 +45,7 @@ fn a_fixed_cost_and_one_by_method_are_taken_from_the_quota() {
     let cost = "cost: { by_method: { GET: 0, POST: 5 }, others: 2 }";
     let gateway = Gateway::start(&limited(&origin, &budget(10, cost)));
     assert_eq!(remaining(&gateway.client().post("/", &[], b"")), 5);
-    assert_eq!(remaining(&gateway.client().exchange("DELETE", "/", &[])), 3);
+    assert_eq!(remaining(&gateway.client().round_trip("DELETE", "/", &[])), 3);
     assert_eq!(remaining(&gateway.get("/", &[])), 3);
     assert_eq!(gateway.client().post("/", &[], b"").status, 429);
 }
@@ -111,7 +111,7 @@ fn a_response_costs_what_its_header_or_its_length_says() {
     let gateway = Gateway::start(&limited(&origin, &limit));
     assert_eq!(remaining(&gateway.get("/", &[])), 99);
     wait_for_tokens(&gateway, "debited", 2.0);
-    assert_eq!(remaining(&gateway.client().exchange("HEAD", "/", &[])), 96);
+    assert_eq!(remaining(&gateway.client().round_trip("HEAD", "/", &[])), 96);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_completion_costs_what_its_json_says_wherever_it_is_cut() {
         assert_eq!(whole.json()["usage"]["total_tokens"], 130);
         wait_for_tokens(&gateway, "debited", debited);
     }
-    assert!(origin.seen().iter().all(|seen| seen.head.field("accept-encoding").is_none()));
+    assert!(origin.received().iter().all(|seen| seen.head.field("accept-encoding").is_none()));
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_sum_of_a_stream_that_breaks_off_costs_at_least_the_reserve() {
     });
     let ask = |path: &str| {
         let mut client = gateway.client();
-        client.ask("GET", path, &[]);
+        client.send_request("GET", path, &[]);
         let head = client.wire.head().unwrap().unwrap();
         let mut framing = Framing::of_response(&head, false);
         while matches!(client.wire.part(&mut framing), Ok(Some(_))) {}
@@ -328,7 +328,7 @@ fn a_response_without_a_body_costs_nothing() {
         "HEAD" => exchange.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n"),
         _ => exchange.send("HTTP/1.1 204 No Content\r\n\r\n"),
     });
-    gateway.client().exchange("HEAD", "/", &[]);
+    gateway.client().round_trip("HEAD", "/", &[]);
     wait_for_tokens(&gateway, "refunded", 100.0);
     gateway.get("/", &[]);
     wait_for_tokens(&gateway, "refunded", 200.0);
@@ -356,7 +356,7 @@ fn a_client_that_leaves_pays_what_is_known_or_its_reserve() {
     });
     let leave = |path: &str| {
         let mut client = gateway.client();
-        client.ask("GET", path, &[]);
+        client.send_request("GET", path, &[]);
         let head = client.wire.head().unwrap().unwrap();
         client.wire.part(&mut Framing::of_response(&head, false)).unwrap();
         client.wire.close();
@@ -366,7 +366,7 @@ fn a_client_that_leaves_pays_what_is_known_or_its_reserve() {
     wait_for_tokens(&gateway, "debited", 150.0);
     leave("/unknown");
     let mut client = gateway.client();
-    client.ask("GET", "/silent", &[]);
+    client.send_request("GET", "/silent", &[]);
     origin.wait_for_count(3);
     client.wire.close();
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
@@ -377,7 +377,7 @@ fn a_client_that_leaves_pays_what_is_known_or_its_reserve() {
 
 #[test]
 fn a_failed_upstream_takes_nothing_and_its_own_500_what_the_limit_says() {
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     let upstream = crate::support::origin::upstream(&[refusing.node()], "");
     let config = |upstream: &str, charge: &str| {
         let limit = budget(1000, &format!("cost: 10, charge: {charge}"));

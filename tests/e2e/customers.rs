@@ -37,7 +37,7 @@ routes: [{{ name: all, upstream: origin, limits: [per-customer] }}]
 
 fn admitted(gateway: &Gateway, fields: &[(&str, &str)]) -> usize {
     let mut client = gateway.client();
-    (0..12).filter(|_| client.exchange("GET", "/", fields).status == 200).count()
+    (0..12).filter(|_| client.round_trip("GET", "/", fields).status == 200).count()
 }
 
 #[test]

@@ -58,7 +58,12 @@ fn on_database(origin: &Origin, database: &Postgres, options: &[&str]) -> Gatewa
 fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Response {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let fields = [HOST, BEARER, ("connection", "close")];
-    Client::connect(gateway.admin).exchange_body(method, &format!("/v1/customers{path}"), &fields, body.as_bytes())
+    Client::connect(gateway.admin).round_trip_with_body(
+        method,
+        &format!("/v1/customers{path}"),
+        &fields,
+        body.as_bytes(),
+    )
 }
 
 /// The answer to a change that succeeds and is in force.
@@ -162,8 +167,12 @@ fn a_life(gateway: &Gateway) {
     refused(gateway, ("PATCH", "/nobody", &json!({ "plan": "pro" })), 404, "no customer");
     refused(gateway, ("GET", "/nobody", &Value::Null), 404, "no customer");
     let fields = [HOST, BEARER, ("connection", "close"), ("if-none-match", "*")];
-    let again =
-        Client::connect(gateway.admin).exchange_body("PUT", "/v1/customers/initech", &fields, b"{\"plan\": \"pro\"}");
+    let again = Client::connect(gateway.admin).round_trip_with_body(
+        "PUT",
+        "/v1/customers/initech",
+        &fields,
+        b"{\"plan\": \"pro\"}",
+    );
     assert_eq!(again.status, 412, "{again:?}");
     assert_eq!(done(gateway, "GET", "/initech", &Value::Null), rotated["customer"]);
     assert_eq!(done(gateway, "DELETE", "/initech", &Value::Null)["customer"], Value::Null);
@@ -212,25 +221,27 @@ fn a_customer_of_a_yaml_file_is_changed_and_comments_stay() {
 #[test]
 fn a_customer_of_a_database_is_made_changed_suspended_and_deleted() {
     let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
-    database.say(SCHEMA);
+    database.run_sql(SCHEMA);
     let gateway = on_database(&origin, &database, &["interval: 1h", "full_every: 1h"]);
     a_life(&gateway);
     let kept = fs::read_to_string(gateway.folder.path().join("customers.snapshot")).unwrap();
     assert!(!kept.contains("tg_"), "{kept}");
-    assert_eq!(database.say("SELECT count(*) FROM api_keys"), "0");
+    assert_eq!(database.run_sql("SELECT count(*) FROM api_keys"), "0");
 }
 
 #[test]
 fn a_database_that_is_away_or_refuses_is_told_of_and_nothing_changes() {
     let (origin, mut database) = (Origin::start(), Postgres::start("pass-canary-1"));
-    database.say(SCHEMA);
+    database.run_sql(SCHEMA);
     let gateway = on_database(&origin, &database, &["interval: 200ms", "timeout: 2s"]);
     let key = key_of(&done(&gateway, "PUT", "/acme", &json!({ "plan": "free" })));
     // another client's transaction that commits in between
     std::thread::scope(|scope| {
-        scope.spawn(|| database.say("UPDATE api_keys SET time_zone = 'UTC', updated_at = now(); SELECT pg_sleep(1)"));
+        scope.spawn(|| {
+            database.run_sql("UPDATE api_keys SET time_zone = 'UTC', updated_at = now(); SELECT pg_sleep(1)")
+        });
         let running = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-        wait_until("the other transaction", || database.say(running) == "1");
+        wait_until("the other transaction", || database.run_sql(running) == "1");
         refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "somebody else changes the same rows");
     });
     // a statement that omits a column
@@ -240,10 +251,10 @@ fn a_database_that_is_away_or_refuses_is_told_of_and_nothing_changes() {
     assert_eq!(gateway.reload().status, 200);
     let unlimited = json!({ "plan": "pro", "overrides": { "guard": "unlimited" } });
     refused(&gateway, ("PATCH", "/acme", &unlimited), 409, "does not give the rows that were asked for");
-    assert_eq!(database.say("SELECT plan, overrides FROM api_keys"), "free|");
-    database.say("REVOKE UPDATE ON api_keys FROM gate");
+    assert_eq!(database.run_sql("SELECT plan, overrides FROM api_keys"), "free|");
+    database.run_sql("REVOKE UPDATE ON api_keys FROM gate");
     refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "permission denied");
-    database.say("ALTER TABLE api_keys ADD CHECK (plan = 'free'); GRANT UPDATE ON api_keys TO gate");
+    database.run_sql("ALTER TABLE api_keys ADD CHECK (plan = 'free'); GRANT UPDATE ON api_keys TO gate");
     refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "SQLSTATE 23514");
     database.kill();
     refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 503, "the database cannot be asked");
@@ -264,19 +275,19 @@ fn a_database_that_is_away_or_refuses_is_told_of_and_nothing_changes() {
 #[test]
 fn a_key_is_told_although_nobody_knows_whether_it_is_in_force() {
     let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
-    database.say(SCHEMA);
+    database.run_sql(SCHEMA);
     let gateway = on_database(&origin, &database, &["interval: 200ms", "timeout: 1s"]);
     // a commit waits for a standby that does not exist, so its result stays unknown
-    database.say("ALTER ROLE gate SET synchronous_commit = on");
-    database.say("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
-    database.say("SELECT pg_reload_conf()");
-    wait_until("the setting", || database.say("SHOW synchronous_standby_names") == "nobody");
+    database.run_sql("ALTER ROLE gate SET synchronous_commit = on");
+    database.run_sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    database.run_sql("SELECT pg_reload_conf()");
+    wait_until("the setting", || database.run_sql("SHOW synchronous_standby_names") == "nobody");
     let response = ask(&gateway, "PUT", "/acme", &json!({ "plan": "free" }));
     let answer = response.json();
     assert!(response.status == 503 && answer["error"].as_str().unwrap().contains("nobody knows"), "{answer}");
     let key = key_of(&answer);
-    database.say("ALTER SYSTEM RESET synchronous_standby_names");
-    database.say("SELECT pg_reload_conf()");
+    database.run_sql("ALTER SYSTEM RESET synchronous_standby_names");
+    database.run_sql("SELECT pg_reload_conf()");
     wait_until("the key to be in force", || met(&gateway, &key) == (200, Some(10_000)));
     let log = gateway.process.stderr();
     assert!(log.contains("\"result\":\"unknown\""), "{log}");
@@ -286,7 +297,7 @@ fn a_key_is_told_although_nobody_knows_whether_it_is_in_force() {
 #[test]
 fn a_change_that_the_query_does_not_show_in_time_is_told_of() {
     let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
-    database.say(SCHEMA);
+    database.run_sql(SCHEMA);
     let directory = of_database(&["interval: 1h", "full_every: 1h", "timeout: 1s"]);
     let silent = directory.replace("updated_at = now()", "updated_at = '2020-01-01'");
     assert_ne!(silent, directory);
@@ -294,13 +305,13 @@ fn a_change_that_the_query_does_not_show_in_time_is_told_of() {
     done(&gateway, "PUT", "/acme", &json!({ "plan": "free" }));
     let late = ask(&gateway, "PATCH", "/acme", &json!({ "plan": "pro" }));
     assert_eq!((late.status, &late.json()["in_force"]), (202, &json!(false)), "{late:?}");
-    assert_eq!(database.say("SELECT plan FROM api_keys"), "pro");
+    assert_eq!(database.run_sql("SELECT plan FROM api_keys"), "pro");
 }
 
 #[test]
 fn changes_that_are_made_at_once_are_all_there() {
     let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
-    database.say(SCHEMA);
+    database.run_sql(SCHEMA);
     let names: BTreeSet<String> = (0..20).map(|n| format!("customer-{n:02}")).collect();
     for gateway in [on_file(&origin, "customers.csv", CUSTOMERS), on_database(&origin, &database, &[])] {
         let keys =
@@ -385,14 +396,14 @@ fn nobody_changes_customers_without_the_token_and_the_setting() {
     ] {
         for fields in [&[HOST][..], &[HOST, ("authorization", "Bearer canary-wrong-0123456789")]] {
             let fields = [fields, &[("connection", "close")]].concat();
-            let response = Client::connect(gateway.admin).exchange_body(method, path, &fields, b"{}");
+            let response = Client::connect(gateway.admin).round_trip_with_body(method, path, &fields, b"{}");
             assert_eq!(response.status, 401, "{method} {path}: {response:?}");
         }
         let foreign = [HOST, BEARER, ("origin", "http://evil.example"), ("connection", "close")];
-        let response = Client::connect(gateway.admin).exchange_body(method, path, &foreign, b"{}");
+        let response = Client::connect(gateway.admin).round_trip_with_body(method, path, &foreign, b"{}");
         assert_eq!(response.status, 403, "{method} {path}: {response:?}");
         // the API is not on the clients' port
-        let response = gateway.client().exchange_body(method, path, &[BEARER, ("connection", "close")], b"{}");
+        let response = gateway.client().round_trip_with_body(method, path, &[BEARER, ("connection", "close")], b"{}");
         assert_eq!(response.status, 401, "{method} {path}: {response:?}");
     }
     assert_eq!(fs::read_to_string(gateway.folder.path().join("customers.csv")).unwrap(), CUSTOMERS);

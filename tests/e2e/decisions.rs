@@ -20,7 +20,7 @@ fn ask(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)])
         ("x-forwarded-uri", target),
         ("x-forwarded-for", "192.0.2.1"),
     ];
-    client.exchange("GET", "/ask", &[fields, &about].concat())
+    client.round_trip("GET", "/ask", &[fields, &about].concat())
 }
 
 fn decisions(gateway: &Gateway, result: &str) -> Option<f64> {
@@ -81,7 +81,7 @@ fn a_subrequest_that_does_not_say_what_it_is_about_is_refused() {
         let others: Vec<_> = all.into_iter().filter(|(name, _)| *name != missing).collect();
         let twice = [&all[..], &[(missing, "/v1/b")]].concat();
         for fields in [others, twice] {
-            let refused = client.exchange("GET", "/v1/a", &fields);
+            let refused = client.round_trip("GET", "/v1/a", &fields);
             assert_eq!(refused.status, 400, "{missing}: {fields:?}");
             assert!(refused.text().to_ascii_lowercase().contains(missing), "{}", refused.text());
         }

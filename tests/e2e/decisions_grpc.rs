@@ -180,7 +180,7 @@ routes:
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_is_answered_as_the_request_would_be() {
     let gateway = start("ext_authz", CUSTOMERS);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let ask = async |client: &mut Http2, question: CheckRequest| {
         let answer = client.post(CHECK, GRPC, framed(&question)).await.unwrap();
         message::<CheckResponse>(&answer)
@@ -226,7 +226,7 @@ async fn a_body_counts_that_envoy_sends_along_whole() {
 routes: [{ name: calls, limits: [calls] }]
 ";
     let gateway = start("ext_authz", CALLS);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let left = async |client: &mut Http2, partial: Option<&str>, body: &str, raw_body: &str| {
         let fields: Vec<_> = partial.map(|partial| ("x-envoy-auth-partial-body", partial)).into_iter().collect();
         let mut question = check("POST", "/", "192.0.2.1", &fields);
@@ -258,7 +258,7 @@ pub fn refused(answer: &Answer) -> (u16, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_cannot_be_read_is_refused_with_a_status_and_the_next_is_answered() {
     let gateway = start("ext_authz", CUSTOMERS);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let question = framed(&check("GET", "/v1/orders", "192.0.2.1", &[]));
     let whole = question.to_vec();
     let with = |at: usize, byte: u8| {
@@ -301,7 +301,7 @@ async fn a_call_that_cannot_be_read_is_refused_with_a_status_and_the_next_is_ans
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_that_does_not_come_to_its_end_is_given_up() {
     let gateway = start("ext_authz", &format!("request_head: {{ timeout: 300ms }}\n{CUSTOMERS}"));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let (response, mut sending) = client.begin(http::Method::POST, CHECK, GRPC, false).await.unwrap();
     sending.send_data(Bytes::from_static(b"\0\0\0"), false).unwrap();
     let answer = crate::support::http2::read(response).await.unwrap();

@@ -51,11 +51,11 @@ async fn a_proxy_shows_its_certificate_where_it_has_to() {
         "{SERVES}, tls: {{ certificates: [{{ cert: a.pem, key: a.key }}], client_certificates: {{ ca: ca.pem, required: true }} }}"
     );
     let gateway = listening(&listener, &per_user(1, ""), &files);
-    let (known, stranger) = (authority.vouch_for("envoy"), strangers.vouch_for("envoy"));
+    let (known, stranger) = (authority.sign_client("envoy"), strangers.sign_client("envoy"));
     let question = framed(&of_domain("edge", vec![descriptor("user=a")]));
     for (shows, lets_in) in [(None, false), (Some(&stranger), false), (Some(&known), true)] {
         // a TLS 1.3 client learns of the refusal when it reads
-        let Ok(stream) = connect(gateway.address, authority.trusting(&["h2"], shows), "a.test").await else {
+        let Ok(stream) = connect(gateway.address, authority.client_config(&["h2"], shows), "a.test").await else {
             assert!(!lets_in, "{shows:?}");
             continue;
         };
@@ -82,7 +82,7 @@ async fn a_proxy_asks_over_a_path_and_others_are_refused() {
     let gateway = listening(&listener, &config, &[]);
     let mut envoy = Envoy(Http2::on(UnixStream::connect(&path).await.unwrap()).await);
     assert_eq!([code(&mut envoy, "a").await, code(&mut envoy, "a").await], [OK, OVER]);
-    let mut other = Http2::in_the_clear(gateway.address).await;
+    let mut other = Http2::connect_cleartext(gateway.address).await;
     let question = framed(&of_domain("edge", vec![descriptor("user=b")]));
     assert_eq!(refused(&other.post(LIMIT, GRPC, question).await.unwrap()).0, 7);
 }
@@ -203,7 +203,7 @@ async fn health_checks_are_answered_beside_decisions_and_are_none() {
         ("ext_authz", "routes: [{ name: all, limits: [] }]\nlimits: {}\n".to_owned()),
     ] {
         let gateway = start(serves, &config);
-        let mut proxy = Http2::in_the_clear(gateway.address).await;
+        let mut proxy = Http2::connect_cleartext(gateway.address).await;
         for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
             let question = framed(&HealthCheck { service: service.to_owned() });
             let answer = proxy.post(HEALTH, GRPC, question).await.unwrap();

@@ -124,7 +124,7 @@ fn traefik_holds_a_limit_that_tollgate_decides() {
     let claims = [("x-forwarded-uri", "/v2"), ("x-forwarded-for", "192.0.2.1"), ("x-forwarded-method", "POST")];
     let denied = hold_exactly(own, &origin);
     assert_eq!(denied.json()["violated-policies"][0], "five");
-    assert_eq!(Client::connect(own).exchange("GET", "/v1/orders?all", &claims).status, 429);
+    assert_eq!(Client::connect(own).round_trip("GET", "/v1/orders?all", &claims).status, 429);
     drop(gateway);
     assert_eq!((status(own), origin.count()), (500, 5));
 }
@@ -141,7 +141,7 @@ fn haproxy_holds_a_limit_that_tollgate_decides() {
     let claims = [("x-forwarded-uri", "/v2"), ("x-forwarded-for", "192.0.2.1"), ("x-forwarded-method", "POST")];
     let denied = hold_exactly(own, &origin);
     assert_eq!(denied.json()["violated-policies"][0], "five");
-    assert_eq!(Client::connect(own).exchange("GET", "/v1/orders?all", &claims).status, 429);
+    assert_eq!(Client::connect(own).round_trip("GET", "/v1/orders?all", &claims).status, 429);
     assert_eq!(Client::connect(own).get("/v2").status, 404);
     gateway.process.signal("STOP");
     assert_eq!((status(own), origin.count()), (504, 5));

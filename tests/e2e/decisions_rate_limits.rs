@@ -98,7 +98,7 @@ pub struct Envoy(pub Http2);
 
 impl Envoy {
     pub async fn connect(gateway: &Gateway) -> Self {
-        Self(Http2::in_the_clear(gateway.address).await)
+        Self(Http2::connect_cleartext(gateway.address).await)
     }
 
     pub async fn ask(&mut self, question: &RateLimitRequest) -> RateLimitResponse {
@@ -183,7 +183,7 @@ async fn descriptors_are_charged_all_or_none_and_each_is_told_where_it_stands() 
     let denied = [("serves", "rate_limit_service"), ("result", "denied")];
     gateway.wait_for_metric("tollgate_decisions_total", &denied, 6.0);
     let recent = tokio::task::block_in_place(|| {
-        Client::connect(gateway.admin).exchange(
+        Client::connect(gateway.admin).round_trip(
             "GET",
             "/v1/decisions",
             &[("host", "localhost"), ("connection", "close")],

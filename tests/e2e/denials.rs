@@ -4,7 +4,7 @@ use sfv::{BareItem, ListEntry, Parser};
 
 use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::origin::upstream;
-use crate::support::{Gateway, Origin, Refusing, Response, now, wait_until};
+use crate::support::{Gateway, Origin, RefusingNode, Response, now, wait_until};
 
 const TWO_PER_HOUR: &str = "{ algorithm: gcra, rate: 1/h, burst: 2, key: client_address }";
 
@@ -140,7 +140,7 @@ fn responses_to_errors_of_the_upstream_say_where_a_client_stands() {
     let response = Gateway::start(&config).get("/stall", &[]);
     assert_eq!((response.status, response.number("x-ratelimit-remaining")), (504, Some(1)));
 
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     let dead = upstream(&[refusing.node()], "");
     let gateway = Gateway::start(&format!("{dead}limits: {{ guard: {TWO_PER_HOUR} }}\n{ALL_GUARDED}"));
     let response = gateway.get("/", &[]);
@@ -240,8 +240,8 @@ fn a_denied_head_request_gets_no_body() {
     let origin = Origin::start();
     let gateway = Gateway::start(&limited(&origin, "{ algorithm: gcra, rate: 1/h, burst: 1, key: all }"));
     let mut client = gateway.client();
-    assert_eq!(client.exchange("HEAD", "/", &[]).status, 200);
-    let denied = client.exchange("HEAD", "/", &[]);
+    assert_eq!(client.round_trip("HEAD", "/", &[]).status, 200);
+    let denied = client.round_trip("HEAD", "/", &[]);
     assert_eq!((denied.status, denied.body.len()), (429, 0));
     assert!(denied.number("content-length").is_some_and(|length| length > 0), "{denied:?}");
     assert_eq!(client.get("/").status, 429, "nothing was left on the connection");

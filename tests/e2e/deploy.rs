@@ -219,10 +219,10 @@ fn a_pod_is_ready_serves_and_follows_what_is_mounted() {
     let container = container();
     for probe in ["readinessProbe", "livenessProbe"] {
         let path = container[probe]["httpGet"]["path"].as_str().unwrap().to_owned();
-        assert_eq!(Client::connect(admin).exchange("GET", &path, &[("connection", "close")]).status, 200, "{probe}");
+        assert_eq!(Client::connect(admin).round_trip("GET", &path, &[("connection", "close")]).status, 200, "{probe}");
     }
     let quota = |key: &str| {
-        let answer = Client::connect(clients).exchange("GET", "/", &[("x-api-key", key)]);
+        let answer = Client::connect(clients).round_trip("GET", "/", &[("x-api-key", key)]);
         answer.number("x-ratelimit-limit").filter(|_| answer.status == 200)
     };
     assert_eq!(wait_for("an answer", || quota("change-me-free-key")), 20);

@@ -17,7 +17,7 @@ fn a_made_up_client_address_buys_nothing_from_an_untrusted_peer() {
     let statuses = (0..100).map(|number| {
         let address = made_up(number);
         let fields = [("x-forwarded-for", address.as_str()), ("x-real-ip", &address), ("forwarded", "for=1.1.1.1")];
-        client.exchange("GET", "/", &fields).status
+        client.round_trip("GET", "/", &fields).status
     });
     assert_eq!(statuses.filter(|status| *status == 200).count(), 5);
 }
@@ -76,7 +76,7 @@ access: {{ allow: {{ addresses: [192.0.2.0/24, \"2001:db8:7::/48\"] }} }}
     ));
     let statuses = |spellings: &[&str]| -> Vec<u16> {
         let mut client = gateway.client();
-        let status = |spelling: &&str| client.exchange("GET", "/", &[("x-forwarded-for", spelling)]).status;
+        let status = |spelling: &&str| client.round_trip("GET", "/", &[("x-forwarded-for", spelling)]).status;
         spellings.iter().map(status).collect()
     };
     let (limited, unknown) = ([200, 200, 200, 200, 200, 429], [403; 6]);
@@ -182,7 +182,7 @@ routes:
         for _ in 0..20 {
             let bytes = [b"GET ", spelling, b" HTTP/1.1\r\nhost: test\r\n\r\n"].concat();
             let before = origin.count();
-            let response = gateway.say(&bytes).unwrap();
+            let response = gateway.round_trip_raw(&bytes).unwrap();
             assert!(matches!(response.status, 200 | 400 | 429), "{}: {response:?}", spelling.escape_ascii());
             assert_eq!(origin.count() - before, usize::from(response.status == 200));
             sent += 1;
@@ -193,7 +193,7 @@ routes:
         let total: f64 = metrics.all("tollgate_http_requests_total").iter().map(|sample| sample.value).sum();
         f64::from(sent) - total == 0.0
     });
-    origin.seen().iter().map(|seen| seen.target().to_owned()).collect()
+    origin.received().iter().map(|seen| seen.target().to_owned()).collect()
 }
 
 #[test]
@@ -239,7 +239,7 @@ routes:
         assert_eq!(status(path), 400, "{path}");
     }
     assert_eq!(["/old;a/v1;b/c;d", "/old/v1;b", "/old/;b"].map(status), [200, 200, 200]);
-    let targets: Vec<String> = origin.seen().iter().map(|seen| seen.target().to_owned()).collect();
+    let targets: Vec<String> = origin.received().iter().map(|seen| seen.target().to_owned()).collect();
     let expected = ["/maps/a;x=1;y=2", "/maps;v=7/a", "/maps/b%3Bx", "/new/c;d", "/new", "/new/old/;b"];
     assert_eq!(targets, expected);
 }
@@ -282,7 +282,7 @@ fn a_key_in_a_field_is_its_whole_value_and_neither_its_case_nor_its_length_makes
     let admitted = |lines: &[&[u8]]| {
         let statuses = [(); 4].map(|()| {
             let lines: Vec<u8> = lines.iter().flat_map(|line| [*line, b"\r\n"].concat()).collect();
-            gateway.say([&b"GET / HTTP/1.1\r\nhost: test\r\n"[..], &lines, b"\r\n"].concat()).unwrap().status
+            gateway.round_trip_raw([&b"GET / HTTP/1.1\r\nhost: test\r\n"[..], &lines, b"\r\n"].concat()).unwrap().status
         });
         statuses.iter().filter(|status| **status == 200).count()
     };
@@ -359,7 +359,7 @@ fn a_part_of_a_key_that_comes_twice_gives_no_fresh_bucket() {
 async fn crumbs_of_a_cookie_over_http2_are_looked_at_together() {
     let origin = Origin::start();
     let gateway = by_fields(&origin, "");
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let url = "http://test/cookie";
     let crumbs = client.get(url, &[("cookie", "a=b"), ("cookie", "user=me")]).await.unwrap();
     assert_eq!(crumbs.status, 200);
@@ -415,7 +415,7 @@ fn nothing_of_a_client_becomes_a_field_of_a_response() {
         b"GET /%zz\x0b HTTP/1.1\r\nhost: test\r\n\r\n",
     ];
     for bytes in hostile.iter().chain(hostile) {
-        let response = gateway.say(bytes).unwrap();
+        let response = gateway.round_trip_raw(bytes).unwrap();
         for (name, value) in &response.head.fields {
             assert!(!name.contains("evil"), "{}: {response:?}", bytes.escape_ascii());
             let plain = value.bytes().all(|byte| matches!(byte, b' '..=b'~'));

@@ -10,7 +10,7 @@ use crate::support::{Gateway, Origin};
 /// The status of the final response; skips interim ones.
 fn last_status(gateway: &Gateway) -> Option<u16> {
     let mut client = gateway.client();
-    client.ask("GET", "/", &[]);
+    client.send_request("GET", "/", &[]);
     let first = client.next()?;
     if first.status >= 200 { Some(first.status) } else { client.next().map(|response| response.status) }
 }

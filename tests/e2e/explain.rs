@@ -121,7 +121,7 @@ fn what_is_explained_is_what_happens() {
         let explanation = explained(&gateway, *request);
         assert_eq!(without_state(explanation.clone()), explained_alone(&gateway, *request), "{request:?}");
         let (method, target, fields) = request;
-        let response = gateway.client().exchange(method, target, fields);
+        let response = gateway.client().round_trip(method, target, fields);
         let expected = match (explanation["answer"]["status"].as_u64(), explanation["now"]["outcome"].as_str()) {
             (Some(status), None) => status,
             (None, Some("denied")) => 429,

@@ -3,12 +3,12 @@
 use crate::support::client::{Client, request};
 use crate::support::http2::Http2;
 use crate::support::wire::chunk;
-use crate::support::{Gateway, Origin, Refusing, wait_until};
+use crate::support::{Gateway, Origin, RefusingNode, wait_until};
 
 const LISTENER: &str = "http2: true";
 
 /// `/dead` refuses connections, `/sick` has no healthy node, `/slow` does not answer in time; all other paths are answered.
-fn config(origin: &Origin, sick: &Origin, dead: &Refusing) -> String {
+fn config(origin: &Origin, sick: &Origin, dead: &RefusingNode) -> String {
     sick.set_healthy(false);
     let (origin, sick, dead) = (origin.node(), sick.node(), dead.node());
     let check = "health_check: { path: /healthz, every: 10ms, unhealthy_after: 1 }";
@@ -23,7 +23,7 @@ fn config(origin: &Origin, sick: &Origin, dead: &Refusing) -> String {
 
 const FAILURES: [(&str, u16); 3] = [("/dead", 502), ("/sick", 503), ("/slow", 504)];
 
-fn start(origin: &Origin, sick: &Origin, dead: &Refusing) -> Gateway {
+fn start(origin: &Origin, sick: &Origin, dead: &RefusingNode) -> Gateway {
     let gateway = Gateway::start(&config(origin, sick, dead));
     gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "sick")], 0.0);
     gateway
@@ -35,7 +35,7 @@ fn goes_on(client: &mut Client, what: &str) {
 
 #[test]
 fn a_request_that_was_read_whole_leaves_its_connection_open() {
-    let (origin, sick, dead) = (Origin::start(), Origin::start(), Refusing::new());
+    let (origin, sick, dead) = (Origin::start(), Origin::start(), RefusingNode::new());
     let gateway = start(&origin, &sick, &dead);
     for (path, status) in FAILURES {
         let mut client = gateway.client();
@@ -58,7 +58,7 @@ fn a_request_that_was_read_whole_leaves_its_connection_open() {
         client.send([request("GET", path, &[]), request("GET", "/behind", &[])].concat());
         kept(&client.receive(), "pipelined");
         assert_eq!(client.receive().status, 200, "{path}");
-        let response = client.exchange("GET", path, &[("connection", "close")]);
+        let response = client.round_trip("GET", path, &[("connection", "close")]);
         assert_eq!((response.status, response.field("connection")), (status, Some("close")));
         assert!(client.is_ended(), "{path}");
     }
@@ -66,11 +66,11 @@ fn a_request_that_was_read_whole_leaves_its_connection_open() {
 
 #[test]
 fn a_failure_is_told_head_without_a_body() {
-    let (origin, sick, dead) = (Origin::start(), Origin::start(), Refusing::new());
+    let (origin, sick, dead) = (Origin::start(), Origin::start(), RefusingNode::new());
     let gateway = start(&origin, &sick, &dead);
     for (path, status) in FAILURES {
         let mut client = gateway.client();
-        let response = client.exchange("HEAD", path, &[]);
+        let response = client.round_trip("HEAD", path, &[]);
         assert_eq!(response.status, status, "{path}");
         assert!(response.number("content-length").is_some_and(|length| length > 0), "{path}: {response:?}");
         // The client would read a body as the next response.
@@ -80,7 +80,7 @@ fn a_failure_is_told_head_without_a_body() {
 
 #[test]
 fn a_request_that_is_not_read_whole_ends_its_connection() {
-    let (origin, sick, dead) = (Origin::start(), Origin::start(), Refusing::new());
+    let (origin, sick, dead) = (Origin::start(), Origin::start(), RefusingNode::new());
     let gateway = start(&origin, &sick, &dead);
     for (path, status) in [("/dead", 502), ("/sick", 503)] {
         let mut client = gateway.client();
@@ -106,11 +106,11 @@ fn a_client_of_http_1_0_gets_no_interim_response() {
     let gateway = Gateway::start(&crate::support::gateway::proxied(&origin, ""));
     for fields in ["", "content-length: 2\r\n", "content-length: 2\r\nexpect: 100-continue\r\n"] {
         let body = if fields.is_empty() { "" } else { "hi" };
-        let response = gateway.say(format!("POST / HTTP/1.0\r\nhost: test\r\n{fields}\r\n{body}")).unwrap();
+        let response = gateway.round_trip_raw(format!("POST / HTTP/1.0\r\nhost: test\r\n{fields}\r\n{body}")).unwrap();
         assert_eq!((response.status, response.text().as_str()), (200, "ok\n"), "{fields}");
     }
     assert_eq!(gateway.get("/", &[]).status, 100, "others get them");
-    assert!(origin.seen().iter().all(|seen| seen.head.field("expect").is_none()));
+    assert!(origin.received().iter().all(|seen| seen.head.field("expect").is_none()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +127,7 @@ async fn a_response_that_requires_an_upgrade_says_which() {
         assert_eq!(response.field("x-hop"), None);
         assert_eq!(gateway.get("/other", &[]).field("upgrade"), None);
     });
-    let answer = Http2::in_the_clear(gateway.address).await.get("http://test/", &[]).await.unwrap();
+    let answer = Http2::connect_cleartext(gateway.address).await.get("http://test/", &[]).await.unwrap();
     assert_eq!((answer.status, answer.field("upgrade")), (426, None), "HTTP/2 has no such field");
 }
 
@@ -141,7 +141,7 @@ async fn the_date_of_the_upstream_is_passed_on() {
     });
     let config = crate::support::gateway::proxied(&origin, "");
     let gateway = tokio::task::block_in_place(|| Gateway::start_listening(LISTENER, &config, &[]));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for (path, expected) in [("/", true), ("/without", false)] {
         let http1 = tokio::task::block_in_place(|| gateway.get(path, &[]));
         let http2 = client.get(&format!("http://test{path}"), &[]).await.unwrap();
@@ -154,7 +154,7 @@ async fn the_date_of_the_upstream_is_passed_on() {
 
 #[test]
 fn a_connection_that_goes_on_after_a_failure_is_idle_like_others() {
-    let (origin, sick, dead) = (Origin::start(), Origin::start(), Refusing::new());
+    let (origin, sick, dead) = (Origin::start(), Origin::start(), RefusingNode::new());
     let config = format!("connections: {{ idle: 300ms }}\n{}", config(&origin, &sick, &dead));
     let gateway = Gateway::start(&config);
     for (path, status) in [("/dead", 502), ("/slow", 504)] {

@@ -57,7 +57,7 @@ fn init_writes_plans_and_a_customer_of_each_and_overwrites_nothing() {
     let key = customers.lines().find_map(|row| row.split(',').next().filter(|key| key.starts_with("free-"))).unwrap();
     let _gateway = gateway(folder.path(), &["run", "--config", "tollgate.yaml"], admin);
     let mut client = Client::connect(listen);
-    let mut status = |fields: &[(&str, &str)]| client.exchange("GET", "/", fields).status;
+    let mut status = |fields: &[(&str, &str)]| client.round_trip("GET", "/", fields).status;
     let of_free = [("x-api-key", key)];
     assert_eq!([status(&of_free), status(&of_free), status(&of_free)], [200, 200, 429]);
     assert_eq!([status(&[]), status(&[("x-api-key", "made-up")])], [401, 401]);

@@ -21,7 +21,7 @@ fn flood(keys: usize, kept: usize) -> u64 {
             let mut wire = gateway.client();
             let mine = keys.clone().filter(|key| key % CLIENTS == client);
             mine.fold([0, 0], |[admitted, denied], key| {
-                match wire.exchange("GET", "/", &[("x-key", &format!("key-{key}"))]).status {
+                match wire.round_trip("GET", "/", &[("x-key", &format!("key-{key}"))]).status {
                     200 => [admitted + 1, denied],
                     429 => [admitted, denied + 1],
                     other => panic!("{key}: {other}"),

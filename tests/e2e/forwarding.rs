@@ -2,23 +2,23 @@
 
 use crate::support::client::request;
 use crate::support::gateway::{ALL, proxied};
-use crate::support::origin::Seen;
+use crate::support::origin::ReceivedRequest;
 use crate::support::{Gateway, Origin};
 
 /// One request as the upstream saw it.
-fn seen(gateway: &Gateway, origin: &Origin, bytes: &str) -> Seen {
+fn seen(gateway: &Gateway, origin: &Origin, bytes: &str) -> ReceivedRequest {
     let before = origin.count();
-    let response = gateway.say(bytes).unwrap();
+    let response = gateway.round_trip_raw(bytes).unwrap();
     assert_eq!(response.status, 200, "{bytes:?}: {response:?}");
     assert_eq!(origin.count(), before + 1);
-    origin.seen().pop().unwrap()
+    origin.received().pop().unwrap()
 }
 
 #[test]
 fn the_upstream_is_told_who_asked_for_what() {
     let origin = Origin::start();
     let gateway = Gateway::start(&proxied(&origin, ""));
-    gateway.client_from(9).exchange("GET", "/a/b?c=d&e", &[("host", "Api.Example:8080"), ("x-own", "kept")]);
+    gateway.client_from(9).round_trip("GET", "/a/b?c=d&e", &[("host", "Api.Example:8080"), ("x-own", "kept")]);
     let head = origin.only().head;
     assert_eq!(head.first_line, "GET /a/b?c=d&e HTTP/1.1");
     assert_eq!(head.field("host"), Some("api.example:8080"));
@@ -126,7 +126,7 @@ fn fields_about_one_connection_stay_on_it() {
     let request = "GET / HTTP/1.1\r\nhost: test\r\nconnection: keep-alive, x-mine\r\nkeep-alive: timeout=9\r\n\
                    proxy-connection: keep-alive\r\nproxy-authorization: Basic eA==\r\nte: gzip\r\nx-mine: 1\r\n\
                    upgrade: foo\r\nx-end: to-end\r\n\r\n";
-    let response = gateway.say(request).unwrap();
+    let response = gateway.round_trip_raw(request).unwrap();
     assert_eq!(response.status, 200);
     for gone in ["keep-alive", "proxy-connection", "proxy-authenticate", "te", "upgrade", "x-hop"] {
         assert_eq!(response.field(gone), None, "{gone} in the response");
@@ -147,7 +147,7 @@ fn a_client_cannot_have_our_fields_dropped() {
     for name in ["X-Forwarded-For", "x-forwarded-proto", "via", "host", "close, x-forwarded-for"] {
         let before = origin.count();
         let response = gateway.get("/", &[("connection", name)]);
-        let reached = origin.seen().split_off(before);
+        let reached = origin.received().split_off(before);
         assert!(matches!((response.status, reached.len()), (400, 0) | (200, 1)), "{name}: {response:?}");
         for seen in reached {
             assert_eq!(seen.head.field("x-forwarded-for"), Some("127.0.0.1"), "{name}");

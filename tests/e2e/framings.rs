@@ -11,7 +11,7 @@ use http::{HeaderMap, Method};
 use crate::support::client::{Response, request};
 use crate::support::gateway::ALL;
 use crate::support::http2::{Answer, Http2, read};
-use crate::support::origin::{Seen, by_path, upstream};
+use crate::support::origin::{ReceivedRequest, by_path, upstream};
 use crate::support::servers::{Kind, Server};
 use crate::support::wire::chunk;
 use crate::support::{Client, Gateway, Origin, together};
@@ -179,7 +179,7 @@ fn each_gets_its_own_answer(node: &str, more: &str) {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut client = Http2::in_the_clear(gateway.address).await;
+            let mut client = Http2::connect_cleartext(gateway.address).await;
             for (count, body) in (0..ROUNDS).flat_map(|_| http2_bodies()).enumerate() {
                 let marker = format!("two-{number}-{count}");
                 if let Some(answer) = ask_in_http2(&mut client, &marker, body).await {
@@ -191,7 +191,7 @@ fn each_gets_its_own_answer(node: &str, more: &str) {
                     let (_response, mut sending) =
                         client.begin(Method::POST, "http://test/echo", &[("x-marker", "cut")], false).await.unwrap();
                     sending.send_data(Bytes::from(part(&format!("{cut:?}"))), false).unwrap();
-                    std::mem::replace(&mut client, Http2::in_the_clear(gateway.address).await).cut().await;
+                    std::mem::replace(&mut client, Http2::connect_cleartext(gateway.address).await).cut().await;
                 }
             }
         });
@@ -255,7 +255,7 @@ async fn an_upstream_reads_each_body_exactly_once() {
     let origin = Origin::start();
     let config = format!("{}{ALL}", origin.upstream());
     let gateway = Gateway::start_listening("http2: true", &config, &[]);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let mut expected = Vec::new();
     for (number, body) in http2_bodies().into_iter().filter(|body| body.end != End::Reset).enumerate() {
         let marker = number.to_string();
@@ -272,8 +272,8 @@ async fn an_upstream_reads_each_body_exactly_once() {
         }
     });
     // The upstream would read the rest of one request as the next one.
-    let seen = origin.seen();
-    let read = |seen: &Seen| (seen.target().to_owned(), String::from_utf8_lossy(&seen.body).into_owned());
+    let seen = origin.received();
+    let read = |seen: &ReceivedRequest| (seen.target().to_owned(), String::from_utf8_lossy(&seen.body).into_owned());
     assert_eq!(seen.iter().map(read).collect::<Vec<_>>(), expected);
     assert!(seen.iter().all(|seen| seen.connection < 3), "connections are kept: {seen:?}");
 }
@@ -308,7 +308,7 @@ fn an_answer_before_the_end_of_the_request_leaves_nothing_to_the_next() {
         let marker = format!("own-{number}");
         assert_eq!(gateway.client().post("/echo", &[], marker.as_bytes()).text(), marker, "{number}");
     }
-    let targets: Vec<String> = origin.seen().iter().map(|seen| seen.target().to_owned()).collect();
+    let targets: Vec<String> = origin.received().iter().map(|seen| seen.target().to_owned()).collect();
     assert_eq!(targets.len(), 60, "{targets:?}");
     assert!(targets.iter().all(|target| ["/early", "/echo"].contains(&target.as_str())), "{targets:?}");
 }
@@ -317,7 +317,7 @@ fn an_answer_before_the_end_of_the_request_leaves_nothing_to_the_next() {
 async fn an_answer_before_the_end_of_a_stream_leaves_nothing_to_the_next() {
     let origin = early();
     let gateway = Gateway::start_listening("http2: true", &format!("{}{ALL}", origin.upstream()), &[]);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for number in 0..30 {
         let (response, mut sending) = client.begin(Method::POST, "http://test/early", &[], false).await.unwrap();
         sending.send_data(Bytes::from_static(b"hello"), false).unwrap();
@@ -332,5 +332,9 @@ async fn an_answer_before_the_end_of_a_stream_leaves_nothing_to_the_next() {
         let own = client.post("http://test/echo", &[], Bytes::from(marker.clone())).await.unwrap();
         assert_eq!((own.status, own.body), (200, marker.into_bytes()), "{number}");
     }
-    assert!(origin.seen().iter().all(|seen| ["/early", "/echo"].contains(&seen.target())), "{:?}", origin.seen());
+    assert!(
+        origin.received().iter().all(|seen| ["/early", "/echo"].contains(&seen.target())),
+        "{:?}",
+        origin.received()
+    );
 }

@@ -160,7 +160,7 @@ fn customers_in_redis_belong_to_groups_too() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let put = |key: &str, value: &str| {
         let field = format!("sha256:{}", key_hash(key));
-        redis.say(&["HSET", "customers", &field, value]);
+        redis.command(&["HSET", "customers", &field, value]);
     };
     put("k1", r#"{"customer": "one", "groups": {"team": "search"}}"#);
     put("k2", r#"{"customer": "two", "plan": "free", "groups": {"organisation": "acme"}}"#);

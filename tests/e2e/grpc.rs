@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, Request, Response};
 use tokio::net::TcpListener;
 
 use crate::support::http2::{Answer, Http2, http2_upstream, read, rest};
-use crate::support::{Gateway, Refusing, Silent};
+use crate::support::{Gateway, RefusingNode, SilentNode};
 
 const LISTENER: &str = "http2: true";
 const URL: &str = "http://test/shop.Orders/List";
@@ -71,7 +71,7 @@ async fn calls_pass_with_their_trailers_and_are_denied_in_trailers_alone() {
     let gateway = tokio::task::block_in_place(|| {
         Gateway::start_listening(LISTENER, &upstream.config("{ algorithm: gcra, rate: 1/d, burst: 3, key: all }"), &[])
     });
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for _ in 0..3 {
         let answer = client.post(URL, FIELDS, Bytes::from_static(b"\0\0\0\0\x02hi")).await.unwrap();
         assert_eq!((answer.status, &*answer.body), (200, &b"\0\0\0\0\x02hi"[..]));
@@ -92,7 +92,7 @@ async fn messages_go_both_ways_while_a_call_lasts() {
     let upstream = Upstream::start().await;
     let config = upstream.config("{ algorithm: concurrency, limit: 1, key: all }");
     let gateway = tokio::task::block_in_place(|| Gateway::start_listening(LISTENER, &config, &[]));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let (response, mut sending) = client.begin(Method::POST, URL, FIELDS, false).await.unwrap();
     sending.send_data(Bytes::from_static(b"1"), false).unwrap();
     let mut content = response.await.unwrap().into_body();
@@ -134,7 +134,7 @@ async fn a_call_may_be_silent_for_longer_than_an_upload() {
     let config = upstream.config("{ algorithm: gcra, rate: 100/s, burst: 100, key: all }");
     let config = format!("request_body: {{ min_rate: 1KiB/s, grace: 300ms }}\n{config}");
     let gateway = tokio::task::block_in_place(|| Gateway::start_listening(LISTENER, &config, &[]));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let (call, mut calling) = client.begin(Method::POST, URL, FIELDS, false).await.unwrap();
     let (upload, _uploading) = client.begin(Method::POST, URL, &[], false).await.unwrap();
     // the upstream answers at once, and then waits for the rest of the upload
@@ -155,7 +155,7 @@ async fn failing(nodes: &str, more: &str) -> Vec<Result<Answer, h2::Error>> {
     if more.contains("health_check") {
         gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "shop")], 0.0);
     }
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let unary = client.post(URL, FIELDS, Bytes::from_static(b"\0\0\0\0\x02hi")).await;
     let (response, mut sending) = client.begin(Method::POST, URL, FIELDS, false).await.unwrap();
     // the response may have closed the stream already
@@ -177,13 +177,13 @@ fn assert_grpc_status(answers: Vec<Result<Answer, h2::Error>>, status: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_whose_upstream_refuses_connections_is_told_unavailable() {
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     assert_grpc_status(failing(&refusing.node(), "").await, "14");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_without_a_healthy_node_is_told_unavailable() {
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     let check = ", health_check: { path: /healthz, every: 10ms, unhealthy_after: 1 }";
     assert_grpc_status(failing(&refusing.node(), check).await, "14");
 }
@@ -207,7 +207,7 @@ async fn a_caller_whose_upstream_resets_its_stream_is_told_unavailable() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_whose_upstream_does_not_accept_in_time_is_told_deadline_exceeded() {
-    let silent = tokio::task::block_in_place(Silent::new);
+    let silent = tokio::task::block_in_place(SilentNode::new);
     let timeouts = ", timeouts: { connect: 150ms }, retries: { attempts: 0 }";
     assert_grpc_status(failing(&silent.node(), timeouts).await, "4");
     tokio::task::block_in_place(|| drop(silent));

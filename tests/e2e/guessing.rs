@@ -52,21 +52,21 @@ fn with_file(origin: &Origin, by_address: &str) -> Gateway {
 fn with_redis(origin: &Origin, redis: &Redis, by_address: &str) -> Gateway {
     for (field, customer) in FIELDS.iter().zip(["acme", "globex"]) {
         let value = json!({ "customer": customer, "plan": "free" }).to_string();
-        redis.say(&["HSET", "tollgate:customers", field, &value]);
+        redis.command(&["HSET", "tollgate:customers", field, &value]);
     }
     let store = format!("store: {{ redis: \"{}\" }}\n", redis.url());
     start(&config(origin, "{ redis: \"tollgate:customers\" }", by_address, &store))
 }
 
 fn ask(client: &mut Client, key: &str) -> Response {
-    client.exchange("GET", "/", &[("x-api-key", key)])
+    client.round_trip("GET", "/", &[("x-api-key", key)])
 }
 
 /// The statuses of ten different guesses.
 fn guesses(client: &mut Client, guess: impl Fn(usize) -> (&'static str, String)) -> Vec<u16> {
     let guesses = (0..10).map(|number| {
         let (field, value) = guess(number);
-        client.exchange("GET", "/", &[(field, value.as_str())]).status
+        client.round_trip("GET", "/", &[(field, value.as_str())]).status
     });
     guesses.collect()
 }
@@ -118,7 +118,7 @@ fn tokens_full_of_garbage_are_charged_before_they_are_verified() {
     let garbage = |number| ("authorization", format!("Bearer {signed}.{wrong}{number}{}", signature.get(2..).unwrap()));
     assert_eq!(guesses(&mut gateway.client(), garbage), FIVE_THEN_DENIED);
     let genuine = ("authorization", format!("Bearer {token}"));
-    let ask = |from: u8| gateway.client_from(from).exchange("GET", "/", &[(genuine.0, genuine.1.as_str())]);
+    let ask = |from: u8| gateway.client_from(from).round_trip("GET", "/", &[(genuine.0, genuine.1.as_str())]);
     assert_eq!([ask(1), ask(7), ask(7), ask(7)].map(|response| response.status), [429, 200, 200, 429]);
 }
 
@@ -169,7 +169,7 @@ fn who_is_never_charged_or_has_other_parameters_is_charged_by_those() {
     let from_redis = with_redis(&origin, &redis, BY_ADDRESS);
     let own = json!({ "customer": "acme", "plan": "free", "overrides": { "by-address": { "burst": 100 } } });
     let friend = json!({ "customer": "friend", "plan": "free" });
-    redis.say(&["HSET", "tollgate:customers", FIELDS[0], &own.to_string(), FIELDS[2], &friend.to_string()]);
+    redis.command(&["HSET", "tollgate:customers", FIELDS[0], &own.to_string(), FIELDS[2], &friend.to_string()]);
     for gateway in [from_file, from_redis] {
         assert!((0..20).all(|_| ask(&mut gateway.client(), "key-3").status == 200), "a bypass takes nothing");
         let response = ask(&mut gateway.client(), "key-1");
@@ -220,7 +220,12 @@ fn the_usage_page_is_no_way_around() {
 #[test]
 fn limits_in_redis_are_asked_once_where_nothing_has_to_be_looked_up() {
     let (origin, redis) = (Origin::start(), Redis::start());
-    redis.say(&["HSET", "tollgate:customers", FIELDS[0], &json!({ "customer": "acme", "plan": "free" }).to_string()]);
+    redis.command(&[
+        "HSET",
+        "tollgate:customers",
+        FIELDS[0],
+        &json!({ "customer": "acme", "plan": "free" }).to_string(),
+    ]);
     let shared = |key: &str| format!("{{ key: {key}, mode: shared, algorithm: gcra, rate: 1/h, burst: 100 }}");
     let store = format!("store: {{ redis: \"{}\", timeout: 1s }}\n", redis.url());
     for (directory, first) in [("{ file: customers.csv }", 1.0), ("{ redis: \"tollgate:customers\" }", 2.0)] {

@@ -24,9 +24,9 @@ fn start(config: &str) -> Gateway {
 async fn requests_on_one_connection_are_limited_one_by_one() {
     let origin = Origin::start();
     let gateway = start(&limited(&origin, "{ algorithm: gcra, rate: 1/d, burst: 10, key: { header: x-key } }"));
-    let client = Http2::in_the_clear(gateway.address).await;
+    let client = Http2::connect_cleartext(gateway.address).await;
     let asking = (0..80).map(|number| {
-        let mut requests = Http2::sharing(&client);
+        let mut requests = Http2::same_connection(&client);
         let key = ["a", "b"][number % 2];
         async move { requests.get(URL, &[("x-key", key)]).await.unwrap() }
     });
@@ -45,9 +45,13 @@ async fn both_versions_are_spoken_in_the_clear_where_that_is_said() {
     let origin = Origin::start();
     let gateway = start(&format!("request_head: {{ timeout: 500ms }}\n{}", proxied(&origin, "")));
     assert_eq!(gateway.get("/", &[]).status, 200);
-    assert_eq!(gateway.say("GET / HTTP/1.0\r\nhost: test\r\n\r\n").unwrap().status, 200);
-    assert_eq!(gateway.say("PRI / HTTP/1.1\r\nhost: test\r\n\r\n").unwrap().status, 200, "a method of its own");
-    assert_eq!(Http2::in_the_clear(gateway.address).await.get(URL, &[]).await.unwrap().status, 200);
+    assert_eq!(gateway.round_trip_raw("GET / HTTP/1.0\r\nhost: test\r\n\r\n").unwrap().status, 200);
+    assert_eq!(
+        gateway.round_trip_raw("PRI / HTTP/1.1\r\nhost: test\r\n\r\n").unwrap().status,
+        200,
+        "a method of its own"
+    );
+    assert_eq!(Http2::connect_cleartext(gateway.address).await.get(URL, &[]).await.unwrap().status, 200);
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     for length in [0, 10, 18, 23] {
         let mut stream = TcpStream::connect(gateway.address).await.unwrap();
@@ -58,7 +62,7 @@ async fn both_versions_are_spoken_in_the_clear_where_that_is_said() {
     }
 
     let only = Gateway::start(&proxied(&origin, ""));
-    let answer = only.say([&preface[..], b"\0\0\0\x04\0\0\0\0\0"].concat());
+    let answer = only.round_trip_raw([&preface[..], b"\0\0\0\x04\0\0\0\0\0"].concat());
     assert!(answer.is_none_or(|answer| answer.status == 400));
 }
 
@@ -66,7 +70,7 @@ async fn both_versions_are_spoken_in_the_clear_where_that_is_said() {
 async fn what_is_forwarded_is_a_request_of_http_1() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, ""));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let fields = [("cookie", "a=1"), ("cookie", "b=2"), ("x-forwarded-for", "9.9.9.9")];
     let answer = client.post("http://Test:80/a/../echo?x=1", &fields, Bytes::from_static(b"hello")).await.unwrap();
     assert_eq!((answer.status, &*answer.body), (200, &b"hello"[..]));
@@ -81,7 +85,7 @@ async fn what_is_forwarded_is_a_request_of_http_1() {
 async fn what_a_reset_request_held_is_given_back() {
     let origin = Origin::start();
     let gateway = start(&limited(&origin, "{ algorithm: concurrency, limit: 1, key: all }"));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for round in 1..=20 {
         let (response, mut sending) = client.begin(Method::POST, "http://test/stall", &[], false).await.unwrap();
         tokio::task::block_in_place(|| origin.wait_for_count(2 * round - 1));
@@ -101,7 +105,7 @@ async fn a_reset_request_leaves_its_queue_and_its_charge_is_taken_back() {
     let limit = "{ algorithm: gcra, rate: 1/10s, burst: 10, delay_after: 0, key: all,
                    over_limit: { delay: { max_wait: 15s, max_waiting: 1 } } }";
     let gateway = start(&limited(&origin, limit));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     assert_eq!(client.get(URL, &[]).await.unwrap().status, 200);
     let delayed = [("route", "all"), ("limit", "guard"), ("plan", "none"), ("outcome", "delayed")];
     for round in 1..=3 {
@@ -118,7 +122,7 @@ async fn a_reset_request_leaves_its_queue_and_its_charge_is_taken_back() {
 async fn a_client_that_goes_away_takes_all_its_requests_with_it() {
     let origin = Origin::start();
     let gateway = start(&limited(&origin, "{ algorithm: concurrency, limit: 50, key: all }"));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let mut waiting = Vec::new();
     for _ in 0..50 {
         waiting.push(client.begin(Method::GET, "http://test/stall", &[], true).await.unwrap().0);
@@ -134,7 +138,7 @@ async fn a_client_that_goes_away_takes_all_its_requests_with_it() {
 async fn requests_that_run_are_finished_before_a_connection_ends() {
     let (command, origin) = Origin::on_command();
     let mut gateway = start(&proxied(&origin, ""));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let (response, _) = client.begin(Method::GET, URL, &[], true).await.unwrap();
     command.send(b"first").unwrap();
     let mut content = response.await.unwrap().into_body();
@@ -154,7 +158,7 @@ async fn requests_that_run_are_finished_before_a_connection_ends() {
 async fn a_body_that_stops_coming_ends_its_stream_alone() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, "timeouts: { idle: 300ms, first_byte: 2s }"));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let (response, mut sending) = client.begin(Method::POST, "http://test/echo", &[], false).await.unwrap();
     sending.send_data(Bytes::from_static(b"begun"), false).unwrap();
     let (silent, _) = client.begin(Method::GET, "http://test/stall", &[], true).await.unwrap();
@@ -169,9 +173,9 @@ async fn a_body_that_stops_coming_ends_its_stream_alone() {
 async fn large_bodies_pass_whole_in_both_directions() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, ""));
-    let client = Http2::in_the_clear(gateway.address).await;
+    let client = Http2::connect_cleartext(gateway.address).await;
     let asking = (0..8).map(|number| {
-        let mut requests = Http2::sharing(&client);
+        let mut requests = Http2::same_connection(&client);
         async move {
             let length = 300_000 + number * 10_000;
             let url = format!("http://test/{}/{length}", ["bytes", "chunked"][number % 2]);
@@ -221,6 +225,6 @@ async fn a_client_that_was_not_told_of_it_does_not_get_it() {
     let listener = "http2: false, tls: { certificates: [{ cert: a.pem, key: a.key }] }";
     let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key)];
     let gateway = Gateway::start_listening(listener, &proxied(&origin, ""), &files);
-    let stream = connect(gateway.address, authority.trusting(&["h2", "http/1.1"], None), "a.test").await.unwrap();
+    let stream = connect(gateway.address, authority.client_config(&["h2", "http/1.1"], None), "a.test").await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
 }

@@ -87,7 +87,7 @@ async fn who_takes_back_request_after_request_is_shown_the_door() {
     let origin = Origin::start();
     let gateway = start(&proxied(&origin, ""));
     let before = gateway.process.memory();
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let mut sent = 0;
     while sent < 100_000 {
         match client.begin(Method::GET, "http://test/stall", &[], true).await {
@@ -126,7 +126,7 @@ fn a_head_that_never_ends_ends_its_connection() {
     });
     assert!(growth < 50 << 20, "{growth} bytes");
     assert_serves(&gateway);
-    assert!(origin.seen().iter().all(|seen| seen.head.field("a").is_none()));
+    assert!(origin.received().iter().all(|seen| seen.head.field("a").is_none()));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn fields_that_unfold_to_a_multiple_are_refused() {
         assert_serves(&gateway);
     });
     assert!(growth < 100 << 20, "{growth} bytes");
-    let most = origin.seen().iter().map(|seen| seen.head.all("a").len()).max();
+    let most = origin.received().iter().map(|seen| seen.head.all("a").len()).max();
     assert!(most <= Some(1), "{most:?}");
 }
 
@@ -158,7 +158,7 @@ fn many_small_fields_are_too_many() {
     let gateway = start(&proxied(&origin, ""));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let status = runtime.block_on(async {
-        let mut client = Http2::in_the_clear(gateway.address).await;
+        let mut client = Http2::connect_cleartext(gateway.address).await;
         let fields: Vec<(String, &str)> = (0..300).map(|number| (format!("x-{number}"), "1")).collect();
         let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), *value)).collect();
         client.get(URL, &fields).await.unwrap().status
@@ -221,7 +221,7 @@ async fn who_does_not_read_holds_up_nobody_else() {
 async fn a_thousand_denied_uploads_leave_room_for_the_next_request() {
     let origin = Origin::start();
     let gateway = start(&limited(&origin, "{ algorithm: gcra, rate: 1/d, burst: 1, key: { header: x-key } }"));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     assert_eq!(client.get(URL, &[("x-key", "spent")]).await.unwrap().status, 200);
     let body = Bytes::from(vec![b'x'; 64 << 10]);
     let before = gateway.process.memory();

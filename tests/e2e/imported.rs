@@ -159,7 +159,7 @@ fn ask(own: SocketAddr, (from, host, target, key): (u8, &str, &str, Option<&str>
     let mut client = Client::connect_from(from, own);
     let key = key.map(|key| ("x-api-key", key));
     let fields: Vec<_> = [("host", host), ("connection", "close")].into_iter().chain(key).collect();
-    let response = client.exchange("GET", target, &fields);
+    let response = client.round_trip("GET", target, &fields);
     (response.status, if response.status == 200 { response.text() } else { String::new() })
 }
 

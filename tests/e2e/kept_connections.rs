@@ -71,7 +71,7 @@ fn a_connection_that_is_not_to_be_kept_serves_one_request() {
     let gateway = Gateway::start(&proxied(&origin, "timeouts: { keep_alive: 0s }"));
     let mut client = gateway.client();
     (0..20).for_each(|number| post(&mut client, number));
-    let connections: Vec<usize> = origin.seen().iter().map(|seen| seen.connection).collect();
+    let connections: Vec<usize> = origin.received().iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, (0..20).collect::<Vec<_>>());
 }
 
@@ -80,7 +80,7 @@ fn an_upstream_that_says_how_long_it_keeps_connections_is_believed() {
     let origin = closing_after(Duration::from_secs(2), "keep-alive: timeout=2, max=100\r\n");
     let gateway = Gateway::start(&proxied(&origin, ""));
     post_after(&gateway, Duration::from_secs(2));
-    let seen = origin.seen();
+    let seen = origin.received();
     assert_eq!(seen[1].connection, seen[2].connection, "it is kept for a second all the same");
     assert_eq!(seen[3].connection, seen[5].connection);
 }
@@ -107,7 +107,7 @@ fn in_front_of_node_no_request_meets_a_connection_that_is_being_closed() {
     let busy = (now() - began).as_millis() + 2500;
     wait_since(began, Duration::from_millis(4500));
     let mut busy_client = Client::connect(server.address);
-    busy_client.ask("GET", &format!("/busy/{busy}"), &[]);
+    busy_client.send_request("GET", &format!("/busy/{busy}"), &[]);
     let statuses = together(48, |_| {
         let mut client = gateway.client();
         wait_since(began, Duration::from_millis(4600));
@@ -131,7 +131,7 @@ fn forgetting() -> (Arc<AtomicBool>, Origin) {
         known.push(connection);
         drop(known);
         if exchange.path() == "/together" {
-            wait_until("all of them", || exchange.seen() >= 8);
+            wait_until("all of them", || exchange.received_count() >= 8);
         }
         exchange.reply("200 OK", "", b"ok\n")
     });
@@ -151,7 +151,7 @@ fn a_request_that_met_a_closed_connection_is_tried_again_on_a_new_one_alone() {
     for (number, mut client) in clients.into_iter().enumerate() {
         assert_eq!(client.get("/").status, 200, "{number}");
     }
-    assert!(origin.seen().iter().filter(|seen| seen.target() == "/").count() <= 16, "each is tried again once");
+    assert!(origin.received().iter().filter(|seen| seen.target() == "/").count() <= 16, "each is tried again once");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_post_that_meets_a_closed_connection_is_not_sent_again() {
     post(&mut client, 0);
     forgets.store(true, Ordering::Relaxed);
     assert_eq!(client.post("/pay", &[], b"5").status, 502);
-    assert_eq!(origin.seen().iter().filter(|seen| seen.target() == "/pay").count(), 1);
+    assert_eq!(origin.received().iter().filter(|seen| seen.target() == "/pay").count(), 1);
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn described() -> Value {
 fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Response {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let fields = [HOST, BEARER, ("connection", "close")];
-    Client::connect(gateway.admin).exchange_body(method, path, &fields, body.as_bytes())
+    Client::connect(gateway.admin).round_trip_with_body(method, path, &fields, body.as_bytes())
 }
 
 /// The answers that do not match the description, as text. Each answer is a path as the description writes it, a method, a
@@ -80,7 +80,7 @@ fn the_description_is_served_and_names_all_that_is_served() {
         for (method, operation) in operations.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters") {
             let fields = [HOST, ("connection", "close")];
             let method = method.to_ascii_uppercase();
-            let stranger = Client::connect(gateway.admin).exchange_body(&method, &target, &fields, b"{}");
+            let stranger = Client::connect(gateway.admin).round_trip_with_body(&method, &target, &fields, b"{}");
             let takes_token = operation["security"] != json!([]);
             assert_eq!(stranger.status == 401, takes_token, "{method} {path}: {stranger:?}");
             assert!(!stranger.text().contains("here are / (the page)"), "{method} {path} is not served");

@@ -79,8 +79,8 @@ fn the_series_do_not_depend_on_what_clients_send() {
         for number in from..from + 30 {
             let (path, key, host) = (format!("/p{number}?q={number}"), format!("k{number}"), format!("h{number}"));
             let fields = [("x-key", key.as_str()), ("host", host.as_str())];
-            assert_eq!(client.exchange("GET", &path, &fields).status, 200);
-            assert_eq!(client.exchange("GET", &path, &fields).status, 429);
+            assert_eq!(client.round_trip("GET", &path, &fields).status, 200);
+            assert_eq!(client.round_trip("GET", &path, &fields).status, 429);
         }
     };
     spend(0);
@@ -155,8 +155,8 @@ fn health_readiness_and_status_are_told() {
 
     assert_eq!(gateway.admin_get("/nothing").status, 404);
     let mut client = Client::connect(gateway.admin);
-    assert_eq!(client.exchange("DELETE", "/status", &[]).status, 405);
-    assert_eq!(client.exchange("HEAD", "/metrics", &[]).body.len(), 0);
+    assert_eq!(client.round_trip("DELETE", "/status", &[]).status, 405);
+    assert_eq!(client.round_trip("HEAD", "/metrics", &[]).body.len(), 0);
 }
 
 /// The secret that no output may contain.
@@ -198,7 +198,7 @@ fn each_request_is_a_line_of_the_access_log_with_its_decision() {
         assert_eq!(of_acme(&gateway, "/a/./b?token=1").status, status);
     }
     assert_eq!(gateway.get("/x", &[("x-api-key", "nobodys")]).status, 401);
-    assert_eq!(gateway.say("GET /%zz HTTP/1.1\r\nhost: test\r\n\r\n").unwrap().status, 400);
+    assert_eq!(gateway.round_trip_raw("GET /%zz HTTP/1.1\r\nhost: test\r\n\r\n").unwrap().status, 400);
     let lines = log_lines(&gateway, 5);
     let find = |status: u64| {
         let of_status = lines.iter().filter(|line| line["status"] == status).collect::<Vec<_>>();
@@ -240,7 +240,7 @@ fn a_trace_is_passed_on_and_named_in_the_access_log() {
     assert_eq!(gateway.get("/whole", &[("traceparent", &whole), ("tracestate", "vendor=1")]).status, 200);
     assert_eq!(gateway.get("/made-up", &[("traceparent", &made_up)]).status, 200);
     assert_eq!(gateway.get("/denied", &[("traceparent", &whole)]).status, 429);
-    let seen = origin.seen();
+    let seen = origin.received();
     assert_eq!(seen[0].head.field("traceparent"), Some(whole.as_str()));
     assert_eq!(seen[0].head.field("tracestate"), Some("vendor=1"));
     assert_eq!(seen[1].head.field("traceparent"), Some(made_up.as_str()), "what is in it is for others to judge");
@@ -288,7 +288,7 @@ fn secrets_of_requests_are_nowhere() {
         answers.push(gateway.get(&target, &[("authorization", &bearer)]));
         answers.push(gateway.get(&target, &[("cookie", &cookie), ("x-other", CANARY)]));
     }
-    answers.push(gateway.say(format!("GET /{CANARY} nonsense\r\nx: {CANARY}\r\n\r\n")).unwrap());
+    answers.push(gateway.round_trip_raw(format!("GET /{CANARY} nonsense\r\nx: {CANARY}\r\n\r\n")).unwrap());
     answers.push(gateway.get("/", &[("x-huge", &CANARY.repeat(1000))]));
     answers.push(gateway.admin_get("/metrics"));
     answers.push(gateway.admin_get("/status"));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::json;
 
 use crate::support::browser::{Browser, Screen};
-use crate::support::{Gateway, Origin, SetsAtEnd, wait_until};
+use crate::support::{Gateway, Origin, SetOnDrop, wait_until};
 use crate::trials;
 
 const WIDE: Screen = Screen { width: 1280, height: 1000, dark: false };
@@ -53,7 +53,7 @@ fn keep_busy(gateway: &Gateway, end: &AtomicBool) {
             ("/uploads/a-path-that-takes-some-room/1", [("host", "api.example.com"), ("x-n", "1")]),
             ("/health", [("x-n", "1"), ("x-m", "1")]),
         ] {
-            client.exchange("GET", target, &fields);
+            client.round_trip("GET", target, &fields);
         }
         std::thread::park_timeout(std::time::Duration::from_millis(20));
     }
@@ -79,7 +79,7 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
     assert_eq!(browser.evaluate("document.querySelector('#offenders tbody').textContent"), "Nobody was denied.");
     let end = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _end = SetsAtEnd(&end);
+        let _end = SetOnDrop(&end);
         scope.spawn(|| keep_busy(&gateway, &end));
         browser.wait_for("parseFloat(document.getElementById('tile-requests').textContent) > 0");
         browser.wait_for("parseFloat(document.getElementById('tile-denied').textContent) > 0");
@@ -139,7 +139,7 @@ fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
     let foreign =
         "performance.getEntriesByType('resource').filter(one => !one.name.startsWith(location.origin)).length";
     assert_eq!(browser.evaluate(foreign), 0, "nothing comes from elsewhere");
-    assert_eq!(browser.complaints, [] as [String; 0]);
+    assert_eq!(browser.console_errors, [] as [String; 0]);
 }
 
 /// Asserts that nothing is cut off, every field has a label, and text has enough contrast; saves pictures for a person to

@@ -12,7 +12,7 @@ use crate::support::gateway::{ALL, ALL_GUARDED};
 use crate::support::http2::{Http2, read};
 use crate::support::origin::by_path;
 use crate::support::wire::chunk;
-use crate::support::{Folder, Gateway, Origin, Refusing, SetsAtEnd, wait_for, wait_until};
+use crate::support::{Folder, Gateway, Origin, RefusingNode, SetOnDrop, wait_for, wait_until};
 
 /// The failpoints before any byte of a response is sent, each with a target that reaches it.
 const ANSWERED: [(&str, &str); 9] = [
@@ -60,7 +60,7 @@ impl Points {
 
 /// A gateway that runs one request at a time and lets one wait; `/slow` is under no limit, and the upstream of `/nobody`
 /// refuses connections.
-fn start(points: &Points, origin: &Origin, refusing: &Refusing) -> Gateway {
+fn start(points: &Points, origin: &Origin, refusing: &RefusingNode) -> Gateway {
     let config = format!(
         "upstreams:
   origin: {{ nodes: [{}], balance: least_requests }}
@@ -79,7 +79,7 @@ routes:
         origin.node(),
         refusing.node(),
     );
-    Gateway::start_somewhere("http2: true", &config, &[], &[points.environment()])
+    Gateway::start_with_options("http2: true", &config, &[], &[points.environment()])
 }
 
 fn nothing_is_left(gateway: &Gateway, panics: usize) {
@@ -93,7 +93,7 @@ fn nothing_is_left(gateway: &Gateway, panics: usize) {
 #[test]
 fn a_thousand_panics_fail_a_thousand_requests_and_leak_nothing() {
     const EACH: usize = 112;
-    let (points, origin, refusing) = (Points::new(), Origin::start(), Refusing::new());
+    let (points, origin, refusing) = (Points::new(), Origin::start(), RefusingNode::new());
     let gateway = start(&points, &origin, &refusing);
     // the slot of the request before is freed a moment after its end
     let ask = |target: &str| {
@@ -134,7 +134,7 @@ fn a_thousand_panics_fail_a_thousand_requests_and_leak_nothing() {
 
 #[test]
 fn who_panics_while_it_waits_leaves_its_place_and_gives_back_its_turn() {
-    let (points, origin, refusing) = (Points::new(), Origin::start(), Refusing::new());
+    let (points, origin, refusing) = (Points::new(), Origin::start(), RefusingNode::new());
     let gateway = start(&points, &origin, &refusing);
     for _ in 0..10 {
         points.order("waiting");
@@ -164,10 +164,10 @@ async fn a_stream_that_panics_leaves_the_others_of_its_connection_alone() {
         }
         _ => by_path(exchange),
     });
-    let _released = SetsAtEnd(&go_on);
-    let (points, refusing) = (Points::new(), Refusing::new());
+    let _released = SetOnDrop(&go_on);
+    let (points, refusing) = (Points::new(), RefusingNode::new());
     let gateway = start(&points, &origin, &refusing);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let (slow, _) = client.begin(Method::GET, "http://test/slow", &[], true).await.unwrap();
     let slow = tokio::spawn(read(slow));
     origin.wait_for_count(1);
@@ -233,7 +233,7 @@ fn connections_are_accepted_after_a_panic() {
     for _ in 0..6 {
         points.order("accept");
         let mut client = gateway.client();
-        client.ask("GET", "/", &[]);
+        client.send_request("GET", "/", &[]);
         assert!(client.next().is_none() && points.has_happened("accept"), "the connection that it happened on is over");
         assert_eq!(gateway.get("/", &[]).status, 200);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::gateway::limited;
-use crate::support::origin::Seen;
+use crate::support::origin::ReceivedRequest;
 use crate::support::{Gateway, Origin, Response, together};
 
 const ONE: &str = "key: all, algorithm: gcra, rate: 1/h, burst: 1";
@@ -90,11 +90,11 @@ fn marks_are_seen_by_the_upstream_and_cannot_be_forged() {
         let response = gateway.get("/", forged);
         assert_eq!((response.status, response.field("x-over")), (200, None));
     }
-    let fields = |seen: Seen| {
+    let fields = |seen: ReceivedRequest| {
         assert!(seen.head.all("x_over").is_empty() && seen.head.all("x-other").is_empty(), "{seen:?}");
         ["x-over", "x_other"].map(|name| seen.head.all(name).join("|"))
     };
-    let seen: Vec<[String; 2]> = origin.seen().into_iter().map(fields).collect();
+    let seen: Vec<[String; 2]> = origin.received().into_iter().map(fields).collect();
     assert_eq!(seen, [["", ""], ["one", "other"], ["one, two", "other"]]);
     requests(&gateway, "one", "marked", 2);
     requests(&gateway, "two", "marked", 1);
@@ -151,7 +151,7 @@ fn slots_of_a_shadow_limit_are_given_back_by_those_who_took_them() {
     let origin = Origin::start();
     let gateway = under(&origin, &[("watched", "key: all, algorithm: concurrency, limit: 1, shadow: true")]);
     let mut stalled = gateway.client();
-    stalled.ask("GET", "/stall", &[]);
+    stalled.send_request("GET", "/stall", &[]);
     origin.wait_for_count(1);
     assert_eq!(statuses(&gateway, 2), [200, 200]);
     // an enforcing limit would deny each of them: none freed the slot of the first request
@@ -171,8 +171,9 @@ fn a_share_of_the_keys_is_under_a_limit_and_always_the_same_ones() {
         let gateway = Gateway::start(config);
         let found = together(4, |quarter| {
             let mut client = gateway.client();
-            let mut ask =
-                |key: &usize| client.exchange("GET", "/", &[("x-user", &key.to_string())]).field("ratelimit").is_some();
+            let mut ask = |key: &usize| {
+                client.round_trip("GET", "/", &[("x-user", &key.to_string())]).field("ratelimit").is_some()
+            };
             (quarter * KEYS / 4..(quarter + 1) * KEYS / 4).filter(|key| ask(key)).collect::<Vec<_>>()
         });
         found.into_iter().flatten().collect()
@@ -256,7 +257,7 @@ fn a_request_that_does_not_pass_after_all_is_charged_to_nothing_but_a_candidate(
     let gateway = under(&origin, &[("queue", queue), ("watched", &format!("{TWO}, shadow: true"))]);
     let wait = |delayed| {
         let mut client = gateway.client();
-        client.ask("GET", "/", &[]);
+        client.send_request("GET", "/", &[]);
         requests(&gateway, "queue", "delayed", delayed);
         client
     };
@@ -286,7 +287,7 @@ fn a_candidate_that_counts_what_runs_gives_its_slots_back_once_whatever_its_limi
     let gateway = under(&origin, &[("guard", &limit)]);
     let stall = |count| {
         let mut client = gateway.client();
-        client.ask("GET", "/stall", &[]);
+        client.send_request("GET", "/stall", &[]);
         origin.wait_for_count(count);
         client
     };
@@ -310,7 +311,7 @@ fn a_candidate_that_counts_what_runs_keeps_no_slot_of_what_finds_a_queue_full() 
     assert_eq!(gateway.get("/", &[]).status, 200);
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     let mut waiting = gateway.client();
-    waiting.ask("GET", "/", &[]);
+    waiting.send_request("GET", "/", &[]);
     requests(&gateway, "queue", "delayed", 1);
     assert_eq!(statuses(&gateway, 3), [429; 3]);
     let counts = [("admitted", "admitted", 1), ("delayed", "admitted", 1), ("denied", "admitted", 3)];

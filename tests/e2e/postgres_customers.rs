@@ -17,7 +17,7 @@ const SCHEMA: &str = "CREATE TABLE api_keys (id serial, credential text PRIMARY 
 /// A database server with two customers.
 fn database() -> Postgres {
     let database = Postgres::start("pass-canary-1");
-    database.say(SCHEMA);
+    database.run_sql(SCHEMA);
     database
 }
 
@@ -79,15 +79,15 @@ fn a_notification_has_a_changed_plan_in_force_at_once() {
     assert_eq!((quota(&gateway, "key-canary-1"), quota(&gateway, "key-canary-2")), (Some(10_000), Some(20_000)));
     assert_eq!(status(&gateway, "key-3"), 401);
     wait_until("the connection that stays", || {
-        database.say("SELECT count(*) FROM pg_stat_activity WHERE usename = 'gate'") == "1"
+        database.run_sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'gate'") == "1"
     });
-    database.say("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'; NOTIFY customers");
+    database.run_sql("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'; NOTIFY customers");
     let began = now();
     wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
     // without the notification it would take an hour; the bound allows for a slow machine
     assert!(now() - began < crate::support::PATIENCE / 2);
     // only a query of all rows notices deleted rows
-    database.say("DELETE FROM api_keys WHERE customer = 'globex'; NOTIFY customers, 'full'");
+    database.run_sql("DELETE FROM api_keys WHERE customer = 'globex'; NOTIFY customers, 'full'");
     wait_until("the row to be gone", || status(&gateway, "key-canary-2") == 401);
     gateway.wait_for_metric("tollgate_source_entries", &[("source", "postgres")], 1.0);
     assert_no_canary(&gateway);
@@ -97,27 +97,27 @@ fn a_notification_has_a_changed_plan_in_force_at_once() {
 fn changes_are_found_within_an_interval_and_deletions_by_a_look_at_all_rows() {
     let (origin, database) = (Origin::start(), database());
     let gateway = gateway(&origin, &database.url(), ", interval: 200ms, full_every: 3s");
-    database.say("INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-3', 'initech', 'pro')");
+    database.run_sql("INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-3', 'initech', 'pro')");
     wait_until("the new customer", || quota(&gateway, "key-canary-3") == Some(20_000));
     // every poll returns the changes of the last minute again; the snapshot records each only once
     let attempted = attempts(&gateway, "success");
     wait_until("more looks", || attempts(&gateway, "success") >= attempted + 2.0);
     let snapshot = std::fs::read_to_string(gateway.folder.path().join("customers.snapshot")).unwrap();
     assert_eq!(snapshot.matches("acme").count(), 1, "{snapshot}");
-    database.say("UPDATE api_keys SET suspended = true, updated_at = now() WHERE customer = 'acme'");
+    database.run_sql("UPDATE api_keys SET suspended = true, updated_at = now() WHERE customer = 'acme'");
     wait_until("the suspension", || status(&gateway, "key-canary-1") == 403);
-    database.say(
+    database.run_sql(
         "UPDATE api_keys SET valid_until = now() - interval '1 day', updated_at = now() WHERE customer = 'globex'",
     );
     wait_until("the end", || status(&gateway, "key-canary-2") == 401);
-    database.say(
+    database.run_sql(
         "UPDATE api_keys SET overrides = '{\"guard\": \"unlimited\"}', updated_at = now() WHERE customer = 'initech'",
     );
     wait_until("the overrides", || quota(&gateway, "key-canary-3").is_none());
     // a transaction that begins before others and commits after them
-    database.say("INSERT INTO api_keys (credential, customer, plan, updated_at) VALUES ('key-4', 'late', 'free', now() - interval '30 s')");
+    database.run_sql("INSERT INTO api_keys (credential, customer, plan, updated_at) VALUES ('key-4', 'late', 'free', now() - interval '30 s')");
     wait_until("the late row", || status(&gateway, "key-4") == 200);
-    database.say("DELETE FROM api_keys WHERE customer = 'late'");
+    database.run_sql("DELETE FROM api_keys WHERE customer = 'late'");
     wait_until("the row to be gone", || status(&gateway, "key-4") == 401);
 }
 
@@ -132,7 +132,7 @@ fn customers_stay_known_while_the_database_is_dead_and_change_when_it_is_back() 
     }
     assert_eq!(gateway.admin_get("/readyz").status, 200);
     database.run();
-    database.say("UPDATE api_keys SET plan = 'pro' WHERE customer = 'acme'");
+    database.run_sql("UPDATE api_keys SET plan = 'pro' WHERE customer = 'acme'");
     // the row's timestamp has not changed, but the gateway reads all rows after it connects
     wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
     assert_no_canary(&gateway);
@@ -142,7 +142,7 @@ fn customers_stay_known_while_the_database_is_dead_and_change_when_it_is_back() 
 fn a_database_that_hangs_holds_nobody_up_and_another_takes_its_place() {
     let (origin, first) = (Origin::start(), database());
     let second = database();
-    second.say("UPDATE api_keys SET plan = 'pro'");
+    second.run_sql("UPDATE api_keys SET plan = 'pro'");
     let both = format!("postgres://gate:pass-canary-1@127.0.0.1:{},127.0.0.1:{}/postgres", first.port, second.port);
     let gateway = gateway(&origin, &both, ", interval: 200ms, timeout: 500ms");
     assert_eq!(quota(&gateway, "key-canary-1"), Some(10_000));
@@ -163,14 +163,14 @@ fn a_database_that_hangs_holds_nobody_up_and_another_takes_its_place() {
 fn a_changed_password_is_taken_from_the_file() {
     let (origin, database) = (Origin::start(), database());
     let gateway = gateway(&origin, &database.url(), ", interval: 200ms");
-    database.say("ALTER ROLE gate PASSWORD 'pass-canary-2'");
+    database.run_sql("ALTER ROLE gate PASSWORD 'pass-canary-2'");
     wait_until("the old password to be refused", || {
-        database.say("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'gate'");
+        database.run_sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'gate'");
         gateway.process.stderr().contains("password authentication failed")
     });
     assert_eq!(status(&gateway, "key-canary-1"), 200);
     gateway.folder.write("url", database.url().replace("pass-canary-1", "pass-canary-2"));
-    database.say("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'");
+    database.run_sql("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'");
     wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
     assert_no_canary(&gateway);
 }
@@ -185,10 +185,10 @@ fn a_database_with_tls_is_believed_by_its_certificate() {
     let gateway = Gateway::start_with(&config, &[("url", &url), ("ca.pem", &authority.pem())], &[]);
     assert_eq!(quota(&gateway, "key-canary-1"), Some(10_000));
     let secured = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'gate'";
-    wait_until("a connection with TLS", || database.say(secured) == "t");
+    wait_until("a connection with TLS", || database.run_sql(secured) == "t");
     gateway.folder.write("ca.pem", Authority::new().pem());
     assert_eq!(gateway.reload().status, 200);
-    database.say("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'");
+    database.run_sql("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'");
     wait_until("a certificate that is not believed", || gateway.process.stderr().contains("invalid peer certificate"));
     assert_eq!(quota(&gateway, "key-canary-1"), Some(10_000));
     gateway.folder.write("ca.pem", authority.pem());
@@ -205,7 +205,7 @@ fn a_start_without_the_database_goes_on_with_the_snapshot() {
     assert_eq!(std::fs::metadata(&snapshot).unwrap().permissions().mode() & 0o777, 0o600);
     // a change that was recorded after the last read of all rows: the gateway reconnects soon after its start
     wait_until("the connection that stays", || attempts(&gateway, "success") >= 2.0);
-    database.say("UPDATE api_keys SET suspended = true, updated_at = now() WHERE customer = 'globex'");
+    database.run_sql("UPDATE api_keys SET suspended = true, updated_at = now() WHERE customer = 'globex'");
     wait_until("the suspension", || status(&gateway, "key-canary-2") == 403);
     wait_until("it to be written down", || std::fs::read_to_string(&snapshot).unwrap().lines().count() > 3);
     database.kill();
@@ -267,11 +267,11 @@ fn a_million_rows_beside_a_file() {
         CASE WHEN n % 10 = 0 THEN 'pro' ELSE 'free' END AS plan, now() - n * interval '1 second' AS updated_at
         FROM generate_series(1, 1000000) AS n";
     let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
-    database.say(&format!(
+    database.run_sql(&format!(
         "CREATE TABLE rows AS {ROWS};
         CREATE UNIQUE INDEX ON rows (credential); CREATE INDEX ON rows (updated_at); GRANT SELECT ON rows TO gate"
     ));
-    let csv = database.say("COPY (SELECT credential, customer, plan FROM rows) TO STDOUT (FORMAT csv, HEADER)");
+    let csv = database.run_sql("COPY (SELECT credential, customer, plan FROM rows) TO STDOUT (FORMAT csv, HEADER)");
     let of_database = config(&origin, "SELECT * FROM rows", ", channel: c, interval: 1h, full_every: 1h");
     let (callers, rest) = of_database.split_once("    postgres:").unwrap();
     let (_, rules) = rest.split_once("plans:").unwrap();
@@ -291,8 +291,8 @@ fn a_million_rows_beside_a_file() {
     wait_until("all rows", || known(&first));
     let gateway = measured(first, "snapshot");
     wait_until("the database", || attempts(&gateway, "success") > 0.0);
-    let key = database.say("SELECT credential FROM rows WHERE customer = 'customer-1'");
-    database.say("UPDATE rows SET plan = 'pro', updated_at = now() WHERE customer = 'customer-1'; NOTIFY c");
+    let key = database.run_sql("SELECT credential FROM rows WHERE customer = 'customer-1'");
+    database.run_sql("UPDATE rows SET plan = 'pro', updated_at = now() WHERE customer = 'customer-1'; NOTIFY c");
     let began = now();
     wait_until("the other plan", || quota(&gateway, &key) == Some(20_000));
     let (took, memory, most) = (now() - began, gateway.process.memory() >> 20, gateway.process.peak_memory() >> 20);
@@ -303,7 +303,7 @@ fn a_million_rows_beside_a_file() {
 fn rows_that_are_wrong_are_left_out_and_named() {
     let (origin, database) = (Origin::start(), database());
     let gateway = gateway(&origin, &database.url(), ", interval: 200ms, full_every: 1s");
-    database.say(
+    database.run_sql(
         "UPDATE api_keys SET plan = 'canary1234567890', updated_at = now() WHERE customer = 'acme';
         INSERT INTO api_keys (credential, customer, plan) VALUES ('sha256:key-canary', 'badhash', 'free'),
             ('key-canary-5', 'split', 'free'), ('key-canary-6', 'split', 'pro'), ('key-7', 'initech', 'pro')",
@@ -317,11 +317,11 @@ fn rows_that_are_wrong_are_left_out_and_named() {
     for named in ["\"acme\"", "\"badhash\"", "\"split\"", "another plan in another row"] {
         assert!(log.contains(named), "{named}: {log}");
     }
-    database.say("DELETE FROM api_keys WHERE customer IN ('split', 'badhash'); UPDATE api_keys SET plan = 'pro' WHERE customer = 'acme'");
+    database.run_sql("DELETE FROM api_keys WHERE customer IN ('split', 'badhash'); UPDATE api_keys SET plan = 'pro' WHERE customer = 'acme'");
     gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 0.0);
     assert_eq!(quota(&gateway, "key-canary-1"), Some(20_000));
     // a query with other columns changes nothing
-    database.say("ALTER TABLE api_keys RENAME COLUMN plan TO tariff");
+    database.run_sql("ALTER TABLE api_keys RENAME COLUMN plan TO tariff");
     wait_until("the fault", || gateway.process.stderr().contains("column \\\"plan\\\" does not exist"));
     assert_eq!(quota(&gateway, "key-canary-1"), Some(20_000));
     assert_no_canary(&gateway);

@@ -44,7 +44,7 @@ fn the_demo_does_what_it_says() {
     wait_until("what to try", || process.stdout().contains(&format!("http://{listen}/v1/orders")));
     for (fields, burst, per_second) in [(&[][..], 5, 1.0), (&[("x-api-key", "free-key")][..], 20, 10.0)] {
         let began = now();
-        let statuses = together(3 * burst, |_| Client::connect(listen).exchange("GET", "/v1/orders", fields).status);
+        let statuses = together(3 * burst, |_| Client::connect(listen).round_trip("GET", "/v1/orders", fields).status);
         assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
         let admitted = statuses.iter().filter(|status| **status == 200).count();
         // Some tokens refill meanwhile.
@@ -115,7 +115,7 @@ fn a_gateway_that_is_ready_refuses_no_connection() {
         wait_until("the admin listener", || TcpStream::connect(admin).is_ok());
         // The gateway opens its sockets one after the other, that of the admin listener last.
         let mut early = Client::connect(address);
-        early.ask("GET", MALFORMED, &[]);
+        early.send_request("GET", MALFORMED, &[]);
         wait_until("readiness", || is_ready(admin));
         assert_eq!(Client::connect(address).get(MALFORMED).status, 400);
         assert_eq!(early.receive().status, 400);
@@ -134,18 +134,18 @@ fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
     assert!(process.stderr().contains("connections.max: is more than there are descriptors for"));
     let began = now();
     let clients: Vec<Client> = (0..COUNT).map(|_| Client::connect(address)).collect();
-    let complaints = || process.stderr().matches("cannot accept connections").count();
-    wait_until("a complaint", || complaints() > 0);
+    let console_errors = || process.stderr().matches("cannot accept connections").count();
+    wait_until("a complaint", || console_errors() > 0);
     let (began_waiting, used) = (now(), process.processor_time());
-    wait_until("another complaint", || complaints() > 2);
+    wait_until("another complaint", || console_errors() > 2);
     let (waited, used) = (now() - began_waiting, process.processor_time() - used);
     assert!(used < waited / 2, "it waited {waited:?} and used the processor for {used:?}");
     // At most one warning per second, the first at once.
-    assert!(complaints() <= 2 + usize::try_from((now() - began).as_secs()).unwrap(), "{}", process.stderr());
+    assert!(console_errors() <= 2 + usize::try_from((now() - began).as_secs()).unwrap(), "{}", process.stderr());
     // Half of the clients disconnect; now there are descriptors for the others.
     let mut clients: Vec<Client> = clients.into_iter().skip(COUNT / 2).collect();
     for client in &mut clients {
-        client.ask("GET", MALFORMED, &[("connection", "close")]);
+        client.send_request("GET", MALFORMED, &[("connection", "close")]);
     }
     for client in &mut clients {
         assert_eq!(client.receive().status, 400);
@@ -300,7 +300,7 @@ fn requests_in_flight_finish_before_the_end() {
     let mut gateway = Gateway::start(&proxied(&origin, ""));
     wait_until("the handler", || gateway.process.catches(SIGTERM));
     let mut client = gateway.client();
-    client.ask("GET", "/", &[]);
+    client.send_request("GET", "/", &[]);
     command.send(b"before").unwrap();
     let head = client.wire.head().unwrap().unwrap();
     let mut framing = Framing::of_response(&head, false);
@@ -309,12 +309,12 @@ fn requests_in_flight_finish_before_the_end() {
     gateway.process.signal("TERM");
     wait_until("readiness to fail", || !is_ready(gateway.admin));
     wait_until("the end of accepting", || TcpStream::connect(gateway.address).is_err());
-    assert!(gateway.process.ended().is_none(), "a request is in flight");
+    assert!(gateway.process.exit_status().is_none(), "a request is in flight");
     for part in [&b"after"[..], b"the signal"] {
         command.send(part).unwrap();
         assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), part);
     }
-    assert!(gateway.process.ended().is_none(), "a request is in flight");
+    assert!(gateway.process.exit_status().is_none(), "a request is in flight");
     command.send(b"").unwrap();
     assert_eq!(client.wire.part(&mut framing).unwrap(), None, "the stream came to its end");
     assert_eq!(gateway.process.wait().code(), Some(0));
@@ -334,7 +334,7 @@ fn no_request_of_many_is_lost_at_the_end() {
     let closed = gate.write().unwrap();
     let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
     for client in &mut clients {
-        client.ask("GET", "/", &[]);
+        client.send_request("GET", "/", &[]);
     }
     origin.wait_for_count(COUNT);
     gateway.process.signal("TERM");
@@ -352,11 +352,11 @@ fn a_second_signal_does_not_wait() {
     let mut gateway = Gateway::start(&proxied(&origin, ""));
     wait_until("the handler", || gateway.process.catches(SIGTERM));
     let mut client = gateway.client();
-    client.ask("GET", "/stall", &[]);
+    client.send_request("GET", "/stall", &[]);
     origin.wait_for_count(1);
     gateway.process.signal("TERM");
     wait_until("readiness to fail", || !is_ready(gateway.admin));
-    assert!(gateway.process.ended().is_none(), "a request is in flight");
+    assert!(gateway.process.exit_status().is_none(), "a request is in flight");
     gateway.process.signal("TERM");
     gateway.process.wait();
 }
@@ -372,5 +372,5 @@ fn a_hangup_does_not_end_it() {
     }
     wait_until("word of the signal", || gateway.process.stderr().len() > before);
     assert_eq!(gateway.get("/", &[]).status, 200);
-    assert!(gateway.process.ended().is_none());
+    assert!(gateway.process.exit_status().is_none());
 }

@@ -18,7 +18,7 @@ fn one_route(origin: &Origin, settings: &str) -> String {
 }
 
 fn received(origin: &Origin) -> usize {
-    origin.seen().iter().map(|seen| seen.body.len()).sum()
+    origin.received().iter().map(|seen| seen.body.len()).sum()
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_body_over_the_cap_is_refused_and_its_rest_reaches_no_upstream() {
 async fn a_body_over_the_cap_ends_its_stream_of_http2_and_no_other() {
     let origin = Origin::start();
     let gateway = Gateway::start_listening("http2: true", &one_route(&origin, "max_request_body: 64KiB"), &[]);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let mut post = async |length| client.post("http://test/echo", &[], pattern(length).into()).await.unwrap();
     assert_eq!(post(64 * KIB).await.body.len(), 64 * KIB);
     let before = received(&origin);
@@ -98,7 +98,7 @@ fn requests_wait_in_turn_for_room_at_an_upstream() {
     };
     let mut clients: Vec<_> = (0..3).map(|_| gateway.client()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
-        client.ask("GET", &format!("/{number}"), &[]);
+        client.send_request("GET", &format!("/{number}"), &[]);
         match number {
             0 => origin.wait_for_count(1),
             number => waiting(f64::from(u32::try_from(number).unwrap())),
@@ -109,7 +109,7 @@ fn requests_wait_in_turn_for_room_at_an_upstream() {
     drop(clients.pop());
     waiting(1.0);
     let mut last = gateway.client();
-    last.ask("GET", "/last", &[]);
+    last.send_request("GET", "/last", &[]);
     waiting(2.0);
     for number in 0..3 {
         release.send(()).unwrap();
@@ -117,7 +117,10 @@ fn requests_wait_in_turn_for_room_at_an_upstream() {
         let response = client.receive();
         assert_eq!((response.status, response.number("x-ratelimit-remaining")), (200, Some([9, 8, 7][number])));
     }
-    assert_eq!(origin.seen().iter().map(|seen| seen.target().to_owned()).collect::<Vec<_>>(), ["/0", "/1", "/last"]);
+    assert_eq!(
+        origin.received().iter().map(|seen| seen.target().to_owned()).collect::<Vec<_>>(),
+        ["/0", "/1", "/last"]
+    );
     drop(release);
     assert_eq!(gateway.get("/", &[]).number("x-ratelimit-remaining"), Some(6));
 }
@@ -128,7 +131,7 @@ fn a_request_waits_for_room_as_long_as_it_may() {
     let upstream = origin.upstream_with("max_requests: 1, max_pending: 5, timeouts: { pending: 100ms }");
     let gateway = Gateway::start(&format!("{upstream}{ALL}"));
     let mut first = gateway.client();
-    first.ask("GET", "/stall", &[]);
+    first.send_request("GET", "/stall", &[]);
     origin.wait_for_count(1);
     assert!(together(3, |_| gateway.get("/", &[]).status).iter().all(|status| *status == 503));
     gateway.wait_for_metric("tollgate_upstream_requests_refused_total", &[("upstream", "origin")], 3.0);
@@ -178,7 +181,7 @@ fn several_upstreams_share_a_route_by_their_weights() {
     };
     let gateway = Gateway::start(&split(""));
     let mut client = gateway.client();
-    (0..400).for_each(|_| assert_eq!(client.exchange("GET", "/", &[]).status, 200));
+    (0..400).for_each(|_| assert_eq!(client.round_trip("GET", "/", &[]).status, 200));
     // 100 of 400, with six standard deviations to either side
     assert!((48..=152).contains(&other.count()), "{}", other.count());
     assert_eq!(one.count() + other.count(), 400);
@@ -187,7 +190,7 @@ fn several_upstreams_share_a_route_by_their_weights() {
     let mut client = sticky.client();
     let mut of_user = |user: usize| {
         let before = other.count();
-        client.exchange("GET", "/", &[("x-user", &user.to_string())]);
+        client.round_trip("GET", "/", &[("x-user", &user.to_string())]);
         other.count() > before
     };
     let first: Vec<bool> = (0..80).map(&mut of_user).collect();
@@ -214,7 +217,7 @@ async fn a_response_comes_at_the_pace_of_its_route_over_both_protocols() {
         assert_paced(began.elapsed(), 102_400, 200 << 10);
         assert!((response.status, response.whole) == (200, true) && response.body == pattern(102_400), "{path}");
     }
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let began = now();
     let response = client.get("http://test/bytes/102400", &[]).await.unwrap();
     assert_paced(began.elapsed(), 102_400, 200 << 10);

@@ -39,7 +39,7 @@ fn clients_are_told_apart_by_what_a_balancer_says() {
         assert_eq!(says(&mut gateway.client_from(2), &first), status, "{first:?}");
     }
     let clients: Vec<String> =
-        origin.seen().iter().map(|seen| seen.head.field("x-forwarded-for").unwrap().to_owned()).collect();
+        origin.received().iter().map(|seen| seen.head.field("x-forwarded-for").unwrap().to_owned()).collect();
     assert_eq!(clients, ["192.0.2.1", "192.0.2.2", "127.0.0.2"]);
 }
 
@@ -74,7 +74,7 @@ async fn it_stands_in_front_of_tls() {
     for (client, status) in [("192.0.2.1", 200), ("192.0.2.1", 429), ("192.0.2.2", 200)] {
         let mut stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
         stream.write_all(&line(client)).await.unwrap();
-        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(authority.trusting(&[], None)));
+        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(authority.client_config(&[], None)));
         let mut stream = connector.connect("a.test".try_into().unwrap(), stream).await.unwrap();
         let response = ask(&mut stream, "/", "a.test").await.unwrap();
         assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{client}: {response}");

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::gateway::proxied;
 use crate::support::tls::Authority;
 use crate::support::tokens::{Issuer, key_set, seconds_from_now};
-use crate::support::{Exchange, Gateway, Origin, Response, Silent, now, together, wait_until};
+use crate::support::{Exchange, Gateway, Origin, Response, SilentNode, now, together, wait_until};
 
 /// A server that publishes keys; a test can change its answer.
 struct Publisher {
@@ -201,7 +201,7 @@ fn a_gateway_starts_without_the_issuer_and_takes_tokens_once_it_is_there() {
     wait_until("the keys", || status(&gateway, &token) == 200);
     assert!(last() > Some(0.0));
     // an address that refuses connections, and one that never answers
-    let silent = Silent::new();
+    let silent = SilentNode::new();
     gateway.rewrite(&config(&origin, &format!("url: \"http://{}/\"", silent.node().trim_matches('"'))));
     assert_eq!((gateway.reload().status, status(&gateway, &token)), (200, 503));
 }

@@ -207,7 +207,7 @@ fn what_is_refused_is_refused_however_it_arrives_and_behind_another_request() {
         assert!(client.is_ended(), "{name}");
     }
     assert_eq!(complete.load(Ordering::Relaxed), REFUSED.len());
-    assert!(origin.seen().iter().all(|seen| seen.head.first_line == "GET / HTTP/1.1"));
+    assert!(origin.received().iter().all(|seen| seen.head.first_line == "GET / HTTP/1.1"));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn the_same_is_refused_over_tls() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let say = |bytes: &[u8]| {
         runtime.block_on(async {
-            let mut stream = connect(gateway.address, authority.trusting(&["http/1.1"], None), "a").await.unwrap();
+            let mut stream = connect(gateway.address, authority.client_config(&["http/1.1"], None), "a").await.unwrap();
             stream.write_all(bytes).await.unwrap();
             let mut answer = Vec::new();
             let ended = stream.read_to_end(&mut answer).await;
@@ -259,7 +259,7 @@ fn the_same_is_refused_over_tls() {
 async fn what_a_stream_of_http_2_can_say_of_it_is_refused_too() {
     let (origin, complete) = counting();
     let gateway = Gateway::start_listening("http2: true", &proxied(&origin, ""), &[]);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for target in ["/a%00", "/%zz", "/../a", "/a%2fb", "/a%0d%0ab"] {
         let answer = client.get(&format!("http://test{target}"), &[]).await.unwrap();
         assert_eq!((answer.status, answer.field("server")), (400, None), "{target}");
@@ -291,7 +291,7 @@ fn requests_sent_together_are_counted_and_answered_in_order() {
     let lengths = [(); 5].map(|()| client.receive().body.len());
     assert_eq!(lengths, [3, 4, 5, 5, 5]);
     assert_eq!(client.get("/bytes/6").body.len(), 6);
-    let targets: Vec<String> = origin.seen().iter().map(|seen| seen.target().to_owned()).collect();
+    let targets: Vec<String> = origin.received().iter().map(|seen| seen.target().to_owned()).collect();
     assert_eq!(targets, ["/bytes/3", "/bytes/4", "/echo", "/echo", "/bytes/5", "/bytes/6"]);
     gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "200")], 6.0);
 }
@@ -328,9 +328,9 @@ fn methods_meet_their_limit_and_cannot_be_disguised() {
     for (method, status) in [("get", 200), ("FOO", 200), ("OPTIONS", 200), ("HEAD", 429), ("PATCH", 429), ("get", 429)]
     {
         let fields = [("x-http-method-override", "TRACE"), ("x-method-override", "OPTIONS")];
-        assert_eq!(gateway.client().exchange(method, "/", &fields).status, status, "{method}");
+        assert_eq!(gateway.client().round_trip(method, "/", &fields).status, status, "{method}");
     }
-    let reached: Vec<String> = origin.seen().iter().map(|seen| seen.head.word(0).to_owned()).collect();
+    let reached: Vec<String> = origin.received().iter().map(|seen| seen.head.word(0).to_owned()).collect();
     assert_eq!(reached, ["get", "FOO", "OPTIONS"]);
 }
 
@@ -362,7 +362,7 @@ fn what_strict_servers_take_is_taken() {
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n00A;x=\"y z\";q\r\n0123456789\r\n0\r\nSum: 1\r\n\r\n",
     ];
     for bytes in sent {
-        let response = gateway.say(bytes).unwrap();
+        let response = gateway.round_trip_raw(bytes).unwrap();
         assert_eq!(response.status, 200, "{}: {response:?}", bytes.escape_ascii());
     }
     assert_eq!(complete.load(Ordering::Relaxed), sent.len());

@@ -33,7 +33,7 @@ fn gateway(origin: &Origin, redis: &Redis, options: &str) -> Gateway {
 }
 
 fn put(redis: &Redis, number: usize, value: &str) {
-    redis.say(&["HSET", "tollgate:customers", FIELDS[number - 1], value]);
+    redis.command(&["HSET", "tollgate:customers", FIELDS[number - 1], value]);
 }
 
 #[track_caller]
@@ -88,7 +88,7 @@ fn a_changed_plan_is_taken_up_when_the_answer_is_old() {
     assert_eq!(quota(&ask(&gateway, "key-1")), Some(1000));
     put(&redis, 1, r#"{"customer": "acme", "plan": "pro"}"#);
     wait_until("the other plan", || quota(&ask(&gateway, "key-1")) == Some(2000));
-    redis.say(&["HDEL", "tollgate:customers", FIELDS[0]]);
+    redis.command(&["HDEL", "tollgate:customers", FIELDS[0]]);
     wait_for_status(&gateway, "key-1", 401);
 }
 
@@ -188,10 +188,10 @@ const INVALID: [(&str, &str); 2] = [("op", "customer"), ("result", "invalid")];
 #[test]
 fn a_key_that_holds_no_hash_is_an_outage() {
     let (origin, redis) = (Origin::start(), Redis::start());
-    redis.say(&["SET", "tollgate:customers", "x"]);
+    redis.command(&["SET", "tollgate:customers", "x"]);
     let gateway = gateway(&origin, &redis, "");
     assert_eq!(ask(&gateway, "key-1").status, 503);
-    redis.say(&["DEL", "tollgate:customers"]);
+    redis.command(&["DEL", "tollgate:customers"]);
     put(&redis, 1, ACME);
     wait_for_status(&gateway, "key-1", 200);
 }
@@ -211,7 +211,7 @@ fn the_password_comes_from_a_file_and_a_wrong_one_is_not_told() {
     wait_until("the log to say why", || wrong.process.stderr().contains("does not answer about customers"));
     assert!(!wrong.process.stderr().contains("opensesame"));
     // the server's password changes to the configured one, and the gateway recovers without a restart
-    other.say(&["CONFIG", "SET", "requirepass", "opensesame"]);
+    other.command(&["CONFIG", "SET", "requirepass", "opensesame"]);
     wait_for_status(&wrong, "key-1", 200);
 }
 

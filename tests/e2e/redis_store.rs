@@ -25,7 +25,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
 }
 
 fn put(redis: &Redis, number: usize) {
-    redis.say(&["HSET", "tollgate:customers", FIELDS[number - 1], r#"{"customer": "acme", "plan": "free"}"#]);
+    redis.command(&["HSET", "tollgate:customers", FIELDS[number - 1], r#"{"customer": "acme", "plan": "free"}"#]);
 }
 
 fn status(gateway: &Gateway, key: &str) -> u16 {
@@ -61,9 +61,9 @@ fn a_password_that_is_replaced_is_taken_up_without_a_restart() {
     let gateway = Gateway::start_with(&config(&origin, &store), &[("redis.password", "open-sesame\n")], &[]);
     assert_eq!(status(&gateway, "key-1"), 200);
 
-    redis.say(&["CONFIG", "SET", "requirepass", "close-sesame"]);
+    redis.command(&["CONFIG", "SET", "requirepass", "close-sesame"]);
     let redis = redis.with_password("close-sesame");
-    redis.say(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     wait_until("the old password to be refused", || status(&gateway, "key-2") == 503);
     gateway.folder.write("redis.password", "close-sesame\n");
     wait_until("the new password to be taken", || status(&gateway, "key-2") == 200);

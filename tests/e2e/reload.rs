@@ -19,7 +19,7 @@ fn burst(origin: &Origin, burst: u32) -> String {
 /// The number of requests that a new key may send.
 fn fresh_burst(gateway: &Gateway, key: &str) -> usize {
     let mut client = gateway.client();
-    let statuses = std::iter::repeat_with(|| client.exchange("GET", "/", &[("x-key", key)]).status);
+    let statuses = std::iter::repeat_with(|| client.round_trip("GET", "/", &[("x-key", key)]).status);
     statuses.take_while(|status| *status == 200).count()
 }
 
@@ -109,7 +109,7 @@ fn workers_are_as_many_as_the_file_says_and_stay_so() {
 fn addresses_cannot_change_and_nothing_beside_them_does() {
     let origin = Origin::start();
     let gateway = Gateway::start(&burst(&origin, 2));
-    let moved = gateway.whole(&burst(&origin, 5)).replace(&gateway.address.to_string(), "127.0.0.1:1");
+    let moved = gateway.complete_config(&burst(&origin, 5)).replace(&gateway.address.to_string(), "127.0.0.1:1");
     gateway.folder.write("tollgate.yaml", &moved);
     let answer = gateway.reload();
     assert_eq!(answer.status, 422);
@@ -125,7 +125,7 @@ fn addresses_cannot_change_and_nothing_beside_them_does() {
     });
     assert_eq!(fresh_burst(&gateway, "a"), 2);
 
-    let moved = gateway.whole(&burst(&origin, 5)).replace(&gateway.admin.to_string(), "127.0.0.1:1");
+    let moved = gateway.complete_config(&burst(&origin, 5)).replace(&gateway.admin.to_string(), "127.0.0.1:1");
     gateway.folder.write("tollgate.yaml", &moved);
     let error = gateway.reload().json()["errors"][0].as_str().unwrap().to_owned();
     assert!(error.contains("admin.address: cannot change"), "{error}");
@@ -149,7 +149,7 @@ routes: [{{ name: all, upstream: origin, limits: [carry, reset, key, algorithm, 
         )
     };
     let gateway = Gateway::start(&config(2, "host", "gcra, burst"));
-    let before = gateway.folder.write("before.yaml", gateway.whole(&config(2, "host", "gcra, burst")));
+    let before = gateway.folder.write("before.yaml", gateway.complete_config(&config(2, "host", "gcra, burst")));
     gateway.rewrite(&config(3, "method", "leaky_bucket, capacity"));
     let notes = gateway.reload().json()["notes"].clone();
     let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -261,7 +261,7 @@ limits:
     let customers = |plan: &str| format!("credential,customer,plan\nk,acme,{plan}\n");
     let gateway = Gateway::start_with(&config, &[("customers.csv", &customers("free"))], &[]);
     let mut client = gateway.client();
-    let mut ask = || client.exchange("GET", "/", &[("x-api-key", "k")]);
+    let mut ask = || client.round_trip("GET", "/", &[("x-api-key", "k")]);
     assert_eq!([ask().status, ask().status, ask().status], [200, 200, 429]);
     gateway.folder.write("customers.csv", customers("pro"));
     let refused = wait_for("the new plan", || {
@@ -327,7 +327,7 @@ routes: [{{ name: {name}, match: {{ path: /{name} }}, upstream: origin, limits: 
     };
     let gateway = Gateway::start(&route("old"));
     let mut client = gateway.client();
-    client.ask("GET", "/old", &[]);
+    client.send_request("GET", "/old", &[]);
     command.send(b"before").unwrap();
     let head = client.wire.head().unwrap().unwrap();
     let mut framing = Framing::of_response(&head, false);

@@ -36,7 +36,7 @@ fn files_are_followed_however_they_are_replaced() {
     let gateway = Gateway::start(&burst(&origin, 10));
     let path = gateway.folder.path().join("tollgate.yaml");
 
-    let other = gateway.folder.write(".tollgate.yaml.swp", gateway.whole(&burst(&origin, 11)));
+    let other = gateway.folder.write(".tollgate.yaml.swp", gateway.complete_config(&burst(&origin, 11)));
     fs::rename(other, &path).unwrap();
     wait_for_burst(&gateway, 11);
 
@@ -58,7 +58,7 @@ fn the_links_of_a_mounted_config_map_are_followed() {
     let publish = |version: u32, burst_: u32| {
         let directory = folder.join(format!("..v{version}"));
         fs::create_dir(&directory).unwrap();
-        fs::write(directory.join("tollgate.yaml"), gateway.whole(&burst(&origin, burst_))).unwrap();
+        fs::write(directory.join("tollgate.yaml"), gateway.complete_config(&burst(&origin, burst_))).unwrap();
         symlink(format!("..v{version}"), folder.join("..data_tmp")).unwrap();
         fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
     };
@@ -78,7 +78,7 @@ fn the_links_of_a_mounted_config_map_are_followed() {
 fn a_bad_file_changes_nothing_and_a_good_one_after_it_does() {
     let origin = Origin::start();
     let gateway = Gateway::start(&burst(&origin, 10));
-    let good = gateway.whole(&burst(&origin, 11));
+    let good = gateway.complete_config(&burst(&origin, 11));
     let (half, _) = good.split_at(good.len() / 2);
     gateway.folder.write("tollgate.yaml", half);
     wait_until("the half of it to be refused", || failures(&gateway) == 1.0);

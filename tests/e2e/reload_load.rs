@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::gateway::ALL_GUARDED;
-use crate::support::{Gateway, Origin, SetsAtEnd, now, wait_until};
+use crate::support::{Gateway, Origin, SetOnDrop, now, wait_until};
 
 /// A limit that admits every request, and one that the key `spent` has used up.
 fn config(origin: &Origin, version: usize) -> String {
@@ -59,7 +59,7 @@ fn under_load_of(gateway: &Gateway, clients: usize, every: Duration, work: impl 
             })
             .collect();
         // A client that fails ends its thread, and the join reports it.
-        let at_end = SetsAtEnd(&over);
+        let at_end = SetOnDrop(&over);
         work();
         drop(at_end);
         for thread in threads {
@@ -81,7 +81,7 @@ fn rest_until(due: Instant) {
 fn change(gateway: &Gateway, origin: &Origin, round: usize) {
     let folder = gateway.folder.path();
     let path = folder.join("tollgate.yaml");
-    let text = gateway.whole(&config(origin, round));
+    let text = gateway.complete_config(&config(origin, round));
     match round % 5 {
         0 => gateway.rewrite(&config(origin, round)),
         1 => {
@@ -110,13 +110,13 @@ fn change_often(gateway: &Gateway, origin: &Origin, rounds: Range<usize>) {
         let answer = gateway.reload();
         let is_good = matches!(round % 5, 0 | 1 | 3);
         assert_eq!(answer.status, if is_good { 200 } else { 422 }, "round {round}: {answer:?}");
-        assert_eq!(spent.exchange("GET", "/", &[("x-key", "spent")]).status, 429, "round {round}");
+        assert_eq!(spent.round_trip("GET", "/", &[("x-key", "spent")]).status, 429, "round {round}");
     }
 }
 
 fn spend(gateway: &Gateway) {
     let mut client = gateway.client();
-    wait_until("the key to be spent", || client.exchange("GET", "/", &[("x-key", "spent")]).status == 429);
+    wait_until("the key to be spent", || client.round_trip("GET", "/", &[("x-key", "spent")]).status == 429);
 }
 
 #[test]

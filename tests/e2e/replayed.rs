@@ -50,7 +50,7 @@ fn the_access_log_of_a_gateway_replayed_denies_what_the_gateway_denied() {
             let target = format!("/{place}/{caller}-{number}");
             match number % 3 {
                 0 => client.post(&target, &fields, b"").status,
-                _ => client.exchange("GET", &target, &fields).status,
+                _ => client.round_trip("GET", &target, &fields).status,
             }
         };
         (0..EACH).map(&mut ask).collect::<Vec<u16>>()
@@ -105,7 +105,7 @@ access_log: full
         post(&gateway, "/v1/charge", &[HOST, BEARER], &question).json()["admitted"].as_bool().unwrap()
     };
     let mut client = Client::connect(gateway.address);
-    let mut ask = || client.exchange("GET", "/", &[("x-api-key", "k-ann")]).status == 200;
+    let mut ask = || client.round_trip("GET", "/", &[("x-api-key", "k-ann")]).status == 200;
     // 6 and 3 of 10 are used, so 2 more are denied; 4 are refunded and used again
     let decided = [charge(6), ask(), ask(), ask(), charge(2), charge(0), charge(-4), charge(5), ask(), charge(0)];
     assert_eq!(decided, [true, true, true, true, false, true, true, true, false, false]);

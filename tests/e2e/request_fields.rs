@@ -13,7 +13,7 @@ use crate::support::http2::{Http2, read};
 use crate::support::origin::upstream;
 use crate::support::redis::Redis;
 use crate::support::wire::chunk;
-use crate::support::{Client, Gateway, Origin, Refusing, Response, together, wait_until};
+use crate::support::{Client, Gateway, Origin, RefusingNode, Response, together, wait_until};
 
 /// A limit of `burst` tokens that practically never refill, with more settings.
 fn budget(burst: u64, more: &str) -> String {
@@ -73,7 +73,7 @@ fn a_field_of_the_body_is_a_cost_and_what_cannot_be_believed_costs_the_most() {
     ] {
         left -= cost;
         assert_eq!(remaining(&post(&gateway, body)), left, "{body}");
-        assert_eq!(origin.seen().last().unwrap().body, body.as_bytes());
+        assert_eq!(origin.received().last().unwrap().body, body.as_bytes());
     }
     let compressed = gateway.client().post("/", &[("content-encoding", "gzip")], br#"{"max_tokens": 1}"#);
     assert_eq!(remaining(&compressed), left - 100);
@@ -116,12 +116,12 @@ fn a_body_passes_untouched_however_it_is_framed_and_cut() {
         let body = prompt(before, length, behind);
         let mut client = gateway.client();
         let left = remaining(&client.post("/", &[], &body));
-        assert_eq!(origin.seen().last().unwrap().body, body);
+        assert_eq!(origin.received().last().unwrap().body, body);
         client.send("PUT / HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n");
         body.chunks(7_777).for_each(|part| client.send(chunk(part)));
         client.send(chunk(b""));
         assert_eq!(remaining(&client.receive()), left - 3);
-        assert_eq!(origin.seen().last().unwrap().body, body);
+        assert_eq!(origin.received().last().unwrap().body, body);
     }
 }
 
@@ -172,7 +172,7 @@ fn a_field_behind_what_is_held_cannot_be_read() {
     assert_eq!(remaining(&gateway.client().post("/", &[], &near)), 9_997);
     let far = prompt("", 3_000_000, ", \"max_tokens\": 3");
     assert_eq!(remaining(&gateway.client().post("/", &[], &far)), 9_897, "it costs the most");
-    assert_eq!(origin.seen()[1].body, far, "and passes");
+    assert_eq!(origin.received()[1].body, far, "and passes");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_body_that_breaks_off_or_does_not_come_is_never_forwarded() {
 
 #[test]
 fn what_is_held_goes_to_the_node_that_takes_it() {
-    let (origin, refusing) = (Origin::start(), Refusing::new());
+    let (origin, refusing) = (Origin::start(), RefusingNode::new());
     let nodes = upstream(&[refusing.node(), origin.node()], "");
     let limits = format!("limits: {{ guard: {} }}\n", by_cost(10_000));
     let route = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";
@@ -281,7 +281,7 @@ fn what_is_held_goes_to_the_node_that_takes_it() {
     let body = prompt("", 100_000, ", \"max_tokens\": 3");
     for count in 1..=4 {
         assert_eq!(gateway.client().post("/", &[], &body).status, 200);
-        assert_eq!((origin.count(), &origin.seen()[count - 1].body), (count, &body));
+        assert_eq!((origin.count(), &origin.received()[count - 1].body), (count, &body));
     }
 }
 
@@ -301,14 +301,14 @@ fn what_is_held_is_sent_again_where_a_kept_connection_was_closed() {
         client.send(&body);
         assert_eq!(client.receive().status, 200);
     }
-    assert!(origin.seen().iter().all(|seen| seen.body == body || seen.body.is_empty()));
+    assert!(origin.received().iter().all(|seen| seen.body == body || seen.body.is_empty()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn over_http2_it_is_the_same() {
     let origin = Origin::start();
     let gateway = Gateway::start_listening("http2: true", &limited(&origin, &by_cost(10_000)), &[]);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let left = |answer: &crate::support::http2::Answer| answer.field("x-ratelimit-remaining").unwrap().to_owned();
     let body = prompt("", 30_000, ", \"max_tokens\": 3");
     let answer = client.post("http://test/", &[], Bytes::from(body.clone())).await.unwrap();
@@ -323,7 +323,7 @@ async fn over_http2_it_is_the_same() {
     origin.wait_for_count(3);
     sending.send_data(Bytes::from_static(b"}"), true).unwrap();
     assert_eq!(&*left(&read(response).await.unwrap()), "9985");
-    assert_eq!(origin.seen()[2].body, b"{\"max_tokens\": 5 }");
+    assert_eq!(origin.received()[2].body, b"{\"max_tokens\": 5 }");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn no_budget_in_money_is_passed_by_more_than_a_reserve_under_parallel_streams() 
         exchange.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")?;
         exchange.send(chunk("data: {\"usage\": null}\n\n"))?;
         // waits until all requests have arrived or are decided
-        wait_until("everybody is here", || exchange.seen() + decided.load(Ordering::SeqCst) == CLIENTS);
+        wait_until("everybody is here", || exchange.received_count() + decided.load(Ordering::SeqCst) == CLIENTS);
         exchange.send(chunk("data: {\"usage\": {\"prompt_tokens\": 10, \"completion_tokens\": 1000}}\n\n"))?;
         exchange.send(chunk(""))
     });

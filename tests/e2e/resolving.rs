@@ -129,11 +129,11 @@ fn addresses_of_one_host_name_are_hashed_like_nodes() {
     for _ in 0..3 {
         for user in 0..40 {
             let user = user.to_string();
-            assert_eq!(client.exchange("GET", "/", &[("x-user", &user)]).status, 200);
+            assert_eq!(client.round_trip("GET", "/", &[("x-user", &user)]).status, 200);
         }
     }
     let users = |origin: &Origin| -> BTreeSet<String> {
-        origin.seen().iter().map(|seen| seen.head.field("x-user").unwrap().to_owned()).collect()
+        origin.received().iter().map(|seen| seen.head.field("x-user").unwrap().to_owned()).collect()
     };
     let at: Vec<_> = origins.iter().map(users).collect();
     assert!(at.iter().all(|users| !users.is_empty()), "{at:?}");
@@ -158,7 +158,7 @@ fn a_gateway_that_is_ready_has_resolved_its_host_names() {
     // The gateway opens its socket before it resolves names: early connections wait.
     wait_until("the socket", || std::net::TcpStream::connect(address).is_ok());
     let mut early = Client::connect(address);
-    early.ask("GET", "/early", &[]);
+    early.send_request("GET", "/early", &[]);
     let began = now();
     wait_until("a gateway that does not wait to be ready", || now() - began > Duration::from_secs(1));
     hosts.set(&[2]);

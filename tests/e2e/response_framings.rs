@@ -118,7 +118,7 @@ fn each_ends_where_it_ends_on_http1(gateway: &Gateway, cases: &[(&str, Option<&s
     for (number, pair) in cases.iter().flat_map(|first| cases.iter().map(move |second| [first, second])).enumerate() {
         for (path, expected) in pair {
             let marker = format!("{number}-{path}");
-            let response = client.exchange("GET", path, &[("x-marker", &marker)]);
+            let response = client.round_trip("GET", path, &[("x-marker", &marker)]);
             let response = if response.status == 103 { client.receive() } else { response };
             match expected {
                 Some(expected) => {
@@ -138,7 +138,7 @@ fn each_ends_where_it_ends_on_http1(gateway: &Gateway, cases: &[(&str, Option<&s
 }
 
 async fn each_ends_where_it_ends_on_http2(gateway: &Gateway, cases: &[(&str, Option<&str>)]) {
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for (number, (path, expected)) in cases.iter().cycle().take(3 * cases.len()).enumerate() {
         let marker = format!("{number}-{path}");
         let response = client.get(&format!("http://test{path}"), &[("x-marker", &marker)]).await;
@@ -183,12 +183,12 @@ async fn responses_to_head_have_no_body_whatever_their_framing() {
     tokio::task::block_in_place(|| {
         let mut client = gateway.client();
         for path in ["/chunks", "/length", "/not-modified"].repeat(3) {
-            let status = client.exchange("HEAD", path, &[]).status;
+            let status = client.round_trip("HEAD", path, &[]).status;
             assert!(matches!(status, 200 | 304), "{path}: {status}");
             assert_eq!(client.post("/echo", &[], b"next").text(), "next", "{path}");
         }
     });
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for path in ["/chunks", "/length", "/not-modified"].repeat(3) {
         let (response, _) = client.begin(Method::HEAD, &format!("http://test{path}"), &[], true).await.unwrap();
         let answer = crate::support::http2::read(response).await.unwrap();

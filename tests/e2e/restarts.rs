@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::support::client::request;
 use crate::support::gateway::{ALL_GUARDED, is_ready};
 use crate::support::process::{Process, signal};
-use crate::support::{Client, Folder, Gateway, Origin, SetsAtEnd, free_port, now, wait_for, wait_until};
+use crate::support::{Client, Folder, Gateway, Origin, SetOnDrop, free_port, now, wait_for, wait_until};
 
 fn config(origin: &Origin) -> String {
     format!(
@@ -34,7 +34,7 @@ fn under_load(address: SocketAddr, work: impl FnOnce()) -> [usize; 2] {
         for _ in 0..2 {
             threads.push(scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    let answer = Client::connect(address).exchange("GET", "/", &[("connection", "close")]);
+                    let answer = Client::connect(address).round_trip("GET", "/", &[("connection", "close")]);
                     assert_eq!((answer.status, answer.whole), (200, true), "{}", answer.text());
                     new.fetch_add(1, Ordering::Relaxed);
                 }
@@ -61,7 +61,7 @@ fn under_load(address: SocketAddr, work: impl FnOnce()) -> [usize; 2] {
                 }
             }));
         }
-        let at_end = SetsAtEnd(&over);
+        let at_end = SetOnDrop(&over);
         work();
         drop(at_end);
         for thread in threads {
@@ -73,12 +73,12 @@ fn under_load(address: SocketAddr, work: impl FnOnce()) -> [usize; 2] {
 
 fn spend(address: SocketAddr) {
     let mut client = Client::connect(address);
-    wait_until("the key to be spent", || client.exchange("GET", "/", &[("x-key", "spent")]).status == 429);
+    wait_until("the key to be spent", || client.round_trip("GET", "/", &[("x-key", "spent")]).status == 429);
 }
 
 #[track_caller]
 fn is_spent(address: SocketAddr) {
-    let answer = Client::connect(address).exchange("GET", "/", &[("x-key", "spent"), ("connection", "close")]);
+    let answer = Client::connect(address).round_trip("GET", "/", &[("x-key", "spent"), ("connection", "close")]);
     assert_eq!(answer.status, 429, "{}", answer.text());
 }
 
@@ -258,7 +258,7 @@ fn a_quota_that_is_being_spent_is_handed_over_to_the_last_token() {
     let mut upgrades = 0;
     std::thread::scope(|scope| {
         let client = || {
-            while Client::connect(address).exchange("GET", "/", &[("x-key", "spent")]).status == 200 {
+            while Client::connect(address).round_trip("GET", "/", &[("x-key", "spent")]).status == 200 {
                 admitted.fetch_add(1, Ordering::Relaxed);
             }
         };
@@ -281,7 +281,7 @@ fn a_request_in_flight_is_finished_by_the_process_that_began_it() {
     let (command, origin) = Origin::on_command();
     let mut lineage = Lineage::start(&format!("{}{ALL}", origin.upstream(), ALL = crate::support::gateway::ALL));
     let mut client = lineage.gateway.client();
-    client.ask("GET", "/", &[]);
+    client.send_request("GET", "/", &[]);
     command.send(b"before").unwrap();
     let head = client.wire.head().unwrap().unwrap();
     let mut framing = crate::support::wire::Framing::of_response(&head, false);
@@ -304,7 +304,7 @@ fn a_process_that_cannot_start_takes_nothing_over() {
     let (address, folder) = (lineage.gateway.address, lineage.gateway.folder.path().to_owned());
     spend(address);
     let failures = |lineage: &Lineage| lineage.gateway.metrics().value("tollgate_upgrade_failures_total", &[]).unwrap();
-    let good = lineage.gateway.whole(&config(&origin));
+    let good = lineage.gateway.complete_config(&config(&origin));
     // Only the next process reads this file, so it does not affect the running one.
     std::fs::write(folder.join("tollgate.yaml"), "limits: [nonsense\n").unwrap();
     let mut kept = lineage.gateway.client();
@@ -312,7 +312,7 @@ fn a_process_that_cannot_start_takes_nothing_over() {
         signal(lineage.current, "USR2");
         wait_until("the failure", || failures(&lineage) >= f64::from(count));
     }
-    assert_eq!(kept.exchange("GET", "/", &[]).status, 200);
+    assert_eq!(kept.round_trip("GET", "/", &[]).status, 200);
     is_spent(address);
     let said = lineage.logged();
     assert!(said.contains("no process has taken over; this one goes on"), "{said}");

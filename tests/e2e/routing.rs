@@ -23,7 +23,7 @@ fn route(gateway: &Gateway, origin: &Origin, method: &str, target: &str, fields:
     client.send(request(method, target, fields));
     let response = client.next_to(method).unwrap();
     match response.status {
-        200 => origin.seen().pop().unwrap().head.field("x-route").unwrap().to_owned(),
+        200 => origin.received().pop().unwrap().head.field("x-route").unwrap().to_owned(),
         404 => {
             assert_eq!(origin.count(), before, "nothing reaches the upstream");
             "none".to_owned()
@@ -159,7 +159,7 @@ routes:
         origin.upstream()
     ));
     let mut client = gateway.client();
-    let mut status = |path: &str| client.exchange("GET", path, &[]).status;
+    let mut status = |path: &str| client.round_trip("GET", path, &[]).status;
     assert_eq!([status("/v1/acme"), status("/v1/acme/orders/7?x=1"), status("/v1/acme/orders")], [200, 200, 429]);
     assert_eq!([status("/v1/x/../%61cme/"), status("//v1//acme")], [429; 2], "other spellings of the same path");
     assert_eq!([status("/v1/initech"), status("/v1/initech"), status("/v1/initech")], [200, 200, 429]);
@@ -174,7 +174,7 @@ fn an_unknown_host_or_path_is_not_found_and_counted() {
     let gateway = gateway(&origin, &[("only", "hosts: [api.test], path: /v1/**")]);
     let mut client = gateway.client();
     for (host, path) in [("api.test", "/v2"), ("other.test", "/v1/x"), ("api.test", "/admin?secret=1")] {
-        let response = client.exchange("GET", path, &[("host", host)]);
+        let response = client.round_trip("GET", path, &[("host", host)]);
         assert_eq!(response.status, 404);
         assert_eq!(response.field("content-type"), Some("application/problem+json"));
         let problem = response.json();

@@ -55,16 +55,16 @@ fn warm(gateway: &Gateway) {
             for plan in PLANS {
                 let statuses = ["200", "500", "404", "200"].map(|status| {
                     let fields = [("x-api-key", plan), ("x-key", "warm"), ("x-status", status)];
-                    client.exchange("GET", &format!("/r{route}/"), &fields).status
+                    client.round_trip("GET", &format!("/r{route}/"), &fields).status
                 });
                 assert_eq!(statuses, [200, 500, 404, 429]);
             }
             let preflight = [("origin", "https://a.test"), ("access-control-request-method", "GET")];
-            client.exchange("OPTIONS", &format!("/r{route}/"), &preflight);
+            client.round_trip("OPTIONS", &format!("/r{route}/"), &preflight);
         }
     });
     assert_eq!(gateway.get("/nowhere", &[]).status, 404);
-    assert_eq!(gateway.say("GET /%zz HTTP/1.1\r\nhost: test\r\n\r\n").unwrap().status, 400);
+    assert_eq!(gateway.round_trip_raw("GET /%zz HTTP/1.1\r\nhost: test\r\n\r\n").unwrap().status, 400);
 }
 
 /// Sends `count` requests with new paths, queries, keys, credentials, hosts and methods.
@@ -80,7 +80,7 @@ fn wander(gateway: &Gateway, count: usize) {
             let plan = if random.random_bool(0.5) { PLANS[random.random_range(0..PLANS.len())] } else { &word };
             let host = format!("{word}.test");
             let fields = [("x-api-key", plan), ("x-key", &word), ("host", &host), ("user-agent", &word)];
-            let response = client.exchange(&method, &format!("/r{route}/{word}?{word}={word}"), &fields);
+            let response = client.round_trip(&method, &format!("/r{route}/{word}?{word}={word}"), &fields);
             assert!(matches!(response.status, 200 | 404 | 429), "{response:?}");
         }
     });

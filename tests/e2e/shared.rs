@@ -237,7 +237,7 @@ fn slots_are_shared_and_come_back() {
     let redis = Redis::start();
     let gateways = fleet(2, &origin, &redis, "{ algorithm: concurrency, limit: 1, key: all, mode: shared }");
     let mut first = gateways[0].client();
-    first.ask("GET", "/", &[]);
+    first.send_request("GET", "/", &[]);
     origin.wait_for_count(1);
     assert_eq!(gateways[1].get("/", &[]).status, 429);
     command.send(b"done").unwrap();
@@ -265,7 +265,7 @@ fn a_gateway_needs_no_more_of_redis_than_the_page_says() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let page = fs::read_to_string("docs/shared.md").unwrap();
     let rule = page.lines().find(|line| line.starts_with("ACL SETUSER ")).unwrap();
-    assert_eq!(redis.say(&rule.split(' ').collect::<Vec<_>>()), "+OK");
+    assert_eq!(redis.command(&rule.split(' ').collect::<Vec<_>>()), "+OK");
     let gateway = Gateway::start(&format!(
         "{}store: {{ redis: \"redis://tollgate:PASSWORD@127.0.0.1:{}\", timeout: 1s }}
 limits:
@@ -283,7 +283,7 @@ routes: [{{ name: all, upstream: origin, limits: [bucket, log, slots, ahead] }}]
     wait_until("heartbeats and slots that came back", || {
         told("heartbeat") >= Some(2.0) && told("complete") >= Some(3.0)
     });
-    assert_eq!(redis.say(&["ACL", "LOG"]), "*0", "what it was refused");
+    assert_eq!(redis.command(&["ACL", "LOG"]), "*0", "what it was refused");
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_denial_does_not_outlive_tokens_that_come_back_elsewhere() {
   charge: { when: response, if_status: [401] } }";
     let gateways = fleet(2, &origin, &redis, limit);
     let mut first = gateways[0].client();
-    first.ask("GET", "/", &[]);
+    first.send_request("GET", "/", &[]);
     origin.wait_for_count(1);
     assert_eq!(gateways[1].get("/", &[]).status, 429);
     command.send(b"").unwrap();
@@ -312,7 +312,7 @@ fn what_one_gateway_gives_back_another_does_not_take_again() {
   charge: { when: response, if_status: [401] } }";
     let gateways = fleet(2, &origin, &redis, limit);
     let mut waiting: Vec<_> = (0..3).map(|_| gateways[0].client()).collect();
-    waiting.iter_mut().for_each(|client| client.ask("GET", "/", &[]));
+    waiting.iter_mut().for_each(|client| client.send_request("GET", "/", &[]));
     origin.wait_for_count(3);
     // the other gateway sees an empty bucket
     assert_eq!(gateways[1].get("/", &[]).status, 429);

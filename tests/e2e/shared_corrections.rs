@@ -162,7 +162,7 @@ fn a_response_after_redis_went_away_costs_what_it_says_of_a_request_from_before(
     let (redis, (command, origin)) = (Redis::start(), Origin::on_command());
     let gateway = guarded(&origin, redis.port, BY_TOKENS);
     let mut client = gateway.client();
-    client.ask("GET", "/", &[]);
+    client.send_request("GET", "/", &[]);
     origin.wait_for_count(1);
     let meanwhile = || {
         for part in [&br#"{"usage": {"total_tokens": 1000}}"#[..], b""] {
@@ -213,7 +213,7 @@ fn reserves_that_come_back_late_are_no_second_burst() {
         let gateway = guarded(&origin, redis.port, &settings);
         let mut held: Vec<_> = (0..32).map(|_| gateway.client()).collect();
         for (number, client) in held.iter_mut().enumerate() {
-            client.ask("GET", "/held", &[]);
+            client.send_request("GET", "/held", &[]);
             origin.wait_for_count(number + 1);
         }
         // the time until the bucket is full
@@ -221,7 +221,7 @@ fn reserves_that_come_back_late_are_no_second_burst() {
         wait_until("the bucket to be whole", || now() >= whole);
         let (mut client, mut admitted, began) = (gateway.client(), 0, now());
         while now() - began < Duration::from_secs(1) {
-            admitted += u32::from(client.exchange("GET", "/", &[]).status == 200) * RESERVE;
+            admitted += u32::from(client.round_trip("GET", "/", &[]).status == 200) * RESERVE;
             is_open.fetch_or(admitted > 5 * round * RESERVE, Ordering::Relaxed);
         }
         let fits = 200.0 + 100.0 * (now() - began).as_secs_f64();

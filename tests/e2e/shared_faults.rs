@@ -133,8 +133,8 @@ fn a_redis_that_forgets_does_not_refill_what_is_known_to_be_spent() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let gateway = gateway(&origin, redis.port, ONCE_IN_LONG);
     assert_eq!(passed(&gateway, "a", 4), 4);
-    assert_eq!(redis.say(&["FLUSHALL"]), "+OK");
-    assert_eq!(redis.say(&["SCRIPT", "FLUSH"]), "+OK");
+    assert_eq!(redis.command(&["FLUSHALL"]), "+OK");
+    assert_eq!(redis.command(&["SCRIPT", "FLUSH"]), "+OK");
     assert_eq!(passed(&gateway, "a", 10), 2);
     assert_eq!(status(&gateway, "b"), 200);
 }
@@ -151,7 +151,7 @@ fn windows_and_logs_are_not_refilled_either() {
         let (origin, redis) = (Origin::start(), Redis::start());
         let gateway = gateway(&origin, redis.port, limit);
         assert_eq!(passed(&gateway, "a", 4), 4, "{limit}");
-        assert_eq!(redis.say(&["FLUSHALL"]), "+OK");
+        assert_eq!(redis.command(&["FLUSHALL"]), "+OK");
         let more = passed(&gateway, "a", 10);
         assert!(more <= 3, "{limit}: {more}");
     }
@@ -170,7 +170,7 @@ fn limits_whose_tokens_come_back_are_not_refilled_by_a_redis_that_forgets() {
         let limit = format!("algorithm: {rule}, charge: {{ when: response, if_status: [200] }}");
         let gateway = gateway(&origin, redis.port, &limit);
         assert_eq!(passed(&gateway, "a", 4), 4, "{limit}");
-        assert_eq!(redis.say(&["FLUSHALL"]), "+OK");
+        assert_eq!(redis.command(&["FLUSHALL"]), "+OK");
         let more = passed(&gateway, "a", 10);
         assert!(more <= 3, "{limit}: {more}");
     }
@@ -182,7 +182,7 @@ fn a_redis_that_refuses_writes_is_one_that_is_away() {
         let (origin, redis) = (Origin::start(), Redis::start());
         let gateway = gateway(&origin, redis.port, ONCE_IN_LONG);
         assert_eq!(passed(&gateway, "a", 1), 1);
-        assert_eq!(redis.say(refusal), "+OK");
+        assert_eq!(redis.command(refusal), "+OK");
         assert_eq!(passed(&gateway, "a", 20), 5, "{refusal:?}");
         wait_for_breaker(&gateway, "open");
     }
@@ -195,11 +195,11 @@ fn what_makes_no_sense_in_redis_is_set_right() {
     assert_eq!(passed(&gateway, "a", 1), 1);
     let key = redis.keys("tollgate:*guard*").pop().unwrap();
     for poison in [&["SET", key.as_str(), "nan"][..], &["SET", key.as_str(), "9e99 9e99 9e99"]] {
-        assert_eq!(redis.say(poison), "+OK");
+        assert_eq!(redis.command(poison), "+OK");
         assert!(matches!(status(&gateway, "a"), 200 | 429));
     }
-    redis.say(&["DEL", &key]);
-    redis.say(&["RPUSH", &key, "1"]);
+    redis.command(&["DEL", &key]);
+    redis.command(&["RPUSH", &key, "1"]);
     assert!(matches!(status(&gateway, "a"), 200 | 429));
     wait_until("the states to be counted", || {
         gateway.metrics().value("tollgate_store_states_healed_total", &[]).is_some_and(|healed| healed >= 2.0)
@@ -212,7 +212,7 @@ fn a_key_that_makes_no_sense_is_no_fresh_one() {
     let gateway = gateway(&origin, redis.port, "algorithm: fixed_window, limit: 6, window: 1d");
     assert_eq!(passed(&gateway, "a", 4), 4);
     let key = redis.keys("tollgate:*guard*").pop().unwrap();
-    assert_eq!(redis.say(&["SET", &key, "nan"]), "+OK");
+    assert_eq!(redis.command(&["SET", &key, "nan"]), "+OK");
     let more = passed(&gateway, "a", 10);
     assert!(more <= 3, "{more}");
 }
@@ -223,7 +223,7 @@ fn connections_that_are_cut_are_opened_again() {
     let gateway = gateway(&origin, redis.port, "algorithm: gcra, rate: 1/h, burst: 1000");
     for _ in 0..20 {
         assert_eq!(passed(&gateway, "a", 5), 5);
-        redis.say(&["CLIENT", "KILL", "TYPE", "normal"]);
+        redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     }
 }
 
@@ -259,7 +259,7 @@ fn of_tokens_taken_ahead_clients_are_never_told_of_more_than_there_are() {
     let mut client = gateway.client();
     let mut most = 100;
     for _ in 0..100 {
-        let response = client.exchange("GET", "/", &[("x-key", "a")]);
+        let response = client.round_trip("GET", "/", &[("x-key", "a")]);
         most -= u64::from(response.status == 200 && most > 0);
         let told = response.number("x-ratelimit-remaining").unwrap();
         assert!(told <= most, "{told} of {most}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::cluster::{Nodes, keys, wait_for_members};
 use crate::support::redis::Redis;
-use crate::support::{Distance, Gateway, Origin, free_port, now, wait_until};
+use crate::support::{DelayProxy, Gateway, Origin, free_port, now, wait_until};
 
 /// A gateway that shares `limit` through the Redis on `port`.
 fn gateway(origin: &Origin, port: u16, nodes: &str, limit: &str) -> Gateway {
@@ -38,7 +38,7 @@ fn is_closed(gateway: &Gateway) -> bool {
 #[track_caller]
 fn passed(gateway: &Gateway, key: &str, count: usize) -> usize {
     let mut client = gateway.client();
-    let statuses: Vec<u16> = (0..count).map(|_| client.exchange("GET", "/", &[("x-key", key)]).status).collect();
+    let statuses: Vec<u16> = (0..count).map(|_| client.round_trip("GET", "/", &[("x-key", key)]).status).collect();
     assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
     statuses.iter().filter(|status| **status == 200).count()
 }
@@ -49,13 +49,13 @@ const ONCE_IN_LONG: &str = "algorithm: gcra, rate: 1/h, burst: 6";
 fn gateways_that_reconcile_much_are_still_counted() {
     const KEYS: usize = 1_500;
     let (origin, redis) = (Origin::start(), Redis::start());
-    let way = Distance::to(redis.port);
+    let way = DelayProxy::to(redis.port);
     let gateways = three(&origin, way.port, ONCE_IN_LONG);
     redis.signal("STOP");
     wait_until("all to be without Redis", || gateways.iter().all(|gateway| !is_closed(gateway)));
     let mut client = gateways[0].client();
     for key in 0..KEYS {
-        assert_eq!(client.exchange("GET", "/", &[("x-key", &key.to_string())]).status, 200);
+        assert_eq!(client.round_trip("GET", "/", &[("x-key", &key.to_string())]).status, 200);
     }
     way.set(Duration::from_millis(25));
     redis.signal("CONT");
@@ -70,7 +70,7 @@ fn gateways_that_reconcile_much_are_still_counted() {
 fn a_redis_without_memory_forgets_no_gateway() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let gateways = three(&origin, redis.port, ONCE_IN_LONG);
-    assert_eq!(redis.say(&["CONFIG", "SET", "maxmemory", "1"]), "+OK");
+    assert_eq!(redis.command(&["CONFIG", "SET", "maxmemory", "1"]), "+OK");
     wait_until("all to be without Redis", || gateways.iter().all(|gateway| !is_closed(gateway)));
     let began = now();
     // longer than the lifetime of a heartbeat
@@ -78,7 +78,7 @@ fn a_redis_without_memory_forgets_no_gateway() {
         assert!(!gateways.iter().any(is_closed), "it takes no writes");
         now() - began > Duration::from_secs(4)
     });
-    assert_eq!(redis.say(&["CONFIG", "SET", "maxmemory", "0"]), "+OK");
+    assert_eq!(redis.command(&["CONFIG", "SET", "maxmemory", "0"]), "+OK");
     wait_until("one to be back", || gateways.iter().any(is_closed));
     assert_eq!(gateways.each_ref().map(members), [3.0; 3]);
 }

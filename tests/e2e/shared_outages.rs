@@ -47,7 +47,7 @@ fn under_load(gateways: &[Gateway], during: impl FnOnce()) -> Duration {
         let ask = |gateway: &Gateway| {
             let mut client = gateway.client();
             while !over.load(Ordering::Relaxed) {
-                let response = client.exchange("GET", "/", &[("x-key", "a")]);
+                let response = client.round_trip("GET", "/", &[("x-key", "a")]);
                 assert!(matches!(response.status, 200 | 429), "{response:?}");
             }
         };
@@ -173,22 +173,22 @@ const FAULTS: [Fault; 6] = [
     Fault {
         name: "somebody's script is slow",
         begin: |redis, _| say_beside(redis, &["EVAL", "while true do end", "0"]),
-        end: |redis, _| drop(redis.as_ref().unwrap().say(&["SCRIPT", "KILL"])),
+        end: |redis, _| drop(redis.as_ref().unwrap().command(&["SCRIPT", "KILL"])),
     },
     Fault {
         name: "it makes its clients wait",
-        begin: |redis, _| drop(redis.as_ref().unwrap().say(&["CLIENT", "PAUSE", "60000", "WRITE"])),
-        end: |redis, _| drop(redis.as_ref().unwrap().say(&["CLIENT", "UNPAUSE"])),
+        begin: |redis, _| drop(redis.as_ref().unwrap().command(&["CLIENT", "PAUSE", "60000", "WRITE"])),
+        end: |redis, _| drop(redis.as_ref().unwrap().command(&["CLIENT", "UNPAUSE"])),
     },
     Fault {
         name: "its memory is full",
-        begin: |redis, _| drop(redis.as_ref().unwrap().say(&["CONFIG", "SET", "maxmemory", "1"])),
-        end: |redis, _| drop(redis.as_ref().unwrap().say(&["CONFIG", "SET", "maxmemory", "0"])),
+        begin: |redis, _| drop(redis.as_ref().unwrap().command(&["CONFIG", "SET", "maxmemory", "1"])),
+        end: |redis, _| drop(redis.as_ref().unwrap().command(&["CONFIG", "SET", "maxmemory", "0"])),
     },
     Fault {
         name: "it takes no writes",
-        begin: |redis, _| drop(redis.as_ref().unwrap().say(&["REPLICAOF", "127.0.0.1", "1"])),
-        end: |redis, _| drop(redis.as_ref().unwrap().say(&["REPLICAOF", "NO", "ONE"])),
+        begin: |redis, _| drop(redis.as_ref().unwrap().command(&["REPLICAOF", "127.0.0.1", "1"])),
+        end: |redis, _| drop(redis.as_ref().unwrap().command(&["REPLICAOF", "NO", "ONE"])),
     },
 ];
 
@@ -201,7 +201,7 @@ fn whatever_befalls_redis_requests_do_not_wait_for_it_and_it_is_asked_again_soon
     let mut client = gateway.client();
     let mut ask = || {
         let began = now();
-        let response = client.exchange("GET", "/", &[("x-key", "a")]);
+        let response = client.round_trip("GET", "/", &[("x-key", "a")]);
         assert_eq!(response.status, 200, "{response:?}");
         now() - began
     };
@@ -239,7 +239,7 @@ limits:\n{}routes: [{{ name: all, upstream: origin, limits: [leased, eventual, e
     let mut client = gateway.client();
     redis.signal("STOP");
     let began = now();
-    assert_eq!(client.exchange("GET", "/", &[]).status, 200);
+    assert_eq!(client.round_trip("GET", "/", &[]).status, 200);
     let took = now() - began;
     assert!(took >= TIMEOUT && took < TIMEOUT * 2, "{took:?}");
 }
@@ -260,10 +260,10 @@ fn a_slot_of_a_gateway_that_dies_comes_back_and_that_of_a_long_request_does_not(
     let limit = "algorithm: concurrency, limit: 1";
     let [mut dies, stays, asks] = [(); 3].map(|()| gateway(&origin, redis.port, "1s", limit));
     let mut long = stays.client();
-    long.ask("GET", "/stall", &[("x-key", "long")]);
+    long.send_request("GET", "/stall", &[("x-key", "long")]);
     origin.wait_for_count(1);
     let mut lost = dies.client();
-    lost.ask("GET", "/stall", &[("x-key", "lost")]);
+    lost.send_request("GET", "/stall", &[("x-key", "lost")]);
     origin.wait_for_count(2);
     let status = |key: &str| asks.get("/", &[("x-key", key)]).status;
     dies.end("KILL");
@@ -279,7 +279,7 @@ fn a_slot_of_a_gateway_that_dies_comes_back_and_that_of_a_long_request_does_not(
 fn every_thread_is_connected_when_the_gateway_is_ready() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let _gateway = gateway(&origin, redis.port, "10ms", "algorithm: gcra, rate: 1/h, burst: 6, on_store_down: deny");
-    let connections = redis.tell(&["CLIENT", "LIST"]).matches("laddr=").count();
+    let connections = redis.command_raw(&["CLIENT", "LIST"]).matches("laddr=").count();
     let threads = std::thread::available_parallelism().unwrap().get();
     // one of the connections is that of the `CLIENT LIST` command
     assert!(connections > threads, "{connections} connections for {threads} threads");

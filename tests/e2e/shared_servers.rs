@@ -125,10 +125,10 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
     }
     assert_eq!(passed(0, "kept"), BURST);
     let key = primary.keys("tollgate:*guard*").pop().unwrap();
-    wait_until("the replica to have it", || replica.tell(&["GET", &key]) == primary.tell(&["GET", &key]));
+    wait_until("the replica to have it", || replica.command_raw(&["GET", &key]) == primary.command_raw(&["GET", &key]));
     // the replica does not receive the requests that are spent from here on
     replica.signal("STOP");
-    assert_eq!(primary.say(&["CLIENT", "KILL", "TYPE", "replica"]), ":1");
+    assert_eq!(primary.command(&["CLIENT", "KILL", "TYPE", "replica"]), ":1");
     assert_eq!(passed(0, "lost"), BURST);
     primary.signal("KILL");
     replica.signal("CONT");
@@ -137,7 +137,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
         number += 1;
         passed(number % 2, &format!("key-{number}"));
         // the replica closes connections during the failover
-        replica.try_tell(&["ROLE"]).is_ok_and(|role| role.contains("master"))
+        replica.try_command_raw(&["ROLE"]).is_ok_and(|role| role.contains("master"))
     });
     for gateway in &gateways {
         gateway.wait_for_metric("tollgate_store_breaker_state", &[("state", "closed")], 1.0);

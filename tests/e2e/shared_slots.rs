@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::redis::Redis;
-use crate::support::{Client, Distance, Gateway, Origin, free_port, wait_until};
+use crate::support::{Client, DelayProxy, Gateway, Origin, free_port, wait_until};
 
 /// A gateway with `limit` slots, shared through the Redis on `port`.
 fn gateway(origin: &Origin, port: u16, limit: usize, on_store_down: &str) -> Gateway {
@@ -22,7 +22,7 @@ fn running(origin: &Origin, gateway: &Gateway, count: usize) -> Vec<Client> {
     let before = origin.count();
     let clients = (0..count).map(|number| {
         let mut client = gateway.client();
-        client.ask("GET", "/stall", &[]);
+        client.send_request("GET", "/stall", &[]);
         origin.wait_for_count(before + number + 1);
         client
     });
@@ -47,7 +47,7 @@ fn calls(gateway: &Gateway, op: &str) -> f64 {
 fn a_slot_whose_request_has_ended_is_not_renewed() {
     const COUNT: usize = 40;
     let (origin, redis) = (Origin::start(), Redis::start());
-    let way = Distance::to(redis.port);
+    let way = DelayProxy::to(redis.port);
     for each_way in [1, 3, 10] {
         way.set(Duration::from_millis(each_way));
         let gateway = gateway(&origin, way.port, COUNT, "local");

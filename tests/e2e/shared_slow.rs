@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::redis::Redis;
-use crate::support::{Distance, Gateway, Origin, SetsAtEnd, now, together, wait_until};
+use crate::support::{DelayProxy, Gateway, Origin, SetOnDrop, now, together, wait_until};
 
 /// A gateway with a limit that is shared through the Redis on `port`.
 fn gateway(origin: &Origin, port: u16, store: &str, limit: &str) -> Gateway {
@@ -26,7 +26,7 @@ fn calls(gateway: &Gateway, op: &str) -> f64 {
 #[test]
 fn a_late_call_counts_once_however_many_requests_wait_for_it() {
     let (origin, redis) = (Origin::start(), Redis::start());
-    let way = Distance::to(redis.port);
+    let way = DelayProxy::to(redis.port);
     let gateway = gateway(&origin, way.port, "timeout: 100ms", "algorithm: gcra, rate: 1/h, burst: 100");
     assert_eq!(gateway.get("/", &[("x-key", "a")]).status, 200);
     way.set(Duration::from_millis(75));
@@ -39,7 +39,7 @@ fn a_late_call_counts_once_however_many_requests_wait_for_it() {
 #[test]
 fn what_a_late_answer_did_not_know_of_is_not_charged_again() {
     let (origin, redis) = (Origin::start(), Redis::start());
-    let way = Distance::to(redis.port);
+    let way = DelayProxy::to(redis.port);
     let limit = "algorithm: fixed_window, limit: 100, window: 1d, cost: { header: x-cost, max: 2 }";
     let gateway = gateway(&origin, way.port, "timeout: 1s", limit);
     let ask = |key: &str, cost: &str| {
@@ -51,7 +51,7 @@ fn what_a_late_answer_did_not_know_of_is_not_charged_again() {
     way.set(Duration::from_millis(200));
     let charge_others_meanwhile = || {
         // Redis does not know the key; its answer reaches the gateway after the gateway has charged other requests
-        wait_until("the call to arrive", || redis.tell(&["KEYS", "*"]).matches(":fixed_window:").count() > 1);
+        wait_until("the call to arrive", || redis.command_raw(&["KEYS", "*"]).matches(":fixed_window:").count() > 1);
         way.set(Duration::ZERO);
         together(8, |_| ask("a", "2"));
     };
@@ -67,14 +67,14 @@ fn what_is_counted_apart_is_told_at_once_however_many_keys_there_are() {
     const KEYS: usize = 1_000;
     const EACH_WAY: Duration = Duration::from_millis(20);
     let (origin, redis) = (Origin::start(), Redis::start());
-    let way = Distance::to(redis.port);
+    let way = DelayProxy::to(redis.port);
     way.set(EACH_WAY);
     let limit = "algorithm: gcra, rate: 1/h, burst: 100, consistency: eventual";
     let gateway = gateway(&origin, way.port, "timeout: 1s, sync_every: 8s", limit);
     together(32, |client| {
         let keys = (0..KEYS).filter(|key| key % 32 == client);
         let mut client = gateway.client();
-        keys.for_each(|key| assert_eq!(client.exchange("GET", "/", &[("x-key", &key.to_string())]).status, 200));
+        keys.for_each(|key| assert_eq!(client.round_trip("GET", "/", &[("x-key", &key.to_string())]).status, 200));
     });
     assert_eq!(calls(&gateway, "sync"), 0.0, "a slow machine");
     wait_until("keys to be told of", || calls(&gateway, "sync") >= 1.0);
@@ -91,7 +91,7 @@ const BURST: f64 = 60.0;
 fn a_redis_that_is_as_slow_as_the_timeout_does_not_add_up() {
     const TIME: Duration = Duration::from_secs(8);
     let (origin, redis) = (Origin::start(), Redis::start());
-    let way = Distance::to(redis.port);
+    let way = DelayProxy::to(redis.port);
     let limit = format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}");
     let gateways = [(); 3].map(|()| gateway(&origin, way.port, "timeout: 20ms", &limit));
     for gateway in &gateways {
@@ -100,13 +100,13 @@ fn a_redis_that_is_as_slow_as_the_timeout_does_not_add_up() {
     let over = AtomicBool::new(false);
     let began = now();
     std::thread::scope(|scope| {
-        let _over = SetsAtEnd(&over);
+        let _over = SetOnDrop(&over);
         for number in 0..6 {
             let (gateway, over) = (&gateways[number % 3], &over);
             scope.spawn(move || {
                 let mut client = gateway.client();
                 while !over.load(Ordering::Relaxed) {
-                    let status = client.exchange("GET", "/", &[("x-key", "a")]).status;
+                    let status = client.round_trip("GET", "/", &[("x-key", "a")]).status;
                     assert!(matches!(status, 200 | 429), "{status}");
                 }
             });

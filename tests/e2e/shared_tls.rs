@@ -43,7 +43,7 @@ fn every_server_of_a_cluster_is_spoken_to_over_tls() {
         assert!(!server.keys("tollgate:*").is_empty(), "keys with each server");
     }
     for server in &servers {
-        server.say(&["CLIENT", "KILL", "TYPE", "normal"]);
+        server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     }
     for number in 0..KEYS {
         assert_eq!(passed(&gateway, &format!("key-{number}")), 0, "on connections that were made anew");
@@ -60,9 +60,11 @@ fn sentinels_and_the_server_that_takes_over_are_spoken_to_over_tls() {
     let gateway = start(&origin, &authority, &format!("sentinel: {{ master: mymaster, nodes: [\"{nodes}\"] }}"));
     assert_eq!(passed(&gateway, "kept"), BURST);
     let key = primary.keys("tollgate:*guard*").pop().unwrap();
-    wait_until("the replica to have it", || replica.tell(&["GET", &key]) == primary.tell(&["GET", &key]));
+    wait_until("the replica to have it", || replica.command_raw(&["GET", &key]) == primary.command_raw(&["GET", &key]));
     primary.signal("KILL");
-    wait_until("the replica to take over", || replica.try_tell(&["ROLE"]).is_ok_and(|role| role.contains("master")));
+    wait_until("the replica to take over", || {
+        replica.try_command_raw(&["ROLE"]).is_ok_and(|role| role.contains("master"))
+    });
     wait_until("the gateway to find it", || {
         gateway.get("/", &[("x-key", "another")]);
         replica.keys("tollgate:*guard*").len() > 1

@@ -15,7 +15,7 @@ fn shed(gateway: &Gateway, reason: &str) -> f64 {
 /// Whether a request on a new connection gets a response.
 fn is_served(gateway: &Gateway, last: u8) -> bool {
     let mut client = gateway.client_from(last);
-    client.ask("GET", "/", &[("connection", "close")]);
+    client.send_request("GET", "/", &[("connection", "close")]);
     client.next().is_some_and(|response| response.status == 200)
 }
 
@@ -45,7 +45,7 @@ fn beyond_the_most_connections_are_closed_at_once_and_operators_are_served() {
         let mut held = open(&gateway, 2, 20);
         for client in &mut held {
             assert_eq!(client.get("/").status, 200);
-            client.ask("GET", "/stall", &[]);
+            client.send_request("GET", "/stall", &[]);
         }
         origin.wait_for_count(before + 40);
         for mut one_more in open(&gateway, 3, 10) {
@@ -101,7 +101,7 @@ fn who_says_nothing_or_never_ends_saying_it_makes_room() {
         let before = origin.count();
         let mut client = gateway.client_from(3);
         client.wire.stream.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
-        client.ask("GET", "/stall", &[]);
+        client.send_request("GET", "/stall", &[]);
         crate::support::wait_until("an end or a request", || origin.count() > before || client.wire.has_more());
         served.push(client);
     }
@@ -113,10 +113,10 @@ async fn a_connection_without_streams_makes_room_and_one_with_a_stream_does_not(
     let origin = Origin::start();
     let config = format!("connections: {{ max: 2 }}\n{}", proxied(&origin, ""));
     let gateway = Gateway::start_listening("http2: true", &config, &[]);
-    let mut busy = Http2::in_the_clear(gateway.address).await;
+    let mut busy = Http2::connect_cleartext(gateway.address).await;
     let (stalled, _) = busy.begin(http::Method::GET, "http://test/stall", &[], true).await.unwrap();
     tokio::task::block_in_place(|| origin.wait_for_count(1));
-    let mut idle = Http2::in_the_clear(gateway.address).await;
+    let mut idle = Http2::connect_cleartext(gateway.address).await;
     assert_eq!(idle.get("http://test/", &[]).await.unwrap().status, 200);
     tokio::task::block_in_place(|| crate::support::wait_until("a place", || is_served(&gateway, 2)));
     assert!(idle.get("http://test/", &[]).await.is_err());

@@ -20,7 +20,7 @@ use crate::support::gateway::{ALL_GUARDED, proxied};
 use crate::support::http2::Http2;
 use crate::support::tls::{Authority, connect};
 use crate::support::wire::{Wire, chunk};
-use crate::support::{Client, Gateway, Origin, PATIENCE, SetsAtEnd, now, wait_until};
+use crate::support::{Client, Gateway, Origin, PATIENCE, SetOnDrop, now, wait_until};
 
 /// A body has to arrive at a KiB per second, and may fall behind by half a second.
 const HASTE: &str = "request_body: { min_rate: 1KiB/s, grace: 500ms }\n";
@@ -132,7 +132,7 @@ fn any_pace_will_do_where_that_is_said() {
 async fn a_stream_whose_body_drips_is_reset_and_others_go_on() {
     let origin = Origin::start();
     let gateway = Gateway::start_listening("http2: true", &(proxied(&origin, "") + HASTE), &[]);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for _ in 0..2 {
         let (response, mut sending) = client.begin(Method::POST, "http://test/echo", &[], false).await.unwrap();
         let began = now();
@@ -165,7 +165,7 @@ fn is_let_go(gateway: &Gateway, read: impl FnOnce(&AtomicBool) + Send) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| read(&over));
-        let _over = SetsAtEnd(&over);
+        let _over = SetOnDrop(&over);
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 1.0);
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     });
@@ -181,7 +181,7 @@ fn a_client_that_reads_almost_nothing_is_let_go() {
             for _ in 0..earlier {
                 assert_eq!(client.get("/").status, 200);
             }
-            client.ask("GET", "/bytes/10000000", &[]);
+            client.send_request("GET", "/bytes/10000000", &[]);
             while !over.load(Ordering::Relaxed) {
                 let mut byte = [0];
                 drop(std::io::Read::read(&mut client.wire.stream, &mut byte));
@@ -279,7 +279,7 @@ fn over_tls_too() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     is_let_go(&gateway, |over| {
         runtime.block_on(async {
-            let mut stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+            let mut stream = connect(gateway.address, authority.client_config(&[], None), "a.test").await.unwrap();
             let ask = request("GET", "/bytes/30000000", &[("host", "a.test")]);
             tokio::io::AsyncWriteExt::write_all(&mut stream, ask.as_bytes()).await.unwrap();
             let (mut byte, mut moments) = ([0], interval(A_MOMENT));
@@ -290,7 +290,7 @@ fn over_tls_too() {
             }
             // a client that does not read the end of its connection does not keep the place either
             let served = || async {
-                let mut other = connect(gateway.address, authority.trusting(&[], None), "a.test").await.ok()?;
+                let mut other = connect(gateway.address, authority.client_config(&[], None), "a.test").await.ok()?;
                 crate::support::tls::ask(&mut other, "/", "a.test").await.ok()
             };
             let began = now();

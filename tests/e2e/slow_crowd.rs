@@ -16,7 +16,7 @@ use tokio::time::{interval, timeout};
 
 use crate::support::client::request;
 use crate::support::gateway::ALL;
-use crate::support::{Client, Gateway, PATIENCE, SetsAtEnd, now, wait_until};
+use crate::support::{Client, Gateway, PATIENCE, SetOnDrop, now, wait_until};
 
 /// The length of a large response in bytes.
 const LARGE: usize = 10_000_000;
@@ -198,7 +198,7 @@ impl Seen {
             }
             number += 1;
             let began = now();
-            client.ask("GET", "/", &[]);
+            client.send_request("GET", "/", &[]);
             match client.next() {
                 Some(response) if response.status == 200 && response.whole => seen.times.push(now() - began),
                 other => {
@@ -241,7 +241,7 @@ impl Good {
                 |to, count| (0..count).map(|_| scope.spawn(move || Seen::asking(to, over))).collect::<Vec<_>>();
             let (through, past) = (asking(gateway, GOOD), asking(upstream, PAST));
             {
-                let _over = SetsAtEnd(over);
+                let _over = SetOnDrop(over);
                 meanwhile();
             }
             through.into_iter().for_each(|asking| self.through.add(asking.join().unwrap()));
@@ -272,7 +272,7 @@ fn awake<T>(work: impl FnOnce() -> T) -> T {
                 }
             });
         }
-        let _over = SetsAtEnd(&over);
+        let _over = SetOnDrop(&over);
         work()
     })
 }

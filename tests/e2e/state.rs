@@ -144,7 +144,7 @@ fn requests_that_end_with_their_process_hold_no_slot_of_the_next() {
     let origin = Origin::start();
     let mut gateway = Gateway::start(&config(&origin, "{ algorithm: concurrency, limit: 1, key: { header: x-user } }"));
     let mut client = gateway.client();
-    client.ask("GET", "/stall", &[("x-user", "ann")]);
+    client.send_request("GET", "/stall", &[("x-user", "ann")]);
     origin.wait_for_count(1);
     assert_eq!(ask(&gateway, "ann"), 429);
     wait_for_snapshot(&gateway);

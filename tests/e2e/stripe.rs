@@ -15,8 +15,8 @@ fn blocks(kind: &str) -> Vec<String> {
 /// A database with the tables of the page, a customer with a key, and the plans of lookup keys.
 fn database() -> Postgres {
     let database = Postgres::start("pass");
-    database.say(&blocks("sql")[0]);
-    database.say(
+    database.run_sql(&blocks("sql")[0]);
+    database.run_sql(
         "GRANT SELECT ON accounts, api_keys TO gate;
         INSERT INTO stripe_plans VALUES ('pro_monthly', 'pro', 1), ('enterprise_monthly', 'enterprise', 2),
             ('enterprise_api', 'enterprise', 2);
@@ -32,7 +32,7 @@ fn event(name: &str) -> String {
 
 /// Runs the statement of the page's receiver with this event.
 fn deliver(database: &Postgres, event: &str) {
-    database.say(&blocks("sql")[1].replace("$1", &format!("'{event}'")));
+    database.run_sql(&blocks("sql")[1].replace("$1", &format!("'{event}'")));
 }
 
 /// The status and the quota of a customer; the quota shows the plan.
@@ -64,7 +64,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
         deliver(&database, &event(name));
         // the same event again
         deliver(&database, &event(name));
-        let account = database.say("SELECT plan, suspended FROM accounts WHERE name = 'acme'");
+        let account = database.run_sql("SELECT plan, suspended FROM accounts WHERE name = 'acme'");
         let accounts = [(FREE, "free|f"), (PRO, "pro|f"), (ENTERPRISE, "enterprise|f"), (SUSPENDED, "pro|t")];
         let found = accounts.iter().find(|(_, text)| *text == account);
         assert_eq!(found.map(|(quota, _)| *quota), Some(expected), "{name}: {account}");
@@ -87,13 +87,13 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
     follows("entitlements", ENTERPRISE);
     follows("entitlements-none", FREE);
     follows("updated-active", FREE);
-    assert_eq!(database.say("SELECT count(*) FROM stripe_events"), "12");
+    assert_eq!(database.run_sql("SELECT count(*) FROM stripe_events"), "12");
     // events of an account that the database does not know yet
     for name in ["updated-active", "updated-enterprise"] {
         deliver(&database, &event(name).replace("Acme", "Globex").replace("evt_", "evt_globex_"));
     }
     assert_eq!(met(&gateway, "globex"), FREE);
-    database.say("UPDATE accounts SET stripe_customer = 'cus_TollgateGlobex' WHERE name = 'globex'");
+    database.run_sql("UPDATE accounts SET stripe_customer = 'cus_TollgateGlobex' WHERE name = 'globex'");
     wait_until("the plan of the other account", || met(&gateway, "globex") == ENTERPRISE);
 }
 
@@ -103,12 +103,13 @@ fn events_that_come_at_once_all_count() {
     let names = ["created-incomplete", "updated-active", "updated-pro", "updated-enterprise"];
     for round in 0..5 {
         let customer = format!("Round{round}");
-        database
-            .say(&format!("INSERT INTO accounts (name, stripe_customer) VALUES ('{round}', 'cus_Tollgate{customer}')"));
+        database.run_sql(&format!(
+            "INSERT INTO accounts (name, stripe_customer) VALUES ('{round}', 'cus_Tollgate{customer}')"
+        ));
         together(names.len(), |n| {
             let event = event(names[(n + round) % names.len()]).replace("Acme", &customer);
             deliver(&database, &event.replace("evt_", &format!("evt_{round}_")));
         });
-        assert_eq!(database.say(&format!("SELECT plan FROM accounts WHERE name = '{round}'")), "pro");
+        assert_eq!(database.run_sql(&format!("SELECT plan FROM accounts WHERE name = '{round}'")), "pro");
     }
 }

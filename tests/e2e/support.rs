@@ -24,10 +24,10 @@ pub mod wall_clock;
 pub mod wire;
 
 pub use client::{Client, Response};
-pub use distance::Distance;
+pub use distance::DelayProxy;
 pub use folder::Folder;
 pub use gateway::Gateway;
-pub use origin::{Exchange, Origin, Refusing, Silent};
+pub use origin::{Exchange, Origin, RefusingNode, SilentNode};
 pub use ports::free_port;
 pub use process::Process;
 
@@ -75,9 +75,9 @@ pub fn together<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
 
 /// Sets a flag when dropped, also by a panic: otherwise threads that wait for the flag would keep a failed test from
 /// ending.
-pub struct SetsAtEnd<'a>(pub &'a AtomicBool);
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
-impl Drop for SetsAtEnd<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use crate::support::gateway::{ALL, limited, proxied};
 use crate::support::http2::Http2;
 use crate::support::process::Process;
 use crate::support::tls::{Authority, Signed, ask, connect, shown};
-use crate::support::{Folder, Gateway, Origin, SetsAtEnd, wait_until};
+use crate::support::{Folder, Gateway, Origin, SetOnDrop, wait_until};
 
 /// A limit that no test reaches.
 const PLENTY: &str = "{ algorithm: gcra, rate: 100000/s, burst: 100000, key: all }";
@@ -39,18 +39,18 @@ async fn the_certificate_follows_the_name_that_is_asked_for() {
         // the certificate is valid for both names
         ("b.test", "c.test:443", "b"),
     ] {
-        let mut stream = connect(gateway.address, authority.trusting(&[], None), name).await.unwrap();
+        let mut stream = connect(gateway.address, authority.client_config(&[], None), name).await.unwrap();
         let is_shown = |signed: &Signed| pem::parse(&signed.certificate) == shown(&stream);
         assert_eq!((is_shown(&a), is_shown(&b)), (of == "a", of == "b"), "{name}");
         let response = ask(&mut stream, "/", host).await.unwrap();
         assert!(response.starts_with("HTTP/1.1 200 "), "{name}, {host}: {response}");
     }
-    let seen = origin.seen();
+    let seen = origin.received();
     assert!(seen.iter().all(|request| request.head.field("x-forwarded-proto") == Some("https")));
     assert_eq!(seen.last().unwrap().head.field("host"), Some("c.test"));
 
     // For an unknown name the gateway shows the first certificate, which the client rejects.
-    let error = connect(gateway.address, authority.trusting(&[], None), "nobody.test").await.unwrap_err();
+    let error = connect(gateway.address, authority.client_config(&[], None), "nobody.test").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
 }
 
@@ -62,10 +62,10 @@ async fn a_host_of_another_certificate_is_misdirected() {
     for (name, host, misdirected) in
         [("a.test", "b.test", true), ("b.test", "a.test", true), ("a.test", "d.test", false)]
     {
-        let mut stream = connect(gateway.address, authority.trusting(&[], None), name).await.unwrap();
+        let mut stream = connect(gateway.address, authority.client_config(&[], None), name).await.unwrap();
         let response = ask(&mut stream, "/", host).await.unwrap();
         assert_eq!(response.starts_with("HTTP/1.1 421 "), misdirected, "{name}, {host}: {response}");
-        let config = authority.trusting(&["h2"], None);
+        let config = authority.client_config(&["h2"], None);
         let mut client = Http2::on(connect(gateway.address, config, name).await.unwrap()).await;
         let status = client.get(&format!("https://{host}/"), &[]).await.unwrap().status;
         assert_eq!(status == 421, misdirected, "{name}, {host}: {status}");
@@ -87,14 +87,14 @@ async fn other_certificates_come_into_force_and_no_request_notices() {
     let (over, served) = (AtomicBool::new(false), AtomicUsize::new(0));
     let connecting = async {
         while !over.load(Ordering::Relaxed) {
-            let mut stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+            let mut stream = connect(gateway.address, authority.client_config(&[], None), "a.test").await.unwrap();
             let response = ask(&mut stream, "/", "a.test").await.unwrap();
             assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
             served.fetch_add(1, Ordering::Relaxed);
         }
     };
     let staying = async {
-        let config = authority.trusting(&["h2"], None);
+        let config = authority.client_config(&["h2"], None);
         let mut client = Http2::on(connect(gateway.address, config, "a.test").await.unwrap()).await;
         while !over.load(Ordering::Relaxed) {
             assert_eq!(client.get("https://a.test/", &[]).await.unwrap().status, 200);
@@ -102,14 +102,14 @@ async fn other_certificates_come_into_force_and_no_request_notices() {
         }
     };
     let reloading = async {
-        let _end = SetsAtEnd(&over);
+        let _end = SetOnDrop(&over);
         for (number, next) in signed.iter().enumerate().skip(1) {
             gateway.folder.write("a.pem", &next.certificate);
             gateway.folder.write("a.key", &next.key);
             let before = served.load(Ordering::Relaxed);
             let answer = tokio::task::block_in_place(|| gateway.reload());
             assert!(matches!(answer.status, 200), "{number}: {answer:?}");
-            let stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+            let stream = connect(gateway.address, authority.client_config(&[], None), "a.test").await.unwrap();
             assert_eq!(shown(&stream), pem::parse(&next.certificate), "{number}");
             while served.load(Ordering::Relaxed) < before + 4 {
                 tokio::task::yield_now().await;
@@ -127,7 +127,7 @@ async fn files_are_followed_and_a_pair_that_does_not_match_changes_nothing() {
     let listener = "tls: { certificates: [{ cert: a.pem, key: a.key }] }";
     let gateway = start(listener, &origin, &[("a.pem", &first.certificate), ("a.key", &first.key)]);
     let now_shown = async || {
-        let stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+        let stream = connect(gateway.address, authority.client_config(&[], None), "a.test").await.unwrap();
         shown(&stream)
     };
     let refused = || gateway.metrics().value("tollgate_config_reloads_total", &[("result", "failure")]);
@@ -152,7 +152,7 @@ async fn clients_show_certificates_where_they_have_to() {
     let signed = authority.sign(&["a.test"]);
     let ca = authority.pem();
     let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key), ("ca.pem", &*ca)];
-    let (known, stranger) = (authority.vouch_for("acme"), strangers.vouch_for("acme"));
+    let (known, stranger) = (authority.sign_client("acme"), strangers.sign_client("acme"));
     for (required, without) in [(true, false), (false, true)] {
         let listener = format!(
             "tls: {{ certificates: [{{ cert: a.pem, key: a.key }}], client_certificates: {{ ca: ca.pem, required: {required} }} }}"
@@ -161,7 +161,7 @@ async fn clients_show_certificates_where_they_have_to() {
         for (shows, lets_in) in [(Some(&known), true), (Some(&stranger), false), (None, without)] {
             // A TLS 1.3 client learns of the refusal when it reads.
             let answered = async {
-                let mut stream = connect(gateway.address, authority.trusting(&[], shows), "a.test").await?;
+                let mut stream = connect(gateway.address, authority.client_config(&[], shows), "a.test").await?;
                 ask(&mut stream, "/", "a.test").await
             };
             let answered = answered.await.is_ok_and(|response| response.starts_with("HTTP/1.1 200 "));
@@ -194,7 +194,7 @@ limits: {{ guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ rate: 1/
     let statuses = async |shows: Option<&Signed>| {
         let mut statuses = Vec::new();
         for protocol in ["http/1.1", "h2", "h2"] {
-            let stream = connect(gateway.address, authority.trusting(&[protocol], shows), "a.test").await.unwrap();
+            let stream = connect(gateway.address, authority.client_config(&[protocol], shows), "a.test").await.unwrap();
             statuses.push(match protocol {
                 "h2" => Http2::on(stream).await.get("https://a.test/", &[]).await.unwrap().status,
                 _ => {
@@ -206,9 +206,9 @@ limits: {{ guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ rate: 1/
         }
         statuses
     };
-    assert_eq!(statuses(Some(&authority.vouch_for("acme.example"))).await, [200, 200, 429]);
+    assert_eq!(statuses(Some(&authority.sign_client("acme.example"))).await, [200, 200, 429]);
     assert_eq!(statuses(None).await, [200, 429, 429]);
-    assert_eq!(statuses(Some(&authority.vouch_for("somebody"))).await, [401, 401, 401]);
+    assert_eq!(statuses(Some(&authority.sign_client("somebody"))).await, [401, 401, 401]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,7 +227,7 @@ async fn who_does_not_finish_the_handshake_is_cut_off_and_hurts_nobody() {
         stream.write_all(beginning).await.unwrap();
         slow.push(stream);
     }
-    let mut stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+    let mut stream = connect(gateway.address, authority.client_config(&[], None), "a.test").await.unwrap();
     assert!(ask(&mut stream, "/", "a.test").await.unwrap().starts_with("HTTP/1.1 200 "));
     for mut stream in slow {
         let mut said = Vec::new();

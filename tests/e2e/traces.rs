@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::support::client::request;
 use crate::support::http2::{Http2, http2_upstream};
-use crate::support::origin::Seen;
+use crate::support::origin::ReceivedRequest;
 use crate::support::redis::Redis;
-use crate::support::{Client, Gateway, Origin, Refusing, free_port, wait_for, wait_until};
+use crate::support::{Client, Gateway, Origin, RefusingNode, free_port, wait_for, wait_until};
 
 const TOKEN: &str = "canary-of-the-collector-51c0";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -130,9 +130,9 @@ fn answering(status: &'static str, fields: &'static str) -> Origin {
 }
 
 /// The decoded exports that arrived whole.
-fn posted(seen: &[Seen]) -> Vec<Export> {
+fn posted(seen: &[ReceivedRequest]) -> Vec<Export> {
     let whole = seen.iter().filter(|seen| seen.head.field("content-length") == Some(&*seen.body.len().to_string()));
-    let read = |seen: &Seen| {
+    let read = |seen: &ReceivedRequest| {
         assert_eq!((seen.head.word(0), seen.target()), ("POST", "/v1/traces"));
         assert_eq!(seen.head.field("content-type"), Some("application/x-protobuf"));
         assert_eq!(seen.head.field("authorization"), Some(&*format!("Bearer {TOKEN}")));
@@ -143,7 +143,7 @@ fn posted(seen: &[Seen]) -> Vec<Export> {
 
 /// All received spans.
 fn spans(collector: &Origin) -> Vec<Span> {
-    let resources = posted(&collector.seen()).into_iter().flat_map(|export| export.resource_spans);
+    let resources = posted(&collector.received()).into_iter().flat_map(|export| export.resource_spans);
     resources.flat_map(|resource| resource.scope_spans).flat_map(|scope| scope.spans).collect()
 }
 
@@ -179,7 +179,7 @@ fn nowhere() -> SocketAddr {
 
 #[test]
 fn a_span_says_what_the_access_log_says_and_the_upstream_is_told_of_it() {
-    let (origin, collector, redis, refusing) = (Origin::start(), collector(), Redis::start(), Refusing::new());
+    let (origin, collector, redis, refusing) = (Origin::start(), collector(), Redis::start(), RefusingNode::new());
     let gateway = Gateway::start_with(
         &format!(
             "upstreams:
@@ -271,12 +271,12 @@ traces: {{ upstream: collector, token_file: token, sample: 1, service: edge }}\n
         let [trace, _, above] = span.ids();
         assert!(trace.len() == 32 && trace != TRACE && above.is_empty() && span.flags == 0x101, "{span:?}");
     }
-    for (seen, span) in origin.seen().iter().zip([first, &found[1], common]) {
+    for (seen, span) in origin.received().iter().zip([first, &found[1], common]) {
         let [trace, id, _] = span.ids();
         assert_eq!(seen.head.field("traceparent"), Some(&*format!("00-{trace}-{id}-01")));
         assert_eq!(seen.head.field("tracestate"), Some("vendor=1"));
     }
-    let posted = posted(&collector.seen());
+    let posted = posted(&collector.received());
     let about = pairs(&posted[0].resource_spans[0].resource.as_ref().unwrap().attributes);
     assert_eq!(
         (&about["service.name"], &about["service.version"]),
@@ -306,7 +306,7 @@ traces: {{ upstream: collector, token_file: token, sample: 1 }}\n",
         collector.node()
     );
     let gateway = Gateway::start_listening("http2: true", &config, &[("token", TOKEN)]);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let whole = parent("01");
     let nonsense = whole.to_uppercase();
     for (path, field) in [("told", &whole), ("nonsense", &nonsense)] {
@@ -336,7 +336,7 @@ fn only_trusted_proxies_decide_which_requests_have_spans() {
     let gateway = start(&config(&origin, collector.address, "sample: 0", more));
     let ask = |last: u8, target: &str, flags: &str| {
         let fields = [("traceparent", &*parent(flags)), ("tracestate", "vendor=1")];
-        assert_eq!(gateway.client_from(last).exchange("GET", target, &fields).status, 200);
+        assert_eq!(gateway.client_from(last).round_trip("GET", target, &fields).status, 200);
     };
     ask(1, "/stranger", "01");
     ask(2, "/unsampled", "00");
@@ -344,7 +344,7 @@ fn only_trusted_proxies_decide_which_requests_have_spans() {
     let span = wait_for_span(&collector, "/sampled");
     assert_eq!(spans(&collector).len(), 1, "nobody else has one");
     let told = |target: &str| {
-        let seen = origin.seen();
+        let seen = origin.received();
         let seen = seen.iter().find(|seen| seen.target() == target).unwrap();
         assert_eq!(seen.head.field("tracestate"), Some("vendor=1"));
         seen.head.field("traceparent").unwrap().to_owned()
@@ -361,10 +361,10 @@ fn of_strangers_requests_a_share_has_spans_whatever_they_ask_for() {
     let mut client = gateway.client();
     for number in 0..REQUESTS {
         let flags = parent(["00", "01"][number % 2]);
-        assert_eq!(client.exchange("GET", "/", &[("traceparent", &flags)]).status, 200);
+        assert_eq!(client.round_trip("GET", "/", &[("traceparent", &flags)]).status, 200);
     }
-    let told = |seen: &Seen| seen.head.field("traceparent").is_some_and(|told| !told.contains(PARENT));
-    let sampled = origin.seen().iter().filter(|seen| told(seen)).count();
+    let told = |seen: &ReceivedRequest| seen.head.field("traceparent").is_some_and(|told| !told.contains(PARENT));
+    let sampled = origin.received().iter().filter(|seen| told(seen)).count();
     // ten standard deviations to either side
     assert!((75..325).contains(&sampled), "{sampled} of {REQUESTS}");
     wait_until("all spans", || spans(&collector).len() == sampled);
@@ -399,7 +399,7 @@ fn a_collector_that_is_busy_is_asked_again_and_one_that_refuses_is_not() {
     let origin = Origin::start();
     let busy = Origin::with(|exchange| {
         exchange.body()?;
-        let status = if exchange.seen() == 1 { "429 Too Many Requests" } else { "200 OK" };
+        let status = if exchange.received_count() == 1 { "429 Too Many Requests" } else { "200 OK" };
         exchange.reply(status, "retry-after: 1\r\n", b"")
     });
     let gateway = start(&config(&origin, busy.address, "sample: 1", ""));
@@ -427,7 +427,7 @@ fn a_reload_turns_traces_off_and_on_and_the_end_of_the_process_sends_the_rest() 
         let mut client = Client::connect(gateway.address);
         client.send(request("GET", target, &[("traceparent", &nonsense), ("tracestate", "vendor=1")]));
         assert_eq!(client.receive().status, 200);
-        let seen = origin.seen();
+        let seen = origin.received();
         seen.iter().find(|seen| seen.target() == target).unwrap().head.field("traceparent").unwrap().to_owned()
     };
     assert_eq!(ask(&gateway, "/off"), nonsense, "as it came");

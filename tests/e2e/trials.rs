@@ -55,7 +55,7 @@ fn refused(response: &Response, status: u16, says: &str) {
 fn a_change_of_a_limit_is_tried_on_a_log_and_nothing_changes() {
     let origin = Origin::start();
     let gateway = started(&origin);
-    let get = |path: &str| Client::connect(gateway.admin).exchange("GET", path, &[HOST]).json();
+    let get = |path: &str| Client::connect(gateway.admin).round_trip("GET", path, &[HOST]).json();
     let before = get("/v1/status");
     assert_eq!(before["replay_logs"], json!(["access.log.1", "pipe.log", "absent.log"]));
     let limits = get("/v1/limits");

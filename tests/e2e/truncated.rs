@@ -35,7 +35,7 @@ fn a_body_that_breaks_off_is_cut_off_at_the_client_too() {
 async fn a_body_that_breaks_off_is_cut_off_on_http_2_too() {
     let origin = Origin::start();
     let gateway = Gateway::start_listening("http2: true", &proxied(&origin, ""), &[]);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for _ in 0..TRIES / 2 {
         for path in ["/half", "/half-chunk"] {
             assert!(client.get(&format!("http://test{path}"), &[]).await.is_err(), "{path}");

@@ -49,7 +49,7 @@ fn who_comes_over_a_path_has_no_address_and_cannot_make_one_up() {
     let _held = [(); 3].map(|()| UnixStream::connect(&path).unwrap());
     let statuses = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|from| ask(&path, "", &[("x-forwarded-for", from)]));
     assert_eq!(statuses, [Some(200), Some(200), Some(429)]);
-    assert!(origin.seen().iter().all(|seen| seen.head.field("x-forwarded-for").is_none()));
+    assert!(origin.received().iter().all(|seen| seen.head.field("x-forwarded-for").is_none()));
     assert_eq!(gateway.get("/", &[]).status, 200, "others are others");
 }
 
@@ -63,7 +63,7 @@ fn who_comes_over_a_path_is_believed_where_that_is_said() {
         let of = || ask(&path, "", &[("x-forwarded-for", from)]);
         assert_eq!([of(), of(), of()], [Some(200), Some(200), Some(429)]);
     }
-    let seen = origin.seen();
+    let seen = origin.received();
     let named: Vec<Option<&str>> = seen.iter().map(|seen| seen.head.field("x-forwarded-for")).collect();
     assert_eq!(named, [Some("192.0.2.1"), Some("192.0.2.1"), Some("192.0.2.2"), Some("192.0.2.2")]);
     for from in ["192.0.2.1", "192.0.2.2", "192.0.2.3"] {

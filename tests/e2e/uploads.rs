@@ -79,7 +79,7 @@ async fn send_until_reset(sending: &mut SendStream<Bytes>) -> Reason {
 
 /// The number of body bytes that reached the origin.
 fn received(origin: &Origin) -> usize {
-    origin.seen().iter().map(|seen| seen.body.len()).sum()
+    origin.received().iter().map(|seen| seen.body.len()).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,7 +100,7 @@ async fn an_upload_stops_where_its_limit_says_in_every_algorithm() {
         )),
     );
     let gateway = Gateway::start_listening("http2: true", &config, &[]);
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     for (name, _) in &limits {
         let target = format!("/{name}");
         let denied = upload(&gateway, &target, 2340);
@@ -111,7 +111,8 @@ async fn an_upload_stops_where_its_limit_says_in_every_algorithm() {
         assert_eq!(send_until_reset(&mut sending).await, Reason::NO_ERROR, "{name}");
         assert_eq!(answer.await.unwrap().unwrap().status, 429, "{name}");
         for method in ["POST", "PUT"] {
-            let seen = origin.seen().into_iter().filter(|seen| seen.target() == target && seen.head.word(0) == method);
+            let seen =
+                origin.received().into_iter().filter(|seen| seen.target() == target && seen.head.word(0) == method);
             let bytes: usize = seen.map(|seen| seen.body.len()).sum();
             assert!(bytes <= 100 * KIB, "{name}: {method} {bytes}");
         }
@@ -124,7 +125,7 @@ async fn an_upload_costs_its_bytes_and_no_more() {
     let gateway = start(&origin, &limit_of(AlgorithmName::TokenBucket).unwrap());
     let uploaded = upload(&gateway, "/", 40);
     assert_eq!((uploaded.status, uploaded.number("x-ratelimit-remaining")), (200, Some(60)));
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let uploaded = upload_stream(&mut client, "/", 35).await;
     assert_eq!((uploaded.status, uploaded.field("x-ratelimit-remaining")), (200, Some("65")));
     let empty = upload_stream(&mut client, "/", 0).await;
@@ -163,7 +164,7 @@ access_log: full
     assert_eq!(line["limit"].as_str(), Some("bytes"), "{line}");
 
     wait_until("the slot to be free", || gateway.get("/", &[]).status == 200);
-    let seen = origin.seen();
+    let seen = origin.received();
     assert!(seen.len() == 2 && seen[0].connection != seen[1].connection, "the upstream's connection is not used again");
     let labels = |outcome| [("route", "uploads"), ("limit", "bytes"), ("plan", "none"), ("outcome", outcome)];
     let requests = |outcome| gateway.metrics().value("tollgate_limit_requests_total", &labels(outcome));
@@ -200,7 +201,7 @@ async fn an_upload_that_is_stopped_after_its_response_began_ends_its_connection_
     assert!(matches!(cut_off, ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset), "{cut_off:?}");
 
     let gateway = start(&origin, &limit_of(AlgorithmName::QuotaReset).unwrap());
-    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut client = Http2::connect_cleartext(gateway.address).await;
     let (response, mut sending) = client.begin(Method::POST, "http://test/", &[], false).await.unwrap();
     let response = response.await.unwrap();
     assert_eq!(response.status(), 200);

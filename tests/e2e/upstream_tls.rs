@@ -148,7 +148,7 @@ async fn who_is_not_who_it_should_be_gets_no_request() {
 async fn an_upstream_is_shown_a_certificate_where_one_is_named() {
     let authority = Authority::new();
     let upstream = Upstream::start(&authority.sign(&["localhost"]), Some(&authority), false).await;
-    let (ca, signed) = (authority.pem(), authority.vouch_for("tollgate"));
+    let (ca, signed) = (authority.pem(), authority.sign_client("tollgate"));
     let files = [("ca.pem", &*ca), ("own.pem", &*signed.certificate), ("own.key", &*signed.key)];
     for (tls, status) in [("tls: { ca: ca.pem, cert: own.pem, key: own.key }", 200), ("tls: { ca: ca.pem }", 502)] {
         assert_eq!(start(&upstream.config("localhost", tls), &files).get("/", &[]).status, status, "{tls}");

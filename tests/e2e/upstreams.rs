@@ -6,7 +6,7 @@ use crate::support::client::request;
 use crate::support::gateway::{ALL, proxied};
 use crate::support::origin::{by_path, upstream};
 use crate::support::wire::{Framing, chunk};
-use crate::support::{Gateway, Origin, Refusing, Silent, now, together, wait_until};
+use crate::support::{Gateway, Origin, RefusingNode, SilentNode, now, together, wait_until};
 
 /// Checks the common parts of responses for failing upstreams.
 #[track_caller]
@@ -19,7 +19,7 @@ fn assert_problem(response: &crate::support::Response, status: u16) {
 
 #[test]
 fn a_dead_upstream_is_a_bad_gateway() {
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     let gateway = Gateway::start(&format!("{}{ALL}", upstream(&[refusing.node()], "")));
     let mut client = gateway.client();
     for _ in 0..2 {
@@ -33,7 +33,7 @@ fn a_dead_upstream_is_a_bad_gateway() {
 
 #[test]
 fn the_answer_for_a_dead_upstream_can_be_read_while_a_large_body_is_sent() {
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     let gateway = Gateway::start(&format!("{}{ALL}", upstream(&[refusing.node()], "")));
     for _ in 0..20 {
         let mut client = gateway.client();
@@ -90,7 +90,7 @@ fn an_upstream_that_does_not_begin_its_answer_in_time_is_a_timeout() {
 
 #[test]
 fn an_upstream_that_does_not_accept_in_time_is_a_timeout() {
-    let silent = Silent::new();
+    let silent = SilentNode::new();
     let nodes = upstream(&[silent.node()], "timeouts: { connect: 150ms }, retries: { attempts: 0 }");
     let gateway = Gateway::start(&format!("{nodes}{ALL}"));
     assert_problem(&gateway.get("/", &[]), 504);
@@ -98,7 +98,7 @@ fn an_upstream_that_does_not_accept_in_time_is_a_timeout() {
 
 #[test]
 fn a_node_that_does_not_accept_in_time_is_passed_over() {
-    let (silent, origin) = (Silent::new(), Origin::start());
+    let (silent, origin) = (SilentNode::new(), Origin::start());
     let nodes = upstream(&[silent.node(), origin.node()], "timeouts: { connect: 150ms }");
     let gateway = Gateway::start(&format!("{nodes}{ALL}"));
     assert_eq!(gateway.client().post("/echo", &[], b"once").text(), "once");
@@ -192,7 +192,7 @@ fn a_client_that_stops_reading_is_let_go() {
     });
     let gateway = Gateway::start(&proxied(&origin, "timeouts: { idle: 200ms }"));
     let mut client = gateway.client();
-    client.ask("GET", "/", &[]);
+    client.send_request("GET", "/", &[]);
     origin.wait_for_count(1);
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     assert!(!client.receive().whole);
@@ -218,7 +218,7 @@ fn a_pause_in_a_body_that_is_shorter_than_the_timeout_is_no_failure() {
     for (sent, part) in ["a", "b", "c", "d"].into_iter().enumerate() {
         client.send(part);
         // the client sends the next part only after the gateway has forwarded this one
-        wait_until("the part at the upstream", || origin.seen().first().is_some_and(|seen| seen.body.len() > sent));
+        wait_until("the part at the upstream", || origin.received().first().is_some_and(|seen| seen.body.len() > sent));
     }
     assert_eq!(client.receive().text(), "abcd");
 }
@@ -226,7 +226,7 @@ fn a_pause_in_a_body_that_is_shorter_than_the_timeout_is_no_failure() {
 #[test]
 fn a_node_that_refuses_connections_is_passed_over() {
     let origin = Origin::start();
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     let gateway = Gateway::start(&format!("{}{ALL}", upstream(&[refusing.node(), origin.node()], "")));
     let mut client = gateway.client();
     for number in 0..5 {
@@ -239,7 +239,7 @@ fn a_node_that_refuses_connections_is_passed_over() {
 #[test]
 fn without_retries_a_refused_connection_shows() {
     let origin = Origin::start();
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     let nodes = upstream(&[refusing.node(), origin.node()], "retries: { attempts: 0 }");
     let gateway = Gateway::start(&format!("{nodes}{ALL}"));
     assert_problem(&gateway.get("/", &[]), 502);
@@ -271,7 +271,7 @@ fn a_get_on_a_kept_connection_that_was_closed_is_sent_again_once() {
     assert_eq!(client.get("/first").text(), "first\n");
     let response = client.get("/second");
     assert_eq!((response.status, response.text().as_str()), (200, "again\n"));
-    let connections: Vec<usize> = origin.seen().iter().map(|seen| seen.connection).collect();
+    let connections: Vec<usize> = origin.received().iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, [0, 0, 1]);
 }
 
@@ -282,7 +282,7 @@ fn a_post_is_never_sent_twice() {
     let mut client = gateway.client();
     assert_eq!(client.get("/first").text(), "first\n");
     assert_problem(&client.post("/second", &[], b"pay 5"), 502);
-    assert_eq!(origin.seen().iter().filter(|seen| seen.target() == "/second").count(), 1);
+    assert_eq!(origin.received().iter().filter(|seen| seen.target() == "/second").count(), 1);
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn connections_to_the_upstream_are_kept() {
     for _ in 0..20 {
         assert_eq!(client.get("/").status, 200);
     }
-    assert!(origin.seen().iter().all(|seen| seen.connection == 0), "one client, one core, one connection");
+    assert!(origin.received().iter().all(|seen| seen.connection == 0), "one client, one core, one connection");
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn a_client_that_goes_away_ends_the_request_at_the_upstream() {
     });
     let gateway = Gateway::start(&proxied(&origin, ""));
     let mut client = gateway.client();
-    client.ask("GET", "/stall", &[]);
+    client.send_request("GET", "/stall", &[]);
     origin.wait_for_count(1);
     drop(client);
     is_gone.recv_timeout(crate::support::PATIENCE).unwrap();
@@ -385,7 +385,7 @@ fn a_slow_answer_within_the_timeout_is_no_failure() {
     });
     let gateway = Gateway::start(&proxied(&origin, "timeouts: { first_byte: 20s, total: 20s }"));
     let mut client = gateway.client();
-    client.ask("GET", "/", &[]);
+    client.send_request("GET", "/", &[]);
     origin.wait_for_count(1);
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 1.0);
     go_on.send(()).unwrap();

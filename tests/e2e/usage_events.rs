@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::restarts::Lineage;
 use crate::support::client::request;
-use crate::support::origin::Seen;
+use crate::support::origin::ReceivedRequest;
 use crate::support::wire::chunk;
-use crate::support::{Client, Gateway, Origin, SetsAtEnd, free_port, wait_until};
+use crate::support::{Client, Gateway, Origin, SetOnDrop, free_port, wait_until};
 
 const TOKEN: &str = "canary-of-billing-7f31";
 
@@ -95,7 +95,7 @@ fn under_load(address: SocketAddr, customers: usize, work: impl FnOnce()) {
                 }
             });
         }
-        let at_end = SetsAtEnd(&over);
+        let at_end = SetOnDrop(&over);
         work();
         drop(at_end);
     });
@@ -110,7 +110,7 @@ fn ask(client: &mut Client, customer: usize) -> Option<u16> {
 }
 
 /// All received events by their identifiers; a repeated event must have the same content.
-fn events(seen: &[Seen]) -> BTreeMap<String, Value> {
+fn events(seen: &[ReceivedRequest]) -> BTreeMap<String, Value> {
     let mut events = BTreeMap::<String, Value>::new();
     for seen in seen {
         assert_eq!(seen.target(), "/api/v1/events");
@@ -127,7 +127,7 @@ fn events(seen: &[Seen]) -> BTreeMap<String, Value> {
     events
 }
 
-fn sums(seen: &[Seen]) -> Sums {
+fn sums(seen: &[ReceivedRequest]) -> Sums {
     let mut sums = Sums::new();
     for event in events(seen).values() {
         let data = &event["data"];
@@ -162,22 +162,22 @@ fn events_sum_up_to_what_was_admitted_through_restarts_handovers_and_a_receiver_
     // the receiver accepts every other batch, and answers 503 to the rest, although it has read them
     let flaky = Origin::with(|exchange| {
         exchange.body()?;
-        let status = if exchange.seen() % 2 == 1 { "503 Service Unavailable" } else { "204 No Content" };
+        let status = if exchange.received_count() % 2 == 1 { "503 Service Unavailable" } else { "204 No Content" };
         exchange.reply(status, "", b"")
     });
     let address = flaky.address;
     let mut gateway = start(&origin, address, CUSTOMERS, "every: 1s");
     let served = gateway.address;
     under_load(served, CUSTOMERS, || wait_until("events", || flaky.count() >= 4));
-    let mut seen = flaky.seen();
-    let ids = |seen: &[Seen]| -> usize {
+    let mut seen = flaky.received();
+    let ids = |seen: &[ReceivedRequest]| -> usize {
         let batches = seen.iter().filter_map(|seen| serde_json::from_slice::<Vec<Value>>(&seen.body).ok());
         batches.map(|batch| batch.len()).sum()
     };
     assert!(ids(&seen) > events(&seen).len(), "some came twice");
 
     // the receiver stops, and the usage of this time survives a restart of the gateway
-    seen = flaky.seen();
+    seen = flaky.received();
     drop(flaky);
     under_load(served, CUSTOMERS, || wait_until("events to wait", || queued(&gateway) > 20.0));
     let mut log = gateway.process.stderr();
@@ -196,10 +196,10 @@ fn events_sum_up_to_what_was_admitted_through_restarts_handovers_and_a_receiver_
     under_load(served, CUSTOMERS, upgrade);
     // anonymous callers cause no usage events
     let anonymous = [("x-customer", "customer-x")];
-    assert_eq!(Client::connect(served).exchange("GET", "/", &anonymous).status, 200);
+    assert_eq!(Client::connect(served).round_trip("GET", "/", &anonymous).status, 200);
     let expected = expected(&used);
     assert_eq!(expected[&(format!("customer-{}", CUSTOMERS - 1), "calls".to_owned())], (5, 5), "it has a small plan");
-    let all = || [seen.clone(), receiver.seen()].concat();
+    let all = || [seen.clone(), receiver.received()].concat();
     let requests = |sums: &Sums| sums.values().map(|(_, requests)| requests).sum::<u64>();
     wait_until("all to be told", || requests(&sums(&all())) >= requests(&expected));
     assert_eq!(sums(&all()), expected);
@@ -235,15 +235,15 @@ fn a_killed_process_loses_nothing_that_it_had_saved() {
     assert_eq!(queued(&gateway), 0.0, "the interval is not over");
     gateway.restart("KILL");
     let receiver = receiver_at(address);
-    wait_until("what was saved to be told", || !sums(&receiver.seen()).is_empty());
-    assert_eq!(sums(&receiver.seen()), expected(&used));
+    wait_until("what was saved to be told", || !sums(&receiver.received()).is_empty());
+    assert_eq!(sums(&receiver.received()), expected(&used));
     gateway.restart("KILL");
     wait_until("the queue to be open", || gateway.metrics().value("tollgate_usage_queue_bytes", &[]) == Some(0.0));
     assert_eq!(ask(&mut gateway.client(), 0), Some(200));
     // a shutdown sends the sums of the unfinished interval
     gateway.end("TERM");
     gateway.start_again();
-    wait_until("the rest to be told", || sums(&receiver.seen()) == expected(&used));
+    wait_until("the rest to be told", || sums(&receiver.received()) == expected(&used));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn an_event_that_the_receiver_does_not_want_does_not_hold_up_the_others() {
     }
     gateway.wait_for_metric("tollgate_usage_events_total", &[("result", "refused")], 1.0);
     gateway.wait_for_metric("tollgate_usage_events_total", &[("result", "delivered")], 3.0);
-    let told = sums(&receiver.seen());
+    let told = sums(&receiver.received());
     assert_eq!(told.keys().map(|(_, limit)| limit.as_str()).collect::<BTreeSet<_>>(), BTreeSet::from(["tokens"]));
     assert_eq!(told.len(), used.lock().unwrap().len());
     // the log has the data to book the event by hand
@@ -282,6 +282,6 @@ fn a_full_queue_makes_intervals_longer_and_loses_nothing() {
     ask_all();
     assert!(bytes() <= 65_536.0);
     let receiver = receiver_at(address);
-    wait_until("all to be told", || sums(&receiver.seen()) == expected(&used));
+    wait_until("all to be told", || sums(&receiver.received()) == expected(&used));
     assert_eq!(gateway.metrics().value("tollgate_usage_events_total", &[("result", "lost")]), Some(0.0));
 }

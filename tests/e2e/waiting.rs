@@ -29,7 +29,7 @@ fn counted(gateway: &Gateway, outcome: &str) -> f64 {
 /// Sends a request that has to wait, and waits until `number` requests have been delayed.
 fn waiting(gateway: &Gateway, target: &str, number: u32) -> Client {
     let mut client = gateway.client();
-    client.ask("GET", target, &[]);
+    client.send_request("GET", target, &[]);
     wait_for_outcome(gateway, "delayed", f64::from(number));
     client
 }
@@ -51,11 +51,11 @@ fn assert_paced(limit: &str, due: impl Fn(u32) -> Duration) {
     let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
     let began = now();
     for client in &mut clients {
-        client.ask("GET", "/", &[]);
+        client.send_request("GET", "/", &[]);
     }
     let statuses: Vec<u16> = clients.iter_mut().map(|client| client.receive().status).collect();
     assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
-    let seen = origin.seen();
+    let seen = origin.received();
     assert_eq!(seen.len(), COUNT as usize);
     for (number, seen) in (0..).zip(&seen) {
         let (came, due) = (seen.at - began, due(number));
@@ -110,7 +110,7 @@ fn first_come_is_first_served() {
     assert_eq!(gateway.get("/0", &[]).status, 200);
     let charge = |number: u32| {
         let mut client = gateway.client();
-        client.ask("GET", &format!("/{number}"), &[]);
+        client.send_request("GET", &format!("/{number}"), &[]);
         // On a busy machine its turn may have come already.
         wait_until("the charge", || counted(&gateway, "admitted") + counted(&gateway, "delayed") > f64::from(number));
         client
@@ -119,7 +119,7 @@ fn first_come_is_first_served() {
     for client in &mut clients {
         assert_eq!(client.receive().status, 200);
     }
-    let seen = origin.seen();
+    let seen = origin.received();
     let targets: Vec<&str> = seen.iter().map(|seen| seen.target()).collect();
     assert_eq!(targets, ["/0", "/1", "/2", "/3", "/4", "/5"]);
     assert!(seen[5].at - began >= Duration::from_millis(5 * 1000 - 1), "{seen:?}");
@@ -177,7 +177,7 @@ routes: [{{ name: all, upstream: origin, limits: [pace, quota] }}]
     let gateway = Gateway::start(&config);
     assert_eq!(gateway.get("/", &[("x-user", "a")]).status, 200);
     let mut waits = gateway.client();
-    waits.ask("GET", "/", &[("x-user", "b")]);
+    waits.send_request("GET", "/", &[("x-user", "b")]);
     let labels = [("route", "all"), ("limit", "pace"), ("plan", "none"), ("outcome", "delayed")];
     gateway.wait_for_metric("tollgate_limit_requests_total", &labels, 1.0);
     for _ in 0..3 {
@@ -214,7 +214,7 @@ fn of_many_together_only_as_many_wait_as_may() {
     let gateway = paced(&origin, "100s", "1h", ", max_waiting: 10");
     let clients = together(40, |_| {
         let mut client = gateway.client();
-        client.ask("GET", "/", &[]);
+        client.send_request("GET", "/", &[]);
         client
     });
     wait_for_outcome(&gateway, "admitted", 1.0);
@@ -299,7 +299,7 @@ fn keys_wait_apart() {
     let gateway = Gateway::start(&limited(&origin, limit));
     assert_eq!(gateway.get("/", &[("x-key", "a")]).status, 200);
     let mut waits = gateway.client();
-    waits.ask("GET", "/", &[("x-key", "a")]);
+    waits.send_request("GET", "/", &[("x-key", "a")]);
     wait_for_outcome(&gateway, "delayed", 1.0);
     assert_eq!(gateway.get("/", &[("x-key", "b")]).status, 200);
 }

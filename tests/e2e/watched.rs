@@ -54,7 +54,7 @@ fn gateway(config: &str) -> Gateway {
 
 /// The empty panels that are not marked as possibly empty, among those that `wanted` selects by title and mark.
 fn empty_panels(prometheus: &Prometheus, wanted: impl Fn(&str, bool) -> bool) -> Vec<String> {
-    let now = prometheus.ask("query", &[("query", "time()")])["result"][1].as_str().unwrap().to_owned();
+    let now = prometheus.query_api("query", &[("query", "time()")])["result"][1].as_str().unwrap().to_owned();
     let start = format!("{}", now.parse::<f64>().unwrap() - 10.0);
     let range = [("start", start.as_str()), ("end", now.as_str()), ("step", "1s")];
     let mut empty = Vec::new();
@@ -64,7 +64,7 @@ fn empty_panels(prometheus: &Prometheus, wanted: impl Fn(&str, bool) -> bool) ->
             let may_be_empty = panel["description"].as_str().unwrap().contains("Empty ");
             for expression in panels::expressions(panel) {
                 let expression = panels::filled(expression);
-                let found = prometheus.ask("query_range", &[&range[..], &[("query", &expression)]].concat());
+                let found = prometheus.query_api("query_range", &[&range[..], &[("query", &expression)]].concat());
                 let series = found["result"].as_array().unwrap();
                 let values = series.iter().flat_map(|series| series["values"].as_array().unwrap());
                 let has_numbers = values.into_iter().any(|value| value[1] != "NaN");
@@ -114,7 +114,7 @@ fn prometheus_sees_what_happens_and_says_so() {
     let traffic = Traffic::start(&[&one, &other]);
     let prometheus = Prometheus::start(&[one.admin, other.admin]);
     wait_until("both gateways to be scraped", || {
-        let targets = prometheus.ask("targets", &[("state", "active")]);
+        let targets = prometheus.query_api("targets", &[("state", "active")]);
         let up = targets["activeTargets"].as_array().unwrap().iter().filter(|target| target["health"] == "up");
         up.count() == 2
     });
@@ -131,7 +131,7 @@ fn prometheus_sees_what_happens_and_says_so() {
     redis.signal("STOP");
     wait_for_alerts(&prometheus, &OUTAGE);
     wait_for_panels(&prometheus, |title, _| ["Calls that failed", "Passed or refused unseen"].contains(&title));
-    let unsynced = prometheus.ask("query", &[("query", "sum(tollgate_limit_unsynced_tokens) > 0")]);
+    let unsynced = prometheus.query_api("query", &[("query", "sum(tollgate_limit_unsynced_tokens) > 0")]);
     assert_ne!(unsynced["result"], serde_json::json!([]), "something is to be handed in");
     redis.signal("CONT");
     wait_for_silence(&prometheus, &OUTAGE);
@@ -178,7 +178,7 @@ const SPECIAL: [&str; 11] = [
 ];
 
 fn assert_knows_the_catalogue(prometheus: &Prometheus) {
-    let metadata = prometheus.ask("metadata", &[]);
+    let metadata = prometheus.query_api("metadata", &[]);
     let known = metadata.as_object().unwrap();
     for name in names::ALL {
         let Some(told) = known.get(name.name) else {
@@ -197,7 +197,7 @@ fn assert_knows_the_catalogue(prometheus: &Prometheus) {
 }
 
 fn assert_no_rule_fails(prometheus: &Prometheus) {
-    let groups = prometheus.ask("rules", &[]);
+    let groups = prometheus.query_api("rules", &[]);
     let rules: Vec<_> =
         groups["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap()).collect();
     assert!(rules.len() > 20, "{rules:?}");

@@ -11,9 +11,9 @@ use ring::hmac::{HMAC_SHA256, Key, verify};
 use serde_json::Value;
 
 use crate::support::gateway::proxied;
-use crate::support::origin::Seen;
+use crate::support::origin::ReceivedRequest;
 use crate::support::tls::Authority;
-use crate::support::{Gateway, Origin, Refusing, free_port, wait_until};
+use crate::support::{Gateway, Origin, RefusingNode, free_port, wait_until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OTHER: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
@@ -42,20 +42,20 @@ fn nowhere() -> SocketAddr {
 fn use_up(gateway: &Gateway, key: &str) {
     let mut client = gateway.client();
     for _ in 0..20 {
-        assert_eq!(client.exchange("GET", "/", &[("x-account", key)]).status, 200);
+        assert_eq!(client.round_trip("GET", "/", &[("x-account", key)]).status, 200);
     }
 }
 
-fn field<'s>(seen: &'s Seen, name: &str) -> &'s str {
+fn field<'s>(seen: &'s ReceivedRequest, name: &str) -> &'s str {
     seen.head.all(name)[0]
 }
 
-fn body(seen: &Seen) -> Value {
+fn body(seen: &ReceivedRequest) -> Value {
     serde_json::from_slice(&seen.body).unwrap()
 }
 
 /// The key and mark in a message; checks the signature.
-fn told(seen: &Seen, secret: &str) -> (String, u64) {
+fn told(seen: &ReceivedRequest, secret: &str) -> (String, u64) {
     let content = format!(
         "{}.{}.{}",
         field(seen, "webhook-id"),
@@ -86,12 +86,12 @@ fn each_mark_of_a_key_is_told_once_with_a_signature() {
     for key in ["acme", "globex", "acme"] {
         let mut client = gateway.client();
         for _ in 0..10 {
-            client.exchange("GET", "/", &[("x-account", key)]);
+            client.round_trip("GET", "/", &[("x-account", key)]);
         }
     }
     use_up(&gateway, "initech");
     ended(&gateway, "delivered", 4.0);
-    let seen = receiver.seen();
+    let seen = receiver.received();
     let messages: Vec<_> = seen.iter().map(|seen| told(seen, SECRET)).collect();
     let expected = ["acme", "initech"].map(|key| [80, 95].map(|mark| (key.to_owned(), mark)));
     assert_eq!(messages, expected.as_flattened());
@@ -111,7 +111,7 @@ fn each_mark_of_a_key_is_told_once_with_a_signature() {
     use_up(&gateway, "umbrella");
     ended(&gateway, "delivered", 6.0);
     for secret in [SECRET, OTHER] {
-        assert_eq!(told(&receiver.seen()[5], secret), ("umbrella".to_owned(), 95));
+        assert_eq!(told(&receiver.received()[5], secret), ("umbrella".to_owned(), 95));
     }
     assert_eq!(queued(&gateway), 0.0);
 }
@@ -139,7 +139,7 @@ fn a_receiver_with_tls_is_told_once_its_certificate_is_good() {
     gateway.rewrite(&trusting("good.pem"));
     assert_eq!(gateway.reload().status, 200);
     ended(&gateway, "delivered", 2.0);
-    assert_eq!(receiver.seen().iter().map(|seen| told(seen, SECRET).1).collect::<Vec<_>>(), [80, 95]);
+    assert_eq!(receiver.received().iter().map(|seen| told(seen, SECRET).1).collect::<Vec<_>>(), [80, 95]);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn messages_outlive_the_gateway_and_the_receivers_absence_and_keep_their_identif
     wait_until("four messages on disk", || queued(&gateway) == 4.0);
     let receiver = Origin::at(receiver);
     ended(&gateway, "delivered", 4.0);
-    let seen = receiver.seen();
+    let seen = receiver.received();
     let messages: Vec<_> = seen.iter().map(|seen| (told(seen, SECRET).1, field(seen, "webhook-id"))).collect();
     assert_eq!(messages.iter().map(|(mark, _)| *mark).collect::<Vec<_>>(), [80, 95, 80, 95]);
     assert_eq!(messages[..2], messages[2..], "a receiver knows them again");
@@ -181,11 +181,11 @@ fn a_receiver_that_fails_is_asked_again_until_a_message_is_too_old() {
     let gateway = start(&origin, receiver.address, "");
     use_up(&gateway, "acme");
     ended(&gateway, "delivered", 2.0);
-    let seen = receiver.seen();
+    let seen = receiver.received();
     let tries: Vec<_> = seen.iter().map(|seen| (field(seen, "webhook-id"), told(seen, SECRET).1)).collect();
     assert_eq!((tries.len(), tries[0]), (3, tries[1]));
 
-    let refusing = Refusing::new();
+    let refusing = RefusingNode::new();
     let address = refusing.node().trim_matches('"').parse().unwrap();
     gateway.rewrite(&config(&origin, address, "keep: 1s"));
     assert_eq!(gateway.reload().status, 200);
@@ -209,7 +209,7 @@ fn a_full_queue_loses_what_comes_and_no_request_waits() {
     assert!(gateway.metrics().value("tollgate_webhook_queue_bytes", &[]).unwrap() <= 65_536.0);
     let receiver = Origin::at(receiver);
     ended(&gateway, "delivered", kept);
-    assert_eq!(told(&receiver.seen()[0], SECRET), ("customer-0".to_owned(), 80));
+    assert_eq!(told(&receiver.received()[0], SECRET), ("customer-0".to_owned(), 80));
     // and the queue has room again
     use_up(&gateway, "later");
     ended(&gateway, "delivered", kept + 2.0);

@@ -43,7 +43,7 @@ routes:
 
 fn open(gateway: &Gateway) -> Client {
     let mut client = gateway.client();
-    client.ask("GET", "/tunnel", ASKS);
+    client.send_request("GET", "/tunnel", ASKS);
     let head = client.wire.head().unwrap().unwrap();
     assert_eq!((head.word(1), head.field("upgrade")), ("101", Some("websocket")), "{head:?}");
     client
@@ -91,12 +91,12 @@ fn where_no_route_allows_it_a_request_stays_a_request() {
     let origin = echo();
     let gateway = start(&origin, "");
     let mut client = gateway.client();
-    let response = client.exchange("GET", "/other", ASKS);
+    let response = client.round_trip("GET", "/other", ASKS);
     assert_eq!((response.status, response.text().as_str()), (200, "no tunnel"));
     // the gateway does not forward another upgrade either
     let other = gateway.get("/tunnel", &[("connection", "Upgrade"), ("upgrade", "h2c")]);
     assert_eq!((other.status, other.text().as_str()), (200, "no tunnel"));
-    assert!(origin.seen().iter().all(|seen| seen.head.field("upgrade").is_none()));
+    assert!(origin.received().iter().all(|seen| seen.head.field("upgrade").is_none()));
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(crate) const RATE: u64 = 5;
 /// The number of keys of each limit.
 pub(crate) const KEYS: u64 = 4;
 /// The highest cost of a request in tokens.
-pub(crate) const DEAREST: Cost = 2;
+pub(crate) const MAX_COST: Cost = 2;
 /// The time for which clients press one key.
 const KEY_TIME: Nanos = Nanos::new(1_300_000_000);
 /// The rules of all limits.
@@ -76,7 +76,7 @@ pub(crate) struct Client {
     pub(crate) node: Arc<Node>,
     pub(crate) ledger: Arc<Mutex<Ledger>>,
     /// The positions of further limits after those of [`rules`]; each request asks them for one token.
-    pub(crate) beside: Range<usize>,
+    pub(crate) extra_limits: Range<usize>,
 }
 
 impl Client {
@@ -112,8 +112,8 @@ impl Client {
         let mut requests = JoinSet::new();
         while !over.load(Ordering::Relaxed) {
             sleep(Duration::from_millis(random.random_range(1..20))).await;
-            let any = random.random_range(0..SPENT.len() + 1 + self.beside.len());
-            let any = if any > FAST { self.beside.start + any - FAST - 1 } else { any };
+            let any = random.random_range(0..SPENT.len() + 1 + self.extra_limits.len());
+            let any = if any > FAST { self.extra_limits.start + any - FAST - 1 } else { any };
             let (limit, client) = (if random.random() { most } else { any }, self.clone());
             let number = self.node.clock.now().get() / KEY_TIME.get() % KEYS;
             requests.spawn(async move { client.admits(&[((limit, number), 1)]).await });
@@ -126,8 +126,8 @@ impl Client {
         let mut random = SmallRng::seed_from_u64(seed);
         let spent = random.random_range(0..SPENT.len());
         let (number, other) = (random.random_range(0..KEYS), random.random_range(0..KEYS));
-        let cost = random.random_range(1..=DEAREST);
-        match random.random_range(0..12 + self.beside.len()) {
+        let cost = random.random_range(1..=MAX_COST);
+        match random.random_range(0..12 + self.extra_limits.len()) {
             0..4 => self.admits(&[((spent, number), cost)]).await,
             // all or none, with two owners
             4 => self.admits(&[((spent, number), cost), ((FAST, other), 1)]).await,
@@ -143,7 +143,7 @@ impl Client {
                 self.takes_back(([spent, WIDE][random.random_range(0..2)], number), cost, wait).await;
             }
             10..12 => self.runs(number, Duration::from_millis(random.random_range(1..1500))).await,
-            more => self.admits(&[((self.beside.start + more - 12, number), 1)]).await,
+            more => self.admits(&[((self.extra_limits.start + more - 12, number), 1)]).await,
         }
     }
 
@@ -183,7 +183,7 @@ impl Client {
     async fn is_denied_and_counts(&self, number: u64, cost: Cost) {
         self.use_wide(number, cost);
         self.ledger.lock().touched.insert((FAST, number));
-        let enforcement = Enforcement { counts_denied: true, ..Enforcement::USUAL };
+        let enforcement = Enforcement { counts_denied: true, ..Enforcement::DEFAULT };
         let never = charge((FAST, number), MANY);
         assert!(!self.charge(&mut [Charge { enforcement, ..charge((WIDE, number), cost) }, never]).await);
     }

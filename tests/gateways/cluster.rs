@@ -98,7 +98,7 @@ async fn the_owner_counts_whoever_is_asked_and_a_denial_is_repeated_without_aski
 async fn a_key_that_is_set_right_at_its_owner_is_not_denied_elsewhere_for_long() {
     let pair = Pair::start([5, 5]).await;
     let [asks, owns] = &pair.nodes;
-    for amendment in [Amendment::Afresh, Amendment::Grant(2)] {
+    for amendment in [Amendment::ResetKey, Amendment::Grant(2)] {
         let key = pair.key();
         assert_eq!(asks.admitted(BURST, key).await, 5);
         assert!(!owns.admits(BURST, key).await);
@@ -181,7 +181,7 @@ async fn a_request_that_goes_away_while_its_owner_is_asked_has_taken_nothing() {
     }
     assert!(asks.admits(BURST, pair.key()).await);
     wait_for("all to come back", || async {
-        let ask = Charge { cost: 5, enforcement: Enforcement::ASKS, ..one(BURST, key) };
+        let ask = Charge { cost: 5, enforcement: Enforcement::DRY_RUN, ..one(BURST, key) };
         asks.store.is_settled() && owns.charge(&mut [ask]).await.charged[0].decision.is_admitted()
     })
     .await;
@@ -199,7 +199,7 @@ async fn all_limits_of_a_request_are_charged_or_none_wherever_their_keys_are() {
         assert!(!asks.charge(&mut batch).await.charged.iter().all(|charged| charged.decision.is_admitted()));
     }
     wait_for("all to come back", || async {
-        let ask = |limit, key| Charge { cost: 5, enforcement: Enforcement::ASKS, ..one(limit, key) };
+        let ask = |limit, key| Charge { cost: 5, enforcement: Enforcement::DRY_RUN, ..one(limit, key) };
         let whole =
             async |node: &Node, charge: Charge| node.charge(&mut [charge]).await.charged[0].decision.is_admitted();
         asks.store.is_settled() && whole(owns, ask(BURST, theirs)).await && whole(asks, ask(SMALL, own)).await
@@ -265,7 +265,7 @@ fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
         let mut world = World::of(seed, 2, (1, 6), Setup::usual(5, ms(100)));
         world.start(0);
         world.start(1);
-        assert!(world.comes(Nanos::from_secs(10), |world| world.is_quiet()));
+        assert!(world.wait_until(Nanos::from_secs(10), |world| world.is_quiet()));
         let owns = Arc::clone(&world.gateway(1).node);
         let mut keys = (0_u128..).map(|number| LimitKey(number << 48 | number)).filter(|key| owns.cluster().owns(*key));
         let (key, other) = (keys.next().unwrap(), keys.next().unwrap());
@@ -273,29 +273,29 @@ fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
         world.stall(1, ms(stall));
         let asks = Arc::clone(&world.gateway(0).node);
         let node = Arc::clone(&asks);
-        let batch = world.ask(0, async move {
+        let batch = world.run_on(0, async move {
             let mut batch = [one(HELD, key)];
             assert_eq!(node.charge(&mut batch).await.source, DecisionSource::Local);
             batch
         });
         // the owner answers calls in their order
-        assert!(world.comes(Nanos::from_secs(10), |world| {
+        assert!(world.wait_until(Nanos::from_secs(10), |world| {
             let node = Arc::clone(&asks);
-            world.ask(0, async move { node.charge(&mut [one(BURST, other)]).await.source == DecisionSource::Owner })
+            world.run_on(0, async move { node.charge(&mut [one(BURST, other)]).await.source == DecisionSource::Owner })
         }));
         let held = |world: &mut World| {
             let node = Arc::clone(&owns);
-            MANY - world.ask(1, async move { node.left(HELD, key).await })
+            MANY - world.run_on(1, async move { node.left(HELD, key).await })
         };
         assert!(
-            world.comes(Nanos::from_secs(10), |world| asks.store.is_settled() && held(world) == 1),
+            world.wait_until(Nanos::from_secs(10), |world| asks.store.is_settled() && held(world) == 1),
             "stall {stall}"
         );
         let node = Arc::clone(&asks);
-        world.ask(0, async move {
+        world.run_on(0, async move {
             node.store.complete(&node.binding, &batch, Completion::UNMEASURED, node.clock.now());
         });
-        assert!(world.comes(Nanos::from_secs(10), |world| held(world) == 0), "stall {stall}");
+        assert!(world.wait_until(Nanos::from_secs(10), |world| held(world) == 0), "stall {stall}");
     }
 }
 
@@ -318,7 +318,7 @@ fn gateways_that_find_each_other_hand_out_each_burst_once() {
                 let is_waiting = world.gateway(*number).node.cluster().waits_for().is_some();
                 if !is_waiting {
                     let (node, keys) = (Arc::clone(&world.gateway(*number).node), keys.clone());
-                    let admitted = world.ask(*number, async move {
+                    let admitted = world.run_on(*number, async move {
                         let mut admitted = Vec::new();
                         for key in keys {
                             admitted.push(node.admitted(BURST, key).await);
@@ -340,16 +340,16 @@ fn a_slot_of_a_gateway_that_falls_silent_comes_back() {
     let mut world = World::of(1, 2, (1, 6), Setup::usual(5, ms(100)));
     world.start(0);
     world.start(1);
-    assert!(world.comes(Nanos::from_secs(10), |world| world.is_quiet()));
+    assert!(world.wait_until(Nanos::from_secs(10), |world| world.is_quiet()));
     let owns = Arc::clone(&world.gateway(0).node);
     let key = (0_u128..).map(|number| LimitKey(number << 48 | number)).find(|key| owns.cluster().owns(*key)).unwrap();
     let node = Arc::clone(&world.gateway(1).node);
-    assert!(world.ask(1, async move { node.admits(HELD, key).await }));
+    assert!(world.run_on(1, async move { node.admits(HELD, key).await }));
     world.end(1, true);
     let left = |world: &mut World| {
         let node = Arc::clone(&owns);
-        world.ask(0, async move { node.left(HELD, key).await })
+        world.run_on(0, async move { node.left(HELD, key).await })
     };
     assert_eq!(left(&mut world), MANY - 1);
-    assert!(world.comes(Nanos::from_secs(20), |world| left(world) == MANY));
+    assert!(world.wait_until(Nanos::from_secs(20), |world| left(world) == MANY));
 }

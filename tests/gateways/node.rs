@@ -117,7 +117,7 @@ impl Node {
     }
 
     /// A node whose limits are kept in Redis.
-    pub(crate) fn sharing(shared: SharedStore, limits: &[(Rule, Sharing)], clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn with_redis(shared: SharedStore, limits: &[(Rule, Sharing)], clock: Arc<dyn Clock>) -> Self {
         let store = Arc::new(Store::new(LocalStore::for_one_thread(), Some(shared), None));
         let named = limits.iter().enumerate().map(|(number, limit)| (format!("limit {number}"), limit));
         let named: Vec<_> = named.collect();
@@ -159,7 +159,7 @@ impl Node {
 }
 
 pub(crate) fn one(limit: usize, key: LimitKey) -> Charge {
-    Charge::new(limit, RuleRef::Listed(0), key, 1, Enforcement::USUAL)
+    Charge::new(limit, RuleRef::Listed(0), key, 1, Enforcement::DEFAULT)
 }
 
 pub(crate) async fn wait_for<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
@@ -184,7 +184,7 @@ pub(crate) async fn begun(work: impl Future) {
 impl Node {
     /// The remaining tokens of a key.
     pub(crate) async fn left(&self, limit: usize, key: LimitKey) -> u64 {
-        let asks = Charge { enforcement: Enforcement::ASKS, ..one(limit, key) };
+        let asks = Charge { enforcement: Enforcement::DRY_RUN, ..one(limit, key) };
         self.charge(&mut [asks]).await.charged[0].headroom.remaining.unwrap()
     }
 

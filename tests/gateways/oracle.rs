@@ -25,14 +25,14 @@ pub(crate) struct Ledger {
 
 #[derive(Hash)]
 struct Admission {
-    asked: Nanos,
-    told: Nanos,
+    sent_at: Nanos,
+    answered_at: Nanos,
     cost: Cost,
 }
 
 impl Ledger {
-    pub(crate) fn admit(&mut self, bucket: Bucket, asked: Nanos, told: Nanos, cost: Cost) {
-        self.admitted.entry(bucket).or_default().push(Admission { asked, told, cost });
+    pub(crate) fn admit(&mut self, bucket: Bucket, sent_at: Nanos, answered_at: Nanos, cost: Cost) {
+        self.admitted.entry(bucket).or_default().push(Admission { sent_at, answered_at, cost });
     }
 
     pub(crate) fn begin(&mut self, key: u64, gateway: usize) {
@@ -62,13 +62,14 @@ impl Ledger {
     }
 
     /// The highest excess of a key's admitted tokens over `rate` per second, in any interval.
-    pub(crate) fn most_above_rate(&self, bucket: Bucket, rate: u64) -> u64 {
+    pub(crate) fn max_excess(&self, bucket: Bucket, rate: u64) -> u64 {
         let admitted = self.admitted.get(&bucket).map_or(&[][..], Vec::as_slice);
         let most = admitted.iter().flat_map(|first| {
-            admitted.iter().filter(|last| last.told >= first.asked).map(move |last| {
-                let within = |other: &&Admission| other.asked >= first.asked && other.told <= last.told;
+            admitted.iter().filter(|last| last.answered_at >= first.sent_at).map(move |last| {
+                let within =
+                    |other: &&Admission| other.sent_at >= first.sent_at && other.answered_at <= last.answered_at;
                 let passed: Cost = admitted.iter().filter(within).map(|admission| admission.cost).sum();
-                let time = last.told.saturating_sub(first.asked);
+                let time = last.answered_at.saturating_sub(first.sent_at);
                 passed.saturating_sub(time.get().saturating_mul(rate) / Nanos::SECOND.get())
             })
         });

@@ -8,28 +8,28 @@ use parking_lot::Mutex;
 
 /// A history: the events that happen to some gateways, and the checks that have to hold.
 pub(crate) trait History {
-    /// The history of `seed`; it is logged if `tells` is set.
-    fn new(seed: u64, tells: bool) -> Self;
+    /// The history of `seed`; it is logged if `is_verbose` is set.
+    fn new(seed: u64, is_verbose: bool) -> Self;
 
     /// A hash that distinguishes this history from others.
     fn digest(&self) -> u64;
 
     /// The story of the events so far.
-    fn story(&self) -> &str;
+    fn event_log(&self) -> &str;
 }
 
 /// Plays a history with `how`. Returns its digest, or the failure.
-pub(crate) fn play<H: History>(seed: u64, tells: bool, how: fn(&mut H, u64)) -> Result<u64, String> {
-    if tells {
+pub(crate) fn play<H: History>(seed: u64, is_verbose: bool, how: fn(&mut H, u64)) -> Result<u64, String> {
+    if is_verbose {
         let logs = tracing_subscriber::fmt().without_time().with_ansi(false).with_target(false);
         drop(logs.with_writer(std::io::stderr).try_init());
     }
-    let mut history = H::new(seed, tells);
+    let mut history = H::new(seed, is_verbose);
     let played = catch_unwind(AssertUnwindSafe(|| how(&mut history, seed)));
     let digest = history.digest();
     played.map(|()| digest).map_err(|panic| {
         let said = panic.downcast_ref::<String>().map_or("it panicked", String::as_str);
-        format!("SEED={seed} HISTORIES=1: {said}\n{}", history.story())
+        format!("SEED={seed} HISTORIES=1: {said}\n{}", history.event_log())
     })
 }
 

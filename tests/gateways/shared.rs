@@ -14,7 +14,7 @@ use tollgate::store::shared::Settings;
 use tollgate::units::{LimitKey, Nanos, Rate};
 
 use crate::node::{Node, rule};
-use crate::shared::redis::{Redis, Serves};
+use crate::shared::redis::{Redis, RedisState};
 use crate::world::{self, Gateway, ms};
 
 type World = world::World<Redis>;
@@ -33,11 +33,11 @@ impl World {
             nodes: Some(GATEWAYS as u64),
             key_secret: None,
         };
-        let network = Arc::clone(&self.around.network);
+        let network = Arc::clone(&self.environment.network);
         let gateway = self.add(number, |clock| {
             let links = (network.link((number, 0), clock), network.link((number, 1), clock));
             let shared = SharedStore::reached_over(links, id, settings, Arc::clone(clock) as _, Box::new(|_| {}));
-            Node::sharing(shared, limits, Arc::clone(clock) as _)
+            Node::with_redis(shared, limits, Arc::clone(clock) as _)
         });
         let node = Arc::clone(&gateway.node);
         gateway.spawn(async move { node.store.shared().unwrap().run().await });
@@ -46,7 +46,7 @@ impl World {
 
     fn admits(&mut self, gateway: usize, key: u128) -> bool {
         let node = Arc::clone(&self.gateway(gateway).node);
-        self.ask(gateway, async move { node.admits(0, LimitKey(key)).await })
+        self.run_on(gateway, async move { node.admits(0, LimitKey(key)).await })
     }
 }
 
@@ -56,9 +56,9 @@ fn redis_is_told_of_a_slot_taken_after_a_failed_call_before_it_is_asked_for_anot
     let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
     world.start(0, 7, ms(50), &[(slots, Sharing::default())]);
     world.pass(Nanos::SECOND);
-    world.around.network.serve(Serves::Gone, world.now);
+    world.environment.network.serve(RedisState::Stopped, world.now);
     assert!(world.admits(0, 1), "the gateway decides by its share");
-    world.around.network.serve(Serves::Calls, world.now);
+    world.environment.network.serve(RedisState::Up, world.now);
     assert!(!world.admits(0, 1), "the slot is held");
     assert!(world.admits(0, 2), "of another key none is");
 }

@@ -52,7 +52,7 @@ impl Clock for VirtualClock {
 }
 
 /// The surroundings of the gateways: a network, and perhaps a Redis.
-pub(crate) trait Surroundings {
+pub(crate) trait Environment {
     /// Advances the surroundings to `until`, before the gateways reach it.
     fn pass(&mut self, until: Nanos);
 }
@@ -62,7 +62,7 @@ pub(crate) struct World<A> {
     pub(crate) now: Nanos,
     /// The time that a gateway runs before the others do.
     step: Nanos,
-    pub(crate) around: A,
+    pub(crate) environment: A,
     /// The gateways in the order of their numbers.
     pub(crate) gateways: Vec<Gateway>,
 }
@@ -96,10 +96,10 @@ impl Gateway {
     }
 }
 
-impl<A: Surroundings> World<A> {
+impl<A: Environment> World<A> {
     /// A world without gateways, in which a message takes at least `step`.
-    pub(crate) const fn new(step: Nanos, around: A) -> Self {
-        Self { now: BEGINNING, step, around, gateways: Vec::new() }
+    pub(crate) const fn new(step: Nanos, environment: A) -> Self {
+        Self { now: BEGINNING, step, environment, gateways: Vec::new() }
     }
 
     /// Starts a gateway with this number; `made` makes its node on the gateway's runtime with its clock.
@@ -129,7 +129,7 @@ impl<A: Surroundings> World<A> {
 
     pub(crate) fn step(&mut self) {
         let until = self.now.saturating_add(self.step);
-        self.around.pass(until);
+        self.environment.pass(until);
         for gateway in self.gateways.iter().filter(|gateway| gateway.stalled_until <= self.now) {
             gateway.run(self.now, until);
         }
@@ -144,7 +144,7 @@ impl<A: Surroundings> World<A> {
     }
 
     /// Whether `holds` becomes true within this time.
-    pub(crate) fn comes(&mut self, within: Nanos, mut holds: impl FnMut(&mut Self) -> bool) -> bool {
+    pub(crate) fn wait_until(&mut self, within: Nanos, mut holds: impl FnMut(&mut Self) -> bool) -> bool {
         let until = self.now.saturating_add(within);
         while !holds(self) {
             if self.now > until {
@@ -160,7 +160,7 @@ impl<A: Surroundings> World<A> {
     }
 
     /// Runs `work` on a gateway while time passes, and returns its result.
-    pub(crate) fn ask<T: Send + 'static>(
+    pub(crate) fn run_on<T: Send + 'static>(
         &mut self,
         number: usize,
         work: impl Future<Output = T> + Send + 'static,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate::charge::{Charge, Mode, RuleRef};
-use tollgate::config::{self, Loaded};
+use tollgate::config::{self, LoadedConfig};
 use tollgate::customers::Customer;
 use tollgate::customers::directory::{CustomerTable, Format, GroupTable};
 use tollgate::fields::Fields;
@@ -41,7 +41,7 @@ const CALLS: LimitId = LimitId(0);
 const IMPORTS: LimitId = LimitId(1);
 const START: Nanos = Nanos::from_secs(1_735_689_600);
 
-fn loaded() -> Loaded {
+fn loaded() -> LoadedConfig {
     config::load(CONFIG, "tollgate.yaml", &|_| None).unwrap()
 }
 
@@ -127,7 +127,7 @@ fn an_override_that_makes_no_limit_is_told_with_its_place() {
 
 /// Charges the requests of customers as the gateway does.
 struct Charger {
-    loaded: Loaded,
+    loaded: LoadedConfig,
     hashers: LimitHashers,
     store: LocalStore,
     binding: Binding,
@@ -146,7 +146,7 @@ impl Charger {
                 algorithm: limit.algorithm,
                 mode: Mode::Sticky,
                 key: limit.key.kind(),
-                afresh: false,
+                is_reset: false,
                 rules: &limit.rules,
                 max_keys: limit.max_keys,
                 gives_back: false,

@@ -25,7 +25,7 @@ const RULES: [&str; 11] = [
 ];
 const ROOM: u64 = 10;
 const START: Nanos = Nanos::from_secs(1_000_000);
-const ASKS: Enforcement = Enforcement { consumes: false, ..Enforcement::USUAL };
+const ASKS: Enforcement = Enforcement { consumes: false, ..Enforcement::DEFAULT };
 
 fn rule(text: &str) -> Rule {
     let text = format!("limits: {{ l: {{ {text} }} }}");
@@ -47,7 +47,7 @@ impl OneKey {
             algorithm: rule.name(),
             mode: Mode::Sticky,
             key: 0,
-            afresh: false,
+            is_reset: false,
             rules: &rules,
             max_keys: 10,
             gives_back: false,
@@ -84,13 +84,13 @@ proptest! {
             let floor = if is_low { floor } else { 0 };
             let (alone, with_floor) = (shared.admits(cost, 0, now), shared.admits(cost + floor, 0, now));
             let left = shared.charge(1, 0, ASKS, now).headroom.remaining.unwrap();
-            let charged = shared.charge(cost, floor, Enforcement::USUAL, now);
+            let charged = shared.charge(cost, floor, Enforcement::DEFAULT, now);
             prop_assert_eq!(charged.decision.is_admitted(), with_floor);
             prop_assert!(alone || !with_floor, "nobody gets more than without a floor");
             match charged.decision {
                 Decision::Admit { .. } => {
                     prop_assert!(left >= cost + floor, "{left} {cost} {floor}");
-                    let taken = plain.charge(cost, 0, Enforcement::USUAL, now);
+                    let taken = plain.charge(cost, 0, Enforcement::DEFAULT, now);
                     prop_assert!(taken.decision.is_admitted(), "the limit alone admits all that passes");
                     let left = taken.headroom.remaining.map(|left| left.saturating_sub(floor));
                     prop_assert_eq!(charged.headroom.remaining, left, "the floor takes nothing");
@@ -116,10 +116,10 @@ proptest! {
         let mut now = START;
         for (cost, pause) in flood {
             now = now.saturating_add(Nanos::new(pause));
-            shared.charge(cost, floor, Enforcement::USUAL, now);
+            shared.charge(cost, floor, Enforcement::DEFAULT, now);
             prop_assert!(shared.admits(floor, 0, now), "the room above the share of the flood is free");
         }
-        prop_assert!(shared.charge(floor, 0, Enforcement::USUAL, now).decision.is_admitted());
+        prop_assert!(shared.charge(floor, 0, Enforcement::DEFAULT, now).decision.is_admitted());
     }
 }
 
@@ -132,7 +132,7 @@ fn all_limits_of_a_request_are_charged_or_none_with_a_floor_too() {
         algorithm: rules[0].name(),
         mode: Mode::Sticky,
         key: 0,
-        afresh: false,
+        is_reset: false,
         rules: &rules,
         max_keys: 10,
         gives_back: false,
@@ -141,7 +141,7 @@ fn all_limits_of_a_request_are_charged_or_none_with_a_floor_too() {
     let batch = |floor| {
         [floor, 0].into_iter().enumerate().map(move |(limit, floor)| Charge {
             floor,
-            ..Charge::new(limit, RuleRef::Listed(0), LimitKey(7 << 64 | 9), 1, Enforcement::USUAL)
+            ..Charge::new(limit, RuleRef::Listed(0), LimitKey(7 << 64 | 9), 1, Enforcement::DEFAULT)
         })
     };
     let pass = |floor| {

@@ -10,14 +10,14 @@ use tollgate::algorithm::{AlgorithmName, Rule, Value};
 use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::store::local::Binding;
-use tollgate::store::{Head, LimitSpec, LocalStore};
+use tollgate::store::{LimitSpec, LocalStore, SnapshotHead};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
 const KEYS: u64 = 1_000_000;
 
 fn charge(key: u64) -> [Charge; 1] {
     let key = LimitKey((u128::from(key) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-    [Charge::new(0, RuleRef::Listed(0), key, 1, Enforcement::USUAL)]
+    [Charge::new(0, RuleRef::Listed(0), key, 1, Enforcement::DEFAULT)]
 }
 
 fn bind(store: &LocalStore, rules: &[Rule]) -> Binding {
@@ -28,7 +28,7 @@ fn bind(store: &LocalStore, rules: &[Rule]) -> Binding {
         algorithm,
         mode,
         key: 0,
-        afresh: false,
+        is_reset: false,
         rules,
         max_keys: KEYS,
         gives_back: false,
@@ -75,7 +75,7 @@ fn a_million_keys_are_written_beside_charges() {
     let write = || {
         let began = clock.now();
         let file = File::create(&path).unwrap();
-        let head = Head { seed: [0; 16], at: began };
+        let head = SnapshotHead { seed: [0; 16], at: began };
         let written = store.write_snapshot(&head, BufWriter::with_capacity(1 << 20, &file)).unwrap();
         let encoded = clock.now().saturating_sub(began);
         file.sync_all().unwrap();

@@ -25,7 +25,7 @@ fn spec<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
         algorithm: AlgorithmName::Gcra,
         mode: Mode::Sticky,
         key: 0,
-        afresh: false,
+        is_reset: false,
         rules,
         max_keys,
         gives_back: false,
@@ -33,7 +33,7 @@ fn spec<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
 }
 
 fn charge(limit: usize, key: u128) -> Charge {
-    Charge::new(limit, RuleRef::Listed(0), spread(key), 1, Enforcement::USUAL)
+    Charge::new(limit, RuleRef::Listed(0), spread(key), 1, Enforcement::DEFAULT)
 }
 
 /// A key with a small number spread over all 128 bits, like a hash.
@@ -45,9 +45,9 @@ fn mannered(limit: usize, key: u128, enforcement: Enforcement) -> Charge {
     Charge { enforcement, ..charge(limit, key) }
 }
 
-const WATCHES: Enforcement = Enforcement { enforces: false, ..Enforcement::USUAL };
-const ASKS: Enforcement = Enforcement { consumes: false, ..Enforcement::USUAL };
-const COUNTS_DENIED: Enforcement = Enforcement { counts_denied: true, ..Enforcement::USUAL };
+const WATCHES: Enforcement = Enforcement { enforces: false, ..Enforcement::DEFAULT };
+const ASKS: Enforcement = Enforcement { consumes: false, ..Enforcement::DEFAULT };
+const COUNTS_DENIED: Enforcement = Enforcement { counts_denied: true, ..Enforcement::DEFAULT };
 
 fn remaining(store: &LocalStore, binding: &Binding, limit: usize, key: u128) -> Option<u64> {
     let asked = store.charge(binding, &mut [mannered(limit, key, ASKS)], START);
@@ -226,7 +226,7 @@ fn a_limit_that_starts_afresh_forgets_and_counts_on() {
     let before = store.bind(&[spec("l", &rules, 1)]);
     assert!(one(&store, &before, 1, START) && !one(&store, &before, 1, START));
     assert!(one(&store, &before, 2, START), "the common bucket");
-    let after = store.bind(&[LimitSpec { afresh: true, ..spec("l", &rules, 1) }]);
+    let after = store.bind(&[LimitSpec { is_reset: true, ..spec("l", &rules, 1) }]);
     assert_eq!((store.usage(&after)[0].keys, store.usage(&after)[0].overflowed), (0, 1));
     assert!(one(&store, &after, 1, START));
     assert!(!one(&store, &before, 1, START), "requests that began before are charged where they began");

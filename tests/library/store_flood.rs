@@ -32,7 +32,7 @@ fn store(algorithm: AlgorithmName, max_keys: u64) -> (LocalStore, Binding) {
         algorithm,
         mode: Mode::Sticky,
         key: 0,
-        afresh: false,
+        is_reset: false,
         rules: &rules,
         max_keys,
         gives_back: false,
@@ -46,7 +46,7 @@ fn is_admitted(store: &LocalStore, binding: &Binding, key: u64) -> bool {
     // spread like a hash
     let spread = u128::from(key).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     let key = LimitKey(spread ^ (spread >> 64));
-    let mut charges = [Charge::new(0, RuleRef::Listed(0), key, 1, Enforcement::USUAL)];
+    let mut charges = [Charge::new(0, RuleRef::Listed(0), key, 1, Enforcement::DEFAULT)];
     store.charge(binding, &mut charges, NOW)[0].decision.is_admitted()
 }
 

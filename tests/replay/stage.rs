@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use tollgate::cli::source::{self, Source};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::gateway::active_config::{ActiveConfig, CompiledConfig};
-use tollgate::gateway::admit::{self, Sender};
+use tollgate::gateway::admit::{self, RequestSender};
 use tollgate::gateway::awaited_body::BodySource;
 use tollgate::gateway::bans::Bans;
 use tollgate::gateway::crossings::Crossings;
@@ -110,7 +110,7 @@ impl Stage {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             hasher,
             traffic: Arc::default(),
-            room: usize::MAX,
+            default_max_connections: usize::MAX,
             denial_recorder: DenialRecorder::default(),
             bans: Bans::default(),
             crossings: Crossings::default(),
@@ -129,11 +129,11 @@ impl Stage {
         asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
         let peer = Arc::new(Peer::new(Some([127, 0, 0, asked.from].into()), None));
         let mut context = RequestContext::new(&self.gateway, Arc::clone(&peer), request.version, asked.at);
-        let admitted = admit::admit(&mut context, &request, Sender::of(&peer), BodySource::Unseen).await;
+        let admitted = admit::admit(&mut context, &request, RequestSender::of(&peer), BodySource::Unavailable).await;
         let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
         match admitted {
             Err(answer) => {
-                context.answered = Some(answer.cause());
+                context.answer_cause = Some(answer.cause());
                 context.status = Some(answer.status());
             }
             Ok(()) => {
@@ -146,7 +146,7 @@ impl Stage {
                 let live = Arc::clone(&context.active);
                 if let Some(tally) = &mut context.cost_meter {
                     let head = ResponseHead { status: asked.status, ..ResponseHead::default() };
-                    tally.reached_upstream();
+                    tally.mark_forwarded();
                     tally.response_head(&live.ruleset, asked.method, &head);
                     tally.response_body(&live.ruleset, b"", true);
                 }

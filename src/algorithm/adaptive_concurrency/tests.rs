@@ -117,12 +117,12 @@ fn slots_come_back_and_a_large_cost_passes_alone() {
     assert_eq!(decision, Decision::ADMIT);
     assert_eq!(rule.decide(state, 1, NOW), (Decision::BUSY, state));
     assert_eq!(rule.headroom(state.as_ref(), NOW).remaining, Some(0));
-    assert_eq!(rule.idle(&state.unwrap()), Idle::Held);
+    assert_eq!(rule.evictability(&state.unwrap()), Evictability::Held);
     assert_eq!(rule.refund(state.unwrap(), 60, NOW, NOW), None);
     assert_eq!(rule.decide(None, 101, NOW), (Decision::never(100), None));
     assert_eq!(rule.decide(state, 0, NOW), (Decision::ADMIT, state));
     let learned = rule.complete(state.unwrap(), 60, ended(ms(5)), NOW).unwrap();
-    assert_eq!((learned.in_flight == 0, rule.idle(&learned)), (true, Idle::Safe(Nanos::ZERO)));
+    assert_eq!((learned.in_flight == 0, rule.evictability(&learned)), (true, Evictability::Safe(Nanos::ZERO)));
 }
 
 #[test]

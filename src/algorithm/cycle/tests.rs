@@ -86,7 +86,7 @@ fn headroom_tells_when_cycles_bring_more() {
     assert_eq!((headroom.remaining, headroom.until_more, headroom.until_full), (Some(0), ms(900), ms(1400)));
     let headroom = rule.headroom(state.as_ref(), ms(1000));
     assert_eq!((headroom.remaining, headroom.until_more, headroom.until_full), (Some(3), ms(500), ms(500)));
-    assert_eq!(rule.idle(&state.unwrap()), Idle::Safe(ms(1500)));
+    assert_eq!(rule.evictability(&state.unwrap()), Evictability::Safe(ms(1500)));
 }
 
 #[test]

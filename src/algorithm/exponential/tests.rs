@@ -31,7 +31,7 @@ fn retry(decision: Decision) -> u64 {
 }
 
 /// The state after `count` requests of cost 1 at `now`.
-fn after(rule: &Exponential, count: u64, now: Nanos) -> Option<Measured> {
+fn after(rule: &Exponential, count: u64, now: Nanos) -> Option<RateEstimate> {
     (0..count).fold(None, |state, _| rule.decide(state, 1, now).1)
 }
 
@@ -99,7 +99,7 @@ fn the_measured_rate_decays_and_tells_how_much_room_is_left() {
 fn an_idle_key_becomes_as_a_fresh_one() {
     let rule = leaky(5.0, Nanos::SECOND);
     let state = after(&rule, 5, ms(0)).unwrap();
-    let Idle::Fresh(at) = rule.idle(&state) else { panic!("not fresh") };
+    let Evictability::Fresh(at) = rule.evictability(&state) else { panic!("not fresh") };
     for cost in 1..=5 {
         let (kept, fresh) = (rule.decide(Some(state), cost, at), rule.decide(None, cost, at));
         assert_eq!((kept.0, kept.1.map(|state| state.rate)), (fresh.0, fresh.1.map(|state| state.rate)));
@@ -111,7 +111,7 @@ fn an_idle_key_becomes_as_a_fresh_one() {
 #[test]
 fn a_refund_undoes_the_latest_charge_and_no_other() {
     let rule = leaky(50.0, Nanos::SECOND);
-    let charge = |state: Option<Measured>, cost, now| {
+    let charge = |state: Option<RateEstimate>, cost, now| {
         let (_, state) = rule.decide(state, cost, now);
         (state.unwrap(), rule.full_at(&state.unwrap()))
     };

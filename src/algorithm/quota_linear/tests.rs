@@ -33,7 +33,7 @@ fn nothing_passes_after_the_quota_until_the_window_ends_and_then_one_by_one() {
     let headroom = rule.headroom(state.as_ref(), at(160));
     assert_eq!((headroom.remaining, headroom.until_more, headroom.until_full), (Some(3), at(20), at(40)));
     // the balance is 5 at 180: bursty again
-    assert_eq!(spent.map(|state| rule.idle(&state)), Some(Idle::Fresh(at(180))));
+    assert_eq!(spent.map(|state| rule.evictability(&state)), Some(Evictability::Fresh(at(180))));
     assert_eq!(rule.decide(spent, 5, at(180)).1, after(&rule, &[(180, 5)]));
 }
 
@@ -60,7 +60,7 @@ fn a_refund_undoes_the_charge_as_long_as_nothing_came_of_it() {
     let before = after(&rule, &[(0, 3)]);
     let spent = after(&rule, &[(0, 3), (10, 2)]).unwrap();
     let full_at = at(180);
-    assert_eq!(rule.idle(&spent), Idle::Fresh(full_at));
+    assert_eq!(rule.evictability(&spent), Evictability::Fresh(full_at));
     assert_eq!(rule.refund(spent, 2, full_at, at(10)), before);
     // the other three, charged in the same window
     assert_eq!(rule.refund(spent, 3, at(100), at(10)), after(&rule, &[(0, 2)]));

@@ -2,7 +2,7 @@
 //! one takes at the rate, and cost nothing. A fresh key has none.
 
 use crate::algorithm::smooth::{RATE, Refund, Shape, Undo, stable};
-use crate::algorithm::{Arguments, Idle, InvalidParameter, Kind, Parameter, Policy, Value};
+use crate::algorithm::{Arguments, Evictability, InvalidParameter, Parameter, ParameterKind, Policy, Value};
 use crate::units::{Nanos, Rate};
 
 /// Up to `max_burst` of unused time is stored.
@@ -18,7 +18,7 @@ const MAX_BURST: Nanos = Nanos::SECOND;
 
 impl Shape for Bursty {
     const NAME: &'static str = "smooth_bursty";
-    const PARAMETERS: &'static [Parameter] = &[RATE, Parameter::optional("max_burst", Kind::Duration)];
+    const PARAMETERS: &'static [Parameter] = &[RATE, Parameter::optional("max_burst", ParameterKind::Duration)];
 
     fn build(arguments: &Arguments, rate: Rate) -> Result<Self, InvalidParameter> {
         let max_burst = arguments.duration_or("max_burst", MAX_BURST)?;
@@ -60,8 +60,8 @@ impl Shape for Bursty {
     }
 
     /// A fresh key has no stored permits: evicting a full one can only admit less.
-    fn idle(full: Nanos) -> Idle {
-        Idle::Safe(full)
+    fn evictability(full: Nanos) -> Evictability {
+        Evictability::Safe(full)
     }
 
     fn policy(&self, rate: Rate) -> Policy {

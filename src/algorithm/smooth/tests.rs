@@ -122,10 +122,10 @@ fn headroom_is_nothing_or_without_bound() {
 fn a_full_bursty_key_may_be_forgotten_and_a_cold_one_is_fresh() {
     let rule = bursty(5, Nanos::ZERO);
     let (_, state) = rule.decide(None, 1, us(0));
-    assert_eq!(rule.idle(&state.unwrap()), Idle::Safe(us(1_200_002)));
+    assert_eq!(rule.evictability(&state.unwrap()), Evictability::Safe(us(1_200_002)));
     let rule = warming_up(2, Nanos::from_secs(4));
     let (_, state) = rule.decide(None, 1, us(0));
-    let Idle::Fresh(at) = rule.idle(&state.unwrap()) else { panic!("not fresh") };
+    let Evictability::Fresh(at) = rule.evictability(&state.unwrap()) else { panic!("not fresh") };
     assert_eq!(at, us(1_375_000 + 500_000 + 2));
     assert_eq!(rule.decide(state, 2, at), rule.decide(None, 2, at));
 }

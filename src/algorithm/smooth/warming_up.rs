@@ -7,7 +7,7 @@
 //! stored = max.
 
 use crate::algorithm::smooth::{RATE, Refund, Shape, Undo, micros, stable};
-use crate::algorithm::{Arguments, Idle, InvalidParameter, Kind, Parameter, Policy, Value};
+use crate::algorithm::{Arguments, Evictability, InvalidParameter, Parameter, ParameterKind, Policy, Value};
 use crate::units::{Nanos, Rate};
 
 /// The full rate is reached after `warm_up` of use, from a rate of rate/`cold_factor`.
@@ -37,10 +37,10 @@ impl Shape for WarmingUp {
     const NAME: &'static str = "smooth_warming_up";
     const PARAMETERS: &'static [Parameter] = &[
         RATE,
-        Parameter::required("warm_up", Kind::Duration)
+        Parameter::required("warm_up", ParameterKind::Duration)
             .at_least(1_000)
             .advice("to start at the full rate use `smooth_bursty`"),
-        Parameter::optional("cold_factor", Kind::Decimal)
+        Parameter::optional("cold_factor", ParameterKind::Decimal)
             .at_least(1)
             .at_most(COLDEST)
             .advice("it says how many times slower a cold start is"),
@@ -106,8 +106,8 @@ impl Shape for WarmingUp {
     }
 
     /// A key that has cooled down is the same as a fresh one.
-    fn idle(full: Nanos) -> Idle {
-        Idle::Fresh(full)
+    fn evictability(full: Nanos) -> Evictability {
+        Evictability::Fresh(full)
     }
 
     fn policy(&self, rate: Rate) -> Policy {

@@ -90,7 +90,7 @@ fn limits(
     (after, new): (&Ruleset, &[SectionValues]),
 ) -> (Vec<ConfigPart>, usize) {
     let (mut parts, mut untouched) = (Vec::new(), 0);
-    for (limit, change) in after.limits.iter().zip(changes::of_limits(before, after)) {
+    for (limit, change) in after.limits.iter().zip(changes::limit_changes(before, after)) {
         let lines = match before.limits.iter().find(|was| was.name == limit.name) {
             None => after.describe(limit),
             Some(was) => {
@@ -219,10 +219,10 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     let elsewhere = "is kept elsewhere; customers of the same name keep what is used";
     let tables = (before.directory.table(), after.directory.table());
     let (old, new) = match (&*before.directory, &*after.directory, tables) {
-        (Directory::Nobody, Directory::Nobody, _) => return None,
+        (Directory::Empty, Directory::Empty, _) => return None,
         (Directory::File(_), Directory::File(_), (Some(old), Some(new)))
         | (Directory::Postgres(_), Directory::Postgres(_), (Some(old), Some(new))) => (old, new),
-        (Directory::Asked(_), Directory::Asked(_), _) | (Directory::Postgres(_), Directory::Postgres(_), _) => {
+        (Directory::Lookup(_), Directory::Lookup(_), _) | (Directory::Postgres(_), Directory::Postgres(_), _) => {
             let same = before.loaded.directory == after.loaded.directory;
             let words = "another server is asked, or in another way; whose credentials there are is not known here";
             return (!same).then(|| ConfigPart { heading: heading(words), lines: Vec::new() });

@@ -2,7 +2,7 @@
 
 use crate::algorithm::InvalidParameter;
 use crate::config::{self, LimitSpec, Limits};
-use crate::simulation::Subject;
+use crate::simulation::SimulatedLimit;
 
 /// Why a limit cannot be simulated.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum SubjectError {
 }
 
 /// The limit `name` with the parameters of `plan`.
-pub(super) fn subject(limits: &Limits, name: &str, plan: Option<&str>) -> Result<Subject, SubjectError> {
+pub(super) fn subject(limits: &Limits, name: &str, plan: Option<&str>) -> Result<SimulatedLimit, SubjectError> {
     let found = limits.limits.iter().find(|limit| limit.name == name);
     let limit = found.ok_or_else(|| SubjectError::NoLimit {
         name: name.to_owned(),
@@ -62,7 +62,7 @@ pub(super) fn subject(limits: &Limits, name: &str, plan: Option<&str>) -> Result
         let known = listed(limit.plans.iter().map(|(plan, _)| plan.as_str()));
         return Err(SubjectError::NeedsPlan { name: name.to_owned(), known });
     }
-    Ok(Subject {
+    Ok(SimulatedLimit {
         name: name.to_owned(),
         algorithm: limit.algorithm,
         arguments: arguments.clone(),

@@ -9,9 +9,9 @@ use crate::cluster::settings::Settings;
 use crate::config::{Cluster, Problems};
 use crate::files::FileVersion;
 
-/// The settings in `says`, with the secret from the file that it names; its path is relative to the configuration at `path`.
-pub(super) fn open(path: &Path, says: &Cluster, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
-    let Cluster { own, listen, peers, secret_file, founding, timeout, .. } = says;
+/// The settings in `configured`, with the secret from the file that it names; its path is relative to the configuration at `path`.
+pub(super) fn open(path: &Path, configured: &Cluster, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
+    let Cluster { own, listen, peers, secret_file, founding, timeout, .. } = configured;
     let secret = Secret::of(secret_of_all_nodes(path, secret_file, seen)?.as_bytes());
     Ok(Settings { own: *own, listen: *listen, peers: peers.clone(), secret, founding: *founding, timeout: *timeout })
 }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use http::Uri;
 
 use super::{decode, name, problem, refuse};
-use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, PostgresQuery, Problem, Problems, Remembered};
+use crate::config::{
+    ConfiguredOverrides, DirectorySource, LookupCacheSettings, NamedFile, PostgresQuery, Problem, Problems,
+};
 use crate::customers::Directory;
 use crate::customers::directory::{
-    CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupTerms, PostgresDirectory,
-    PostgresTerms, Server, WritableFile,
+    CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupSettings,
+    PostgresDirectory, PostgresSettings, Server, WritableFile,
 };
 use crate::files::{self, FileVersion, Fingerprint};
 use crate::ruleset::overrides::InvalidOverride;
@@ -38,33 +40,33 @@ pub(super) struct OpenDirectory {
 }
 
 /// A server that the gateway asks for customers, and the terms of lookups.
-pub(super) struct AskedServer {
+pub(super) struct LookupSource {
     pub(super) identity: ServerIdentity,
     pub(super) server: Server,
-    pub(super) terms: LookupTerms,
+    pub(super) terms: LookupSettings,
 }
 
 /// A database that the gateway reads customers from, and the terms of reading.
-pub(super) struct ReadDatabase {
+pub(super) struct DatabaseSource {
     pub(super) query: PostgresQuery,
     /// A hash of the TLS files, if the connection uses TLS.
     pub(super) tls_files: Option<u128>,
-    pub(super) terms: PostgresTerms,
+    pub(super) terms: PostgresSettings,
 }
 
 /// A source of customers that is no file.
-pub(super) enum OtherSource {
-    Asked(Box<AskedServer>),
-    Database(Box<ReadDatabase>),
+pub(super) enum RemoteDirectory {
+    Lookup(Box<LookupSource>),
+    Database(Box<DatabaseSource>),
 }
 
 /// The identity of a server: its settings, which decide whether the directory can be reused.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ServerIdentity {
     /// The name of a Redis hash in the store, which cannot change, and the cache settings.
-    Redis(String, Remembered),
+    Redis(String, LookupCacheSettings),
     /// An HTTP service: its URL, a hash of its other settings and files, the timeout, and the cache settings.
-    Http(Uri, u128, Nanos, Remembered),
+    Http(Uri, u128, Nanos, LookupCacheSettings),
 }
 
 #[derive(Debug, PartialEq)]
@@ -86,14 +88,14 @@ enum Origin {
 pub(super) fn open(
     path: &Path,
     source: &DirectorySource,
-    server: Option<OtherSource>,
+    server: Option<RemoteDirectory>,
     (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
     kept: &mut Option<OpenDirectory>,
     seen: &mut Vec<FileVersion>,
 ) -> Result<Arc<Directory>, Problems> {
     let (from, directory) = match source {
         DirectorySource::File { file: named, is_writable } => {
-            let (file, is_writable) = (beside(path, named), *is_writable);
+            let (file, is_writable) = (resolve_path(path, named), *is_writable);
             let (format, most) = (format(&name(&file)), max_bytes(format(&name(&file))));
             let (bytes, print) = bytes(named, &file, most, seen)?;
             if let Some(open) = kept
@@ -120,8 +122,10 @@ pub(super) fn open(
         }
         DirectorySource::Redis(_) | DirectorySource::Http(_) | DirectorySource::Postgres(_) => {
             let server = match server {
-                Some(OtherSource::Database(database)) => return open_database(*database, (overrides, groups), kept),
-                Some(OtherSource::Asked(asked)) => Some(*asked),
+                Some(RemoteDirectory::Database(database)) => {
+                    return open_database(*database, (overrides, groups), kept);
+                }
+                Some(RemoteDirectory::Lookup(asked)) => Some(*asked),
                 None => None,
             };
             let asked = server.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
@@ -129,7 +133,7 @@ pub(super) fn open(
             if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
                 && *before == from
                 && same == overrides
-                && let Directory::Asked(known_by) = &**directory
+                && let Directory::Lookup(known_by) = &**directory
             {
                 if !Arc::ptr_eq(known, groups) {
                     known_by.update(Arc::clone(groups));
@@ -139,7 +143,7 @@ pub(super) fn open(
             }
             let reader = Arc::new(overrides.clone());
             let opened = LookupDirectory::new((asked.server, asked.terms), &rand::random(), reader, Arc::clone(groups));
-            (from, Directory::Asked(opened))
+            (from, Directory::Lookup(opened))
         }
     };
     Ok(keep(kept, from, (overrides, groups), directory))
@@ -147,7 +151,7 @@ pub(super) fn open(
 
 /// Opens the directory of a database, which starts with the rows of its snapshot.
 fn open_database(
-    ReadDatabase { query, tls_files, terms }: ReadDatabase,
+    DatabaseSource { query, tls_files, terms }: DatabaseSource,
     (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
     kept: &mut Option<OpenDirectory>,
 ) -> Result<Arc<Directory>, Problems> {
@@ -198,7 +202,7 @@ pub(super) fn open_file(
     (overrides, groups): (&ConfiguredOverrides, &GroupTable),
     seen: &mut Vec<FileVersion>,
 ) -> Result<CustomerTable, Problems> {
-    let file = beside(path, named);
+    let file = resolve_path(path, named);
     let (bytes, _) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
     load(&decode(bytes, &file)?, &name(&file), (overrides, groups))
 }
@@ -213,7 +217,7 @@ pub(super) fn bytes(
     let (bytes, looked) = files::read(file, most);
     let print = looked.print.clone();
     seen.push(looked);
-    let unreadable = |reason: files::Unreadable| {
+    let unreadable = |reason: files::ReadError| {
         refuse(Problem::error(named.place.clone(), format!("names a file that {reason}")).found(name(file)))
     };
     Ok((bytes.map_err(unreadable)?, print))
@@ -229,7 +233,7 @@ pub fn load(
         .map_err(|faults| explain_all(file, faults))
 }
 
-pub(in crate::cli) fn beside(path: &Path, named: &NamedFile) -> PathBuf {
+pub(in crate::cli) fn resolve_path(path: &Path, named: &NamedFile) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(&named.path)
 }
 
@@ -308,7 +312,7 @@ pub(super) fn open_groups(
     seen: &mut Vec<FileVersion>,
 ) -> Result<Arc<GroupTable>, Problems> {
     let read = named.map(|named| {
-        let file = beside(path, named);
+        let file = resolve_path(path, named);
         let (bytes, print) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
         Ok((bytes, (file, print)))
     });

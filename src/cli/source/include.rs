@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{decode, name, refuse};
-use crate::cli::source::directory::beside;
+use crate::cli::source::directory::resolve_path;
 use crate::config::{self, IncludedFile, NamedFile, Problem, Problems};
 use crate::files::{self, FileVersion};
 use crate::ruleset::domains::Pattern;
@@ -21,7 +21,9 @@ pub(super) fn read(
     let mut included: Vec<IncludedFile> = Vec::new();
     for pattern in named {
         let fail = |message: String| refuse(Problem::error(pattern.place.clone(), message));
-        for file in matching(&beside(path, pattern), seen).map_err(|error| fail(format!("cannot be read: {error}")))? {
+        for file in
+            matching(&resolve_path(path, pattern), seen).map_err(|error| fail(format!("cannot be read: {error}")))?
+        {
             let called = name(&file);
             if included.iter().any(|other| other.name == called) {
                 continue;

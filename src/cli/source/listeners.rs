@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::directory::{beside, bytes};
+use super::directory::{bytes, resolve_path};
 use super::{name, refuse};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{CertificateFiles, ListenerTls, NamedFile, Problem, Problems, Server, Warning};
@@ -24,7 +24,7 @@ pub(super) fn open(
     seen: &mut Vec<FileVersion>,
 ) -> Result<(Vec<ListenerConfig>, Vec<Warning>), Problems> {
     let now = SystemClock::new().now();
-    let mut reading = Reading { path, seen, now, errors: Vec::new(), warnings: Vec::new() };
+    let mut reading = TlsFileReader { path, seen, now, errors: Vec::new(), warnings: Vec::new() };
     let mut listeners = Vec::new();
     for listener in &server.listeners {
         let tls = listener.tls.as_ref().map(|tls| reading.tls(tls, listener.http2));
@@ -38,12 +38,12 @@ pub(super) fn open(
             });
         }
     }
-    let Reading { errors, warnings, .. } = reading;
+    let TlsFileReader { errors, warnings, .. } = reading;
     if errors.is_empty() { Ok((listeners, warnings)) } else { Err(Problems { errors, warnings, more: 0 }) }
 }
 
 /// A reader of files, which collects their errors and warnings.
-struct Reading<'a> {
+struct TlsFileReader<'a> {
     path: &'a Path,
     seen: &'a mut Vec<FileVersion>,
     now: Nanos,
@@ -51,23 +51,23 @@ struct Reading<'a> {
     warnings: Vec<Warning>,
 }
 
-impl Reading<'_> {
-    fn tls(&mut self, says: &ListenerTls, http2: bool) -> Option<TlsServer> {
+impl TlsFileReader<'_> {
+    fn tls(&mut self, configured: &ListenerTls, http2: bool) -> Option<TlsServer> {
         let certificates: Vec<Option<Certificate>> =
-            says.certificates.iter().map(|files| self.certificate(files)).collect();
-        let authorities = says.client_certificates.as_ref().map(|clients| self.read(&clients.ca));
+            configured.certificates.iter().map(|files| self.certificate(files)).collect();
+        let authorities = configured.client_certificates.as_ref().map(|clients| self.read(&clients.ca));
         let certificates = Certificates::new(certificates.into_iter().collect::<Option<_>>()?);
-        self.warn_of_hidden(&certificates, says);
+        self.warn_of_hidden(&certificates, configured);
         let authorities = authorities.map_or(Some(None), |bytes| bytes.map(Some))?;
-        let clients = says.client_certificates.as_ref().zip(authorities.as_ref());
+        let clients = configured.client_certificates.as_ref().zip(authorities.as_ref());
         let clients =
             clients.map(|(clients, authorities)| ClientCertificates { authorities, required: clients.required });
-        let terms = ClientTlsTerms { clients, allows_1_2: says.allows_1_2, offers_http2: http2 };
-        match (tls::server(certificates, terms), &says.client_certificates) {
+        let terms = ClientTlsTerms { clients, allows_1_2: configured.allows_1_2, offers_http2: http2 };
+        match (tls::server(certificates, terms), &configured.client_certificates) {
             (Ok(server), _) => Some(server),
             (Err(fault), Some(clients)) => self.fail(&clients.ca, fault),
             (Err(fault), None) => {
-                self.errors.push(Problem::error(says.place.clone(), fault.to_string()));
+                self.errors.push(Problem::error(configured.place.clone(), fault.to_string()));
                 None
             }
         }
@@ -87,13 +87,13 @@ impl Reading<'_> {
     }
 
     fn read(&mut self, named: &NamedFile) -> Option<Vec<u8>> {
-        let read = bytes(named, &beside(self.path, named), MAX_PEM, self.seen);
+        let read = bytes(named, &resolve_path(self.path, named), MAX_PEM, self.seen);
         read.map_err(|problems| self.errors.extend(problems.errors)).ok().map(|(bytes, _)| bytes)
     }
 
     fn fail<T>(&mut self, named: &NamedFile, fault: TlsFault) -> Option<T> {
         let problem = Problem::error(named.place.clone(), format!("names a file that {fault}"));
-        self.errors.extend(refuse(problem.found(name(&beside(self.path, named)))).errors);
+        self.errors.extend(refuse(problem.found(name(&resolve_path(self.path, named)))).errors);
         None
     }
 
@@ -107,11 +107,11 @@ impl Reading<'_> {
             () => return,
         };
         let problem = Problem::warning(named.place.clone(), format!("names a certificate that {says}"));
-        self.warnings.push(problem.found(name(&beside(self.path, named))).hint("clients will refuse it"));
+        self.warnings.push(problem.found(name(&resolve_path(self.path, named))).hint("clients will refuse it"));
     }
 
     fn warn_of_readers(&mut self, key: &NamedFile) {
-        let file = beside(self.path, key);
+        let file = resolve_path(self.path, key);
         let Ok(mode) = std::fs::metadata(&file).map(|metadata| metadata.mode()) else { return };
         if mode & OTHERS != 0 {
             let problem =
@@ -121,8 +121,8 @@ impl Reading<'_> {
         }
     }
 
-    fn warn_of_hidden(&mut self, certificates: &Certificates, says: &ListenerTls) {
-        let files = certificates.never_shown().filter_map(|position| says.certificates.get(position));
+    fn warn_of_hidden(&mut self, certificates: &Certificates, configured: &ListenerTls) {
+        let files = certificates.never_shown().filter_map(|position| configured.certificates.get(position));
         let warn = |files: &CertificateFiles| {
             let problem = Problem::warning(files.cert.place.clone(), "names a certificate that no client is shown");
             problem.hint("each of its names stands in an earlier one, or it has none")

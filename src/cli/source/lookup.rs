@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use http::uri::Scheme;
 
-use super::directory::{AskedServer, ServerIdentity};
+use super::directory::{LookupSource, ServerIdentity};
 use super::store::{client, secret};
-use crate::config::{DirectorySource, HttpLookup, Place, Problems, RedisHash, Remembered};
-use crate::customers::directory::{Contract, HttpService, LookupTerms, Server};
+use crate::config::{DirectorySource, HttpLookup, LookupCacheSettings, Place, Problems, RedisHash};
+use crate::customers::directory::{Contract, HttpService, LookupSettings, Server};
 use crate::files::{self, FileVersion};
 use crate::redis_client::{Pool, Servers};
 use crate::units::Nanos;
@@ -23,7 +23,7 @@ pub(super) fn server(
     source: &DirectorySource,
     servers: Option<&Servers>,
     seen: &mut Vec<FileVersion>,
-) -> Result<Option<AskedServer>, Problems> {
+) -> Result<Option<LookupSource>, Problems> {
     match source {
         DirectorySource::File { .. } | DirectorySource::Postgres(_) => Ok(None),
         DirectorySource::Redis(hash) => Ok(servers.map(|servers| redis(hash, servers))),
@@ -31,16 +31,16 @@ pub(super) fn server(
     }
 }
 
-fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers) -> AskedServer {
-    AskedServer {
+fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers) -> LookupSource {
+    LookupSource {
         identity: ServerIdentity::Redis(key.clone(), *remembered),
         server: Server::Redis { pool: Pool::new(servers.clone()), key: key.clone() },
         terms: terms(REDIS_PATIENCE, *remembered),
     }
 }
 
-fn http(path: &Path, says: &HttpLookup, seen: &mut Vec<FileVersion>) -> Result<AskedServer, Problems> {
-    let HttpLookup { url, is_unkey, token_file, tls, timeout, remembered, place } = says;
+fn http(path: &Path, configured: &HttpLookup, seen: &mut Vec<FileVersion>) -> Result<LookupSource, Problems> {
+    let HttpLookup { url, is_unkey, token_file, tls, timeout, remembered, place } = configured;
     let token = token_file.as_ref().map(|named| secret(path, named, seen)).transpose()?;
     let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
     let client = (url.scheme() == Some(&Scheme::HTTPS)).then(|| client(path, tls, &place, seen)).transpose()?;
@@ -50,13 +50,16 @@ fn http(path: &Path, says: &HttpLookup, seen: &mut Vec<FileVersion>) -> Result<A
         files::hash(format!("{is_unkey} {token:?}").as_bytes()).to_le_bytes(),
     ];
     let contract = if *is_unkey { Contract::Unkey } else { Contract::Plain };
-    Ok(AskedServer {
+    Ok(LookupSource {
         identity: ServerIdentity::Http(url.clone(), files::hash(&parts.concat()), *timeout, *remembered),
         server: Server::Http(HttpService { url: url.clone(), tls, token, contract }),
         terms: terms(*timeout, *remembered),
     })
 }
 
-const fn terms(patience: Nanos, Remembered { ttl, negative_ttl, max_cached }: Remembered) -> LookupTerms {
-    LookupTerms { patience, ttl, negative_ttl, max_cached }
+const fn terms(
+    patience: Nanos,
+    LookupCacheSettings { ttl, negative_ttl, max_cached }: LookupCacheSettings,
+) -> LookupSettings {
+    LookupSettings { patience, ttl, negative_ttl, max_cached }
 }

@@ -7,31 +7,31 @@ use std::sync::Arc;
 use super::store;
 use super::{SourceText, name, refuse};
 use crate::algorithm::AlgorithmName;
-use crate::cli::source::directory::beside;
+use crate::cli::source::directory::resolve_path;
 use crate::config::{self, NamedFile, Operators, Problem, Problems, SectionValues};
 use crate::files::FileVersion;
-use crate::runtime::reload::{AccessTerms, ReplayTerms, Token};
+use crate::runtime::reload::{AccessRules, ReplaySettings, Token};
 
 /// The shortest token, in bytes.
 const LEAST_TOKEN: usize = 16;
 
-/// Reads the file that `says` names; its path is relative to the configuration at `path`, which has this `text`.
+/// Reads the file that `configured` names; its path is relative to the configuration at `path`, which has this `text`.
 pub(super) fn read(
     path: &Path,
-    says: &Operators,
+    configured: &Operators,
     text: &SourceText,
     seen: &mut Vec<FileVersion>,
-) -> Result<AccessTerms, Problems> {
-    let token = says.token_file.as_ref().map(|named| token(path, named, seen)).transpose()?;
-    let audit_log = says.audit_log.as_ref().map(|named| beside(path, named));
-    let replays = || ReplayTerms {
+) -> Result<AccessRules, Problems> {
+    let token = configured.token_file.as_ref().map(|named| token(path, named, seen)).transpose()?;
+    let audit_log = configured.audit_log.as_ref().map(|named| resolve_path(path, named));
+    let replays = || ReplaySettings {
         config: path.to_owned(),
-        logs: says.replay_logs.iter().map(|named| (named.path.clone(), beside(path, named))).collect(),
+        logs: configured.replay_logs.iter().map(|named| (named.path.clone(), resolve_path(path, named))).collect(),
         settings: config::section_values(text).into_iter().filter_map(settings_to_try).collect(),
     };
-    let replays = (!says.replay_logs.is_empty()).then(|| Arc::new(replays()));
-    let (hosts, top_denied_metrics) = (says.hosts.clone(), says.top_denied_metrics);
-    Ok(AccessTerms { token, audit_log, hosts, top_denied_metrics, replays })
+    let replays = (!configured.replay_logs.is_empty()).then(|| Arc::new(replays()));
+    let (hosts, top_denied_metrics) = (configured.hosts.clone(), configured.top_denied_metrics);
+    Ok(AccessRules { token, audit_log, hosts, top_denied_metrics, replays })
 }
 
 /// The name of a limit, its parameters and those of its plans; `None` for other sections.
@@ -46,7 +46,7 @@ fn token(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<
     let text = store::token(path, named, seen)?;
     if text.len() < LEAST_TOKEN {
         let problem = Problem::error(named.place.clone(), "names a file that holds too short a token");
-        let found = format!("{} bytes in {}", text.len(), name(&beside(path, named)));
+        let found = format!("{} bytes in {}", text.len(), name(&resolve_path(path, named)));
         return Err(refuse(
             problem
                 .found(found)

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::directory::{ReadDatabase, beside, bytes};
+use super::directory::{DatabaseSource, bytes, resolve_path};
 use super::store::client;
 use super::{decode, name, refuse};
 use crate::config::{ClientTls, DirectorySource, Place, PostgresQuery, PostgresStatement, Problem, Problems, Warning};
 use crate::customers::Directory;
-use crate::customers::directory::{DatabaseUrl, MAX_URL, NamedStatement, PostgresTerms, WriteStatements};
+use crate::customers::directory::{DatabaseUrl, MAX_URL, NamedStatement, PostgresSettings, WriteStatements};
 use crate::files::FileVersion;
 use crate::ruleset::groups::COLUMNS;
 
@@ -19,7 +19,7 @@ pub(super) fn database(
     source: &DirectorySource,
     levels: &[String],
     seen: &mut Vec<FileVersion>,
-) -> Result<Option<ReadDatabase>, Problems> {
+) -> Result<Option<DatabaseSource>, Problems> {
     match source {
         DirectorySource::Postgres(query) => read(path, query, levels, seen).map(Some),
         DirectorySource::File { .. } | DirectorySource::Redis(_) | DirectorySource::Http(_) => Ok(None),
@@ -31,8 +31,8 @@ fn read(
     query: &PostgresQuery,
     levels: &[String],
     seen: &mut Vec<FileVersion>,
-) -> Result<ReadDatabase, Problems> {
-    let url_file = beside(path, &query.url_file);
+) -> Result<DatabaseSource, Problems> {
+    let url_file = resolve_path(path, &query.url_file);
     let (text, _) = bytes(&query.url_file, &url_file, MAX_URL, seen)?;
     let url = DatabaseUrl::parse(&decode(text, &url_file)?).map_err(|bad| {
         let problem = Problem::error(query.url_file.place.clone(), format!("names a file that {bad}"));
@@ -45,10 +45,10 @@ fn read(
         None => None,
     };
     let (tls, tls_files) = tls.map(|(client, files)| (Arc::new(client), files)).unzip();
-    let terms = PostgresTerms {
+    let terms = PostgresSettings {
         url_file,
         query: query.query.clone(),
-        snapshot_file: beside(path, &query.snapshot_file),
+        snapshot_file: resolve_path(path, &query.snapshot_file),
         interval: query.interval,
         full_every: query.full_every,
         channel: query.channel.clone(),
@@ -57,7 +57,7 @@ fn read(
         asks_for_tls: query.tls.is_some(),
         writes: query.writes.as_ref().map(|statements| writes(statements, levels)).transpose()?,
     };
-    Ok(ReadDatabase { query: query.clone(), tls_files, terms })
+    Ok(DatabaseSource { query: query.clone(), tls_files, terms })
 }
 
 /// The statements that change rows. Their parameters are columns of a directory file and `levels` of groups.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::directory::{beside, bytes};
+use super::directory::{bytes, resolve_path};
 use super::{RestartRequired, decode, name, refuse};
 use crate::config::{ClientTls, NamedFile, Place, Problem, Problems, RedisServers, RedisStore};
 use crate::files::{self, FileVersion};
@@ -22,7 +22,7 @@ const LEAST_SECRET: usize = 16;
 #[derive(Debug)]
 pub(super) struct StoreInForce {
     /// The section `store:` of the configuration.
-    says: RedisStore,
+    configured: RedisStore,
     /// The settings that the gateway uses.
     pub(super) settings: StoreSettings,
 }
@@ -30,76 +30,76 @@ pub(super) struct StoreInForce {
 /// The section `store:`, and the content of the files that it names.
 #[derive(Debug)]
 pub(super) struct StoreSource {
-    says: RedisStore,
+    configured: RedisStore,
     credentials: Credentials,
     key_secret: Option<KeySecret>,
 }
 
 impl StoreSource {
-    /// Reads the files that `says` names; their paths are relative to the configuration at `path`.
-    pub(super) fn read(path: &Path, says: &RedisStore, seen: &mut Vec<FileVersion>) -> Result<Self, Problems> {
+    /// Reads the files that `configured` names; their paths are relative to the configuration at `path`.
+    pub(super) fn read(path: &Path, configured: &RedisStore, seen: &mut Vec<FileVersion>) -> Result<Self, Problems> {
         let mut problems = Problems { errors: Vec::new(), warnings: Vec::new(), more: 0 };
         let mut collect = |refused: Problems| problems.errors.extend(refused.errors);
-        let password = says.password_file.as_ref().map(|named| secret(path, named, seen)).transpose();
+        let password = configured.password_file.as_ref().map(|named| secret(path, named, seen)).transpose();
         let password = password.map_err(&mut collect).ok().flatten();
-        let sentinel_password = match &says.servers {
+        let sentinel_password = match &configured.servers {
             RedisServers::Sentinel { password_file: Some(named), .. } => secret(path, named, seen).map(Some),
             RedisServers::Sentinel { .. } | RedisServers::Standalone { .. } | RedisServers::Cluster(_) => Ok(None),
         };
         let sentinel_password = sentinel_password.map_err(&mut collect).ok().flatten();
-        let tls = says.tls.as_ref().map(|tls| {
-            let place = Place { path: "store.tls".to_owned(), ..says.place.clone() };
+        let tls = configured.tls.as_ref().map(|tls| {
+            let place = Place { path: "store.tls".to_owned(), ..configured.place.clone() };
             client(path, tls, &place, seen).map(|(client, _)| Arc::new(client))
         });
         let tls = tls.transpose();
         let tls = tls.map_err(&mut collect).ok().flatten();
-        let key_secret = says.key_file.as_ref().map(|named| secret_of_all_nodes(path, named, seen)).transpose();
+        let key_secret = configured.key_file.as_ref().map(|named| secret_of_all_nodes(path, named, seen)).transpose();
         let key_secret = key_secret.map_err(&mut collect).ok().flatten().map(|text| KeySecret::of(text.as_bytes()));
         if !problems.errors.is_empty() {
             return Err(problems);
         }
-        let password = password.or_else(|| says.password.as_ref().map(|password| password.expose().to_owned()));
+        let password = password.or_else(|| configured.password.as_ref().map(|password| password.expose().to_owned()));
         let credentials =
             Credentials { password: password.map(Arc::from), sentinel_password: sentinel_password.map(Arc::from), tls };
-        Ok(Self { says: says.clone(), credentials, key_secret })
+        Ok(Self { configured: configured.clone(), credentials, key_secret })
     }
 
     /// The settings that cannot change while a gateway runs.
-    pub(super) fn says(&self) -> Says<'_> {
-        (&self.says, self.key_secret.as_ref())
+    pub(super) fn fixed_settings(&self) -> FixedSettings<'_> {
+        (&self.configured, self.key_secret.as_ref())
     }
 
     /// The store that was `kept`, or a new one, and the credentials for its servers, which apply once it is in force.
     pub(super) fn settle(self, kept: Option<&StoreInForce>) -> (StoreInForce, Credentials) {
-        let Self { says, credentials, key_secret } = self;
+        let Self { configured, credentials, key_secret } = self;
         let settings = match kept {
             Some(kept) => kept.settings.clone(),
             None => StoreSettings {
-                servers: Servers::new(layout(&says.servers), says.username.clone()),
-                prefix: says.prefix.clone(),
-                timeout: says.timeout,
-                sync_every: says.sync_every,
-                nodes: says.nodes,
+                servers: Servers::new(layout(&configured.servers), configured.username.clone()),
+                prefix: configured.prefix.clone(),
+                timeout: configured.timeout,
+                sync_every: configured.sync_every,
+                nodes: configured.nodes,
                 key_secret,
             },
         };
-        (StoreInForce { says, settings }, credentials)
+        (StoreInForce { configured, settings }, credentials)
     }
 }
 
 impl StoreInForce {
     /// The settings that cannot change while a gateway runs.
-    pub(super) fn says(&self) -> Says<'_> {
-        (&self.says, self.settings.key_secret.as_ref())
+    pub(super) fn fixed_settings(&self) -> FixedSettings<'_> {
+        (&self.configured, self.settings.key_secret.as_ref())
     }
 }
 
 /// The section `store:`, and the secret for hashing keys.
-type Says<'a> = (&'a RedisStore, Option<&'a KeySecret>);
+type FixedSettings<'a> = (&'a RedisStore, Option<&'a KeySecret>);
 
 /// The settings that differ between the store in force and `wanted`, but cannot change. Passwords and certificates can.
-pub(super) fn changed(in_force: Option<Says<'_>>, wanted: Option<Says<'_>>) -> Vec<RestartRequired> {
-    let pairs = listed(in_force).into_iter().zip(listed(wanted));
+pub(super) fn changed(in_force: Option<FixedSettings<'_>>, wanted: Option<FixedSettings<'_>>) -> Vec<RestartRequired> {
+    let pairs = compared_settings(in_force).into_iter().zip(compared_settings(wanted));
     let changed = pairs.filter(|(before, after)| before.compared != after.compared);
     let fixed = changed.map(|(before, after)| RestartRequired {
         path: after.path,
@@ -111,7 +111,7 @@ pub(super) fn changed(in_force: Option<Says<'_>>, wanted: Option<Says<'_>>) -> V
 }
 
 /// A setting that cannot change.
-struct Listed {
+struct ComparedSetting {
     path: &'static str,
     compared: String,
     /// The value for messages, which hides secrets.
@@ -119,31 +119,31 @@ struct Listed {
 }
 
 /// All settings that cannot change, in a fixed order.
-fn listed(store: Option<Says<'_>>) -> Vec<Listed> {
-    let plain = |path, text: String| Listed { path, compared: text.clone(), shown: text };
-    let hidden = |path, compared, shown: &str| Listed { path, compared, shown: shown.to_owned() };
-    let Some((says, secret)) = store else { return vec![plain("store", "no store".to_owned())] };
-    let scheme = if says.tls.is_some() { "rediss" } else { "redis" };
-    let servers = match &says.servers {
+fn compared_settings(store: Option<FixedSettings<'_>>) -> Vec<ComparedSetting> {
+    let plain = |path, text: String| ComparedSetting { path, compared: text.clone(), shown: text };
+    let hidden = |path, compared, shown: &str| ComparedSetting { path, compared, shown: shown.to_owned() };
+    let Some((configured, secret)) = store else { return vec![plain("store", "no store".to_owned())] };
+    let scheme = if configured.tls.is_some() { "rediss" } else { "redis" };
+    let servers = match &configured.servers {
         RedisServers::Standalone { server, database } => format!("{scheme}://{server}/{database}"),
         RedisServers::Sentinel { master, nodes, .. } => {
-            let tls = if says.tls.is_some() { " with TLS" } else { "" };
+            let tls = if configured.tls.is_some() { " with TLS" } else { "" };
             format!("`{master}` of the sentinels {}{tls}", nodes.join(", "))
         }
         RedisServers::Cluster(nodes) => format!("the cluster of {scheme}://{}", nodes.join(", ")),
     };
-    let users = match &says.servers {
-        RedisServers::Sentinel { username, .. } => (&says.username, username.as_ref()),
-        RedisServers::Standalone { .. } | RedisServers::Cluster(_) => (&says.username, None),
+    let users = match &configured.servers {
+        RedisServers::Sentinel { username, .. } => (&configured.username, username.as_ref()),
+        RedisServers::Standalone { .. } | RedisServers::Cluster(_) => (&configured.username, None),
     };
     let key = secret.map(|secret| format!("{:?}", secret.seed()));
     vec![
         plain("store", servers),
         hidden("store.username", format!("{users:?}"), if users.0.is_some() { "a user" } else { "the default user" }),
-        plain("store.prefix", says.prefix.clone()),
-        plain("store.timeout", says.timeout.to_string()),
-        plain("store.sync_every", says.sync_every.to_string()),
-        plain("store.nodes", says.nodes.map_or_else(|| "no number".to_owned(), |nodes| nodes.to_string())),
+        plain("store.prefix", configured.prefix.clone()),
+        plain("store.timeout", configured.timeout.to_string()),
+        plain("store.sync_every", configured.sync_every.to_string()),
+        plain("store.nodes", configured.nodes.map_or_else(|| "no number".to_owned(), |nodes| nodes.to_string())),
         hidden("store.key_file", key.clone().unwrap_or_default(), key.map_or("no secret", |_| "a secret")),
     ]
 }
@@ -171,7 +171,7 @@ fn address(at: &str) -> Address {
 
 /// The text of a file, without line breaks at its end.
 pub(super) fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<String, Problems> {
-    let file = beside(path, named);
+    let file = resolve_path(path, named);
     let (bytes, _) = bytes(named, &file, MAX_SECRET, seen)?;
     Ok(decode(bytes, &file)?.trim_end_matches(['\r', '\n']).to_owned())
 }
@@ -184,7 +184,7 @@ pub(super) fn token(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>)
     }
     let problem = Problem::error(named.place.clone(), "names a file that holds no token");
     let what = if text.is_empty() { "nothing" } else { "blanks or other characters" };
-    let found = format!("{what} in {}", name(&beside(path, named)));
+    let found = format!("{what} in {}", name(&resolve_path(path, named)));
     Err(refuse(problem.found(found).expected("one line of letters, digits and signs, as a header field can hold them")))
 }
 
@@ -197,7 +197,7 @@ pub(super) fn secret_of_all_nodes(
     let text = secret(path, named, seen)?;
     if text.len() < LEAST_SECRET {
         let problem = Problem::error(named.place.clone(), "names a file that holds too short a secret");
-        let found = format!("{} bytes in {}", text.len(), name(&beside(path, named)));
+        let found = format!("{} bytes in {}", text.len(), name(&resolve_path(path, named)));
         return Err(refuse(
             problem
                 .found(found)
@@ -215,7 +215,7 @@ pub(super) fn client(
     place: &Place,
     seen: &mut Vec<FileVersion>,
 ) -> Result<(TlsClient, u128), Problems> {
-    let mut read = |named: &NamedFile| bytes(named, &beside(path, named), MAX_PEM, seen).map(|(bytes, _)| bytes);
+    let mut read = |named: &NamedFile| bytes(named, &resolve_path(path, named), MAX_PEM, seen).map(|(bytes, _)| bytes);
     let authorities = tls.ca.as_ref().map(&mut read).transpose()?;
     let identity = match &tls.identity {
         Some((certificates, key)) => Some((read(certificates)?, read(key)?)),
@@ -236,7 +236,7 @@ pub(super) fn client(
         };
         let problem = match named {
             Some(named) => Problem::error(named.place.clone(), format!("names a file that {fault}"))
-                .found(name(&beside(path, named))),
+                .found(name(&resolve_path(path, named))),
             None => Problem::error(place.clone(), fault.to_string()),
         };
         refuse(match fault {

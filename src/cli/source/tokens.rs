@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use http::uri::Scheme;
 
-use super::directory::{beside, bytes};
+use super::directory::{bytes, resolve_path};
 use super::store::client;
 use super::{decode, name, refuse};
 use crate::config::{Jwks, JwksAddress, JwksSource, Mark, NamedFile, Place, Problem, Problems, PublishedJwks};
-use crate::customers::Tokens;
+use crate::customers::TokenVerifier;
 use crate::customers::directory::GroupTable;
 use crate::customers::jwt::keys::{KeyFault, Keys, MAX_KEY_SET};
-use crate::customers::jwt::remote::{KeyEndpoint, KeySet, Published};
+use crate::customers::jwt::remote::{KeyEndpoint, KeyLocation, KeySet};
 use crate::files::FileVersion;
 use crate::units::Nanos;
 
@@ -32,16 +32,16 @@ pub(super) fn open(
     (plans, groups): (&[String], &Arc<GroupTable>),
     kept: &mut Option<OpenKeys>,
     seen: &mut Vec<FileVersion>,
-) -> Result<Tokens, Problems> {
+) -> Result<TokenVerifier, Problems> {
     let keys = match &jwks.source {
         JwksSource::File(named) => keys_in(path, named, seen)?.into(),
         JwksSource::Published(published) => published_keys(path, published, kept, seen)?,
     };
-    Tokens::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()).ok_or_else(|| {
+    TokenVerifier::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()).ok_or_else(|| {
         let message = "holds no key for any of the `algorithms`";
         refuse(match &jwks.source {
             JwksSource::File(named) => Problem::error(named.place.clone(), format!("names a file that {message}"))
-                .found(name(&beside(path, named))),
+                .found(name(&resolve_path(path, named))),
             JwksSource::Published(published) => {
                 Problem::error(published.place.clone(), format!("names a set of keys that {message}"))
             }
@@ -50,7 +50,7 @@ pub(super) fn open(
 }
 
 fn keys_in(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<Keys, Problems> {
-    let file = beside(path, named);
+    let file = resolve_path(path, named);
     let (bytes, _) = bytes(named, &file, MAX_KEY_SET, seen)?;
     Keys::parse(&decode(bytes, &file)?).map_err(|faults| {
         let errors = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
@@ -66,8 +66,8 @@ fn published_keys(
 ) -> Result<KeySet, Problems> {
     let PublishedJwks { at, tls, refresh, min_interval, place } = published;
     let (address, has_tls) = match at {
-        JwksAddress::Url(url) => (Published::At(url.clone()), url.scheme() == Some(&Scheme::HTTPS)),
-        JwksAddress::Issuer(issuer) => (Published::By(issuer.clone()), issuer.starts_with("https:")),
+        JwksAddress::Url(url) => (KeyLocation::FixedUrl(url.clone()), url.scheme() == Some(&Scheme::HTTPS)),
+        JwksAddress::Issuer(issuer) => (KeyLocation::OidcIssuer(issuer.clone()), issuer.starts_with("https:")),
     };
     let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
     let client = has_tls.then(|| client(path, tls, &place, seen)).transpose()?;

@@ -16,12 +16,14 @@ pub(super) fn open(
 ) -> Result<Vec<Option<Arc<TlsConnector>>>, Problems> {
     let mut errors = Vec::new();
     let mut opened = Vec::new();
-    for says in upstreams {
-        let read = says.as_ref().map(|says| (says, client(path, &says.files, &says.place, seen)));
+    for configured in upstreams {
+        let read = configured
+            .as_ref()
+            .map(|configured| (configured, client(path, &configured.files, &configured.place, seen)));
         opened.push(match read {
             None => None,
-            Some((says, Ok((client, files)))) => {
-                Some(Arc::new(TlsConnector::new(client, says.server_name.clone(), files)))
+            Some((configured, Ok((client, files)))) => {
+                Some(Arc::new(TlsConnector::new(client, configured.server_name.clone(), files)))
             }
             Some((_, Err(problems))) => {
                 errors.extend(problems.errors);

@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use super::store::token;
-use crate::cli::source::directory::beside;
+use crate::cli::source::directory::resolve_path;
 use crate::config::{Problems, UsageFiles};
 use crate::files::FileVersion;
 use crate::runtime::courier::QueueSettings;
 use crate::runtime::delivery::BearerToken;
 use crate::runtime::usage_events::Settings;
 
-/// Reads the token's file that `says` names; its path is relative to the configuration at `path`.
-pub(super) fn open(path: &Path, says: &UsageFiles, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
-    let token = says.token.as_ref().map(|named| token(path, named, seen)).transpose()?.map(BearerToken::new);
-    let most = u64::try_from(says.max_queue).unwrap_or(u64::MAX);
-    let queue = QueueSettings { directory: beside(path, &says.queue), most };
-    Ok(Settings { queue, token, source: says.source.clone(), every: says.every })
+/// Reads the token's file that `configured` names; its path is relative to the configuration at `path`.
+pub(super) fn open(path: &Path, configured: &UsageFiles, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
+    let token = configured.token.as_ref().map(|named| token(path, named, seen)).transpose()?.map(BearerToken::new);
+    let most = u64::try_from(configured.max_queue).unwrap_or(u64::MAX);
+    let queue = QueueSettings { directory: resolve_path(path, &configured.queue), most };
+    Ok(Settings { queue, token, source: configured.source.clone(), every: configured.every })
 }

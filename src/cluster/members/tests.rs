@@ -77,8 +77,8 @@ impl Net {
                 let (at, now) = (member(from).address, self.now);
                 match self.nodes[to].runs {
                     Runs::Yes => {
-                        let beat = self.nodes[from].members.says(member(to).address);
-                        self.nodes[to].members.heard(at, beat, now);
+                        let beat = self.nodes[from].members.heartbeat_for(member(to).address);
+                        self.nodes[to].members.record_heartbeat(at, beat, now);
                         self.give_away(to);
                     }
                     Runs::Stopped => {}
@@ -123,7 +123,7 @@ fn nodes_that_start_together_are_members_at_once() {
 fn a_node_without_peers_is_a_member() {
     let mut net = Net::new(1);
     net.start(0);
-    assert_eq!(net.nodes[0].members.standing(), MemberState::Member);
+    assert_eq!(net.nodes[0].members.member_state(), MemberState::Member);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_node_whose_peers_cannot_be_reached_is_a_member_alone() {
     let mut net = Net::new(3);
     net.start(0);
     net.beats(1);
-    assert_eq!(net.nodes[0].members.standing(), MemberState::Member);
+    assert_eq!(net.nodes[0].members.member_state(), MemberState::Member);
     net.all_see(vec![0]);
 }
 
@@ -142,7 +142,7 @@ fn a_node_is_ready_once_there_are_enough_members_and_stays_so() {
     net.start(0);
     net.beats(40);
     assert!(!is_ready(&net, 0));
-    assert_eq!((net.nodes[0].members.standing(), net.nodes[0].members.waits_for()), (MemberState::Joining, (1, 2)));
+    assert_eq!((net.nodes[0].members.member_state(), net.nodes[0].members.waits_for()), (MemberState::Joining, (1, 2)));
     net.start(1);
     net.beats(2);
     net.all_see(vec![0, 1]);
@@ -181,9 +181,9 @@ fn a_node_waits_a_while_for_peers_that_say_nothing() {
     net.nodes[1].runs = Runs::Stopped;
     net.start(0);
     net.beats(3);
-    assert_eq!(net.nodes[0].members.standing(), MemberState::Joining);
+    assert_eq!(net.nodes[0].members.member_state(), MemberState::Joining);
     net.beats(1);
-    assert_eq!(net.nodes[0].members.standing(), MemberState::Member);
+    assert_eq!(net.nodes[0].members.member_state(), MemberState::Member);
 }
 
 #[test]
@@ -239,14 +239,14 @@ fn a_node_that_was_stopped_knows_that_others_stood_in() {
     net.beats(40);
     net.nodes[1].runs = Runs::Yes;
     net.beats(1);
-    assert_eq!(net.nodes[1].members.standing(), MemberState::Away);
+    assert_eq!(net.nodes[1].members.member_state(), MemberState::Away);
     net.all_see(vec![0, 2]);
     // it is not a member before it has pushed the states that it had
     net.beats(20);
     net.all_see(vec![0, 2]);
     net.nodes[1].gives_away = true;
     net.beats(1);
-    assert_eq!(net.nodes[1].members.standing(), MemberState::Joining);
+    assert_eq!(net.nodes[1].members.member_state(), MemberState::Joining);
     net.beats(10);
     net.all_see(vec![0, 1, 2]);
 }
@@ -327,26 +327,26 @@ fn it_is_said_whether_states_are_where_they_belong() {
     members.set_listed(&[member(0), member(1)], Nanos::ZERO);
     members.unreachable(member(1).address, Nanos::ZERO);
     let ring = members.ring().hash();
-    assert!(!members.says(member(1).address).drained);
+    assert!(!members.heartbeat_for(member(1).address).drained);
     let before = members.undrained_count();
     members.set_drained(ring, before, Nanos::ZERO);
-    assert!(members.says(member(1).address).drained);
+    assert!(members.heartbeat_for(member(1).address).drained);
     members.set_undrained();
-    assert!(!members.says(member(1).address).drained);
+    assert!(!members.heartbeat_for(member(1).address).drained);
     // states that arrived during a push have not been pushed
     members.set_drained(ring, before, Nanos::ZERO);
-    assert!(!members.says(member(1).address).drained);
+    assert!(!members.heartbeat_for(member(1).address).drained);
     members.set_drained(RingHash(1), members.undrained_count(), Nanos::ZERO);
-    assert!(!members.says(member(1).address).drained);
+    assert!(!members.heartbeat_for(member(1).address).drained);
     members.set_drained(ring, members.undrained_count(), Nanos::ZERO);
-    assert!(members.says(member(1).address).drained);
+    assert!(members.heartbeat_for(member(1).address).drained);
 }
 
 #[test]
 fn strangers_are_not_listened_to() {
     let mut net = Net::running(2);
-    let (beat, now) = (net.nodes[1].members.says(member(0).address), net.now);
-    net.nodes[0].members.heard(member(9).address, beat, now);
+    let (beat, now) = (net.nodes[1].members.heartbeat_for(member(0).address), net.now);
+    net.nodes[0].members.record_heartbeat(member(9).address, beat, now);
     assert_eq!(net.sees(0), [0, 1]);
     assert_eq!(net.nodes[0].members.peers().count(), 1);
 }
@@ -394,14 +394,14 @@ proptest! {
             }
         }
         net.beats(30);
-        let stays = |node: &Node| node.runs == Runs::Yes && node.members.standing() != MemberState::Leaving;
+        let stays = |node: &Node| node.runs == Runs::Yes && node.members.member_state() != MemberState::Leaving;
         let members: Vec<usize> = (0..5).filter(|number| stays(&net.nodes[*number])).collect();
         for number in 0..5 {
             let node = &net.nodes[number];
             let runs = node.runs == Runs::Yes;
             let expected = if members.is_empty() { vec![number] } else { members.clone() };
             prop_assert!(!runs || net.sees(number) == expected, "{number}: {:?}", node.members);
-            prop_assert!(!stays(node) || node.members.standing() == MemberState::Member);
+            prop_assert!(!stays(node) || node.members.member_state() == MemberState::Member);
         }
     }
 }

@@ -23,7 +23,11 @@ fn key(ring: &Ring, owner: u8, older: &Ring, before: u8) -> LimitKey {
 fn peer(ring: RingHash, drained: bool) -> Peer {
     let mut members = Members::new(Member { address: at(1), weight: 1 }, Founding::default(), 1, NOW);
     members.set_listed(&[Member { address: at(1), weight: 1 }, Member { address: at(2), weight: 1 }], NOW);
-    members.heard(at(2), Heartbeat { standing: MemberState::Member, incarnation: 2, ring, drained, counts: None }, NOW);
+    members.record_heartbeat(
+        at(2),
+        Heartbeat { member_state: MemberState::Member, incarnation: 2, ring, drained, accepted_incarnation: None },
+        NOW,
+    );
     *members.peers().next().unwrap()
 }
 

@@ -244,7 +244,7 @@ impl<'f> Builder<'f> {
         };
         let role = match entries.mark_of(&text) {
             _ if plain && text == "<<" => Role::Merge,
-            Some(_) if self.findings.only_counts() => Role::Repeated,
+            Some(_) if self.findings.count_if_full() => Role::Repeated,
             Some(first) => {
                 self.findings.add(
                     Problem::error(self.findings.place(mark, &join(&self.path(), &text)), "is given twice")

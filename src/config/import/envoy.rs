@@ -1,7 +1,7 @@
 //! Envoy's static configuration: routes of HTTP listeners, clusters, and local rate limits.
 
-use super::front::{Front, Route, Upstream, upstream_name};
-use super::matches::{Match, PathMatch, Scoped};
+use super::front::{ProxyConfig, Route, Upstream, upstream_name};
+use super::matches::{Match, PathMatch, ScopedLimit};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
 use super::{Names, scalar};
 use crate::config::problem::Problem;
@@ -25,17 +25,17 @@ pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
 
 struct Reader<'a, 'n> {
     clusters: Vec<Section<'a>>,
-    front: Front,
+    front: ProxyConfig,
     names: &'n mut Names,
 }
 
-pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Front> {
+pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     let file = top.mapping("a mapping")?;
     name_others(&file, &["static_resources", "admin", "node"]);
     let resources = section(&file, "static_resources")?;
     name_others(&resources, &["listeners", "clusters"]);
     let clusters = list(&resources, "clusters").iter().filter_map(|cluster| cluster.mapping("a mapping")).collect();
-    let mut reader = Reader { clusters, front: Front::default(), names };
+    let mut reader = Reader { clusters, front: ProxyConfig::default(), names };
     for listener in list(&resources, "listeners") {
         reader.listener(&listener);
     }
@@ -207,7 +207,7 @@ impl Reader<'_, '_> {
         let rewrite =
             (strip.trim_end_matches('/').to_owned(), prefix.unwrap_or_default().trim_end_matches('/').to_owned());
         let name = text(&route, "name").unwrap_or_else(|| host.to_owned());
-        let scoped = limit.map(|limit| Scoped { limit, matches: vec![Match::default()], exempt: Vec::new() });
+        let scoped = limit.map(|limit| ScopedLimit { limit, matches: vec![Match::default()], exempt: Vec::new() });
         let made = Route { name, matches, upstreams, rewrite, ..Route::default() };
         if let Err(why) = self.front.add(&made, scoped.as_slice(), self.names) {
             note(field, why);

@@ -10,7 +10,7 @@ const EXPECTED: &str = "a mapping with `domain` and `descriptors` (envoyproxy/ra
                         blocks, or HAProxy's sections";
 
 /// A check whether a file belongs to a proxy, and the reader for it.
-type Proxy = (fn(&Section<'_>) -> bool, fn(&Field<'_>, &mut Names) -> Option<front::Front>);
+type Proxy = (fn(&Section<'_>) -> bool, fn(&Field<'_>, &mut Names) -> Option<front::ProxyConfig>);
 
 const PROXIES: [Proxy; 3] = [
     (envoy::is_of_this_format, envoy::read),
@@ -27,11 +27,11 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
     if top.is_list() {
         return limitador::read(&top, names).map(Content::Domains);
     }
-    let Some(section) = top.mapping_if() else {
+    let Some(section) = top.as_mapping() else {
         return top.fail(top.error("is no configuration that can be read here").expected(EXPECTED));
     };
     if let Some((_, read)) = PROXIES.iter().find(|(is_of_this_format, _)| is_of_this_format(&section)) {
-        return read(&top, names).map(Content::Front);
+        return read(&top, names).map(Content::ProxyConfig);
     }
     if section.has("domain") || section.has("descriptors") {
         return ratelimit::read(&top, names).map(|domain| Content::Domains(vec![domain]));

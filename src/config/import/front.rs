@@ -1,11 +1,11 @@
 //! A proxy's configuration, written as listeners, upstreams, limits and routes of tollgate.
 
-use super::matches::{Match, Scoped, split};
+use super::matches::{Match, ScopedLimit, split};
 use super::{Names, list, push, scalar};
 
 /// A proxy that limits the requests that it forwards.
 #[derive(Debug, Default)]
-pub(super) struct Front {
+pub(super) struct ProxyConfig {
     /// The listeners: each an address, and further settings in YAML that begin with a comma.
     pub(super) listeners: Vec<(String, String)>,
     /// The settings of `connections`, in YAML.
@@ -50,7 +50,7 @@ pub(super) struct Route {
     pub(super) more: Vec<String>,
 }
 
-impl Front {
+impl ProxyConfig {
     /// The name of the limit with these settings that counts in `table`: an existing limit, or a new one.
     pub(super) fn limit(&mut self, name: &str, table: &str, settings: String, names: &mut Names) -> String {
         let known = self.limits.iter().find(|limit| limit.table == table && limit.settings == settings);
@@ -64,12 +64,12 @@ impl Front {
 
     /// Adds a route for `route.matches`, and one for each part of it to which further limits apply. `Err` gives the reason
     /// if the parts are left out, or if the limits exempt different networks.
-    pub(super) fn add(&mut self, route: &Route, scoped: &[Scoped], names: &mut Names) -> Result<(), &'static str> {
+    pub(super) fn add(&mut self, route: &Route, scoped: &[ScopedLimit], names: &mut Names) -> Result<(), &'static str> {
         let cells = split(&route.matches, scoped);
         let mut done =
             if cells.is_none() { Err("has more combinations of conditions than are carried over") } else { Ok(()) };
         for matches in cells.unwrap_or_else(|| vec![route.matches.clone()]) {
-            let limits: Vec<&Scoped> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
+            let limits: Vec<&ScopedLimit> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
             let exempt = limits.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
             let is_same = limits.iter().all(|limit| limit.exempt == exempt);
             if !is_same {

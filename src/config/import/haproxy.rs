@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use self::conditions::Acls;
 use self::syntax::{Line, Section};
 use super::Names;
-use super::front::{Front, Route, node};
-use super::matches::{Match, Scoped, joined};
+use super::front::{ProxyConfig, Route, node};
+use super::matches::{Match, ScopedLimit, joined};
 use super::scalar;
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
@@ -74,13 +74,13 @@ struct Reader<'l, 'f> {
     tables: HashMap<&'l str, HashMap<String, String>>,
     /// The `defaults` lines of each section, by the section's position.
     defaults: HashMap<usize, &'l [Line]>,
-    front: Front,
+    front: ProxyConfig,
     names: &'f mut Names,
     /// The matches of the routes so far. HAProxy uses the first match.
     taken: Vec<Match>,
 }
 
-pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<Front> {
+pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<ProxyConfig> {
     let sections = match syntax::parse(text) {
         Ok(sections) => sections,
         Err((mark, message)) => {
@@ -93,7 +93,7 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         sections: &sections,
         tables: HashMap::new(),
         defaults: HashMap::new(),
-        front: Front::default(),
+        front: ProxyConfig::default(),
         names,
         taken: Vec::new(),
     };
@@ -222,8 +222,8 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// Reads a `use_backend` or a `default_backend`.
-    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, limits: &[Scoped]) {
-        let condition = match conditions::of_line(line, acls) {
+    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, limits: &[ScopedLimit]) {
+        let condition = match conditions::parse_condition(line, acls) {
             Ok(condition) => condition,
             Err(what) => return self.note(line, &format!("is left out: {what} is not carried over")),
         };
@@ -236,7 +236,14 @@ impl<'l> Reader<'l, '_> {
         self.route_to(section, line, line.word(1), &matches, limits);
     }
 
-    fn route_to(&mut self, section: &Section, line: &'l Line, backend: &str, matches: &[Match], limits: &[Scoped]) {
+    fn route_to(
+        &mut self,
+        section: &Section,
+        line: &'l Line,
+        backend: &str,
+        matches: &[Match],
+        limits: &[ScopedLimit],
+    ) {
         let Some(own_limits) = self.backend(line, backend) else { return };
         let limits = if section.name() == backend { limits.to_vec() } else { [limits, &own_limits].concat() };
         for matches in matches {

@@ -1,7 +1,7 @@
 //! Kong's declarative configuration: services, their routes, upstreams, and the plugins of each.
 
-use super::front::{Front, Route, Upstream, denial, key_field, node, upstream_name, url};
-use super::matches::{Match, PathMatch, Scoped};
+use super::front::{ProxyConfig, Route, Upstream, denial, key_field, node, upstream_name, url};
+use super::matches::{Match, PathMatch, ScopedLimit};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
 use super::{Names, scalar};
 use crate::config::problem::Problem;
@@ -40,22 +40,22 @@ struct Plugin<'a> {
 /// The effects of a route's plugins.
 #[derive(Default)]
 struct Effects {
-    limits: Vec<Scoped>,
+    limits: Vec<ScopedLimit>,
     more: Vec<String>,
 }
 
 struct Reader<'n> {
-    front: Front,
+    front: ProxyConfig,
     names: &'n mut Names,
     /// Whether callers authenticate with a key, and the number of routes that need no key.
     asks_for_keys: bool,
     without_keys: usize,
 }
 
-pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Front> {
+pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     let file = top.mapping("a mapping")?;
     name_others(&file, &["_format_version", "_transform", "services", "routes", "upstreams", "plugins", "consumers"]);
-    let mut reader = Reader { front: Front::default(), names, asks_for_keys: false, without_keys: 0 };
+    let mut reader = Reader { front: ProxyConfig::default(), names, asks_for_keys: false, without_keys: 0 };
     let mut plugins = plugins_of(&file, "");
     for service in list(&file, "services") {
         plugins.extend(
@@ -99,8 +99,8 @@ fn plugins_of<'a>(of: &Section<'a>, scope: &str) -> Vec<Plugin<'a>> {
         name_others(&plugin, &["name", "id", "enabled", "config", "service", "route", "consumer", "protocols", "tags"]);
         let name = text(&plugin, "name").unwrap_or_default();
         let reference = |of: &str| {
-            let of = plugin.get(of).filter(|field| !field.is_nothing())?;
-            of.mapping_if().map(|of| label(&of)).or_else(|| Some(of.word("a name")?.text.into_owned()))
+            let of = plugin.get(of).filter(|field| !field.is_null())?;
+            of.as_mapping().map(|of| label(&of)).or_else(|| Some(of.scalar_value("a name")?.text.into_owned()))
         };
         if reference("consumer").is_some() {
             note(&field, "is left out: what holds for one consumer is a plan of its own here");
@@ -148,9 +148,9 @@ impl Reader<'_> {
         };
         let upstream = self.upstream(file, &service, is_secure, authority)?;
         let is_own = |route: &Field<'_>| {
-            let of = route.mapping_if().and_then(|route| route.get("service"));
+            let of = route.as_mapping().and_then(|route| route.get("service"));
             let of = of.and_then(|of| {
-                of.mapping_if().map(|of| label(&of)).or_else(|| Some(of.word("a name")?.text.into_owned()))
+                of.as_mapping().map(|of| label(&of)).or_else(|| Some(of.scalar_value("a name")?.text.into_owned()))
             });
             of.as_deref() == Some(name.as_str())
         };
@@ -263,8 +263,8 @@ impl Reader<'_> {
             }
             let headers = section(&route, "headers");
             let headers = headers.iter().flat_map(Section::fields).map(|(name, field)| {
-                let value = field.items_if().and_then(|items| items.first().cloned()).unwrap_or(field);
-                (name.to_ascii_lowercase(), value.word("a value").map(|word| word.text.into_owned()))
+                let value = field.as_list().and_then(|items| items.first().cloned()).unwrap_or(field);
+                (name.to_ascii_lowercase(), value.scalar_value("a value").map(|word| word.text.into_owned()))
             });
             let headers = headers.collect();
             let matches =
@@ -290,7 +290,7 @@ impl Reader<'_> {
             self.keys(keys);
         }
         for plugin in plugins {
-            let config = plugin.field.mapping_if().and_then(|plugin| section(&plugin, "config"));
+            let config = plugin.field.as_mapping().and_then(|plugin| section(&plugin, "config"));
             match (plugin.name.as_str(), &config) {
                 ("key-auth", _) => {}
                 ("rate-limiting", Some(config)) => {
@@ -298,7 +298,7 @@ impl Reader<'_> {
                         let label = format!("rate-limiting.{}", plugin.scope.rsplit(' ').next().unwrap_or_default());
                         let name = label.trim_end_matches('.');
                         let limit = self.front.limit(name, &plugin.scope, settings, self.names);
-                        effects.limits.push(Scoped { limit, matches: vec![Match::default()], exempt: Vec::new() });
+                        effects.limits.push(ScopedLimit { limit, matches: vec![Match::default()], exempt: Vec::new() });
                     }
                 }
                 ("request-size-limiting", config) => {
@@ -334,7 +334,7 @@ impl Reader<'_> {
         if std::mem::replace(&mut self.asks_for_keys, true) {
             return;
         }
-        let config = plugin.field.mapping_if().and_then(|plugin| section(&plugin, "config"));
+        let config = plugin.field.as_mapping().and_then(|plugin| section(&plugin, "config"));
         let names = config.as_ref().map(|config| texts(config, "key_names")).unwrap_or_default();
         let names = if names.is_empty() { vec!["apikey".to_owned()] } else { names };
         let places = names.iter().flat_map(|name| [key_field("header", name), key_field("query", name)]);

@@ -3,9 +3,9 @@
 //! In Limitador, a limit applies to each descriptor that has the limit's entries, even if it has others. In tollgate, a
 //! descriptor must match entry by entry: each set of entries in the limits becomes one, with all limits that apply.
 
-use super::{Descriptor, Domain, End, LONGEST_WINDOW, Limit, Names, domain_name, text};
+use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, domain_name, text};
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, every};
+use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::{Kind, Setting, Table};
 
 static LIMIT: Table = Table {
@@ -38,7 +38,7 @@ type Path = Vec<(String, Option<String>)>;
 
 pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Vec<Domain>> {
     let items = top.nonempty_list("a list of limits")?;
-    let rules = every(items.iter().map(rule))?;
+    let rules = all_or_none(items.iter().map(rule))?;
     let carried: Vec<&Rule> = rules.iter().flatten().collect();
     let mut namespaces: Vec<&str> = Vec::new();
     for rule in &carried {
@@ -91,8 +91,8 @@ fn listed<T>(
     expected: &str,
     read: impl Fn(&str) -> Option<T>,
 ) -> Option<Option<Vec<T>>> {
-    let Some(field) = section.get(name).filter(|field| !field.is_nothing()) else { return Some(Some(Vec::new())) };
-    let read = every(field.list(&format!("a list, each item {expected}"))?.iter().map(|item| {
+    let Some(field) = section.get(name).filter(|field| !field.is_null()) else { return Some(Some(Vec::new())) };
+    let read = all_or_none(field.list(&format!("a list, each item {expected}"))?.iter().map(|item| {
         let read = read(&text(item, expected)?);
         if read.is_none() {
             item.warn(
@@ -170,8 +170,8 @@ fn domain(namespace: &str, rules: &[&Rule], names: &mut Names) -> Domain {
         let applying: Vec<&Option<String>> =
             rules.iter().zip(&named).filter(|(rule, _)| rule.applies(path)).map(|(_, name)| name).collect();
         let end = match applying.iter().any(|name| name.is_none()) {
-            true => End::Denied,
-            false => End::Limits(applying.into_iter().flatten().cloned().collect()),
+            true => DescriptorAction::Denied,
+            false => DescriptorAction::Limits(applying.into_iter().flatten().cloned().collect()),
         };
         insert(&mut descriptors, path, end);
     }
@@ -179,7 +179,7 @@ fn domain(namespace: &str, rules: &[&Rule], names: &mut Names) -> Domain {
     Domain { name: namespace.to_owned(), limits, descriptors }
 }
 
-fn insert(descriptors: &mut Vec<Descriptor>, path: &[(String, Option<String>)], end: End) {
+fn insert(descriptors: &mut Vec<Descriptor>, path: &[(String, Option<String>)], end: DescriptorAction) {
     let Some(((key, value), rest)) = path.split_first() else { return };
     let is_there = |known: &Descriptor| known.key == *key && known.value == *value;
     let position = descriptors.iter().position(is_there).unwrap_or_else(|| {

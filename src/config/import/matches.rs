@@ -26,7 +26,7 @@ pub(super) enum PathMatch {
 
 /// A limit, and the requests that it applies to.
 #[derive(Clone, Debug)]
-pub(super) struct Scoped {
+pub(super) struct ScopedLimit {
     pub(super) limit: String,
     /// The limit applies to requests that fulfil one of these.
     pub(super) matches: Vec<Match>,
@@ -123,7 +123,7 @@ impl Match {
     }
 }
 
-impl Scoped {
+impl ScopedLimit {
     pub(super) fn holds_for(&self, matches: &Match) -> bool {
         self.matches.iter().any(|of| of.contains(matches))
     }
@@ -161,7 +161,7 @@ pub(super) fn joined(all: impl IntoIterator<Item = Match>) -> Vec<Match> {
 }
 
 /// `whole`, and the parts of it to which further limits apply; `None` where there are too many parts.
-pub(super) fn split(whole: &Match, limits: &[Scoped]) -> Option<Vec<Match>> {
+pub(super) fn split(whole: &Match, limits: &[ScopedLimit]) -> Option<Vec<Match>> {
     let mut cells = vec![whole.clone()];
     for condition in limits.iter().flat_map(|limit| &limit.matches) {
         for at in 0..cells.len() {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 
 use self::syntax::Directive;
 use self::zones::Zone;
-use super::front::{Front, Route, Upstream, node, upstream_name, url};
-use super::matches::{Match, PathMatch, Scoped};
+use super::front::{ProxyConfig, Route, Upstream, node, upstream_name, url};
+use super::matches::{Match, PathMatch, ScopedLimit};
 use super::{Names, scalar};
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
@@ -75,7 +75,7 @@ struct Reader<'d, 'f> {
     zones: HashMap<String, Zone>,
     /// The directives `map` and `geo`, by the variable that they set.
     variables: HashMap<&'d str, &'d Directive>,
-    front: Front,
+    front: ProxyConfig,
     names: &'f mut Names,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn is_of_this_format(text: &str) -> bool {
     has_end() && first.into_iter().any(|word| BLOCKS.contains(&word))
 }
 
-pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<Front> {
+pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<ProxyConfig> {
     let directives = match syntax::parse(text) {
         Ok(directives) => directives,
         Err((mark, message)) => {
@@ -99,7 +99,7 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         }
     };
     let variables = HashMap::new();
-    let mut reader = Reader { findings, zones: HashMap::new(), variables, front: Front::default(), names };
+    let mut reader = Reader { findings, zones: HashMap::new(), variables, front: ProxyConfig::default(), names };
     let http: Vec<&Directive> = directives
         .iter()
         .flat_map(|top| if top.name() == "http" { top.block().iter().collect() } else { vec![top] })
@@ -327,7 +327,7 @@ impl<'d> Reader<'d, '_> {
             rewrite = (bare.to_owned(), target.trim_end_matches('/').to_owned());
         }
         let uses = limits.requests.iter().chain(&limits.connections);
-        let used: Vec<Scoped> = uses.filter_map(|use_of| self.limit(use_of, &limits)).collect();
+        let used: Vec<ScopedLimit> = uses.filter_map(|use_of| self.limit(use_of, &limits)).collect();
         let label = if bare.is_empty() { "root" } else { bare.trim_start_matches('/') };
         let denied = (!used.is_empty()).then(|| format!("denied: {{ status: {} }}", limits.request_status));
         let max_body = limits.max_body.as_ref().map(|size| format!("max_request_body: {size}"));

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::{Descriptor, Domain, End, LONGEST_WINDOW, Limit, Names, domain_name, text};
+use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, domain_name, text};
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, every};
+use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::{Kind, Setting, Table};
 use crate::config::words;
 use crate::ruleset::domains::Pattern;
@@ -86,12 +86,12 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Domain> {
 impl Reader<'_> {
     fn descriptors(&mut self, items: &[Field<'_>]) -> Option<Vec<Descriptor>> {
         let mut known = HashSet::new();
-        every(items.iter().map(|item| {
+        all_or_none(items.iter().map(|item| {
             let section = item.section(&DESCRIPTOR)?;
             let key = section.required("key", "the key of an entry");
             let key = key.and_then(|field| text(&field, "the key of an entry"))?;
-            let value = match section.get("value").filter(|field| !field.is_nothing()) {
-                Some(field) => Some(field.word("a value")?.text.into_owned()).filter(|value| !value.is_empty()),
+            let value = match section.get("value").filter(|field| !field.is_null()) {
+                Some(field) => Some(field.scalar_value("a value")?.text.into_owned()).filter(|value| !value.is_empty()),
                 None => None,
             };
             let pattern = value.as_deref().and_then(Pattern::new);
@@ -119,7 +119,7 @@ impl Reader<'_> {
         });
         let (end, next) = (end?, next?);
         // a descriptor without a limit is let through
-        let end = end.or_else(|| next.is_empty().then(|| End::Limits(Vec::new())));
+        let end = end.or_else(|| next.is_empty().then(|| DescriptorAction::Limits(Vec::new())));
         Some(Descriptor { end, next, ..Descriptor::default() })
     }
 
@@ -142,11 +142,11 @@ impl Reader<'_> {
         }
     }
 
-    fn end(&mut self, field: &Field<'_>, shadow: bool) -> Option<End> {
+    fn end(&mut self, field: &Field<'_>, shadow: bool) -> Option<DescriptorAction> {
         let section = field.section(&RATE_LIMIT)?;
         let unlimited = section.get_or("unlimited", false, Field::flag)?;
         let unit = section.get_with("unit", |field| {
-            let word = field.word("a unit")?.text.to_ascii_lowercase();
+            let word = field.scalar_value("a unit")?.text.to_ascii_lowercase();
             let known = UNITS.iter().find(|(unit, _)| *unit == word);
             let expected = "`second`, `minute`, `hour`, `day`, `week`, `month` or `year`";
             known.map(|(_, seconds)| *seconds).or_else(|| field.fail(field.error("is no unit").expected(expected)))
@@ -157,7 +157,7 @@ impl Reader<'_> {
         if unlimited {
             return match unit {
                 Some(_) => field.fail(field.error("has a `unit` beside `unlimited`").hint("leave one of them out")),
-                None => Some(End::Limits(Vec::new())),
+                None => Some(DescriptorAction::Limits(Vec::new())),
             };
         }
         let (Some(unit), Some(limit)) = (unit, requests) else {
@@ -175,27 +175,27 @@ impl Reader<'_> {
                     "denies every request in shadow mode: such descriptors are let through, and not counted",
                     None,
                 );
-                return Some(End::Limits(Vec::new()));
+                return Some(DescriptorAction::Limits(Vec::new()));
             }
-            return Some(End::Denied);
+            return Some(DescriptorAction::Denied);
         }
         let counted = self.path.iter().filter(|step| step.counts).map(|step| step.key.clone());
         let key: Vec<String> = counted.collect();
         if key.iter().any(|key| self.path.iter().filter(|step| step.key == *key).count() > 1) {
             let hint = "give the entries different keys, here and in the configuration of Envoy";
             field.warn("is left out: it counts by an entry whose key occurs twice in the descriptor", hint);
-            return Some(End::Limits(Vec::new()));
+            return Some(DescriptorAction::Limits(Vec::new()));
         }
         let entries = self.path.iter().map(|step| (step.key.as_str(), step.value.as_deref()));
         let name = self.names.of(&self.domain, entries);
         self.limits.push(Limit { name: name.clone(), algorithm: "fixed_window", limit, window, key, shadow });
-        Some(End::Limits(vec![name]))
+        Some(DescriptorAction::Limits(vec![name]))
     }
 
     fn replaces(&self, section: &Section<'_>) -> Option<()> {
         let Some(field) = section.get("replaces") else { return Some(()) };
         let own = section.get_with("name", |field| text(field, "a name"))?;
-        every(field.list("a list of limits, like `[{name: other}]`")?.iter().map(|item| {
+        all_or_none(field.list("a list of limits, like `[{name: other}]`")?.iter().map(|item| {
             let name = item.section(&REPLACED)?.required("name", "the name of a limit")?;
             match text(&name, "the name of a limit")? {
                 replaced if own.as_ref() == Some(&replaced) => {

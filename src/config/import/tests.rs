@@ -11,7 +11,7 @@ fn imported(texts: &[&str]) -> Ruleset {
     for (position, text) in texts.iter().enumerate() {
         import.add(text, &format!("{position}.yaml")).unwrap();
     }
-    config::load(&import.written(), "written.yaml", &|_| None).unwrap().ruleset
+    config::load(&import.to_yaml(), "written.yaml", &|_| None).unwrap().ruleset
 }
 
 /// The limits of a descriptor, written `key=value,key=value`: parameters and separately counted values, `denied`,

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use super::front::{Front, Route, Upstream, key_field, node, upstream_name, url};
-use super::matches::{Match, Scoped};
+use super::front::{ProxyConfig, Route, Upstream, key_field, node, upstream_name, url};
+use super::matches::{Match, ScopedLimit};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
 use super::{Names, scalar};
 use crate::config::problem::Problem;
@@ -18,14 +18,14 @@ const GUARDS: [&str; 4] = ["basicAuth", "digestAuth", "forwardAuth", "plugin"];
 
 /// Whether a file is a configuration of Traefik.
 pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
-    let http = top.get("http").and_then(|http| http.mapping_if());
+    let http = top.get("http").and_then(|http| http.as_mapping());
     http.is_some_and(|http| ["routers", "services", "middlewares"].iter().any(|name| http.has(name)))
 }
 
 /// The effects of a router's middlewares.
 #[derive(Default)]
 struct Chain {
-    limits: Vec<Scoped>,
+    limits: Vec<ScopedLimit>,
     rewrite: (String, String),
     more: Vec<String>,
 }
@@ -37,11 +37,11 @@ struct Reader<'a, 'n> {
     used: RefCell<HashSet<String>>,
     /// The router, the match and the priority of each route so far.
     taken: Vec<(String, Match, u64)>,
-    front: Front,
+    front: ProxyConfig,
     names: &'n mut Names,
 }
 
-pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Front> {
+pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     let file = top.mapping("a mapping")?;
     let http = section(&file, "http")?;
     name_others(&file, &["http", "entryPoints"]);
@@ -53,7 +53,7 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Front> {
         services: services.iter().flat_map(Section::fields).collect(),
         used: RefCell::default(),
         taken: Vec::new(),
-        front: Front::default(),
+        front: ProxyConfig::default(),
         names,
     };
     for (name, router) in routers.iter().flat_map(Section::fields) {
@@ -154,7 +154,7 @@ impl Reader<'_, '_> {
                     // each router has its own counts
                     let label = format!("{name}.{router}");
                     let limit = self.front.limit(&label, &label, settings, self.names);
-                    chain.limits.push(Scoped { limit, matches: vec![Match::default()], exempt: Vec::new() });
+                    chain.limits.push(ScopedLimit { limit, matches: vec![Match::default()], exempt: Vec::new() });
                 }
                 "chain" => {
                     for inner in texts(&section, "middlewares") {
@@ -184,7 +184,7 @@ impl Reader<'_, '_> {
     /// The upstreams of a service with their weights; `None` where the service is left out.
     fn service(&mut self, from: &Field<'_>, name: &str) -> Option<Vec<(String, u64)>> {
         let field = self.services.get(name).cloned();
-        let Some(service) = field.as_ref().and_then(Field::mapping_if) else {
+        let Some(service) = field.as_ref().and_then(Field::as_mapping) else {
             note(from, &format!("is left out: its service {name} is not in this file"));
             return None;
         };
@@ -277,7 +277,7 @@ fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
     let per_second = average.saturating_mul(SECOND).checked_div(nanos.get()).unwrap_or(0);
     let wait = SECOND.checked_div(per_second.saturating_mul(2)).unwrap_or(SECOND / 2);
     let (size, after) = (burst.saturating_add(1), burst.saturating_sub(1));
-    let wait = Nanos::new(wait).exactly();
+    let wait = Nanos::new(wait).to_exact_string();
     // writes `100/s` instead of `100/1s`
     let unit = parsed.strip_prefix('1').filter(|unit| unit.starts_with(char::is_alphabetic)).unwrap_or(&parsed);
     let key = source(section, "client_address");

@@ -17,30 +17,32 @@ pub(super) fn name_others(section: &Section<'_>, read: &[&str]) {
 
 /// The mapping `name`, if it is there.
 pub(super) fn section<'a>(of: &Section<'a>, name: &str) -> Option<Section<'a>> {
-    of.get(name).filter(|field| !field.is_nothing()).and_then(|field| field.mapping("a mapping"))
+    of.get(name).filter(|field| !field.is_null()).and_then(|field| field.mapping("a mapping"))
 }
 
 /// The items of the list `name`; empty if it is absent.
 pub(super) fn list<'a>(of: &Section<'a>, name: &str) -> Vec<Field<'a>> {
-    of.get(name).filter(|field| !field.is_nothing()).and_then(|field| field.list("a list")).unwrap_or_default()
+    of.get(name).filter(|field| !field.is_null()).and_then(|field| field.list("a list")).unwrap_or_default()
 }
 
 /// The single value `name`, if it is there.
 pub(super) fn text(of: &Section<'_>, name: &str) -> Option<String> {
-    of.get(name).filter(|field| !field.is_nothing()).and_then(|field| Some(field.word("a value")?.text.into_owned()))
+    of.get(name)
+        .filter(|field| !field.is_null())
+        .and_then(|field| Some(field.scalar_value("a value")?.text.into_owned()))
 }
 
 /// The values of the list `name`, or the single value in its place.
 pub(super) fn texts(of: &Section<'_>, name: &str) -> Vec<String> {
-    let Some(field) = of.get(name).filter(|field| !field.is_nothing()) else { return Vec::new() };
-    let items = field.items_if().unwrap_or_else(|| vec![field]);
-    items.iter().filter_map(|item| Some(item.word("a value")?.text.into_owned())).collect()
+    let Some(field) = of.get(name).filter(|field| !field.is_null()) else { return Vec::new() };
+    let items = field.as_list().unwrap_or_else(|| vec![field]);
+    items.iter().filter_map(|item| Some(item.scalar_value("a value")?.text.into_owned())).collect()
 }
 
 /// The whole number `name`, if it is there.
 pub(super) fn number(of: &Section<'_>, name: &str) -> Option<u64> {
-    let field = of.get(name).filter(|field| !field.is_nothing())?;
-    let number = field.word("a whole number")?.text.parse();
+    let field = of.get(name).filter(|field| !field.is_null())?;
+    let number = field.scalar_value("a whole number")?.text.parse();
     number.map_err(|_| field.findings().add(field.error("is no whole number").expected("a whole number"))).ok()
 }
 

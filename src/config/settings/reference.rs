@@ -116,16 +116,16 @@ fn written(kind: &Kind) -> String {
 
 fn parameter(parameter: &Parameter) -> String {
     let what = match parameter.kind {
-        algorithm::Kind::Rate => "a rate".to_owned(),
-        algorithm::Kind::Duration => "a length of time".to_owned(),
-        algorithm::Kind::DurationOr(words) => {
+        algorithm::ParameterKind::Rate => "a rate".to_owned(),
+        algorithm::ParameterKind::Duration => "a length of time".to_owned(),
+        algorithm::ParameterKind::DurationOr(words) => {
             format!("a length of time, or {}", words::alternatives(words.iter().copied()))
         }
-        algorithm::Kind::Whole => "a whole number".to_owned(),
-        algorithm::Kind::Decimal => "a number".to_owned(),
-        algorithm::Kind::Flag => "`true` or `false`".to_owned(),
-        algorithm::Kind::Choice(words) => words::alternatives(words.iter().copied()),
-        algorithm::Kind::TimeZone => "a time zone, like `Europe/Berlin`, or `customer`".to_owned(),
+        algorithm::ParameterKind::Whole => "a whole number".to_owned(),
+        algorithm::ParameterKind::Decimal => "a number".to_owned(),
+        algorithm::ParameterKind::Flag => "`true` or `false`".to_owned(),
+        algorithm::ParameterKind::Choice(words) => words::alternatives(words.iter().copied()),
+        algorithm::ParameterKind::TimeZone => "a time zone, like `Europe/Berlin`, or `customer`".to_owned(),
     };
     let needed = if parameter.required { "" } else { ", optional" };
     format!("`{}` ({what}{needed})", parameter.name)

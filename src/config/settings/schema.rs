@@ -98,14 +98,14 @@ fn limit(algorithm: AlgorithmName, definitions: &mut Map<String, Value>) -> Valu
 
 fn parameter(parameter: &Parameter) -> Value {
     or_variable(match parameter.kind {
-        algorithm::Kind::Rate => json!({ "type": "string", "pattern": "^[0-9.]+/[0-9.]*(ns|us|ms|s|m|h|d)$" }),
-        algorithm::Kind::Duration => duration(),
-        algorithm::Kind::DurationOr(words) => json!({ "anyOf": [duration(), choice(words)] }),
-        algorithm::Kind::Whole => whole(0, u64::MAX),
-        algorithm::Kind::Decimal => json!({ "type": "number", "minimum": 0 }),
-        algorithm::Kind::Flag => json!({ "type": "boolean" }),
-        algorithm::Kind::Choice(words) => choice(words),
-        algorithm::Kind::TimeZone => json!({ "type": "string" }),
+        algorithm::ParameterKind::Rate => json!({ "type": "string", "pattern": "^[0-9.]+/[0-9.]*(ns|us|ms|s|m|h|d)$" }),
+        algorithm::ParameterKind::Duration => duration(),
+        algorithm::ParameterKind::DurationOr(words) => json!({ "anyOf": [duration(), choice(words)] }),
+        algorithm::ParameterKind::Whole => whole(0, u64::MAX),
+        algorithm::ParameterKind::Decimal => json!({ "type": "number", "minimum": 0 }),
+        algorithm::ParameterKind::Flag => json!({ "type": "boolean" }),
+        algorithm::ParameterKind::Choice(words) => choice(words),
+        algorithm::ParameterKind::TimeZone => json!({ "type": "string" }),
     })
 }
 

@@ -8,7 +8,7 @@ use super::fault::{Fault, Faults};
 use super::groups::GroupTable;
 use super::index::{CredentialIndex, Entry};
 use super::intern::{CustomerTerms, Interner};
-use super::row::{Content, Row, RowSet, Rows};
+use super::row::{Row, RowKind, RowSet, RowSink};
 use crate::customers::Customer;
 use crate::ruleset::PlanId;
 
@@ -184,9 +184,9 @@ impl<'d> DirectoryBuilder<'d> {
     }
 }
 
-impl Rows for DirectoryBuilder<'_> {
-    fn content(&self) -> Content {
-        Content::Credentials
+impl RowSink for DirectoryBuilder<'_> {
+    fn content(&self) -> RowKind {
+        RowKind::Credentials
     }
 
     fn levels(&self) -> &[Arc<str>] {

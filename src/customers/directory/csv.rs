@@ -6,11 +6,11 @@ use csv::{ByteRecord, ReaderBuilder, Trim, WriterBuilder};
 use memchr::memchr_iter;
 
 use super::fault::Fault;
-use super::row::{Row, Rows};
+use super::row::{Row, RowSink};
 use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 
 /// Reads `text` into `rows`.
-pub(super) fn read(text: &str, rows: &mut impl Rows) {
+pub(super) fn read(text: &str, rows: &mut impl RowSink) {
     let mut reader = ReaderBuilder::new();
     let mut reader = reader.has_headers(false).flexible(true).trim(Trim::All).from_reader(text.as_bytes());
     let (mut record, mut lines) = (ByteRecord::new(), LineCounter { text: text.as_bytes(), at: 0, line: 1 });
@@ -69,7 +69,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn find(header: &ByteRecord, line: u64, rows: &mut impl Rows) -> Option<Self> {
+    fn find(header: &ByteRecord, line: u64, rows: &mut impl RowSink) -> Option<Self> {
         let (content, levels) = (rows.content(), rows.levels().to_vec());
         let mut columns = Self { positions: [None; COLUMNS.len()], levels: [None; MOST_LEVELS], count: header.len() };
         let faults = rows.faults();

@@ -10,7 +10,7 @@ use super::credential::key_id;
 use super::csv::record;
 use super::fault::Faults;
 use super::groups::GroupTable;
-use super::row::{Content, Row, Rows};
+use super::row::{Row, RowKind, RowSink};
 use super::table::{CustomerTable, Format};
 use super::yaml;
 use crate::ruleset::groups::COLUMNS;
@@ -57,7 +57,7 @@ pub struct NewKey {
 
 /// A customer's rows before and after a change.
 #[derive(Clone)]
-pub struct Changed {
+pub struct ChangedRows {
     /// The rows before; empty for a new customer.
     pub before: Vec<RowText>,
     /// The rows after; empty for a removed customer.
@@ -190,9 +190,9 @@ impl<'g> RowTexts<'g> {
     }
 }
 
-impl Rows for RowTexts<'_> {
-    fn content(&self) -> Content {
-        Content::Credentials
+impl RowSink for RowTexts<'_> {
+    fn content(&self) -> RowKind {
+        RowKind::Credentials
     }
 
     fn levels(&self) -> &[Arc<str>] {
@@ -264,9 +264,9 @@ impl Change {
     }
 }
 
-// === impl Changed ===
+// === impl ChangedRows ===
 
-impl Changed {
+impl ChangedRows {
     /// The rows that are new or changed.
     pub(super) fn put(&self) -> impl Iterator<Item = &RowText> {
         self.after.iter().filter(|row| !self.before.contains(row))
@@ -374,7 +374,7 @@ mod tests {
     fn what_is_put_and_deleted_follows_from_the_rows() {
         let [a, b, c] = ["a", "b", "c"].map(|text| row(&[("credential", text)]));
         let other = row(&[("credential", "b"), ("plan", "pro")]);
-        let changed = Changed { before: vec![a.clone(), b], after: vec![other.clone(), c.clone()] };
+        let changed = ChangedRows { before: vec![a.clone(), b], after: vec![other.clone(), c.clone()] };
         assert!(changed.put().eq([&other, &c]) && changed.deleted().eq([&a]));
     }
 }

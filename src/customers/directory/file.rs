@@ -11,7 +11,7 @@ use csv::{ReaderBuilder, Trim};
 use serde_json::{Map, Value};
 
 use super::csv::record;
-use super::edit::{Change, ChangeError, Changed, RowText, RowTexts, table_of};
+use super::edit::{Change, ChangeError, ChangedRows, RowText, RowTexts, table_of};
 use super::fault::Faults;
 use super::groups::GroupTable;
 use super::table::{CustomerTable, Format};
@@ -55,7 +55,12 @@ impl WritableFile {
 
     /// Changes a customer, whose rows may belong to `groups`. The file is never written in part: it is either as before or
     /// changed. The caller makes one change at a time; blocks.
-    pub(super) fn change(&self, customer: &str, change: &Change, groups: &GroupTable) -> Result<Changed, ChangeError> {
+    pub(super) fn change(
+        &self,
+        customer: &str,
+        change: &Change,
+        groups: &GroupTable,
+    ) -> Result<ChangedRows, ChangeError> {
         let (text, stamp) = self.read()?;
         let (changed, edited) = self.edit(&text, customer, change, groups)?;
         if edited != text {
@@ -71,12 +76,12 @@ impl WritableFile {
         customer: &str,
         change: &Change,
         groups: &GroupTable,
-    ) -> Result<(Changed, String), ChangeError> {
+    ) -> Result<(ChangedRows, String), ChangeError> {
         let rows = self.rows_of(text, groups)?;
         let (own, others): (Vec<_>, Vec<_>) = rows.iter().partition(|(_, row)| row.get("customer") == customer);
         let before: Vec<RowText> = own.into_iter().map(|(_, row)| row.clone()).collect();
         let after = change.apply(customer, &before, groups.levels())?;
-        let changed = Changed { before, after };
+        let changed = ChangedRows { before, after };
         if changed.before == changed.after {
             return Ok((changed, text.to_owned()));
         }
@@ -156,7 +161,7 @@ impl WritableFile {
         &self,
         text: &str,
         rows: &[(u64, RowText)],
-        changed: &Changed,
+        changed: &ChangedRows,
         levels: &[Arc<str>],
     ) -> Result<String, ChangeError> {
         let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
@@ -244,7 +249,7 @@ fn index(line: u64) -> usize {
 }
 
 /// Adds the columns to a CSV file that the changed rows need and its header, the line `first`, lacks. Returns all columns.
-fn with_columns(lines: &mut [String], first: usize, changed: &Changed, levels: &[Arc<str>]) -> Vec<String> {
+fn with_columns(lines: &mut [String], first: usize, changed: &ChangedRows, levels: &[Arc<str>]) -> Vec<String> {
     let header = lines.get(first).map(|line| line.trim_start_matches(MARK)).unwrap_or_default();
     let mut reader = ReaderBuilder::new();
     let mut reader = reader.has_headers(false).trim(Trim::All).from_reader(header.as_bytes());

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::fault::{Fault, Faults};
-use super::groups::{GroupTable, Listed};
+use super::groups::{GroupTable, ListedGroup};
 use super::intern::Interner;
-use super::row::{Content, Row, Rows, is_name, text};
+use super::row::{Row, RowKind, RowSink, is_name, text};
 use super::table::Format;
 use crate::ruleset::groups::{Group, Groups, MOST_LEVELS};
 use crate::ruleset::overrides::OverridesReader;
@@ -42,7 +42,7 @@ impl GroupTable {
                 let level = self.levels.get(row.position).map_or_else(|| "".into(), Arc::clone);
                 let name = row.name.as_str().into();
                 let group = Arc::new(Group { level, name, plan: None, own: None, suspended: false });
-                Listed { group, outer: Box::default() }
+                ListedGroup { group, outer: Box::default() }
             });
             if let Some(groups) = self.listed.as_mut().and_then(|listed| listed.get_mut(row.position)) {
                 groups.insert(listed.group.name.clone(), listed);
@@ -57,7 +57,7 @@ impl GroupTable {
         }
     }
 
-    fn group(&self, row: &GroupRow, interner: &mut Interner) -> Result<Listed, Vec<Fault>> {
+    fn group(&self, row: &GroupRow, interner: &mut Interner) -> Result<ListedGroup, Vec<Fault>> {
         let level = self.levels.get(row.position).ok_or_else(|| vec![Fault::BadLevel])?;
         let outer = self.levels.iter().zip(&row.groups).skip(row.position);
         if let Some((of, _)) = outer.into_iter().find(|(_, name)| !name.is_empty()) {
@@ -70,7 +70,7 @@ impl GroupTable {
         let (level, name) = (Arc::clone(level), row.name.as_str().into());
         let (plan, own, suspended) = (terms.plan, terms.own.clone(), terms.suspended);
         let outer = outer.map(|Groups(outer)| outer).unwrap_or_default();
-        Ok(Listed { group: Arc::new(Group { level, name, plan, own, suspended }), outer })
+        Ok(ListedGroup { group: Arc::new(Group { level, name, plan, own, suspended }), outer })
     }
 }
 
@@ -130,9 +130,9 @@ impl GroupRow {
     }
 }
 
-impl Rows for GroupRows<'_> {
-    fn content(&self) -> Content {
-        Content::Groups
+impl RowSink for GroupRows<'_> {
+    fn content(&self) -> RowKind {
+        RowKind::Groups
     }
 
     fn levels(&self) -> &[Arc<str>] {

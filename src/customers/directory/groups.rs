@@ -17,11 +17,11 @@ pub struct GroupTable {
     /// The levels, the outermost first.
     pub(super) levels: Box<[Arc<str>]>,
     /// The groups by name, at the position of their level; `None` if no file lists groups: then every name is a group.
-    pub(super) listed: Option<Vec<HashMap<Box<str>, Listed>>>,
+    pub(super) listed: Option<Vec<HashMap<Box<str>, ListedGroup>>>,
 }
 
 /// A listed group, and the groups that it belongs to, the outermost first.
-pub(super) struct Listed {
+pub(super) struct ListedGroup {
     pub(super) group: Arc<Group>,
     pub(super) outer: Box<[Arc<Group>]>,
 }
@@ -48,7 +48,7 @@ impl GroupTable {
         &self.levels
     }
 
-    fn listed(&self, position: usize, name: &str) -> Option<&Listed> {
+    fn listed(&self, position: usize, name: &str) -> Option<&ListedGroup> {
         self.listed.as_ref()?.get(position)?.get(name)
     }
 
@@ -65,7 +65,7 @@ impl GroupTable {
                 continue;
             }
             let group = match self.listed(position, name) {
-                Some(Listed { group, outer }) => {
+                Some(ListedGroup { group, outer }) => {
                     self.place_outer(group, outer, names, &mut found)?;
                     Arc::clone(group)
                 }

@@ -46,7 +46,7 @@ pub enum Server {
 
 /// The terms of calls and of their cached answers.
 #[derive(Clone, Copy, Debug)]
-pub struct LookupTerms {
+pub struct LookupSettings {
     /// How long a request waits for an answer.
     pub patience: Nanos,
     /// How long an answer is valid.
@@ -93,7 +93,7 @@ pub struct LookupDirectory(Arc<Lookup>);
 
 struct Lookup {
     server: Server,
-    terms: LookupTerms,
+    terms: LookupSettings,
     hashes: Hashes,
     cache: Cache<KeyedHash, Cached>,
     pending: Mutex<HashMap<KeyedHash, PendingCall>>,
@@ -135,7 +135,7 @@ impl LookupDirectory {
     /// Connects at the first call. `seed` is the key of the hashes of credentials, `reader` parses plans, time zones and
     /// overrides, and `groups` are the groups that customers may belong to.
     pub fn new(
-        (server, terms): (Server, LookupTerms),
+        (server, terms): (Server, LookupSettings),
         seed: &[u8; 16],
         reader: Arc<dyn OverridesReader>,
         groups: Arc<GroupTable>,
@@ -172,7 +172,7 @@ impl LookupDirectory {
     }
 
     /// The cached answer, if it is still valid.
-    pub fn remembered(&self, credential: &[u8], now: Nanos) -> Option<LookupResult> {
+    pub fn find_cached(&self, credential: &[u8], now: Nanos) -> Option<LookupResult> {
         let hash = self.0.hashes.credential(WrittenCredential::Plain(credential));
         let cached = self.0.cache.get(&hash)?;
         (now < cached.good_until).then_some(cached.answer)
@@ -187,7 +187,7 @@ impl LookupDirectory {
         if let Some(cached) = cached.as_ref().filter(|cached| now < cached.good_until) {
             return cached.answer.clone();
         }
-        let answer = match Lookup::flight(shared, hash, credential, clock, now) {
+        let answer = match Lookup::start_or_join_call(shared, hash, credential, clock, now) {
             Some(flight) => flight.wait(shared.terms.patience, now).await,
             None => Err(Unavailable),
         };
@@ -216,7 +216,7 @@ impl PendingCall {
 
 impl Lookup {
     /// The call for a credential, started if there is none; `None` if no call may start now.
-    fn flight(
+    fn start_or_join_call(
         self: &Arc<Self>,
         hash: KeyedHash,
         credential: &[u8],
@@ -266,7 +266,7 @@ impl Lookup {
             }
             Err(_) => {
                 if let Server::Redis { pool, .. } = &self.server {
-                    pool.give_up();
+                    pool.close_all();
                 }
                 self.mark_unavailable("no answer in time", now);
                 (CallResult::TimedOut, Err(Unavailable))

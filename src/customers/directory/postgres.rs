@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::spawn_blocking;
 
-use super::edit::{Change, ChangeError, Changed, RowText, table_of};
+use super::edit::{Change, ChangeError, ChangedRows, RowText, table_of};
 use super::fault::{Fault, Faults};
 use super::groups::GroupTable;
 use super::index::Changes;
 use super::row::{RowSet, is_name};
 use super::table::{CustomerTable, Format};
 use crate::clock::Clock;
-use crate::customers::source::{Pace, Refreshed, Refresher, Source};
+use crate::customers::source::{RefreshLimits, Refreshed, Refresher, Source};
 use crate::files;
 use crate::ruleset::overrides::OverridesReader;
 use crate::tls::TlsClient;
@@ -38,8 +38,8 @@ mod watermark;
 mod writer;
 
 pub use parameters::NamedStatement;
-use session::{Copied, ReadRequests, Session};
-use snapshot::{Kept, Snapshot};
+use session::{CopiedRows, ReadRequests, Session};
+use snapshot::{Snapshot, SnapshotContent};
 pub use url::DatabaseUrl;
 pub use writer::WriteStatements;
 use writer::Writer;
@@ -56,7 +56,7 @@ const PATIENCE: Nanos = Nanos::from_secs(5);
 const MOST_TOLD: usize = 10;
 
 /// The settings of the database directory. No `Debug`: they include client certificates.
-pub struct PostgresTerms {
+pub struct PostgresSettings {
     /// The file with the URL, which is read again before each read of the database.
     pub url_file: PathBuf,
     /// The query for the rows.
@@ -105,7 +105,7 @@ impl PostgresDirectory {
     /// Starts with the snapshot, if there is one. `seed` is the key of the hashes of credentials, `reader` parses plans,
     /// time zones and overrides, and `groups` are the groups that customers may belong to.
     pub fn open(
-        terms: PostgresTerms,
+        terms: PostgresSettings,
         seed: &[u8; 16],
         reader: Arc<dyn OverridesReader>,
         groups: Arc<GroupTable>,
@@ -167,13 +167,13 @@ impl PostgresDirectory {
         customer: &str,
         change: &Change,
         groups: &GroupTable,
-    ) -> Result<Changed, ChangeError> {
+    ) -> Result<ChangedRows, ChangeError> {
         let statements = self.writer.terms.writes.as_ref().ok_or(ChangeError::NotWritable)?;
         self.writer.change(statements, (customer, change), groups).await
     }
 
     /// Has the rows read again, and waits for a while until the changed ones are in force here. Returns whether they are.
-    pub(super) async fn follow(&self, changed: &Changed, groups: &GroupTable) -> bool {
+    pub(super) async fn wait_until_in_force(&self, changed: &ChangedRows, groups: &GroupTable) -> bool {
         let Ok(wanted) = table_of(&changed.after, &self.writer.reader, groups) else { return false };
         let gone: Vec<&RowText> = changed.deleted().collect();
         // only a read of all rows finds removed rows
@@ -183,7 +183,7 @@ impl PostgresDirectory {
             let is_same = |row: &RowText| table.written(row.get("credential")) == wanted.written(row.get("credential"));
             changed.after.iter().all(is_same) && gone.iter().all(|row| table.written(row.get("credential")).is_none())
         };
-        self.refresher.renewed_until(PATIENCE.min(self.writer.terms.timeout), is_in_force).await
+        self.refresher.refresh_until(PATIENCE.min(self.writer.terms.timeout), is_in_force).await
     }
 
     /// Replaces the groups.
@@ -210,7 +210,7 @@ impl KnownRows {
     fn restore(&self) -> Option<Nanos> {
         let snapshot = self.snapshot.lock();
         let restored = snapshot.read().and_then(|kept| {
-            let Some(Kept { text, at }) = kept else { return Ok(None) };
+            let Some(SnapshotContent { text, at }) = kept else { return Ok(None) };
             self.merge(&text, RowSet::Log).map(|_| Some(at))
         });
         restored.unwrap_or_else(|reason| {
@@ -221,7 +221,7 @@ impl KnownRows {
     }
 
     /// Merges rows of the database, and writes them to the snapshot.
-    fn take(&self, copied: &Copied, header: usize, rows: RowSet) -> Result<Changes, String> {
+    fn take(&self, copied: &CopiedRows, header: usize, rows: RowSet) -> Result<Changes, String> {
         let mut snapshot = self.snapshot.lock();
         let changes = self.merge(&copied.text, rows)?;
         match rows {
@@ -242,12 +242,12 @@ impl KnownRows {
             RowSet::All | RowSet::Log => self.refused.store(count, Ordering::Relaxed),
             RowSet::Changed => drop(self.refused.fetch_add(count, Ordering::Relaxed)),
         }
-        self.tell(text, &faults, count);
+        self.log_invalid_rows(text, &faults, count);
         Ok(changes)
     }
 
     /// Logs the customers of invalid rows, unless the last log messages were the same.
-    fn tell(&self, text: &str, faults: &Faults, count: usize) {
+    fn log_invalid_rows(&self, text: &str, faults: &Faults, count: usize) {
         let told = faults.faults.iter().take(MOST_TOLD);
         let told: Vec<_> = told.map(|(line, fault)| (customer_on(text, *line), described(fault))).collect();
         let hash = files::hash(format!("{count} {told:?}").as_bytes());
@@ -290,7 +290,7 @@ fn described(fault: &Fault) -> String {
 // === the source ===
 
 struct Database {
-    terms: Arc<PostgresTerms>,
+    terms: Arc<PostgresSettings>,
     rows: Arc<KnownRows>,
     wanted: Arc<ReadRequests>,
     session: AsyncMutex<Option<Session>>,
@@ -302,8 +302,8 @@ impl Source for Database {
         "postgres"
     }
 
-    fn pace(&self) -> Pace {
-        Pace { min_interval: MIN_INTERVAL, deadline: DEADLINE }
+    fn limits(&self) -> RefreshLimits {
+        RefreshLimits { min_interval: MIN_INTERVAL, deadline: DEADLINE }
     }
 
     async fn refresh(&self, clock: &Arc<dyn Clock>) -> Result<Refreshed, String> {
@@ -343,7 +343,7 @@ impl Database {
         String::from_utf8(bytes).map_err(|_| "the file of the URL is not in UTF-8".to_owned())
     }
 
-    async fn take(&self, copied: Copied, session: &Session, rows: RowSet) -> Result<(), String> {
+    async fn take(&self, copied: CopiedRows, session: &Session, rows: RowSet) -> Result<(), String> {
         let (known, header) = (Arc::clone(&self.rows), session.header().len());
         let taken = spawn_blocking(move || known.take(&copied, header, rows)).await;
         let Changes { added, changed, removed } = taken.map_err(|_| "its rows cannot be read")??;

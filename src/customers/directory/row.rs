@@ -15,9 +15,9 @@ use crate::units::Nanos;
 const SEPARATOR: u8 = 0xff;
 
 /// A receiver of rows while a text is read.
-pub(super) trait Rows {
+pub(super) trait RowSink {
     /// The kind of the rows.
-    fn content(&self) -> Content;
+    fn content(&self) -> RowKind;
 
     /// The levels of groups, the outermost first.
     fn levels(&self) -> &[Arc<str>];
@@ -31,14 +31,14 @@ pub(super) trait Rows {
 
 /// The kind of the rows of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum RowKind {
     /// One credential per row.
     Credentials,
     /// One group per row.
     Groups,
 }
 
-impl Content {
+impl RowKind {
     /// Whether a file of this kind may have the column.
     pub(super) fn takes(self, column: &str) -> bool {
         match self {

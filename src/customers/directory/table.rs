@@ -14,7 +14,7 @@ use super::fault::Faults;
 use super::groups::GroupTable;
 use super::index::{Changes, CredentialIndex};
 use super::intern::Interner;
-use super::row::{RowSet, Rows};
+use super::row::{RowSet, RowSink};
 use super::{csv, yaml};
 use crate::customers::Customer;
 use crate::ruleset::overrides::OverridesReader;
@@ -31,7 +31,7 @@ pub enum Format {
 }
 
 impl Format {
-    pub(super) fn read(self, text: &str, rows: &mut impl Rows) {
+    pub(super) fn read(self, text: &str, rows: &mut impl RowSink) {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         match self {
             Self::Csv => csv::read(text, rows),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_yaml::Value;
 
 use super::fault::Fault;
-use super::row::{Content, Row, Rows};
+use super::row::{Row, RowKind, RowSink};
 
 /// One credential with its customer, or one group.
 #[derive(Default, Deserialize)]
@@ -25,11 +25,11 @@ struct Entry {
 }
 
 /// Reads `text` into `rows`.
-pub(super) fn read(text: &str, rows: &mut impl Rows) {
+pub(super) fn read(text: &str, rows: &mut impl RowSink) {
     let content = rows.content();
     let expected = match content {
-        Content::Credentials => "credential: ..., customer: ..., plan: ...",
-        Content::Groups => "level: ..., group: ..., plan: ...",
+        RowKind::Credentials => "credential: ..., customer: ..., plan: ...",
+        RowKind::Groups => "level: ..., group: ..., plan: ...",
     };
     let entries: Vec<Entry> = match serde_yaml::from_str(text) {
         Ok(entries) => entries,
@@ -69,11 +69,11 @@ pub(super) fn overrides_as_json(text: &str) -> serde_json::Value {
 
 impl Entry {
     /// Whether the entry has the required fields of such a file, and none of the other kind.
-    fn fits(&self, content: Content) -> bool {
+    fn fits(&self, content: RowKind) -> bool {
         let Self { credential, customer, level, group, valid_until, .. } = self;
         match content {
-            Content::Credentials => (credential.is_some() && customer.is_some()) && level.is_none() && group.is_none(),
-            Content::Groups => {
+            RowKind::Credentials => (credential.is_some() && customer.is_some()) && level.is_none() && group.is_none(),
+            RowKind::Groups => {
                 (level.is_some() && group.is_some())
                     && (credential.is_none() && customer.is_none() && valid_until.is_none())
             }

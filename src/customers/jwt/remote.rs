@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::keys::{KeyFault, Keys, MAX_KEY_SET};
 use crate::clock::Clock;
-use crate::customers::source::{Pace, Refreshed, Refresher, Source};
+use crate::customers::source::{RefreshLimits, Refreshed, Refresher, Source};
 use crate::fields::Fields;
 use crate::http::upstream::{OwnRequest, fetch};
 use crate::tls::TlsClient;
@@ -26,18 +26,18 @@ const DISCOVERY: &str = "/.well-known/openid-configuration";
 
 /// The place where a key set is published.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Published {
+pub enum KeyLocation {
     /// At this URL.
-    At(Uri),
+    FixedUrl(Uri),
     /// At the URL in the configuration of this OpenID issuer.
-    By(String),
+    OidcIssuer(String),
 }
 
 /// The settings for fetching a key set. No `Debug`: they include client certificates.
 #[derive(Clone)]
 pub struct KeyEndpoint {
     /// The place of the key set.
-    pub published: Published,
+    pub published: KeyLocation,
     /// The TLS settings for `https`.
     pub tls: Option<Arc<TlsClient>>,
     /// How long a set is used before it is fetched again, if the response does not ask for less.
@@ -76,9 +76,9 @@ impl KeySet {
 
     /// Has the keys fetched because one is missing, and waits for a tenth of a second at most. Returns whether the keys are
     /// the ones that the issuer publishes now.
-    pub(super) async fn renewed(&self, clock: &Arc<dyn Clock>) -> bool {
+    pub(super) async fn wait_for_refresh(&self, clock: &Arc<dyn Clock>) -> bool {
         match &self.refresher {
-            Some(refresher) => refresher.renewed(PATIENCE, clock).await,
+            Some(refresher) => refresher.wait_for_refresh(PATIENCE, clock).await,
             None => true,
         }
     }
@@ -97,14 +97,14 @@ impl Source for PublishedKeys {
         "jwks"
     }
 
-    fn pace(&self) -> Pace {
-        Pace { min_interval: self.endpoint.min_interval, deadline: DEADLINE }
+    fn limits(&self) -> RefreshLimits {
+        RefreshLimits { min_interval: self.endpoint.min_interval, deadline: DEADLINE }
     }
 
     async fn refresh(&self, _clock: &Arc<dyn Clock>) -> Result<Refreshed, String> {
         let url = match &self.endpoint.published {
-            Published::At(url) => url.clone(),
-            Published::By(issuer) => self.discover(issuer).await?,
+            KeyLocation::FixedUrl(url) => url.clone(),
+            KeyLocation::OidcIssuer(issuer) => self.discover(issuer).await?,
         };
         let (text, fields) = self.get(&url).await?;
         let keys = Keys::parse(&text).map_err(|faults| format!("the set at {} {}", shown(&url), described(&faults)))?;

@@ -31,8 +31,8 @@ fn key_set() -> String {
     json!({ "keys": [{ "kty": "oct", "kid": "ours", "k": secret }] }).to_string()
 }
 
-fn tokens(rules: JwtRules) -> Tokens {
-    Tokens::new(
+fn tokens(rules: JwtRules) -> TokenVerifier {
+    TokenVerifier::new(
         Arc::new(rules),
         Keys::parse(&key_set()).unwrap().into(),
         &PLANS.map(str::to_owned),
@@ -55,7 +55,7 @@ fn sign(claims: &Value) -> String {
     sign_with(&Header::new(Algorithm::HS256), claims)
 }
 
-fn verify_at(tokens: &Tokens, token: &str, now: Nanos) -> Result<(String, PlanId), TokenFault> {
+fn verify_at(tokens: &TokenVerifier, token: &str, now: Nanos) -> Result<(String, PlanId), TokenFault> {
     let token = tokens.verify(token.as_bytes(), now)?;
     Ok((token.customer.name.to_string(), token.customer.plan))
 }
@@ -177,7 +177,7 @@ fn a_token_is_held_to_the_key_and_the_algorithms_that_it_may_use() {
     assert_eq!(verify_at(&ours, &sign_with(&critical, &claims), NOW), Err(TokenFault::Unverified));
     let keys = Keys::parse(&key_set()).unwrap();
     let elsewhere = JwtRules { algorithms: vec![Algorithm::RS256], ..rules() };
-    assert!(Tokens::new(Arc::new(elsewhere), keys.into(), &[], Arc::default(), &[7; 16]).is_none());
+    assert!(TokenVerifier::new(Arc::new(elsewhere), keys.into(), &[], Arc::default(), &[7; 16]).is_none());
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn nothing_about_a_token_shows_in_debug_text() {
     let tokens = tokens(rules());
     let signed = sign(&json!({ "sub": "canary", "exp": 2_000_000 }));
     let token = tokens.verify(signed.as_bytes(), NOW).unwrap();
-    assert_eq!(format!("{tokens:?} {token:?}"), "Tokens(1 keys) Token(Claims(2))");
+    assert_eq!(format!("{tokens:?} {token:?}"), "TokenVerifier(1 keys) Token(Claims(2))");
 }
 
 #[test]

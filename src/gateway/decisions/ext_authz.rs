@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use http::{HeaderName, Method};
 use prost::Message;
 
-use super::by_route;
+use super::admit_by_route;
 use super::grpc::{self, HeaderValue, HeaderValueOption};
-use crate::gateway::admit::Sender;
+use crate::gateway::admit::RequestSender;
 use crate::gateway::awaited_body::BodySource;
 use crate::gateway::forward;
 use crate::gateway::request_context::RequestContext;
@@ -26,16 +26,16 @@ const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 
 /// Answers a call.
 pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, body: &[u8]) -> Result<Response, Answer> {
-    let question: CheckRequest = grpc::question(head, body, CHECK)?;
+    let question: CheckRequest = grpc::decode_request(head, body, CHECK)?;
     let Original { request, address, secure, body } = original(question)?;
-    let sender = Sender { address, secure, secured: None };
+    let sender = RequestSender { address, secure, tls_info: None };
     let body = match (request.fields.get(PARTIAL_BODY), &*body) {
         // Envoy sets this field if it is configured to send bodies
-        (Some(b"false"), body) => BodySource::Here(body),
-        (None, body @ [_, ..]) => BodySource::Here(body),
-        (None, []) | (Some(_), _) => BodySource::Unseen,
+        (Some(b"false"), body) => BodySource::Buffered(body),
+        (None, body @ [_, ..]) => BodySource::Buffered(body),
+        (None, []) | (Some(_), _) => BodySource::Unavailable,
     };
-    let reply = match by_route(context, &request, sender, body).await {
+    let reply = match admit_by_route(context, &request, sender, body).await {
         Ok(()) => admitted(context),
         Err(denied) => CheckResponse {
             status: Some(Status { code: PERMISSION_DENIED }),
@@ -46,7 +46,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
             })),
         },
     };
-    Ok(grpc::answer(&reply))
+    Ok(grpc::encode_response(&reply))
 }
 
 fn admitted(context: &RequestContext) -> CheckResponse {

@@ -3,8 +3,8 @@
 
 use http::Method;
 
-use super::by_route;
-use crate::gateway::admit::Sender;
+use super::admit_by_route;
+use crate::gateway::admit::RequestSender;
 use crate::gateway::awaited_body::BodySource;
 use crate::gateway::forward;
 use crate::gateway::request_context::RequestContext;
@@ -27,8 +27,8 @@ pub(super) async fn decide(
 ) -> Response {
     let decided = match original(subrequest) {
         Ok((request, secure)) => {
-            let sender = Sender { address: context.peer.address(), secure, secured: None };
-            by_route(context, &request, sender, BodySource::Unseen).await
+            let sender = RequestSender { address: context.peer.address(), secure, tls_info: None };
+            admit_by_route(context, &request, sender, BodySource::Unavailable).await
         }
         Err(answer) => Err(context.answer_failure(&answer)),
     };

@@ -13,7 +13,7 @@ use crate::http::service::Response;
 const PREFIX: usize = 5;
 
 /// The message of a call to `method`.
-pub(super) fn question<M: Message + Default>(head: &RequestHead, body: &[u8], method: &str) -> Result<M, Answer> {
+pub(super) fn decode_request<M: Message + Default>(head: &RequestHead, body: &[u8], method: &str) -> Result<M, Answer> {
     if head.version != Version::Http2 {
         return Err(Answer::Malformed("this listener is asked in gRPC, which is spoken over HTTP/2"));
     }
@@ -39,7 +39,7 @@ pub(super) fn question<M: Message + Default>(head: &RequestHead, body: &[u8], me
 }
 
 /// The response to a call that succeeded.
-pub(super) fn answer(message: &impl Message) -> Response {
+pub(super) fn encode_response(message: &impl Message) -> Response {
     let length = message.encoded_len();
     let mut body = Vec::with_capacity(length.saturating_add(PREFIX));
     body.push(0);

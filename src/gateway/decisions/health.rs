@@ -12,15 +12,15 @@ const CHECK: &str = "/grpc.health.v1.Health/Check";
 /// `HealthCheckResponse.ServingStatus`
 const SERVING: i32 = 1;
 
-pub(super) fn is_asked(question: &RequestHead) -> bool {
+pub(super) fn is_health_check(question: &RequestHead) -> bool {
     question.target == CHECK.as_bytes()
 }
 
 /// Answers a check, whichever service it names: a gateway that answers serves all of its listeners.
 pub(super) fn check(context: &mut RequestContext, head: &RequestHead, body: &[u8]) -> Result<Response, Answer> {
-    let HealthCheckRequest {} = grpc::question(head, body, CHECK)?;
+    let HealthCheckRequest {} = grpc::decode_request(head, body, CHECK)?;
     context.status = Some(200);
-    Ok(grpc::answer(&HealthCheckResponse { status: SERVING }))
+    Ok(grpc::encode_response(&HealthCheckResponse { status: SERVING }))
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -21,7 +21,7 @@ use crate::ruleset::domains::{Domain, Hits};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::ruleset::{LimitId, PlanId, key};
-use crate::store::{Amendment, Receipt, Unamended};
+use crate::store::{AmendError, Amendment, Receipt};
 use crate::units::Cost;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -35,7 +35,7 @@ const OK: i32 = 1;
 const OVER_LIMIT: i32 = 2;
 
 /// The part of a question that one descriptor asks for.
-struct Asked<'q> {
+struct DescriptorCharges<'q> {
     entries: Vec<(&'q str, &'q str)>,
     /// The limits, each with the position of its charge.
     charges: Vec<(LimitId, usize)>,
@@ -49,51 +49,55 @@ struct Batch {
     /// The charges, each with the round in which it is made: a round holds no limit twice.
     charges: Vec<(usize, Charge)>,
     /// The charges to give back.
-    back: Vec<Charge>,
+    refunds: Vec<Charge>,
 }
 
 /// Answers a call.
 pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, body: &[u8]) -> Result<Response, Answer> {
-    let question: RateLimitRequest = grpc::question(head, body, SHOULD_RATE_LIMIT)?;
+    let question: RateLimitRequest = grpc::decode_request(head, body, SHOULD_RATE_LIMIT)?;
     check(&question)?;
     let active = Rc::clone(&context.active);
     let Some(domain) = active.ruleset.domains.get(&question.domain) else {
         context.set_route(None);
         context.status = Some(200);
         let statuses = vec![DescriptorStatus { code: OK, ..DescriptorStatus::default() }; question.descriptors.len()];
-        return Ok(grpc::answer(&RateLimitResponse { overall_code: OK, statuses, ..RateLimitResponse::default() }));
+        return Ok(grpc::encode_response(&RateLimitResponse {
+            overall_code: OK,
+            statuses,
+            ..RateLimitResponse::default()
+        }));
     };
     context.set_route(Some(domain.route));
     let mut batch = Batch::default();
-    let asked: Vec<Asked<'_>> = question
+    let asked: Vec<DescriptorCharges<'_>> = question
         .descriptors
         .iter()
         .map(|descriptor| batch.add(context, domain, descriptor, question.hits_addend))
         .collect::<Result<_, _>>()?;
     if asked.iter().any(|asked| asked.denied) {
-        return Ok(grpc::answer(&denied(context, &asked)));
+        return Ok(grpc::encode_response(&denied(context, &asked)));
     }
     let mut order: Vec<usize> = (0..batch.charges.len()).collect();
     order.sort_by_key(|position| batch.charges.get(*position).map(|(round, _)| *round));
     let decided = charge(context, domain.route, &batch, &order).await;
-    if denials::are_noted(context) {
-        denials::note_of(context, |limit, part| {
+    if denials::must_record(context) {
+        denials::record_with(context, |limit, part| {
             let of = asked.iter().find(|asked| asked.charges.iter().any(|(charged, _)| *charged == limit))?;
             key::entry(part, &of.entries).ok()
         });
     }
     match decided {
-        Ok(()) => give_back(context, &batch.back).await?,
+        Ok(()) => refund(context, &batch.refunds).await?,
         Err(Answer::Limited) => {}
         Err(answer) => return Err(answer),
     }
-    let standings = |asked: &Asked<'_>| {
+    let standings = |asked: &DescriptorCharges<'_>| {
         let places =
             asked.charges.iter().filter_map(|(_, charge)| order.iter().position(|position| position == charge));
         status(context, places.filter_map(|place| context.verdict.standings.get(place)))
     };
     let statuses = asked.iter().map(standings).collect();
-    Ok(grpc::answer(&answer(context, statuses)))
+    Ok(grpc::encode_response(&answer(context, statuses)))
 }
 
 /// Checks a question against the protocol and the bounds.
@@ -136,7 +140,7 @@ impl Batch {
         domain: &Domain,
         descriptor: &'q Descriptor,
         hits_addend: u32,
-    ) -> Result<Asked<'q>, Answer> {
+    ) -> Result<DescriptorCharges<'q>, Answer> {
         let active = &context.active;
         let entries: Vec<_> = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
         let plan = domain.plan.as_deref().and_then(|key| entries.iter().find(|(entry, _)| *entry == key));
@@ -157,12 +161,12 @@ impl Batch {
                 continue;
             };
             match descriptor.is_negative_hits {
-                true => self.back.push(charge),
+                true => self.refunds.push(charge),
                 false => charges.push((*id, self.join(charge))),
             }
         }
         let denied = node.is_some_and(|node| node.denies) && !descriptor.is_negative_hits;
-        Ok(Asked { entries, charges, denied })
+        Ok(DescriptorCharges { entries, charges, denied })
     }
 
     /// Adds a charge, to one of the same bucket if there is one. Returns its position.
@@ -204,14 +208,14 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
         let before = context.charges.len();
         let all: Vec<Charge> = context.charges.iter().cloned().chain(some).collect();
         let verdict = Verdict::new(&active.ruleset, &all, &charged);
-        let is_denied = receipt.refused.is_some() || matches!(verdict.outcome, Outcome::Deny(_));
+        let is_denied = receipt.failed_closed.is_some() || matches!(verdict.outcome, Outcome::Deny(_));
         if is_denied && context.admission == Admission::Waiting {
             context.refund(now, |charge| charge.enforcement.counts_denied);
             context.admission = Admission::None;
         }
         (context.charges, context.verdict) = (all, verdict);
-        let refused = receipt.refused.map(|position| before.saturating_add(position));
-        charging::observe(context, route, &Receipt { refused, ..receipt })?;
+        let failed_closed = receipt.failed_closed.map(|position| before.saturating_add(position));
+        charging::observe(context, route, &Receipt { failed_closed, ..receipt })?;
         if is_denied {
             break;
         }
@@ -225,14 +229,14 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
 }
 
 /// Gives back the tokens of descriptors with negative hits, never more than were taken.
-async fn give_back(context: &RequestContext, back: &[Charge]) -> Result<(), Answer> {
+async fn refund(context: &RequestContext, refunds: &[Charge]) -> Result<(), Answer> {
     let gateway = &context.gateway;
-    for charge in back.iter().filter(|charge| charge.enforcement.consumes) {
+    for charge in refunds.iter().filter(|charge| charge.enforcement.consumes) {
         let grant = Amendment::Grant(charge.cost);
         let done = gateway.store.amend(&context.active.binding, charge, grant, gateway.clock.now()).await;
         done.map_err(|unamended| match unamended {
-            Unamended::Away | Unamended::Elsewhere(_) => Answer::StoreUnavailable,
-            Unamended::Holds => Answer::Internal,
+            AmendError::RedisUnavailable | AmendError::Elsewhere(_) => Answer::StoreUnavailable,
+            AmendError::Holds => Answer::Internal,
         })?;
     }
     Ok(())
@@ -269,11 +273,11 @@ fn status<'s>(context: &RequestContext, standings: impl Iterator<Item = &'s Stan
 }
 
 /// The response to a question with descriptors that are denied, whatever their limits decide: nothing is charged.
-fn denied(context: &mut RequestContext, asked: &[Asked<'_>]) -> RateLimitResponse {
+fn denied(context: &mut RequestContext, asked: &[DescriptorCharges<'_>]) -> RateLimitResponse {
     respond::answer(context, &Answer::AccessDenied, &Fields::default());
     // the status that Envoy sends to the client
     context.status = Some(429);
-    let code = |asked: &Asked<'_>| if asked.denied { OVER_LIMIT } else { OK };
+    let code = |asked: &DescriptorCharges<'_>| if asked.denied { OVER_LIMIT } else { OK };
     let statuses = asked.iter().map(|asked| DescriptorStatus { code: code(asked), ..DescriptorStatus::default() });
     RateLimitResponse { overall_code: OVER_LIMIT, statuses: statuses.collect(), ..RateLimitResponse::default() }
 }

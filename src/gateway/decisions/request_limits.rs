@@ -11,7 +11,7 @@ use crate::ruleset::{LimitId, PlanId, Ruleset, domains};
 use crate::units::Nanos;
 
 /// The maximum number of different limits that requests may bring along: each is kept until a reload.
-const MAX_BROUGHT: usize = 1_000;
+const MAX_OVERRIDES: usize = 1_000;
 
 /// The units of limits by their numbers in the protocol, with their lengths in seconds.
 pub(super) const UNITS: [(i32, u64); 7] =
@@ -20,10 +20,10 @@ pub(super) const UNITS: [(i32, u64); 7] =
 /// The limits that requests brought along, each in place of a rule of the limit at a position in the ruleset. Requests read
 /// them without a lock; only a new limit is written.
 #[derive(Debug, Default)]
-pub(in crate::gateway) struct RequestLimits(ArcSwap<HashMap<Brought, Arc<Rule>>>);
+pub(in crate::gateway) struct RequestLimits(ArcSwap<HashMap<OverrideKey, Arc<Rule>>>);
 
 /// The limit, the position of the rule, and the number of requests and the unit in place of those of the rule.
-type Brought = (LimitId, usize, u32, i32);
+type OverrideKey = (LimitId, usize, u32, i32);
 
 impl RequestLimits {
     /// The rule of a limit with the numbers that a request brought; `None` where the limit does not apply to the request.
@@ -48,17 +48,17 @@ impl RequestLimits {
             if let Some(rule) = known.get(&key) {
                 return Ok(Some(Arc::clone(rule)));
             }
-            if known.len() >= MAX_BROUGHT {
+            if known.len() >= MAX_OVERRIDES {
                 return Err(TOO_MANY);
             }
         }
         let length = UNITS.iter().find(|(known, _)| *known == unit).map(|(_, seconds)| Nanos::from_secs(*seconds));
         let base = limit.rules.get(number);
-        let rule = base.zip(length).and_then(|(rule, per)| domains::replaced(rule, requests_per_unit.into(), per));
+        let rule = base.zip(length).and_then(|(rule, per)| domains::with_rate(rule, requests_per_unit.into(), per));
         let rule = Arc::new(rule.ok_or(NOT_REPLACEABLE)?);
         self.0.rcu(|known| {
             let mut known = HashMap::clone(known);
-            if known.len() < MAX_BROUGHT {
+            if known.len() < MAX_OVERRIDES {
                 known.entry(key).or_insert_with(|| Arc::clone(&rule));
             }
             known

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Explanation, ResolvedRequest, masked};
 use crate::algorithm::{Decision, Denial, Rule};
-use crate::charge::{Charge, Charged, DecisionSource, Enforcement, OnStoreDown, RuleRef, Taken};
+use crate::charge::{Charge, ChargeSource, Charged, DecisionSource, Enforcement, OnStoreDown, RuleRef};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::respond::Answer;
@@ -18,7 +18,7 @@ use crate::units::Nanos;
 
 /// A limit of the route, and its effect on the request.
 #[derive(Clone, Debug, Serialize)]
-pub struct LimitAccount {
+pub struct LimitExplanation {
     /// Its name.
     pub limit: String,
     /// Its algorithm.
@@ -30,7 +30,7 @@ pub struct LimitAccount {
     /// The parameters, in words.
     pub terms: Option<String>,
     /// The parts of the key that the request is counted under; empty if all requests share one bucket.
-    pub key: Vec<KeyAccount>,
+    pub key: Vec<KeyPartValue>,
     /// The tokens that are taken when the request arrives.
     pub cost: Option<u64>,
     /// The way in which the cost is found, if it is not one token for each request.
@@ -55,7 +55,7 @@ pub struct LimitAccount {
 
 /// A part of a key.
 #[derive(Clone, Debug, Serialize)]
-pub struct KeyAccount {
+pub struct KeyPartValue {
     /// The part, in words.
     pub part: String,
     /// The request's value for it, masked if it may be secret; null if it is missing, repeated or unreadable.
@@ -81,7 +81,7 @@ pub struct LimitStanding {
 
 /// The outcome of the request if it came now.
 #[derive(Clone, Debug, Serialize)]
-pub struct Now {
+pub struct CurrentOutcome {
     /// `bypassed`, `unlimited`, `admitted`, `delayed`, `denied` or `banned`.
     pub outcome: &'static str,
     /// The time that it would wait.
@@ -98,17 +98,17 @@ pub struct Now {
 }
 
 /// Describes `limits`, which belong to `route`, each with the charge of the request.
-pub(super) fn met(
+pub(super) fn explain_limits(
     ruleset: &Ruleset,
     (route, limits): (&Route, &[LimitId]),
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
     hashers: &LimitHashers,
-) -> Vec<(LimitAccount, Option<Charge>)> {
-    let met = limits.iter().map(|id| {
+) -> Vec<(LimitExplanation, Option<Charge>)> {
+    let explained = limits.iter().map(|id| {
         let limit = &ruleset.limits[id.0];
         let charge = ruleset.charge(*id, facts, resolved, hashers);
-        let account = LimitAccount {
+        let account = LimitExplanation {
             limit: limit.name.clone(),
             algorithm: limit.algorithm.as_str(),
             applies: charge.is_ok(),
@@ -120,7 +120,7 @@ pub(super) fn met(
             key: key_of(limit, ruleset, route, facts, resolved),
             cost: charge.as_ref().ok().map(|charge| charge.cost),
             cost_rule: limit.cost.describe(),
-            charged: charged(limit, route.early.contains(id)),
+            charged: charge_time(limit, route.early.contains(id)),
             over_limit: over_limit(ruleset, route, limit),
             warns: limit.warns().filter(|_| limit.candidate_of.is_none()),
             leaves: charge.as_ref().ok().map(|charge| charge.floor).filter(|floor| *floor > 0),
@@ -130,11 +130,11 @@ pub(super) fn met(
         };
         (account, charge.ok())
     });
-    met.collect()
+    explained.collect()
 }
 
 /// The time of a limit's charge, in words, if it is not when the caller is known and the request arrives.
-fn charged(limit: &Limit, is_early: bool) -> Option<String> {
+fn charge_time(limit: &Limit, is_early: bool) -> Option<String> {
     let early = is_early.then(|| "before the credential is looked up".to_owned());
     let words: Vec<String> = early.into_iter().chain(limit.charge.describe()).collect();
     (!words.is_empty()).then(|| words.join("; "))
@@ -169,7 +169,9 @@ fn uncharged_because(uncharged: Uncharged<'_>, ruleset: &Ruleset, limit: &Limit,
             None => "requests without a plan are unlimited".to_owned(),
         },
         Uncharged::OwnUnlimited => format!("the {}'s own parameters say that it is unlimited", owner.kind()),
-        Uncharged::NotTried => format!("a candidate is not tried on a {} with parameters of its own", owner.kind()),
+        Uncharged::CandidateSkipped => {
+            format!("a candidate is not tried on a {} with parameters of its own", owner.kind())
+        }
         Uncharged::Skipped(fault) => format!("the request {fault}, and `missing_key` is `skip`"),
         Uncharged::NoKeyInShadow(fault) => format!("the request {fault}, and the limit only watches"),
         Uncharged::NotEnabled => "the key is not in the share of `enabled_percent`".to_owned(),
@@ -187,13 +189,13 @@ fn key_of(
     route: &Route,
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
-) -> Vec<KeyAccount> {
+) -> Vec<KeyPartValue> {
     let parts = limit.key.parts.iter().map(|part| {
         let value = key::value(part, facts, resolved).ok();
-        let value = value.map(|value| masked::shown(part, &value, ruleset.customers.as_ref()));
+        let value = value.map(|value| masked::masked_value(part, &value, ruleset.customers.as_ref()));
         let nodes = route.upstream.map_or(0, |upstream| ruleset.upstreams[upstream.0].nodes.len());
         let others = nodes.saturating_sub(1);
-        KeyAccount {
+        KeyPartValue {
             part: part.describe(),
             value: match part {
                 KeyPart::UpstreamNode if others > 0 => {
@@ -206,9 +208,9 @@ fn key_of(
     parts.collect()
 }
 
-impl LimitAccount {
+impl LimitExplanation {
     /// Whether the request shares a bucket with all others that lack a part of the key.
-    pub fn shares_for_want_of_key(&self) -> bool {
+    pub fn uses_shared_bucket(&self) -> bool {
         self.applies && self.key.iter().any(|part| part.value.is_none())
     }
 }
@@ -228,36 +230,38 @@ fn over_limit(ruleset: &Ruleset, route: &Route, limit: &Limit) -> String {
 
 impl ResolvedRequest {
     /// Adds the standings of the keys, which hold as long as no other request charges them.
-    pub(super) async fn peeked(self, gateway: &Gateway, active: &ActiveConfig) -> Explanation {
+    pub(super) async fn with_standings(self, gateway: &Gateway, active: &ActiveConfig) -> Explanation {
         let Self { mut explanation, charges } = self;
         if let Some(upstream) = &mut explanation.upstream {
             let pool = active.pools.iter().find(|pool| pool.upstream.name == upstream.name);
-            upstream.healthy_nodes = pool.map(|pool| pool.healthy());
+            upstream.healthy_nodes = pool.map(|pool| pool.healthy_count());
         }
         let now = gateway.clock.now();
-        let asks = |(_, charge): &(usize, Charge)| Charge { enforcement: Enforcement::ASKS, ..charge.clone() };
+        let asks = |(_, charge): &(usize, Charge)| Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() };
         let mut batch: Vec<Charge> = charges.iter().map(asks).collect();
         let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
         for ((position, charge), charged) in charges.iter().zip(&receipt.charged) {
             let account = &mut explanation.limits[*position];
             account.owner = gateway.store.owner(&active.binding, charge).map(|owner| owner.to_string());
-            account.banned_for_seconds = gateway.bans.left(&active.ruleset, charge, now).map(Nanos::as_secs_f64);
+            account.banned_for_seconds = gateway.bans.remaining(&active.ruleset, charge, now).map(Nanos::as_secs_f64);
             account.standing = Some(LimitStanding::of(charged));
         }
         let is_refused = |((_, charge), asked): (&(usize, Charge), &Charge)| {
             let down = active.ruleset.limits[charge.limit].mode.on_store_down();
-            charge.enforcement.enforces && down == Some(OnStoreDown::Deny) && asked.taken == Taken::FailedOpen
+            charge.enforcement.enforces
+                && down == Some(OnStoreDown::Deny)
+                && asked.taken_from == ChargeSource::FailedOpen
         };
         // the store never refuses a charge that only asks, so the check is made here
         if charges.iter().zip(&batch).any(is_refused) {
-            return *explanation.answered(&Answer::StoreUnavailable);
+            return *explanation.with_answer(&Answer::StoreUnavailable);
         }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
-        let verdict = match gateway.bans.longest(&active.ruleset, &charges, now) {
+        let verdict = match gateway.bans.longest_ban(&active.ruleset, &charges, now) {
             Some(banned) => Verdict::of_banned(&active.ruleset, &charges, banned, now),
             None => Verdict::new(&active.ruleset, &charges, &receipt.charged),
         };
-        let now = Now::of(&active.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source);
+        let now = CurrentOutcome::of(&active.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source);
         // a refused caller is denied instead if an early limit denies
         match (&explanation.answer, verdict.outcome) {
             (Some(_), Outcome::Admit { .. }) => {}
@@ -269,13 +273,13 @@ impl ResolvedRequest {
 
 impl LimitStanding {
     /// The standing of a key after the only charge of a batch; without a result, that of a fresh key under `rule`.
-    pub(in crate::gateway) fn of_all(charged: &[Charged], rule: &Rule, now: Nanos) -> Self {
+    pub(in crate::gateway) fn of_only_charge(charged: &[Charged], rule: &Rule, now: Nanos) -> Self {
         let fresh = || Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) };
         Self::of(&charged.first().copied().unwrap_or_else(fresh))
     }
 
     fn of(Charged { decision, headroom }: &Charged) -> Self {
-        let (decision, wait_seconds, retry_after_seconds) = words(*decision);
+        let (decision, wait_seconds, retry_after_seconds) = describe_decision(*decision);
         Self {
             decision,
             wait_seconds,
@@ -287,7 +291,7 @@ impl LimitStanding {
     }
 }
 
-impl Now {
+impl CurrentOutcome {
     fn of(ruleset: &Ruleset, verdict: &Verdict, bypassed: bool, source: DecisionSource) -> Self {
         let decision = match verdict.outcome {
             Outcome::Admit { wait } => Decision::Admit { wait },
@@ -296,11 +300,11 @@ impl Now {
         let (outcome, wait_seconds, retry_after_seconds) = match verdict.standings.is_empty() {
             true if bypassed => ("bypassed", None, None),
             true => ("unlimited", None, None),
-            false if verdict.banned => ("banned", None, words(decision).2),
-            false => words(decision),
+            false if verdict.banned => ("banned", None, describe_decision(decision).2),
+            false => describe_decision(decision),
         };
         let name = |position: usize| ruleset.limits[verdict.standings[position].limit.0].name.clone();
-        let diverted = verdict.diverting(ruleset);
+        let diverted = verdict.divert_upstream(ruleset);
         Self {
             outcome,
             wait_seconds,
@@ -313,7 +317,7 @@ impl Now {
 }
 
 /// A decision in a word, its wait, and the time after which a retry would be admitted.
-fn words(decision: Decision) -> (&'static str, Option<f64>, Option<f64>) {
+fn describe_decision(decision: Decision) -> (&'static str, Option<f64>, Option<f64>) {
     match decision {
         Decision::Admit { wait } if wait.get() == 0 => ("admitted", None, None),
         Decision::Admit { wait } => ("delayed", Some(wait.as_secs_f64()), None),

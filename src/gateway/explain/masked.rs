@@ -4,7 +4,7 @@ use crate::ruleset::key::{KeyPart, Value};
 use crate::ruleset::{CredentialSource, CustomerRules};
 
 /// The beginning of a secret, enough to tell it from others (at most 4 bytes and a quarter of it), and its length.
-pub(super) fn masked(secret: &[u8]) -> String {
+pub(super) fn mask(secret: &[u8]) -> String {
     const MOST: usize = 4;
     let shown = secret.iter().take(MOST.min(secret.len() / 4)).take_while(|byte| byte.is_ascii_alphanumeric());
     let shown: String = shown.map(|byte| char::from(*byte)).collect();
@@ -12,10 +12,10 @@ pub(super) fn masked(secret: &[u8]) -> String {
 }
 
 /// The value that a request has for `part` of a key, masked if it may be secret.
-pub(in crate::gateway) fn shown(part: &KeyPart, value: &Value<'_>, customers: Option<&CustomerRules>) -> String {
+pub(in crate::gateway) fn masked_value(part: &KeyPart, value: &Value<'_>, customers: Option<&CustomerRules>) -> String {
     match value {
         Value::Address(address) => address.to_string(),
-        Value::Bytes(bytes) if may_be_secret(part, customers) => masked(bytes),
+        Value::Bytes(bytes) if may_be_secret(part, customers) => mask(bytes),
         Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
     }
 }
@@ -54,12 +54,12 @@ mod tests {
 
     #[test]
     fn a_secret_is_never_shown_whole_nor_by_more_than_its_beginning() {
-        assert_eq!(masked(b""), "... (0 bytes)");
-        assert_eq!(masked(b"a"), "... (1 byte)");
-        assert_eq!(masked(b"abc"), "... (3 bytes)");
-        assert_eq!(masked(b"free-key"), "fr... (8 bytes)");
-        assert_eq!(masked(b"a-very-long-secret-that-goes-on"), "a... (31 bytes)");
-        assert_eq!(masked("élégant!".as_bytes()), "... (10 bytes)");
+        assert_eq!(mask(b""), "... (0 bytes)");
+        assert_eq!(mask(b"a"), "... (1 byte)");
+        assert_eq!(mask(b"abc"), "... (3 bytes)");
+        assert_eq!(mask(b"free-key"), "fr... (8 bytes)");
+        assert_eq!(mask(b"a-very-long-secret-that-goes-on"), "a... (31 bytes)");
+        assert_eq!(mask("élégant!".as_bytes()), "... (10 bytes)");
     }
 
     #[test]
@@ -77,8 +77,8 @@ mod tests {
             KeyPart::Cookie("a".to_owned(), Repeated::Deny),
             KeyPart::Query("who".to_owned(), Repeated::Deny),
         ] {
-            assert_eq!(shown(&part, &value, Some(&rules)), "0123... (16 bytes)");
+            assert_eq!(masked_value(&part, &value, Some(&rules)), "0123... (16 bytes)");
         }
-        assert_eq!(shown(&header("x-user"), &value, Some(&rules)), "0123456789abcdef");
+        assert_eq!(masked_value(&header("x-user"), &value, Some(&rules)), "0123456789abcdef");
     }
 }

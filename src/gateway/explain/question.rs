@@ -24,7 +24,7 @@ pub struct Question {
 
 /// Why a question cannot be answered. Holds no value of a header field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadQuestion {
+pub enum QuestionError {
     /// The text is not a question in JSON.
     #[error(
         "{0}; a question is like {{\"method\": \"GET\", \"url\": \"http://HOST/PATH\", \"headers\": {{\"NAME\": \"VALUE\"}}, \"client\": \"192.0.2.1\", \"body\": {{}}}}, of which all but the url may be left out"
@@ -111,13 +111,13 @@ impl Question {
         url: &str,
         fields: impl IntoIterator<Item = (String, String)>,
         client: Option<IpAddr>,
-    ) -> Result<Self, BadQuestion> {
-        let method = Method::from_bytes(method.as_bytes()).map_err(|_| BadQuestion::Method(method.to_owned()))?;
+    ) -> Result<Self, QuestionError> {
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| QuestionError::Method(method.to_owned()))?;
         let mut headers = Fields::default();
         for (name, value) in fields {
-            let name = HeaderName::try_from(&name).map_err(|_| BadQuestion::HeaderName(name))?;
+            let name = HeaderName::try_from(&name).map_err(|_| QuestionError::HeaderName(name))?;
             let value = HeaderValue::try_from(value.trim_matches([' ', '\t']))
-                .map_err(|_| BadQuestion::HeaderValue(name.clone()))?;
+                .map_err(|_| QuestionError::HeaderValue(name.clone()))?;
             if !is_dropped(&name) {
                 headers.push(name, value);
             }
@@ -132,14 +132,14 @@ impl Question {
     }
 
     /// Reads a question that is written as JSON.
-    pub fn from_json(text: &[u8]) -> Result<Self, BadQuestion> {
+    pub fn from_json(text: &[u8]) -> Result<Self, QuestionError> {
         let RequestJson { method, url, headers, client, body } =
-            serde_json::from_slice(text).map_err(|error| BadQuestion::Json(error.to_string()))?;
-        let client = client.map(|client| client.parse().map_err(|_| BadQuestion::Client(client))).transpose()?;
+            serde_json::from_slice(text).map_err(|error| QuestionError::Json(error.to_string()))?;
+        let client = client.map(|client| client.parse().map_err(|_| QuestionError::Client(client))).transpose()?;
         let headers = match headers {
             Value::Object(headers) => headers,
             Value::Null => Map::new(),
-            _ => return Err(BadQuestion::Json("the headers are no object".to_owned())),
+            _ => return Err(QuestionError::Json("the headers are no object".to_owned())),
         };
         let mut fields = Vec::new();
         for (name, value) in headers {
@@ -147,7 +147,7 @@ impl Question {
             for value in values {
                 match value {
                     Value::String(text) => fields.push((name.clone(), text)),
-                    _ => return Err(BadQuestion::HeaderKind(name)),
+                    _ => return Err(QuestionError::HeaderKind(name)),
                 }
             }
         }
@@ -177,16 +177,16 @@ impl Question {
 }
 
 /// The request target that a client sends for `url`. The host in the URL becomes the `host` header, unless there is one.
-fn target(url: &str, headers: &mut Fields) -> Result<String, BadQuestion> {
+fn target(url: &str, headers: &mut Fields) -> Result<String, QuestionError> {
     // clients do not send the fragment
     let url = url.split('#').next().unwrap_or_default();
     let after_scheme = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     let target = match after_scheme {
         Some(rest) => {
-            let uri: Uri = url.parse().map_err(|_| BadQuestion::Url)?;
-            let authority = uri.authority().ok_or(BadQuestion::NoHost)?.as_str();
+            let uri: Uri = url.parse().map_err(|_| QuestionError::Url)?;
+            let authority = uri.authority().ok_or(QuestionError::NoHost)?.as_str();
             if authority.contains('@') {
-                return Err(BadQuestion::UserInfo);
+                return Err(QuestionError::UserInfo);
             }
             if !headers.contains(HOST) {
                 headers.push(HOST, authority);
@@ -198,10 +198,10 @@ fn target(url: &str, headers: &mut Fields) -> Result<String, BadQuestion> {
             }
         }
         None if url.starts_with('/') || url == "*" => url.to_owned(),
-        None => return Err(BadQuestion::Url),
+        None => return Err(QuestionError::Url),
     };
     if !headers.contains(HOST) {
-        return Err(BadQuestion::NoHost);
+        return Err(QuestionError::NoHost);
     }
     Ok(target)
 }
@@ -210,7 +210,7 @@ fn target(url: &str, headers: &mut Fields) -> Result<String, BadQuestion> {
 mod tests {
     use super::*;
 
-    fn asked(url: &str, fields: &[(&str, &str)]) -> Result<(String, String), BadQuestion> {
+    fn asked(url: &str, fields: &[(&str, &str)]) -> Result<(String, String), QuestionError> {
         let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let question = Question::new("GET", url, fields, None)?;
         Ok((question.target.clone(), String::from_utf8(question.headers.get(HOST).unwrap().to_vec()).unwrap()))
@@ -228,9 +228,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_question_is_said_without_its_secrets() {
-        assert_eq!(asked("/v1", &[]), Err(BadQuestion::NoHost));
-        assert_eq!(asked("a.example/v1", &[]), Err(BadQuestion::Url));
-        assert_eq!(asked("http:///v1", &[]), Err(BadQuestion::Url));
+        assert_eq!(asked("/v1", &[]), Err(QuestionError::NoHost));
+        assert_eq!(asked("a.example/v1", &[]), Err(QuestionError::Url));
+        assert_eq!(asked("http:///v1", &[]), Err(QuestionError::Url));
         let json = |text: &str| Question::from_json(text.as_bytes()).err().map(|error| error.to_string());
         for (text, says) in [
             ("", "EOF"),

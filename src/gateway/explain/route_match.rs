@@ -20,7 +20,7 @@ pub struct RouteMatch {
     /// The conditions of the route that the request meets.
     pub because: Vec<String>,
     /// The routes that are tried before it, and those that only the host excludes. If no route matches, all routes.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedRoute>,
     /// The number of further routes of this kind.
     pub passed_over_more: usize,
     /// The routes that also match but come after it: less specific ones, or equally specific ones later in the file.
@@ -29,7 +29,7 @@ pub struct RouteMatch {
 
 /// A route that a request does not take.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PassedOver {
+pub struct SkippedRoute {
     /// Its name.
     pub route: String,
     /// The condition that the request does not meet.
@@ -44,7 +44,7 @@ impl RouteMatch {
         let asked = preflight_method(facts).filter(|_| answered);
         let facts = &Facts { method: asked.unwrap_or(facts.method), ..facts.clone() };
         let mut known: HashSet<RouteId> = HashSet::new();
-        let tried: Vec<RouteId> = matcher.tried(facts).filter(|id| known.insert(*id)).collect();
+        let tried: Vec<RouteId> = matcher.compared_routes(facts).filter(|id| known.insert(*id)).collect();
         let place = taken.and_then(|taken| tried.iter().position(|id| *id == taken));
         let (before, after) = tried.split_at(place.unwrap_or(tried.len()));
         let others = (0..matcher.routes().len()).map(RouteId).filter(|id| {
@@ -55,7 +55,7 @@ impl RouteMatch {
         let passed = before.iter().copied().chain(others);
         let mut passed = passed.filter_map(|id| {
             let why = matcher.mismatch(id, facts)?.to_string();
-            Some(PassedOver { route: name(id), why })
+            Some(SkippedRoute { route: name(id), why })
         });
         let passed_over = passed.by_ref().take(MOST).collect();
         let matching = after.iter().skip(1).copied().filter(|id| matcher.mismatch(*id, facts).is_none());

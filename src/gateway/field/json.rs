@@ -13,16 +13,16 @@ pub(super) struct Json {
     /// A bit for each open object or array: whether it is an object.
     objects: u128,
     /// The name or the text that is being read, if it is needed.
-    text: Kept,
+    text: TextBuffer,
     number: Number,
-    rules: Rules,
+    mode: ParseMode,
     /// The search for each field.
     pub(super) searches: SmallVec<[Search; 2]>,
 }
 
 /// The rules that documents have to follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Rules {
+pub(super) enum ParseMode {
     /// There may be several documents; of a repeated name the last one counts, and texts are not kept.
     #[default]
     Lenient,
@@ -37,19 +37,19 @@ pub(super) struct Search {
     /// The number of open objects, from the outermost on, that are on the path.
     on_path: usize,
     /// Whether the name before the current value is the next one of the path.
-    hit: bool,
+    name_matches: bool,
     /// A bit for each open object on the path: whether it had the next name of the path already.
     seen: u32,
     /// The value of the field in this document, and in earlier ones.
-    pub(super) found: Option<Found>,
-    pub(super) earlier: Option<Found>,
+    pub(super) found: Option<FoundValue>,
+    pub(super) earlier: Option<FoundValue>,
     /// Whether a name on the path is repeated.
     pub(super) is_twice: bool,
 }
 
 /// The value of a field.
 #[derive(Clone, Debug)]
-pub(super) enum Found {
+pub(super) enum FoundValue {
     Number(Number),
     /// A text, if texts are kept.
     Text(Vec<u8>),
@@ -94,7 +94,7 @@ enum Escape {
 
 /// A text as far as it was read.
 #[derive(Clone, Debug, Default)]
-struct Kept {
+struct TextBuffer {
     bytes: Vec<u8>,
     /// The maximum number of bytes.
     longest: usize,
@@ -116,9 +116,9 @@ const DEEPEST: usize = 128;
 const LONGEST_NUMBER: usize = 32;
 
 impl Json {
-    pub(super) fn new(rules: Rules, fields: usize, longest_text: usize) -> Self {
-        let text = Kept { longest: longest_text, ..Kept::default() };
-        Self { rules, text, searches: smallvec![Search::default(); fields], ..Self::default() }
+    pub(super) fn new(mode: ParseMode, fields: usize, longest_text: usize) -> Self {
+        let text = TextBuffer { longest: longest_text, ..TextBuffer::default() };
+        Self { mode, text, searches: smallvec![Search::default(); fields], ..Self::default() }
     }
 
     /// Whether the text so far is not JSON.
@@ -132,7 +132,7 @@ impl Json {
     }
 
     /// Begins another document.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn begin_document(&mut self) {
         for search in &mut self.searches {
             let earlier = search.found.take().or(search.earlier.take());
             *search = Search { earlier, ..Search::default() };
@@ -159,8 +159,9 @@ impl Json {
                 }
                 State::Number => {
                     let number = self.number;
-                    let found = || if number.length > LONGEST_NUMBER { Found::Other } else { Found::Number(number) };
-                    self.tell(fields, found);
+                    let found =
+                        || if number.length > LONGEST_NUMBER { FoundValue::Other } else { FoundValue::Number(number) };
+                    self.store_value(fields, found);
                     (State::AfterValue, bytes)
                 }
                 state if matches!(byte, b' ' | b'\t' | b'\r' | b'\n') => (state, rest),
@@ -179,8 +180,8 @@ impl Json {
                 true => State::Name,
                 false => State::Value,
             },
-            (State::AfterValue, _) if self.depth == 0 && self.rules == Rules::Lenient => {
-                self.begin_anew();
+            (State::AfterValue, _) if self.depth == 0 && self.mode == ParseMode::Lenient => {
+                self.begin_document();
                 self.begin_value(fields, byte)
             }
             (State::Name | State::FirstName, b'"') => {
@@ -197,24 +198,24 @@ impl Json {
         let in_object = self.in_object();
         for (search, field) in self.searches.iter_mut().zip(fields) {
             // a list is not on the path, so neither are its items
-            search.hit = match self.depth {
+            search.name_matches = match self.depth {
                 0 => true,
-                depth => search.hit && in_object && depth == search.on_path,
+                depth => search.name_matches && in_object && depth == search.on_path,
             };
-            if search.hit && self.depth > 0 {
+            if search.name_matches && self.depth > 0 {
                 search.found = None;
             }
             let leads_on = self.depth < field.as_ref().0.len();
-            if search.hit && leads_on && self.rules == Rules::Strict && !matches!(byte, b'{' | b'n') {
-                search.found = Some(Found::Other);
+            if search.name_matches && leads_on && self.mode == ParseMode::Strict && !matches!(byte, b'{' | b'n') {
+                search.found = Some(FoundValue::Other);
             }
         }
         match byte {
             b'{' | b'[' => self.open(fields, byte == b'{'),
             b'"' => {
-                let is_kept = self.rules == Rules::Strict && self.is_wanted(fields);
+                let is_kept = self.mode == ParseMode::Strict && self.is_searched(fields);
                 if !is_kept {
-                    self.tell(fields, || Found::Other);
+                    self.store_value(fields, || FoundValue::Other);
                 }
                 self.begin_text(false, is_kept)
             }
@@ -238,18 +239,18 @@ impl Json {
     }
 
     fn begin_word<F: AsRef<FieldPath>>(&mut self, fields: &[F], rest: &'static [u8]) -> State {
-        self.tell(fields, || Found::Other);
+        self.store_value(fields, || FoundValue::Other);
         State::Word(rest)
     }
 
     fn open<F: AsRef<FieldPath>>(&mut self, fields: &[F], object: bool) -> State {
-        self.tell(fields, || Found::Other);
+        self.store_value(fields, || FoundValue::Other);
         if self.depth >= DEEPEST {
             return State::Broken;
         }
         let bit = 1_u128 << self.depth;
         for (search, field) in self.searches.iter_mut().zip(fields) {
-            if search.hit && object && self.depth < field.as_ref().0.len() && self.depth == search.on_path {
+            if search.name_matches && object && self.depth < field.as_ref().0.len() && self.depth == search.on_path {
                 search.seen &= !place(search.on_path);
                 search.on_path = search.on_path.saturating_add(1);
             }
@@ -280,16 +281,16 @@ impl Json {
     }
 
     /// Whether the current value is one that is looked for.
-    fn is_wanted<F: AsRef<FieldPath>>(&self, fields: &[F]) -> bool {
+    fn is_searched<F: AsRef<FieldPath>>(&self, fields: &[F]) -> bool {
         let mut all = self.searches.iter().zip(fields);
-        all.any(|(search, field)| search.hit && self.depth == field.as_ref().0.len())
+        all.any(|(search, field)| search.name_matches && self.depth == field.as_ref().0.len())
     }
 
-    /// Stores the value that `told` makes for each field whose value is the current one.
-    fn tell<F: AsRef<FieldPath>>(&mut self, fields: &[F], told: impl Fn() -> Found) {
+    /// Stores the value that `value` makes for each field whose value is the current one.
+    fn store_value<F: AsRef<FieldPath>>(&mut self, fields: &[F], value: impl Fn() -> FoundValue) {
         for (search, field) in self.searches.iter_mut().zip(fields) {
-            if search.hit && self.depth == field.as_ref().0.len() {
-                search.found = Some(told());
+            if search.name_matches && self.depth == field.as_ref().0.len() {
+                search.found = Some(value());
             }
         }
     }
@@ -321,7 +322,7 @@ impl Json {
         }
         if text.is_kept {
             let kept = std::mem::take(&mut self.text);
-            self.tell(fields, || kept.whole().map_or(Found::Other, |text| Found::Text(text.to_vec())));
+            self.store_value(fields, || kept.whole().map_or(FoundValue::Other, |text| FoundValue::Text(text.to_vec())));
             self.text = kept;
         }
         State::AfterValue
@@ -360,15 +361,15 @@ impl Json {
         for (search, field) in self.searches.iter_mut().zip(fields) {
             let next = field.as_ref().0.get(above).filter(|_| search.on_path == self.depth);
             let (Some(name), Some(next)) = (name, next) else {
-                search.hit = false;
+                search.name_matches = false;
                 continue;
             };
-            search.hit = name == next.as_bytes();
-            if self.rules == Rules::Strict && (search.hit || is_variant(name, next)) {
+            search.name_matches = name == next.as_bytes();
+            if self.mode == ParseMode::Strict && (search.name_matches || is_variant(name, next)) {
                 search.is_twice |= search.seen & place(above) != 0;
                 search.seen |= place(above);
-                if !search.hit {
-                    search.found = Some(Found::Other);
+                if !search.name_matches {
+                    search.found = Some(FoundValue::Other);
                 }
             }
         }
@@ -412,9 +413,9 @@ const fn unescaped(byte: u8) -> Option<u8> {
     })
 }
 
-// === impl Kept ===
+// === impl TextBuffer ===
 
-impl Kept {
+impl TextBuffer {
     fn push(&mut self, bytes: &[u8]) {
         self.is_spoilt |= self.high.take().is_some() || bytes.len() > self.longest.saturating_sub(self.bytes.len());
         if !self.is_spoilt {

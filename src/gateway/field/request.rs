@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::json::{Found, Json, Rules};
+use super::json::{FoundValue, Json, ParseMode};
 use crate::ruleset::request_field::{FieldPath, FieldValue, RequestFields};
 
 /// Looks for fields in a request's body, which has to be one JSON object.
@@ -31,7 +31,7 @@ const BROKEN: ReadProgress = ReadProgress::Ambiguous("the body begins as JSON an
 impl RequestReader {
     /// Creates a reader of the fields at `paths` that keeps texts of up to `longest_text` bytes.
     pub fn new(paths: Arc<[FieldPath]>, longest_text: usize) -> Self {
-        Self { json: Json::new(Rules::Strict, paths.len(), longest_text), paths, is_decided: false }
+        Self { json: Json::new(ParseMode::Strict, paths.len(), longest_text), paths, is_decided: false }
     }
 
     /// Reads the next bytes of the body.
@@ -44,7 +44,7 @@ impl RequestReader {
             () if searches.iter().any(|search| search.is_twice) => TWICE,
             () if self.json.is_broken() => {
                 let is_relied_on = self.is_decided || is_found;
-                let tells = found.any(|found| matches!(found, Some(Found::Text(_) | Found::Number(_))));
+                let tells = found.any(|found| matches!(found, Some(FoundValue::Text(_) | FoundValue::Number(_))));
                 if is_relied_on && tells { BROKEN } else { ReadProgress::Sufficient }
             }
             () if is_found || self.json.is_whole() => ReadProgress::Sufficient,
@@ -62,11 +62,11 @@ impl RequestReader {
             return RequestFields::Unreadable;
         }
         let is_whole = self.json.is_whole();
-        let value = |found: Option<&Found>| match found {
+        let value = |found: Option<&FoundValue>| match found {
             None if is_whole => FieldValue::Missing,
-            Some(Found::Text(text)) if str::from_utf8(text).is_ok() => FieldValue::Text(text.clone()),
-            Some(Found::Number(number)) => FieldValue::Number(number.text().to_owned()),
-            None | Some(Found::Text(_) | Found::Other) => FieldValue::Unreadable,
+            Some(FoundValue::Text(text)) if str::from_utf8(text).is_ok() => FieldValue::Text(text.clone()),
+            Some(FoundValue::Number(number)) => FieldValue::Number(number.text().to_owned()),
+            None | Some(FoundValue::Text(_) | FoundValue::Other) => FieldValue::Unreadable,
         };
         let values = self.json.searches.iter().map(|search| value(search.found.as_ref())).collect();
         RequestFields::Read { paths: Arc::clone(&self.paths), values }

@@ -9,14 +9,14 @@ fn path(text: &str) -> Vec<String> {
     text.split('.').map(str::to_owned).collect()
 }
 
-fn field(path: Vec<String>) -> FieldPart {
-    FieldPart { path: FieldPath(path), weight: Weight::Times(1) }
+fn field(path: Vec<String>) -> WeightedField {
+    WeightedField { path: FieldPath(path), weight: Weight::Times(1) }
 }
 
 fn read(mut reader: FieldReader, wanted: &[&str], text: &str) -> Vec<ReportedCost> {
-    let fields: Vec<FieldPart> = wanted.iter().map(|wanted| field(path(wanted))).collect();
+    let fields: Vec<WeightedField> = wanted.iter().map(|wanted| field(path(wanted))).collect();
     reader.feed(&fields, text.as_bytes());
-    reader.told().collect()
+    reader.reported_costs().collect()
 }
 
 fn json(text: &str) -> ReportedCost {
@@ -300,7 +300,7 @@ proptest! {
         if as_events {
             text = format!("data: {}\n\n", text.replace('\n', "\ndata: "));
         }
-        let fields: Vec<FieldPart> = paths.into_iter().map(field).collect();
+        let fields: Vec<WeightedField> = paths.into_iter().map(field).collect();
         let mut reader = match as_events {
             true => FieldReader::of_events(fields.len()),
             false => FieldReader::of_json(fields.len()),
@@ -309,7 +309,7 @@ proptest! {
         cuts.sort_unstable();
         cuts.windows(2).for_each(|ends| reader.feed(&fields, &text.as_bytes()[ends[0]..ends[1]]));
         let expected: Vec<ReportedCost> = fields.iter().map(|field| expected(&document, &field.path.0)).collect();
-        prop_assert_eq!(reader.told().collect::<Vec<_>>(), expected);
+        prop_assert_eq!(reader.reported_costs().collect::<Vec<_>>(), expected);
     }
 
     #[test]
@@ -344,7 +344,7 @@ proptest! {
     fn whatever_comes_it_is_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..300), as_events in any::<bool>()) {
         let mut reader = if as_events { FieldReader::of_events(2) } else { FieldReader::of_json(2) };
         reader.feed(&[field(path("a.b")), field(path("a"))], &bytes);
-        prop_assert_eq!(reader.told().count(), 2);
+        prop_assert_eq!(reader.reported_costs().count(), 2);
         drop(read_request(&["a.b", "a"], [&*bytes]));
     }
 }

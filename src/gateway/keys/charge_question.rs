@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{BadKey, Found, KeyAnswer, KeyContext, KeyQuestion, Named, parts};
+use super::{FoundKey, KeyAnswer, KeyContext, KeyQuestion, KeyQuestionError, KeySelector, parts};
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::Gateway;
 use crate::gateway::request_context::is_logged;
 use crate::gateway::respond;
 use crate::ruleset::Ruleset;
 use crate::ruleset::verdict::{Outcome, Verdict};
-use crate::store::{Amendment, Unamended};
+use crate::store::{AmendError, Amendment};
 use crate::telemetry::logging::ACCESS;
 use crate::units::Nanos;
 
@@ -58,47 +58,50 @@ pub struct ChargeAnswer {
 
 impl ChargeQuestion {
     /// Reads a question that is written as JSON.
-    pub fn from_json(text: &[u8]) -> Result<Self, BadKey> {
+    pub fn from_json(text: &[u8]) -> Result<Self, KeyQuestionError> {
         let written: ChargeQuestionJson =
-            serde_json::from_slice(text).map_err(|error| BadKey::Charges(error.to_string()))?;
+            serde_json::from_slice(text).map_err(|error| KeyQuestionError::Charges(error.to_string()))?;
         Self::new(written.charges)
     }
 
     /// Reads the charges of a line in the access log: a list as in a question.
-    pub fn from_log(text: &str) -> Result<Self, BadKey> {
-        Self::new(serde_json::from_str(text).map_err(|error| BadKey::Charges(error.to_string()))?)
+    pub fn from_log(text: &str) -> Result<Self, KeyQuestionError> {
+        Self::new(serde_json::from_str(text).map_err(|error| KeyQuestionError::Charges(error.to_string()))?)
     }
 
-    fn new(charges: Vec<ChargeJson>) -> Result<Self, BadKey> {
+    fn new(charges: Vec<ChargeJson>) -> Result<Self, KeyQuestionError> {
         let signs = [charges.iter().any(|one| one.tokens < 0), charges.iter().any(|one| one.tokens >= 0)];
         let is_twice = |one: &ChargeJson| charges.iter().filter(|other| other.limit == one.limit).count() > 1;
         if charges.is_empty() || charges.len() > MOST_LIMITS {
-            return Err(BadKey::Charges(format!("there are {} charges, not 1 to {MOST_LIMITS}", charges.len())));
+            return Err(KeyQuestionError::Charges(format!(
+                "there are {} charges, not 1 to {MOST_LIMITS}",
+                charges.len()
+            )));
         }
         if signs == [true, true] {
-            return Err(BadKey::Charges(
+            return Err(KeyQuestionError::Charges(
                 "some tokens are taken and others given back: ask one after the other".to_owned(),
             ));
         }
         if let Some(one) = charges.iter().find(|one| is_twice(one)) {
-            return Err(BadKey::Charges(format!("the limit {:?} is there twice", one.limit)));
+            return Err(KeyQuestionError::Charges(format!("the limit {:?} is there twice", one.limit)));
         }
         let question = |ChargeJson { limit, key, plan, request, tokens }| {
-            Ok((KeyQuestion { limit, named: super::named(key, request, plan)?, tokens: None }, tokens))
+            Ok((KeyQuestion { limit, selector: super::key_selector(key, request, plan)?, tokens: None }, tokens))
         };
-        Ok(Self(charges.into_iter().map(question).collect::<Result<_, BadKey>>()?))
+        Ok(Self(charges.into_iter().map(question).collect::<Result<_, KeyQuestionError>>()?))
     }
 
     /// Charges the keys at `gateway`, or gives tokens back.
-    pub async fn charge(&self, gateway: &Gateway) -> Result<Result<ChargeAnswer, Unamended>, BadKey> {
+    pub async fn charge(&self, gateway: &Gateway) -> Result<Result<ChargeAnswer, AmendError>, KeyQuestionError> {
         let active = gateway.active.load_full();
         let (ruleset, now) = (&active.ruleset, gateway.clock.now());
         let mut found = Vec::with_capacity(self.0.len());
         for (question, tokens) in &self.0 {
             found.push((question.find(gateway, &active).await?, *tokens));
         }
-        if found.iter().any(|(found, _)| ruleset.limits[found.charge.limit].algorithm.holds()) {
-            return Ok(Err(Unamended::Holds));
+        if found.iter().any(|(found, _)| ruleset.limits[found.charge.limit].algorithm.holds_slots()) {
+            return Ok(Err(AmendError::Holds));
         }
         let (mut outcome, mut denied_by) = (Outcome::Admit { wait: Nanos::ZERO }, None);
         if found.iter().any(|(_, tokens)| *tokens < 0) {
@@ -112,8 +115,8 @@ impl ChargeQuestion {
             let mut batch: Vec<Charge> =
                 found.iter().map(|(found, tokens)| charge_of(ruleset, &found.charge, *tokens)).collect();
             let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
-            if receipt.refused.is_some() {
-                return Ok(Err(Unamended::Away));
+            if receipt.failed_closed.is_some() {
+                return Ok(Err(AmendError::RedisUnavailable));
             }
             let verdict = Verdict::new(ruleset, &batch, &receipt.charged);
             outcome = verdict.outcome;
@@ -147,10 +150,10 @@ impl ChargeQuestion {
     /// running requests, or if a key is named by a request, which no log line does.
     pub fn charges(&self, context: &KeyContext<'_>) -> Option<Vec<(Charge, i64)>> {
         let charge = |(question, tokens): &(KeyQuestion, i64)| {
-            let Named::Parts { key, plan } = &question.named else { return None };
+            let KeySelector::Parts { key, plan } = &question.selector else { return None };
             let id = question.limit(context.ruleset).ok()?;
             let found = parts::find(context, id, key, plan.as_deref()).ok()?;
-            let holds = context.ruleset.limits[id.0].algorithm.holds();
+            let holds = context.ruleset.limits[id.0].algorithm.holds_slots();
             (!holds).then(|| (charge_of(context.ruleset, &found.charge, *tokens), *tokens))
         };
         self.0.iter().map(charge).collect()
@@ -167,8 +170,8 @@ fn charge_of(ruleset: &Ruleset, charge: &Charge, tokens: i64) -> Charge {
 }
 
 /// The charges as a line of the access log shows them, with secret values masked.
-fn logged(found: &[(Found, i64)], ruleset: &Ruleset) -> String {
-    let json = |(found, tokens): &(Found, i64)| ChargeJson {
+fn logged(found: &[(FoundKey, i64)], ruleset: &Ruleset) -> String {
+    let json = |(found, tokens): &(FoundKey, i64)| ChargeJson {
         limit: ruleset.limits[found.charge.limit].name.clone(),
         key: found.key.iter().map(|part| (part.part.clone(), part.value.clone())).collect(),
         plan: found.plan.clone(),

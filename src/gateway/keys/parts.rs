@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{BadKey, Found, KeyContext, asking};
+use super::{FoundKey, KeyContext, KeyQuestionError, peek_charge};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::customers::Customer;
-use crate::gateway::explain::{KeyAccount, masked};
+use crate::gateway::explain::{KeyPartValue, masked};
 use crate::gateway::facts;
 use crate::ruleset::groups::Group;
 use crate::ruleset::key::{KeyFault, KeyPart, SharedKey, Value};
@@ -21,10 +21,11 @@ pub(super) fn find(
     id: LimitId,
     named: &[(String, String)],
     plan: Option<&str>,
-) -> Result<Found, BadKey> {
+) -> Result<FoundKey, KeyQuestionError> {
     let ruleset = context.ruleset;
     let limit = &ruleset.limits[id.0];
-    let wrong = |problem: String| BadKey::Parts { limit: limit.name.clone(), parts: parts_of(limit), problem };
+    let wrong =
+        |problem: String| KeyQuestionError::Parts { limit: limit.name.clone(), parts: parts_of(limit), problem };
     if let Some((other, _)) = named.iter().find(|(name, _)| !limit.key.parts.iter().any(|part| part.is_called(name))) {
         return Err(wrong(format!("{other:?} is not a part of it")));
     }
@@ -38,7 +39,7 @@ pub(super) fn find(
         let customer = (*part == KeyPart::Customer).then(|| context.directory.named(text).ok()?).flatten();
         let value = match &customer {
             Some(customer) => Value::Bytes(Cow::Owned(customer.name.as_bytes().to_vec())),
-            None => value(part, text, ruleset).map_err(|problem| BadKey::Value {
+            None => value(part, text, ruleset).map_err(|problem| KeyQuestionError::Value {
                 part: part.describe(),
                 value: text.clone(),
                 problem,
@@ -70,16 +71,16 @@ pub(super) fn find(
         }
         Mode::Shared(_) => hasher.key_of_values_of_all_nodes(&limit.name, &limit.key, &values).map_err(missing)?,
     };
-    let shown = values.iter().map(|(part, value)| KeyAccount {
+    let shown = values.iter().map(|(part, value)| KeyPartValue {
         part: part.describe(),
-        value: Some(masked::shown(part, value, ruleset.customers.as_ref())),
+        value: Some(masked::masked_value(part, value, ruleset.customers.as_ref())),
     });
     let key_shown = shown.collect();
     let terms = limit.rule(&rule);
     let of_plan = plan.as_ref().and_then(|plan| ruleset.plans.iter().position(|known| known == plan)).map(PlanId);
     let floor = limit.floor(of_plan, terms);
-    let charge = asking(Charge { tag, floor, ..Charge::new(id.0, rule, key, 1, Enforcement::ASKS) });
-    Ok(Found { charge, key: key_shown, plan })
+    let charge = peek_charge(Charge { tag, floor, ..Charge::new(id.0, rule, key, 1, Enforcement::DRY_RUN) });
+    Ok(FoundKey { charge, key: key_shown, plan })
 }
 
 /// The owner of a key, if the key belongs to a customer or a group.
@@ -106,10 +107,10 @@ fn rule(
     id: LimitId,
     who: Option<&KeyOwner<'_>>,
     named: Option<&str>,
-) -> Result<(RuleRef, Option<String>), BadKey> {
+) -> Result<(RuleRef, Option<String>), KeyQuestionError> {
     let ruleset = context.ruleset;
     let limit = &ruleset.limits[id.0];
-    let not_met = |why: String| BadKey::NotMet { limit: limit.name.clone(), why };
+    let not_applicable = |why: String| KeyQuestionError::NotApplicable { limit: limit.name.clone(), why };
     let named = named.map(|name| plan_called(ruleset, name)).transpose()?;
     let (kind, plan, own) = match who {
         Some(KeyOwner::Customer(customer)) => ("customer", Some(customer.plan), customer.own.as_ref()),
@@ -121,7 +122,7 @@ fn rule(
             Override::Rule(rule) => {
                 Ok((RuleRef::Own(Arc::clone(rule)), plan.and_then(|plan| plan_name(ruleset, plan))))
             }
-            Override::Unlimited => Err(not_met(format!("the {kind}'s own parameters say that it is unlimited"))),
+            Override::Unlimited => Err(not_applicable(format!("the {kind}'s own parameters say that it is unlimited"))),
         };
     }
     let plan = named.or(match who {
@@ -141,7 +142,7 @@ fn rule(
                 _ => "nobody can tell from the key".to_owned(),
             };
             let plans = ruleset.plans.join(", ");
-            return Err(BadKey::Plan(format!(
+            return Err(KeyQuestionError::Plan(format!(
                 "which plan's parameters apply? {whose}; name it beside the key (\"plan\", or --plan), one of: {plans}"
             )));
         }
@@ -149,16 +150,18 @@ fn rule(
     let name = plan.and_then(|plan| plan_name(ruleset, plan));
     match terms {
         PlanTerms::Rule(rule) => Ok((RuleRef::Listed(rule), name)),
-        PlanTerms::Unlimited => Err(not_met(match name {
+        PlanTerms::Unlimited => Err(not_applicable(match name {
             Some(plan) => format!("the plan {plan} is unlimited"),
             None => "requests without a plan are unlimited".to_owned(),
         })),
     }
 }
 
-fn plan_called(ruleset: &Ruleset, name: &str) -> Result<PlanId, BadKey> {
+fn plan_called(ruleset: &Ruleset, name: &str) -> Result<PlanId, KeyQuestionError> {
     let found = ruleset.plans.iter().position(|plan| plan == name).map(PlanId);
-    found.ok_or_else(|| BadKey::Plan(format!("there is no plan {name:?}; there are: {}", ruleset.plans.join(", "))))
+    found.ok_or_else(|| {
+        KeyQuestionError::Plan(format!("there is no plan {name:?}; there are: {}", ruleset.plans.join(", ")))
+    })
 }
 
 fn plan_name(ruleset: &Ruleset, plan: PlanId) -> Option<String> {

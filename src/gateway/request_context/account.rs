@@ -33,7 +33,7 @@ const METHODS: [Method; 9] = [
 ];
 
 /// The report on a request.
-pub(super) struct Account<'r> {
+pub(super) struct RequestRecord<'r> {
     context: &'r RequestContext,
     status: u16,
     ended: Nanos,
@@ -45,13 +45,13 @@ pub(super) struct Account<'r> {
     wait: Nanos,
 }
 
-impl<'r> Account<'r> {
+impl<'r> RequestRecord<'r> {
     /// The report on a request that was answered with `status`, and ended at `ended`.
     pub(super) fn of(context: &'r RequestContext, status: u16, ended: Nanos) -> Self {
         let ruleset = &context.active.ruleset;
         let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
         let (outcome, limit, wait) = context.verdict.summary(ruleset, context.bypassed);
-        let shadows = context.verdict.passed_over().filter(|limit| ruleset.limits[limit.0].shadow);
+        let shadows = context.verdict.unenforced_violations().filter(|limit| ruleset.limits[limit.0].shadow);
         let shadow_denied = shadows.map(name).collect();
         Self { context, status, ended, outcome, limit: limit.map(name), shadow_denied, wait }
     }
@@ -70,7 +70,7 @@ impl<'r> Account<'r> {
     }
 
     /// Writes the line of the access log.
-    pub(super) fn write(&self) {
+    pub(super) fn write_access_log(&self) {
         let context = self.context;
         tracing::info!(
             target: ACCESS,
@@ -79,7 +79,7 @@ impl<'r> Account<'r> {
             path = self.target().map(|target| target.path.as_str()),
             status = self.status,
             duration_seconds = self.ended.saturating_sub(context.started).as_secs_f64(),
-            route = context.matched().map(|route| route.name.as_str()),
+            route = context.matched_route().map(|route| route.name.as_str()),
             client = context.client.map(tracing::field::display),
             customer = context.customer.as_deref(),
             plan = self.plan(),
@@ -88,7 +88,7 @@ impl<'r> Account<'r> {
             shadow_denied = self.shadow_denied(),
             wait_seconds = self.wait.as_secs_f64(),
             upstream = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address)),
-            answered = context.answered,
+            answered = context.answer_cause,
             trace_id = context.trace.as_ref().map(|trace| format!("{:032x}", trace.id)),
         );
     }
@@ -96,7 +96,7 @@ impl<'r> Account<'r> {
     /// The span, which belongs to `trace`.
     pub(super) fn span(&self, trace: Trace) -> EndedSpan {
         let (context, clock) = (self.context, &self.context.gateway.clock);
-        let (target, route) = (self.target(), context.matched());
+        let (target, route) = (self.target(), context.matched_route());
         let method = context.method.as_ref().and_then(|method| METHODS.iter().position(|known| known == method));
         let method = method.and_then(|position| METHODS.get(position)).map(Method::as_str);
         let pattern = route.map(|route| route.path_pattern.as_str()).filter(|pattern| !pattern.is_empty());
@@ -111,7 +111,7 @@ impl<'r> Account<'r> {
         text("http.request.method", Some(method.unwrap_or("_OTHER").into()));
         text("http.route", pattern.and_then(owned));
         if context.serves == ListenerService::Proxy {
-            text("url.scheme", Some(if context.peer.secured.is_some() { "https" } else { "http" }.into()));
+            text("url.scheme", Some(if context.peer.tls_info.is_some() { "https" } else { "http" }.into()));
             text("network.protocol.version", Some(version(context.version).into()));
         }
         text("url.path", target.and_then(|target| owned(shortened(&target.path))));
@@ -124,11 +124,11 @@ impl<'r> Account<'r> {
         text("tollgate.outcome", Some(self.outcome.into()));
         text("tollgate.limit", self.limit.and_then(owned));
         text("tollgate.shadow_denied", self.shadow_denied().map(Cow::Owned));
-        text("tollgate.decision_source", context.decided_by.map(|source| source.as_str().into()));
+        text("tollgate.decision_source", context.decision_source.map(|source| source.as_str().into()));
         text("tollgate.upstream", upstream.and_then(|upstream| owned(&upstream.name)));
         let node = context.chosen.as_ref().map(|chosen| chosen.instance.address.to_string());
         text("tollgate.upstream_node", node.map(Cow::Owned));
-        text("tollgate.answered", context.answered.map(Cow::Borrowed));
+        text("tollgate.answered", context.answer_cause.map(Cow::Borrowed));
         attributes.push(("http.response.status_code", Value::Whole(self.status.into())));
         if self.wait > Nanos::ZERO {
             attributes.push(("tollgate.wait_seconds", Value::Number(self.wait.as_secs_f64())));

@@ -66,7 +66,7 @@ pub enum Answer {
     /// A limit denies.
     Limited,
     /// No node of the upstream is healthy.
-    NoNode,
+    NoHealthyNode,
     /// The upstream has its maximum number of requests.
     UpstreamFull,
     /// The upstream could not be reached, or ended the connection before it answered.
@@ -82,7 +82,7 @@ pub enum Answer {
 }
 
 /// The causes of responses that are given before any limit is asked.
-pub const BEFORE_LIMITS: [&str; 13] = [
+pub const CAUSES_BEFORE_LIMITS: [&str; 13] = [
     Answer::Malformed("").cause(),
     Answer::Misdirected.cause(),
     Answer::HeadTimeout.cause(),
@@ -92,14 +92,14 @@ pub const BEFORE_LIMITS: [&str; 13] = [
     Answer::CodingUnknown.cause(),
     Answer::MethodNotAllowed { allow: "" }.cause(),
     Answer::NoRoute.cause(),
-    Answer::NoNode.cause(),
+    Answer::NoHealthyNode.cause(),
     Answer::UpstreamFull.cause(),
     "usage",
     Answer::Preflight.cause(),
 ];
 
 /// The causes of responses that refuse a caller: such requests are charged under the early limits.
-pub const CALLER_REFUSED: [&str; 11] = [
+pub const CALLER_REFUSAL_CAUSES: [&str; 11] = [
     Answer::CredentialMissing.cause(),
     Answer::CredentialUnknown.cause(),
     Answer::CredentialRepeated.cause(),
@@ -137,7 +137,7 @@ impl Answer {
             Self::Internal => 500,
             Self::CodingUnknown => 501,
             Self::UpstreamFailed => 502,
-            Self::NoNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => 503,
+            Self::NoHealthyNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => 503,
             Self::UpstreamTimeout => 504,
         }
     }
@@ -168,7 +168,7 @@ impl Answer {
             Self::DirectoryUnavailable => "directory_away",
             Self::StoreUnavailable => "store_away",
             Self::Limited => "limited",
-            Self::NoNode => "no_healthy_node",
+            Self::NoHealthyNode => "no_healthy_node",
             Self::UpstreamFull => "upstream_full",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
@@ -182,7 +182,9 @@ impl Answer {
     pub(super) const fn problem_type(&self) -> &'static str {
         match self {
             Self::Limited => QUOTA_EXCEEDED,
-            Self::NoNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => REDUCED_CAPACITY,
+            Self::NoHealthyNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => {
+                REDUCED_CAPACITY
+            }
             _ => "about:blank",
         }
     }
@@ -190,7 +192,7 @@ impl Answer {
     pub(super) fn title(&self) -> &'static str {
         match self {
             Self::Limited => "Request quota exceeded",
-            Self::NoNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => {
+            Self::NoHealthyNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => {
                 "Temporarily reduced capacity"
             }
             other => StatusCode::from_u16(other.status())
@@ -252,7 +254,7 @@ impl Answer {
                 }
                 _ => "The request costs more than this quota can ever admit; retrying does not help.".to_owned(),
             },
-            Self::NoNode => "The service behind this address is not available at the moment.".to_owned(),
+            Self::NoHealthyNode => "The service behind this address is not available at the moment.".to_owned(),
             Self::UpstreamFull => {
                 "The service behind this address has as many requests as it may have; retry in a second.".to_owned()
             }
@@ -271,7 +273,7 @@ impl Answer {
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
             Self::NoRoute | Self::MethodNotAllowed { .. } | Self::CodingUnknown => 12,
-            Self::NoNode
+            Self::NoHealthyNode
             | Self::UpstreamFull
             | Self::DirectoryUnavailable
             | Self::StoreUnavailable

@@ -46,9 +46,9 @@ fn asked<'r>(request: &'r Fields, name: &'r str, is_word: impl Fn(&[u8]) -> bool
 }
 
 /// Exposes the gateway's own fields, which are those in `fields` from the position `first` on, to scripts, if the upstream
-/// lets other sites read its response, whose fields are `theirs`.
-pub fn add_exposed(fields: &mut Fields, first: usize, theirs: &Fields, context: &RequestContext) {
-    if context.active.ruleset.cors.is_some() && theirs.contains(ALLOW_ORIGIN) {
+/// lets other sites read its response, whose fields are `upstream_fields`.
+pub fn add_exposed(fields: &mut Fields, first: usize, upstream_fields: &Fields, context: &RequestContext) {
+    if context.active.ruleset.cors.is_some() && upstream_fields.contains(ALLOW_ORIGIN) {
         expose(fields, first);
     }
 }

@@ -13,42 +13,42 @@ use crate::template::{DenialContext, Template};
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The configured parts of the response, and the data for their texts.
-pub(super) struct Wording<'a> {
-    pub(super) set: DeniedAnswer<'a>,
+pub(super) struct ConfiguredDenial<'a> {
+    pub(super) settings: DeniedAnswer<'a>,
     context: &'a RequestContext,
     limit: &'a Limit,
     standing: &'a Standing,
 }
 
 /// A body in place of the default one.
-pub(super) struct Worded {
+pub(super) struct RenderedBody {
     pub(super) content_type: &'static str,
     pub(super) text: String,
 }
 
-impl<'a> Wording<'a> {
+impl<'a> ConfiguredDenial<'a> {
     /// The configured parts of the limit that is reported, and those of the route where the limit configures nothing.
     pub(super) fn of(context: &'a RequestContext) -> Option<Self> {
         let standing = context.verdict.standings.get(context.verdict.tightest?)?;
         let limit = context.active.ruleset.limits.get(standing.limit.0)?;
-        let set = limit.over_limit.denied()?.or(&context.matched()?.denied);
-        Some(Self { set, context, limit, standing })
+        let settings = limit.over_limit.denied()?.or(&context.matched_route()?.denied);
+        Some(Self { settings, context, limit, standing })
     }
 
     /// The configured body, of the type that the request prefers; `None` for the default one.
-    pub(super) fn body(&self, status: u16, request: &Fields) -> Option<Worded> {
-        match self.set.body? {
-            Body::Text(template) => self.worded(TEXT, template, status),
+    pub(super) fn body(&self, status: u16, request: &Fields) -> Option<RenderedBody> {
+        match self.settings.body? {
+            Body::Text(template) => self.render_body(TEXT, template, status),
             Body::Negotiated(bodies) => {
                 let (content_type, template) = negotiated(bodies, request)?;
-                self.worded(content_type, template, status)
+                self.render_body(content_type, template, status)
             }
         }
     }
 
     /// Whether the body depends on the request's preference.
     pub(super) const fn varies(&self) -> bool {
-        matches!(self.set.body, Some(Body::Negotiated(_)))
+        matches!(self.settings.body, Some(Body::Negotiated(_)))
     }
 
     /// The configured header fields. A field is left out if its value is empty or not valid.
@@ -58,11 +58,11 @@ impl<'a> Wording<'a> {
             let value = HeaderValue::try_from(value).ok().filter(|value| !value.is_empty())?;
             Some((name.clone(), value))
         };
-        self.set.headers.iter().filter_map(field).collect()
+        self.settings.headers.iter().filter_map(field).collect()
     }
 
-    fn worded(&self, content_type: &'static str, template: &Template, status: u16) -> Option<Worded> {
-        self.render(template, status).map(|text| Worded { content_type, text })
+    fn render_body(&self, content_type: &'static str, template: &Template, status: u16) -> Option<RenderedBody> {
+        self.render(template, status).map(|text| RenderedBody { content_type, text })
     }
 
     fn render(&self, template: &Template, status: u16) -> Option<String> {
@@ -75,7 +75,7 @@ impl<'a> Wording<'a> {
         let denial = DenialContext {
             limit: &self.limit.name,
             plan: plan.map(String::as_str),
-            route: context.matched().map_or("", |route| &route.name),
+            route: context.matched_route().map_or("", |route| &route.name),
             customer: context.customer.as_deref(),
             quota: standing.policy.quota,
             window: fields::window(standing),

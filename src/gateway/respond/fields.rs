@@ -11,7 +11,7 @@ use sfv::{BareItem, ListEntry, Parser};
 use crate::algorithm::{Decision, Denial};
 use crate::fields::Fields;
 use crate::ruleset::verdict::{LimitWarning, Standing, Verdict};
-use crate::ruleset::{Dialects, Limit, Reset, Ruleset};
+use crate::ruleset::{Limit, RateLimitHeaders, ResetFormat, Ruleset};
 use crate::units::Nanos;
 
 const POLICY: &str = "ratelimit-policy";
@@ -53,20 +53,22 @@ pub struct LimitFields<'v> {
     tightest: &'v Standing,
     ietf: bool,
     ietf_06: bool,
-    x_ratelimit: Option<Reset>,
+    x_ratelimit: Option<ResetFormat>,
 }
 
 impl<'v> LimitFields<'v> {
-    /// The fields for `verdict`; `None` if no limit applied that clients are told about. `theirs` are the fields that an
+    /// The fields for `verdict`; `None` if no limit applied that clients are told about. `upstream_fields` are those that an
     /// upstream sent: they stay if they are tighter.
-    pub(super) fn new(ruleset: &'v Ruleset, verdict: &'v Verdict, theirs: Option<&Fields>) -> Option<Self> {
-        let tightest = verdict.reported()?;
-        let Dialects { ietf, ietf_06, x_ratelimit, .. } = ruleset.dialects;
+    pub(super) fn new(ruleset: &'v Ruleset, verdict: &'v Verdict, upstream_fields: Option<&Fields>) -> Option<Self> {
+        let tightest = verdict.client_standing()?;
+        let RateLimitHeaders { ietf, ietf_06, x_ratelimit, .. } = ruleset.dialects;
         let remaining = remaining(tightest);
         let is_tighter = |r: Option<u64>| r.is_some_and(|r| r < remaining);
-        let ietf = ietf && !is_tighter(theirs.and_then(their_ratelimit));
-        let ietf_06 = ietf_06 && !is_tighter(theirs.and_then(|theirs| number(theirs, REMAINING_06)));
-        let x_ratelimit = x_ratelimit.filter(|_| !is_tighter(theirs.and_then(|theirs| number(theirs, REMAINING))));
+        let ietf = ietf && !is_tighter(upstream_fields.and_then(upstream_remaining));
+        let ietf_06 =
+            ietf_06 && !is_tighter(upstream_fields.and_then(|upstream_fields| number(upstream_fields, REMAINING_06)));
+        let x_ratelimit = x_ratelimit
+            .filter(|_| !is_tighter(upstream_fields.and_then(|upstream_fields| number(upstream_fields, REMAINING))));
         Some(Self { ruleset, verdict, tightest, ietf, ietf_06, x_ratelimit })
     }
 
@@ -91,8 +93,8 @@ impl<'v> LimitFields<'v> {
         }
         if let Some(reset) = self.x_ratelimit {
             let reset = match reset {
-                Reset::Delta => until_full.secs_ceil(),
-                Reset::Epoch => charged_at.saturating_add(until_full).secs_ceil(),
+                ResetFormat::Delta => until_full.secs_ceil(),
+                ResetFormat::Epoch => charged_at.saturating_add(until_full).secs_ceil(),
             };
             fields.push_number(LIMIT, self.tightest.policy.quota);
             fields.push_number(REMAINING, remaining(self.tightest));
@@ -180,8 +182,8 @@ fn number(fields: &Fields, name: &str) -> Option<u64> {
 }
 
 /// The smallest `r` of an upstream's `RateLimit` list.
-fn their_ratelimit(theirs: &Fields) -> Option<u64> {
-    let list = Parser::parse_list(theirs.get(RATELIMIT)?).ok()?;
+fn upstream_remaining(upstream_fields: &Fields) -> Option<u64> {
+    let list = Parser::parse_list(upstream_fields.get(RATELIMIT)?).ok()?;
     let rs = list.iter().filter_map(|entry| match entry {
         ListEntry::Item(item) => item.params.get("r").and_then(BareItem::as_int),
         ListEntry::InnerList(_) => None,

@@ -18,7 +18,7 @@ pub(super) struct Candidate<'a> {
     /// The requests it is working on.
     pub(super) in_flight: u64,
     /// Its current weight in smooth weighted round robin.
-    pub(super) turn: &'a AtomicI64,
+    pub(super) current_weight: &'a AtomicI64,
 }
 
 /// Smooth weighted round robin: every candidate gains its weight each turn; the one with the most is chosen, and loses the
@@ -26,13 +26,13 @@ pub(super) struct Candidate<'a> {
 pub(super) fn round_robin(candidates: &[Candidate<'_>]) -> Option<usize> {
     let weight = |candidate: &Candidate<'_>| i64::try_from(candidate.weight).unwrap_or(i64::MAX);
     for candidate in candidates {
-        let turn = candidate.turn.load(Ordering::Relaxed);
-        candidate.turn.store(turn.saturating_add(weight(candidate)), Ordering::Relaxed);
+        let current = candidate.current_weight.load(Ordering::Relaxed);
+        candidate.current_weight.store(current.saturating_add(weight(candidate)), Ordering::Relaxed);
     }
-    let most = |(_, candidate): &(usize, &Candidate<'_>)| candidate.turn.load(Ordering::Relaxed);
+    let most = |(_, candidate): &(usize, &Candidate<'_>)| candidate.current_weight.load(Ordering::Relaxed);
     let (position, chosen) = candidates.iter().enumerate().rev().max_by_key(most)?;
     let total = candidates.iter().map(weight).fold(0, i64::saturating_add);
-    chosen.turn.store(chosen.turn.load(Ordering::Relaxed).saturating_sub(total), Ordering::Relaxed);
+    chosen.current_weight.store(chosen.current_weight.load(Ordering::Relaxed).saturating_sub(total), Ordering::Relaxed);
     Some(position)
 }
 
@@ -94,7 +94,7 @@ mod tests {
             name,
             weight: *weight,
             in_flight: 0,
-            turn: Box::leak(Box::default()),
+            current_weight: Box::leak(Box::default()),
         };
         named.map(candidate).collect()
     }

@@ -39,7 +39,7 @@ pub async fn resolve_new(pools: &[Arc<Pool>], patience: Nanos) {
                 loop {
                     if let Some(addresses) = look_up(&name).await {
                         // the first instances of a node do not warm up
-                        return state.resolved(addresses, Nanos::ZERO);
+                        return state.set_addresses(addresses, Nanos::ZERO);
                     }
                     sleep(RETRY_EVERY.to_duration()).await;
                 }
@@ -71,7 +71,7 @@ async fn watch_node(pool: Arc<Pool>, node: usize, clock: Arc<dyn Clock>) {
     loop {
         match look_up(name).await {
             Some(addresses) => {
-                state.resolved(addresses, clock.now());
+                state.set_addresses(addresses, clock.now());
                 failing = false;
             }
             // the node keeps its earlier addresses

@@ -35,7 +35,7 @@ pub struct Instance {
     pub(super) outlier: OutlierState,
     in_flight: Arc<AtomicU64>,
     /// The instance's current weight in smooth weighted round robin.
-    pub(super) turn: AtomicI64,
+    pub(super) current_weight: AtomicI64,
 }
 
 /// The address of a node that is configured as `written`; `None` for a host name.
@@ -56,10 +56,12 @@ impl NodeState {
     }
 
     /// The same node, whose instances are healthy until a health check says otherwise.
-    pub(super) fn unjudged(&self) -> Self {
+    pub(super) fn with_reset_health(&self) -> Self {
         let instances = self.instances();
         Self {
-            instances: ArcSwap::from_pointee(instances.iter().map(|instance| Arc::new(instance.unjudged())).collect()),
+            instances: ArcSwap::from_pointee(
+                instances.iter().map(|instance| Arc::new(instance.with_reset_health())).collect(),
+            ),
         }
     }
 
@@ -69,7 +71,7 @@ impl NodeState {
 
     /// Sets the addresses that the host name resolves to now. Instances whose address stays keep their state; an instance
     /// that is added later than the first ones warms up.
-    pub(super) fn resolved(&self, mut addresses: Vec<SocketAddr>, now: Nanos) {
+    pub(super) fn set_addresses(&self, mut addresses: Vec<SocketAddr>, now: Nanos) {
         addresses.sort_unstable();
         addresses.dedup();
         let before = self.instances();
@@ -95,11 +97,11 @@ impl Instance {
             ejected_until: AtomicU64::new(0),
             outlier: OutlierState::default(),
             in_flight: Arc::default(),
-            turn: AtomicI64::new(0),
+            current_weight: AtomicI64::new(0),
         }
     }
 
-    fn unjudged(&self) -> Self {
+    fn with_reset_health(&self) -> Self {
         let copy = |value: &AtomicU64| AtomicU64::new(value.load(Ordering::Relaxed));
         Self {
             name: self.name.clone(),
@@ -109,7 +111,7 @@ impl Instance {
             ejected_until: copy(&self.ejected_until),
             outlier: OutlierState::default(),
             in_flight: Arc::clone(&self.in_flight),
-            turn: AtomicI64::new(0),
+            current_weight: AtomicI64::new(0),
         }
     }
 
@@ -180,14 +182,14 @@ mod tests {
     fn an_instance_whose_address_stays_keeps_its_state() {
         let node = NodeState::new("many.test:80");
         assert!(node.instances().is_empty());
-        node.resolved(vec![address(2), address(1), address(2)], NOW);
+        node.set_addresses(vec![address(2), address(1), address(2)], NOW);
         let before = node.instances();
         assert_eq!(
             before.iter().map(|instance| instance.name.as_str()).collect::<Vec<_>>(),
             ["10.0.0.1:80", "10.0.0.2:80"]
         );
         before[1].set_health(false, NOW);
-        node.resolved(vec![address(3), address(2)], NOW);
+        node.set_addresses(vec![address(3), address(2)], NOW);
         let after = node.instances();
         assert!(Arc::ptr_eq(&before[1], &after[0]));
         assert_eq!(after.iter().map(|instance| instance.is_healthy()).collect::<Vec<_>>(), [false, true]);

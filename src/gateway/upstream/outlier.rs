@@ -27,7 +27,7 @@ impl OutlierState {
     }
 
     /// Notes that a request was answered well.
-    pub(super) fn succeeded(&self, rule: Ejection, now: Nanos) {
+    pub(super) fn record_success(&self, rule: Ejection, now: Nanos) {
         // written only where it changes: all workers read it
         if self.failures.load(Ordering::Relaxed) > 0 {
             self.failures.store(0, Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl OutlierState {
 
     /// Notes that a request failed. Returns the duration of the ejection, if this ejects the instance. `is_within` says,
     /// after the instance is marked, whether no more instances are ejected than allowed.
-    pub(super) fn failed(&self, rule: Ejection, now: Nanos, is_within: impl FnOnce() -> bool) -> Option<Nanos> {
+    pub(super) fn record_failure(&self, rule: Ejection, now: Nanos, is_within: impl FnOnce() -> bool) -> Option<Nanos> {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         let before = self.until.load(Ordering::Relaxed);
         if failures < rule.after || before > now.get() {
@@ -72,18 +72,18 @@ mod tests {
     fn failures_in_a_row_eject_for_longer_each_time_until_all_is_well() {
         let state = OutlierState::default();
         let mut now = Nanos::from_secs(1000);
-        let fail = |now| (0..3).map(|_| state.failed(RULE, now, || true)).collect::<Vec<_>>();
+        let fail = |now| (0..3).map(|_| state.record_failure(RULE, now, || true)).collect::<Vec<_>>();
         assert_eq!(fail(now), [None, None, Some(Nanos::from_secs(10))]);
         assert_eq!(fail(now), [None; 3], "those that were on their way");
         now = now.saturating_add(Nanos::from_secs(10));
         assert!(!state.is_ejected(now));
         // the failures during the ejection count, too
-        assert_eq!(state.failed(RULE, now, || true), Some(Nanos::from_secs(20)));
+        assert_eq!(state.record_failure(RULE, now, || true), Some(Nanos::from_secs(20)));
         now = now.saturating_add(Nanos::from_secs(21));
-        state.succeeded(RULE, now);
+        state.record_success(RULE, now);
         assert_eq!(fail(now), [None, None, Some(Nanos::from_secs(30))]);
         now = now.saturating_add(Nanos::from_secs(40));
-        state.succeeded(RULE, now);
+        state.record_success(RULE, now);
         assert_eq!(fail(now), [None, None, Some(Nanos::from_secs(10))], "it was well for long enough");
     }
 
@@ -91,7 +91,7 @@ mod tests {
     fn no_more_are_ejected_than_may_be() {
         let state = OutlierState::default();
         let now = Nanos::from_secs(1000);
-        assert!((0..5).all(|_| state.failed(RULE, now, || false).is_none()));
+        assert!((0..5).all(|_| state.record_failure(RULE, now, || false).is_none()));
         assert!(!state.is_ejected(now));
     }
 }

@@ -11,7 +11,7 @@ use crate::units::Nanos;
 
 /// The places for requests at an upstream. A place that becomes free goes to the request that has waited longest.
 #[derive(Debug)]
-pub struct Room {
+pub struct UpstreamLimiter {
     places: Arc<Semaphore>,
     waiting: AtomicU64,
     size: Mutex<Size>,
@@ -20,26 +20,26 @@ pub struct Room {
 #[derive(Debug)]
 struct Size {
     places: usize,
-    /// The number of occupied places that are removed when they become free, because the room has shrunk.
+    /// The number of occupied places that are removed when they become free, because the limit has become smaller.
     surplus: usize,
 }
 
 /// A request's place at an upstream; given back when dropped.
 #[derive(Debug)]
-pub struct RoomPlace {
-    room: Arc<Room>,
+pub struct UpstreamPermit {
+    limiter: Arc<UpstreamLimiter>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Room {
-    /// Creates room for `max` requests.
+impl UpstreamLimiter {
+    /// Creates a limiter of `max` requests.
     pub fn new(max: u64) -> Arc<Self> {
         let places = places(max);
         let size = Mutex::new(Size { places, surplus: 0 });
         Arc::new(Self { places: Arc::new(Semaphore::new(places)), waiting: AtomicU64::new(0), size })
     }
 
-    /// Changes the room to `max` places. Requests that have a place keep it, and waiting requests go on waiting.
+    /// Changes the limit to `max` places. Requests that have a place keep it, and waiting requests go on waiting.
     pub fn resize(&self, max: u64) {
         let (mut size, places) = (self.size.lock(), places(max));
         let more = places.saturating_sub(size.places);
@@ -52,19 +52,19 @@ impl Room {
     }
 
     /// Takes a place, if one is free and no request waits for it.
-    pub fn enter(self: &Arc<Self>) -> Option<RoomPlace> {
+    pub fn try_acquire(self: &Arc<Self>) -> Option<UpstreamPermit> {
         let permit = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        Some(RoomPlace { room: Arc::clone(self), permit: Some(permit) })
+        Some(UpstreamPermit { limiter: Arc::clone(self), permit: Some(permit) })
     }
 
     /// Takes a place as soon as one is free. `None` if no place becomes free within `patience`, or if `max_waiting` requests
     /// are already waiting for one.
-    pub async fn wait(self: &Arc<Self>, max_waiting: u64, patience: Nanos) -> Option<RoomPlace> {
+    pub async fn acquire(self: &Arc<Self>, max_waiting: u64, patience: Nanos) -> Option<UpstreamPermit> {
         let one_more = |waiting: u64| waiting.checked_add(1).filter(|waiting| *waiting <= max_waiting);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        let _waits = Waits(self);
+        let _waits = WaitingGuard(self);
         let permit = timeout(patience.to_duration(), Arc::clone(&self.places).acquire_owned()).await.ok()?.ok()?;
-        Some(RoomPlace { room: Arc::clone(self), permit: Some(permit) })
+        Some(UpstreamPermit { limiter: Arc::clone(self), permit: Some(permit) })
     }
 
     /// The number of waiting requests.
@@ -78,18 +78,18 @@ fn places(max: u64) -> usize {
 }
 
 /// A waiting request, which is counted until this is dropped.
-struct Waits<'a>(&'a Room);
+struct WaitingGuard<'a>(&'a UpstreamLimiter);
 
-impl Drop for Waits<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for RoomPlace {
+impl Drop for UpstreamPermit {
     fn drop(&mut self) {
         let Some(permit) = self.permit.take() else { return };
-        let mut size = self.room.size.lock();
+        let mut size = self.limiter.size.lock();
         if let Some(fewer) = size.surplus.checked_sub(1) {
             size.surplus = fewer;
             permit.forget();
@@ -107,45 +107,45 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_gets_places_in_turn_and_others_are_turned_away() {
-        let room = Room::new(1);
-        let held = room.enter().unwrap();
-        assert!(room.enter().is_none());
-        let waits = |room: &Arc<Room>| {
-            let room = Arc::clone(room);
-            tokio::spawn(async move { room.wait(2, SECOND).await })
+        let limiter = UpstreamLimiter::new(1);
+        let held = limiter.try_acquire().unwrap();
+        assert!(limiter.try_acquire().is_none());
+        let waits = |limiter: &Arc<UpstreamLimiter>| {
+            let limiter = Arc::clone(limiter);
+            tokio::spawn(async move { limiter.acquire(2, SECOND).await })
         };
-        let (first, second) = (waits(&room), waits(&room));
+        let (first, second) = (waits(&limiter), waits(&limiter));
         tokio::task::yield_now().await;
-        assert_eq!(room.waiting(), 2);
-        assert!(room.wait(2, SECOND).await.is_none(), "as many wait as may");
+        assert_eq!(limiter.waiting(), 2);
+        assert!(limiter.acquire(2, SECOND).await.is_none(), "as many wait as may");
         drop(held);
-        assert!(room.enter().is_none(), "the place is that of the first");
+        assert!(limiter.try_acquire().is_none(), "the place is that of the first");
         let first = first.await.unwrap().unwrap();
         assert!(second.await.unwrap().is_none(), "it became too late");
-        assert_eq!(room.waiting(), 0);
+        assert_eq!(limiter.waiting(), 0);
         drop(first);
-        assert!(room.enter().is_some());
+        assert!(limiter.try_acquire().is_some());
     }
 
     #[test]
     fn places_that_are_too_many_go_when_they_are_free() {
-        let room = Room::new(4);
-        let free = |room: &Arc<Room>| from_fn(|| room.enter()).collect::<Vec<_>>().len();
-        let mut held: Vec<_> = from_fn(|| room.enter()).collect();
+        let limiter = UpstreamLimiter::new(4);
+        let free = |limiter: &Arc<UpstreamLimiter>| from_fn(|| limiter.try_acquire()).collect::<Vec<_>>().len();
+        let mut held: Vec<_> = from_fn(|| limiter.try_acquire()).collect();
         assert_eq!(held.len(), 4);
-        room.resize(1);
+        limiter.resize(1);
         held.truncate(2);
-        assert_eq!(free(&room), 0);
+        assert_eq!(free(&limiter), 0);
         // one of the surplus places stays
-        room.resize(2);
-        assert_eq!(free(&room), 0);
+        limiter.resize(2);
+        assert_eq!(free(&limiter), 0);
         held.truncate(1);
-        assert_eq!(free(&room), 1);
+        assert_eq!(free(&limiter), 1);
         held.clear();
-        assert_eq!(free(&room), 2);
-        room.resize(5);
-        assert_eq!(free(&room), 5);
-        room.resize(3);
-        assert_eq!(free(&room), 3);
+        assert_eq!(free(&limiter), 2);
+        limiter.resize(5);
+        assert_eq!(free(&limiter), 5);
+        limiter.resize(3);
+        assert_eq!(free(&limiter), 3);
     }
 }

@@ -36,7 +36,7 @@ pub(super) async fn connect(server: &Server) -> io::Result<Socket> {
         }
     };
     match &server.tls {
-        None => Ok(Socket::Clear(raw)),
+        None => Ok(Socket::Plain(raw)),
         Some(tls) => {
             let name = ServerName::try_from(tls.name.to_string())
                 .map_err(|_| io::Error::other(format!("{} cannot be the name of a server", tls.name)))?;

@@ -85,7 +85,7 @@ impl<'t> Parser<'t> {
     }
 
     /// Skips this punctuator if it is next, and tells whether it was.
-    fn takes(&mut self, punctuator: u8) -> Option<bool> {
+    fn consume_if(&mut self, punctuator: u8) -> Option<bool> {
         let is = self.is(punctuator);
         if is {
             self.advance()?;
@@ -94,7 +94,7 @@ impl<'t> Parser<'t> {
     }
 
     fn expect(&mut self, punctuator: u8) -> Option<()> {
-        self.takes(punctuator)?.then_some(())
+        self.consume_if(punctuator)?.then_some(())
     }
 
     fn name(&mut self) -> Option<&'t str> {
@@ -120,7 +120,7 @@ impl<'t> Parser<'t> {
         self.nested(|parser| {
             parser.expect(b'{')?;
             let mut selections = vec![parser.selection()?];
-            while !parser.takes(b'}')? {
+            while !parser.consume_if(b'}')? {
                 selections.push(parser.selection()?);
             }
             Some(selections)
@@ -152,7 +152,7 @@ impl<'t> Parser<'t> {
     fn field(&mut self) -> Option<Selection<'t>> {
         self.name()?;
         // the name before the colon was an alias
-        if self.takes(b':')? {
+        if self.consume_if(b':')? {
             self.name()?;
         }
         let arguments = self.arguments()?;
@@ -164,12 +164,12 @@ impl<'t> Parser<'t> {
     /// Parses `(name: value ...)`, if present.
     fn arguments(&mut self) -> Option<Vec<(&'t str, Option<u64>)>> {
         let mut arguments = Vec::new();
-        if self.takes(b'(')? {
+        if self.consume_if(b'(')? {
             loop {
                 let name = self.name()?;
                 self.expect(b':')?;
                 arguments.push((name, self.value()?));
-                if self.takes(b')')? {
+                if self.consume_if(b')')? {
                     break;
                 }
             }
@@ -178,7 +178,7 @@ impl<'t> Parser<'t> {
     }
 
     fn directives(&mut self) -> Option<()> {
-        while self.takes(b'@')? {
+        while self.consume_if(b'@')? {
             self.name()?;
             self.arguments()?;
         }
@@ -187,7 +187,7 @@ impl<'t> Parser<'t> {
 
     /// Parses `($name: [Type!]! = value ...)`, if present.
     fn variables(&mut self) -> Option<()> {
-        if !self.takes(b'(')? {
+        if !self.consume_if(b'(')? {
             return Some(());
         }
         loop {
@@ -195,25 +195,25 @@ impl<'t> Parser<'t> {
             self.name()?;
             self.expect(b':')?;
             self.variable_type()?;
-            if self.takes(b'=')? {
+            if self.consume_if(b'=')? {
                 self.value()?;
             }
             self.directives()?;
-            if self.takes(b')')? {
+            if self.consume_if(b')')? {
                 return Some(());
             }
         }
     }
 
     fn variable_type(&mut self) -> Option<()> {
-        match self.takes(b'[')? {
+        match self.consume_if(b'[')? {
             true => {
                 self.nested(Self::variable_type)?;
                 self.expect(b']')?;
             }
             false => drop(self.name()?),
         }
-        self.takes(b'!').map(|_| ())
+        self.consume_if(b'!').map(|_| ())
     }
 
     /// Parses a value: `None` where it is invalid, else its number, if it is a whole number that is not negative.
@@ -225,13 +225,13 @@ impl<'t> Parser<'t> {
             Token::Float | Token::Text | Token::Name(_) => {}
             Token::Punctuator(b'$') => drop(self.name()?),
             Token::Punctuator(b'[') => self.nested(|parser| {
-                while !parser.takes(b']')? {
+                while !parser.consume_if(b']')? {
                     parser.value()?;
                 }
                 Some(())
             })?,
             Token::Punctuator(b'{') => self.nested(|parser| {
-                while !parser.takes(b'}')? {
+                while !parser.consume_if(b'}')? {
                     parser.name()?;
                     parser.expect(b':')?;
                     parser.value()?;

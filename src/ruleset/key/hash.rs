@@ -29,7 +29,7 @@ pub struct KeyHasher {
 pub struct LimitHashers {
     hasher: KeyHasher,
     /// The hashes of this node's keys after the limit's name, by the limit's position.
-    begun: Vec<SipHasher13>,
+    limit_prefix: Vec<SipHasher13>,
 }
 
 /// The key of a bucket that nodes share, and its tag.
@@ -80,7 +80,7 @@ impl KeyHasher {
 
     /// Adds the limits of these names, in their order.
     pub fn of_limits<'n>(self, names: impl IntoIterator<Item = &'n str>) -> LimitHashers {
-        LimitHashers { begun: names.into_iter().map(|name| self.begun(name)).collect(), hasher: self }
+        LimitHashers { limit_prefix: names.into_iter().map(|name| self.limit_prefix(name)).collect(), hasher: self }
     }
 
     /// The key of a request under the limit `limit`. Errors: a part for which the request has no value.
@@ -93,21 +93,21 @@ impl KeyHasher {
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
     ) -> Result<LimitKey, KeyFault<'k>> {
-        self.own_by(self.begun(limit), key, |part| value(part, facts, resolved))
+        self.node_key_by(self.limit_prefix(limit), key, |part| value(part, facts, resolved))
     }
 
     /// The hash of this node's keys after the limit's name.
-    pub(super) fn begun(&self, limit: &str) -> SipHasher13 {
-        begun(self.own, limit)
+    pub(super) fn limit_prefix(&self, limit: &str) -> SipHasher13 {
+        limit_prefix(self.own, limit)
     }
 
-    pub(super) fn own_by<'k, 'f>(
+    pub(super) fn node_key_by<'k, 'f>(
         &self,
-        begun: SipHasher13,
+        limit_prefix: SipHasher13,
         key: &'k Key,
         value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
     ) -> Result<LimitKey, KeyFault<'k>> {
-        let hashed = hash_key(begun, key, &value)?;
+        let hashed = hash_key(limit_prefix, key, &value)?;
         if self.divided
             && let Some(customer) = key.parts.iter().find(|part| **part == KeyPart::Customer)
         {
@@ -131,16 +131,16 @@ impl KeyHasher {
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
     ) -> Result<SharedKey, KeyFault<'k>> {
-        self.shared_by(limit, key, |part| value(part, facts, resolved))
+        self.shared_key_by(limit, key, |part| value(part, facts, resolved))
     }
 
-    pub(super) fn shared_by<'k, 'f>(
+    pub(super) fn shared_key_by<'k, 'f>(
         &self,
         limit: &str,
         key: &'k Key,
         value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
     ) -> Result<SharedKey, KeyFault<'k>> {
-        let hashed = hash_key(begun(self.shared.clone(), limit), key, &value)?;
+        let hashed = hash_key(limit_prefix(self.shared.clone(), limit), key, &value)?;
         let customer = key.parts.iter().find(|part| **part == KeyPart::Customer);
         let tag = customer.map(|customer| {
             let mut hash = self.shared.clone();
@@ -170,13 +170,13 @@ impl LimitHashers {
         &self.hasher
     }
 
-    pub(super) fn own_by<'k, 'f>(
+    pub(super) fn node_key_by<'k, 'f>(
         &self,
         LimitId(limit): LimitId,
         key: &'k Key,
         value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
     ) -> Result<LimitKey, KeyFault<'k>> {
-        self.hasher.own_by(self.begun[limit], key, value)
+        self.hasher.node_key_by(self.limit_prefix[limit], key, value)
     }
 
     /// The same as [`KeyHasher::key`] for the limit at this position.
@@ -187,12 +187,12 @@ impl LimitHashers {
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
     ) -> Result<LimitKey, KeyFault<'k>> {
-        self.own_by(limit, key, |part| value(part, facts, resolved))
+        self.node_key_by(limit, key, |part| value(part, facts, resolved))
     }
 }
 
 /// The hash of keys after the limit's name.
-fn begun<M: Mixer>(mut hash: M, limit: &str) -> M {
+fn limit_prefix<M: Mixer>(mut hash: M, limit: &str) -> M {
     write(&mut hash, TAG_LIMIT, limit.as_bytes());
     hash
 }
@@ -210,7 +210,7 @@ fn hash_key<'k, 'f>(
 }
 
 fn hash_missing(hash: impl Mixer, limit: &str, KeyFault { part, fault }: KeyFault<'_>) -> LimitKey {
-    let mut hash = begun(hash, limit);
+    let mut hash = limit_prefix(hash, limit);
     let tag = if fault == ValueFault::Unreadable { TAG_UNREADABLE } else { TAG_MISSING };
     write(&mut hash, tag, part.describe().as_bytes());
     hash.end()

@@ -36,7 +36,7 @@ impl KeyPart {
 impl KeyHasher {
     /// The key under the limit `limit` of requests with these values. Errors: a part that has no value here.
     pub fn key_of_values<'k>(&self, limit: &str, key: &'k Key, values: &Values<'_>) -> Result<LimitKey, KeyFault<'k>> {
-        self.own_by(self.begun(limit), key, |part| value(part, values))
+        self.node_key_by(self.limit_prefix(limit), key, |part| value(part, values))
     }
 
     /// The same as [`KeyHasher::key_of_values`] for a limit that nodes share.
@@ -46,7 +46,7 @@ impl KeyHasher {
         key: &'k Key,
         values: &Values<'_>,
     ) -> Result<SharedKey, KeyFault<'k>> {
-        self.shared_by(limit, key, |part| value(part, values))
+        self.shared_key_by(limit, key, |part| value(part, values))
     }
 }
 
@@ -58,7 +58,7 @@ impl LimitHashers {
         key: &'k Key,
         entries: &Entries<'_>,
     ) -> Result<LimitKey, KeyFault<'k>> {
-        self.own_by(limit, key, |part| entry(part, entries))
+        self.node_key_by(limit, key, |part| entry(part, entries))
     }
 }
 
@@ -70,7 +70,7 @@ impl KeyHasher {
         key: &'k Key,
         entries: &Entries<'_>,
     ) -> Result<SharedKey, KeyFault<'k>> {
-        self.shared_by(limit, key, |part| entry(part, entries))
+        self.shared_key_by(limit, key, |part| entry(part, entries))
     }
 }
 

@@ -31,13 +31,13 @@ impl Node {
     }
 
     /// The first route, by [`PathPattern::by_specificity`], whose pattern matches the canonical path `path` and that
-    /// `is_wanted`.
-    pub(super) fn find(&self, path: &str, is_wanted: &impl Fn(RouteId) -> bool) -> Option<RouteId> {
-        self.find_behind(Some(path.strip_prefix('/').unwrap_or(path)), is_wanted)
+    /// `accepts`.
+    pub(super) fn find(&self, path: &str, accepts: &impl Fn(RouteId) -> bool) -> Option<RouteId> {
+        self.find_behind(Some(path.strip_prefix('/').unwrap_or(path)), accepts)
     }
 
     /// The same for the rest of a path; `None` after the last segment.
-    fn find_behind(&self, left: Option<&str>, is_wanted: &impl Fn(RouteId) -> bool) -> Option<RouteId> {
+    fn find_behind(&self, left: Option<&str>, accepts: &impl Fn(RouteId) -> bool) -> Option<RouteId> {
         if let Some(left) = left {
             let (segment, behind) = match left.split_once('/') {
                 Some((segment, behind)) => (segment, Some(behind)),
@@ -45,13 +45,13 @@ impl Node {
             };
             let literal = self.literals.get(segment);
             let any = self.any.as_deref().filter(|_| !segment.is_empty());
-            let found = [literal, any].into_iter().flatten().find_map(|next| next.find_behind(behind, is_wanted));
+            let found = [literal, any].into_iter().flatten().find_map(|next| next.find_behind(behind, accepts));
             if found.is_some() {
                 return found;
             }
         }
         let exact = if left.is_none() { self.exact.as_slice() } else { &[] };
-        exact.iter().chain(&self.rest).copied().find(|id| is_wanted(*id))
+        exact.iter().chain(&self.rest).copied().find(|id| accepts(*id))
     }
 }
 
@@ -80,9 +80,9 @@ mod tests {
             let mut node = Node::default();
             order.iter().for_each(|id| node.add(*id, &patterns[id.0]));
             for path in paths.iter().flat_map(|path| [path.clone(), format!("{path}/"), "/".to_owned()]) {
-                let is_wanted = |id: RouteId| id.0 != unwanted;
-                let expected = order.iter().copied().find(|id| is_wanted(*id) && patterns[id.0].matches(&path));
-                prop_assert_eq!(node.find(&path, &is_wanted), expected, "{}", path);
+                let accepts = |id: RouteId| id.0 != unwanted;
+                let expected = order.iter().copied().find(|id| accepts(*id) && patterns[id.0].matches(&path));
+                prop_assert_eq!(node.find(&path, &accepts), expected, "{}", path);
             }
         }
     }

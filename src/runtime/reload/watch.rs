@@ -25,28 +25,28 @@ const FRESH: (u64, u64) = (4, 12);
 
 /// Decides when files are checked, how closely, and when a change counts.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct ChangeDetector {
     /// The number of checks since the files were read.
     looks: u64,
     /// A change that the last check saw, until the files stay the same.
-    unsettled: Option<Unsettled>,
+    unsettled: Option<PendingChange>,
 }
 
 #[derive(Debug)]
-struct Unsettled {
+struct PendingChange {
     seen: Vec<FileVersion>,
     /// Whether that check read the files.
     close: bool,
 }
 
-impl Watch {
+impl ChangeDetector {
     /// The pause before the next check.
     pub(super) const fn pause(&self) -> Duration {
         if self.unsettled.is_some() { QUIET } else { LOOK }
     }
 
     /// Whether the next check reads the files, instead of their stamps only.
-    pub(super) fn is_close(&self) -> bool {
+    pub(super) fn reads_content(&self) -> bool {
         let next = self.looks.saturating_add(1);
         let (every, fresh) = FRESH;
         match &self.unsettled {
@@ -57,15 +57,15 @@ impl Watch {
 
     /// Notes a check that saw the files as `seen`; `known` is how they were last read. Returns true if they may have changed
     /// and have stayed the same since the last check.
-    pub(super) fn saw(&mut self, seen: Vec<FileVersion>, known: &[FileVersion]) -> bool {
-        let close = self.is_close();
+    pub(super) fn record_check(&mut self, seen: Vec<FileVersion>, known: &[FileVersion]) -> bool {
+        let close = self.reads_content();
         self.looks = self.looks.saturating_add(1);
         if seen == known {
             self.unsettled = None;
             return false;
         }
         let is_quiet = self.unsettled.as_ref().is_some_and(|before| before.seen == seen);
-        self.unsettled = Some(Unsettled { seen, close });
+        self.unsettled = Some(PendingChange { seen, close });
         is_quiet
     }
 
@@ -94,7 +94,7 @@ impl Drop for ActiveTask {
 
 impl ActiveTasks {
     /// Runs the tasks for the active configuration, and ends all others.
-    pub(super) fn follow(&mut self, gateway: &Gateway) {
+    pub(super) fn sync_with(&mut self, gateway: &Gateway) {
         let active = gateway.active.load_full();
         let mut before = std::mem::take(&mut self.0);
         for pool in &active.pools {

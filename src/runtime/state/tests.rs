@@ -15,7 +15,7 @@ impl Scratch {
     /// A file with a snapshot of an empty store, written this far ahead of the clock.
     fn snapshot(&self, ahead: Nanos) -> StateFile {
         let path = self.0.join("state");
-        let head = Head { seed: [3; 16], at: SystemClock::new().now().saturating_add(ahead) };
+        let head = SnapshotHead { seed: [3; 16], at: SystemClock::new().now().saturating_add(ahead) };
         write_to(&path, |out| LocalStore::new().write_snapshot(&head, out)).unwrap();
         StateFile { path, every: Nanos::SECOND }
     }

@@ -85,7 +85,7 @@ impl Journal {
     fn left_by(&self, name: &str) -> io::Result<Vec<Vec<u8>>> {
         match files::read(&self.path_of(name, SUMS), MOST_BYTES).0 {
             Ok(bytes) => postcard::from_bytes(&bytes).map_err(io::Error::other),
-            Err(files::Unreadable::Failed(error)) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(files::ReadError::Failed(error)) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(io::Error::other(error)),
         }
     }

@@ -62,7 +62,7 @@ impl Secrets {
 impl Message {
     /// The message about a crossing.
     pub(super) fn of(crossing: &Crossing, secrets: &Secrets) -> Self {
-        let Crossing { identity, at, subject, plan, mark, used, quota, remaining, window, whole_at } = crossing;
+        let Crossing { identity, at, subject, plan, mark, used, quota, remaining, window, full_at } = crossing;
         let key: Map<String, Value> =
             subject.key.iter().map(|(part, value)| (part.clone(), value.clone().into())).collect();
         let body = json!({
@@ -77,7 +77,7 @@ impl Message {
                 "quota": quota,
                 "remaining": remaining,
                 "window_seconds": window.map(Nanos::as_secs_f64),
-                "whole_at": rfc3339(*whole_at),
+                "whole_at": rfc3339(*full_at),
             },
         });
         Self { id: secrets.id(identity), at: *at, body: body.to_string() }
@@ -98,13 +98,13 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::offenders::Subject;
+    use crate::telemetry::offenders::LimitedKey;
 
     fn crossing(mark: u8) -> Crossing {
         Crossing {
             identity: vec![1, mark],
             at: Nanos::new(1_700_000_000_123_456_789),
-            subject: Subject {
+            subject: LimitedKey {
                 limit: "per-key".to_owned(),
                 key: vec![("customer".to_owned(), Some("acme".to_owned()))],
             },
@@ -114,7 +114,7 @@ mod tests {
             quota: 1000,
             remaining: 170,
             window: Some(Nanos::from_secs(3_600)),
-            whole_at: Nanos::from_secs(1_700_003_600),
+            full_at: Nanos::from_secs(1_700_003_600),
         }
     }
 

@@ -3,10 +3,10 @@ use crate::algorithm::Rule;
 use crate::simulation::arrivals::{Arrivals, Shape};
 use crate::simulation::run::Run;
 use crate::simulation::testing::{UPSTREAM, gcra, queue};
-use crate::simulation::{Arrival, KeyNumber, Subject, drive};
+use crate::simulation::{Arrival, KeyNumber, SimulatedLimit, run_traffic};
 use crate::units::{Nanos, Rate};
 
-fn columns(subjects: Vec<Subject>, per_second: u64, seconds: u64) -> Vec<Column> {
+fn columns(subjects: Vec<SimulatedLimit>, per_second: u64, seconds: u64) -> Vec<Column> {
     let mut runs: Vec<Run> = subjects.into_iter().map(|subject| Run::new(subject, UPSTREAM).unwrap()).collect();
     let column = |run: &Run| Column {
         title: "per-customer <&> (gcra)".to_owned(),
@@ -17,7 +17,7 @@ fn columns(subjects: Vec<Subject>, per_second: u64, seconds: u64) -> Vec<Column>
     let mut columns: Vec<Column> = runs.iter().map(column).collect();
     let rate = Rate::new(per_second, Nanos::SECOND).unwrap();
     let mut traffic = Arrivals::new(rate, Nanos::from_secs(seconds), Shape::Poisson { seed: 1 }).unwrap();
-    drive(&mut traffic, &mut runs, |_, number, arrival, outcome| {
+    run_traffic(&mut traffic, &mut runs, |_, number, arrival, outcome| {
         columns[number].series.add(arrival, outcome);
         Ok(())
     })
@@ -25,7 +25,7 @@ fn columns(subjects: Vec<Subject>, per_second: u64, seconds: u64) -> Vec<Column>
     columns
 }
 
-fn limits() -> Vec<Subject> {
+fn limits() -> Vec<SimulatedLimit> {
     vec![gcra(10, 20), queue(10, 20, Nanos::SECOND, None)]
 }
 

@@ -2,13 +2,13 @@ use super::*;
 use crate::simulation::render;
 use crate::simulation::testing::{UPSTREAM, gcra, parse_rate, queue};
 use crate::simulation::trace::Trace;
-use crate::simulation::{Subject, drive};
+use crate::simulation::{SimulatedLimit, run_traffic};
 
-fn report(subject: Subject, window: Option<Nanos>, abuse: Option<f64>, trace: &str) -> LimitReport {
+fn report(subject: SimulatedLimit, window: Option<Nanos>, abuse: Option<f64>, trace: &str) -> LimitReport {
     let mut runs = [Run::new(subject, UPSTREAM).unwrap()];
     let mut tally = TokenTally::new(&runs[0], window, abuse);
     let mut trace = Trace::new(trace.as_bytes(), parse_rate).unwrap();
-    drive(&mut trace, &mut runs, |_, _, arrival, outcome| {
+    run_traffic(&mut trace, &mut runs, |_, _, arrival, outcome| {
         tally.add(arrival, outcome);
         Ok(())
     })

@@ -68,10 +68,10 @@ fn a_rate_that_does_not_fit_stops_the_run_and_changes_nothing() {
     assert_eq!(run.subject().rate(), Rate::new(1, Nanos::SECOND));
 }
 
-fn concurrency(limit: u64) -> Subject {
+fn concurrency(limit: u64) -> SimulatedLimit {
     let mut arguments = Arguments::default();
     arguments.set("limit", Value::Whole(limit));
-    Subject { name: "l".to_owned(), algorithm: AlgorithmName::Concurrency, arguments, max_waiting: None }
+    SimulatedLimit { name: "l".to_owned(), algorithm: AlgorithmName::Concurrency, arguments, max_waiting: None }
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn an_adaptive_limit_shrinks_where_the_upstream_is_slower_than_its_best() {
     arguments.set("min", Value::Whole(4));
     arguments.set("max", Value::Whole(1000));
     let algorithm = AlgorithmName::AdaptiveConcurrency;
-    let subject = Subject { name: "l".to_owned(), algorithm, arguments, max_waiting: None };
+    let subject = SimulatedLimit { name: "l".to_owned(), algorithm, arguments, max_waiting: None };
     let denied = |servers| {
         let upstream = Upstream { hold: Nanos::new(10_000_000), servers };
         let mut run = Run::new(subject.clone(), upstream).unwrap();
@@ -118,6 +118,6 @@ fn an_adaptive_limit_shrinks_where_the_upstream_is_slower_than_its_best() {
 fn an_upstream_with_few_servers_makes_requests_queue_there() {
     let upstream = Upstream { hold: Nanos::new(10), servers: NonZeroUsize::new(2) };
     let mut run = Run::new(gcra(1, 1), upstream).unwrap();
-    let ends = [0, 0, 0, 5, 30].map(|at| run.serve(Nanos::new(at)).get());
+    let ends = [0, 0, 0, 5, 30].map(|at| run.upstream_end(Nanos::new(at)).get());
     assert_eq!(ends, [10, 10, 20, 20, 40]);
 }

@@ -29,9 +29,9 @@ enum Stop<E> {
 
 /// A callback that fails if the state of the charge at a position may be elsewhere. The store calls it while the shard
 /// is locked, and ignores its error if the state is here.
-trait Watch<E>: Fn(usize) -> Result<(), E> {}
+trait MovedCheck<E>: Fn(usize) -> Result<(), E> {}
 
-impl<E, W: Fn(usize) -> Result<(), E>> Watch<E> for W {}
+impl<E, W: Fn(usize) -> Result<(), E>> MovedCheck<E> for W {}
 
 impl LocalStore {
     /// See [`crate::store::Store::charge`].
@@ -53,8 +53,8 @@ impl LocalStore {
         now: Nanos,
     ) -> Result<AllCharged, StateElsewhere> {
         let mut charged = AllCharged::new();
-        let watch = |position| if may_have_moved(position) { Err(StateElsewhere) } else { Ok(()) };
-        self.charge_into(binding, batch, &watch, now, &mut charged)?;
+        let check_moved = |position| if may_have_moved(position) { Err(StateElsewhere) } else { Ok(()) };
+        self.charge_into(binding, batch, &check_moved, now, &mut charged)?;
         Ok(charged)
     }
 
@@ -63,14 +63,14 @@ impl LocalStore {
         &self,
         binding: &Binding,
         batch: &mut [Charge],
-        watch: &impl Watch<E>,
+        check_moved: &impl MovedCheck<E>,
         now: Nanos,
         charged: &mut AllCharged,
     ) -> Result<(), E> {
-        match self.try_charge(binding, batch, watch, now, charged) {
+        match self.try_charge(binding, batch, check_moved, now, charged) {
             Ok(()) => Ok(()),
             Err(Stop::Missing(missing)) => Err(missing),
-            Err(Stop::Full(position)) => self.charge_with_overflow(binding, batch, position, watch, now, charged),
+            Err(Stop::Full(position)) => self.charge_with_overflow(binding, batch, position, check_moved, now, charged),
         }
     }
 
@@ -88,8 +88,8 @@ impl LocalStore {
         now: Nanos,
     ) -> Result<AllCharged, StateElsewhere> {
         let mut charged = AllCharged::new();
-        let watch = |position| if may_have_moved(position) { Err(StateElsewhere) } else { Ok(()) };
-        match self.charge_all(binding, batch, true, &watch, now, &mut charged) {
+        let check_moved = |position| if may_have_moved(position) { Err(StateElsewhere) } else { Ok(()) };
+        match self.charge_all(binding, batch, true, &check_moved, now, &mut charged) {
             Ok(()) => {}
             Err(Stop::Missing(left)) => return Err(left),
             // where there is no room for a new key, its usage is not recorded
@@ -110,15 +110,15 @@ impl LocalStore {
         &self,
         binding: &Binding,
         batch: &[Charge],
-        watch: &impl Watch<E>,
+        check_moved: &impl MovedCheck<E>,
         now: Nanos,
         charged: &mut AllCharged,
     ) -> Result<(), Stop<E>> {
         match batch {
             [only] if only.enforcement.consumes && !only.enforcement.counts_denied => {
-                self.charge_one(binding, only, watch, now, charged)
+                self.charge_one(binding, only, check_moved, now, charged)
             }
-            several => self.charge_all(binding, several, false, watch, now, charged),
+            several => self.charge_all(binding, several, false, check_moved, now, charged),
         }
     }
 
@@ -128,7 +128,7 @@ impl LocalStore {
         binding: &Binding,
         batch: &mut [Charge],
         full: usize,
-        watch: &impl Watch<E>,
+        check_moved: &impl MovedCheck<E>,
         now: Nanos,
         charged: &mut AllCharged,
     ) -> Result<(), E> {
@@ -139,10 +139,10 @@ impl LocalStore {
             let table = &binding.limits[charge.limit].table;
             self.make_room(table, now);
             if table.is_full() {
-                table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
+                table.evictions.overflowed.fetch_add(1, Ordering::Relaxed);
                 charge.key = OVERFLOW_KEY;
             }
-            match self.try_charge(binding, batch, watch, now, charged) {
+            match self.try_charge(binding, batch, check_moved, now, charged) {
                 Ok(()) => return Ok(()),
                 Err(Stop::Full(next)) => position = next,
                 Err(Stop::Missing(missing)) => {
@@ -157,14 +157,14 @@ impl LocalStore {
         &self,
         binding: &Binding,
         charge: &Charge,
-        watch: &impl Watch<E>,
+        check_moved: &impl MovedCheck<E>,
         now: Nanos,
         charged: &mut AllCharged,
     ) -> Result<(), Stop<E>> {
         let (table, rule) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
-        check_state_present(table, cells, charge, || watch(0)).map_err(Stop::Missing)?;
+        check_state_present(table, cells, charge, || check_moved(0)).map_err(Stop::Missing)?;
         cells.charge(table, rule, charge, now, charged).map_err(|Full| Stop::Full(0))?;
         if let Some(slot) = charge.slot
             && charged.last().is_some_and(|charged| charged.decision.is_admitted())
@@ -181,7 +181,7 @@ impl LocalStore {
         binding: &Binding,
         batch: &[Charge],
         denied: bool,
-        watch: &impl Watch<E>,
+        check_moved: &impl MovedCheck<E>,
         now: Nanos,
         charged: &mut AllCharged,
     ) -> Result<(), Stop<E>> {
@@ -190,7 +190,7 @@ impl LocalStore {
         let mut decided: SmallVec<[_; 2]> = SmallVec::with_capacity(batch.len());
         for (position, (charge, &(table, bound))) in batch.iter().zip(&bound).enumerate() {
             let cells = locked.cells(charge.key, table.position);
-            check_state_present(table, cells, charge, || watch(position)).map_err(Stop::Missing)?;
+            check_state_present(table, cells, charge, || check_moved(position)).map_err(Stop::Missing)?;
             cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
             let before = cells.state(table, bound, charge.key, now);
             decided.push(bound.rule.decide(before, charge.cost, table.own_time(bound.rule, now)));
@@ -237,16 +237,18 @@ impl LocalStore {
     }
 }
 
-/// Returns the error of `watch` if the state of a charge is not here, or perhaps only a part of it.
+/// Returns the error of `check_moved` if the state of a charge is not here, or perhaps only a part of it.
 pub(super) fn check_state_present<E>(
     table: &LimitTable,
     cells: &Cells,
     charge: &Charge,
-    watch: impl FnOnce() -> Result<(), E>,
+    check_moved: impl FnOnce() -> Result<(), E>,
 ) -> Result<(), E> {
-    match watch() {
+    match check_moved() {
         // common buckets do not move
-        Err(missing) if charge.key != OVERFLOW_KEY && (table.algorithm.holds() || !cells.knows(charge.key)) => {
+        Err(missing)
+            if charge.key != OVERFLOW_KEY && (table.algorithm.holds_slots() || !cells.has_state(charge.key)) =>
+        {
             Err(missing)
         }
         Ok(()) | Err(_) => Ok(()),

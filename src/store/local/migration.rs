@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::held::Holders;
-use super::table::{KEY_BYTES, Loose, read_cell, write_cell};
+use super::table::{DetachedCell, KEY_BYTES, read_cell, write_cell};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard};
 use crate::algorithm::{AlgorithmName, Completion, Parameters, Rule, State};
 use crate::charge::{Charge, Mode};
@@ -36,14 +36,14 @@ impl LocalStore {
     /// a part of the state may always be missing.
     pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<LimitIdentity> {
         let table = &binding.limits.get(charge.limit)?.table;
-        let knows = || self.shards.of(charge.key).lock().cells[table.position].knows(charge.key);
-        (table.moves() && (table.algorithm.holds() || !knows())).then(|| table.identity())
+        let has_state = || self.shards.of(charge.key).lock().cells[table.position].has_state(charge.key);
+        (table.moves() && (table.algorithm.holds_slots() || !has_state())).then(|| table.identity())
     }
 
     /// Whether this store has a state of `key` under `limit`.
-    pub fn knows(&self, limit: &LimitIdentity, key: LimitKey) -> bool {
+    pub fn has_state(&self, limit: &LimitIdentity, key: LimitKey) -> bool {
         let table = spec(limit).and_then(|spec| self.tables.read().find(&spec));
-        table.is_some_and(|table| self.shards.of(key).lock().cells[table.position].knows(key))
+        table.is_some_and(|table| self.shards.of(key).lock().cells[table.position].has_state(key))
     }
 
     /// See [`crate::cluster::state_service::StateService::take`].
@@ -57,7 +57,7 @@ impl LocalStore {
         let holders = shard.held.take(table.position, key);
         leaves();
         drop(shard);
-        let mut parcel = Parcel::of(Arc::clone(&table));
+        let mut parcel = StateBatchBuilder::of(Arc::clone(&table));
         parcel.add(loose, holders);
         parcel.finish()
     }
@@ -71,7 +71,7 @@ impl LocalStore {
     ) -> Vec<(usize, StateBatch)> {
         // the tables keep their positions while this vector holds them
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().filter(|table| table.moves()).cloned().collect();
-        let mut parcels: Vec<(usize, Parcel)> = Vec::new();
+        let mut parcels: Vec<(usize, StateBatchBuilder)> = Vec::new();
         for shard in self.shards.iter().skip(cursor.next).take(SHARDS_AT_ONCE) {
             cursor.next = cursor.next.saturating_add(1);
             for table in &tables {
@@ -82,15 +82,16 @@ impl LocalStore {
                     chosen.set(if key == OVERFLOW_KEY { None } else { to(key) });
                     chosen.get().is_some()
                 };
-                let taken = |loose: Loose| {
+                let taken = |loose: DetachedCell| {
                     let Some(place) = chosen.get() else { return };
                     let holders = held.take(table.position, loose.key);
-                    let of_same =
-                        |(known, parcel): &&mut (usize, Parcel)| *known == place && parcel.has_room_for(table);
+                    let of_same = |(known, parcel): &&mut (usize, StateBatchBuilder)| {
+                        *known == place && parcel.has_room_for(table)
+                    };
                     match parcels.iter_mut().rev().find(of_same) {
                         Some((_, parcel)) => parcel.add(loose, holders),
                         None => {
-                            let mut parcel = Parcel::of(Arc::clone(table));
+                            let mut parcel = StateBatchBuilder::of(Arc::clone(table));
                             parcel.add(loose, holders);
                             parcels.push((place, parcel));
                         }
@@ -139,7 +140,7 @@ impl LocalStore {
                 received.unknown = received.unknown.saturating_add(1);
                 continue;
             };
-            let counts = |state: &State| !bound.rule.idle(state).is_fresh(table.own_time(bound.rule, now));
+            let counts = |state: &State| !bound.rule.evictability(state).is_fresh(table.own_time(bound.rule, now));
             let before = cells.state(&table, bound, key, now).filter(counts);
             let count = if before.is_some() { &mut received.merged } else { &mut received.kept };
             *count = count.saturating_add(1);
@@ -150,7 +151,7 @@ impl LocalStore {
             };
             cells.put(&table, bound, key, both);
         }
-        for HeldSlot { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds()) {
+        for HeldSlot { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds_slots()) {
             if let Some(bound) = bound(rule) {
                 self.shards.of(key).lock().hold(&table, bound, (key, slot, cost), now);
             }
@@ -161,7 +162,7 @@ impl LocalStore {
 
 /// A state without the slots that requests hold.
 fn unheld(rule: &Rule, state: State, now: Nanos) -> Option<State> {
-    if rule.holds() { rule.complete(state, Cost::MAX, Completion::UNMEASURED, now) } else { Some(state) }
+    if rule.holds_slots() { rule.complete(state, Cost::MAX, Completion::UNMEASURED, now) } else { Some(state) }
 }
 
 /// The limit with this identity; `None` if this program does not know its algorithm.
@@ -172,7 +173,7 @@ fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
         algorithm,
         mode: Mode::Sticky,
         key: limit.key,
-        afresh: false,
+        is_reset: false,
         rules: &[],
         max_keys: limit.max_keys,
         gives_back: false,
@@ -180,7 +181,7 @@ fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
 }
 
 /// States of one limit that are sent together.
-struct Parcel {
+struct StateBatchBuilder {
     table: Arc<LimitTable>,
     /// The numbers of the parameters, by their positions in the message.
     rules: Vec<u32>,
@@ -189,7 +190,7 @@ struct Parcel {
     held: Vec<HeldSlot>,
 }
 
-impl Parcel {
+impl StateBatchBuilder {
     const fn of(table: Arc<LimitTable>) -> Self {
         Self { table, rules: Vec::new(), count: 0, cells: Vec::new(), held: Vec::new() }
     }
@@ -203,7 +204,7 @@ impl Parcel {
     }
 
     /// Adds a state, unless it cannot be sent: then nothing is added.
-    fn add(&mut self, Loose { key, rule, state }: Loose, holders: Holders) {
+    fn add(&mut self, DetachedCell { key, rule, state }: DetachedCell, holders: Holders) {
         let state = self.table.with_wall_times(rule, state);
         let position = self.rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
             self.rules.push(rule);

@@ -5,7 +5,7 @@
 //! reader gets a whole store, or the reason why there is none. States come with their limit's identity (name, algorithm
 //! and kind of key) and with the parameters that they were written under, as arguments, so that the algorithm's rule
 //! migrates them if the configuration has changed meanwhile. Tokens that limits hold while requests run
-//! ([`Core::HOLDS`](crate::algorithm::Core::HOLDS)) are left out: those requests end with their process.
+//! ([`Core::HOLDS_SLOTS`](crate::algorithm::Core::HOLDS_SLOTS)) are left out: those requests end with their process.
 //!
 //! Requests continue while a snapshot is written: each lock is held only while one shard's cells of one limit are
 //! copied. So every cell is as it was at some time between begin and end. If a request was charged meanwhile by two
@@ -43,7 +43,7 @@ const LONGEST_PART: u64 = 1 << 30;
 
 /// The data without which states are worthless.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Head {
+pub struct SnapshotHead {
     /// The seed that keys are hashed with. A secret: somebody who knows it can aim at buckets.
     pub seed: [u8; 16],
     /// The wall clock's time when the snapshot was begun.
@@ -52,7 +52,7 @@ pub struct Head {
 
 /// The size of a written snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct SnapshotSize {
     /// Keys.
     pub keys: u64,
     /// Bytes.
@@ -64,7 +64,7 @@ pub struct Restored {
     /// The store.
     pub store: LocalStore,
     /// The head of the snapshot.
-    pub head: Head,
+    pub head: SnapshotHead,
     /// The number of restored keys.
     pub keys: u64,
     /// The number of keys that were not restored, because this program does not know their algorithm or parameters.
@@ -73,7 +73,7 @@ pub struct Restored {
 
 /// The reason why a snapshot is not restored, worded to follow the name of its source. No part of it is used then.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum SnapshotError {
     /// The source cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
@@ -97,7 +97,7 @@ pub enum Refused {
 /// One part of a snapshot.
 #[derive(Serialize, Deserialize)]
 enum Part {
-    Head(Head),
+    Head(SnapshotHead),
     /// The start of a limit: the parts that follow belong to it.
     Limit(Box<Identity>),
     /// The limit's next sets of parameters; cells refer to them by position.
@@ -122,8 +122,8 @@ struct Identity {
 
 impl LocalStore {
     /// Writes a snapshot.
-    pub fn write_snapshot(&self, head: &Head, out: impl Write) -> io::Result<Written> {
-        let mut writer = Writer { out, hasher: SipHasher13::new(), written: Written { keys: 0, bytes: 0 } };
+    pub fn write_snapshot(&self, head: &SnapshotHead, out: impl Write) -> io::Result<SnapshotSize> {
+        let mut writer = Writer { out, hasher: SipHasher13::new(), written: SnapshotSize { keys: 0, bytes: 0 } };
         writer.write(MARK)?;
         writer.write(&[VERSION])?;
         writer.part(&Part::Head(head.clone()), &[])?;
@@ -174,7 +174,7 @@ impl LocalStore {
 struct Writer<W> {
     out: W,
     hasher: SipHasher13,
-    written: Written,
+    written: SnapshotSize,
 }
 
 impl<W: Write> Writer<W> {
@@ -212,7 +212,7 @@ impl<W: Write> Writer<W> {
 
 impl LocalStore {
     /// Reads a snapshot, which must not have been begun after `latest`.
-    pub fn read_snapshot(input: impl Read, latest: Nanos) -> Result<Restored, Refused> {
+    pub fn read_snapshot(input: impl Read, latest: Nanos) -> Result<Restored, SnapshotError> {
         let mut reader = Reader { input, hasher: SipHasher13::new(), part: Vec::new() };
         reader.mark()?;
         let mut version = [0];
@@ -221,11 +221,11 @@ impl LocalStore {
         let key_bytes = match version {
             VERSION => KEY_BYTES,
             FORMER_VERSION => FORMER_KEY_BYTES,
-            _ => return Err(Refused::Version(version)),
+            _ => return Err(SnapshotError::Version(version)),
         };
-        let (Part::Head(head), _) = reader.part()? else { return Err(Refused::Damaged("it lacks its head")) };
+        let (Part::Head(head), _) = reader.part()? else { return Err(SnapshotError::Damaged("it lacks its head")) };
         if head.at > latest {
-            return Err(Refused::Future(head.at.saturating_sub(latest)));
+            return Err(SnapshotError::Future(head.at.saturating_sub(latest)));
         }
         let mut restored = Restored { store: Self::new(), head, keys: 0, unknown: 0 };
         let mut limit = None;
@@ -234,36 +234,36 @@ impl LocalStore {
                 (Part::Limit(identity), _) => limit = Some(restored.store.restored_limit(&identity)),
                 (Part::Rules(rules), _) => match &mut limit {
                     Some(limit) => limit.learn(&rules),
-                    None => return Err(Refused::Damaged("parameters belong to no limit")),
+                    None => return Err(SnapshotError::Damaged("parameters belong to no limit")),
                 },
                 (Part::Cells(count), cells) => match &limit {
                     Some(Limit { known: Some(known), .. }) => restored.take(known, count, key_bytes, cells)?,
                     Some(Limit { known: None, .. }) => restored.unknown = restored.unknown.saturating_add(count),
-                    None => return Err(Refused::Damaged("states belong to no limit")),
+                    None => return Err(SnapshotError::Damaged("states belong to no limit")),
                 },
                 (Part::End, _) => break,
-                (Part::Head(_), _) => return Err(Refused::Damaged("it has two heads")),
+                (Part::Head(_), _) => return Err(SnapshotError::Damaged("it has two heads")),
             }
         }
         let expected = reader.hasher.finish128().as_bytes();
         let mut found = [0; 16];
         reader.fill(&mut found)?;
         if found != expected {
-            return Err(Refused::Damaged("its checksum is another"));
+            return Err(SnapshotError::Damaged("its checksum is another"));
         }
         Ok(restored)
     }
 
     fn restored_limit(&self, identity: &Identity) -> Limit {
         let algorithm = AlgorithmName::canonical_of(&identity.algorithm);
-        let known = algorithm.filter(|algorithm| !algorithm.holds()).map(|algorithm| {
+        let known = algorithm.filter(|algorithm| !algorithm.holds_slots()).map(|algorithm| {
             let Identity { name, key, max_keys, .. } = identity;
             let spec = LimitSpec {
                 name,
                 algorithm,
                 mode: Mode::default(),
                 key: *key,
-                afresh: false,
+                is_reset: false,
                 rules: &[],
                 max_keys: *max_keys,
                 gives_back: false,
@@ -314,11 +314,17 @@ impl Limit {
 }
 
 impl Restored {
-    fn take(&mut self, limit: &KnownLimit, count: u64, key_bytes: usize, mut cells: &[u8]) -> Result<(), Refused> {
+    fn take(
+        &mut self,
+        limit: &KnownLimit,
+        count: u64,
+        key_bytes: usize,
+        mut cells: &[u8],
+    ) -> Result<(), SnapshotError> {
         let KnownLimit { table, rules } = limit;
         for _ in 0..count {
             let ((key, rule, state), rest) = read_cell(table.algorithm, key_bytes, cells)
-                .ok_or(Refused::Damaged("a state is not one of its algorithm"))?;
+                .ok_or(SnapshotError::Damaged("a state is not one of its algorithm"))?;
             cells = rest;
             match usize::try_from(rule).ok().and_then(|position| rules.get(position)?.as_ref()) {
                 Some((number, rule)) => {
@@ -342,42 +348,42 @@ struct Reader<R> {
 
 impl<R: Read> Reader<R> {
     /// Reads the mark. An input with other bytes is foreign, even if it is shorter than the mark.
-    fn mark(&mut self) -> Result<(), Refused> {
+    fn mark(&mut self) -> Result<(), SnapshotError> {
         let mut mark = Vec::with_capacity(MARK.len());
-        self.input.by_ref().take(MARK.len() as u64).read_to_end(&mut mark).map_err(Refused::Unreadable)?;
+        self.input.by_ref().take(MARK.len() as u64).read_to_end(&mut mark).map_err(SnapshotError::Unreadable)?;
         self.hasher.write(&mark);
         match mark.len() == MARK.len() {
-            _ if !MARK.starts_with(&mark) => Err(Refused::Foreign),
+            _ if !MARK.starts_with(&mark) => Err(SnapshotError::Foreign),
             true => Ok(()),
-            false => Err(Refused::CutShort),
+            false => Err(SnapshotError::CutShort),
         }
     }
 
-    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Refused> {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), SnapshotError> {
         self.input.read_exact(bytes).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => Refused::CutShort,
-            _ => Refused::Unreadable(error),
+            ErrorKind::UnexpectedEof => SnapshotError::CutShort,
+            _ => SnapshotError::Unreadable(error),
         })?;
         self.hasher.write(bytes);
         Ok(())
     }
 
     /// The next part, and the bytes that follow in it.
-    fn part(&mut self) -> Result<(Part, &[u8]), Refused> {
+    fn part(&mut self) -> Result<(Part, &[u8]), SnapshotError> {
         let mut length = [0; 8];
         self.fill(&mut length)?;
         let length = u64::from_le_bytes(length);
         if length > LONGEST_PART {
-            return Err(Refused::Damaged("a part of it is too long"));
+            return Err(SnapshotError::Damaged("a part of it is too long"));
         }
         self.part.clear();
         // the buffer grows with the bytes that exist, not with the length that is announced
-        let read = self.input.by_ref().take(length).read_to_end(&mut self.part).map_err(Refused::Unreadable)?;
+        let read = self.input.by_ref().take(length).read_to_end(&mut self.part).map_err(SnapshotError::Unreadable)?;
         if u64::try_from(read) != Ok(length) {
-            return Err(Refused::CutShort);
+            return Err(SnapshotError::CutShort);
         }
         self.hasher.write(&self.part);
-        postcard::take_from_bytes(&self.part).map_err(|_| Refused::Damaged("a part of it is none"))
+        postcard::take_from_bytes(&self.part).map_err(|_| SnapshotError::Damaged("a part of it is none"))
     }
 }
 
@@ -385,6 +391,6 @@ impl LimitTable {
     /// Whether snapshots contain the table's states.
     fn is_kept(&self) -> bool {
         let abandoned: &AtomicBool = &self.abandoned;
-        !self.algorithm.holds() && !abandoned.load(Ordering::Relaxed) && self.keys.load(Ordering::Relaxed) > 0
+        !self.algorithm.holds_slots() && !abandoned.load(Ordering::Relaxed) && self.keys.load(Ordering::Relaxed) > 0
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::buckets::{Buckets, Cell, Place};
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
-use crate::algorithm::{self, Algorithm, AlgorithmName, Completion, Core, Headroom, Idle, Rule, State};
+use crate::algorithm::{self, Algorithm, AlgorithmName, Completion, Core, Evictability, Headroom, Rule, State};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
@@ -18,7 +18,7 @@ pub(super) struct Full;
 
 /// A cell of any algorithm, outside of a table.
 #[derive(Debug)]
-pub(super) struct Loose {
+pub(super) struct DetachedCell {
     pub(super) key: LimitKey,
     pub(super) rule: u32,
     pub(super) state: State,
@@ -127,7 +127,7 @@ impl<C: Core> Table<C> {
         Ok(())
     }
 
-    fn knows(&self, key: LimitKey) -> bool {
+    fn has_state(&self, key: LimitKey) -> bool {
         self.cells.find(key.fingerprint()).is_some()
     }
 
@@ -152,8 +152,8 @@ impl<C: Core> Table<C> {
             count(table, true, false);
             let rule = rules.get(cell.rule).and_then(Rule::core::<C>);
             let at = rule.map_or(now, |rule| own_time(table, rule, now));
-            match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(&cell.state)) {
-                Idle::Fresh(from) if from <= at => {}
+            match rule.map_or(Evictability::Fresh(Nanos::ZERO), |rule| rule.evictability(&cell.state)) {
+                Evictability::Fresh(from) if from <= at => {}
                 _ => taken(cell),
             }
         });
@@ -161,7 +161,7 @@ impl<C: Core> Table<C> {
 
     /// Returns an error if `key` is new and the table has no room for it.
     fn has_room(&self, table: &LimitTable, key: LimitKey) -> Result<(), Full> {
-        if !table.is_full() || key == OVERFLOW_KEY || self.knows(key) { Ok(()) } else { Err(Full) }
+        if !table.is_full() || key == OVERFLOW_KEY || self.has_state(key) { Ok(()) } else { Err(Full) }
     }
 
     /// Evicts keys that are as good as new; under `pressure` also keys whose eviction admits nothing more.
@@ -174,17 +174,17 @@ impl<C: Core> Table<C> {
             if let Some(rule) = rule {
                 *state = rule.after_step_back(std::mem::take(state), at);
             }
-            match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(state)) {
-                Idle::Fresh(from) if from <= at => expired += 1,
-                Idle::Safe(from) if pressure && from <= at => early += 1,
+            match rule.map_or(Evictability::Fresh(Nanos::ZERO), |rule| rule.evictability(state)) {
+                Evictability::Fresh(from) if from <= at => expired += 1,
+                Evictability::Safe(from) if pressure && from <= at => early += 1,
                 _ => return false,
             }
             true
         };
         self.cells.take_out_if(may_go, drop);
         table.keys.fetch_sub(expired + early, Ordering::Relaxed);
-        table.forgotten.expired.fetch_add(expired, Ordering::Relaxed);
-        table.forgotten.full.fetch_add(early, Ordering::Relaxed);
+        table.evictions.expired.fetch_add(expired, Ordering::Relaxed);
+        table.evictions.full.fetch_add(early, Ordering::Relaxed);
     }
 }
 
@@ -297,27 +297,27 @@ macro_rules! define_cells {
                 }
             }
 
-            pub(super) fn knows(&self, key: LimitKey) -> bool {
+            pub(super) fn has_state(&self, key: LimitKey) -> bool {
                 match self {
-                    $(Self::$Variant(cells) => cells.knows(key),)*
+                    $(Self::$Variant(cells) => cells.has_state(key),)*
                 }
             }
 
             /// Removes the cell of `key`.
-            pub(super) fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<Loose> {
+            pub(super) fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<DetachedCell> {
                 match self {
                     $(Self::$Variant(cells) => {
                         let cell = cells.take_out(table, key)?;
-                        Some(Loose { key, rule: cell.rule, state: State::$Variant(cell.state) })
+                        Some(DetachedCell { key, rule: cell.rule, state: State::$Variant(cell.state) })
                     })*
                 }
             }
 
             /// Removes the cells that `moves` selects, and passes on those that are not as good as new.
-            pub(super) fn take_moved(&mut self, table: &LimitTable, now: Nanos, moves: &dyn Fn(LimitKey) -> bool, mut taken: impl FnMut(Loose)) {
+            pub(super) fn take_moved(&mut self, table: &LimitTable, now: Nanos, moves: &dyn Fn(LimitKey) -> bool, mut taken: impl FnMut(DetachedCell)) {
                 match self {
                     $(Self::$Variant(cells) => cells.take_moved(table, now, moves, |cell| {
-                        taken(Loose { key: LimitKey::of_fingerprint(cell.key), rule: cell.rule, state: State::$Variant(cell.state) });
+                        taken(DetachedCell { key: LimitKey::of_fingerprint(cell.key), rule: cell.rule, state: State::$Variant(cell.state) });
                     }),)*
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Forgotten, LimitTable};
+use super::{EvictionCounts, LimitTable};
 use crate::store::LimitSpec;
 
 /// The most tables that are kept after their limits are gone, while they contain keys that are not as good as new.
@@ -40,8 +40,8 @@ impl Tables {
     }
 
     /// The eviction counters for tables of this name.
-    pub(super) fn forgotten(&self, name: &str) -> Arc<Forgotten> {
-        self.named(name).next().map(|table| Arc::clone(&table.forgotten)).unwrap_or_default()
+    pub(super) fn evictions(&self, name: &str) -> Arc<EvictionCounts> {
+        self.named(name).next().map(|table| Arc::clone(&table.evictions)).unwrap_or_default()
     }
 
     /// A position for a new table.

@@ -7,7 +7,7 @@ use crate::algorithm::Value;
 use crate::charge::{Charged, Enforcement};
 use crate::cluster::migration::StoreCursor;
 use crate::store::local::snapshot::tests::{at, rule, spec};
-use crate::store::{Head, LimitSpec};
+use crate::store::{LimitSpec, SnapshotHead};
 use crate::units::ClockOffset;
 
 const HOUR: i64 = 3_600;
@@ -36,7 +36,7 @@ impl Place {
 
     fn ask(&self, cost: u64, now: Nanos) -> Charged {
         let key = LimitKey(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let charge = Charge::new(0, RuleRef::Listed(0), key, cost, Enforcement::USUAL);
+        let charge = Charge::new(0, RuleRef::Listed(0), key, cost, Enforcement::DEFAULT);
         self.store.charge(&self.binding, &mut [charge], now)[0]
     }
 
@@ -127,7 +127,7 @@ fn windows_from_the_epoch_begin_at_the_wall_clocks_hours_and_no_step_brings_more
 
 #[test]
 fn a_state_is_the_same_in_a_store_whose_wall_clock_was_set_otherwise() {
-    for algorithm in AlgorithmName::ALL.iter().copied().filter(|name| !name.holds()) {
+    for algorithm in AlgorithmName::ALL.iter().copied().filter(|name| !name.holds_slots()) {
         let rules = [rule(algorithm), hourly(), daily()];
         let rules = if algorithm == AlgorithmName::FixedWindow { &rules[1..] } else { &rules[..1] };
         for rule in rules {
@@ -141,7 +141,7 @@ fn a_state_is_the_same_in_a_store_whose_wall_clock_was_set_otherwise() {
                 one.spend(here);
                 let waits = one.ask(0, here).headroom.until_full;
                 let mut bytes = Vec::new();
-                one.store.write_snapshot(&Head { seed: [0; 16], at: here }, &mut bytes).unwrap();
+                one.store.write_snapshot(&SnapshotHead { seed: [0; 16], at: here }, &mut bytes).unwrap();
                 let mut cursor = StoreCursor::default();
                 while !cursor.is_over {
                     for (_, states) in one.store.take_moved(&mut cursor, &|_| Some(0), here) {

@@ -21,7 +21,7 @@ pub struct Bucket<'a> {
     /// The effects that the limit has on the request.
     pub enforcement: Enforcement,
     /// The additional argument.
-    pub beside: CallArgument<'a>,
+    pub call_argument: CallArgument<'a>,
 }
 
 /// The argument of a bucket in addition to its cost.
@@ -151,7 +151,7 @@ pub fn encode(call: Call, clock: Clock, prefix: &str, buckets: &[Bucket<'_>]) ->
             bucket.rule.parameters().to_owned(),
             enforcement(bucket.enforcement).to_owned(),
             bucket.cost.to_string(),
-            beside(call, near, bucket),
+            call_argument(call, near, bucket),
         ]);
     }
     Ok(encoded)
@@ -168,12 +168,12 @@ fn check(call: Call, bucket: &Bucket<'_>) -> Result<(), Refused> {
             return Err(Refused::TooMany { limit: limit(), want });
         }
     }
-    let slot_is_needed = rule.holds() && call != Call::Debit && bucket.enforcement.consumes;
+    let slot_is_needed = rule.holds_slots() && call != Call::Debit && bucket.enforcement.consumes;
     let named = |name: &str| (1..=LONGEST_SLOT).contains(&name.len());
-    if slot_is_needed && !matches!(bucket.beside, CallArgument::Slot(name) if named(name)) {
+    if slot_is_needed && !matches!(bucket.call_argument, CallArgument::Slot(name) if named(name)) {
         return Err(Refused::NoSlot { limit: limit() });
     }
-    if call == Call::Refund && !rule.holds() && !matches!(bucket.beside, CallArgument::FullAt(_)) {
+    if call == Call::Refund && !rule.holds_slots() && !matches!(bucket.call_argument, CallArgument::FullAt(_)) {
         return Err(Refused::NoFullAt { limit: limit() });
     }
     Ok(())
@@ -190,8 +190,8 @@ const fn enforcement(enforcement: Enforcement) -> &'static str {
     }
 }
 
-fn beside(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
-    match bucket.beside {
+fn call_argument(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
+    match bucket.call_argument {
         CallArgument::FullAt(full_at) => padded(full_at),
         CallArgument::Slot(name) => name.to_owned(),
         CallArgument::Hint(hint) if call != Call::Refund && bucket.rule.rule().calendar().is_none() => hint.to_owned(),

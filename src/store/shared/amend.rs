@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::grant::{self, Next};
+use crate::algorithm::grant::{self, GrantStep};
 use crate::charge::{AllCharged, Charge};
-use crate::store::amend::{Amendment, Unamended};
+use crate::store::amend::{AmendError, Amendment};
 use crate::store::redis::codec::key_name;
 use crate::store::redis::{Call, CallArgument, Encoded};
-use crate::store::shared::calls::{CHARGE, CallResult, Down};
+use crate::store::shared::calls::{CHARGE, CallResult, NoReply};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::link::Script;
 use crate::store::shared::{SharedLimit, SharedNode, SharedStore};
@@ -47,14 +47,14 @@ impl SharedStore {
         limit: &SharedLimit,
         charge: &Charge,
         amendment: Amendment,
-    ) -> Result<(), Unamended> {
-        let Some(part) = limit.part(charge) else { return Err(Unamended::Away) };
+    ) -> Result<(), AmendError> {
+        let Some(part) = limit.part(charge) else { return Err(AmendError::RedisUnavailable) };
         let node = &self.0;
         if node.is_redis_unavailable() {
-            return Err(Unamended::Away);
+            return Err(AmendError::RedisUnavailable);
         }
-        if !node.settle(std::slice::from_ref(&part)).await {
-            return Err(Unamended::Away);
+        if !node.reconcile_keys_of(std::slice::from_ref(&part)).await {
+            return Err(AmendError::RedisUnavailable);
         }
         if limit.is_eventual() {
             node.sync_all().await;
@@ -62,16 +62,16 @@ impl SharedStore {
         // drop this node's memory of the key first: it would take precedence over the amended state in Redis
         node.memory.forget(part.key);
         let done = match amendment {
-            Amendment::Afresh => node.begin_afresh(&part).await,
+            Amendment::ResetKey => node.begin_afresh(&part).await,
             Amendment::Grant(tokens) => node.grant(&part, tokens).await,
         };
         node.counters.forget(part.key);
-        done.map_err(|Down| Unamended::Away)
+        done.map_err(|NoReply| AmendError::RedisUnavailable)
     }
 }
 
 impl SharedNode {
-    async fn begin_afresh(&self, part: &ChargePart) -> Result<(), Down> {
+    async fn begin_afresh(&self, part: &ChargePart) -> Result<(), NoReply> {
         let name = key_name(&self.settings.prefix, &part.bucket(CallArgument::Nothing));
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };
         let replied = self.link.call(&Script::new(AFRESH), &encoded).await;
@@ -79,7 +79,7 @@ impl SharedNode {
     }
 
     /// Alternates two calls: one reads the key's state, which identifies its last charge; the next refunds that charge.
-    async fn grant(self: &Arc<Self>, part: &ChargePart, tokens: Cost) -> Result<(), Down> {
+    async fn grant(self: &Arc<Self>, part: &ChargePart, tokens: Cost) -> Result<(), NoReply> {
         let asks = ChargePart { cost: 0, ..part.clone() };
         let (mut left, mut taken_back) = (tokens, None);
         for _ in 0..MOST_CHARGES {
@@ -88,9 +88,9 @@ impl SharedNode {
                 return Ok(());
             };
             if let Some(before) = taken_back {
-                match grant::next(left, before, headroom.remaining) {
-                    Next::Done => return Ok(()),
-                    Next::Left(still) => left = still,
+                match grant::next_step(left, before, headroom.remaining) {
+                    GrantStep::Done => return Ok(()),
+                    GrantStep::Left(still) => left = still,
                 }
             }
             let full_at = stands.at.saturating_add(headroom.until_full);

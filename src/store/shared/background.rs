@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::store::shared::SharedNode;
 
 /// Runs `work`, at most `most` tasks at a time. Returns the results in the order in which the tasks end.
-pub(super) async fn at_once<T: Send + 'static>(
+pub(super) async fn run_bounded<T: Send + 'static>(
     most: usize,
     work: Vec<impl Future<Output = T> + Send + 'static>,
 ) -> Vec<T> {

@@ -93,7 +93,7 @@ impl Breaker {
     }
 
     /// Records the result of a call whose requests wait for `timeout`. Returns whether it opened the breaker.
-    pub(super) fn called(&mut self, health: Health, timeout: Nanos, now: Nanos) -> bool {
+    pub(super) fn record_call(&mut self, health: Health, timeout: Nanos, now: Nanos) -> bool {
         let half_failed = self.count(health, now);
         match health {
             Health::InTime => (self.in_a_row, self.late_at) = (0, None),
@@ -114,7 +114,7 @@ impl Breaker {
     }
 
     /// Records the result of a probe. Returns whether it closed the breaker.
-    pub(super) fn probed(&mut self, health: Health, now: Nanos) -> bool {
+    pub(super) fn record_probe(&mut self, health: Health, now: Nanos) -> bool {
         let good = match self.state {
             State::Closed => return false,
             State::Open { .. } => 1,
@@ -178,7 +178,7 @@ mod tests {
 
     /// The number of calls with this health, one every `every` milliseconds, until the breaker opens.
     fn calls_until_open(breaker: &mut Breaker, health: Health, from: Nanos, every: u64) -> Option<u64> {
-        (1..1000).find(|call| breaker.called(health, TIMEOUT, from.saturating_add(ms(call * every))))
+        (1..1000).find(|call| breaker.record_call(health, TIMEOUT, from.saturating_add(ms(call * every))))
     }
 
     fn opened() -> Breaker {
@@ -191,7 +191,7 @@ mod tests {
     fn failures_in_a_row_open_it_and_good_probes_close_it() {
         let mut breaker = opened();
         assert_eq!(breaker.state(), State::Open { pause: FIRST_PAUSE });
-        assert_eq!([Health::InTime; 3].map(|health| breaker.probed(health, ms(9))), [false, false, true]);
+        assert_eq!([Health::InTime; 3].map(|health| breaker.record_probe(health, ms(9))), [false, false, true]);
         assert_eq!(breaker.state(), State::Closed);
     }
 
@@ -208,7 +208,7 @@ mod tests {
             let mut breaker = Breaker::new();
             let opened = (0..2000).find(|at| {
                 let health = if at % failing == 0 { Health::Late } else { Health::InTime };
-                breaker.called(health, TIMEOUT, ms(*at))
+                breaker.record_call(health, TIMEOUT, ms(*at))
             });
             assert_eq!(opened.is_some_and(|at| at >= 1000), opens, "{opened:?}");
         }
@@ -219,8 +219,8 @@ mod tests {
         let mut breaker = Breaker::new();
         for second in 0..100 {
             let now = Nanos::from_secs(second);
-            assert!(!breaker.called(Health::Failed, TIMEOUT, now));
-            (0..3).for_each(|_| assert!(!breaker.called(Health::InTime, TIMEOUT, now)));
+            assert!(!breaker.record_call(Health::Failed, TIMEOUT, now));
+            (0..3).for_each(|_| assert!(!breaker.record_call(Health::InTime, TIMEOUT, now)));
         }
     }
 
@@ -230,11 +230,11 @@ mod tests {
         let mut probes_after = |pause: u64| {
             now = now.saturating_add(Nanos::from_secs(pause));
             calls_until_open(&mut breaker, Health::Failed, now, 0).unwrap();
-            (1..100).find(|_| breaker.probed(Health::InTime, now)).unwrap()
+            (1..100).find(|_| breaker.record_probe(Health::InTime, now)).unwrap()
         };
         assert_eq!([1, 1, 9, 2, 1, 10].map(&mut probes_after), [3, 6, 12, 24, 24, 3]);
         let mut breaker = opened();
-        (0..100).for_each(|_| assert!(!breaker.probed(Health::Late, now)));
+        (0..100).for_each(|_| assert!(!breaker.record_probe(Health::Late, now)));
         assert_eq!(breaker.state(), State::Open { pause: FIRST_PAUSE }, "it answers, and too slowly");
     }
 
@@ -243,15 +243,15 @@ mod tests {
         let mut breaker = opened();
         let pauses = (0..4).map(|_| {
             let pause = breaker.pause(1 << 31).unwrap();
-            breaker.probed(Health::Failed, ms(1));
+            breaker.record_probe(Health::Failed, ms(1));
             pause.get() / 1_000_000
         });
         assert_eq!(pauses.collect::<Vec<_>>(), [250, 500, 1000, 1000]);
         let (least, most) = (breaker.pause(0).unwrap(), breaker.pause(u32::MAX).unwrap());
         assert!(least == ms(800) && most > ms(1_199), "{least} {most}");
-        breaker.probed(Health::InTime, ms(1));
+        breaker.record_probe(Health::InTime, ms(1));
         assert_eq!(breaker.pause(1 << 31), Some(PROBE_PAUSE));
-        breaker.probed(Health::Failed, ms(1));
+        breaker.record_probe(Health::Failed, ms(1));
         assert_eq!(breaker.state(), State::Open { pause: FIRST_PAUSE });
     }
 }

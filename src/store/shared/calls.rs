@@ -12,7 +12,7 @@ use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Cloc
 use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{ChargePart, slot_name};
 use crate::store::shared::link::CallError;
-use crate::store::shared::memory::Known;
+use crate::store::shared::memory::CachedState;
 use crate::store::shared::{CallEvent, SharedNode};
 use crate::units::Nanos;
 
@@ -58,7 +58,7 @@ impl CallResult {
 
 /// The error of a call to Redis without a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Down;
+pub(super) struct NoReply;
 
 /// The outcome of a call that charges.
 pub(super) struct ChargeOutcome {
@@ -88,7 +88,7 @@ impl SharedNode {
         op: &'static str,
         parts: &[ChargePart],
         slot: u64,
-    ) -> Result<ChargeOutcome, Down> {
+    ) -> Result<ChargeOutcome, NoReply> {
         let slot = slot_name(self.id, slot);
         let known = self.known(parts);
         let hints = hints(parts, &known);
@@ -106,7 +106,7 @@ impl SharedNode {
         parts: &[ChargePart],
         want: u64,
         answers: usize,
-    ) -> Result<ChargeOutcome, Down> {
+    ) -> Result<ChargeOutcome, NoReply> {
         let known = self.known(parts);
         let hints = hints(parts, &known);
         let buckets = buckets(parts, "", &hints);
@@ -123,8 +123,8 @@ impl SharedNode {
         &self,
         (op, call): (&'static str, Call),
         parts: &[(ChargePart, CallArgument<'_>)],
-    ) -> Result<(AllSeen, Nanos), Down> {
-        let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, beside)| part.bucket(*beside)).collect();
+    ) -> Result<(AllSeen, Nanos), NoReply> {
+        let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, call_argument)| part.bucket(*call_argument)).collect();
         let answer = self.call(op, call, &buckets).await?;
         let all = answer.seen();
         for ((part, _), seen) in parts.iter().zip(&all) {
@@ -133,17 +133,17 @@ impl SharedNode {
         Ok((all, answer.now))
     }
 
-    async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, Down> {
+    async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, NoReply> {
         let sent = self.clock.now();
         // all buckets of one call are in one slot
         let slot = buckets.first().map_or(0, |bucket| self.link.slot(bucket.tag));
-        let near = self.redis_clocks.theirs(slot, sent);
+        let near = self.redis_clocks.redis_time(slot, sent);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
         let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)));
         let in_time = timeout(self.settings.timeout.to_duration(), &mut replied).await;
         if [CHARGE, RECONCILE].contains(&op) {
-            self.called(match &in_time {
+            self.record_call(match &in_time {
                 // a cluster that moves keys is healthy
                 Ok(Ok(Ok(_) | Err(CallError::Moving(_)))) => Health::InTime,
                 Ok(_) => Health::Failed,
@@ -176,7 +176,7 @@ impl SharedNode {
             Err(_) => {
                 told(CallResult::TimedOut);
                 if took >= CALL_TIME {
-                    self.link.give_up();
+                    self.link.close_all();
                 }
                 return Err(self.complain(CallResult::TimedOut, &NO_ANSWER));
             }
@@ -206,9 +206,9 @@ impl SharedNode {
 
     /// Charges Redis again with the tokens that it has lost: for keys that Redis did not find but that were in use when
     /// this node asked (`known`). Later replies do not count, since they may include later charges.
-    fn read_repair(self: &Arc<Self>, parts: &[ChargePart], known: &[Option<Known>], answer: &ChargeReply) {
+    fn read_repair(self: &Arc<Self>, parts: &[ChargePart], known: &[Option<CachedState>], answer: &ChargeReply) {
         for ((part, known), was_fresh) in parts.iter().zip(known).zip(answer.was_fresh()) {
-            if !was_fresh || !part.enforcement.consumes || part.rule().holds() {
+            if !was_fresh || !part.enforcement.consumes || part.rule().holds_slots() {
                 continue;
             }
             let forgotten = known.as_ref().map_or(0, |known| known.used(part, answer.now));
@@ -223,12 +223,12 @@ impl SharedNode {
     }
 
     /// The states of `parts` that this node remembers, in case Redis has lost them.
-    fn known(&self, parts: &[ChargePart]) -> SmallVec<[Option<Known>; 2]> {
+    fn known(&self, parts: &[ChargePart]) -> SmallVec<[Option<CachedState>; 2]> {
         parts.iter().map(|part| self.memory.known(part)).collect()
     }
 
     /// Logs a failure, unless one was logged a moment ago.
-    pub(super) fn complain(&self, result: CallResult, error: &dyn std::fmt::Display) -> Down {
+    pub(super) fn complain(&self, result: CallResult, error: &dyn std::fmt::Display) -> NoReply {
         let now = self.clock.now();
         let quiet_until = &self.counts.quiet_until;
         let until = quiet_until.load(Ordering::Relaxed);
@@ -238,7 +238,7 @@ impl SharedNode {
         {
             tracing::warn!(%error, result = result.as_str(), "a call to Redis failed");
         }
-        Down
+        NoReply
     }
 }
 
@@ -253,7 +253,7 @@ pub(super) struct Counts {
     quiet_until: AtomicU64,
 }
 
-fn hints(parts: &[ChargePart], known: &[Option<Known>]) -> SmallVec<[Option<String>; 2]> {
+fn hints(parts: &[ChargePart], known: &[Option<CachedState>]) -> SmallVec<[Option<String>; 2]> {
     parts.iter().zip(known).map(|(part, known)| part.rule().hint(known.as_ref()?.state()?)).collect()
 }
 
@@ -261,7 +261,7 @@ fn buckets<'a>(parts: &'a [ChargePart], slot: &'a str, hints: &'a [Option<String
     let all = parts.iter().zip(hints);
     all.map(|(part, hint)| {
         part.bucket(match hint {
-            _ if part.rule().holds() => CallArgument::Slot(slot),
+            _ if part.rule().holds_slots() => CallArgument::Slot(slot),
             Some(hint) => CallArgument::Hint(hint),
             None => CallArgument::Nothing,
         })

@@ -22,10 +22,10 @@ impl RedisClocks {
         Self { by_slot, latest: AtomicI64::new(0) }
     }
 
-    /// Records that the server of `slot` had the time `theirs` at some time between `sent` and `received`.
-    pub(super) fn learn(&self, slot: u16, (sent, received): (Nanos, Nanos), theirs: Nanos) {
-        let ours = sent.saturating_add(Nanos::new(received.saturating_sub(sent).get() / 2));
-        let ahead = ClockOffset::between(theirs, ours).get();
+    /// Records that the server of `slot` had the time `redis_time` at some time between `sent` and `received`.
+    pub(super) fn learn(&self, slot: u16, (sent, received): (Nanos, Nanos), redis_time: Nanos) {
+        let local_time = sent.saturating_add(Nanos::new(received.saturating_sub(sent).get() / 2));
+        let ahead = ClockOffset::between(redis_time, local_time).get();
         for clock in self.by_slot.get(usize::from(slot)).into_iter().chain([&self.latest]) {
             clock.store(ahead, Ordering::Relaxed);
         }
@@ -36,11 +36,11 @@ impl RedisClocks {
         self.latest.load(Ordering::Relaxed)
     }
 
-    /// The time at the server of `slot` when it is `ours` on this node.
-    pub(super) fn theirs(&self, slot: u16, ours: Nanos) -> Nanos {
+    /// The time at the server of `slot` when it is `local_time` on this node.
+    pub(super) fn redis_time(&self, slot: u16, local_time: Nanos) -> Nanos {
         let known = self.by_slot.get(usize::from(slot)).map(|clock| clock.load(Ordering::Relaxed));
         let ahead = known.filter(|ahead| *ahead != UNKNOWN).unwrap_or_else(|| self.nanoseconds());
-        ours.shifted(ClockOffset::new(ahead))
+        local_time.shifted(ClockOffset::new(ahead))
     }
 }
 
@@ -52,12 +52,12 @@ mod tests {
     fn the_time_elsewhere_is_ahead_or_behind() {
         let clocks = RedisClocks::new(2);
         let at = Nanos::from_secs;
-        assert_eq!(clocks.theirs(0, at(5)), at(5));
+        assert_eq!(clocks.redis_time(0, at(5)), at(5));
         clocks.learn(0, (at(10), at(12)), at(41));
-        assert_eq!(clocks.theirs(0, at(20)), at(50));
-        assert_eq!(clocks.theirs(1, at(20)), at(50), "nothing else is known");
+        assert_eq!(clocks.redis_time(0, at(20)), at(50));
+        assert_eq!(clocks.redis_time(1, at(20)), at(50), "nothing else is known");
         clocks.learn(1, (at(50), at(50)), at(20));
-        assert_eq!([0, 1].map(|slot| clocks.theirs(slot, at(60))), [at(90), at(30)]);
-        assert_eq!(clocks.theirs(1, at(10)), Nanos::ZERO);
+        assert_eq!([0, 1].map(|slot| clocks.redis_time(slot, at(60))), [at(90), at(30)]);
+        assert_eq!(clocks.redis_time(1, at(10)), Nanos::ZERO);
     }
 }

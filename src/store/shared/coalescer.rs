@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::charge::{AllCharged, Enforcement};
 use crate::store::shared::SharedNode;
-use crate::store::shared::calls::{CHARGE, ChargeOutcome, Down};
+use crate::store::shared::calls::{CHARGE, ChargeOutcome, NoReply};
 use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -22,11 +22,11 @@ use crate::units::{Cost, LimitKey, Nanos};
 type CoalesceKey = SmallVec<[(LimitKey, Cost, Enforcement, u64); 2]>;
 
 /// The result that a request gets, and its time on Redis's clock.
-pub(super) type Heard = Result<(AllCharged, Nanos), Down>;
+pub(super) type ChargeResult = Result<(AllCharged, Nanos), NoReply>;
 
 /// The queues of waiting requests, each behind a call.
 #[derive(Default)]
-pub(super) struct RequestCoalescer(Mutex<HashMap<CoalesceKey, Vec<oneshot::Sender<Heard>>>>);
+pub(super) struct RequestCoalescer(Mutex<HashMap<CoalesceKey, Vec<oneshot::Sender<ChargeResult>>>>);
 
 impl RequestCoalescer {
     /// The number of requests in all queues.
@@ -41,7 +41,7 @@ const LONGEST: usize = 1_000;
 
 impl SharedNode {
     /// Asks Redis to charge `parts` for one request, in one call with identical requests.
-    pub(super) fn ask_together(self: &Arc<Self>, parts: Vec<ChargePart>) -> oneshot::Receiver<Heard> {
+    pub(super) fn charge_coalesced(self: &Arc<Self>, parts: Vec<ChargePart>) -> oneshot::Receiver<ChargeResult> {
         let (sender, receiver) = oneshot::channel();
         let coalesce_key: CoalesceKey = parts.iter().map(coalesce_key).collect();
         let mut queues = self.coalescer.0.lock();
@@ -60,19 +60,23 @@ impl SharedNode {
     }
 
     /// Asks Redis to charge `parts` for one request in a call of its own; `slot` is the number of its slot, if it takes one.
-    pub(super) fn ask_alone(self: &Arc<Self>, parts: Vec<ChargePart>, slot: u64) -> oneshot::Receiver<Heard> {
+    pub(super) fn charge_separately(
+        self: &Arc<Self>,
+        parts: Vec<ChargePart>,
+        slot: u64,
+    ) -> oneshot::Receiver<ChargeResult> {
         let (sender, receiver) = oneshot::channel();
         let node = Arc::clone(self);
         tokio::spawn(async move {
-            let outcome = match node.settle(&parts).await {
+            let outcome = match node.reconcile_keys_of(&parts).await {
                 true => node.call_charge(CHARGE, &parts, slot).await,
-                false => Err(Down),
+                false => Err(NoReply),
             };
             let heard = outcome.map(|outcome| (outcome.each.first().cloned().unwrap_or_default(), outcome));
             match heard {
                 Ok((charged, outcome)) => {
                     if sender.send(Ok((charged.clone(), outcome.at))).is_err() && outcome.granted > 0 {
-                        node.end_slot_later(slot, parts.iter().filter(|part| part.rule().holds()).cloned());
+                        node.end_slot_later(slot, parts.iter().filter(|part| part.rule().holds_slots()).cloned());
                         node.give_back_unheard(&parts, &outcome, &[charged]);
                     }
                 }
@@ -83,7 +87,7 @@ impl SharedNode {
     }
 
     /// Charges `parts` for each of the `waiting` requests, in one call.
-    async fn charge_for(self: Arc<Self>, parts: Arc<[ChargePart]>, waiting: Vec<oneshot::Sender<Heard>>) {
+    async fn charge_for(self: Arc<Self>, parts: Arc<[ChargePart]>, waiting: Vec<oneshot::Sender<ChargeResult>>) {
         let outcome = match waiting.len() {
             1 => self.call_charge(CHARGE, &parts, 0).await,
             several => {
@@ -110,7 +114,7 @@ impl SharedNode {
     fn give_back_unheard(self: &Arc<Self>, parts: &[ChargePart], outcome: &ChargeOutcome, unheard: &[AllCharged]) {
         for charged in unheard {
             let taken = charged.iter().zip(parts).filter(|(charged, part)| {
-                part.enforcement.consumes && charged.decision.is_admitted() && !part.rule().holds()
+                part.enforcement.consumes && charged.decision.is_admitted() && !part.rule().holds_slots()
             });
             let back =
                 taken.map(|(charged, part)| (part.clone(), outcome.at.saturating_add(charged.headroom.until_full)));
@@ -127,8 +131,8 @@ struct CoalescedCalls {
 }
 
 impl CoalescedCalls {
-    async fn serve(mut self, parts: Arc<[ChargePart]>, mut waiting: Vec<oneshot::Sender<Heard>>) {
-        if !self.node.settle(&parts).await {
+    async fn serve(mut self, parts: Arc<[ChargePart]>, mut waiting: Vec<oneshot::Sender<ChargeResult>>) {
+        if !self.node.reconcile_keys_of(&parts).await {
             return;
         }
         while !waiting.is_empty() {

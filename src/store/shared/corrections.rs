@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::charge::{Charge, Taken};
+use crate::charge::{Charge, ChargeSource};
 use crate::store::redis::{Call, CallArgument};
 use crate::store::shared::fallback::DegradedCharge;
 use crate::store::shared::limit::ChargePart;
@@ -17,31 +17,33 @@ impl SharedStore {
         let Some(part) = limit.part(charge) else { return };
         let node = &self.0;
         let now = node.clock.now();
-        let theirs = node.theirs(&part, now);
-        let full_at = match charge.taken {
-            Taken::Fallback { key, times, refill_times: refill_times @ [alone, _] } => {
-                let cost = charge.cost.saturating_mul(times);
+        let redis_time = node.redis_time(&part, now);
+        let full_at = match charge.taken_from {
+            ChargeSource::Fallback { key, cost_multiplier, refill_times: refill_times @ [alone, _] } => {
+                let cost = charge.cost.saturating_mul(cost_multiplier);
                 tables.store.refund(tables.binding, &[(Charge { key, cost, ..charge.clone() }, full_at)], now);
                 let is_noted = alone > Nanos::ZERO;
-                if !is_noted || node.fallback.take_back(&part, charge.cost, refill_times, theirs) {
+                if !is_noted || node.fallback.take_back(&part, charge.cost, refill_times, redis_time) {
                     return;
                 }
                 // Redis does not count the charge as refilled before it was reconciled
                 alone
             }
             // exact to the nanosecond: it identifies the window or the log entry of the charge
-            Taken::Elsewhere { here, there }
-            | Taken::Counted { here, there, .. }
-            | Taken::Lease { here, there, .. } => there.saturating_add(full_at.saturating_sub(here)),
-            _ => node.theirs(&part, full_at),
+            ChargeSource::InRedis { local_time, redis_time }
+            | ChargeSource::Counted { local_time, redis_time, .. }
+            | ChargeSource::Lease { local_time, redis_time, .. } => {
+                redis_time.saturating_add(full_at.saturating_sub(local_time))
+            }
+            _ => node.redis_time(&part, full_at),
         };
-        match charge.taken {
-            Taken::Slot(slot) => node.release(slot),
-            Taken::Lease { lapses, .. } if node.leases.give_back(part.key, part.cost, lapses, now) => {}
-            Taken::Counted { times, .. }
+        match charge.taken_from {
+            ChargeSource::Slot(slot) => node.release(slot),
+            ChargeSource::Lease { expires_at, .. } if node.leases.give_back(part.key, part.cost, expires_at, now) => {}
+            ChargeSource::Counted { cost_multiplier, .. }
                 // a share that this node has synced since counts like any other
-                if node.counters.refund(&part, full_at, times.min(node.times(limit)), theirs) => {}
-            Taken::Elsewhere { .. } if limit.is_eventual() && node.counters.refund(&part, full_at, 1, theirs) => {}
+                if node.counters.refund(&part, full_at, cost_multiplier.min(node.cost_multiplier(limit)), redis_time) => {}
+            ChargeSource::InRedis { .. } if limit.is_eventual() && node.counters.refund(&part, full_at, 1, redis_time) => {}
             _ => node.refund_later(vec![(part, full_at)]),
         }
     }
@@ -51,23 +53,23 @@ impl SharedStore {
         let Some(part) = limit.part(charge) else { return };
         let node = Arc::clone(&self.0);
         let now = node.clock.now();
-        let theirs = node.theirs(&part, now);
-        if let Taken::Fallback { key, times, .. } = charge.taken {
-            let cost = charge.cost.saturating_mul(times);
+        let redis_time = node.redis_time(&part, now);
+        if let ChargeSource::Fallback { key, cost_multiplier, .. } = charge.taken_from {
+            let cost = charge.cost.saturating_mul(cost_multiplier);
             tables.store.debit(tables.binding, &[Charge { key, cost, ..charge.clone() }], now);
-            if node.fallback.add(&part, charge.cost, times, theirs).is_some() {
+            if node.fallback.add(&part, charge.cost, cost_multiplier, redis_time).is_some() {
                 return;
             }
         }
-        if limit.is_eventual() && node.counters.debit(&part, node.times(limit), theirs) {
+        if limit.is_eventual() && node.counters.debit(&part, node.cost_multiplier(limit), redis_time) {
             return;
         }
         if limit.is_leased() && node.leases.take_more(part.key, part.cost, now) {
             return;
         }
         if node.is_redis_unavailable() {
-            let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(&part, theirs));
-            let degraded = DegradedCharge { charge: &mut charge.clone(), part: &part, on_down, used, there: theirs };
+            let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(&part, redis_time));
+            let degraded = DegradedCharge { charge: &mut charge.clone(), part: &part, on_down, used, redis_time };
             node.fallback.debit(tables, &degraded, node.nodes.load(Ordering::Relaxed), now);
             return;
         }
@@ -79,7 +81,7 @@ impl SharedStore {
 
     /// Gives back the slot that a charge holds while its request runs.
     pub(in crate::store) fn complete(&self, charge: &Charge) {
-        if let Taken::Slot(slot) = charge.taken {
+        if let ChargeSource::Slot(slot) = charge.taken_from {
             self.0.release(slot);
         }
     }
@@ -93,7 +95,7 @@ impl SharedNode {
         }
         // update the memory first: a read repair of a charge sent meanwhile would debit the refunded tokens again
         let now = self.clock.now();
-        back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, self.theirs(part, now)));
+        back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, self.redis_time(part, now)));
         let node = Arc::clone(self);
         self.spawn_background(async move {
             let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, CallArgument::FullAt(full_at))).collect();

@@ -15,7 +15,7 @@ use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, KeyState};
 use crate::store::shared::limit::{ChargePart, scaled};
-use crate::store::shared::{ByKey, SharedNode, at_once};
+use crate::store::shared::{ByKey, SharedNode, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The keys that a node counts.
@@ -41,24 +41,24 @@ const KEYS_OF_CALL: usize = 50;
 const CALLS_AT_ONCE: usize = 32;
 
 impl EventualCounters {
-    /// Decides `part`, with each token multiplied by `times`; `None` if the key is new.
-    pub(super) fn decide(&self, part: &ChargePart, times: u64, theirs: Nanos) -> Option<Charged> {
+    /// Decides `part`, with each token multiplied by `cost_multiplier`; `None` if the key is new.
+    pub(super) fn decide(&self, part: &ChargePart, cost_multiplier: u64, redis_time: Nanos) -> Option<Charged> {
         let mut counted = self.0.lock();
         let count = counted.get_mut(&part.key)?;
-        count.follow(part, theirs);
+        count.follow(part, redis_time);
         count.is_used = true;
         let rule = part.rule();
-        let (wanted, cost) = (part.cost.saturating_mul(times), scaled(rule, part.cost, times));
-        let (decision, after) = rule.decide(count.state.clone(), cost, theirs);
+        let (wanted, cost) = (part.cost.saturating_mul(cost_multiplier), scaled(rule, part.cost, cost_multiplier));
+        let (decision, after) = rule.decide(count.state.clone(), cost, redis_time);
         if part.enforcement.consumes && decision.is_admitted() {
             // the part of the cost that does not fit at once becomes a debt
-            count.state = rule.debit(after, wanted.saturating_sub(cost), theirs);
+            count.state = rule.debit(after, wanted.saturating_sub(cost), redis_time);
             count.unsynced = count.unsynced.saturating_add(part.cost);
         } else if part.enforcement.consumes && part.enforcement.counts_denied {
-            count.owe(part.cost, times, theirs);
+            count.owe(part.cost, cost_multiplier, redis_time);
         }
-        let mut headroom = rule.headroom(count.state.as_ref(), theirs);
-        headroom.remaining = headroom.remaining.map(|left| left / times.max(1));
+        let mut headroom = rule.headroom(count.state.as_ref(), redis_time);
+        headroom.remaining = headroom.remaining.map(|left| left / cost_multiplier.max(1));
         Some(Charged { decision, headroom })
     }
 
@@ -71,24 +71,24 @@ impl EventualCounters {
         }
     }
 
-    /// Refunds a charge whose tokens were multiplied by `times`; `full_at` is when the key was going to be full.
+    /// Refunds a charge whose tokens were multiplied by `cost_multiplier`; `full_at` is when the key was going to be full.
     /// Returns false if the charge has been synced already.
-    pub(super) fn refund(&self, part: &ChargePart, full_at: Nanos, times: u64, theirs: Nanos) -> bool {
+    pub(super) fn refund(&self, part: &ChargePart, full_at: Nanos, cost_multiplier: u64, redis_time: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key).filter(|count| count.unsynced >= part.cost) else { return false };
-        count.follow(part, theirs);
+        count.follow(part, redis_time);
         count.unsynced = count.unsynced.saturating_sub(part.cost);
-        let cost = part.cost.saturating_mul(times);
-        count.state = count.state.take().and_then(|state| part.rule().refund(state, cost, full_at, theirs));
+        let cost = part.cost.saturating_mul(cost_multiplier);
+        count.state = count.state.take().and_then(|state| part.rule().refund(state, cost, full_at, redis_time));
         true
     }
 
-    /// Debits tokens that became known after the charge, each multiplied by `times`; false if the key is not counted here.
-    pub(super) fn debit(&self, part: &ChargePart, times: u64, theirs: Nanos) -> bool {
+    /// Debits tokens that became known after the charge, each multiplied by `cost_multiplier`; false if the key is not counted here.
+    pub(super) fn debit(&self, part: &ChargePart, cost_multiplier: u64, redis_time: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key) else { return false };
-        count.follow(part, theirs);
-        count.owe(part.cost, times, theirs);
+        count.follow(part, redis_time);
+        count.owe(part.cost, cost_multiplier, redis_time);
         true
     }
 
@@ -133,16 +133,16 @@ impl EventualCounters {
 
 impl Count {
     /// Takes over the parameters of `part`, and migrates the state to them.
-    fn follow(&mut self, part: &ChargePart, theirs: Nanos) {
+    fn follow(&mut self, part: &ChargePart, redis_time: Nanos) {
         if self.part.form.parameters() != part.form.parameters() {
             let state = self.state.take();
-            self.state = state.and_then(|state| part.rule().migrate_state(self.part.rule(), state, theirs));
+            self.state = state.and_then(|state| part.rule().migrate_state(self.part.rule(), state, redis_time));
             self.part = part.for_one();
         }
     }
 
-    fn owe(&mut self, cost: Cost, times: u64, theirs: Nanos) {
-        self.state = self.part.rule().debit(self.state.take(), cost.saturating_mul(times), theirs);
+    fn owe(&mut self, cost: Cost, cost_multiplier: u64, redis_time: Nanos) {
+        self.state = self.part.rule().debit(self.state.take(), cost.saturating_mul(cost_multiplier), redis_time);
         self.unsynced = self.unsynced.saturating_add(cost);
     }
 }
@@ -169,7 +169,7 @@ impl SharedNode {
             async move { node.tell(&parts).await }
         });
         let calls = calls.collect();
-        at_once(CALLS_AT_ONCE, calls).await;
+        run_bounded(CALLS_AT_ONCE, calls).await;
     }
 
     async fn tell(&self, parts: &[(ChargePart, CallArgument<'static>)]) {
@@ -190,6 +190,6 @@ impl SharedNode {
 impl ChargePart {
     /// A request for one token of the same key.
     pub(super) fn for_one(&self) -> Self {
-        Self { cost: 1, enforcement: Enforcement::USUAL, ..self.clone() }
+        Self { cost: 1, enforcement: Enforcement::DEFAULT, ..self.clone() }
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
 use crate::algorithm::{Decision, Headroom};
-use crate::charge::{AllCharged, Charge, Charged, Enforcement, OnStoreDown, Taken};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement, OnStoreDown};
 use crate::store::local::{self, LocalStore};
 use crate::store::shared::ByKey;
 use crate::store::shared::limit::{ChargePart, scaled};
@@ -45,7 +45,7 @@ pub(super) struct DegradedCharge<'a> {
     /// The tokens that were used, by the last reply of Redis.
     pub(super) used: Cost,
     /// The time on Redis's clock.
-    pub(super) there: Nanos,
+    pub(super) redis_time: Nanos,
 }
 
 /// The tables of this node.
@@ -93,23 +93,23 @@ impl Fallback {
         {
             return Err(refused);
         }
-        let times = |one: &DegradedCharge<'_>| cost_factor(one.on_down, nodes);
+        let cost_multiplier = |one: &DegradedCharge<'_>| cost_factor(one.on_down, nodes);
         let slot = slots.next();
         // a floor counts tokens of the whole limit, so it is not multiplied
         let cost = |one: &DegradedCharge<'_>| {
             let floor = one.charge.floor;
-            one.part.cost.saturating_sub(floor).saturating_add(floor.div_ceil(times(one).max(1)))
+            one.part.cost.saturating_sub(floor).saturating_add(floor.div_ceil(cost_multiplier(one).max(1)))
         };
         let held: Vec<(ChargePart, u64)> = degraded
             .iter()
-            .filter(|one| one.goes_by() == By::Slots)
-            .map(|one| (ChargePart { cost: cost(one), ..one.part.clone() }, times(one)))
+            .filter(|one| one.decided_by() == DegradedBy::Slots)
+            .map(|one| (ChargePart { cost: cost(one), ..one.part.clone() }, cost_multiplier(one)))
             .collect();
         let mut by_slots = slots.charge(slot, &held, now).into_iter();
         let is_free = held.iter().zip(by_slots.as_slice()).all(|((part, _), charged)| admits(part, charged));
         let mut batch: Vec<Charge> = Vec::with_capacity(degraded.len());
-        for one in degraded.iter().filter(|one| one.goes_by() == By::Bucket) {
-            let (key, cost) = (self.bucket(tables, one, now), scaled(one.part.rule(), cost(one), times(one)));
+        for one in degraded.iter().filter(|one| one.decided_by() == DegradedBy::Bucket) {
+            let (key, cost) = (self.bucket(tables, one, now), scaled(one.part.rule(), cost(one), cost_multiplier(one)));
             batch.push(Charge { key, cost, ..one.charge.clone() });
         }
         let by_buckets = match is_free {
@@ -120,17 +120,22 @@ impl Fallback {
         let mut all = AllCharged::new();
         for one in degraded.iter_mut() {
             let fresh = Charged { decision: Decision::ADMIT, headroom: one.part.rule().headroom(None, now) };
-            let (taken, charged) = match one.goes_by() {
-                By::Nothing => (Taken::FailedOpen, fresh),
-                By::Slots => (Taken::Slot(slot), by_slots.next().unwrap_or(fresh)),
-                By::Bucket => match by_buckets.next() {
-                    Some((Charge { key, .. }, charged)) => {
-                        (Taken::Fallback { key, times: times(one), refill_times: RefillTimes::default() }, charged)
-                    }
-                    None => (Taken::FailedOpen, fresh),
+            let (taken, charged) = match one.decided_by() {
+                DegradedBy::Nothing => (ChargeSource::FailedOpen, fresh),
+                DegradedBy::Slots => (ChargeSource::Slot(slot), by_slots.next().unwrap_or(fresh)),
+                DegradedBy::Bucket => match by_buckets.next() {
+                    Some((Charge { key, .. }, charged)) => (
+                        ChargeSource::Fallback {
+                            key,
+                            cost_multiplier: cost_multiplier(one),
+                            refill_times: RefillTimes::default(),
+                        },
+                        charged,
+                    ),
+                    None => (ChargeSource::FailedOpen, fresh),
                 },
             };
-            one.charge.taken = taken;
+            one.charge.taken_from = taken;
             all.push(charged);
         }
         let passes = degraded.iter().zip(&all).all(|(one, charged)| admits(one.part, charged));
@@ -138,18 +143,19 @@ impl Fallback {
             slots.let_go(slot);
         }
         for (one, charged) in degraded.iter_mut().zip(&mut all) {
-            let Taken::Fallback { key, times, .. } = one.charge.taken else { continue };
+            let ChargeSource::Fallback { key, cost_multiplier, .. } = one.charge.taken_from else { continue };
             let _use = LedgerUse { fallback: self, key: one.part.key };
             let enforcement = one.part.enforcement;
             let admitted = passes && charged.decision.is_admitted();
             if enforcement.consumes && (admitted || enforcement.counts_denied) {
-                let refill_times = self.add(one.part, one.charge.cost, times, one.there).unwrap_or_default();
-                one.charge.taken = Taken::Fallback { key, times, refill_times };
+                let refill_times =
+                    self.add(one.part, one.charge.cost, cost_multiplier, one.redis_time).unwrap_or_default();
+                one.charge.taken_from = ChargeSource::Fallback { key, cost_multiplier, refill_times };
             }
             if enforcement.consumes && admitted {
-                charged.headroom = take_rest(tables, one, (key, times), now).unwrap_or(charged.headroom);
+                charged.headroom = take_rest(tables, one, (key, cost_multiplier), now).unwrap_or(charged.headroom);
             }
-            charged.headroom.remaining = charged.headroom.remaining.map(|left| left / times);
+            charged.headroom.remaining = charged.headroom.remaining.map(|left| left / cost_multiplier);
         }
         Ok(all)
     }
@@ -178,7 +184,7 @@ impl Fallback {
             Entry::Vacant(new) => {
                 is_first = true;
                 let generation = self.generations.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-                new.insert(OutageLedger::new(one.part, generation, one.used, one.there))
+                new.insert(OutageLedger::new(one.part, generation, one.used, one.redis_time))
             }
         };
         ledger.asking = ledger.asking.saturating_add(1);
@@ -187,30 +193,36 @@ impl Fallback {
 
     /// Debits, whatever the limit says, a request that was charged before Redis became unavailable.
     pub(super) fn debit(&self, tables: Tables<'_>, degraded: &DegradedCharge<'_>, nodes: u64, now: Nanos) {
-        let times = cost_factor(degraded.on_down, nodes);
+        let cost_multiplier = cost_factor(degraded.on_down, nodes);
         let _use = LedgerUse { fallback: self, key: degraded.part.key };
-        if degraded.goes_by() == By::Nothing {
+        if degraded.decided_by() == DegradedBy::Nothing {
             self.generation(degraded);
         } else {
             let key = self.bucket(tables, degraded, now);
-            let cost = degraded.charge.cost.saturating_mul(times);
+            let cost = degraded.charge.cost.saturating_mul(cost_multiplier);
             tables.store.debit(tables.binding, &[Charge { key, cost, ..degraded.charge.clone() }], now);
         }
-        self.add(degraded.part, degraded.charge.cost, times, degraded.there);
+        self.add(degraded.part, degraded.charge.cost, cost_multiplier, degraded.redis_time);
     }
 
     /// Records `cost`, which this node took as one of `nodes`. `None` if the key has nothing to reconcile.
-    pub(super) fn add(&self, part: &ChargePart, cost: Cost, nodes: u64, theirs: Nanos) -> Option<RefillTimes> {
+    pub(super) fn add(&self, part: &ChargePart, cost: Cost, nodes: u64, redis_time: Nanos) -> Option<RefillTimes> {
         let mut owed = self.owed.lock();
-        Some(owed.get_mut(&part.key)?.add(cost, nodes, theirs))
+        Some(owed.get_mut(&part.key)?.add(cost, nodes, redis_time))
     }
 
     /// Takes back a `cost` that was recorded; `refill_times` is the result of [`Self::add`] for it. Returns false if the
     /// key has been reconciled since.
-    pub(super) fn take_back(&self, part: &ChargePart, cost: Cost, refill_times: RefillTimes, theirs: Nanos) -> bool {
+    pub(super) fn take_back(
+        &self,
+        part: &ChargePart,
+        cost: Cost,
+        refill_times: RefillTimes,
+        redis_time: Nanos,
+    ) -> bool {
         let mut owed = self.owed.lock();
         let Some(owed) = owed.get_mut(&part.key) else { return false };
-        owed.take_back(cost, refill_times, theirs);
+        owed.take_back(cost, refill_times, redis_time);
         true
     }
 
@@ -220,11 +232,11 @@ impl Fallback {
         self.reconciling[turn].lock().await
     }
 
-    /// The tokens of `key` that have to be reconciled. `theirs` is the time at the server that has the key.
-    pub(super) fn due(&self, key: LimitKey, theirs: impl FnOnce(&ChargePart) -> Nanos) -> Option<Due> {
+    /// The tokens of `key` that have to be reconciled. `redis_time` is the time at the server that has the key.
+    pub(super) fn due(&self, key: LimitKey, redis_time: impl FnOnce(&ChargePart) -> Nanos) -> Option<Due> {
         let mut owed = self.owed.lock();
         let ledger = owed.get(&key)?;
-        let due = ledger.due(theirs(&ledger.part));
+        let due = ledger.due(redis_time(&ledger.part));
         if due.is_none() && ledger.asking == 0 {
             owed.remove(&key);
         }
@@ -250,14 +262,14 @@ impl Fallback {
     }
 
     /// Whether any key has to be reconciled.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn has_unreconciled(&self) -> bool {
         !self.owed.lock().is_empty()
     }
 }
 
 /// The part of this node that decides a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum DegradedBy {
     /// The slots that this node holds.
     Slots,
     /// A bucket of this node.
@@ -267,11 +279,11 @@ enum By {
 }
 
 impl DegradedCharge<'_> {
-    fn goes_by(&self) -> By {
+    fn decided_by(&self) -> DegradedBy {
         match self.on_down {
-            OnStoreDown::Allow | OnStoreDown::Deny => By::Nothing,
-            OnStoreDown::Divide | OnStoreDown::Local if self.part.rule().holds() => By::Slots,
-            OnStoreDown::Divide | OnStoreDown::Local => By::Bucket,
+            OnStoreDown::Allow | OnStoreDown::Deny => DegradedBy::Nothing,
+            OnStoreDown::Divide | OnStoreDown::Local if self.part.rule().holds_slots() => DegradedBy::Slots,
+            OnStoreDown::Divide | OnStoreDown::Local => DegradedBy::Bucket,
         }
     }
 }
@@ -286,15 +298,19 @@ const fn admits(part: &ChargePart, charged: &Charged) -> bool {
 fn take_rest(
     tables: Tables<'_>,
     one: &DegradedCharge<'_>,
-    (key, times): (LimitKey, u64),
+    (key, cost_multiplier): (LimitKey, u64),
     now: Nanos,
 ) -> Option<Headroom> {
-    let cost = one.charge.cost.saturating_mul(times).saturating_sub(scaled(one.part.rule(), one.charge.cost, times));
+    let cost = one.charge.cost.saturating_mul(cost_multiplier).saturating_sub(scaled(
+        one.part.rule(),
+        one.charge.cost,
+        cost_multiplier,
+    ));
     if cost == 0 {
         return None;
     }
     tables.store.debit(tables.binding, &[Charge { key, cost, ..one.charge.clone() }], now);
-    let asks = Charge { key, cost: 0, enforcement: Enforcement::ASKS, ..one.charge.clone() };
+    let asks = Charge { key, cost: 0, enforcement: Enforcement::DRY_RUN, ..one.charge.clone() };
     tables.store.charge(tables.binding, &mut [asks], now).first().map(|charged| charged.headroom)
 }
 
@@ -314,13 +330,13 @@ mod tests {
     #[test]
     fn a_key_stays_the_same_while_a_request_has_its_bucket() {
         let (fallback, part) = (Fallback::new(), ledger::tests::part());
-        let mut charge = Charge::new(0, RuleRef::Listed(0), part.key, 1, Enforcement::USUAL);
+        let mut charge = Charge::new(0, RuleRef::Listed(0), part.key, 1, Enforcement::DEFAULT);
         let one = DegradedCharge {
             charge: &mut charge,
             part: &part,
             on_down: OnStoreDown::Divide,
             used: 0,
-            there: Nanos::SECOND,
+            redis_time: Nanos::SECOND,
         };
         assert_eq!(fallback.generation(&one), (1, true));
         // another request asks for the due tokens before this one has noted its charge
@@ -329,7 +345,7 @@ mod tests {
         for _ in 0..2 {
             drop(LedgerUse { fallback: &fallback, key: part.key });
         }
-        assert!(fallback.owes() && fallback.due(part.key, |_| Nanos::SECOND).is_none());
-        assert!(!fallback.owes(), "nothing was taken");
+        assert!(fallback.has_unreconciled() && fallback.due(part.key, |_| Nanos::SECOND).is_none());
+        assert!(!fallback.has_unreconciled(), "nothing was taken");
     }
 }

@@ -77,9 +77,9 @@ impl SharedNode {
             let health = self.heartbeat(&script).await;
             let state = self.breaker.lock().state();
             match state {
-                State::Closed if health == Health::Failed => self.called(health),
+                State::Closed if health == Health::Failed => self.record_call(health),
                 State::Closed => {}
-                _ => self.probed(health),
+                _ => self.record_probe(health),
             }
             let pause = self.breaker.lock().pause(random.random());
             sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
@@ -105,7 +105,7 @@ impl SharedNode {
                 (result, None)
             }
             Err(_) => {
-                self.heartbeat_link.give_up();
+                self.heartbeat_link.close_all();
                 self.complain(CallResult::TimedOut, &NO_ANSWER);
                 (CallResult::TimedOut, None)
             }
@@ -120,8 +120,8 @@ impl SharedNode {
         }
     }
 
-    fn probed(&self, health: Health) {
-        if self.breaker.lock().probed(health, self.clock.now()) {
+    fn record_probe(&self, health: Health) {
+        if self.breaker.lock().record_probe(health, self.clock.now()) {
             self.recovered.notify_one();
         }
     }

@@ -18,8 +18,8 @@ use tokio::time::timeout;
 use crate::algorithm::Decision;
 use crate::charge::{AllCharged, Charged};
 use crate::store::shared::SharedNode;
-use crate::store::shared::calls::{ChargeOutcome, Down};
-use crate::store::shared::coalescer::Heard;
+use crate::store::shared::calls::{ChargeOutcome, NoReply};
+use crate::store::shared::coalescer::ChargeResult;
 use crate::store::shared::ewma::EwmaRate;
 use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, LimitKey, Nanos};
@@ -56,7 +56,7 @@ struct Lease {
     /// A request for one token.
     part: ChargePart,
     balance: Cost,
-    lapses: Nanos,
+    expires_at: Nanos,
     pace: EwmaRate,
     /// Whether a call is on its way.
     asking: bool,
@@ -66,23 +66,23 @@ struct Lease {
 
 struct Waiter {
     part: ChargePart,
-    sender: oneshot::Sender<Heard>,
+    sender: oneshot::Sender<ChargeResult>,
 }
 
 /// The answer to a request under a lease.
-pub(super) enum Leased {
+pub(super) enum LeaseOutcome {
     /// An immediate result: from the lease, or a denial that is certain.
     Now {
         charged: Charged,
         /// The time of the result, on Redis's clock.
-        there: Nanos,
+        redis_time: Nanos,
         /// When the lease lapses.
-        lapses: Nanos,
+        expires_at: Nanos,
     },
     /// The result follows after a call.
-    Soon(oneshot::Receiver<Heard>),
+    Pending(oneshot::Receiver<ChargeResult>),
     /// No result: there are too many keys or waiting requests, or this one may not wait.
-    Crowded,
+    Rejected,
 }
 
 /// The time whose tokens a lease covers.
@@ -109,14 +109,14 @@ impl Leases {
 
     /// The number of tokens of a key that this node can spend without a call.
     pub(super) fn balance(&self, key: LimitKey, now: Nanos) -> Cost {
-        self.shard(key).lock().get(&key).filter(|lease| now < lease.lapses).map_or(0, |lease| lease.balance)
+        self.shard(key).lock().get(&key).filter(|lease| now < lease.expires_at).map_or(0, |lease| lease.balance)
     }
 
-    /// Puts tokens back that a request did not need, if the lease that lapses at `lapses` is the current one. Returns
+    /// Puts tokens back that a request did not need, if the lease that lapses at `expires_at` is the current one. Returns
     /// whether it is.
-    pub(super) fn give_back(&self, key: LimitKey, cost: Cost, lapses: Nanos, now: Nanos) -> bool {
+    pub(super) fn give_back(&self, key: LimitKey, cost: Cost, expires_at: Nanos, now: Nanos) -> bool {
         let mut shard = self.shard(key).lock();
-        let Some(lease) = shard.get_mut(&key).filter(|lease| lease.lapses == lapses && now < lapses) else {
+        let Some(lease) = shard.get_mut(&key).filter(|lease| lease.expires_at == expires_at && now < expires_at) else {
             return false;
         };
         lease.balance = lease.balance.saturating_add(cost);
@@ -150,7 +150,7 @@ impl Leases {
 
 impl Events {
     fn lapse(&self, lease: &mut Lease, now: Nanos) {
-        if now >= lease.lapses && lease.balance > 0 {
+        if now >= lease.expires_at && lease.balance > 0 {
             self.lapsed.fetch_add(lease.balance, Ordering::Relaxed);
             lease.balance = 0;
         }
@@ -172,10 +172,10 @@ impl Events {
 impl SharedNode {
     /// Decides a request for `part` under a lease; `may_wait` says whether it may wait for a call. `now` is this node's
     /// time.
-    pub(super) fn lease(self: &Arc<Self>, part: &ChargePart, now: Nanos, may_wait: bool) -> Leased {
+    pub(super) fn lease(self: &Arc<Self>, part: &ChargePart, now: Nanos, may_wait: bool) -> LeaseOutcome {
         let mut shard = self.leases.shard(part.key).lock();
         if !shard.contains_key(&part.key) && shard.len() >= MOST_KEYS_OF_SHARD {
-            return Leased::Crowded;
+            return LeaseOutcome::Rejected;
         }
         let lease = shard.entry(part.key).or_insert_with(|| Lease::new(part, now));
         if lease.part.form.parameters() != part.form.parameters() {
@@ -184,32 +184,32 @@ impl SharedNode {
         lease.used = now;
         lease.pace.add(part.cost, now);
         let taken = if part.enforcement.consumes { part.cost } else { 0 };
-        let there = self.theirs(part, now);
+        let redis_time = self.redis_time(part, now);
         if self.leases.events.spend(lease, taken, now) && (part.enforcement.consumes || lease.balance >= part.cost) {
-            let (left, lapses) = (lease.balance, lease.lapses);
+            let (left, expires_at) = (lease.balance, lease.expires_at);
             if !lease.asking && !self.is_redis_unavailable() && left < lease.pace.within(self.refill_time(), now) {
                 self.spawn_lease_call(lease);
             }
             drop(shard);
-            return Leased::Now { charged: self.spent(part, left, there), there, lapses };
+            return LeaseOutcome::Now { charged: self.spent(part, left, redis_time), redis_time, expires_at };
         }
-        if let Some(denied) = self.memory.denial(part, there) {
-            return Leased::Now { charged: denied, there, lapses: Nanos::ZERO };
+        if let Some(denied) = self.memory.denial(part, redis_time) {
+            return LeaseOutcome::Now { charged: denied, redis_time, expires_at: Nanos::ZERO };
         }
         if lease.waiting.len() >= MOST_WAITING || self.is_redis_unavailable() || !may_wait {
-            return Leased::Crowded;
+            return LeaseOutcome::Rejected;
         }
         let (sender, receiver) = oneshot::channel();
         lease.waiting.push_back(Waiter { part: part.clone(), sender });
         if !lease.asking {
             self.spawn_lease_call(lease);
         }
-        Leased::Soon(receiver)
+        LeaseOutcome::Pending(receiver)
     }
 
     /// The result of a request that spent leased tokens; `left` of them remain.
-    fn spent(&self, part: &ChargePart, left: Cost, there: Nanos) -> Charged {
-        let mut headroom = self.memory.standing(part, there).headroom;
+    fn spent(&self, part: &ChargePart, left: Cost, redis_time: Nanos) -> Charged {
+        let mut headroom = self.memory.predict(part, redis_time).headroom;
         let quota = part.rule().policy().quota;
         headroom.remaining = headroom.remaining.map(|remaining| remaining.saturating_add(left).min(quota));
         Charged { decision: Decision::ADMIT, headroom }
@@ -223,23 +223,23 @@ impl SharedNode {
 
     fn spawn_lease_call(self: &Arc<Self>, lease: &mut Lease) {
         lease.asking = true;
-        let asking = Asking { node: Arc::clone(self), key: lease.part.key, ended: false };
+        let asking = LeaseCalls { node: Arc::clone(self), key: lease.part.key, ended: false };
         tokio::spawn(asking.run());
     }
 }
 
 /// The calls for one key. When this is dropped, it ends them, so that no request waits for ever.
-struct Asking {
+struct LeaseCalls {
     node: Arc<SharedNode>,
     key: LimitKey,
     ended: bool,
 }
 
-impl Asking {
+impl LeaseCalls {
     async fn run(mut self) {
         let mut first = true;
         while let Some((part, want, waiting)) = self.next(first) {
-            if first && !self.node.settle(std::slice::from_ref(&part)).await {
+            if first && !self.node.reconcile_keys_of(std::slice::from_ref(&part)).await {
                 return;
             }
             first = false;
@@ -278,7 +278,7 @@ impl SharedNode {
         let is_up = outcome.is_ok();
         match outcome {
             Ok(outcome) => self.share_out((&part, want), &outcome, waiting, sent),
-            Err(Down) => waiting.into_iter().for_each(|waiter| drop(waiter.sender.send(Err(Down)))),
+            Err(NoReply) => waiting.into_iter().for_each(|waiter| drop(waiter.sender.send(Err(NoReply)))),
         }
         is_up
     }
@@ -293,7 +293,7 @@ impl SharedNode {
         sent: Nanos,
     ) {
         let now = self.clock.now();
-        let there = self.theirs(part, now);
+        let redis_time = self.redis_time(part, now);
         let mut shard = self.leases.shard(part.key).lock();
         let Some(lease) = shard.get_mut(&part.key) else { return };
         let events = &self.leases.events;
@@ -305,20 +305,22 @@ impl SharedNode {
             Some(window) => LIFETIME.min(window),
             None => LIFETIME,
         };
-        lease.lapses = sent.saturating_add(life);
+        lease.expires_at = sent.saturating_add(life);
         let mut unserved = VecDeque::new();
         for waiter in waiting.into_iter().filter(|waiter| !waiter.sender.is_closed()) {
             if lease.balance < waiter.part.cost {
                 match outcome.granted >= want {
                     true => unserved.push_back(waiter),
-                    false => drop(waiter.sender.send(Ok((one(self.still_denied(&waiter.part, there)), there)))),
+                    false => {
+                        drop(waiter.sender.send(Ok((one(self.still_denied(&waiter.part, redis_time)), redis_time))))
+                    }
                 }
                 continue;
             }
             // for waiting requests, tokens do not lapse: they belong to the requests since Redis granted them
             let taken = if waiter.part.enforcement.consumes { waiter.part.cost } else { 0 };
             let left = lease.balance.saturating_sub(taken);
-            if waiter.sender.send(Ok((one(self.spent(&waiter.part, left, there)), there))).is_ok() {
+            if waiter.sender.send(Ok((one(self.spent(&waiter.part, left, redis_time)), redis_time))).is_ok() {
                 lease.balance = left;
                 events.spent.fetch_add(taken, Ordering::Relaxed);
             }
@@ -340,7 +342,7 @@ fn one(charged: Charged) -> AllCharged {
     AllCharged::from_iter([charged])
 }
 
-impl Drop for Asking {
+impl Drop for LeaseCalls {
     fn drop(&mut self) {
         if !self.ended
             && let Some(lease) = self.node.leases.shard(self.key).lock().get_mut(&self.key)
@@ -359,13 +361,13 @@ impl SharedNode {
         if soon < WORTH_IT {
             return 0;
         }
-        let left = self.memory.standing(&lease.part, self.theirs(&lease.part, now)).headroom.remaining;
-        soon.min(self.share_of(left.unwrap_or(Cost::MAX))).min(lease.part.most_ahead)
+        let left = self.memory.predict(&lease.part, self.redis_time(&lease.part, now)).headroom.remaining;
+        soon.min(self.share_of(left.unwrap_or(Cost::MAX))).min(lease.part.max_lease)
     }
 
     /// The most tokens that this node may hold of the key of `part`.
     fn most_held(&self, part: &ChargePart) -> Cost {
-        self.share_of(part.rule().policy().quota).min(part.most_ahead)
+        self.share_of(part.rule().policy().quota).min(part.max_lease)
     }
 
     fn share_of(&self, tokens: Cost) -> Cost {
@@ -373,8 +375,8 @@ impl SharedNode {
     }
 
     /// The denial of a request for which Redis granted too few tokens.
-    fn still_denied(&self, part: &ChargePart, there: Nanos) -> Charged {
-        let charged = self.memory.standing(part, there);
+    fn still_denied(&self, part: &ChargePart, redis_time: Nanos) -> Charged {
+        let charged = self.memory.predict(part, redis_time);
         match charged.decision {
             // time has passed since the call
             Decision::Admit { .. } => Charged { decision: Decision::later(Nanos::new(1)), ..charged },
@@ -388,7 +390,7 @@ impl Lease {
         Self {
             part: part.for_one(),
             balance: 0,
-            lapses: Nanos::ZERO,
+            expires_at: Nanos::ZERO,
             pace: EwmaRate::default(),
             asking: false,
             waiting: VecDeque::new(),

@@ -28,7 +28,7 @@ pub struct SharedLimit {
 #[derive(Clone, Debug)]
 struct Form {
     shared: Arc<SharedRule>,
-    most_ahead: Cost,
+    max_lease: Cost,
 }
 
 /// One limit's part in a call, which outlives the request.
@@ -41,15 +41,15 @@ pub(super) struct ChargePart {
     pub(super) cost: Cost,
     pub(super) enforcement: Enforcement,
     /// The most tokens that this node may lease.
-    pub(super) most_ahead: Cost,
+    pub(super) max_lease: Cost,
     /// Whether the gateway refunds tokens when a request costs less than it was charged.
     pub(super) gives_back: bool,
 }
 
-/// The part of `cost` times `times` that the bucket can take at once. So a share of less than one token admits one.
-pub(super) fn scaled(rule: &Rule, cost: Cost, times: u64) -> Cost {
+/// The part of `cost` times `cost_multiplier` that the bucket can take at once. So a share of less than one token admits one.
+pub(super) fn scaled(rule: &Rule, cost: Cost, cost_multiplier: u64) -> Cost {
     let most = rule.largest_cost().unwrap_or(Cost::MAX).max(cost);
-    cost.saturating_mul(times).min(most)
+    cost.saturating_mul(cost_multiplier).min(most)
 }
 
 /// Checks whether a rule can be shared in this way.
@@ -78,7 +78,7 @@ impl SharedLimit {
 
     /// `charge` as a part of a call; `None` for parameters without a shared form.
     pub(super) fn part(&self, charge: &Charge) -> Option<ChargePart> {
-        let Form { shared, most_ahead } = match &charge.rule {
+        let Form { shared, max_lease } = match &charge.rule {
             RuleRef::Listed(position) => self.forms.get(*position)?.clone(),
             RuleRef::Own(rule) => form(rule, self.sharing, self.nodes).ok()?,
         };
@@ -90,7 +90,7 @@ impl SharedLimit {
             tag,
             cost,
             enforcement,
-            most_ahead,
+            max_lease,
             gives_back: self.gives_back,
         })
     }
@@ -111,12 +111,12 @@ impl SharedLimit {
 
 fn form(rule: &Rule, sharing: Sharing, nodes: u64) -> Result<Form, NotShareable> {
     let whole = || rule.clone();
-    let (rule, most_ahead) = match sharing.consistency {
+    let (rule, max_lease) = match sharing.consistency {
         Consistency::Leased { strict: true } => lowered(rule, nodes).unwrap_or_else(|| (whole(), 0)),
         Consistency::Leased { strict: false } => (whole(), Cost::MAX),
         Consistency::Exact | Consistency::Eventual => (whole(), 0),
     };
-    Ok(Form { shared: Arc::new(SharedRule::new(rule, SLOT_LIFETIME)?), most_ahead })
+    Ok(Form { shared: Arc::new(SharedRule::new(rule, SLOT_LIFETIME)?), max_lease })
 }
 
 /// The rule with its burst lowered by the tokens that all `nodes` together may lease, an eighth, and the most that each
@@ -135,7 +135,7 @@ fn lowered(rule: &Rule, nodes: u64) -> Option<(Rule, Cost)> {
 }
 
 impl ChargePart {
-    pub(super) fn bucket<'a>(&'a self, beside: CallArgument<'a>) -> Bucket<'a> {
+    pub(super) fn bucket<'a>(&'a self, call_argument: CallArgument<'a>) -> Bucket<'a> {
         Bucket {
             limit: &self.limit,
             rule: &self.form,
@@ -143,7 +143,7 @@ impl ChargePart {
             tag: self.tag,
             cost: self.cost,
             enforcement: self.enforcement,
-            beside,
+            call_argument,
         }
     }
 

@@ -34,7 +34,7 @@ pub trait Scripts: Send + Sync {
     fn slots(&self) -> usize;
 
     /// Closes all connections: the next calls open new ones, and callers that wait for replies get none.
-    fn give_up(&self);
+    fn close_all(&self);
 
     /// Connects this thread, if the server answers quickly.
     async fn open(&self);
@@ -146,9 +146,9 @@ impl Scripts for Link {
         if self.servers.is_cluster() { SLOTS.into() } else { 1 }
     }
 
-    fn give_up(&self) {
+    fn close_all(&self) {
         for pool in &self.pools {
-            pool.give_up();
+            pool.close_all();
         }
     }
 

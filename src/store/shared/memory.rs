@@ -18,11 +18,11 @@ use crate::units::{Cost, LimitKey, Nanos};
 const MOST_KEYS: usize = 200_000;
 
 /// The last states seen. All times are on Redis's clock.
-pub(super) struct Memory(Cache<LimitKey, Known>);
+pub(super) struct StateCache(Cache<LimitKey, CachedState>);
 
 /// The last known state of one key.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct CachedState {
     /// The parameters of the state: under others it does not apply.
     form: Arc<SharedRule>,
     /// The time of the state.
@@ -37,7 +37,7 @@ enum Kept {
     Log(Cost, CachedDenial),
 }
 
-impl Memory {
+impl StateCache {
     pub(super) fn new() -> Self {
         Self(Cache::new(MOST_KEYS))
     }
@@ -51,7 +51,7 @@ impl Memory {
                 Kept::Log(counted, CachedDenial::new(&Charged { decision, headroom }, part.cost, at))
             }
         };
-        self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, kept });
+        self.0.insert(part.key, CachedState { form: Arc::clone(&part.form), at, kept });
     }
 
     /// Refunds `part`, a charge after which the key was going to be full at `full_at`.
@@ -79,21 +79,21 @@ impl Memory {
         }
         if let Some(largest) = part.rule().largest_cost().filter(|largest| part.cost > *largest) {
             // this holds for every state
-            return Some(Charged { decision: Decision::never(largest), ..self.standing(part, now) });
+            return Some(Charged { decision: Decision::never(largest), ..self.predict(part, now) });
         }
         let known = self.known(part)?;
         if part.gives_back && now.saturating_sub(known.at) >= SETTLING {
             // another node may have refunded tokens
             return None;
         }
-        let charged = known.told(part, now);
+        let charged = known.predict(part, now);
         (!charged.decision.is_admitted()).then_some(charged)
     }
 
     /// The expected result for `part` by the last known state, for reports.
-    pub(super) fn standing(&self, part: &ChargePart, now: Nanos) -> Charged {
+    pub(super) fn predict(&self, part: &ChargePart, now: Nanos) -> Charged {
         match self.known(part) {
-            Some(known) => known.told(part, now),
+            Some(known) => known.predict(part, now),
             None => Charged {
                 decision: part.rule().decide(None, part.cost, now).0,
                 headroom: part.rule().headroom(None, now),
@@ -112,20 +112,20 @@ impl Memory {
     }
 
     /// The last known state of the key of `part`, if its parameters are the same.
-    pub(super) fn known(&self, part: &ChargePart) -> Option<Known> {
+    pub(super) fn known(&self, part: &ChargePart) -> Option<CachedState> {
         self.0.get(&part.key).filter(|known| known.form.parameters() == part.form.parameters())
     }
 }
 
-impl Known {
-    fn told(&self, part: &ChargePart, now: Nanos) -> Charged {
+impl CachedState {
+    fn predict(&self, part: &ChargePart, now: Nanos) -> Charged {
         let rule = part.rule();
         match &self.kept {
             Kept::State(state) => Charged {
                 decision: rule.decide(state.clone(), part.cost, now).0,
                 headroom: rule.headroom(state.as_ref(), now),
             },
-            Kept::Log(_, told) => told.again(rule, part.cost, now),
+            Kept::Log(_, told) => told.predict(rule, part.cost, now),
         }
     }
 
@@ -141,7 +141,7 @@ impl Known {
     /// has less left than its quota. For a log, the number includes tokens that have left its window since.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         match &self.kept {
-            Kept::Log(counted, told) => match told.again(part.rule(), part.cost, now).headroom.until_full {
+            Kept::Log(counted, told) => match told.predict(part.rule(), part.cost, now).headroom.until_full {
                 Nanos::ZERO => 0,
                 _ => *counted,
             },

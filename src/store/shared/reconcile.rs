@@ -9,7 +9,7 @@ use crate::charge::Enforcement;
 use crate::store::shared::calls::RECONCILE;
 use crate::store::shared::heartbeat::HEARTBEAT;
 use crate::store::shared::limit::ChargePart;
-use crate::store::shared::{BreakerState, SharedNode, at_once};
+use crate::store::shared::{BreakerState, SharedNode, run_bounded};
 use crate::units::LimitKey;
 
 /// The number of keys that are reconciled at a time, and the number of keys before the next check of the results.
@@ -44,12 +44,12 @@ impl SharedNode {
 
     /// Charges Redis with what this node admitted while Redis was unavailable.
     async fn reconcile(self: &Arc<Self>) {
-        while self.fallback.owes() && !self.is_redis_unavailable() {
+        while self.fallback.has_unreconciled() && !self.is_redis_unavailable() {
             let calls = self.fallback.some_keys(RECONCILED_IN_TURN).into_iter().map(|key| {
                 let node = Arc::clone(self);
                 async move { !node.is_redis_unavailable() && node.reconcile_key(key).await }
             });
-            if at_once(RECONCILED_AT_ONCE, calls.collect()).await.contains(&false) {
+            if run_bounded(RECONCILED_AT_ONCE, calls.collect()).await.contains(&false) {
                 return;
             }
         }
@@ -60,8 +60,8 @@ impl SharedNode {
     async fn reconcile_key(self: &Arc<Self>, key: LimitKey) -> bool {
         let _turn = self.fallback.turn(key).await;
         let now = self.clock.now();
-        let Some(due) = self.fallback.due(key, |part| self.theirs(part, now)) else { return true };
-        let asks = ChargePart { cost: 0, enforcement: Enforcement::ASKS, ..due.part.clone() };
+        let Some(due) = self.fallback.due(key, |part| self.redis_time(part, now)) else { return true };
+        let asks = ChargePart { cost: 0, enforcement: Enforcement::DRY_RUN, ..due.part.clone() };
         let owes = ChargePart {
             enforcement: Enforcement { enforces: false, consumes: true, counts_denied: true },
             ..due.part.clone()
@@ -80,11 +80,11 @@ impl SharedNode {
     }
 
     /// Reconciles the keys of `parts`, before they are charged again. Returns whether Redis knows all their admissions.
-    pub(super) async fn settle(self: &Arc<Self>, parts: &[ChargePart]) -> bool {
+    pub(super) async fn reconcile_keys_of(self: &Arc<Self>, parts: &[ChargePart]) -> bool {
         if !self.announce_slots_of(parts).await {
             return false;
         }
-        if self.fallback.owes() {
+        if self.fallback.has_unreconciled() {
             for part in parts {
                 if !self.reconcile_key(part.key).await {
                     return false;

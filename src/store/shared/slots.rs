@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::charge::{AllCharged, Charged};
 use crate::store::redis::{Call, CallArgument};
 use crate::store::shared::limit::{ChargePart, SLOT_LIFETIME, scaled, slot_name};
-use crate::store::shared::{SharedNode, at_once};
+use crate::store::shared::{SharedNode, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The slots of this node.
@@ -65,12 +65,14 @@ impl Slots {
     /// slot if all enforcing limits admit it. Returns the results in order.
     pub(super) fn charge(&self, slot: u64, parts: &[(ChargePart, u64)], now: Nanos) -> AllCharged {
         let mut table = self.table.lock();
-        let decide = |(part, times): &(ChargePart, u64)| {
+        let decide = |(part, cost_multiplier): &(ChargePart, u64)| {
             let rule = part.rule();
-            let in_flight = table.in_flight.get(&part.key).copied().unwrap_or_default().saturating_mul(*times);
-            let (decision, after) = rule.decide(rule.hold(None, in_flight), scaled(rule, part.cost, *times), now);
+            let in_flight =
+                table.in_flight.get(&part.key).copied().unwrap_or_default().saturating_mul(*cost_multiplier);
+            let (decision, after) =
+                rule.decide(rule.hold(None, in_flight), scaled(rule, part.cost, *cost_multiplier), now);
             let mut headroom = rule.headroom(after.as_ref(), now);
-            headroom.remaining = headroom.remaining.map(|left| left / times.max(&1));
+            headroom.remaining = headroom.remaining.map(|left| left / cost_multiplier.max(&1));
             Charged { decision, headroom }
         };
         let charged: AllCharged = parts.iter().map(decide).collect();
@@ -176,18 +178,18 @@ impl SharedNode {
             let node = Arc::clone(self);
             async move { node.renew_slot(slot, part).await }
         };
-        at_once(TOLD_AT_ONCE, self.slots.all().into_iter().map(renew).collect()).await;
+        run_bounded(TOLD_AT_ONCE, self.slots.all().into_iter().map(renew).collect()).await;
         let end = |(slot, part)| {
             let node = Arc::clone(self);
             async move { node.end_slot(slot, part).await }
         };
-        at_once(TOLD_AT_ONCE, self.slots.take_ended(self.clock.now()).into_iter().map(end).collect()).await;
+        run_bounded(TOLD_AT_ONCE, self.slots.take_ended(self.clock.now()).into_iter().map(end).collect()).await;
     }
 
     /// Reports the slots of the keys of `parts` that Redis does not count. Returns whether it now counts all.
     pub(super) async fn announce_slots_of(&self, parts: &[ChargePart]) -> bool {
         let keys: SmallVec<[LimitKey; 2]> =
-            parts.iter().filter(|part| part.rule().holds()).map(|part| part.key).collect();
+            parts.iter().filter(|part| part.rule().holds_slots()).map(|part| part.key).collect();
         if keys.is_empty() {
             return true;
         }

@@ -3,11 +3,11 @@
 use std::sync::OnceLock;
 
 use crate::algorithm::Decision;
-use crate::charge::{Charge, OnStoreDown, Taken};
+use crate::charge::{Charge, ChargeSource, OnStoreDown};
 use crate::ruleset::PlanId;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::telemetry::Telemetry;
-use crate::telemetry::meters::Label;
+use crate::telemetry::meters::LimitLabels;
 use crate::telemetry::meters::grid::{Grid, LazyMetric};
 use crate::telemetry::meters::totals::RequestTotals;
 use crate::telemetry::striped::{HotCounter, HotGauge, HotHistogram};
@@ -135,7 +135,7 @@ impl RouteMeters {
     /// candidate.
     pub(super) fn outcomes(
         &self,
-        limit: &Label,
+        limit: &LimitLabels,
         plan_name: &str,
         place: usize,
         plan: Option<PlanId>,
@@ -150,7 +150,7 @@ impl RouteMeters {
 // === impl Outcomes ===
 
 impl Outcomes {
-    fn new(telemetry: &Telemetry, route: &str, limit: &Label, plan: &str) -> Self {
+    fn new(telemetry: &Telemetry, route: &str, limit: &LimitLabels, plan: &str) -> Self {
         let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.limit, plan, outcome]);
         let late = |outcome| LazyMetric::new(&telemetry.limit_requests, &[route, &limit.limit, plan, outcome]);
         Self {
@@ -179,7 +179,9 @@ impl Outcomes {
     /// Counts a verdict under this limit. A denial counts only under the limit that is `reported`.
     pub(super) fn count(&self, verdict: &Verdict, decision: Decision, charge: &Charge, reported: bool) {
         match (verdict.outcome, decision) {
-            (Outcome::Admit { .. }, _) if charge.taken == Taken::FailedOpen => self.error_admitted.get().inc(),
+            (Outcome::Admit { .. }, _) if charge.taken_from == ChargeSource::FailedOpen => {
+                self.error_admitted.get().inc()
+            }
             (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
             (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.get().inc(),
             (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn subject(key: u128) -> Subject {
-    Subject { limit: "guard".to_owned(), key: vec![("customer".to_owned(), Some(key.to_string()))] }
+fn subject(key: u128) -> LimitedKey {
+    LimitedKey { limit: "guard".to_owned(), key: vec![("customer".to_owned(), Some(key.to_string()))] }
 }
 
 /// A stream in which few keys come often and many seldom.
@@ -60,7 +60,7 @@ proptest! {
                 offenders.denied(spread(*key), at, || subject(*key));
             }
         }
-        let check = |top: Top, truth: HashMap<u128, u64>| {
+        let check = |top: TopOffenders, truth: HashMap<u128, u64>| {
             let mut kept = HashMap::new();
             for Offender { subject, denied, error } in &top.offenders {
                 let key: u128 = subject.line().parse().unwrap();
@@ -87,13 +87,13 @@ fn minutes_close_and_are_forgotten() {
     for _ in 0..3 {
         offenders.denied(LimitKey(7), at(0), || subject(7));
     }
-    let denied = |top: Top| top.offenders.iter().map(|one| one.denied).sum::<u64>();
+    let denied = |top: TopOffenders| top.offenders.iter().map(|one| one.denied).sum::<u64>();
     assert_eq!((denied(offenders.recent(at(59))), denied(offenders.of_last_minute(at(59)))), (3, 0));
     assert_eq!((denied(offenders.recent(at(60))), denied(offenders.of_last_minute(at(60)))), (3, 3));
     offenders.denied(LimitKey(7), at(61), || subject(7));
     assert_eq!((denied(offenders.recent(at(62))), denied(offenders.of_last_minute(at(62)))), (4, 3));
     assert_eq!((denied(offenders.recent(at(120))), denied(offenders.of_last_minute(at(120)))), (1, 1));
-    assert_eq!(offenders.recent(at(300)), Top { from: at(240), until: at(300), ..Top::default() });
+    assert_eq!(offenders.recent(at(300)), TopOffenders { from: at(240), until: at(300), ..TopOffenders::default() });
     // a clock that is set back closes no minute
     offenders.denied(LimitKey(7), at(310), || subject(7));
     offenders.denied(LimitKey(7), at(200), || subject(7));

@@ -16,7 +16,7 @@ pub struct Browser {
     socket: WebSocket<TcpStream>,
     last: u64,
     /// The errors in the console of the page.
-    pub complaints: Vec<String>,
+    pub console_errors: Vec<String>,
     _profile: Folder,
 }
 
@@ -45,14 +45,14 @@ impl Browser {
         let target = wait_for("the browser to have a page", || {
             let mut client = super::Client::connect(([127, 0, 0, 1], port).into());
             let host = format!("127.0.0.1:{port}");
-            let pages = client.exchange("GET", "/json/list", &[("host", &host), ("connection", "close")]).json();
+            let pages = client.round_trip("GET", "/json/list", &[("host", &host), ("connection", "close")]).json();
             let page = pages.as_array()?.iter().find(|page| page["type"] == "page")?.clone();
             page["webSocketDebuggerUrl"].as_str().map(str::to_owned)
         });
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let (socket, _) = tungstenite::client(target, stream).unwrap();
-        let mut browser = Self { child, socket, last: 0, complaints: Vec::new(), _profile: profile };
+        let mut browser = Self { child, socket, last: 0, console_errors: Vec::new(), _profile: profile };
         for domain in ["Page", "Runtime", "Log", "Network"] {
             browser.command(&format!("{domain}.enable"), json!({}));
         }
@@ -85,7 +85,7 @@ impl Browser {
             _ => false,
         };
         if is_bad {
-            self.complaints.push(event.to_string());
+            self.console_errors.push(event.to_string());
         }
     }
 

@@ -86,30 +86,36 @@ impl Client {
     }
 
     /// Sends a request without a body.
-    pub fn ask(&mut self, method: &str, target: &str, fields: &[(&str, &str)]) {
+    pub fn send_request(&mut self, method: &str, target: &str, fields: &[(&str, &str)]) {
         self.send(request(method, target, fields));
     }
 
     /// Sends a request without a body, and returns the response.
     #[track_caller]
-    pub fn exchange(&mut self, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
-        self.ask(method, target, fields);
+    pub fn round_trip(&mut self, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
+        self.send_request(method, target, fields);
         self.next_to(method).expect("the connection ended without a response")
     }
 
     #[track_caller]
     pub fn get(&mut self, target: &str) -> Response {
-        self.exchange("GET", target, &[])
+        self.round_trip("GET", target, &[])
     }
 
     #[track_caller]
     pub fn post(&mut self, target: &str, fields: &[(&str, &str)], body: &[u8]) -> Response {
-        self.exchange_body("POST", target, fields, body)
+        self.round_trip_with_body("POST", target, fields, body)
     }
 
     /// Sends a request with a body, and returns the response.
     #[track_caller]
-    pub fn exchange_body(&mut self, method: &str, target: &str, fields: &[(&str, &str)], body: &[u8]) -> Response {
+    pub fn round_trip_with_body(
+        &mut self,
+        method: &str,
+        target: &str,
+        fields: &[(&str, &str)],
+        body: &[u8],
+    ) -> Response {
         let length = body.len().to_string();
         let fields = [&[("content-length", length.as_str())], fields].concat();
         self.send(request(method, target, &fields));

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use super::now;
 
 /// A relay to a server that delays all bytes.
-pub struct Distance {
+pub struct DelayProxy {
     pub port: u16,
     each_way: Arc<AtomicU64>,
 }
 
-impl Distance {
-    /// A relay to the server on `port`, without a delay until [`Distance::set`] is called.
+impl DelayProxy {
+    /// A relay to the server on `port`, without a delay until [`DelayProxy::set`] is called.
     pub fn to(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let way = Self { port: listener.local_addr().unwrap().port(), each_way: Arc::default() };

@@ -29,16 +29,21 @@ impl Gateway {
 
     /// Starts a gateway with more settings of its listener: `tls: {...}`, `http2: true`.
     pub fn start_listening(listener: &str, config: &str, files: &[(&str, &str)]) -> Self {
-        Self::start_somewhere(listener, config, files, &[])
+        Self::start_with_options(listener, config, files, &[])
     }
 
     /// Starts a gateway with other files beside the configuration, and environment variables.
     pub fn start_with(config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
-        Self::start_somewhere("", config, files, environment)
+        Self::start_with_options("", config, files, environment)
     }
 
     /// Starts a gateway with all of these.
-    pub fn start_somewhere(listener: &str, config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
+    pub fn start_with_options(
+        listener: &str,
+        config: &str,
+        files: &[(&str, &str)],
+        environment: &[(&str, &str)],
+    ) -> Self {
         // Another program may take a port between the choice and the start.
         for _ in 0..3 {
             if let Ok(gateway) = Self::try_start(listener, config, files, environment) {
@@ -61,7 +66,7 @@ impl Gateway {
         }
         folder.write("tollgate.yaml", on(address, listener, admin, config));
         let mut process = Process::tollgate(&["run", "--config", "tollgate.yaml"], folder.path(), environment);
-        let started = wait_for("the gateway to be ready", || match process.ended() {
+        let started = wait_for("the gateway to be ready", || match process.exit_status() {
             Some(status) => {
                 assert!(process.stderr().contains("cannot listen"), "ended with {status}: {}", process.stderr());
                 Some(false)
@@ -95,19 +100,19 @@ impl Gateway {
 
     fn wait_until_ready(&mut self) {
         wait_for("the gateway to be ready", || {
-            assert_eq!(self.process.ended(), None, "{}", self.process.stderr());
+            assert_eq!(self.process.exit_status(), None, "{}", self.process.stderr());
             is_ready(self.admin).then_some(())
         });
     }
 
     /// A configuration with the addresses of this gateway.
-    pub fn whole(&self, config: &str) -> String {
+    pub fn complete_config(&self, config: &str) -> String {
         on(self.address, &self.listener, self.admin, config)
     }
 
     /// Replaces the configuration file.
     pub fn rewrite(&self, config: &str) {
-        self.folder.write("tollgate.yaml", self.whole(config));
+        self.folder.write("tollgate.yaml", self.complete_config(config));
     }
 
     /// Triggers a reload over the admin port.
@@ -129,11 +134,11 @@ impl Gateway {
     /// Sends one request on a new connection.
     #[track_caller]
     pub fn get(&self, target: &str, fields: &[(&str, &str)]) -> Response {
-        self.client().exchange("GET", target, fields)
+        self.client().round_trip("GET", target, fields)
     }
 
     /// The response to these bytes on a new connection.
-    pub fn say(&self, bytes: impl AsRef<[u8]>) -> Option<Response> {
+    pub fn round_trip_raw(&self, bytes: impl AsRef<[u8]>) -> Option<Response> {
         let mut client = self.client();
         client.send(bytes);
         client.next()
@@ -141,12 +146,12 @@ impl Gateway {
 
     #[track_caller]
     pub fn admin_get(&self, target: &str) -> Response {
-        Client::connect(self.admin).exchange("GET", target, &[("connection", "close")])
+        Client::connect(self.admin).round_trip("GET", target, &[("connection", "close")])
     }
 
     /// The response to these bytes on a new connection to the admin port.
     #[track_caller]
-    pub fn say_admin(&self, bytes: &str) -> Response {
+    pub fn admin_round_trip_raw(&self, bytes: &str) -> Response {
         let mut client = Client::connect(self.admin);
         client.send(bytes);
         client.receive()
@@ -173,7 +178,7 @@ pub fn is_ready(admin: SocketAddr) -> bool {
 pub fn answers(address: SocketAddr, target: &str) -> bool {
     let Ok(stream) = TcpStream::connect(address) else { return false };
     let mut client = Client { wire: Wire::new(stream) };
-    client.ask("GET", target, &[("connection", "close")]);
+    client.send_request("GET", target, &[("connection", "close")]);
     client.next().is_some_and(|response| response.status == 200)
 }
 

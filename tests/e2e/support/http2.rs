@@ -64,12 +64,12 @@ impl Http2 {
     }
 
     /// Another user of the same connection.
-    pub fn sharing(other: &Self) -> Self {
+    pub fn same_connection(other: &Self) -> Self {
         Self { requests: other.requests.clone(), driver: None }
     }
 
     /// Connects with prior knowledge of HTTP/2, without TLS.
-    pub async fn in_the_clear(to: SocketAddr) -> Self {
+    pub async fn connect_cleartext(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self::on(stream).await

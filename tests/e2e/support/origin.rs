@@ -18,7 +18,7 @@ pub struct Origin {
 
 /// A request that reached the upstream.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     pub head: Head,
     /// The part of the body that was read.
     pub body: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct Seen {
     pub at: Instant,
 }
 
-impl Seen {
+impl ReceivedRequest {
     pub fn target(&self) -> &str {
         self.head.word(1)
     }
@@ -38,7 +38,7 @@ type Handler = dyn Fn(&mut Exchange<'_>) -> io::Result<()> + Send + Sync;
 
 struct Shared {
     handler: Box<Handler>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<ReceivedRequest>>,
     checks: AtomicUsize,
     healthy: AtomicBool,
     stopping: AtomicBool,
@@ -108,14 +108,14 @@ impl Origin {
     }
 
     /// All requests in their order, without health checks.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn received(&self) -> Vec<ReceivedRequest> {
         self.shared.seen.lock().unwrap().clone()
     }
 
     /// The only request so far.
     #[track_caller]
-    pub fn only(&self) -> Seen {
-        let seen = self.seen();
+    pub fn only(&self) -> ReceivedRequest {
+        let seen = self.received();
         assert_eq!(seen.len(), 1, "{seen:?}");
         seen.into_iter().next().unwrap()
     }
@@ -199,7 +199,7 @@ fn serve(wire: &mut Wire, shared: &Shared, connection: usize) -> io::Result<()> 
         let framing = Framing::of_request(&head);
         let number = {
             let mut seen = shared.seen.lock().unwrap();
-            seen.push(Seen { head: head.clone(), body: Vec::new(), connection, at: now() });
+            seen.push(ReceivedRequest { head: head.clone(), body: Vec::new(), connection, at: now() });
             seen.len() - 1
         };
         let mut exchange = Exchange { head, wire, framing, shared, number, keep: true };
@@ -222,7 +222,7 @@ impl Exchange<'_> {
     }
 
     /// The number of requests so far, including this one.
-    pub fn seen(&self) -> usize {
+    pub fn received_count(&self) -> usize {
         self.shared.seen.lock().unwrap().len()
     }
 
@@ -337,9 +337,9 @@ fn send_in_chunks(exchange: &mut Exchange<'_>, body: &[u8]) -> io::Result<()> {
 
 /// A node that refuses every connection; the port stays reserved as long as this exists.
 #[derive(Debug)]
-pub struct Refusing(tokio::net::TcpSocket);
+pub struct RefusingNode(tokio::net::TcpSocket);
 
-impl Refusing {
+impl RefusingNode {
     pub fn new() -> Self {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
@@ -353,12 +353,12 @@ impl Refusing {
 
 /// A node that neither accepts nor refuses: its queue of connections is full.
 #[derive(Debug)]
-pub struct Silent {
+pub struct SilentNode {
     address: SocketAddr,
     _queue: (tokio::runtime::Runtime, tokio::net::TcpListener, Vec<TcpStream>),
 }
 
-impl Silent {
+impl SilentNode {
     pub fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let listener = runtime.block_on(async {

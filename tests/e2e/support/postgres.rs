@@ -43,7 +43,7 @@ impl Postgres {
         assert!(initialised.status.success(), "{}", String::from_utf8_lossy(&initialised.stderr));
         let mut postgres = Self { server: None, port: free_port(), data, password: password.to_owned() };
         postgres.run();
-        postgres.say(&format!("CREATE ROLE gate LOGIN PASSWORD '{password}'"));
+        postgres.run_sql(&format!("CREATE ROLE gate LOGIN PASSWORD '{password}'"));
         postgres
     }
 
@@ -58,7 +58,7 @@ impl Postgres {
             .stderr(Stdio::null())
             .spawn();
         self.server = Some(spawned.unwrap());
-        wait_until("PostgreSQL to answer", || self.try_say("SELECT 1").is_ok());
+        wait_until("PostgreSQL to answer", || self.try_run_sql("SELECT 1").is_ok());
     }
 
     /// Makes the server use TLS with this certificate from now on.
@@ -71,9 +71,9 @@ impl Postgres {
                 assert!(Command::new("chown").arg(USER).arg(&file).status().unwrap().success());
             }
         }
-        self.say("ALTER SYSTEM SET ssl = on");
-        self.say("SELECT pg_reload_conf()");
-        wait_until("TLS", || self.say("SHOW ssl") == "on");
+        self.run_sql("ALTER SYSTEM SET ssl = on");
+        self.run_sql("SELECT pg_reload_conf()");
+        wait_until("TLS", || self.run_sql("SHOW ssl") == "on");
     }
 
     /// The URL of the database, for the user of gateways.
@@ -83,11 +83,11 @@ impl Postgres {
 
     /// Runs statements as the administrator; returns their output.
     #[track_caller]
-    pub fn say(&self, statements: &str) -> String {
-        self.try_say(statements).unwrap_or_else(|said| panic!("{said}"))
+    pub fn run_sql(&self, statements: &str) -> String {
+        self.try_run_sql(statements).unwrap_or_else(|said| panic!("{said}"))
     }
 
-    fn try_say(&self, statements: &str) -> Result<String, String> {
+    fn try_run_sql(&self, statements: &str) -> Result<String, String> {
         let output = Command::new(program("psql"))
             .args(["-h", &self.data.display().to_string(), "-p", &self.port.to_string(), "-U", "admin"])
             .args(["-v", "ON_ERROR_STOP=1", "-qAt", "-d", "postgres", "-c", statements])

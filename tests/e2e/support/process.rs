@@ -115,7 +115,7 @@ impl Process {
     }
 
     /// The exit status of the process, if it has ended.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().unwrap();
         if status.is_some() {
             self.stdout.finish();
@@ -135,7 +135,7 @@ impl Process {
 
     /// Waits until the process ends.
     pub fn wait(&mut self) -> ExitStatus {
-        wait_for("the end of the process", || self.ended())
+        wait_for("the end of the process", || self.exit_status())
     }
 
     /// Sends a signal by its name.

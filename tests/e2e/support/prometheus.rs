@@ -41,7 +41,7 @@ impl Prometheus {
         let arguments = ["--config.file=prometheus.yml", "--storage.tsdb.path=data", &listen];
         let mut process = Process::program("prometheus", &arguments, folder.path());
         wait_for("Prometheus to be ready", || {
-            assert_eq!(process.ended(), None, "{}", process.stderr());
+            assert_eq!(process.exit_status(), None, "{}", process.stderr());
             super::gateway::answers(address, "/-/ready").then_some(())
         });
         Self { process, address, _folder: folder }
@@ -49,19 +49,19 @@ impl Prometheus {
 
     /// The answer of the API at `path`.
     #[track_caller]
-    pub fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Value {
+    pub fn query_api(&self, path: &str, parameters: &[(&str, &str)]) -> Value {
         let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let parameters: Vec<String> =
             parameters.iter().map(|(name, value)| format!("{name}={}", encode(value))).collect();
         let target = format!("/api/v1/{path}?{}", parameters.join("&"));
-        let answer = Client::connect(self.address).exchange("GET", &target, &[("connection", "close")]).json();
+        let answer = Client::connect(self.address).round_trip("GET", &target, &[("connection", "close")]).json();
         assert_eq!(answer["status"], "success", "{parameters:?}: {answer} {}", self.process.stderr());
         answer["data"].clone()
     }
 
     /// The names of the firing alerts; a name appears once for each alert.
     pub fn firing(&self) -> Vec<String> {
-        let alerts = self.ask("alerts", &[]);
+        let alerts = self.query_api("alerts", &[]);
         let alerts = alerts["alerts"].as_array().unwrap().iter().filter(|alert| alert["state"] == "firing");
         alerts.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
     }

@@ -109,17 +109,17 @@ impl Redis {
 
     /// Sends a command; returns the first line of the answer.
     #[track_caller]
-    pub fn say(&self, words: &[&str]) -> String {
-        self.try_say(words).expect("Redis did not answer")
+    pub fn command(&self, words: &[&str]) -> String {
+        self.try_command(words).expect("Redis did not answer")
     }
 
     /// Sends a command to a server without a password; returns the whole answer unparsed.
-    pub fn tell(&self, words: &[&str]) -> String {
-        self.try_tell(words).unwrap()
+    pub fn command_raw(&self, words: &[&str]) -> String {
+        self.try_command_raw(words).unwrap()
     }
 
     /// The same for a server that may be about to close its connections.
-    pub fn try_tell(&self, words: &[&str]) -> std::io::Result<String> {
+    pub fn try_command_raw(&self, words: &[&str]) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.write_all(&encoded(words))?;
         stream.shutdown(std::net::Shutdown::Write)?;
@@ -136,10 +136,10 @@ impl Redis {
 
     /// Whether the server answers.
     pub fn is_there(&self) -> bool {
-        self.try_say(&["PING"]).is_some_and(|answer| answer == "+PONG")
+        self.try_command(&["PING"]).is_some_and(|answer| answer == "+PONG")
     }
 
-    fn try_say(&self, words: &[&str]) -> Option<String> {
+    fn try_command(&self, words: &[&str]) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         if let Some(password) = &self.password {
             stream.write_all(&encoded(&["AUTH", password])).ok()?;
@@ -154,13 +154,13 @@ impl Redis {
 
     /// The names of the keys that match `pattern`.
     pub fn keys(&self, pattern: &str) -> Vec<String> {
-        let text = self.tell(&["KEYS", pattern]);
+        let text = self.command_raw(&["KEYS", pattern]);
         text.lines().filter(|line| !line.starts_with(['*', '$'])).map(str::to_owned).collect()
     }
 
     /// The number of commands of this name that the server has run.
     pub fn calls(&self, command: &str) -> u64 {
-        let text = self.tell(&["INFO", "commandstats"]);
+        let text = self.command_raw(&["INFO", "commandstats"]);
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
     }
@@ -168,9 +168,9 @@ impl Redis {
     /// Starts a replica of this server, and waits until it is in sync.
     pub fn start_replica(&self) -> Self {
         let replica = Self::start_secured(self.tls.as_ref(), &[]);
-        self.say(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
-        replica.say(&["REPLICAOF", "127.0.0.1", &self.own_port().to_string()]);
-        wait_until("the replica to follow", || self.tell(&["INFO", "replication"]).contains("state=online"));
+        self.command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+        replica.command(&["REPLICAOF", "127.0.0.1", &self.own_port().to_string()]);
+        wait_until("the replica to follow", || self.command_raw(&["INFO", "replication"]).contains("state=online"));
         replica
     }
 
@@ -192,7 +192,7 @@ sentinel failover-timeout mymaster 2000
         let file = folder.write("sentinel.conf", &config).display().to_string();
         let mut sentinel = Self::spawn(Command::new("redis-server").args([&file, "--sentinel"]), port, None);
         sentinel.tls_port = tls_port;
-        let known = || sentinel.tell(&["SENTINEL", "REPLICAS", "mymaster"]).contains("slave");
+        let known = || sentinel.command_raw(&["SENTINEL", "REPLICAS", "mymaster"]).contains("slave");
         wait_until("the sentinel to know the replica", known);
         sentinel
     }
@@ -203,11 +203,11 @@ sentinel failover-timeout mymaster 2000
         let members: Vec<(Self, String)> = shares.iter().map(|share| Self::start_member(folder, *share, tls)).collect();
         let (first, _) = &members[0];
         for (other, bus) in &members[1..] {
-            first.say(&["CLUSTER", "MEET", "127.0.0.1", &other.own_port().to_string(), bus]);
+            first.command(&["CLUSTER", "MEET", "127.0.0.1", &other.own_port().to_string(), bus]);
         }
         let agrees = |info: &str| info.contains("cluster_state:ok") && info.contains("cluster_size:3");
         wait_until("the cluster to agree", || {
-            members.iter().all(|(member, _)| agrees(&member.tell(&["CLUSTER", "INFO"])))
+            members.iter().all(|(member, _)| agrees(&member.command_raw(&["CLUSTER", "INFO"])))
         });
         members.into_iter().map(|(member, _)| member).collect()
     }
@@ -219,7 +219,7 @@ sentinel failover-timeout mymaster 2000
         let notes = [["--cluster-config-file", &file], ["--dir", &dir]];
         let options = [["--cluster-enabled", "yes"], ["--cluster-port", &bus], notes[0], notes[1]];
         let member = Self::start_secured(tls, options.as_flattened());
-        member.say(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
+        member.command(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
         (member, bus)
     }
 

@@ -44,7 +44,7 @@ impl Authority {
     }
 
     /// The certificate of a client.
-    pub fn vouch_for(&self, common_name: &str) -> Signed {
+    pub fn sign_client(&self, common_name: &str) -> Signed {
         self.sign_with(&[], |params| params.distinguished_name.push(DnType::CommonName, common_name))
     }
 
@@ -65,7 +65,7 @@ impl Authority {
     }
 
     /// The TLS settings of a client that trusts this authority, offers `protocols`, and shows the certificate `shows`.
-    pub fn trusting(&self, protocols: &[&str], shows: Option<&Signed>) -> ClientConfig {
+    pub fn client_config(&self, protocols: &[&str], shows: Option<&Signed>) -> ClientConfig {
         let identity = |signed: &Signed| (signed.certificate.clone(), signed.key.clone());
         let shows = shows.map(identity);
         let identity = shows

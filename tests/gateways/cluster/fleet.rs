@@ -10,7 +10,7 @@ use tollgate::units::Nanos;
 
 use crate::cluster::network::{Network, Port};
 use crate::node::{Node, Setup};
-use crate::world::{self, Surroundings, ms};
+use crate::world::{self, Environment, ms};
 
 /// A simulation of gateways that divide keys among themselves over a network.
 pub(crate) type World = world::World<Fleet>;
@@ -21,7 +21,7 @@ pub(crate) struct Fleet {
     pub(crate) setup: Arc<Setup>,
 }
 
-impl Surroundings for Fleet {
+impl Environment for Fleet {
     /// Does nothing: each gateway waits for the arrival times of its messages itself.
     fn pass(&mut self, _until: Nanos) {}
 }
@@ -35,7 +35,7 @@ impl World {
 
     /// Starts a gateway at the address with this number.
     pub(crate) fn start(&mut self, number: usize) {
-        let (network, setup) = (Arc::clone(&self.around.network), Arc::clone(&self.around.setup));
+        let (network, setup) = (Arc::clone(&self.environment.network), Arc::clone(&self.environment.setup));
         let members: Vec<SocketAddr> = network.addresses();
         let gateway = self.add(number, |clock| {
             let port = Port { number, network: Arc::clone(&network), clock: Arc::clone(clock) };
@@ -50,7 +50,7 @@ impl World {
     /// Ends a gateway. If it is `silent`, the others receive nothing from it any more; otherwise its connections are
     /// closed.
     pub(crate) fn end(&mut self, number: usize, silent: bool) {
-        self.around.network.end(number, silent);
+        self.environment.network.end(number, silent);
         self.remove(number);
     }
 

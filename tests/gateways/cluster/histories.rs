@@ -58,12 +58,12 @@ struct History {
     slots: u64,
     /// The number of additional buckets of each key that the events so far allow.
     more: usize,
-    tells: bool,
-    story: String,
+    is_verbose: bool,
+    event_log: String,
 }
 
 impl play::History for History {
-    fn new(seed: u64, tells: bool) -> Self {
+    fn new(seed: u64, is_verbose: bool) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
         let timeout = *[100, 200, 400].choose(&mut random).unwrap();
         // a round trip within an eighth of the timeout
@@ -75,7 +75,7 @@ impl play::History for History {
         let one_thread = random.random_ratio(7, 8);
         setup.states = if one_thread { LocalStore::for_one_thread } else { LocalStore::new };
         let world = World::of(random.random(), 3, delay, setup);
-        let setup = Arc::clone(&world.around.setup);
+        let setup = Arc::clone(&world.environment.setup);
         let mut history = Self {
             world,
             random,
@@ -85,10 +85,10 @@ impl play::History for History {
             burst,
             slots,
             more: 0,
-            tells,
-            story: String::new(),
+            is_verbose,
+            event_log: String::new(),
         };
-        history.tell(&format!("timeout {timeout} ms, {delay:?} ms one way, burst {burst}, {slots} slots"));
+        history.log_event(&format!("timeout {timeout} ms, {delay:?} ms one way, burst {burst}, {slots} slots"));
         history
     }
 
@@ -96,16 +96,16 @@ impl play::History for History {
         self.ledger.lock().digest()
     }
 
-    fn story(&self) -> &str {
-        &self.story
+    fn event_log(&self) -> &str {
+        &self.event_log
     }
 }
 
 impl History {
-    fn tell(&mut self, what: &str) {
+    fn log_event(&mut self, what: &str) {
         let now = self.world.elapsed();
-        writeln!(self.story, "{now} {what}").unwrap();
-        if self.tells {
+        writeln!(self.event_log, "{now} {what}").unwrap();
+        if self.is_verbose {
             tracing::info!(%now, "{what}");
         }
     }
@@ -121,8 +121,8 @@ impl History {
             }
             let event = if clean || self.random.random_ratio(1, 3) { self.change() } else { self.fault() };
             let Some(event) = event else { continue };
-            self.tell(&format!("{event:?}"));
-            self.happen(event);
+            self.log_event(&format!("{event:?}"));
+            self.apply_event(event);
         }
         let pause = self.random.random_range(0..2000);
         self.pass(ms(pause));
@@ -135,14 +135,14 @@ impl History {
         let apart = *[1, 60, 4000].choose(&mut self.random).unwrap();
         let count = self.random.random_range(2..=GATEWAYS);
         for number in 0..count {
-            self.tell(&format!("start {number}"));
+            self.log_event(&format!("start {number}"));
             self.start(number);
             let pause = self.random.random_range(0..apart);
             self.pass(ms(pause));
         }
         let ready =
             |world: &mut World| world.gateways.iter().all(|gateway| gateway.node.cluster().waits_for().is_none());
-        assert!(self.world.comes(QUIET_WITHIN, ready), "the gateways are not ready");
+        assert!(self.world.wait_until(QUIET_WITHIN, ready), "the gateways are not ready");
     }
 
     /// A member leaves about when another gateway joins or leaves, while a few keys get very many requests.
@@ -155,13 +155,13 @@ impl History {
         }
         let leaves = *self.running().choose(&mut self.random).unwrap();
         if let Some(joins) = (0..GATEWAYS).find(|number| !self.running().contains(number)) {
-            self.tell(&format!("{joins} joins, {leaves} leaves"));
+            self.log_event(&format!("{joins} joins, {leaves} leaves"));
             self.start(joins);
             let pause = self.random.random_range(1900..2300);
             self.pass(ms(pause));
         } else {
             let first = (leaves + 1) % GATEWAYS;
-            self.tell(&format!("{first} and {leaves} leave"));
+            self.log_event(&format!("{first} and {leaves} leave"));
             self.world.gateway(first).node.cluster().leave();
             let pause = self.random.random_range(0..100);
             self.pass(ms(pause));
@@ -193,8 +193,12 @@ impl History {
         requests: impl FnOnce(Client, Arc<AtomicBool>) -> F,
     ) {
         let gateway = self.world.gateway(number);
-        let client =
-            Client { gateway: number, node: Arc::clone(&gateway.node), ledger: Arc::clone(&self.ledger), beside: 0..0 };
+        let client = Client {
+            gateway: number,
+            node: Arc::clone(&gateway.node),
+            ledger: Arc::clone(&self.ledger),
+            extra_limits: 0..0,
+        };
         let over = Arc::new(AtomicBool::new(false));
         let task = gateway.spawn(requests(client, Arc::clone(&over)));
         self.loads.push(Load { gateway: number, over, task });
@@ -206,9 +210,9 @@ impl History {
 
     /// Waits until all gateways see the same members.
     fn settle(&mut self) {
-        self.tell("settles");
+        self.log_event("settles");
         let agree = |world: &mut World| world.agree();
-        assert!(self.world.comes(QUIET_WITHIN, agree), "the gateways do not agree");
+        assert!(self.world.wait_until(QUIET_WITHIN, agree), "the gateways do not agree");
     }
 
     fn running(&self) -> Vec<usize> {
@@ -225,7 +229,7 @@ impl History {
         }
         let number = *self.running().choose(&mut self.random)?;
         // another member has to take the keys
-        let is_member = |number| self.world.gateway(number).node.cluster().report().standing == MemberState::Member;
+        let is_member = |number| self.world.gateway(number).node.cluster().report().member_state == MemberState::Member;
         let others = self.running().into_iter().any(|other| other != number && is_member(other));
         (others && is_member(number)).then(|| match self.random.random() {
             true => Event::Leave(number),
@@ -245,8 +249,8 @@ impl History {
             2 => Event::Die { number, silent: self.random.random() },
             3 => {
                 let alone = (0..GATEWAYS).filter(|other| *other != number).map(|other| pair(number, other)).collect();
-                let parted = if self.random.random() { alone } else { vec![between] };
-                Event::Part(parted, ms(self.random.random_range(100..5000)))
+                let partitioned = if self.random.random() { alone } else { vec![between] };
+                Event::Part(partitioned, ms(self.random.random_range(100..5000)))
             }
             4 => Event::Cut(between),
             _ => {
@@ -256,7 +260,7 @@ impl History {
         Some(event)
     }
 
-    fn happen(&mut self, event: Event) {
+    fn apply_event(&mut self, event: Event) {
         let before = self.late();
         match event {
             Event::Start(number) => self.start(number),
@@ -277,20 +281,20 @@ impl History {
                 self.loads.retain(|load| load.gateway != number);
                 self.ledger.lock().die(number);
             }
-            Event::Part(parted, time) => {
+            Event::Part(partitioned, time) => {
                 self.more += 1;
-                self.world.around.network.part(parted);
+                self.world.environment.network.part(partitioned);
                 self.pass(time);
-                self.world.around.network.heal(self.world.now);
+                self.world.environment.network.heal(self.world.now);
             }
             Event::Cut(between) => {
                 self.more += 1;
-                self.world.around.network.cut(between);
+                self.world.environment.network.cut(between);
             }
             Event::Slow(between, more, time) => {
-                self.world.around.network.slow(Some((between, more)));
+                self.world.environment.network.slow(Some((between, more)));
                 self.pass(time);
-                self.world.around.network.slow(None);
+                self.world.environment.network.slow(None);
                 self.pass(ms(2 * more));
                 self.more += self.late() - before;
             }
@@ -310,7 +314,7 @@ impl History {
         self.pass(ms(pause));
         self.finish(|load| load.gateway == number);
         let has_left = |world: &mut World| world.gateway(number).node.store.is_settled();
-        assert!(self.world.comes(QUIET_WITHIN, has_left), "gateway {number} does not get done with leaving");
+        assert!(self.world.wait_until(QUIET_WITHIN, has_left), "gateway {number} does not get done with leaving");
         self.world.end(number, false);
     }
 
@@ -320,14 +324,14 @@ impl History {
         self.loads = stay;
         ends.iter().for_each(|load| load.over.store(true, Ordering::Relaxed));
         let are_over = |_: &mut World| ends.iter().all(|load| load.task.is_finished());
-        assert!(self.world.comes(QUIET_WITHIN, are_over), "requests do not end");
+        assert!(self.world.wait_until(QUIET_WITHIN, are_over), "requests do not end");
     }
 
     /// Ends all requests, and waits until the cluster is quiet.
     fn end(&mut self) {
-        self.tell("ends");
+        self.log_event("ends");
         self.finish(|_| true);
-        let is_quiet = self.world.comes(QUIET_WITHIN, |world| world.is_quiet());
+        let is_quiet = self.world.wait_until(QUIET_WITHIN, |world| world.is_quiet());
         assert!(is_quiet, "it does not become quiet: {:#?}", self.world.reports());
         self.pass(Nanos::from_secs(2));
     }
@@ -353,7 +357,7 @@ impl History {
             let whole = |world: &mut World| {
                 ask(world, through, move |node| async move { node.left(HELD, key((HELD, number))).await == slots })
             };
-            assert!(self.world.comes(Nanos::from_secs(40), whole), "a slot of key {number} is held for ever");
+            assert!(self.world.wait_until(Nanos::from_secs(40), whole), "a slot of key {number} is held for ever");
             for gateway in &gateways {
                 let left =
                     ask(
@@ -387,7 +391,7 @@ impl History {
         }
         let ledger = self.ledger.lock();
         for number in 0..KEYS {
-            let above = ledger.most_above_rate((FAST, number), RATE * allowed);
+            let above = ledger.max_excess((FAST, number), RATE * allowed);
             assert!(
                 above <= self.burst * allowed,
                 "fast key {number} let {above} pass above its rate, of {}",
@@ -406,7 +410,7 @@ fn ask<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     asks: impl FnOnce(Arc<Node>) -> F,
 ) -> T {
     let work = asks(Arc::clone(&world.gateway(gateway).node));
-    world.ask(gateway, work)
+    world.run_on(gateway, work)
 }
 
 /// Plays a history; every third one has no faults.

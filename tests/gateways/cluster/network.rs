@@ -30,7 +30,7 @@ struct Links {
     /// A pair with slower messages: up to this number of additional milliseconds.
     slow: Option<(Pair, u64)>,
     /// Partitioned pairs: messages between them wait until the link heals.
-    parted: BTreeSet<Pair>,
+    partitioned: BTreeSet<Pair>,
     hosts: Vec<Host>,
     pipes: Vec<Arc<Pipe>>,
 }
@@ -101,7 +101,7 @@ impl Links {
         let between = pair(pipe.from, pipe.to);
         let mut state = pipe.state.lock();
         let arrives = now.saturating_add(self.one_way(between, &mut state.random));
-        state.push(if self.parted.contains(&between) { Nanos::MAX } else { arrives }, part.to_vec());
+        state.push(if self.partitioned.contains(&between) { Nanos::MAX } else { arrives }, part.to_vec());
     }
 
     fn pipe(&mut self, from: usize, to: usize) -> Arc<Pipe> {
@@ -131,7 +131,7 @@ impl Network {
             random: SmallRng::seed_from_u64(seed),
             delay,
             slow: None,
-            parted: BTreeSet::new(),
+            partitioned: BTreeSet::new(),
             hosts: (1..=addresses).map(host).collect(),
             pipes: Vec::new(),
         }))
@@ -167,13 +167,13 @@ impl Network {
     }
 
     /// Partitions these pairs until [`Network::heal`].
-    pub(crate) fn part(&self, parted: impl IntoIterator<Item = Pair>) {
-        self.0.lock().parted.extend(parted);
+    pub(crate) fn part(&self, partitioned: impl IntoIterator<Item = Pair>) {
+        self.0.lock().partitioned.extend(partitioned);
     }
 
     pub(crate) fn heal(&self, now: Nanos) {
         let links = &mut *self.0.lock();
-        links.parted.clear();
+        links.partitioned.clear();
         for pipe in &links.pipes {
             let is_dead = [pipe.from, pipe.to].iter().any(|number| links.hosts[*number].running.is_none());
             let state = &mut *pipe.state.lock();
@@ -229,7 +229,7 @@ impl Port {
     fn open(&self, there: usize) -> Result<Stream, bool> {
         let mut links = self.network.0.lock();
         let Host { running, is_silent, .. } = &links.hosts[there];
-        if *is_silent || links.parted.contains(&pair(self.number, there)) {
+        if *is_silent || links.partitioned.contains(&pair(self.number, there)) {
             return Err(false);
         }
         let (accepts, clock) = running.clone().ok_or(true)?;

@@ -9,10 +9,10 @@ use tollgate::units::Nanos;
 pub(crate) struct Data {
     /// The time at Redis.
     pub(crate) now: Nanos,
-    keys: BTreeMap<Vec<u8>, Kept>,
+    keys: BTreeMap<Vec<u8>, StoredValue>,
 }
 
-struct Kept {
+struct StoredValue {
     value: Value,
     /// The time of expiry in milliseconds.
     expires: Option<u64>,
@@ -58,12 +58,12 @@ impl Data {
             }
             ("GET", _) => match self.keys.get(&key) {
                 None => Ok(Answer::Nothing),
-                Some(Kept { value: Value::Text(text), .. }) => Ok(Answer::Text(text.clone())),
+                Some(StoredValue { value: Value::Text(text), .. }) => Ok(Answer::Text(text.clone())),
                 Some(_) => Err(WRONG_TYPE.to_owned()),
             },
             ("SET", [text, _, life]) => {
                 let expires = Some(now + number::<u64>(life));
-                self.keys.insert(key, Kept { value: Value::Text(text.clone()), expires });
+                self.keys.insert(key, StoredValue { value: Value::Text(text.clone()), expires });
                 Ok(Answer::Status("OK"))
             }
             ("DEL", _) => Ok(Answer::Number(self.keys.remove(&key).is_some().into())),
@@ -149,7 +149,7 @@ impl Data {
         if members.is_empty() {
             self.keys.remove(&key);
         } else if !nothing.is_empty() {
-            self.keys.insert(key, Kept { value: Value::Sorted(nothing), expires: None });
+            self.keys.insert(key, StoredValue { value: Value::Sorted(nothing), expires: None });
         }
         Ok(answer)
     }

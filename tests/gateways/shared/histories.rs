@@ -18,11 +18,11 @@ use tollgate::charge::{Consistency, OnStoreDown, Sharing};
 use tollgate::store::shared::BreakerState;
 use tollgate::units::{Nanos, Rate};
 
-use crate::client::{Client, DEAREST, FAST, HELD, KEYS, RATE, SPENT, WIDE, key, rules};
+use crate::client::{Client, FAST, HELD, KEYS, MAX_COST, RATE, SPENT, WIDE, key, rules};
 use crate::node::{MANY, rule};
 use crate::oracle::Ledger;
 use crate::play::{self, play, play_all};
-use crate::shared::redis::{Redis, Serves};
+use crate::shared::redis::{Redis, RedisState};
 use crate::shared::{GATEWAYS, World};
 use crate::world::ms;
 
@@ -43,7 +43,7 @@ enum Event {
     Part(usize, Nanos),
     Cut(usize),
     Slow(u64, Nanos),
-    Serve(Serves, Nanos),
+    Serve(RedisState, Nanos),
     Forget,
 }
 
@@ -80,7 +80,7 @@ struct History {
     standings: Standings,
     /// The number of times that a whole bucket was lost.
     lost: u64,
-    story: String,
+    event_log: String,
 }
 
 /// The excess that the events of a history allow.
@@ -102,7 +102,7 @@ impl Allowed {
 }
 
 impl play::History for History {
-    fn new(seed: u64, _tells: bool) -> Self {
+    fn new(seed: u64, _is_verbose: bool) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
         let timeout = *[10, 50, 200].choose(&mut random).unwrap();
         // two round trips in a row finish within the timeout
@@ -112,10 +112,10 @@ impl play::History for History {
         let exact = Sharing { consistency: Consistency::Exact, on_store_down: OnStoreDown::Divide };
         let rate = Rate::new(RATE, Nanos::SECOND).unwrap();
         let fast = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(burst))]);
-        let beside =
+        let extra_limits =
             [Consistency::Leased { strict: false }, Consistency::Leased { strict: true }, Consistency::Eventual];
-        let beside = beside.map(|consistency| (fast.clone(), Sharing { consistency, ..exact }));
-        let limits = rules(burst, slots).into_iter().map(|rule| (rule, exact)).chain(beside).collect();
+        let extra_limits = extra_limits.map(|consistency| (fast.clone(), Sharing { consistency, ..exact }));
+        let limits = rules(burst, slots).into_iter().map(|rule| (rule, exact)).chain(extra_limits).collect();
         let servers = *[1, 3].choose(&mut random).unwrap();
         let ahead = (0..servers).map(|_| Nanos::from_secs(random.random_range(0..300))).collect();
         let redis = Redis::new(random.random(), delay, ahead);
@@ -132,9 +132,9 @@ impl play::History for History {
             pressed,
             standings: Arc::default(),
             lost: 0,
-            story: String::new(),
+            event_log: String::new(),
         };
-        history.tell(&format!(
+        history.log_event(&format!(
             "{servers} servers, timeout {timeout} ms, {delay:?} ms one way, burst {burst}, {slots} slots, limit {pressed} pressed"
         ));
         history
@@ -144,15 +144,15 @@ impl play::History for History {
         self.ledger.lock().digest()
     }
 
-    fn story(&self) -> &str {
-        &self.story
+    fn event_log(&self) -> &str {
+        &self.event_log
     }
 }
 
 impl History {
-    fn tell(&mut self, what: &str) {
+    fn log_event(&mut self, what: &str) {
         let now = self.world.elapsed();
-        writeln!(self.story, "{now} {what}").unwrap();
+        writeln!(self.event_log, "{now} {what}").unwrap();
         tracing::info!(%now, "{what}");
     }
 
@@ -167,8 +167,8 @@ impl History {
             let pause = self.random.random_range(0..3000);
             self.world.pass(ms(pause));
             let Some(event) = self.event(clean) else { continue };
-            self.tell(&format!("{event:?}"));
-            self.happen(event);
+            self.log_event(&format!("{event:?}"));
+            self.apply_event(event);
         }
         let pause = self.random.random_range(0..2000);
         self.world.pass(ms(pause));
@@ -193,7 +193,7 @@ impl History {
             }
         });
         let (node, ledger) = (Arc::clone(&gateway.node), Arc::clone(&self.ledger));
-        let client = Client { gateway: number, node, ledger, beside: LEASED..EVENTUAL + 1 };
+        let client = Client { gateway: number, node, ledger, extra_limits: LEASED..EVENTUAL + 1 };
         let over = Arc::new(AtomicBool::new(false));
         let presses = client.clone().press(self.pressed, self.random.random(), Arc::clone(&over));
         let runs = client.run(self.random.random(), Arc::clone(&over));
@@ -224,20 +224,20 @@ impl History {
             2 => Event::Part(number, long),
             3 => Event::Cut(number),
             4 => Event::Slow(self.timeout.get() / 1_000_000 * self.random.random_range(1..4), long),
-            5 => Event::Serve(Serves::Nothing, long),
-            6 => Event::Serve(Serves::Refusals, long),
-            7 => Event::Serve(Serves::Gone, long),
+            5 => Event::Serve(RedisState::Hanging, long),
+            6 => Event::Serve(RedisState::OutOfMemory, long),
+            7 => Event::Serve(RedisState::Stopped, long),
             _ => Event::Forget,
         })
     }
 
-    fn happen(&mut self, event: Event) {
+    fn apply_event(&mut self, event: Event) {
         match event {
             Event::Start(number) => self.start(number),
             Event::Leave(number) => {
                 self.finish(|load| load.gateway == number);
                 let is_settled = |world: &mut World| world.gateway(number).node.store.is_settled();
-                assert!(self.world.comes(QUIET_WITHIN, is_settled), "gateway {number} does not get done");
+                assert!(self.world.wait_until(QUIET_WITHIN, is_settled), "gateway {number} does not get done");
                 self.remove(number);
             }
             Event::Die(number) => {
@@ -250,24 +250,24 @@ impl History {
                 self.world.pass(time);
             }
             Event::Part(number, time) => {
-                self.world.around.network.part(number);
+                self.world.environment.network.part(number);
                 self.world.pass(time);
-                self.world.around.network.heal(number, self.world.now);
+                self.world.environment.network.heal(number, self.world.now);
             }
-            Event::Cut(number) => self.world.around.network.cut(number),
+            Event::Cut(number) => self.world.environment.network.cut(number),
             Event::Slow(more, time) => {
-                self.world.around.network.slow(more);
+                self.world.environment.network.slow(more);
                 self.world.pass(time);
-                self.world.around.network.slow(0);
+                self.world.environment.network.slow(0);
             }
             Event::Serve(serves, time) => {
-                self.world.around.network.serve(serves, self.world.now);
+                self.world.environment.network.serve(serves, self.world.now);
                 self.world.pass(time);
-                self.world.around.network.serve(Serves::Calls, self.world.now);
+                self.world.environment.network.serve(RedisState::Up, self.world.now);
             }
             Event::Forget => {
                 self.lost += 1;
-                self.world.around.forget();
+                self.world.environment.forget();
             }
         }
     }
@@ -286,12 +286,12 @@ impl History {
         self.loads = stay;
         ends.iter().for_each(|load| load.over.store(true, Ordering::Relaxed));
         let are_over = |_: &mut World| ends.iter().all(|load| load.task.is_finished());
-        assert!(self.world.comes(QUIET_WITHIN, are_over), "requests do not end");
+        assert!(self.world.wait_until(QUIET_WITHIN, are_over), "requests do not end");
     }
 
     /// Ends all requests, and waits until all work is done.
     fn end(&mut self) {
-        self.tell("ends");
+        self.log_event("ends");
         self.finish(|_| true);
         if self.running().is_empty() {
             self.start(0);
@@ -303,7 +303,7 @@ impl History {
                 report.breaker == BreakerState::Closed && report.unsynced == 0 && gateway.node.store.is_settled()
             })
         };
-        assert!(self.world.comes(QUIET_WITHIN, is_quiet), "it does not become quiet");
+        assert!(self.world.wait_until(QUIET_WITHIN, is_quiet), "it does not become quiet");
         self.world.pass(Nanos::from_secs(2));
     }
 
@@ -336,18 +336,18 @@ impl History {
         let (burst, gateways) = (self.burst, GATEWAYS as u64);
         // a share, but at least one request, for each time that a gateway did not know of the others' requests when an
         // outage began; and the lost buckets
-        let share = burst.div_ceil(gateways).max(DEAREST);
+        let share = burst.div_ceil(gateways).max(MAX_COST);
         let more = allowed.shares * share + self.lost * burst;
         let through = self.running()[0];
         for number in 0..KEYS {
             let slots = self.slots;
             let whole = |world: &mut World| {
                 let node = Arc::clone(&world.gateway(through).node);
-                world.ask(through, async move { node.left(HELD, key((HELD, number))).await == slots })
+                world.run_on(through, async move { node.left(HELD, key((HELD, number))).await == slots })
             };
-            assert!(self.world.comes(Nanos::from_secs(40), whole), "a slot of key {number} is held for ever");
+            assert!(self.world.wait_until(Nanos::from_secs(40), whole), "a slot of key {number} is held for ever");
             let node = Arc::clone(&self.world.gateway(through).node);
-            let left = self.world.ask(through, async move { node.left(WIDE, key((WIDE, number))).await });
+            let left = self.world.run_on(through, async move { node.left(WIDE, key((WIDE, number))).await });
             let used = self.ledger.lock().used.get(&number).copied().unwrap_or(0);
             assert!(
                 !clean || MANY - left == used,
@@ -357,7 +357,7 @@ impl History {
         }
         for bucket in (0..SPENT.len()).flat_map(|limit| (0..KEYS).map(move |number| (limit, number))) {
             let node = Arc::clone(&self.world.gateway(through).node);
-            let rest = self.world.ask(through, async move { node.admitted(bucket.0, key(bucket)).await as u64 });
+            let rest = self.world.run_on(through, async move { node.admitted(bucket.0, key(bucket)).await as u64 });
             let total = self.ledger.lock().total(bucket) + rest;
             assert!(
                 total <= burst + more,
@@ -371,7 +371,7 @@ impl History {
         let by_rate = allowed.mixed.get() * RATE * (gateways - 1) / gateways / Nanos::SECOND.get();
         for (limit, ahead) in [(FAST, 0), (LEASED, burst / 2), (STRICT, 0), (EVENTUAL, (gateways - 1) * burst)] {
             for number in 0..KEYS {
-                let above = ledger.most_above_rate((limit, number), RATE);
+                let above = ledger.max_excess((limit, number), RATE);
                 assert!(
                     above <= burst + ahead + more + by_rate,
                     "key {number} of limit {limit} let {above} pass above its rate, of {burst}, where {ahead}, {more} and {by_rate} \

@@ -21,7 +21,7 @@ use tollgate::store::shared::link::{CallError, Reply, Script, Scripts};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::shared::data::{Answer, Data};
-use crate::world::{Surroundings, VirtualClock, ms};
+use crate::world::{Environment, VirtualClock, ms};
 
 /// See the module.
 pub(crate) struct Redis {
@@ -39,14 +39,14 @@ pub(crate) struct Network(Mutex<Wire>);
 
 /// The state of Redis: the way it handles calls that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Serves {
-    Calls,
+pub(crate) enum RedisState {
+    Up,
     /// Redis hangs: calls wait until it continues.
-    Nothing,
+    Hanging,
     /// Redis refuses scripts, because it is out of memory.
-    Refusals,
+    OutOfMemory,
     /// Redis is stopped.
-    Gone,
+    Stopped,
 }
 
 struct Wire {
@@ -56,28 +56,28 @@ struct Wire {
     delay: (u64, u64),
     /// The additional delay: up to this number of milliseconds.
     more: u64,
-    serves: Serves,
+    serves: RedisState,
     /// The partitioned gateways: messages to and from them wait.
-    parted: BTreeSet<usize>,
+    partitioned: BTreeSet<usize>,
     sequence: u64,
     /// The calls by their arrival times; a call that waits has the time `Nanos::MAX`.
     calls: BTreeMap<(Nanos, u64), Call>,
-    replies: BTreeMap<(Nanos, u64), (Connection, Waiting, Told)>,
+    replies: BTreeMap<(Nanos, u64), (Connection, ReplySender, CallResult)>,
     /// The arrival time of the last message of a connection in each direction: no message overtakes it.
     latest: BTreeMap<(Connection, bool), Nanos>,
 }
 
 /// A gateway's number, and the number of its connection.
 type Connection = (usize, u8);
-type Told = Result<Reply, CallError>;
+type CallResult = Result<Reply, CallError>;
 /// The sender of the answer; `None` if the gateway has given up the connection.
-type Waiting = Option<oneshot::Sender<(Nanos, Told)>>;
+type ReplySender = Option<oneshot::Sender<(Nanos, CallResult)>>;
 
 struct Call {
     from: Connection,
     script: &'static str,
     encoded: Encoded,
-    waiting: Waiting,
+    waiting: ReplySender,
 }
 
 impl Redis {
@@ -89,8 +89,8 @@ impl Redis {
             random: SmallRng::seed_from_u64(seed),
             delay,
             more: 0,
-            serves: Serves::Calls,
-            parted: BTreeSet::new(),
+            serves: RedisState::Up,
+            partitioned: BTreeSet::new(),
             sequence: 0,
             calls: BTreeMap::new(),
             replies: BTreeMap::new(),
@@ -107,7 +107,7 @@ impl Redis {
         self.data.borrow_mut().clear();
     }
 
-    fn run(&mut self, text: &'static str, encoded: Encoded, now: Nanos) -> Told {
+    fn run(&mut self, text: &'static str, encoded: Encoded, now: Nanos) -> CallResult {
         let servers: BTreeSet<u16> = encoded.keys.iter().map(|key| server_of(key, self.ahead.len() as u16)).collect();
         let [server] = Vec::from_iter(servers)[..] else { panic!("keys of several servers: {:?}", encoded.keys) };
         self.data.borrow_mut().now = now.saturating_add(self.ahead[usize::from(server)]);
@@ -183,7 +183,7 @@ fn field(value: mlua::Value) -> Value {
     }
 }
 
-impl Surroundings for Redis {
+impl Environment for Redis {
     /// Runs the calls that have arrived by `until`, and delivers the replies that are due.
     fn pass(&mut self, until: Nanos) {
         let network = Arc::clone(&self.network);
@@ -191,9 +191,9 @@ impl Surroundings for Redis {
             let Some((at, call)) = network.0.lock().arrived(until) else { break };
             let serves = network.0.lock().serves;
             let told = match serves {
-                Serves::Gone => Err(CallError::Unreachable("connection refused".to_owned())),
-                Serves::Refusals => Err(CallError::Refused("OOM".to_owned())),
-                Serves::Calls | Serves::Nothing => self.run(call.script, call.encoded, at),
+                RedisState::Stopped => Err(CallError::Unreachable("connection refused".to_owned())),
+                RedisState::OutOfMemory => Err(CallError::Refused("OOM".to_owned())),
+                RedisState::Up | RedisState::Hanging => self.run(call.script, call.encoded, at),
             };
             network.0.lock().answer(call.from, call.waiting, told, at);
         }
@@ -203,7 +203,7 @@ impl Surroundings for Redis {
 
 impl Wire {
     fn time(&mut self, (gateway, number): Connection, is_back: bool, now: Nanos) -> Nanos {
-        if self.parted.contains(&gateway) {
+        if self.partitioned.contains(&gateway) {
             return Nanos::MAX;
         }
         let (least, most) = self.delay;
@@ -221,7 +221,7 @@ impl Wire {
     /// The next call that arrives by `until`, with its time.
     fn arrived(&mut self, until: Nanos) -> Option<(Nanos, Call)> {
         let first =
-            self.calls.first_entry().filter(|first| first.key().0 <= until && self.serves != Serves::Nothing)?;
+            self.calls.first_entry().filter(|first| first.key().0 <= until && self.serves != RedisState::Hanging)?;
         Some((first.key().0, first.remove()))
     }
 
@@ -230,7 +230,7 @@ impl Wire {
         self.calls.insert(key, call);
     }
 
-    fn answer(&mut self, to: Connection, waiting: Waiting, told: Told, at: Nanos) {
+    fn answer(&mut self, to: Connection, waiting: ReplySender, told: CallResult, at: Nanos) {
         let key = (self.time(to, true, at), self.next());
         self.replies.insert(key, (to, waiting, told));
     }
@@ -257,7 +257,7 @@ impl Network {
     }
 
     /// Sets the state of Redis from `now` on.
-    pub(crate) fn serve(&self, serves: Serves, now: Nanos) {
+    pub(crate) fn serve(&self, serves: RedisState, now: Nanos) {
         let mut wire = self.0.lock();
         wire.serves = serves;
         // calls that arrived while Redis hung run now
@@ -274,13 +274,13 @@ impl Network {
 
     /// Partitions a gateway from Redis.
     pub(crate) fn part(&self, gateway: usize) {
-        self.0.lock().parted.insert(gateway);
+        self.0.lock().partitioned.insert(gateway);
     }
 
     /// Ends the partition; the messages that were not given up meanwhile arrive.
     pub(crate) fn heal(&self, gateway: usize, now: Nanos) {
         let mut wire = self.0.lock();
-        wire.parted.remove(&gateway);
+        wire.partitioned.remove(&gateway);
         let waits = |at: Nanos, of: Connection| at == Nanos::MAX && of.0 == gateway;
         let (held, calls): (BTreeMap<_, _>, _) =
             std::mem::take(&mut wire.calls).into_iter().partition(|((at, _), call)| waits(*at, call.from));
@@ -312,7 +312,7 @@ struct Link {
 
 #[async_trait]
 impl Scripts for Link {
-    async fn call(&self, script: &Script, encoded: &Encoded) -> Told {
+    async fn call(&self, script: &Script, encoded: &Encoded) -> CallResult {
         let (tells, told) = oneshot::channel();
         let call =
             Call { from: self.connection, script: script.text(), encoded: encoded.clone(), waiting: Some(tells) };
@@ -332,7 +332,7 @@ impl Scripts for Link {
         self.network.0.lock().servers.into()
     }
 
-    fn give_up(&self) {
+    fn close_all(&self) {
         self.network.0.lock().give_up(|connection| connection == self.connection);
     }
 

@@ -57,7 +57,7 @@ impl Arrivals {
             Domain::Extreme => random.one_of(&[0, NOWADAYS, HORIZON / 2, HORIZON - 1_000_000_000]),
         };
         let (mixed_costs, dense) = (random.once_in(2), random.one_of(&[2, 3, 8]));
-        let (quota, holds) = (rule.policy().quota, rule.holds());
+        let (quota, holds) = (rule.policy().quota, rule.holds_slots());
         Self { random, clock, now: start, spans, marks: Vec::new(), quota, mixed_costs, dense, holds }
     }
 

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tollgate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Kind, MAX_WAIT, Rule, Value};
+use tollgate::algorithm::{AlgorithmName, Arguments, InvalidParameter, MAX_WAIT, ParameterKind, Rule, Value};
 use tollgate::units::{Nanos, Rate};
 
 /// An algorithm and its settings; each value is written as in the configuration.
@@ -140,25 +140,25 @@ pub(crate) fn named(name: &str) -> Result<AlgorithmName, String> {
     found.copied().ok_or_else(|| format!("there is no algorithm `{name}`"))
 }
 
-fn value(kind: Kind, text: &str) -> Option<Value> {
+fn value(kind: ParameterKind, text: &str) -> Option<Value> {
     match kind {
-        Kind::Rate => {
+        ParameterKind::Rate => {
             let (tokens, period) = rate(text)?;
             Rate::new(tokens, Nanos::new(period)).map(Value::Rate)
         }
-        Kind::Duration => duration(text).map(|nanos| Value::Duration(Nanos::new(nanos))),
-        Kind::DurationOr(words) => match words.iter().find(|word| **word == text) {
+        ParameterKind::Duration => duration(text).map(|nanos| Value::Duration(Nanos::new(nanos))),
+        ParameterKind::DurationOr(words) => match words.iter().find(|word| **word == text) {
             Some(word) => Some(Value::Choice(word)),
             None => duration(text).map(|nanos| Value::Duration(Nanos::new(nanos))),
         },
-        Kind::Whole => text.parse().ok().map(Value::Whole),
-        Kind::Decimal => match text.parse() {
+        ParameterKind::Whole => text.parse().ok().map(Value::Whole),
+        ParameterKind::Decimal => match text.parse() {
             Ok(whole) => Some(Value::Whole(whole)),
             Err(_) => text.parse().ok().map(Value::Decimal),
         },
-        Kind::Flag => text.parse().ok().map(Value::Flag),
-        Kind::Choice(words) => words.iter().find(|word| **word == text).map(|word| Value::Choice(word)),
-        Kind::TimeZone => jiff::tz::TimeZone::get(text).ok().map(Value::TimeZone),
+        ParameterKind::Flag => text.parse().ok().map(Value::Flag),
+        ParameterKind::Choice(words) => words.iter().find(|word| **word == text).map(|word| Value::Choice(word)),
+        ParameterKind::TimeZone => jiff::tz::TimeZone::get(text).ok().map(Value::TimeZone),
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum Verdict {
     /// The request can never pass.
     Never,
     /// The precision of doubles is too low for a verdict.
-    Unsure,
+    Imprecise,
 }
 
 impl Verdict {
@@ -54,21 +54,21 @@ pub(crate) trait Oracle {
 /// The definition of this limit's algorithm; `None` if the algorithm is defined by its bounds only.
 pub(crate) fn definition(limit: &Limit) -> Option<Box<dyn Oracle>> {
     Some(match limit.algorithm.as_str() {
-        "gcra" => Box::new(rates::Cells::new(limit)),
-        "token_bucket" => Box::new(rates::Bucket::new(limit)),
-        "leaky_bucket" => Box::new(rates::Meter::new(limit)),
-        "leaky_queue" => Box::new(rates::Queue::new(limit)),
-        "fixed_window" => Box::new(windows::Aligned::new(limit)),
-        "quota_reset" => Box::new(windows::FromFirst::new(limit)),
-        "quota_linear" => Box::new(windows::Finch::new(limit)),
-        "sliding_log" => Box::new(windows::Log::new(limit)),
-        "sliding_window" => Box::new(windows::Weighted::new(limit)),
-        "sliding_counters" => Box::new(windows::Slots::new(limit)),
-        "cycle" => Box::new(windows::Cycles::new(limit)),
-        "exponential" => Box::new(floats::Average::new(limit)),
+        "gcra" => Box::new(rates::Gcra::new(limit)),
+        "token_bucket" => Box::new(rates::TokenBucket::new(limit)),
+        "leaky_bucket" => Box::new(rates::LeakyBucket::new(limit)),
+        "leaky_queue" => Box::new(rates::LeakyQueue::new(limit)),
+        "fixed_window" => Box::new(windows::FixedWindow::new(limit)),
+        "quota_reset" => Box::new(windows::QuotaReset::new(limit)),
+        "quota_linear" => Box::new(windows::QuotaLinear::new(limit)),
+        "sliding_log" => Box::new(windows::SlidingLog::new(limit)),
+        "sliding_window" => Box::new(windows::SlidingWindow::new(limit)),
+        "sliding_counters" => Box::new(windows::SlidingCounters::new(limit)),
+        "cycle" => Box::new(windows::Cycle::new(limit)),
+        "exponential" => Box::new(floats::Exponential::new(limit)),
         "smooth_bursty" => Box::new(floats::Guava::bursty(limit)),
         "smooth_warming_up" => Box::new(floats::Guava::warming_up(limit)),
-        "concurrency" => Box::new(flight::Slots::new(limit)),
+        "concurrency" => Box::new(flight::Concurrency::new(limit)),
         "adaptive_concurrency" => return None,
         other => panic!("`{other}` has no definition here"),
     })

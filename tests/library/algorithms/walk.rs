@@ -117,7 +117,7 @@ impl<'a> Walk<'a> {
                 self.state = state;
                 if let (Decision::Admit { wait }, 1..) = (decision, cost) {
                     self.admitted.push(Admitted { at, cost, wait: wait.get() });
-                    if self.rule.holds() {
+                    if self.rule.holds_slots() {
                         self.running.push(cost);
                     }
                 }

@@ -22,7 +22,7 @@ impl Cluster {
     fn start() -> Self {
         let servers: Vec<Server> = SHARES.iter().map(|_| start_member()).collect();
         for (server, (first, last)) in servers.iter().zip(SHARES) {
-            server.say(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+            server.command(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
         }
         let cluster = Self(servers);
         for other in &cluster.0[1..] {
@@ -34,11 +34,11 @@ impl Cluster {
 
     fn meet(&self, other: &Server) {
         let (port, bus) = (other.port.to_string(), other.bus_port.to_string());
-        self.0[0].say(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+        self.0[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
     }
 
     fn agrees(&self, server: &Server) -> bool {
-        let info = server.say(&["CLUSTER", "INFO"]);
+        let info = server.command(&["CLUSTER", "INFO"]);
         info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3") && info.contains("cluster_size:3")
     }
 
@@ -75,10 +75,10 @@ async fn keys_are_found_wherever_they_are_and_wander() {
         for number in 0..30 {
             let key = format!("key-{number}");
             assert_eq!(caller.count(&key).await, Ok(round));
-            assert_eq!(cluster.0[cluster.home(&key)].say(&["GET", &key]), round.to_string());
+            assert_eq!(cluster.0[cluster.home(&key)].command(&["GET", &key]), round.to_string());
         }
     }
-    cluster.0.iter().for_each(|server| drop(server.say(&["SCRIPT", "FLUSH"])));
+    cluster.0.iter().for_each(|server| drop(server.command(&["SCRIPT", "FLUSH"])));
     for server in 0..3 {
         assert_eq!(caller.count(&key_at(&cluster, server, "flushed")).await, Ok(1));
     }
@@ -91,29 +91,29 @@ async fn keys_are_found_wherever_they_are_and_wander() {
     // a slot migrates: first its new keys, then all of it
     let key = key_at(&cluster, 0, "wanders");
     let slot = slot_of(&key).to_string();
-    let (from, to) = (cluster.0[0].say(&["CLUSTER", "MYID"]), cluster.0[1].say(&["CLUSTER", "MYID"]));
-    cluster.0[1].say(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
-    cluster.0[0].say(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
+    let (from, to) = (cluster.0[0].command(&["CLUSTER", "MYID"]), cluster.0[1].command(&["CLUSTER", "MYID"]));
+    cluster.0[1].command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
+    cluster.0[0].command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
     assert_eq!(caller.count(&key).await, Ok(1));
     assert_eq!(caller.count(&key).await, Ok(2));
-    cluster.0[1].say(&["SCRIPT", "FLUSH"]);
+    cluster.0[1].command(&["SCRIPT", "FLUSH"]);
     assert_eq!(caller.count(&key).await, Ok(3));
     // one of the two keys still exists on the old server, the other does not
     let [there, gone] = ["there", "gone"].map(|name| format!("{{{key}}}:{name}"));
-    cluster.0[0].say(&["CLUSTER", "SETSLOT", &slot, "STABLE"]);
-    cluster.0[0].say(&["SET", &there, "1"]);
-    cluster.0[0].say(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
+    cluster.0[0].command(&["CLUSTER", "SETSLOT", &slot, "STABLE"]);
+    cluster.0[0].command(&["SET", &there, "1"]);
+    cluster.0[0].command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
     let encoded = Encoded { keys: vec![there.clone(), gone], arguments: vec!["x".to_owned()] };
     let apart = caller.link.call(&caller.script, &encoded).await;
-    cluster.0[0].say(&["DEL", &there]);
+    cluster.0[0].command(&["DEL", &there]);
     assert!(matches!(apart, Err(CallError::Moving(_))), "{apart:?}");
     for server in [1, 0, 2] {
-        cluster.0[server].say(&["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
+        cluster.0[server].command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
     }
     assert_eq!(caller.count(&key).await, Ok(4));
-    assert_eq!(cluster.0[1].say(&["GET", &key]), "4");
+    assert_eq!(cluster.0[1].command(&["GET", &key]), "4");
     let moved = || {
-        let refusals = cluster.0[0].say(&["INFO", "errorstats"]);
+        let refusals = cluster.0[0].command(&["INFO", "errorstats"]);
         refusals.lines().find(|line| line.starts_with("errorstat_MOVED")).map(str::to_owned)
     };
     let learnt = async {
@@ -169,13 +169,15 @@ async fn a_replica_that_takes_over_from_a_server_that_hangs_is_found() {
     assert_eq!(caller.count(&key).await, Ok(1));
     let replica = start_member();
     cluster.meet(&replica);
-    let primary = cluster.0[2].say(&["CLUSTER", "MYID"]);
-    wait_until("the replica to follow", || replica.try_say(&["CLUSTER", "REPLICATE", &primary]).is_ok());
-    wait_until("the replica to have all", || replica.say(&["INFO", "replication"]).contains("master_link_status:up"));
-    wait_until("the replica to know all", || replica.say(&["CLUSTER", "NODES"]).contains("10923-16383"));
+    let primary = cluster.0[2].command(&["CLUSTER", "MYID"]);
+    wait_until("the replica to follow", || replica.try_command(&["CLUSTER", "REPLICATE", &primary]).is_ok());
+    wait_until("the replica to have all", || {
+        replica.command(&["INFO", "replication"]).contains("master_link_status:up")
+    });
+    wait_until("the replica to know all", || replica.command(&["CLUSTER", "NODES"]).contains("10923-16383"));
     cluster.0[2].signal("STOP");
-    wait_until("the failover to begin", || replica.try_say(&["CLUSTER", "FAILOVER", "TAKEOVER"]).is_ok());
-    wait_until("the replica to take over", || replica.say(&["ROLE"]).contains("master"));
+    wait_until("the failover to begin", || replica.try_command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).is_ok());
+    wait_until("the replica to take over", || replica.command(&["ROLE"]).contains("master"));
     assert_eq!(caller.count_again(&key).await, 2);
 }
 

@@ -26,11 +26,11 @@ async fn a_password_opens_and_another_one_is_refused_and_not_told() {
     let caller = Caller::of(servers.clone());
     let refused = caller.count("a").await.unwrap_err();
     assert!(matches!(refused, CallError::Refused(_)), "{refused:?}");
-    servers.renew(with_password("canary"));
+    servers.set_credentials(with_password("canary"));
     let refused = caller.count("a").await.unwrap_err();
     assert!(matches!(refused, CallError::Refused(_)), "{refused:?}");
     assert!(!format!("{refused} {servers:?} {:?}", with_password("canary")).contains("canary"));
-    servers.renew(with_password("open-sesame"));
+    servers.set_credentials(with_password("open-sesame"));
     assert_eq!(caller.count("a").await, Ok(1));
     assert_eq!(caller.count("a").await, Ok(2));
 }
@@ -70,15 +70,15 @@ const ALLOWED: [&str; 18] = [
 async fn a_user_needs_no_more_than_is_said() {
     let server = Server::start();
     let user = ["ACL", "SETUSER", "tollgate", "on", ">open-sesame", "~tollgate:*", "resetchannels", "-@all", "+incr"];
-    assert_eq!(server.say(&[user.as_slice(), &ALLOWED].concat()), "ok");
+    assert_eq!(server.command(&[user.as_slice(), &ALLOWED].concat()), "ok");
     let servers = servers(server.port, 0, Some("tollgate"));
-    servers.renew(with_password("open-sesame"));
+    servers.set_credentials(with_password("open-sesame"));
     let caller = Caller::of(servers);
     assert_eq!(caller.count("tollgate:a").await, Ok(1));
     let elsewhere = caller.count("other:a").await;
     assert!(matches!(elsewhere, Err(CallError::Refused(_))), "{elsewhere:?}");
     assert_eq!(caller.count("tollgate:a").await, Ok(2));
-    server.say(&["ACL", "SETUSER", "tollgate", "-incr"]);
+    server.command(&["ACL", "SETUSER", "tollgate", "-incr"]);
     let forbidden = caller.count("tollgate:a").await;
     assert!(matches!(forbidden, Err(CallError::Refused(_))), "{forbidden:?}");
 }

@@ -16,7 +16,7 @@ async fn a_script_that_the_server_forgot_is_told_again() {
     let caller = Caller::to(server.port);
     assert_eq!(caller.count("a").await, Ok(1));
     assert_eq!(caller.count("a").await, Ok(2));
-    server.say(&["SCRIPT", "FLUSH"]);
+    server.command(&["SCRIPT", "FLUSH"]);
     assert_eq!(caller.count("a").await, Ok(3));
 }
 
@@ -25,7 +25,7 @@ async fn the_text_of_a_script_is_sent_once_to_a_server_that_forgot_it() {
     let server = Server::start();
     let caller = Arc::new(Caller::to(server.port));
     for round in 1..=5 {
-        server.say(&["SCRIPT", "FLUSH"]);
+        server.command(&["SCRIPT", "FLUSH"]);
         let calls: tokio::task::JoinSet<_> = (0..200)
             .map(|_| {
                 let caller = Arc::clone(&caller);
@@ -33,7 +33,7 @@ async fn the_text_of_a_script_is_sent_once_to_a_server_that_forgot_it() {
             })
             .collect();
         assert!(calls.join_all().await.iter().all(Result::is_ok));
-        let told = server.say(&["INFO", "commandstats"]);
+        let told = server.command(&["INFO", "commandstats"]);
         assert!(told.contains(&format!("cmdstat_eval:calls={round},")), "{told}");
     }
 }
@@ -64,7 +64,7 @@ async fn those_who_wait_for_a_server_that_hangs_are_told_when_it_is_given_up() {
     let calls = async { tokio::join!(caller.count("a"), caller.count("b"), caller.count("c")) };
     let give_up = async {
         tokio::task::yield_now().await;
-        caller.link.give_up();
+        caller.link.close_all();
     };
     let ((a, b, c), ()) = tokio::join!(calls, give_up);
     assert!(a.is_err() && b.is_err() && c.is_err(), "{a:?} {b:?} {c:?}");
@@ -106,10 +106,10 @@ async fn a_server_that_may_only_be_read_is_left() {
     let caller = Caller::to(server.port);
     assert_eq!(caller.count("a").await, Ok(1));
     let before = server.clients();
-    server.say(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let refused = caller.count("a").await;
     assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
-    server.say(&["REPLICAOF", "NO", "ONE"]);
+    server.command(&["REPLICAOF", "NO", "ONE"]);
     assert_eq!(caller.count_again("a").await, 2);
     assert_ne!(server.clients(), before, "by another connection");
 }
@@ -139,7 +139,7 @@ fn a_thread_without_a_connection_asks_over_that_of_another() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let servers = Servers::at("127.0.0.1", port);
-    servers.renew(Credentials { password: Some(Arc::from("open-sesame")), ..Credentials::default() });
+    servers.set_credentials(Credentials { password: Some(Arc::from("open-sesame")), ..Credentials::default() });
     let caller = Caller { link: Link::new(servers, 2), script: Script::new(COUNT) };
     // the first connection reaches the server, later ones get no answer
     let way = std::thread::spawn(move || {

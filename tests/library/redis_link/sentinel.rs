@@ -31,7 +31,7 @@ fn servers(master: &str, sentinels: &[u16]) -> Servers {
     let address = |port: &u16| Address { host: "127.0.0.1".to_owned(), port: *port };
     let sentinels = sentinels.iter().map(address).collect();
     let servers = Servers::new(Layout::Sentinel { master: master.to_owned(), sentinels, username: None }, None);
-    servers.renew(Credentials {
+    servers.set_credentials(Credentials {
         password: Some(Arc::from("open-sesame")),
         sentinel_password: Some(Arc::from("watchword")),
         ..Credentials::default()
@@ -55,18 +55,18 @@ async fn failover(signal: &str) {
     let primary = Server::start_with(&SERVERS).with_password("open-sesame");
     let of = ["--replicaof", "127.0.0.1", &primary.port.to_string()];
     let replica = Server::start_with(&[SERVERS.as_slice(), &of].concat()).with_password("open-sesame");
-    wait_until("the replica to follow", || primary.say(&["INFO", "replication"]).contains("state=online"));
+    wait_until("the replica to follow", || primary.command(&["INFO", "replication"]).contains("state=online"));
     let sentinel = start_sentinel(&folder, primary.port);
-    let known = || sentinel.try_say(&["SENTINEL", "REPLICAS", "mymaster"]);
+    let known = || sentinel.try_command(&["SENTINEL", "REPLICAS", "mymaster"]);
     wait_until("the sentinel to know the replica", || known().is_ok_and(|known| known.contains("slave")));
 
     let caller = Caller::of(servers("mymaster", &[free_port(), sentinel.port]));
     assert_eq!(caller.count("a").await, Ok(1));
-    assert_eq!(primary.say(&["GET", "a"]), "1");
-    wait_until("the replica to have it", || replica.say(&["GET", "a"]) == "1");
+    assert_eq!(primary.command(&["GET", "a"]), "1");
+    wait_until("the replica to have it", || replica.command(&["GET", "a"]) == "1");
     primary.signal(signal);
     assert_eq!(caller.count_again("a").await, 2);
-    assert_eq!(replica.say(&["GET", "a"]), "2");
+    assert_eq!(replica.command(&["GET", "a"]), "2");
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn a_server_that_takes_no_writes_is_not_the_primary() {
     let folder = Folder::new();
     let primary = Server::start_with(&SERVERS).with_password("open-sesame");
     let sentinel = start_sentinel(&folder, primary.port);
-    primary.say(&["REPLICAOF", "127.0.0.1", "1"]);
+    primary.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let refused = Caller::of(servers("mymaster", &[sentinel.port])).count("a").await.unwrap_err();
     assert!(refused.to_string().contains("not the primary"), "{refused}");
 }

@@ -105,12 +105,12 @@ impl Server {
     }
 
     /// Sends a command; returns the answer, with lists in Rust's debug format.
-    pub(crate) fn say(&self, words: &[&str]) -> String {
-        let said = self.try_say(words);
+    pub(crate) fn command(&self, words: &[&str]) -> String {
+        let said = self.try_command(words);
         said.unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    pub(crate) fn try_say(&self, words: &[&str]) -> Result<String, redis::RedisError> {
+    pub(crate) fn try_command(&self, words: &[&str]) -> Result<String, redis::RedisError> {
         let client = redis::Client::open(("127.0.0.1", self.port))?;
         let mut connection = client.get_connection_with_timeout(PATIENCE)?;
         if let Some(password) = self.password {
@@ -128,7 +128,7 @@ impl Server {
 
     /// The IDs of the client connections, without that of this command.
     pub(crate) fn clients(&self) -> Vec<String> {
-        let list = self.say(&["CLIENT", "LIST", "TYPE", "normal"]);
+        let list = self.command(&["CLIENT", "LIST", "TYPE", "normal"]);
         let others = list.lines().filter(|line| !line.contains(" cmd=client"));
         others.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
     }

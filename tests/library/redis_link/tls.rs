@@ -74,12 +74,12 @@ async fn who_shows_a_certificate_and_sees_the_right_one_is_answered() {
 
     assert!(caller.count("a").await.is_err(), "it does not speak without TLS");
     let trusting = client(Some(authority.pem().as_bytes()), None).unwrap();
-    servers.renew(Credentials { tls: Some(trusting.into()), ..Credentials::default() });
+    servers.set_credentials(Credentials { tls: Some(trusting.into()), ..Credentials::default() });
     assert!(caller.count("a").await.is_err(), "it wants to see a certificate");
-    servers.renew(Authority::new().credentials());
+    servers.set_credentials(Authority::new().credentials());
     let stranger = caller.count("a").await.unwrap_err();
     assert!(stranger.to_string().contains("certificate"), "{stranger}");
-    servers.renew(authority.credentials());
+    servers.set_credentials(authority.credentials());
     assert_eq!(caller.count("a").await, Ok(1));
 }
 
@@ -88,7 +88,7 @@ async fn a_certificate_of_another_server_is_not_believed() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let server = start(&authority, &folder, "redis.internal");
     let servers = servers(server.port);
-    servers.renew(authority.credentials());
+    servers.set_credentials(authority.credentials());
     let error = Caller::of(servers).count("a").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
 }

@@ -69,8 +69,12 @@ fn what_a_call_costs() {
                     key: LimitKey(u128::from(number % 500)),
                     tag: LimitKey(1),
                     cost: 1,
-                    enforcement: Enforcement::USUAL,
-                    beside: if rule.rule().holds() { CallArgument::Slot(&slot) } else { CallArgument::Nothing },
+                    enforcement: Enforcement::DEFAULT,
+                    call_argument: if rule.rule().holds_slots() {
+                        CallArgument::Slot(&slot)
+                    } else {
+                        CallArgument::Nothing
+                    },
                 })
                 .collect();
             let near = Nanos::from_secs(1_767_225_600);

@@ -81,15 +81,15 @@ fn nonsense(parameters: &str) -> Vec<Vec<Vec<String>>> {
 
 fn charge(redis: &mut Scripted, rule: &SharedRule, at: u64, slot: u64) -> ChargeReply {
     let slot = format!("s{slot}");
-    let beside = if rule.rule().holds() { CallArgument::Slot(&slot) } else { CallArgument::Nothing };
+    let call_argument = if rule.rule().holds_slots() { CallArgument::Slot(&slot) } else { CallArgument::Nothing };
     let bucket = Bucket {
         limit: "l",
         rule,
         key: LimitKey(1),
         tag: LimitKey(1),
         cost: 1,
-        enforcement: Enforcement::USUAL,
-        beside,
+        enforcement: Enforcement::DEFAULT,
+        call_argument,
     };
     let buckets = [bucket];
     let reply = redis.call(&encode(Call::Charge, Clock::Given(Nanos::new(at)), "t", &buckets).unwrap());
@@ -110,8 +110,8 @@ fn nonsense_at_a_key_is_counted_and_heals() {
             key: LimitKey(1),
             tag: LimitKey(1),
             cost: 1,
-            enforcement: Enforcement::USUAL,
-            beside: CallArgument::Nothing,
+            enforcement: Enforcement::DEFAULT,
+            call_argument: CallArgument::Nothing,
         };
         let key = key_name("t", &bucket);
         let mut healed = 0;
@@ -144,7 +144,7 @@ fn what_is_near_a_state_never_fails_a_request() {
     for limit in LIMITS {
         let rule = SharedRule::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap();
         if matches!(rule.rule().name(), AlgorithmName::SlidingLog | AlgorithmName::SlidingCounters)
-            || rule.rule().holds()
+            || rule.rule().holds_slots()
         {
             continue;
         }
@@ -154,8 +154,8 @@ fn what_is_near_a_state_never_fails_a_request() {
             key: LimitKey(1),
             tag: LimitKey(1),
             cost: 1,
-            enforcement: Enforcement::USUAL,
-            beside: CallArgument::Nothing,
+            enforcement: Enforcement::DEFAULT,
+            call_argument: CallArgument::Nothing,
         };
         let key = key_name("t", &bucket);
         charge(&mut redis, &rule, START, 0);

@@ -17,8 +17,16 @@ fn shared(limit: &str) -> SharedRule {
     SharedRule::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap()
 }
 
-fn bucket<'a>(rule: &'a SharedRule, cost: u64, beside: CallArgument<'a>) -> Bucket<'a> {
-    Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost, enforcement: Enforcement::USUAL, beside }
+fn bucket<'a>(rule: &'a SharedRule, cost: u64, call_argument: CallArgument<'a>) -> Bucket<'a> {
+    Bucket {
+        limit: "l",
+        rule,
+        key: LimitKey(1),
+        tag: LimitKey(1),
+        cost,
+        enforcement: Enforcement::DEFAULT,
+        call_argument,
+    }
 }
 
 fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> ChargeReply {
@@ -87,15 +95,15 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
     let hint = fresh.rule.rule().hint(state).unwrap();
     redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
-    let one = |beside| bucket(&rule, 1, beside);
+    let one = |call_argument| bucket(&rule, 1, call_argument);
     let at = |seconds: u64| after(seconds);
     let denied = call(&mut redis, Call::Charge, at(1), &one(CallArgument::Hint(&hint)));
     let retry_after = Nanos::new(13_000_000_000_u64.div_ceil(7) - 1_000_000_000);
     assert_eq!(denied.charged(&[one(CallArgument::Nothing)]).0[0].decision, Decision::later(retry_after));
     // an older hint, a malformed hint and a missing one change nothing
     assert_eq!(call(&mut redis, Call::Charge, at(2), &one(CallArgument::Hint(&hint))).granted, 1);
-    for beside in [CallArgument::Hint(&hint), CallArgument::Hint("nan"), CallArgument::Nothing] {
-        assert_eq!(call(&mut redis, Call::Charge, at(2), &one(beside)).granted, 0);
+    for call_argument in [CallArgument::Hint(&hint), CallArgument::Hint("nan"), CallArgument::Nothing] {
+        assert_eq!(call(&mut redis, Call::Charge, at(2), &one(call_argument)).granted, 0);
     }
     // a hint of a clock far ahead counts as the largest debt
     let hint = "99999999999999 0 0";
@@ -139,7 +147,7 @@ fn a_denial_writes_nothing_and_no_key_stays_for_good() {
         assert_eq!(granted, 1, "{limit}");
         assert!(left > 1_000, "{limit}: {left}");
         let denied = Bucket {
-            beside: if rule.rule().holds() { CallArgument::Slot("b") } else { CallArgument::Nothing },
+            call_argument: if rule.rule().holds_slots() { CallArgument::Slot("b") } else { CallArgument::Nothing },
             ..bucket
         };
         let (granted, after, left_after) = charge(&denied);

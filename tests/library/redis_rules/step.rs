@@ -45,9 +45,9 @@ impl Step {
                 tag: LimitKey(1),
                 cost: asked.cost,
                 enforcement: asked.enforcement,
-                beside: match asked.full_at {
+                call_argument: match asked.full_at {
                     Some(full_at) => CallArgument::FullAt(full_at),
-                    None if asked.shared.rule().holds() => CallArgument::Slot(&asked.slot),
+                    None if asked.shared.rule().holds_slots() => CallArgument::Slot(&asked.slot),
                     None => CallArgument::Nothing,
                 },
             })

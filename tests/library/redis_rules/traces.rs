@@ -53,8 +53,12 @@ impl Row {
             key: LimitKey(0),
             tag: LimitKey(1),
             cost: self.cost,
-            enforcement: Enforcement::USUAL,
-            beside: if self.shared.rule().holds() { CallArgument::Slot(&self.line) } else { CallArgument::Nothing },
+            enforcement: Enforcement::DEFAULT,
+            call_argument: if self.shared.rule().holds_slots() {
+                CallArgument::Slot(&self.line)
+            } else {
+                CallArgument::Nothing
+            },
         }
     }
 }
@@ -99,7 +103,7 @@ fn recorded_traces_are_decided_the_same() {
         for (row, reply) in rows.iter().zip(redis.call_all(&calls)) {
             seen += 1;
             let rule = row.shared.rule().clone();
-            let part = Part { key: row.key.clone(), rule, cost: row.cost, enforcement: Enforcement::USUAL };
+            let part = Part { key: row.key.clone(), rule, cost: row.cost, enforcement: Enforcement::DEFAULT };
             let (_, expected) = model.charge(&[part], row.at);
             let found = read(&reply, &[row.bucket()]).unwrap().charged(&[row.bucket()]).0;
             let same = compare::charged(&[row.shared.rule()], &expected, &found);

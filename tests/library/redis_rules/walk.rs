@@ -115,7 +115,7 @@ impl Walk {
 
     fn cost(&mut self, limited: usize, now: Nanos) -> u64 {
         let quota = self.limits[limited].shared.rule().policy().quota;
-        let part = self.part(limited, 0, Enforcement::USUAL);
+        let part = self.part(limited, 0, Enforcement::DEFAULT);
         let remaining = self.model.headroom(&part, now).remaining.unwrap_or(1);
         let random = &mut self.random;
         match random.from(0, 15) {
@@ -135,7 +135,7 @@ impl Walk {
 
     fn enforcement(&mut self) -> Enforcement {
         if self.random.once_in(2) {
-            return Enforcement::USUAL;
+            return Enforcement::DEFAULT;
         }
         let random = &mut self.random;
         Enforcement { enforces: !random.once_in(4), consumes: !random.once_in(4), counts_denied: random.once_in(4) }
@@ -232,7 +232,7 @@ impl Walk {
         let mut asked = Vec::new();
         for (limited, part) in &parts {
             let slot = self.slot();
-            if part.rule.holds() && part.enforcement.consumes && part.enforcement.enforces {
+            if part.rule.holds_slots() && part.enforcement.consumes && part.enforcement.enforces {
                 for number in 1..=granted {
                     let slot = format!("{slot}/{number}");
                     self.taken.push(Taken { limited: *limited, cost: part.cost, full_at: now, slot });
@@ -246,7 +246,7 @@ impl Walk {
     fn debit(&mut self, now: Nanos) -> Step {
         let limited = usize::try_from(self.random.from(0, self.limits.len() as u64 - 1)).unwrap();
         let cost = self.cost(limited, now);
-        let part = self.part(limited, cost, Enforcement::USUAL);
+        let part = self.part(limited, cost, Enforcement::DEFAULT);
         let stands = self.model.debit(&part, now);
         let asked = vec![self.asked(&part, limited, None, "none".to_owned())];
         Step { call: Call::Debit, now: now.get(), asked, expected: Expected::Stands(vec![stands]), edge: false }
@@ -255,9 +255,9 @@ impl Walk {
     fn give_back(&mut self, now: Nanos) -> Step {
         let position = usize::try_from(self.random.from(0, self.taken.len() as u64 - 1)).unwrap();
         let Taken { limited, cost, full_at, slot } = self.taken.swap_remove(position);
-        let holds = self.limits[limited].shared.rule().holds();
+        let holds = self.limits[limited].shared.rule().holds_slots();
         let cost = if holds || self.random.once_in(2) { cost } else { self.random.from(0, cost) };
-        let part = self.part(limited, cost, Enforcement::USUAL);
+        let part = self.part(limited, cost, Enforcement::DEFAULT);
         let (call, stands) = match holds && self.random.once_in(2) {
             true => (Call::Complete, self.model.complete(&part, now)),
             false => (Call::Refund, self.model.refund(&part, full_at, now)),

@@ -5,12 +5,12 @@ use super::conditions;
 use super::limits::time;
 use super::syntax::{Line, Section};
 use crate::config::import::front::{Upstream, node, upstream_name};
-use crate::config::import::matches::Scoped;
+use crate::config::import::matches::ScopedLimit;
 use crate::config::import::scalar;
 
 impl<'l> Reader<'l, '_> {
     /// The limits of a backend, which this function adds as an upstream; `None` where the backend is left out.
-    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<Vec<Scoped>> {
+    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<Vec<ScopedLimit>> {
         let is_it = |section: &Section| matches!(section.kind(), "backend" | "listen") && section.name() == name;
         let Some((position, section)) = self.sections.iter().enumerate().find(|(_, section)| is_it(section)) else {
             self.note(from, &format!("is left out: there is no backend {name}"));

@@ -31,24 +31,24 @@ pub(super) struct Conjunction {
     pub(super) from: Vec<String>,
     /// Networks that must not contain the client.
     pub(super) except: Vec<String>,
-    pub(super) over: Option<Over>,
+    pub(super) over: Option<CounterThreshold>,
     /// Notes about tests that tollgate reads differently from HAProxy.
     pub(super) remarks: Vec<String>,
 }
 
 /// A comparison of a counter with a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Over {
+pub(super) struct CounterThreshold {
     /// `http_req_rate`, `gpc0_rate`, ...
     pub(super) counter: String,
-    pub(super) of: Tracked,
+    pub(super) of: CounterSource,
     /// The counter must be above this number.
     pub(super) above: u64,
 }
 
 /// The place of a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Tracked {
+pub(super) enum CounterSource {
     /// The entry that `track-scN` tracks.
     Slot(u8),
     /// The entry of the client's address in a table; an empty name stands for the proxy's own table.
@@ -70,7 +70,7 @@ pub(super) fn acls<'l>(lines: impl Iterator<Item = &'l Line>) -> Acls {
 
 /// Reads the condition behind `if` or `unless` in a line; a line without one has a condition that is always true. `Err`
 /// names the part that cannot be carried over.
-pub(super) fn of_line(line: &Line, acls: &Acls) -> Result<Condition, String> {
+pub(super) fn parse_condition(line: &Line, acls: &Acls) -> Result<Condition, String> {
     let always = Conjunction { matches: vec![Match::default()], ..Conjunction::default() };
     let Some(at) = line.words.iter().position(|word| word == "if" || word == "unless") else { return Ok(vec![always]) };
     let words = line.words.get(at.saturating_add(1)..).unwrap_or_default();
@@ -210,8 +210,8 @@ fn read(test: &[String]) -> Result<Conjunction, String> {
             Ok(Conjunction { matches: vec![Match::default()], from, ..Conjunction::default() })
         }
         (_, None) => {
-            let over =
-                counter(name, argument).and_then(|(counter, of)| Some(Over { counter, of, above: above(&values)? }));
+            let over = counter(name, argument)
+                .and_then(|(counter, of)| Some(CounterThreshold { counter, of, above: above(&values)? }));
             let over = over.ok_or_else(unknown)?;
             Ok(Conjunction { matches: vec![Match::default()], over: Some(over), ..Conjunction::default() })
         }
@@ -228,16 +228,16 @@ fn with_header(name: &str, value: Option<String>) -> Match {
 }
 
 /// Parses `sc_http_req_rate(0)`, `sc0_http_req_rate`, `src_http_req_rate(table)` or `src,table_http_req_rate(table)`.
-fn counter(name: &str, argument: &str) -> Option<(String, Tracked)> {
+fn counter(name: &str, argument: &str) -> Option<(String, CounterSource)> {
     if let Some(counter) = name.strip_prefix("src,table_").or_else(|| name.strip_prefix("src_")) {
-        return Some((counter.to_owned(), Tracked::Source(argument.to_owned())));
+        return Some((counter.to_owned(), CounterSource::Source(argument.to_owned())));
     }
     let rest = name.strip_prefix("sc")?;
     let (slot, counter) = match rest.strip_prefix('_') {
         Some(counter) => (argument.split(',').next()?, counter),
         None => rest.split_once('_')?,
     };
-    Some((counter.trim_start_matches("get_").to_owned(), Tracked::Slot(slot.trim().parse().ok()?)))
+    Some((counter.trim_start_matches("get_").to_owned(), CounterSource::Slot(slot.trim().parse().ok()?)))
 }
 
 /// Parses the number that a counter must be above.

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use super::Reader;
-use super::conditions::{self, Acls, Condition, Conjunction, Over, Tracked};
+use super::conditions::{self, Acls, Condition, Conjunction, CounterSource, CounterThreshold};
 use super::syntax::{Line, Section};
 use crate::config::import::front::{denial, key_field};
 use crate::config::import::list;
-use crate::config::import::matches::{Match, Scoped, all_of};
+use crate::config::import::matches::{Match, ScopedLimit, all_of};
 
 /// The settings of a `track-sc` line.
 struct Tracker<'l> {
@@ -33,7 +33,7 @@ const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
 
 impl<'l> Reader<'l, '_> {
     /// Adds the limits that the rules of a section define.
-    pub(super) fn limits(&mut self, section: &'l Section, acls: &Acls) -> Vec<Scoped> {
+    pub(super) fn limits(&mut self, section: &'l Section, acls: &Acls) -> Vec<ScopedLimit> {
         let (mut trackers, mut limits) = (Vec::new(), Vec::new());
         let is_rule = |line: &&Line| matches!(line.word(0), "http-request" | "tcp-request");
         for line in section.lines.iter().filter(is_rule) {
@@ -70,8 +70,8 @@ impl<'l> Reader<'l, '_> {
             "cook" | "req.cook" => key_field("cookie", argument),
             _ => return Err(format!("is left out with the limits that go by it: no key has a part like {sample}")),
         };
-        let when =
-            conditions::of_line(line, acls).map_err(|what| format!("is left out: {what} is not carried over"))?;
+        let when = conditions::parse_condition(line, acls)
+            .map_err(|what| format!("is left out: {what} is not carried over"))?;
         if when.iter().any(|one| one.over.is_some() || !one.from.is_empty()) {
             return Err(
                 "is left out: what it tracks depends on more than host, path, method and header fields".to_owned()
@@ -87,10 +87,10 @@ impl<'l> Reader<'l, '_> {
         line: &Line,
         acls: &Acls,
         trackers: &[Tracker<'l>],
-        limits: &mut Vec<Scoped>,
+        limits: &mut Vec<ScopedLimit>,
     ) -> Result<(), String> {
-        let condition =
-            conditions::of_line(line, acls).map_err(|what| format!("is left out: {what} is not carried over"))?;
+        let condition = conditions::parse_condition(line, acls)
+            .map_err(|what| format!("is left out: {what} is not carried over"))?;
         for one in condition {
             one.remarks.iter().for_each(|remark| self.note(line, remark));
             match &one.over {
@@ -127,12 +127,12 @@ impl<'l> Reader<'l, '_> {
         line: &Line,
         acls: &Acls,
         trackers: &[Tracker<'l>],
-        over: &Over,
+        over: &CounterThreshold,
         one: &Conjunction,
-    ) -> Result<Option<Scoped>, String> {
+    ) -> Result<Option<ScopedLimit>, String> {
         let tracker = trackers.iter().rfind(|tracker| match &over.of {
-            Tracked::Slot(slot) => tracker.slot == *slot,
-            Tracked::Source(table) => {
+            CounterSource::Slot(slot) => tracker.slot == *slot,
+            CounterSource::Source(table) => {
                 let table = if table.is_empty() { section.name() } else { table.as_str() };
                 tracker.key == "client_address" && tracker.table == table
             }
@@ -166,7 +166,7 @@ impl<'l> Reader<'l, '_> {
         let exempt =
             [one.except.as_slice(), &tracker.when.iter().flat_map(|one| one.except.clone()).collect::<Vec<_>>()]
                 .concat();
-        Ok(Some(Scoped { limit, matches, exempt }))
+        Ok(Some(ScopedLimit { limit, matches, exempt }))
     }
 
     fn counted(
@@ -175,7 +175,7 @@ impl<'l> Reader<'l, '_> {
         line: &Line,
         acls: &Acls,
         tracker: &Tracker<'_>,
-        over: &Over,
+        over: &CounterThreshold,
     ) -> Result<Counted, String> {
         /// Counts denied requests as well.
         const ALL: &str = ", charge: { denied: true }";
@@ -193,7 +193,7 @@ impl<'l> Reader<'l, '_> {
                 let action = format!("sc-inc-gpc{number}({})", tracker.slot);
                 let increment = section.lines.iter().find(|line| line.has(&action));
                 let increment = increment.ok_or_else(|| format!("is left out: no rule here counts gpc{number}"))?;
-                let when = conditions::of_line(increment, acls).ok();
+                let when = conditions::parse_condition(increment, acls).ok();
                 let when = when.filter(|when| when.iter().all(|one| one.over.is_none() && one.from.is_empty()));
                 let when = when
                     .ok_or("is left out: what it counts depends on more than host, path, method and header fields")?;

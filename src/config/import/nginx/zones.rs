@@ -3,7 +3,7 @@
 use super::syntax::Directive;
 use super::{Limits, Reader};
 use crate::config::import::front::{denial, key, key_field};
-use crate::config::import::matches::{Match, Scoped};
+use crate::config::import::matches::{Match, ScopedLimit};
 
 /// The zone of one or more limits.
 pub(super) struct Zone {
@@ -101,7 +101,7 @@ impl Reader<'_, '_> {
     }
 
     /// Adds the limit for a `limit_req` or `limit_conn` directive.
-    pub(super) fn limit(&mut self, use_of: &Directive, limits: &Limits<'_>) -> Option<Scoped> {
+    pub(super) fn limit(&mut self, use_of: &Directive, limits: &Limits<'_>) -> Option<ScopedLimit> {
         let option = |name: &str| use_of.arguments().iter().find_map(|word| word.strip_prefix(name));
         let is_of_requests = use_of.name() == "limit_req";
         let zone_name = if is_of_requests { option("zone=").unwrap_or_default() } else { use_of.argument() };
@@ -148,6 +148,6 @@ impl Reader<'_, '_> {
         if is_used_otherwise {
             self.note(use_of, "counts apart from the other uses of its zone, which have another burst");
         }
-        Some(Scoped { limit, matches: vec![Match::default()], exempt })
+        Some(ScopedLimit { limit, matches: vec![Match::default()], exempt })
     }
 }

@@ -11,11 +11,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification};
 
-use super::PostgresTerms;
+use super::PostgresSettings;
 use super::statement::{Column, Statements, bare, quoted};
 use super::tls::DatabaseTls;
 use super::url::DatabaseUrl;
-use super::watermark::{Look, Watermark};
+use super::watermark::{ReadPass, Watermark};
 use crate::clock::Clock;
 use crate::files;
 use crate::units::Nanos;
@@ -52,12 +52,12 @@ pub(super) struct Session {
 /// The task that receives messages of the server; it ends when this is dropped.
 pub(super) struct Driver {
     task: JoinHandle<()>,
-    is_wanted: Arc<AtomicBool>,
+    reconnects: Arc<AtomicBool>,
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.is_wanted.store(false, Ordering::Relaxed);
+        self.reconnects.store(false, Ordering::Relaxed);
         self.task.abort();
     }
 }
@@ -65,18 +65,18 @@ impl Drop for Driver {
 /// Triggers a read of the database when a connection in use is lost, even by the end of the runtime that it was opened on.
 struct ReconnectOnDrop {
     wanted: Arc<ReadRequests>,
-    is_wanted: Arc<AtomicBool>,
+    reconnects: Arc<AtomicBool>,
 }
 
 impl Drop for ReconnectOnDrop {
     fn drop(&mut self) {
-        if self.is_wanted.load(Ordering::Relaxed) {
+        if self.reconnects.load(Ordering::Relaxed) {
             self.wanted.hint.notify_one();
         }
     }
 }
 
-pub(super) struct Copied {
+pub(super) struct CopiedRows {
     /// The rows, with the header line.
     pub(super) text: String,
     /// The number of rows.
@@ -86,7 +86,7 @@ pub(super) struct Copied {
 impl Session {
     /// Connects to the first server of the URL that answers. `levels` are the levels of groups.
     pub(super) async fn open(
-        terms: &PostgresTerms,
+        terms: &PostgresSettings,
         url: &str,
         levels: &[Arc<str>],
         wanted: &Arc<ReadRequests>,
@@ -113,14 +113,14 @@ impl Session {
     }
 
     async fn open_one(
-        terms: &PostgresTerms,
+        terms: &PostgresSettings,
         config: &Config,
         levels: &[Arc<str>],
         wanted: &Arc<ReadRequests>,
     ) -> Result<(Client, Driver, Statements), String> {
-        let is_wanted = Arc::new(AtomicBool::new(true));
-        let ended = ReconnectOnDrop { wanted: Arc::clone(wanted), is_wanted: Arc::clone(&is_wanted) };
-        let (client, driver) = connect(terms, config, is_wanted, move |notification| {
+        let reconnects = Arc::new(AtomicBool::new(true));
+        let ended = ReconnectOnDrop { wanted: Arc::clone(wanted), reconnects: Arc::clone(&reconnects) };
+        let (client, driver) = connect(terms, config, reconnects, move |notification| {
             ended.wanted.full.fetch_or(notification.payload() == FULL, Ordering::Relaxed);
             ended.wanted.hint.notify_one();
         })
@@ -155,13 +155,17 @@ impl Session {
     }
 
     /// Reads all rows. `patience` is the timeout for each message of the server.
-    pub(super) async fn read_all(&mut self, patience: Nanos, clock: &dyn Clock) -> Result<Copied, String> {
+    pub(super) async fn read_all(&mut self, patience: Nanos, clock: &dyn Clock) -> Result<CopiedRows, String> {
         self.mark = Watermark::default();
         self.copy(&self.statements.copy_all(), patience, clock).await
     }
 
     /// Reads the rows that changed since the last read; `None` if the query or the last read gave no time of change.
-    pub(super) async fn read_changed(&mut self, patience: Nanos, clock: &dyn Clock) -> Result<Option<Copied>, String> {
+    pub(super) async fn read_changed(
+        &mut self,
+        patience: Nanos,
+        clock: &dyn Clock,
+    ) -> Result<Option<CopiedRows>, String> {
         match self.mark.since().and_then(|since| self.statements.copy_changed(since)) {
             Some(statement) => self.copy(&statement, patience, clock).await.map(Some),
             None => Ok(None),
@@ -169,10 +173,10 @@ impl Session {
     }
 
     /// Copies the rows that the last read did not give.
-    async fn copy(&mut self, statement: &str, patience: Nanos, clock: &dyn Clock) -> Result<Copied, String> {
+    async fn copy(&mut self, statement: &str, patience: Nanos, clock: &dyn Clock) -> Result<CopiedRows, String> {
         let patience_ended = |_| format!("no answer within {patience}");
-        let mut copied = Copied { text: self.statements.header.clone(), count: 0 };
-        let mut look = self.mark.look(clock.now());
+        let mut copied = CopiedRows { text: self.statements.header.clone(), count: 0 };
+        let mut look = self.mark.begin_read(clock.now());
         let rows = timeout(patience.to_duration(), self.client.copy_out(statement)).await.map_err(patience_ended)?;
         let mut rows = pin!(rows.map_err(|error| described(&error))?);
         while let Some(row) = timeout(patience.to_duration(), rows.next()).await.map_err(patience_ended)? {
@@ -183,13 +187,13 @@ impl Session {
     }
 }
 
-impl Copied {
+impl CopiedRows {
     /// Takes a row, unless the last read gave the same one.
-    fn take(&mut self, row: &[u8], look: &mut Look<'_>) -> Result<(), String> {
+    fn take(&mut self, row: &[u8], look: &mut ReadPass<'_>) -> Result<(), String> {
         let row = str::from_utf8(row).map_err(|_| "what it answers is no text")?;
         // one message holds one row, and no row contains a line break
         let (changed, row) = row.split_once(',').filter(|(_, row)| row.ends_with('\n')).ok_or("it gives no rows")?;
-        if !look.gave(changed.parse().ok(), row) {
+        if !look.record_row(changed.parse().ok(), row) {
             return Ok(());
         }
         if self.text.len().saturating_add(row.len()) > MAX_ROWS {
@@ -201,12 +205,12 @@ impl Copied {
     }
 }
 
-/// Connects to one server, and calls `notified` for its notifications. `is_wanted` says whether the loss of the connection
+/// Connects to one server, and calls `notified` for its notifications. `reconnects` says whether the loss of the connection
 /// triggers a read; dropping the driver sets it to false.
 pub(super) async fn connect(
-    terms: &PostgresTerms,
+    terms: &PostgresSettings,
     config: &Config,
-    is_wanted: Arc<AtomicBool>,
+    reconnects: Arc<AtomicBool>,
     notified: impl Fn(&Notification) + Send + 'static,
 ) -> Result<(Client, Driver), String> {
     let tls = DatabaseTls::new(terms.tls.as_deref());
@@ -218,7 +222,7 @@ pub(super) async fn connect(
             }
         }
     });
-    let driver = Driver { task, is_wanted };
+    let driver = Driver { task, reconnects };
     drop(client.batch_execute(WATCH_CLIENT).await);
     Ok((client, driver))
 }

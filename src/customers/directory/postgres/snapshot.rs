@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::session::MAX_ROWS;
-use crate::files::{self, Stamp, Unreadable};
+use crate::files::{self, ReadError, Stamp};
 use crate::units::Nanos;
 
 /// The snapshot file, and whether it contains all known rows.
@@ -16,7 +16,7 @@ pub(super) struct Snapshot {
 }
 
 /// The content of a snapshot.
-pub(super) struct Kept {
+pub(super) struct SnapshotContent {
     pub(super) text: String,
     /// The time when it was last written.
     pub(super) at: Nanos,
@@ -35,24 +35,26 @@ impl Snapshot {
     /// The content of the file; `None` if there is no file, or if it lacks known rows.
     ///
     /// Errors: why it cannot be used; the message follows the file's name.
-    pub(super) fn read(&self) -> Result<Option<Kept>, String> {
+    pub(super) fn read(&self) -> Result<Option<SnapshotContent>, String> {
         if !self.is_current {
             return Ok(None);
         }
         let (bytes, seen) = files::read(&self.path, MAX_ROWS);
         let mut bytes = match bytes {
             Ok(bytes) => bytes,
-            Err(Unreadable::Failed(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(ReadError::Failed(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(unreadable) => return Err(unreadable.to_string()),
         };
         // cut off a row that was not complete when the machine stopped
         bytes.truncate(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last.saturating_add(1)));
         let text = String::from_utf8(bytes).map_err(|_| "is not in UTF-8")?;
         let at = match seen.stamp {
-            Stamp::There { written: (seconds, _), .. } => Nanos::from_secs(u64::try_from(seconds).unwrap_or_default()),
+            Stamp::Present { written: (seconds, _), .. } => {
+                Nanos::from_secs(u64::try_from(seconds).unwrap_or_default())
+            }
             Stamp::Missing => Nanos::ZERO,
         };
-        Ok(Some(Kept { text, at }))
+        Ok(Some(SnapshotContent { text, at }))
     }
 
     /// Replaces the content with these rows.

@@ -27,7 +27,7 @@ pub(super) struct Watermark {
 
 /// One read of rows.
 #[derive(Debug)]
-pub(super) struct Look<'w> {
+pub(super) struct ReadPass<'w> {
     mark: &'w mut Watermark,
     began: Nanos,
     newest: Option<i64>,
@@ -43,14 +43,14 @@ impl Watermark {
     }
 
     /// Starts a read of the changes after [`Self::since`].
-    pub(super) fn look(&mut self, began: Nanos) -> Look<'_> {
-        Look { newest: self.newest, mark: self, began, given: HashMap::new(), many: MANY }
+    pub(super) fn begin_read(&mut self, began: Nanos) -> ReadPass<'_> {
+        ReadPass { newest: self.newest, mark: self, began, given: HashMap::new(), many: MANY }
     }
 }
 
-impl Look<'_> {
+impl ReadPass<'_> {
     /// Notes a row that was changed at `changed`. Returns true if the last read did not give the same row.
-    pub(super) fn gave(&mut self, changed: Option<i64>, row: &str) -> bool {
+    pub(super) fn record_row(&mut self, changed: Option<i64>, row: &str) -> bool {
         let Some(changed) = changed else { return true };
         self.newest = self.newest.max(Some(changed));
         let hash = files::hash(row.as_bytes());
@@ -93,9 +93,9 @@ mod tests {
     /// A read that starts at `second` and takes one second. Returns the new rows.
     fn look<'r>(mark: &mut Watermark, second: u64, rows: &[(i64, &'r str)]) -> Vec<&'r str> {
         let since = mark.since();
-        let mut look = mark.look(Nanos::from_secs(second));
+        let mut look = mark.begin_read(Nanos::from_secs(second));
         let asked = rows.iter().filter(|(changed, _)| Some(*changed) > since);
-        let new = asked.filter(|(changed, row)| look.gave(Some(*changed), row)).map(|(_, row)| *row).collect();
+        let new = asked.filter(|(changed, row)| look.record_row(Some(*changed), row)).map(|(_, row)| *row).collect();
         look.end(Nanos::from_secs(second + 1));
         new
     }
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn of_many_rows_only_those_are_kept_that_may_come_again() {
         let mut mark = Watermark::default();
-        let mut all = mark.look(Nanos::ZERO);
+        let mut all = mark.begin_read(Nanos::ZERO);
         for second in 0..200_000_i64 {
-            assert!(all.gave(Some(second * 1_000_000), &second.to_string()));
+            assert!(all.record_row(Some(second * 1_000_000), &second.to_string()));
             assert!(all.given.len() <= MANY + 1);
         }
         all.end(Nanos::from_secs(9));

@@ -8,14 +8,14 @@ use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
 
-use super::super::edit::{Change, ChangeError, Changed, RowText, csv_of, table_of};
+use super::super::edit::{Change, ChangeError, ChangedRows, RowText, csv_of, table_of};
 use super::super::groups::GroupTable;
 use super::super::table::CustomerTable;
 use super::parameters::{NamedStatement, TextValue};
 use super::session::{Driver, connect, described};
 use super::statement::{Column, Statements, bare};
 use super::url::DatabaseUrl;
-use super::{MAX_URL, PostgresTerms};
+use super::{MAX_URL, PostgresSettings};
 use crate::files;
 use crate::ruleset::overrides::OverridesReader;
 use crate::units::Nanos;
@@ -36,7 +36,7 @@ pub struct WriteStatements {
 
 /// The writer of rows. No `Debug`: its terms include client certificates.
 pub(super) struct Writer {
-    pub(super) terms: Arc<PostgresTerms>,
+    pub(super) terms: Arc<PostgresSettings>,
     pub(super) reader: Arc<dyn OverridesReader>,
 }
 
@@ -57,7 +57,7 @@ impl Writer {
         statements: &WriteStatements,
         (customer, change): (&str, &Change),
         groups: &GroupTable,
-    ) -> Result<Changed, ChangeError> {
+    ) -> Result<ChangedRows, ChangeError> {
         let mut committing = None;
         let done = self.in_time(async {
             let (mut client, _driver) = self.open(TargetSessionAttrs::ReadWrite).await?;
@@ -66,7 +66,7 @@ impl Writer {
             let rows = CustomerRows::prepare(&transaction, &self.terms.query, groups).await?;
             let before = rows.read(&transaction, customer).await?;
             let after = change.apply(customer, &before, groups.levels())?;
-            let changed = Changed { before, after };
+            let changed = ChangedRows { before, after };
             let wanted = table_of(&changed.after, &self.reader, groups)?;
             for row in changed.deleted() {
                 run(&transaction, &statements.delete, row).await?;

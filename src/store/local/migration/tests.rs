@@ -14,7 +14,7 @@ fn key(number: u128) -> LimitKey {
 }
 
 fn charge(number: u128, cost: u64) -> Charge {
-    Charge::new(0, RuleRef::Listed(0), key(number), cost, Enforcement::USUAL)
+    Charge::new(0, RuleRef::Listed(0), key(number), cost, Enforcement::DEFAULT)
 }
 
 /// A store with one limit.
@@ -72,7 +72,7 @@ fn a_state_that_may_be_elsewhere_does_not_begin_anew() {
         assert_eq!(unless(&[elsewhere.clone(), here.clone()], |position| position == 0), Err(StateElsewhere));
         assert_eq!((place.keys(), place.charge(1, 0, at(0))), (1, before), "{algorithm:?}");
         // of a limit that holds slots, a part of the state may be elsewhere
-        let known = if algorithm.holds() { Err(StateElsewhere) } else { Ok(()) };
+        let known = if algorithm.holds_slots() { Err(StateElsewhere) } else { Ok(()) };
         assert_eq!(unless(slice::from_ref(&here), |_| true), known, "{algorithm:?}");
         assert_eq!(unless(slice::from_ref(&elsewhere), |_| false), Ok(()));
     }
@@ -80,7 +80,7 @@ fn a_state_that_may_be_elsewhere_does_not_begin_anew() {
 
 #[test]
 fn a_key_that_moved_goes_on_where_it_was_under_every_algorithm() {
-    for algorithm in AlgorithmName::ALL.iter().copied().filter(|algorithm| !algorithm.holds()) {
+    for algorithm in AlgorithmName::ALL.iter().copied().filter(|algorithm| !algorithm.holds_slots()) {
         let rules = [rule(algorithm)];
         let [stays, from, to] = [(); 3].map(|()| Place::new(&rules));
         for second in 0..7 {
@@ -109,7 +109,7 @@ fn holding() -> impl Iterator<Item = Rule> {
         }
         algorithm.build(&arguments).unwrap()
     };
-    AlgorithmName::ALL.iter().copied().filter(|algorithm| algorithm.holds()).map(wide)
+    AlgorithmName::ALL.iter().copied().filter(|algorithm| algorithm.holds_slots()).map(wide)
 }
 
 const WIDE: u64 = 1000;
@@ -311,7 +311,7 @@ fn only_what_belongs_elsewhere_is_taken_and_all_of_it_in_parts() {
 /// The order in which the two states came does not matter.
 #[test]
 fn two_states_of_one_key_become_one_that_admits_no_more_than_either() {
-    for algorithm in AlgorithmName::ALL.iter().copied().filter(|algorithm| !algorithm.holds()) {
+    for algorithm in AlgorithmName::ALL.iter().copied().filter(|algorithm| !algorithm.holds_slots()) {
         let rules = [rule(algorithm)];
         for costs in [[1, 2], [2, 1]] {
             let [from, to, alone] = [(); 3].map(|()| Place::new(&rules));

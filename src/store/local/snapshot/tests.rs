@@ -2,13 +2,13 @@ use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Arguments, Kind, MAX_WAIT, Value};
+use crate::algorithm::{Arguments, MAX_WAIT, ParameterKind, Value};
 use crate::charge::{Charge, Enforcement, RuleRef};
 use crate::store::local::Binding;
 use crate::units::{LimitKey, Rate};
 
 const START: Nanos = Nanos::from_secs(1_700_000_000);
-const HEAD: Head = Head { seed: [7; 16], at: START };
+const HEAD: SnapshotHead = SnapshotHead { seed: [7; 16], at: START };
 /// The snapshot of [`everything`] in version 2. If this program cannot read it any more, increment the version.
 const GOLDEN: &[u8] = include_bytes!("../../../../tests/fixtures/state/version-2.state");
 /// The snapshot of [`everything`] in version 1.
@@ -26,16 +26,16 @@ pub(in crate::store::local) fn rule(algorithm: AlgorithmName) -> Rule {
     for parameter in algorithm.parameters() {
         let value = match (parameter.name, parameter.kind) {
             ("min_gap" | "target", _) => continue,
-            (_, Kind::Rate) => Value::Rate(Rate::new(7, Nanos::from_secs(60)).unwrap()),
+            (_, ParameterKind::Rate) => Value::Rate(Rate::new(7, Nanos::from_secs(60)).unwrap()),
             ("delay_after", _) => Value::Whole(1),
-            (_, Kind::Whole) => Value::Whole(5),
-            (_, Kind::Decimal) => Value::Decimal(5.5),
-            ("window", Kind::DurationOr(words)) => Value::Choice(words.first().unwrap()),
+            (_, ParameterKind::Whole) => Value::Whole(5),
+            (_, ParameterKind::Decimal) => Value::Decimal(5.5),
+            ("window", ParameterKind::DurationOr(words)) => Value::Choice(words.first().unwrap()),
             ("align", _) => Value::Choice("calendar"),
-            (_, Kind::Duration | Kind::DurationOr(_)) => Value::Duration(Nanos::from_secs(61)),
-            (_, Kind::Flag) => Value::Flag(true),
-            (_, Kind::Choice(words)) => Value::Choice(words.last().unwrap()),
-            (_, Kind::TimeZone) => Value::TimeZone(TimeZoneDatabase::bundled().get("Asia/Kathmandu").unwrap()),
+            (_, ParameterKind::Duration | ParameterKind::DurationOr(_)) => Value::Duration(Nanos::from_secs(61)),
+            (_, ParameterKind::Flag) => Value::Flag(true),
+            (_, ParameterKind::Choice(words)) => Value::Choice(words.last().unwrap()),
+            (_, ParameterKind::TimeZone) => Value::TimeZone(TimeZoneDatabase::bundled().get("Asia/Kathmandu").unwrap()),
         };
         arguments.set(parameter.name, value);
     }
@@ -56,7 +56,7 @@ pub(in crate::store::local) fn spec(rules: &[Rule]) -> LimitSpec<'_> {
         algorithm,
         mode,
         key: 9,
-        afresh: false,
+        is_reset: false,
         rules,
         max_keys: 100_000,
         gives_back: false,
@@ -65,7 +65,7 @@ pub(in crate::store::local) fn spec(rules: &[Rule]) -> LimitSpec<'_> {
 
 fn charge(limit: usize, key: u64) -> Charge {
     let key = LimitKey((u128::from(key) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-    Charge::new(limit, RuleRef::Listed(0), key, 1, Enforcement::USUAL)
+    Charge::new(limit, RuleRef::Listed(0), key, 1, Enforcement::DEFAULT)
 }
 
 fn written(store: &LocalStore) -> Vec<u8> {
@@ -75,7 +75,7 @@ fn written(store: &LocalStore) -> Vec<u8> {
     bytes
 }
 
-fn read(bytes: &[u8]) -> Result<Restored, Refused> {
+fn read(bytes: &[u8]) -> Result<Restored, SnapshotError> {
     LocalStore::read_snapshot(bytes, START)
 }
 
@@ -111,11 +111,11 @@ fn small() -> Vec<u8> {
 fn every_algorithm_goes_on_where_it_was() {
     let (store, rules) = (everything(), all_rules());
     let restored = read(&written(&store)).unwrap();
-    let holding = rules.iter().filter(|rule| rule.holds()).count() as u64;
+    let holding = rules.iter().filter(|rule| rule.holds_slots()).count() as u64;
     assert_eq!((restored.keys, restored.unknown), (rules.len() as u64 - holding, 0));
     assert_eq!(restored.head.seed, HEAD.seed);
     let (before, after) = (bound(&store, &rules), bound(&restored.store, &rules));
-    for (limit, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.holds()) {
+    for (limit, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.holds_slots()) {
         for second in [0, 1, 9, 40] {
             let ask = |store: &LocalStore, binding| store.charge(binding, &mut [charge(limit, 1)], at(second));
             assert_eq!(ask(&store, &before), ask(&restored.store, &after), "{} at {second}", rule.name().as_str());
@@ -126,7 +126,7 @@ fn every_algorithm_goes_on_where_it_was() {
 #[test]
 fn what_runs_is_forgotten() {
     let restored = read(&written(&everything())).unwrap().store;
-    let rules: Vec<Rule> = all_rules().into_iter().filter(Rule::holds).collect();
+    let rules: Vec<Rule> = all_rules().into_iter().filter(Rule::holds_slots).collect();
     let binding = bound(&restored, &rules);
     assert!(!rules.is_empty());
     assert!(restored.usage(&binding).iter().all(|usage| usage.keys == 0));
@@ -204,7 +204,7 @@ fn other_parameters_take_over_by_their_rule() {
 #[test]
 fn the_same_parameters_are_known_as_the_same() {
     let restored = read(&written(&everything())).unwrap().store;
-    for rule in all_rules().iter().filter(|rule| !rule.holds()) {
+    for rule in all_rules().iter().filter(|rule| !rule.holds_slots()) {
         let rules = std::slice::from_ref(rule);
         assert!(!restored.was_bound_otherwise(&spec(rules)), "{}", rule.name().as_str());
     }
@@ -236,7 +236,7 @@ fn a_snapshot_cut_short_is_refused_at_every_length() {
     let snapshot = small();
     for length in 0..snapshot.len() {
         let refused = read(&snapshot[..length]).err().unwrap();
-        assert!(matches!(refused, Refused::CutShort), "{length}: {refused}");
+        assert!(matches!(refused, SnapshotError::CutShort), "{length}: {refused}");
     }
 }
 
@@ -254,10 +254,10 @@ fn a_snapshot_with_any_bit_flipped_is_refused() {
 fn other_versions_other_files_and_the_future_are_refused() {
     let mut other = GOLDEN.to_vec();
     other[MARK.len()] = 3;
-    assert!(matches!(read(&other), Err(Refused::Version(3))));
-    assert!(matches!(read(b"limits: {}\nroutes: []\n"), Err(Refused::Foreign)));
+    assert!(matches!(read(&other), Err(SnapshotError::Version(3))));
+    assert!(matches!(read(b"limits: {}\nroutes: []\n"), Err(SnapshotError::Foreign)));
     let early = LocalStore::read_snapshot(GOLDEN, START.saturating_sub(Nanos::SECOND));
-    assert!(matches!(early, Err(Refused::Future(ahead)) if ahead == Nanos::SECOND));
+    assert!(matches!(early, Err(SnapshotError::Future(ahead)) if ahead == Nanos::SECOND));
 }
 
 proptest! {

@@ -29,8 +29,8 @@ fn bucket(rule: &SharedRule) -> Bucket<'_> {
         key: LimitKey(1),
         tag: LimitKey(1),
         cost: 1,
-        enforcement: Enforcement::USUAL,
-        beside: CallArgument::Nothing,
+        enforcement: Enforcement::DEFAULT,
+        call_argument: CallArgument::Nothing,
     }
 }
 
@@ -115,9 +115,9 @@ fn calls_that_make_no_sense_are_refused() {
     let refused = |call, bucket: Bucket<'_>| encode(call, Clock::Given(Nanos::ZERO), "t", &[bucket]).err();
     assert!(matches!(refused(Call::Charge, bucket(&slots)), Some(Refused::NoSlot { .. })));
     let long = "x".repeat(1000);
-    let named = Bucket { beside: CallArgument::Slot(&long), ..bucket(&slots) };
+    let named = Bucket { call_argument: CallArgument::Slot(&long), ..bucket(&slots) };
     assert!(matches!(refused(Call::Charge, named), Some(Refused::NoSlot { .. })));
-    let named = Bucket { beside: CallArgument::Slot("a"), ..bucket(&slots) };
+    let named = Bucket { call_argument: CallArgument::Slot("a"), ..bucket(&slots) };
     assert!(matches!(refused(Call::Partial(1_001), named.clone()), Some(Refused::TooMany { want: 1_001, .. })));
     assert_eq!(refused(Call::Partial(1_000), named), None);
     assert!(matches!(refused(Call::Refund, bucket(&gcra)), Some(Refused::NoFullAt { .. })));

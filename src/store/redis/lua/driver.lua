@@ -62,7 +62,7 @@ local function put(bucket, state)
     else
         local given_back = bucket.outlives or op == 'refund' and bucket.state ~= nil
         local left = given_back and redis.call('PTTL', key) or 0
-        local life = state ~= nil and lifetime(add(rule.idle(state), rule.lingers or 0)) or '0'
+        local life = state ~= nil and lifetime(add(rule.evictability(state), rule.lingers or 0)) or '0'
         local outlives = tonumber(life) < left
         if state ~= nil or outlives then
             local kept = bucket.parameters .. ';' .. (state ~= nil and rule.write(state) or '')

@@ -35,45 +35,45 @@ pub(in crate::store::shared) type RefillTimes = [Nanos; 2];
 
 impl OutageLedger {
     /// A ledger of a key of which `used` tokens were used, by the last reply of Redis.
-    pub(super) fn new(part: &ChargePart, generation: u64, used: Cost, theirs: Nanos) -> Self {
-        let state = part.rule().debit(None, used, theirs);
+    pub(super) fn new(part: &ChargePart, generation: u64, used: Cost, redis_time: Nanos) -> Self {
+        let state = part.rule().debit(None, used, redis_time);
         Self { part: part.clone(), generation, alone: state.clone(), shared: state, nodes: 1, sum: 0, asking: 0 }
     }
 
     /// Records `cost`, which this node took as one of `nodes`.
-    pub(super) fn add(&mut self, cost: Cost, nodes: u64, theirs: Nanos) -> RefillTimes {
+    pub(super) fn add(&mut self, cost: Cost, nodes: u64, redis_time: Nanos) -> RefillTimes {
         self.nodes = self.nodes.max(nodes);
         self.sum = self.sum.saturating_add(cost);
         let rule = self.part.rule();
-        self.alone = rule.debit(self.alone.take(), cost, theirs);
-        self.shared = rule.debit(self.shared.take(), cost.saturating_mul(self.nodes), theirs);
+        self.alone = rule.debit(self.alone.take(), cost, redis_time);
+        self.shared = rule.debit(self.shared.take(), cost.saturating_mul(self.nodes), redis_time);
         [&self.alone, &self.shared].map(|state| {
-            let headroom = rule.headroom(state.as_ref(), theirs);
-            theirs.saturating_add(headroom.until_full)
+            let headroom = rule.headroom(state.as_ref(), redis_time);
+            redis_time.saturating_add(headroom.until_full)
         })
     }
 
     /// Takes back a `cost` that was recorded; the times are the result of [`Self::add`] for it.
-    pub(super) fn take_back(&mut self, cost: Cost, [alone, shared]: RefillTimes, theirs: Nanos) {
+    pub(super) fn take_back(&mut self, cost: Cost, [alone, shared]: RefillTimes, redis_time: Nanos) {
         self.sum = self.sum.saturating_sub(cost);
         let rule = self.part.rule();
-        self.alone = self.alone.take().and_then(|state| rule.refund(state, cost, alone, theirs));
+        self.alone = self.alone.take().and_then(|state| rule.refund(state, cost, alone, redis_time));
         let by_all = cost.saturating_mul(self.nodes);
-        self.shared = self.shared.take().and_then(|state| rule.refund(state, by_all, shared, theirs));
+        self.shared = self.shared.take().and_then(|state| rule.refund(state, by_all, shared, redis_time));
     }
 
-    /// The tokens that are due at `theirs`: never more than the key lacks, so none that time has refilled. Time refills one
+    /// The tokens that are due at `redis_time`: never more than the key lacks, so none that time has refilled. Time refills one
     /// bucket for all nodes together, so each node gets its share of the refill, unless this one admitted more at once.
-    pub(super) fn due(&self, theirs: Nanos) -> Option<Due> {
+    pub(super) fn due(&self, redis_time: Nanos) -> Option<Due> {
         let rule = self.part.rule();
         let quota = rule.policy().quota;
         let used = |state: &Option<State>| {
-            let remaining = rule.headroom(state.as_ref(), theirs).remaining;
+            let remaining = rule.headroom(state.as_ref(), redis_time).remaining;
             remaining.map_or(quota, |remaining| quota.saturating_sub(remaining))
         };
         let cost = used(&self.alone).max(used(&self.shared).div_ceil(self.nodes.max(1))).min(self.sum);
         let part = ChargePart { cost, ..self.part.clone() };
-        (cost > 0 && !rule.holds()).then_some(Due { part, sum: self.sum })
+        (cost > 0 && !rule.holds_slots()).then_some(Due { part, sum: self.sum })
     }
 
     /// Notes that `due` was reconciled. Returns whether this node admitted tokens since.
@@ -105,8 +105,8 @@ pub(super) mod tests {
             key: LimitKey(1),
             tag: LimitKey(1),
             cost: 1,
-            enforcement: Enforcement::USUAL,
-            most_ahead: 0,
+            enforcement: Enforcement::DEFAULT,
+            max_lease: 0,
             gives_back: false,
         }
     }

@@ -38,9 +38,9 @@ impl Law for Agreement {
                     return wrong();
                 }
             }
-            (Decision::Deny(Denial::Never { .. }), Verdict::Never) | (Decision::Admit { .. }, Verdict::Unsure) => {}
-            (Decision::Deny(Denial::Busy), Verdict::Later) if walk.rule.holds() => {}
-            (Decision::Deny(Denial::Later { retry_after: said }), Verdict::Later | Verdict::Unsure) => {
+            (Decision::Deny(Denial::Never { .. }), Verdict::Never) | (Decision::Admit { .. }, Verdict::Imprecise) => {}
+            (Decision::Deny(Denial::Busy), Verdict::Later) if walk.rule.holds_slots() => {}
+            (Decision::Deny(Denial::Later { retry_after: said }), Verdict::Later | Verdict::Imprecise) => {
                 if retry_after.is_some_and(|exact| exact != said.get() && exact < HORIZON) {
                     return Err(format!("retry after {} ns, and the definition says {retry_after:?}", said.get()));
                 }
@@ -64,7 +64,7 @@ impl Agreement {
         if retry_after == 0 || early.is_some_and(|early| self.0.verdict(cost, now + early).is_admitted()) {
             return Err(format!("to be retried after {retry_after} ns, but it passes sooner"));
         }
-        if !matches!(self.0.verdict(cost, late), Verdict::Admit { .. } | Verdict::Unsure) {
+        if !matches!(self.0.verdict(cost, late), Verdict::Admit { .. } | Verdict::Imprecise) {
             return Err(format!("to be retried after {retry_after} ns, but it does not pass then"));
         }
         Ok(())

@@ -8,7 +8,7 @@ use crate::algorithms::walk::{Admitted, Law, Step, Walk};
 pub(super) const WHAT: &str = "no more is admitted than the bound in any time";
 
 pub(super) fn watch(limit: &Limit, rule: &Rule) -> Option<Box<dyn Law>> {
-    Some(if rule.holds() { Box::new(InFlight::new(limit)) } else { Box::new(InAnyTime) })
+    Some(if rule.holds_slots() { Box::new(InFlight::new(limit)) } else { Box::new(InAnyTime) })
 }
 
 /// The number of requests in flight never exceeds `most`, and none is denied below `least`.

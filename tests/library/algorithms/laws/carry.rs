@@ -27,7 +27,7 @@ impl Law for Carry {
             .map_err(|why| format!("carried to the same limit: {why}"))?;
         // A quota that cannot be spent at once is never fully spent.
         let fresh = walk.rule.headroom(None, now).remaining;
-        let spendable = !walk.rule.holds() && fresh == Some(walk.rule.policy().quota);
+        let spendable = !walk.rule.holds_slots() && fresh == Some(walk.rule.policy().quota);
         if spendable && walk.limit.duration("min_gap").is_none() {
             changed(walk, state, now).map_err(|why| format!("before {step}: {why}"))?;
         }

@@ -38,7 +38,7 @@ impl Law for Debit {
 impl Debit {
     fn check(&self, walk: &Walk<'_>, cost: Cost, owing: Option<&State>, now: Nanos) -> Result<(), String> {
         let rule = walk.rule;
-        if cost == 0 || rule.holds() {
+        if cost == 0 || rule.holds_slots() {
             return if owing == walk.state.as_ref() { Ok(()) } else { Err("it changes something".to_owned()) };
         }
         let (decision, admitted) = walk.decide(cost, now.get());

@@ -15,7 +15,7 @@ const JUMPING: [&str; 2] = ["sliding_log", "quota_linear"];
 
 pub(super) fn watch(limit: &Limit, rule: &Rule) -> Option<Box<dyn Law>> {
     let is_exact = !JUMPING.contains(&limit.algorithm.as_str());
-    (!rule.holds()).then(|| Box::new(Granted { is_exact }) as Box<dyn Law>)
+    (!rule.holds_slots()).then(|| Box::new(Granted { is_exact }) as Box<dyn Law>)
 }
 
 struct Granted {

@@ -34,7 +34,7 @@ impl Law for Remaining {
 
 pub(super) fn watch_growth(limit: &Limit, rule: &Rule) -> Option<Box<dyn Law>> {
     let slack = if limit.algorithm.as_str() == "exponential" { 1_000 } else { 0 };
-    (!rule.holds()).then(|| Box::new(Growth { slack }) as Box<dyn Law>)
+    (!rule.holds_slots()).then(|| Box::new(Growth { slack }) as Box<dyn Law>)
 }
 
 struct Growth {

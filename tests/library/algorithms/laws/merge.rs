@@ -1,6 +1,6 @@
 //! Two states of one key that were counted in two places, and are merged.
 
-use tollgate::algorithm::{Completion, Decision, Idle, Rule, State};
+use tollgate::algorithm::{Completion, Decision, Evictability, Rule, State};
 use tollgate::units::Nanos;
 
 use super::probes::{decide_alike, probes};
@@ -59,7 +59,7 @@ impl Merge {
             let state = self.elsewhere.take();
             self.elsewhere = match (state, random.from(0, 3)) {
                 (state, 0) => rule.debit(state, cost, now),
-                (Some(state), 1) if rule.holds() => {
+                (Some(state), 1) if rule.holds_slots() => {
                     let end = Completion { latency: Nanos::new(random.from(1, 1_000_000)), measured: true };
                     rule.complete(state, cost, end, now)
                 }
@@ -71,10 +71,10 @@ impl Merge {
 
 /// The time at which a state is as good as fresh; later requests say nothing about it.
 fn counts_until(rule: &Rule, state: &State) -> u64 {
-    match rule.idle(state) {
-        Idle::Fresh(from) => from.get(),
-        Idle::Safe(from) if !rule.holds() => from.get(),
-        Idle::Safe(_) | Idle::Held => u64::MAX,
+    match rule.evictability(state) {
+        Evictability::Fresh(from) => from.get(),
+        Evictability::Safe(from) if !rule.holds_slots() => from.get(),
+        Evictability::Safe(_) | Evictability::Held => u64::MAX,
     }
 }
 

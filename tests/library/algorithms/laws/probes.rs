@@ -102,7 +102,7 @@ impl Law for AskEverything {
         rule.headroom(owing.as_ref(), now);
         rule.decide(owing.clone(), cost, Nanos::new(random.any()));
         for state in walk.state.iter().chain(&owing) {
-            rule.idle(state);
+            rule.evictability(state);
             let merged = walk.state.clone().map(|other| rule.merge(state.clone(), other));
             rule.headroom(merged.as_ref(), now);
             let full_at = random.one_of(&[Nanos::ZERO, now, Nanos::MAX]);

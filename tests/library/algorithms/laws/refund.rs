@@ -1,6 +1,6 @@
 //! Refunds of charges.
 
-use tollgate::algorithm::{Decision, Idle, Rule, State};
+use tollgate::algorithm::{Decision, Evictability, Rule, State};
 use tollgate::units::{Cost, Nanos};
 
 use super::probes::{admits_no_more, decide_alike};
@@ -127,9 +127,9 @@ impl Refund {
         });
         let honest = rule.decide(before, cost - part, now).1;
         let refunded = rule.refund(state.clone(), part, full_at, now);
-        let begun = self.before.as_ref().is_some_and(|state| match rule.idle(state) {
-            Idle::Fresh(from) | Idle::Safe(from) => from > now,
-            Idle::Held => true,
+        let begun = self.before.as_ref().is_some_and(|state| match rule.evictability(state) {
+            Evictability::Fresh(from) | Evictability::Safe(from) => from > now,
+            Evictability::Held => true,
         });
         if self.exact && !(self.lends && begun) && (begun || !self.begins) {
             decide_alike(walk.limit, rule, refunded.as_ref(), honest.as_ref(), now.get())

@@ -12,7 +12,7 @@ pub(super) const UNMOVED: &str = "denials and cost 0 leave the state alone";
 pub(super) const LARGEST: &str = "the largest cost is the largest that a fresh key is admitted with";
 
 pub(super) fn watch(_limit: &Limit, rule: &Rule) -> Option<Box<dyn Law>> {
-    (!rule.holds()).then_some(Box::new(Exact))
+    (!rule.holds_slots()).then_some(Box::new(Exact))
 }
 
 struct Exact;

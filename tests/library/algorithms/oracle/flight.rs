@@ -4,18 +4,18 @@ use super::{Oracle, Verdict};
 use crate::algorithms::limit::Limit;
 
 /// `concurrency`.
-pub(super) struct Slots {
+pub(super) struct Concurrency {
     limit: u64,
     running: Vec<u64>,
 }
 
-impl Slots {
+impl Concurrency {
     pub(super) fn new(limit: &Limit) -> Self {
         Self { limit: limit.whole("limit").expect("a limit"), running: Vec::new() }
     }
 }
 
-impl Oracle for Slots {
+impl Oracle for Concurrency {
     fn verdict(&self, cost: u64, _now: u64) -> Verdict {
         let running: u128 = self.running.iter().map(|cost| u128::from(*cost)).sum();
         if cost > self.limit {

@@ -9,7 +9,7 @@ use super::{Oracle, Verdict};
 use crate::algorithms::limit::Limit;
 
 /// `exponential`.
-pub(super) struct Average {
+pub(super) struct Exponential {
     limit: f64,
     period: f64,
     strict: bool,
@@ -17,7 +17,7 @@ pub(super) struct Average {
     last: Option<(f64, u64)>,
 }
 
-impl Average {
+impl Exponential {
     pub(super) fn new(limit: &Limit) -> Self {
         Self {
             limit: limit.decimal("limit").expect("a limit"),
@@ -36,14 +36,14 @@ impl Average {
     }
 }
 
-impl Oracle for Average {
+impl Oracle for Exponential {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         if cost as f64 > self.limit {
             return Verdict::Never;
         }
         let (rate, x) = self.rate(cost, now);
         if x > 0.0 && (rate - self.limit).abs() <= 1e-10 * self.limit {
-            Verdict::Unsure
+            Verdict::Imprecise
         } else if rate > self.limit {
             Verdict::Later
         } else {

@@ -35,7 +35,7 @@ impl Rate {
 
 /// `gcra`, by its bound: after no request may more tokens have passed than burst and rate allow. (The theoretical arrival
 /// time is that of the request after which most tokens have passed.)
-pub(super) struct Cells {
+pub(super) struct Gcra {
     rate: Rate,
     burst: u64,
     delay_after: Option<u64>,
@@ -43,7 +43,7 @@ pub(super) struct Cells {
     admitted: Vec<(u64, u64)>,
 }
 
-impl Cells {
+impl Gcra {
     pub(super) fn new(limit: &Limit) -> Self {
         Self {
             rate: Rate::of(limit),
@@ -55,7 +55,7 @@ impl Cells {
     }
 
     /// The wait of a request that brings the used time to `ahead`; `None` if it is denied.
-    fn told(&self, ahead: i128) -> Option<u64> {
+    fn wait_for(&self, ahead: i128) -> Option<u64> {
         let free = self.delay_after.map_or(ahead, |n| self.rate.long(n.saturating_add(1)));
         let wait = (ahead - free).max(0);
         let passes = ahead <= self.rate.long(self.burst) && wait <= self.rate.fine(self.max_wait);
@@ -63,9 +63,9 @@ impl Cells {
     }
 }
 
-impl Oracle for Cells {
+impl Oracle for Gcra {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
-        if cost > self.burst || self.told(self.rate.long(cost)).is_none() {
+        if cost > self.burst || self.wait_for(self.rate.long(cost)).is_none() {
             return Verdict::Never;
         }
         let mut since = 0;
@@ -74,7 +74,7 @@ impl Oracle for Cells {
             since += self.rate.long(*cost);
             backlog = backlog.max(since + self.rate.fine(*at) - self.rate.fine(now));
         }
-        match self.told(backlog + self.rate.long(cost)) {
+        match self.wait_for(backlog + self.rate.long(cost)) {
             Some(wait) => Verdict::Admit { wait },
             None => Verdict::Later,
         }
@@ -88,19 +88,19 @@ impl Oracle for Cells {
 }
 
 /// `token_bucket`: starts full, fills at the rate, a request takes its cost.
-pub(super) struct Bucket {
+pub(super) struct TokenBucket {
     rate: Rate,
     burst: u64,
     admitted: Vec<(u64, u64)>,
 }
 
-impl Bucket {
+impl TokenBucket {
     pub(super) fn new(limit: &Limit) -> Self {
         Self { rate: Rate::of(limit), burst: limit.whole("burst").expect("a burst"), admitted: Vec::new() }
     }
 }
 
-impl Oracle for Bucket {
+impl Oracle for TokenBucket {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         if cost > self.burst {
             return Verdict::Never;
@@ -122,20 +122,20 @@ impl Oracle for Bucket {
 }
 
 /// `leaky_bucket`: the level drains at the rate, a request adds its cost and must not overflow.
-pub(super) struct Meter {
+pub(super) struct LeakyBucket {
     rate: Rate,
     capacity: u64,
     admitted: Vec<(u64, u64)>,
 }
 
-impl Meter {
+impl LeakyBucket {
     pub(super) fn new(limit: &Limit) -> Self {
         let capacity = limit.whole("capacity").expect("a capacity");
         Self { rate: Rate::of(limit), capacity, admitted: Vec::new() }
     }
 }
 
-impl Oracle for Meter {
+impl Oracle for LeakyBucket {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         if cost > self.capacity {
             return Verdict::Never;
@@ -156,14 +156,14 @@ impl Oracle for Meter {
 }
 
 /// `leaky_queue`: tokens depart one by one, 1/r apart; a request leaves with its last token.
-pub(super) struct Queue {
+pub(super) struct LeakyQueue {
     rate: Rate,
     capacity: u64,
     max_wait: u64,
     last_departure: Option<i128>,
 }
 
-impl Queue {
+impl LeakyQueue {
     pub(super) fn new(limit: &Limit) -> Self {
         let capacity = limit.whole("capacity").expect("a capacity");
         Self { rate: Rate::of(limit), capacity, max_wait: limit.max_wait(), last_departure: None }
@@ -179,7 +179,7 @@ impl Queue {
     }
 }
 
-impl Oracle for Queue {
+impl Oracle for LeakyQueue {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         let alone = self.departure(None, cost, 0);
         let wait = self.departure(self.last_departure, cost, now) - self.rate.fine(now);

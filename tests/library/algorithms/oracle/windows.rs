@@ -14,19 +14,19 @@ fn sum(requests: &[(u64, u64)], counts: impl Fn(u64) -> bool) -> u128 {
     requests.iter().filter(|(at, _)| counts(*at)).map(|(_, cost)| u128::from(*cost)).sum()
 }
 
-fn told(passes: bool) -> Verdict {
+fn admit_or_later(passes: bool) -> Verdict {
     if passes { Verdict::ADMIT } else { Verdict::Later }
 }
 
 /// `fixed_window`: the sum of requests admitted in the same window, or on the same day, in the same week or month.
-pub(super) struct Aligned {
+pub(super) struct FixedWindow {
     limit: u64,
     window: u64,
     calendar: Option<(String, TimeZone)>,
     admitted: Requests,
 }
 
-impl Aligned {
+impl FixedWindow {
     pub(super) fn new(limit: &Limit) -> Self {
         let zone = limit.word("timezone").unwrap_or("UTC");
         let zone = TimeZone::get(zone).expect("a time zone");
@@ -62,7 +62,7 @@ fn zoned_date(zone: &TimeZone, at: u64) -> Date {
     zone.to_datetime(timestamp).date()
 }
 
-impl Oracle for Aligned {
+impl Oracle for FixedWindow {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         if cost > self.limit {
             return Verdict::Never;
@@ -71,7 +71,7 @@ impl Oracle for Aligned {
         // Only the latest requests can share a window; the conversion to the calendar is slow.
         let recent = self.admitted.iter().rev().take_while(|(at, _)| self.number(*at) == this);
         let used: u128 = recent.map(|(_, cost)| u128::from(*cost)).sum();
-        told(used + u128::from(cost) <= u128::from(self.limit))
+        admit_or_later(used + u128::from(cost) <= u128::from(self.limit))
     }
 
     fn settle(&mut self, cost: u64, now: u64, admitted: bool) {
@@ -82,20 +82,20 @@ impl Oracle for Aligned {
 }
 
 /// `quota_reset`: an admitted request starts a window if none is open.
-pub(super) struct FromFirst {
+pub(super) struct QuotaReset {
     limit: u64,
     window: u64,
     admitted: Requests,
 }
 
-impl FromFirst {
+impl QuotaReset {
     pub(super) fn new(limit: &Limit) -> Self {
         let (window, limit) = (limit.duration("window").expect("a window"), limit.whole("limit").expect("a limit"));
         Self { limit, window, admitted: Vec::new() }
     }
 }
 
-impl Oracle for FromFirst {
+impl Oracle for QuotaReset {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         if cost > self.limit {
             return Verdict::Never;
@@ -110,7 +110,7 @@ impl Oracle for FromFirst {
             Some(start) if now - start < self.window => sum(&self.admitted, |at| at >= start),
             _ => 0,
         };
-        told(used + u128::from(cost) <= u128::from(self.limit))
+        admit_or_later(used + u128::from(cost) <= u128::from(self.limit))
     }
 
     fn settle(&mut self, cost: u64, now: u64, admitted: bool) {
@@ -121,7 +121,7 @@ impl Oracle for FromFirst {
 }
 
 /// `sliding_log`.
-pub(super) struct Log {
+pub(super) struct SlidingLog {
     limit: u64,
     window: u64,
     count_denied: bool,
@@ -129,7 +129,7 @@ pub(super) struct Log {
     logged: Requests,
 }
 
-impl Log {
+impl SlidingLog {
     pub(super) fn new(limit: &Limit) -> Self {
         Self {
             limit: limit.whole("limit").expect("a limit"),
@@ -141,14 +141,14 @@ impl Log {
     }
 }
 
-impl Oracle for Log {
+impl Oracle for SlidingLog {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         if cost > self.limit {
             return Verdict::Never;
         }
         let used = sum(&self.logged, |at| now - at < self.window);
         let apart = self.logged.last().is_none_or(|(at, _)| now - at >= self.min_gap);
-        told(apart && used + u128::from(cost) <= u128::from(self.limit))
+        admit_or_later(apart && used + u128::from(cost) <= u128::from(self.limit))
     }
 
     fn settle(&mut self, cost: u64, now: u64, admitted: bool) {
@@ -159,20 +159,20 @@ impl Oracle for Log {
 }
 
 /// `sliding_window`: the previous window counts by the fraction of it that a window ending now would cover.
-pub(super) struct Weighted {
+pub(super) struct SlidingWindow {
     limit: u64,
     window: u64,
     admitted: Requests,
 }
 
-impl Weighted {
+impl SlidingWindow {
     pub(super) fn new(limit: &Limit) -> Self {
         let (window, limit) = (limit.duration("window").expect("a window"), limit.whole("limit").expect("a limit"));
         Self { limit, window, admitted: Vec::new() }
     }
 }
 
-impl Oracle for Weighted {
+impl Oracle for SlidingWindow {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         if cost > self.limit {
             return Verdict::Never;
@@ -182,7 +182,7 @@ impl Oracle for Weighted {
         let previous = sum(&self.admitted, |at| at / self.window + 1 == this);
         let left = whole - u128::from(now - this * self.window);
         let Some(room) = u128::from(self.limit).checked_sub(current + u128::from(cost)) else { return Verdict::Later };
-        told(previous * left <= room * whole)
+        admit_or_later(previous * left <= room * whole)
     }
 
     fn settle(&mut self, cost: u64, now: u64, admitted: bool) {
@@ -193,14 +193,14 @@ impl Oracle for Weighted {
 }
 
 /// `sliding_counters`: the sum of the current slot and the slots − 1 before it.
-pub(super) struct Slots {
+pub(super) struct SlidingCounters {
     limit: u64,
     window: u64,
     slots: u64,
     admitted: Requests,
 }
 
-impl Slots {
+impl SlidingCounters {
     pub(super) fn new(limit: &Limit) -> Self {
         let slots = limit.whole("slots").unwrap_or(60);
         let (window, limit) = (limit.duration("window").expect("a window"), limit.whole("limit").expect("a limit"));
@@ -212,13 +212,13 @@ impl Slots {
     }
 }
 
-impl Oracle for Slots {
+impl Oracle for SlidingCounters {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         if cost > self.limit {
             return Verdict::Never;
         }
         let used = sum(&self.admitted, |at| self.slot(now) - self.slot(at) < u128::from(self.slots));
-        told(used + u128::from(cost) <= u128::from(self.limit))
+        admit_or_later(used + u128::from(cost) <= u128::from(self.limit))
     }
 
     fn settle(&mut self, cost: u64, now: u64, admitted: bool) {
@@ -230,7 +230,7 @@ impl Oracle for Slots {
 
 /// `quota_linear`: the balance is counted in 1 / `one`, so that the rate is a whole number per nanosecond. A cost of c
 /// counts like c requests at once.
-pub(super) struct Finch {
+pub(super) struct QuotaLinear {
     limit: i128,
     window: i128,
     one: i128,
@@ -245,7 +245,7 @@ enum Balance {
     Smooth { balance: i128, last: i128 },
 }
 
-impl Finch {
+impl QuotaLinear {
     pub(super) fn new(limit: &Limit) -> Self {
         let (window, limit) = (limit.duration("window").expect("a window"), limit.whole("limit").expect("a limit"));
         let (mut divisor, mut rest) = (limit, window);
@@ -284,12 +284,12 @@ impl Finch {
     }
 }
 
-impl Oracle for Finch {
+impl Oracle for QuotaLinear {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         if i128::from(cost) > self.limit {
             return Verdict::Never;
         }
-        told(self.after(cost, now).is_some())
+        admit_or_later(self.after(cost, now).is_some())
     }
 
     fn settle(&mut self, cost: u64, now: u64, admitted: bool) {
@@ -300,7 +300,7 @@ impl Oracle for Finch {
 }
 
 /// `cycle`: permits that all refill at the start of every cycle, counted from the first request, and that can be lent.
-pub(super) struct Cycles {
+pub(super) struct Cycle {
     limit: i128,
     period: i128,
     max_wait: i128,
@@ -313,7 +313,7 @@ pub(super) struct Cycles {
 /// Longer than any time in a limit.
 const FOREVER: i128 = 1 << 96;
 
-impl Cycles {
+impl Cycle {
     pub(super) fn new(limit: &Limit) -> Self {
         let permits = limit.whole("limit").expect("a limit").into();
         let period = limit.duration("period").expect("a period").into();
@@ -338,7 +338,7 @@ impl Cycles {
     }
 }
 
-impl Oracle for Cycles {
+impl Oracle for Cycle {
     fn verdict(&self, cost: u64, now: u64) -> Verdict {
         let wait = self.wait(cost.into(), now.into());
         if wait <= self.max_wait {
