@@ -333,7 +333,7 @@ async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, PlainResponse
     loop {
         match session.read_request_body().await {
             Ok(Some(part)) if body.len().saturating_add(part.len()) > MAX_BYTES => {
-                let message = format!("the question is longer than {} KiB", MAX_BYTES >> 10);
+                let message = format!("the body of the request is longer than {} KiB", MAX_BYTES >> 10);
                 return Err(failure(StatusCode::PAYLOAD_TOO_LARGE, &message));
             }
             Ok(Some(part)) => body.extend_from_slice(&part),

@@ -60,7 +60,7 @@ struct RecordFile {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has it open.
-    #[error("another process has it")]
+    #[error("another process has it open")]
     InUse,
     /// Its files cannot be read or written, or one of them is no file of a queue.
     #[error("{0}")]
@@ -212,7 +212,7 @@ impl RecordFile {
         file.read_exact_at(&mut begin, 0)?;
         let (mark, acknowledged) = begin.split_at(MARK.len());
         if mark != MARK {
-            return Err(io::Error::other(format!("{} is no file of tollgate's", path.display())));
+            return Err(io::Error::other(format!("{} is not a queue file of tollgate", path.display())));
         }
         let acknowledged = u64::from_le_bytes(acknowledged.try_into().unwrap_or_default());
         let mut opened = Self { number, file, acknowledged: BEGIN, end: BEGIN, records: 0 };

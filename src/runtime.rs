@@ -97,7 +97,7 @@ pub enum StartError {
     #[error("cannot register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
     /// The process that should hand over to this one does not do so.
-    #[error("cannot take over from the process that started this one: {0}")]
+    #[error("cannot take over from the old process: {0}")]
     Predecessor(Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -271,7 +271,9 @@ fn resolve_nodes_and_refresh_sources(pools: &[Arc<Pool>], sources: &[Arc<Refresh
             // no thread waits for the name lookups that are still running
             runtime.shutdown_background();
         }
-        Err(error) => tracing::warn!(%error, "cannot ask anybody before the start"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot resolve host names or read customers and keys before the start; they are read in the background")
+        }
     }
 }
 

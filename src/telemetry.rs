@@ -281,7 +281,7 @@ impl Telemetry {
             let place = panic.location().map(tracing::field::display);
             let thread = std::thread::current();
             let says = panic.payload().downcast_ref::<&'static str>();
-            tracing::error!(place, thread = thread.name(), says, "a fault in tollgate itself: please report it");
+            tracing::error!(place, thread = thread.name(), says, "tollgate panicked, which is a bug: please report it");
         }));
     }
 

@@ -57,10 +57,10 @@ impl fmt::Debug for Token {
     }
 }
 
-const NO_TOKEN: &str = "this gateway takes no changes here: it has no token. Put one in a file, at least 16 characters \
+const NO_TOKEN: &str = "this gateway accepts no changes: it has no token. Put one in a file, at least 16 characters \
      (`openssl rand -hex 32` makes one), and name the file in the configuration: `admin: { token_file: admin.token }`";
 const WRONG_TOKEN: &str =
-    "changes need the token of this gateway, that in the file `admin.token_file`: `Authorization: Bearer TOKEN`";
+    "changes need the token of this gateway, from the file `admin.token_file`: `Authorization: Bearer TOKEN`";
 
 impl Access {
     /// Creates access rules from `terms`.
@@ -111,8 +111,8 @@ impl Access {
     pub(super) fn check_site(&self, head: &RequestHeader, is_for_browsers: bool) -> Result<(), PlainResponse> {
         let host = text(head, &header::HOST);
         if is_for_browsers && !host.is_some_and(|host| self.is_own(host)) {
-            let message = "this is served to `localhost`, to addresses, and to the names in `admin.hosts`, so that no site \
-                 can lead its own name here; add the name to `admin: { hosts: [NAME] }`, or ask by the address";
+            let message = "this is served only under `localhost`, IP addresses and the names in `admin.hosts`, so that no web site \
+                 can point its own name here; add the name to `admin: { hosts: [NAME] }`, or use the IP address";
             return Err(failure(StatusCode::FORBIDDEN, message));
         }
         let changes = !matches!(head.method, Method::GET | Method::HEAD);
@@ -126,9 +126,7 @@ impl Access {
         let fetched_by = text(head, &SEC_FETCH_SITE);
         let is_fetched = changes && fetched_by.is_some_and(|by| by != "same-origin" && by != "none");
         match is_foreign || is_fetched {
-            true => {
-                Err(failure(StatusCode::FORBIDDEN, "another site asks for this, and it is not served to other sites"))
-            }
+            true => Err(failure(StatusCode::FORBIDDEN, "requests from other web sites are refused")),
             false => Ok(()),
         }
     }

@@ -73,7 +73,7 @@ impl Audit {
         let now = self.clock.wall();
         let ChangeAttempt { peer, method, path } = attempt;
         let Some(file) = self.access.audit_log() else {
-            tracing::info!(peer, %method, path, result, more = %more, "asked for over the admin port");
+            tracing::info!(peer, %method, path, result, more = %more, "change requested over the admin port");
             return;
         };
         let mut line = json!({
@@ -91,7 +91,7 @@ impl Audit {
             file.sync_data()
         });
         if let Err(error) = added {
-            tracing::error!(%error, peer, %method, path, result, %more, "the audit log cannot be written");
+            tracing::error!(%error, peer, %method, path, result, %more, "cannot write the audit log");
         }
     }
 

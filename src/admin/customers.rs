@@ -129,7 +129,7 @@ impl Admin {
                 ("after", _) => after = value.into_owned(),
                 ("limit", Ok(most)) if (1..=LISTED.1).contains(&most) => limit = most,
                 _ => {
-                    let message = format!("a list is asked for with `after=NAME` and `limit=N`, 1 to {}", LISTED.1);
+                    let message = format!("a list takes `after=NAME` and `limit=N`, 1 to {}", LISTED.1);
                     return failure(StatusCode::BAD_REQUEST, &message);
                 }
             }
@@ -150,7 +150,7 @@ impl Admin {
                 let names: Vec<&str> = names.iter().map(|name| &**name).collect();
                 json_of(&json!({ "customers": names, "next": next }))
             }
-            Ok(None) | Err(_) => failure(StatusCode::SERVICE_UNAVAILABLE, "the customers were not read yet"),
+            Ok(None) | Err(_) => failure(StatusCode::SERVICE_UNAVAILABLE, "the customers have not been read yet"),
         }
     }
 
@@ -164,7 +164,7 @@ impl Admin {
     ) -> Result<RequestedChange, String> {
         let active = self.gateway.active.load();
         let read = |allowed: &[&str]| terms(body, allowed, &active.groups);
-        let made = || new_key().ok_or("the system gives no random numbers");
+        let made = || new_key().ok_or("cannot get random numbers from the system");
         let (change, key) = match part {
             Part::Whole if *method == Method::PUT => {
                 let (terms, (key, credential)) = (read(&OF_CUSTOMERS)?, made()?);
@@ -280,7 +280,7 @@ fn terms(body: &[u8], allowed: &[&str], groups: &GroupTable) -> Result<Terms, St
     let body = if body.is_empty() { b"{}" } else { body };
     // the message of serde_json is not used, since it could quote the body
     let Ok(Value::Object(fields)) = serde_json::from_slice(body) else {
-        return Err("the body is no JSON object".to_owned());
+        return Err("the body is not a JSON object".to_owned());
     };
     let mut terms = Terms::new();
     for (name, value) in fields {
@@ -305,7 +305,7 @@ fn terms(body: &[u8], allowed: &[&str], groups: &GroupTable) -> Result<Terms, St
             ("plan" | "time_zone" | "valid_until", Value::String(text)) => Some(text),
             ("suspended", _) => return Err("`suspended` is neither true nor false".to_owned()),
             ("overrides" | "groups", _) => return Err(format!("`{name}` is no object")),
-            ("keep_old_seconds", _) => return Err("`keep_old_seconds` is no number of seconds".to_owned()),
+            ("keep_old_seconds", _) => return Err("`keep_old_seconds` is not a number of seconds".to_owned()),
             (_, _) => return Err(format!("`{name}` is no text")),
         };
         terms.insert(name, text);
@@ -395,7 +395,7 @@ mod tests {
             assert_eq!(read(body).as_deref(), Ok(columns), "{body}");
         }
         for (body, says) in [
-            ("[]", "no JSON object"),
+            ("[]", "not a JSON object"),
             (r#"{"plann": "pro"}"#, "`plann` is not known here; there are: plan, overrides"),
             (r#"{"plan": 1}"#, "`plan` is no text"),
             (r#"{"suspended": "true"}"#, "neither true nor false"),

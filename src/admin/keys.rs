@@ -61,7 +61,7 @@ fn not_done(unamended: &AmendError) -> PlainResponse {
         AmendError::Holds | AmendError::Elsewhere(_) => StatusCode::CONFLICT,
         AmendError::RedisUnavailable => StatusCode::SERVICE_UNAVAILABLE,
     };
-    failure(status, &format!("the limit cannot do this: {unamended}"))
+    failure(status, &format!("the limit does not allow this change: {unamended}"))
 }
 
 async fn done(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> Result<PlainResponse, KeyQuestionError> {
@@ -71,7 +71,7 @@ async fn done(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> Result<Plai
         KeyOperation::Unban => {
             return Ok(match question.unban(gateway).await? {
                 Some(answer) => {
-                    tell(&answer, "is banned no more");
+                    tell(&answer, "is no longer banned");
                     pretty_json(&answer)
                 }
                 None => failure(StatusCode::NOT_FOUND, "this gateway has not banned the key"),
@@ -99,5 +99,5 @@ async fn done(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> Result<Plai
 fn tell(answer: &KeyAnswer, change: &str) {
     let part = |part: &KeyPartValue| format!("{}={}", part.part, part.value.as_deref().unwrap_or(""));
     let key: Vec<String> = answer.key.iter().map(part).collect();
-    tracing::info!(limit = answer.limit, key = key.join(", "), "by the admin port, a key {change}");
+    tracing::info!(limit = answer.limit, key = key.join(", "), "over the admin port, a key {change}");
 }

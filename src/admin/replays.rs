@@ -59,7 +59,7 @@ impl Replays {
             Ok(question) => question,
             Err(error) => {
                 let message = format!(
-                    "the question cannot be read ({error}); it is written \
+                    "the body of the request cannot be read ({error}); it is written \
                      {{\"log\": \"access.log.1\", \"set\": {{\"limits.per-customer.rate\": \"20/m\"}}}}"
                 );
                 return failure(StatusCode::BAD_REQUEST, &message);
@@ -71,10 +71,10 @@ impl Replays {
             return failure(StatusCode::NOT_FOUND, &message);
         };
         if question.set.is_empty() {
-            return failure(StatusCode::BAD_REQUEST, "`set` has no setting that is to be tried");
+            return failure(StatusCode::BAD_REQUEST, "`set` names no setting to try");
         }
         let Ok(_turn) = self.0.try_lock() else {
-            return failure(StatusCode::CONFLICT, "another replay runs; ask again when it has ended");
+            return failure(StatusCode::CONFLICT, "another replay is running; try again when it has ended");
         };
         let mut arguments: Vec<OsString> = ["replay", "--format", "json", "--config"].map(OsString::from).to_vec();
         arguments.push((&terms.config).into());

@@ -55,7 +55,7 @@ pub enum RemoteError {
     },
     /// The command needs a token, and none is given.
     #[error(
-        "this changes something, which takes the token of the gateway: name the file that holds it with --token-file, or put it into the environment variable {TOKEN_VARIABLE}"
+        "this command changes the gateway and needs its token: name the file of the token with --token-file, or set the environment variable {TOKEN_VARIABLE}"
     )]
     NoToken,
     /// The token cannot be read.

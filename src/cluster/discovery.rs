@@ -87,8 +87,10 @@ impl Node {
                         }
                         None
                     }
-                    DnsVerdict::Empty => Some("it stands for no address".to_owned()),
-                    DnsVerdict::DropsMany => Some("more than half of the nodes are missing, and answer".to_owned()),
+                    DnsVerdict::Empty => Some("the name has no address".to_owned()),
+                    DnsVerdict::DropsMany => {
+                        Some("the lookup lacks more than half of the nodes, although they answer".to_owned())
+                    }
                 },
                 Err(reason) => Some(reason),
             };
@@ -101,7 +103,7 @@ impl Node {
                     name = name.host,
                     reason,
                     kept,
-                    "the cluster's name is not believed; those named before stay"
+                    "cannot use the lookup of the cluster's name; the former members stay"
                 );
             }
             complaint = reason;

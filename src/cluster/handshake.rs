@@ -86,14 +86,16 @@ pub const MAX_MESSAGE_BYTES: usize = 256;
 pub enum HandshakeError {
     /// The other side is another program, or a version of this one that is too old.
     #[error(
-        "the two have no version of the cluster's protocol in common (this gateway is at {VERSION}); upgrade the older one"
+        "the two gateways have no common version of the cluster's protocol (this gateway is at {VERSION}); upgrade the older one"
     )]
     Version,
     /// The proof is wrong.
     #[error("it does not know the cluster's secret; give all nodes the same `cluster.secret_file`")]
     Secret,
     /// The connection has reached another gateway than the intended one.
-    #[error("it is known by another address there; name each node by the same address in all `cluster.peers`")]
+    #[error(
+        "the connection reached another gateway than intended; name each node by the same address in all `cluster.peers`"
+    )]
     Address,
     /// A gateway has connected to itself.
     #[error("it is this gateway itself; `cluster.peers` names it by two addresses")]
@@ -194,7 +196,7 @@ pub struct Seal {
 
 /// The error of a frame that is too long or that is not the next one from the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame is not the other gateway's")]
+#[error("a frame is too long or failed authentication")]
 pub struct FrameError;
 
 /// The bytes that a frame has besides its content: its length and its tag.

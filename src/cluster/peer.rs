@@ -310,7 +310,7 @@ impl Peer {
 
     fn suspect(&self) {
         if !self.is_suspected.swap(true, Ordering::Relaxed) {
-            tracing::warn!(peer = %self.address, "a gateway of the cluster does not answer; its keys are decided elsewhere");
+            tracing::warn!(peer = %self.address, "a gateway of the cluster does not answer; other gateways decide its keys");
             self.wake.notify_one();
         }
     }
@@ -346,7 +346,7 @@ impl Peer {
             if let Some(Answer::Heartbeat(beat)) = answer {
                 peer.heard.store(peer.context.clock.now().get(), Ordering::Relaxed);
                 if peer.is_suspected.swap(false, Ordering::Relaxed) {
-                    tracing::info!(peer = %peer.address, "the gateway answers again");
+                    tracing::info!(peer = %peer.address, "the gateway of the cluster answers again");
                 }
                 heard(beat);
             }

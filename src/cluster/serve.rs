@@ -145,7 +145,7 @@ impl PeerServer {
         // all connections without a known address count as one
         if quiet.len() < MAX_PER_ORIGIN && quiet.insert(peer, now.saturating_add(QUIET)).is_none() {
             let peer = peer.map(tracing::field::display);
-            tracing::warn!(peer, %from, reason = %failed, "a connection to the cluster's port is refused");
+            tracing::warn!(peer, %from, reason = %failed, "refused a connection to the cluster's port");
         }
     }
 

@@ -53,7 +53,7 @@ impl Node {
             self.migration.ring_changed(&before.ring, self.context.clock.now());
             self.heartbeat_now();
             let members: Vec<String> = ring.members().map(|member| member.address.to_string()).collect();
-            tracing::info!(ring = %ring.hash(), members = members.join(", "), "the cluster's members are others");
+            tracing::info!(ring = %ring.hash(), members = members.join(", "), "the members of the cluster have changed");
         }
         self.context.ring.store(ring.hash().0, Ordering::Relaxed);
         self.view.store(Arc::new(View { ring, peers }));
@@ -80,7 +80,7 @@ impl Node {
             (false, _) => Nanos::ZERO,
             (true, Nanos::ZERO) => now,
             (true, since) if since < Nanos::MAX && now.saturating_sub(since) >= DIFFERS => {
-                tracing::warn!(%ring, "gateways of the cluster see other members than this one");
+                tracing::warn!(%ring, "other gateways of the cluster see different members");
                 Nanos::MAX
             }
             (true, since) => since,

@@ -58,7 +58,7 @@ pub enum Directory {
 
 /// The error that the directory cannot tell now whose a credential is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nobody can tell at the moment whose the credential is")]
+#[error("the credential cannot be looked up at the moment")]
 pub struct Unavailable;
 
 impl Directory {
@@ -198,7 +198,6 @@ impl Directory {
 async fn unblocked<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ChangeError> + Send + 'static,
 ) -> Result<T, ChangeError> {
-    let failed =
-        |_| ChangeError::Unavailable("changing the file failed, which is a fault of tollgate's own".to_owned());
+    let failed = |_| ChangeError::Unavailable("changing the file failed, which is a bug in tollgate".to_owned());
     spawn_blocking(work).await.map_err(failed)?
 }

@@ -224,10 +224,14 @@ impl Refresher {
                 tracing::debug!(source, reason, "the source still cannot be read");
             }
             Err(reason) if before.fresh_at.is_none() => {
-                tracing::warn!(source, reason, "the source cannot be read, and is tried again");
+                tracing::warn!(source, reason, "cannot read the source; retrying");
             }
             Err(reason) => {
-                tracing::warn!(source, reason, "the source cannot be read; what it said before stays in force");
+                tracing::warn!(
+                    source,
+                    reason,
+                    "cannot read the source; the entries of the last successful read stay in force"
+                );
             }
         }
     }

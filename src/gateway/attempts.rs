@@ -73,7 +73,10 @@ async fn wait_for_upstream_permit(context: &mut RequestContext, limiter: &Arc<Up
     }
     context.upstream_permit = limiter.acquire(upstream.max_pending, patience).await;
     if context.upstream_permit.is_none() {
-        tracing::warn!(upstream = upstream.name, "as many requests at the upstream as there may be: `max_requests`");
+        tracing::warn!(
+            upstream = upstream.name,
+            "the upstream has reached its `max_requests`: the request is answered with 503"
+        );
         active.meters.upstream_full(&upstream.name);
         return Err(Answer::UpstreamFull);
     }
@@ -91,7 +94,7 @@ fn record_result(context: &RequestContext, is_success: bool) {
     }
     if let Some(time) = pool.record_result(&chosen.instance, is_success, context.gateway.clock.now()) {
         let (upstream, node) = (&pool.upstream.name, chosen.instance.name());
-        tracing::warn!(upstream, node, seconds = time.as_secs_f64(), "upstream node is left alone: its requests fail");
+        tracing::warn!(upstream, node, seconds = time.as_secs_f64(), "upstream node is ejected: its requests fail");
         context.active.meters.upstream_ejected(upstream);
     }
 }

@@ -38,12 +38,12 @@ enum KeySelector {
 pub enum KeyQuestionError {
     /// The text is not a question about a key.
     #[error(
-        "{0}; a key is named like {{\"limit\": \"per-customer\", \"key\": {{\"customer\": \"acme\"}}}}, with \"plan\" beside it where nobody else can tell, or by \"request\" in place of \"key\", as /v1/explain takes it"
+        "{0}; a key is named like {{\"limit\": \"per-customer\", \"key\": {{\"customer\": \"acme\"}}}}, with \"plan\" beside it where the key does not determine the plan, or by \"request\" in place of \"key\", as /v1/explain takes it"
     )]
     Json(String),
     /// The charges of a question are not valid.
     #[error(
-        "{0}; a question is written like {{\"charges\": [{{\"limit\": \"mails\", \"key\": {{\"customer\": \"acme\"}}, \"tokens\": 5}}]}}: 0 tokens ask, less than 0 are given back"
+        "{0}; a question is written like {{\"charges\": [{{\"limit\": \"mails\", \"key\": {{\"customer\": \"acme\"}}, \"tokens\": 5}}]}}: 0 tokens only ask, a negative number gives tokens back"
     )]
     Charges(String),
     /// The request that names the key is not valid.
@@ -89,7 +89,7 @@ pub enum KeyQuestionError {
         why: String,
     },
     /// The number of tokens is missing, or 0.
-    #[error("say how many tokens are given back, as \"tokens\": a whole number above 0")]
+    #[error("say how many tokens to give back, as \"tokens\": a whole number above 0")]
     Tokens,
 }
 
@@ -286,7 +286,7 @@ fn key_selector(key: Value, request: Value, plan: Option<String>) -> Result<KeyS
         }
         (Value::Object(key), Value::Null) => Ok(KeySelector::Parts { key: texts(key)?, plan }),
         (Value::Null, Value::Null) => Ok(KeySelector::Parts { key: Vec::new(), plan }),
-        _ => Err(KeyQuestionError::Json("`key` and `request` are objects, and one of them is there".to_owned())),
+        _ => Err(KeyQuestionError::Json("give either `key` or `request`, as an object".to_owned())),
     }
 }
 

@@ -203,21 +203,23 @@ impl ResponseHead {
         let mut lengths = self.fields.get_all("content-length");
         let declared = match (lengths.next(), lengths.next()) {
             (None, _) => None,
-            (Some(value), None) => Some(length(value).map_err(|_| Unreadable("its length is no number"))?),
-            (Some(_), Some(_)) => return Err(Unreadable("it says more than once how long its body is")),
+            (Some(value), None) => Some(length(value).map_err(|_| Unreadable("its Content-Length is not a number"))?),
+            (Some(_), Some(_)) => return Err(Unreadable("it has more than one Content-Length")),
         };
         let mut codings = self.fields.get_all("transfer-encoding");
         let is_chunked = match (codings.next(), codings.next()) {
             (None, _) => false,
             (Some(value), None) if value.eq_ignore_ascii_case(b"chunked") => true,
-            _ => return Err(Unreadable("its transfer coding is not understood")),
+            _ => return Err(Unreadable("its Transfer-Encoding is not supported")),
         };
         if method == "HEAD" || matches!(self.status, 100..=199 | 204 | 304) {
             return Ok(Framing::Empty);
         }
         match (declared, is_chunked) {
-            (Some(_), true) => Err(Unreadable("it has a length and is in chunks")),
-            (None, true) if self.version == Version::Http10 => Err(Unreadable("one of HTTP/1.0 cannot be in chunks")),
+            (Some(_), true) => Err(Unreadable("it has both Content-Length and Transfer-Encoding")),
+            (None, true) if self.version == Version::Http10 => {
+                Err(Unreadable("an HTTP/1.0 response cannot be chunked"))
+            }
             (None, true) => Ok(Framing::Chunked),
             (Some(0), false) => Ok(Framing::Empty),
             (Some(length), false) => Ok(Framing::Length(length)),
@@ -273,7 +275,7 @@ fn request_line(line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
 }
 
 fn status_line(line: &[u8], head: &mut ResponseHead) -> Result<(), Unreadable> {
-    const BAD: Unreadable = Unreadable("its first line is not a version and a status");
+    const BAD: Unreadable = Unreadable("its status line is malformed");
     let (version, rest) = line.split_at_checked(9).ok_or(BAD)?;
     head.version = match version {
         b"HTTP/1.1 " => Version::Http11,

@@ -152,7 +152,7 @@ pub struct Response {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Connecting took too long.
-    #[error("connecting took too long")]
+    #[error("connecting timed out")]
     TimedOut,
     /// The upstream refused, or TLS or HTTP/2 could not be negotiated.
     #[error("{0}")]
@@ -163,13 +163,13 @@ pub enum ConnectError {
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The head of the request did not arrive in time.
-    #[error("the head of the request took too long")]
+    #[error("the head of the request did not arrive in time")]
     HeadTimeout,
     /// The client stopped sending its body, or sent it too slowly.
-    #[error("the body of the request came too slowly")]
+    #[error("the body of the request arrived too slowly")]
     BodyTimeout,
     /// The client went away, or stopped reading.
-    #[error("the client went away")]
+    #[error("the client disconnected")]
     ClientGone,
     /// The body has to be read whole, and is larger than allowed.
     #[error("the body of the request is too large")]
@@ -178,10 +178,10 @@ pub enum Failure {
     #[error("{0}")]
     Refused(#[from] Refused),
     /// The upstream did not answer in time.
-    #[error("the upstream took too long")]
+    #[error("the upstream did not answer in time")]
     UpstreamTimeout,
     /// The upstream's connection broke.
-    #[error("the connection to the upstream broke: {0}")]
+    #[error("the connection to the upstream failed: {0}")]
     UpstreamBroke(std::io::Error),
     /// The upstream's bytes cannot be read as HTTP.
     #[error("{0}")]

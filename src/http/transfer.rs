@@ -210,7 +210,9 @@ impl<'t, 'c> Transfer<'t, 'c> {
         let status = self.head.status;
         if status == SWITCHING_PROTOCOLS {
             if !may_switch {
-                return Some(TransferEnd::Failed(Unreadable("it switches to a protocol nobody asked for").into()));
+                return Some(TransferEnd::Failed(
+                    Unreadable("it switches to a protocol that the client did not request").into(),
+                ));
             }
             let mut fields = match exchange.response_head(&self.head) {
                 Ok(fields) => fields,

@@ -113,9 +113,10 @@ async fn learn(servers: Servers, asked: Vec<Address>) -> RedisResult<Arc<Topolog
             let mut question = redis::cmd("CLUSTER");
             question.arg("SLOTS");
             let ask = async { Connection::open(&address, tls, &login).await?.ask(&question).await };
-            let late = |_| Err(failed("it takes too long to answer".to_owned()));
+            let late = |_| Err(failed("it did not answer in time".to_owned()));
             let answer = timeout(CONNECT_TIME.to_duration(), ask).await.unwrap_or_else(late)?;
-            Topology::read(answer, &address.host).ok_or_else(|| failed(format!("{address} knows of no slots")))
+            Topology::read(answer, &address.host)
+                .ok_or_else(|| failed(format!("{address} did not return a valid slot table")))
         });
     }
     let mut last = failed("the cluster has no servers".to_owned());

@@ -58,7 +58,7 @@ impl Connection {
         login: &RedisConnectionInfo,
     ) -> RedisResult<Self> {
         let opening = timeout(CONNECT_TIME.to_duration(), Self::open_slowly(address, tls, login)).await;
-        let opened = opening.unwrap_or_else(|_| Err(failed("it takes too long to connect".to_owned())));
+        let opened = opening.unwrap_or_else(|_| Err(failed("connecting timed out".to_owned())));
         opened.map_err(|error| match io_error(&error) {
             Some(error) => io::Error::new(error.kind(), format!("{address}: {error}")).into(),
             None => error,
@@ -74,7 +74,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         let Some(tls) = tls else { return Self::log_in(stream, login).await };
         let name = ServerName::try_from(address.host.clone());
-        let name = name.map_err(|_| failed("no certificate can be made out to this name".to_owned()))?;
+        let name = name.map_err(|_| failed("the host is not a valid server name for TLS".to_owned()))?;
         Self::log_in(TlsConnector::from(tls).connect(name, stream).await?, login).await
     }
 

@@ -125,7 +125,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
         let answered = self.progress.answered.fetch_add(answers, Ordering::Relaxed).saturating_add(answers);
         match answered <= self.progress.asked.load(Ordering::Relaxed) {
             true => Poll::Ready(Ok(())),
-            false => Poll::Ready(Err(nonsense("an answer that nobody asked for"))),
+            false => Poll::Ready(Err(nonsense("an answer without a request"))),
         }
     }
 }
@@ -186,13 +186,13 @@ impl Scanner {
 
     /// Reads one byte; returns whether a whole value ends with it.
     fn step(&mut self, byte: u8) -> Result<bool, &'static str> {
-        const NO_NUMBER: &str = "an answer with something else where a number has to be";
+        const NO_NUMBER: &str = "an answer with a malformed number";
         self.state = match (self.state, byte) {
             (State::Kind, b'+' | b'-') => State::Text(0),
             (State::Kind, b':') => State::Number(Of::Itself, Number::default()),
             (State::Kind, b'$') => State::Number(Of::Bulk, Number::default()),
             (State::Kind, b'*') => State::Number(Of::List, Number::default()),
-            (State::Kind, _) => return Err("something that is no answer of Redis"),
+            (State::Kind, _) => return Err("bytes that are not an answer of Redis"),
             (State::Text(_), b'\r') => State::LineFeed(Then::Done),
             (State::Text(_), b'\n') => return Err("an answer with a line feed in a line"),
             (State::Text(length), _) if length >= LONGEST_LINE => return Err("an answer with a line that is too long"),
@@ -203,7 +203,7 @@ impl Scanner {
             (State::BulkEnd, b'\r') => State::LineFeed(Then::Done),
             (State::LineFeed(_) | State::BulkEnd, _) => return Err("an answer with a line that does not end"),
             // the caller has taken these bytes in one go
-            (State::Bulk(_), _) => return Err("something that is no answer of Redis"),
+            (State::Bulk(_), _) => return Err("bytes that are not an answer of Redis"),
         };
         Ok(false)
     }
@@ -211,9 +211,9 @@ impl Scanner {
     fn then(&self, of: Of, number: Number) -> Result<Then, &'static str> {
         let left = self.bounds.bytes.saturating_sub(self.bytes);
         match (of, number) {
-            (_, Number { digits: 0, .. }) => Err("an answer without a number where one has to be"),
+            (_, Number { digits: 0, .. }) => Err("an answer with an empty number"),
             (Of::Itself, _) | (Of::Bulk | Of::List, Number { negative: true, value: 1, .. }) => Ok(Then::Done),
-            (_, Number { negative: true, .. }) => Err("an answer with a length below zero"),
+            (_, Number { negative: true, .. }) => Err("an answer with a negative length"),
             (Of::Bulk, Number { value, .. }) if value > left => Err("an answer that is too long"),
             (Of::Bulk, Number { value, .. }) => Ok(Then::Bulk(value)),
             (Of::List, Number { value, .. }) if value > self.bounds.values => Err("an answer with too many parts"),
@@ -227,7 +227,7 @@ impl Scanner {
             Then::Done => return self.end(),
             Then::Bulk(0) => State::BulkEnd,
             Then::Bulk(length) => State::Bulk(length),
-            Then::List(_) if self.lists.len() >= DEEPEST => return Err("an answer with too many lists in one another"),
+            Then::List(_) if self.lists.len() >= DEEPEST => return Err("an answer with too many nested lists"),
             Then::List(length) => {
                 self.lists.push(length);
                 State::Kind

@@ -217,7 +217,9 @@ async fn connect(servers: Servers, goal: Goal) -> RedisResult<Connection> {
         (Goal::Primary, Layout::Sentinel { master, sentinels, username }) => {
             sentinel::primary(master, sentinels, username.as_deref(), &credentials, &login).await?
         }
-        (Goal::Primary, Layout::Cluster { .. }) => return Err(failed("a cluster has no one primary".to_owned())),
+        (Goal::Primary, Layout::Cluster { .. }) => {
+            return Err(failed("a cluster has more than one primary".to_owned()));
+        }
     };
     Ok(connection)
 }

@@ -67,7 +67,7 @@ async fn takes_writes(connection: &Connection) -> RedisResult<()> {
 }
 
 async fn within<T>(work: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    let late = |_| Err(failed("it takes too long to answer".to_owned()));
+    let late = |_| Err(failed("it did not answer in time".to_owned()));
     timeout(CONNECT_TIME.to_duration(), work).await.unwrap_or_else(late)
 }
 
@@ -75,9 +75,9 @@ async fn within<T>(work: impl Future<Output = RedisResult<T>>) -> RedisResult<T>
 fn address(answer: Value, sentinel: &Address) -> RedisResult<Address> {
     let nobody = |what: &'static str| Err(RedisError::from((ErrorKind::Client, what, sentinel.to_string())));
     let Value::Array(parts) = answer else { return nobody("a sentinel knows no master of this name") };
-    let [host, port] = parts.as_slice() else { return nobody("a sentinel answers with no address") };
+    let [host, port] = parts.as_slice() else { return nobody("a sentinel did not return an address") };
     match (word(host), word(port).and_then(|port| port.parse().ok())) {
         (Some(host), Some(port)) if !host.is_empty() => Ok(Address { host: host.to_owned(), port }),
-        _ => nobody("a sentinel answers with no address"),
+        _ => nobody("a sentinel did not return an address"),
     }
 }

@@ -50,7 +50,7 @@ impl Service for ClusterListener {
         let listeners = match listeners {
             Ok(listeners) => listeners,
             Err(error) => {
-                tracing::error!(%error, "cannot serve other gateways, and is never ready");
+                tracing::error!(%error, "cannot accept connections of other gateways; this gateway does not become ready");
                 return;
             }
         };

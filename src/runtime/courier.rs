@@ -159,7 +159,7 @@ impl<M: DeliveryKind> Courier<M> {
             let pause = match self.blocking(move |_| Outbox::open(&path, most)).await {
                 Ok((outbox, cut)) => {
                     if cut > 0 {
-                        tracing::warn!(queue, %directory, bytes = cut, "the queue had records that are not whole: cut off");
+                        tracing::warn!(queue, %directory, bytes = cut, "the queue on disk ended with an incomplete record: it is removed");
                     }
                     self.update_metrics(&outbox);
                     *self.queue.lock() = Some(outbox);
@@ -168,12 +168,12 @@ impl<M: DeliveryKind> Courier<M> {
                 }
                 Err(OpenError::InUse) => {
                     if !std::mem::replace(&mut is_taken, true) {
-                        tracing::warn!(queue, %directory, "another process has the queue: records wait until it ends");
+                        tracing::warn!(queue, %directory, "another process has the queue on disk open; new records wait in memory until it ends");
                     }
                     TAKEN_PAUSE
                 }
                 Err(OpenError::Failed(error)) => {
-                    tracing::error!(queue, %directory, %error, "cannot open the queue; it is tried again");
+                    tracing::error!(queue, %directory, %error, "cannot open the queue on disk; retrying");
                     BROKEN_PAUSE
                 }
             };
@@ -218,7 +218,7 @@ impl<M: DeliveryKind> Courier<M> {
                 }
                 Ok(records) => records,
                 Err(error) => {
-                    tracing::error!(queue = M::NAME, %error, "cannot read the queue; it is tried again");
+                    tracing::error!(queue = M::NAME, %error, "cannot read the queue on disk; retrying");
                     sleep(BROKEN_PAUSE.to_duration()).await;
                     continue;
                 }
@@ -246,11 +246,11 @@ impl<M: DeliveryKind> Courier<M> {
             let reason = answered.map_or_else(|reason| reason, |status| format!("it answered {status}"));
             let (queue, what) = (M::NAME, M::describe(&records));
             if let Some(ended) = self.give_up_reason(refusals, &records) {
-                tracing::error!(queue, what, reason, "given up: {ended}");
+                tracing::error!(queue, what, reason, "removed from the queue without delivery: {ended}");
                 (attempts, refusals) = (0, 0);
                 self.end(ended, records.len()).await;
             } else {
-                tracing::warn!(queue, what, reason, "the receiver does not take it; it is tried again");
+                tracing::warn!(queue, what, reason, "cannot deliver to the receiver; retrying");
                 sleep(pause(attempts, rand::random()).to_duration()).await;
                 attempts = u32::saturating_add(attempts, 1);
             }
@@ -274,7 +274,7 @@ impl<M: DeliveryKind> Courier<M> {
     async fn end(self: &Arc<Self>, result: &str, count: usize) {
         self.metrics().deliveries.ended(result, count);
         if let Err(error) = self.blocking(move |courier| courier.acknowledge_oldest(count)).await {
-            tracing::error!(queue = M::NAME, %error, "cannot write to the queue: a record is delivered again");
+            tracing::error!(queue = M::NAME, %error, "cannot remove records from the queue on disk; they may be delivered again");
             sleep(BROKEN_PAUSE.to_duration()).await;
         }
     }

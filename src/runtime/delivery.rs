@@ -49,15 +49,14 @@ pub(super) async fn deliver(
     delivery_request: &DeliveryRequest,
 ) -> Result<ResponseHead, String> {
     let active = gateway.active.load_full();
-    let (to, path) = receiver(&active.ruleset).ok_or("the configuration names no receiver any more")?;
+    let (to, path) = receiver(&active.ruleset).ok_or("the configuration no longer names a receiver")?;
     let pool = active.pools.get(to.0).ok_or("there is no such upstream")?;
     let upstream = &pool.upstream.name;
     let chosen = pool.choose(&[], None, gateway.clock.now());
     let chosen = chosen.ok_or_else(|| format!("no node of the upstream {upstream} is healthy"))?;
-    let place = pool
-        .limiter
-        .as_ref()
-        .map(|limiter| limiter.try_acquire().ok_or_else(|| format!("the upstream {upstream} is full")));
+    let place = pool.limiter.as_ref().map(|limiter| {
+        limiter.try_acquire().ok_or_else(|| format!("the upstream {upstream} has reached its `max_requests`"))
+    });
     let _place = place.transpose()?;
     let server = pool.server_at(&chosen.instance.address, chosen.node);
     let mut fields = Fields::default();

@@ -68,7 +68,7 @@ pub fn limit() -> usize {
 pub(super) fn raise() {
     let limits = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }) {
-        tracing::warn!(%error, "the process cannot have as many descriptors as it may");
+        tracing::warn!(%error, "cannot raise the soft limit of file descriptors to the hard limit");
     }
 }
 

@@ -39,10 +39,12 @@ pub(super) enum UpgradeError {
     #[error("cannot start {program:?}: {error}")]
     Start { program: OsString, error: io::Error },
     /// This process is process 1 of a container, so the new process would end with it.
-    #[error("this process is the first of its container: with it the new one would end; start another container")]
+    #[error(
+        "this process is process 1 of its container, and the new process would end with it; start another container"
+    )]
     IsInit,
     /// The new process ended.
-    #[error("the new process ended before it served; what it logged says why")]
+    #[error("the new process ended before it served; see its log lines for the reason")]
     SuccessorExited,
     /// The new process did not reach the named step in time.
     #[error("the new process was not {0} after {PATIENCE:?}")]
@@ -165,7 +167,7 @@ impl Predecessor {
         let (mut greeting, mut count) = ([0; GREETING.len()], [0; 4]);
         stream.read_exact(&mut greeting)?;
         if greeting != GREETING {
-            return Err(io::Error::other("it speaks another language; restart instead"));
+            return Err(io::Error::other("it has another version of the handover protocol; restart tollgate instead"));
         }
         stream.read_exact(&mut count)?;
         let sockets = (0..u32::from_le_bytes(count)).map(|_| socket(&stream)).collect::<io::Result<_>>()?;
@@ -181,7 +183,7 @@ impl Predecessor {
     /// Tells the old process that this one accepts connections.
     pub(super) fn confirm_serving(mut self) {
         if let Err(error) = self.stream.write_all(&[SERVING]) {
-            tracing::warn!(%error, "the process that handed over is gone already");
+            tracing::warn!(%error, "the old process ended before the new one confirmed the handover");
         }
     }
 }

@@ -27,9 +27,7 @@ impl Inherited {
     pub(super) fn new(sockets: Vec<Socket>) -> Self {
         let is_usable = |socket: &Socket| {
             let usable = socket.set_nonblocking();
-            usable
-                .inspect_err(|error| tracing::error!(%error, "a socket that was handed to this process cannot be used"))
-                .is_ok()
+            usable.inspect_err(|error| tracing::error!(%error, "cannot use an inherited socket; it is ignored")).is_ok()
         };
         Self(sockets.into_iter().filter(is_usable).collect())
     }
@@ -44,7 +42,7 @@ impl Inherited {
             match tcp.or_else(|_| handed.take_unix_listener(position).map(|socket| socket.map(Socket::Unix))) {
                 Ok(listener) => listener,
                 Err(error) => {
-                    tracing::error!(%error, "systemd hands this process something that is no listening socket");
+                    tracing::error!(%error, "systemd passed a descriptor that is not a listening socket; it is ignored");
                     None
                 }
             }
@@ -69,7 +67,10 @@ impl Drop for Inherited {
     fn drop(&mut self) {
         for socket in &self.0 {
             let address = socket.name();
-            tracing::warn!(address, "a socket that was handed to this process is on no address of the configuration");
+            tracing::warn!(
+                address,
+                "an inherited socket is on no address of the configuration; its connections are not accepted"
+            );
         }
     }
 }

@@ -129,7 +129,9 @@ impl<A: ServerApp + Send + Sync + 'static> Service for AppListener<A> {
                 self.gate.mark_accepting();
                 while accepting.join_next().await.is_some() {}
             }
-            Err(error) => tracing::error!(%error, service = self.name, "cannot accept connections, and is never ready"),
+            Err(error) => {
+                tracing::error!(%error, service = self.name, "cannot accept connections; this gateway does not become ready")
+            }
         }
     }
 
@@ -163,7 +165,7 @@ pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve
                 Err(error) if is_over(&error) => {}
                 Err(error) => {
                     if gate.should_log() {
-                        tracing::error!(%error, "cannot accept connections; they wait");
+                        tracing::error!(%error, "cannot accept connections; new connections wait in the backlog; retrying");
                     }
                     // without a pause the same error returns at once; no event says when a descriptor becomes free
                     sleep(PAUSE.to_duration()).await;

@@ -225,7 +225,7 @@ impl Reloader {
         let (began, at) = (clock.now(), clock.wall());
         let outcome = catch_panic(self.read_and_apply()).await;
         let outcome = outcome.unwrap_or_else(|panicked| ReloadOutcome::Refused {
-            errors: vec![format!("reading the configuration failed: {panicked}, which is a fault of tollgate's own")],
+            errors: vec![format!("reading the configuration failed: {panicked}, which is a bug in tollgate")],
         });
         let attempt = ReloadAttempt { at, took: clock.now().saturating_sub(began), trigger, outcome };
         self.report_attempt(&attempt, clock.wall());
@@ -328,7 +328,7 @@ impl Reloader {
                     trigger,
                     errors = errors.len(),
                     config_hash = active.hash,
-                    "configuration refused; the one before stays in force"
+                    "configuration refused; the former configuration stays in force"
                 );
             }
         }
@@ -352,7 +352,7 @@ impl Reloader {
             telemetry.retain(&rulesets);
         };
         if let Err(error) = spawn_blocking(work).await {
-            tracing::error!(%error, "cannot drop what is not in force any more");
+            tracing::error!(%error, "cannot free the configurations that are no longer in force");
         }
     }
 }

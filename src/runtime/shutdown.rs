@@ -52,7 +52,7 @@ pub(super) enum ExitMode {
 pub struct ServerPanicked(String);
 
 /// Runs `server` until a signal ends it. SIGTERM and SIGINT let requests in flight finish, a second one does not wait;
-/// SIGUSR2 does the same once another process has taken over.
+/// SIGUSR2 does the same once the new process has taken over.
 pub(super) fn run_until_idle(
     server: Server,
     workforce: WorkerThreads,
@@ -101,7 +101,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 struct SignalHandler {
     targets: SignalTargets,
     gateway: Gateway,
-    /// Whether another process has taken over.
+    /// Whether the new process has taken over.
     succeeded: Arc<AtomicBool>,
 }
 

@@ -145,7 +145,7 @@ pub(super) fn open_path(at: &SocketPath) -> io::Result<UnixListener> {
     let socket = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(&at.path)?).map_err(|error| match (error.kind(), at.path.parent()) {
-        (ErrorKind::NotFound, Some(folder)) => io::Error::other(format!("there is no folder {}", folder.display())),
+        (ErrorKind::NotFound, Some(folder)) => io::Error::other(format!("there is no directory {}", folder.display())),
         _ => error,
     })?;
     // no client can connect before the socket listens
@@ -161,11 +161,11 @@ fn clear(path: &Path) -> io::Result<()> {
         found => found?,
     };
     if !found.file_type().is_socket() {
-        return Err(io::Error::other("a file is there that is no socket; move it away, or say another path"));
+        return Err(io::Error::other("the file at this path is not a socket; move it, or configure another path"));
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
-        Ok(_) => Err(io::Error::other("another process listens there (address in use)")),
+        Ok(_) => Err(io::Error::other("another process listens on this socket (address in use)")),
         Err(error) => Err(error),
     }
 }
@@ -190,7 +190,7 @@ impl OwnedSocketFiles {
             if identity(path) == Some(*known)
                 && let Err(error) = fs::remove_file(path)
             {
-                tracing::warn!(path = %path.display(), %error, "cannot take away the socket");
+                tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
             }
         }
     }
@@ -231,10 +231,10 @@ mod tests {
         OwnedSocketFiles::at([&endpoint].into_iter()).clear();
         assert!(!path.exists());
         fs::write(&path, "important").unwrap();
-        assert!(open_path(&at(path.clone())).unwrap_err().to_string().contains("no socket"));
+        assert!(open_path(&at(path.clone())).unwrap_err().to_string().contains("not a socket"));
         assert_eq!(fs::read(&path).unwrap(), b"important");
         let nowhere = open_path(&at(folder.join("none/a.sock"))).unwrap_err();
-        assert!(nowhere.to_string().contains("no folder"), "{nowhere}");
+        assert!(nowhere.to_string().contains("no directory"), "{nowhere}");
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -66,7 +66,7 @@ impl RestoredState {
     pub(super) fn from_predecessor(state: impl Read, seed: Option<&[u8; 16]>) -> Result<Self, SnapshotError> {
         let restored = LocalStore::read_snapshot(BufReader::new(state), Nanos::MAX)?;
         if !fits(&restored, seed) {
-            let reason = format!("the state of the process before {OTHER_NAMES}");
+            let reason = format!("the state of the old process {OTHER_NAMES}");
             let clock = SystemClock::new().not_before(restored.head.at);
             return Ok(Self { clock, ..Self::fresh(Recovery::Refused { reason }, seed) });
         }
@@ -99,12 +99,12 @@ impl RestoredState {
         telemetry.state_recovered(self.recovery.as_str());
         match &self.recovery {
             Recovery::NotConfigured => {}
-            Recovery::Absent => tracing::info!("no state is kept yet: every key starts afresh"),
+            Recovery::Absent => tracing::info!("the state file is missing or empty: every key starts afresh"),
             Recovery::Restored { keys, unknown, at, .. } => {
                 let age = self.clock.now().saturating_sub(*at).as_secs_f64();
                 tracing::info!(keys, age_seconds = age, from = self.recovery.as_str(), "state restored");
                 if *unknown > 0 {
-                    tracing::warn!(keys = unknown, "state of limits that this version does not understand is left out");
+                    tracing::warn!(keys = unknown, "state of limits that this version cannot read is ignored");
                 }
             }
             Recovery::Refused { reason } => tracing::error!("{reason}; every key starts afresh"),
@@ -113,7 +113,7 @@ impl RestoredState {
 }
 
 /// The reason why states with another seed cannot be used; it follows the place of the states.
-const OTHER_NAMES: &str = "was written without this cluster's secret, and knows its keys by other names";
+const OTHER_NAMES: &str = "was written without this cluster's secret, and its keys are hashed differently";
 
 /// Whether a snapshot's keys are hashed with the same seed as in this process.
 fn fits(restored: &Restored, seed: Option<&[u8; 16]>) -> bool {
@@ -137,7 +137,7 @@ fn read(path: &Path) -> Result<Option<Restored>, SnapshotError> {
     let restored = LocalStore::read_snapshot(&mut file, latest)?;
     match file.read(&mut [0]) {
         Ok(0) => Ok(Some(restored)),
-        Ok(_) => Err(SnapshotError::Damaged("it goes on behind its end")),
+        Ok(_) => Err(SnapshotError::Damaged("bytes follow its end")),
         Err(error) => Err(SnapshotError::Unreadable(error)),
     }
 }
@@ -146,8 +146,8 @@ fn put_aside(path: &Path) {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".refused");
     match fs::rename(path, &aside) {
-        Ok(()) => tracing::warn!(file = %Path::new(&aside).display(), "the state that cannot be used is kept here"),
-        Err(error) => tracing::error!(%error, file = %path.display(), "cannot put aside the state that cannot be used"),
+        Ok(()) => tracing::warn!(file = %Path::new(&aside).display(), "the unusable state file was moved here"),
+        Err(error) => tracing::error!(%error, file = %path.display(), "cannot move the unusable state file aside"),
     }
 }
 
@@ -202,7 +202,7 @@ impl SnapshotWriter {
                 Some(every) => {
                     let snapshot_writer = Arc::clone(&self);
                     if let Err(error) = spawn_blocking(move || snapshot_writer.write()).await {
-                        tracing::error!(%error, "writing the state failed");
+                        tracing::error!(%error, "the task that writes the state file failed; retrying");
                     }
                     tokio::select! {
                         () = sleep(every.to_duration()) => {}
@@ -233,7 +233,7 @@ impl SnapshotWriter {
             }
             Err(error) => {
                 let error = format!("cannot write the state to {}: {error}", path.display());
-                tracing::error!("{error}; after a restart everybody is where the last snapshot had them");
+                tracing::error!("{error}; after a restart, limits continue from the last snapshot");
                 self.telemetry.state_not_written();
                 self.snapshots.failed(error);
             }
@@ -268,11 +268,13 @@ fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<Snapsh
             let mut begin = Vec::new();
             file.take(snapshot::MARK.len() as u64).read_to_end(&mut begin)?;
             if !begin.is_empty() && begin != snapshot::MARK {
-                return Err(io::Error::other("the file is no snapshot of tollgate's, and is not written over"));
+                return Err(io::Error::other("the file is not a snapshot of tollgate, and is not overwritten"));
             }
         }
         Err(ReadError::Failed(error)) if error.kind() == ErrorKind::NotFound => {}
-        Err(unreadable) => return Err(io::Error::other(format!("what is there {unreadable}; it is not written over"))),
+        Err(unreadable) => {
+            return Err(io::Error::other(format!("the existing file {unreadable}; it is not overwritten")));
+        }
     }
     files::replace(path, |file| {
         let mut out = BufWriter::with_capacity(BUFFER, file);

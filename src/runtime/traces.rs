@@ -94,7 +94,7 @@ impl Exporter {
         }
         if !spans.is_empty() {
             self.metrics().ended("dropped", spans.len());
-            tracing::warn!(spans = spans.len(), "the process ends before its spans are sent: they are lost");
+            tracing::warn!(spans = spans.len(), "the process ends before all spans are sent: the rest is dropped");
         }
     }
 
@@ -110,7 +110,7 @@ impl Exporter {
         self.metrics().ended(result, spans.len());
         let mut last_logged = self.last_error.lock();
         if let Some(reason) = last_error.as_ref().filter(|reason| last_logged.as_ref() != Some(reason)) {
-            tracing::warn!(spans = spans.len(), reason, "the collector does not take spans: they are lost");
+            tracing::warn!(spans = spans.len(), reason, "cannot send spans to the collector: they are dropped");
         }
         *last_logged = last_error;
     }
@@ -120,7 +120,7 @@ impl Exporter {
         let mut attempt: u32 = 1;
         loop {
             let Some(Settings { token, service }) = self.settings.lock().clone() else {
-                return Err(("dropped", "the configuration names no collector any more".to_owned()));
+                return Err(("dropped", "the configuration no longer names a collector".to_owned()));
             };
             let source = Source { service: &service, instance: self.instance };
             let standard =

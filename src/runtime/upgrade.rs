@@ -21,7 +21,7 @@ impl Upgrader {
     /// Starts a new process and waits until it lacks only the state. This process goes on unchanged. Dropping the future or
     /// the successor ends the new process.
     pub(super) async fn prepare(&self) -> Option<Successor> {
-        tracing::info!("starting a process that is to take over");
+        tracing::info!("starting a new process for the handover");
         let successor = match self.gate.sockets() {
             Ok(sockets) => {
                 blocking(move || {
@@ -40,10 +40,10 @@ impl Upgrader {
     /// caller must not drop this future early: then it is unclear which process owns the state.
     pub(super) async fn hand_over(&self, successor: Successor) -> bool {
         let process = successor.id();
-        tracing::info!(process, "it is ready: handing over, connections wait");
+        tracing::info!(process, "the new process is ready: handing over the state; new connections wait");
         match self.transfer_state(successor).await {
             Ok(SnapshotSize { keys, .. }) => {
-                tracing::info!(process, keys, "another process has taken over");
+                tracing::info!(process, keys, "the new process has taken over");
                 true
             }
             Err(error) => {
@@ -57,7 +57,7 @@ impl Upgrader {
 
     fn failed(&self, error: &UpgradeError) {
         self.telemetry.upgrade_failed();
-        tracing::error!(%error, "no process has taken over; this one goes on");
+        tracing::error!(%error, "the handover failed; this process continues to serve");
     }
 
     async fn transfer_state(&self, successor: Successor) -> Result<SnapshotSize, UpgradeError> {

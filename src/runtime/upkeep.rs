@@ -54,10 +54,7 @@ impl Upkeep {
             let offset = gateway.clock.wall_offset();
             if offset != known {
                 let seconds = offset.minus(known).as_secs_f64();
-                tracing::warn!(
-                    seconds,
-                    "the wall clock was set; limits and deadlines go on by the time that has passed"
-                );
+                tracing::warn!(seconds, "the wall clock was set; limits and deadlines continue by elapsed time");
                 known = offset;
             }
             let active = gateway.active.load_full();

@@ -25,7 +25,7 @@ use crate::units::Nanos;
 /// How often sums are saved: a process that is killed loses the usage since the last time.
 const SAVE_EVERY: Nanos = Nanos::from_secs(2);
 /// How often the gateway looks for sums of processes that have ended.
-const ADOPT_EVERY: Nanos = Nanos::from_secs(60);
+const ADOPT_EVERY: Nanos = Nanos::from_secs(10);
 
 /// The settings of usage events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
         lost = lost.saturating_add(state.ledger.add(taken));
     }
     if lost > 0 {
-        tracing::error!(sums = lost, "there are more customers than there is room for: sums of usage are lost");
+        tracing::error!(sums = lost, "too many customers to hold in memory: usage sums are lost");
         courier.metrics().deliveries.ended("lost", lost);
     }
     if is_last || now >= state.ledger.due(settings.every) {
@@ -163,12 +163,12 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
 impl State {
     fn open_journal(&mut self, settings: &Settings) {
         if let Some(before) = self.journal.take_if(|journal| !journal.is_in(&settings.queue.directory)) {
-            self.log_failure("cannot remove sums of usage", before.save(&[]));
+            self.log_failure("cannot remove the file of usage sums", before.save(&[]));
             self.ledger.is_changed = true;
         }
         if self.journal.is_none() {
             let opened = Journal::open(&settings.queue.directory, self.ledger.instance());
-            self.journal = self.log_failure("cannot make a file for sums of usage", opened);
+            self.journal = self.log_failure("cannot create the file of usage sums", opened);
         }
     }
 
@@ -182,7 +182,7 @@ impl State {
         let queued = match courier.append(waiting) {
             Ok(queued) if queued < waiting.len() => {
                 self.ledger.queued(queued);
-                Err(std::io::Error::other("it is full: intervals get longer"))
+                Err(std::io::Error::other("it is full; sums stay in memory, and intervals get longer"))
             }
             Ok(queued) => {
                 self.ledger.queued(queued);
@@ -199,7 +199,7 @@ impl State {
         }
         let events = self.ledger.events(&settings.source, now);
         let saved = self.journal.as_ref().map(|journal| journal.save(&events));
-        if saved.is_some_and(|saved| self.log_failure("cannot save sums of usage", saved).is_some()) {
+        if saved.is_some_and(|saved| self.log_failure("cannot save the usage sums", saved).is_some()) {
             self.ledger.is_changed = false;
         }
     }
@@ -207,9 +207,9 @@ impl State {
     fn adopt(&mut self, courier: &Courier<Events>) {
         let Some(journal) = &self.journal else { return };
         let adopted = journal.adopt(|events| courier.append(events));
-        match self.log_failure("cannot read what another process has summed", adopted) {
+        match self.log_failure("cannot read the usage sums of another process", adopted) {
             None | Some(0) => {}
-            Some(events) => tracing::info!(events, "took over what another process had summed"),
+            Some(events) => tracing::info!(events, "took over the usage sums of another process"),
         }
     }
 
@@ -223,7 +223,7 @@ impl State {
             Err(error) => {
                 let last_error = format!("{failed}: {error}");
                 if self.last_error.as_ref() != Some(&last_error) {
-                    tracing::error!("{last_error}; it is tried again");
+                    tracing::error!("{last_error}; retrying");
                     self.last_error = Some(last_error);
                 }
                 None

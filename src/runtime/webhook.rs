@@ -130,11 +130,11 @@ fn put(courier: &Courier<Messages>, settings: &Settings, batch: &[Crossing]) {
         Ok(taken) if taken == messages.len() => {}
         Ok(taken) => {
             let lost = messages.len().saturating_sub(taken);
-            tracing::error!(messages = lost, "the webhook's queue is full: they are lost");
+            tracing::error!(messages = lost, "the webhook's queue on disk is full: new messages are dropped");
             courier.metrics().deliveries.ended("no_room", lost);
         }
         Err(error) => {
-            tracing::error!(%error, messages = messages.len(), "cannot write to the webhook's queue: they are lost");
+            tracing::error!(%error, messages = messages.len(), "cannot write to the webhook's queue on disk: messages are dropped");
             courier.metrics().deliveries.ended("lost", messages.len());
         }
     }

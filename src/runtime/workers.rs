@@ -76,7 +76,7 @@ impl WorkerThreads {
             let name = format!("worker {}", thread.number);
             std::thread::Builder::new().name(name).spawn(move || {
                 if let Err(error) = thread.run() {
-                    tracing::error!(%error, "a worker cannot accept connections");
+                    tracing::error!(%error, "a worker thread cannot accept connections");
                 }
             })
         };

@@ -19,10 +19,10 @@ pub enum Amendment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AmendError {
     /// The limit counts running requests, so there are no tokens to give back.
-    #[error("it counts what runs: what is taken comes back when requests end, and not otherwise")]
+    #[error("it counts requests in flight: tokens come back only when requests end")]
     Holds,
     /// The key belongs to another gateway.
-    #[error("its key belongs to the gateway at {0}: ask the admin port of that one")]
+    #[error("its key belongs to the gateway at {0}: use the admin port of that gateway")]
     Elsewhere(SocketAddr),
     /// Redis keeps the key, and does not answer.
     #[error("it is kept in Redis, which does not answer; try again when Redis answers")]

@@ -128,7 +128,7 @@ fn what_does_not_name_a_key_is_told_what_is_wrong() {
         (json!({ "limit": "gard" }), 404, "there are: guard, logins, session"),
         (json!({ "limit": "guard" }), 400, "\"customer\" has to be named"),
         (json!({ "limit": "guard", "key": { "client": "acme" } }), 400, "made of: customer"),
-        (json!({ "limit": "guard", "key": { "customer": "nobody" } }), 400, "no customer in the directory is called"),
+        (json!({ "limit": "guard", "key": { "customer": "nobody" } }), 400, "the directory has no customer named"),
         (
             json!({ "limit": "guard", "key": { "customer": "nobody" }, "plan": "fre" }),
             400,
@@ -138,7 +138,7 @@ fn what_does_not_name_a_key_is_told_what_is_wrong() {
         (
             json!({ "limit": "logins", "key": { "client_address": "x", "header x-user": "b", "route": "login" } }),
             400,
-            "is no IP address",
+            "is not an IP address",
         ),
         (
             json!({ "limit": "logins", "key": { "client_address": "::1", "header x-user": "b", "route": "l" } }),
@@ -219,7 +219,7 @@ fn slots_in_flight_are_not_given_back_by_hand() {
         [("reset", json!({ "limit": "guard" })), ("grant", json!({ "limit": "guard", "tokens": 1 }))]
     {
         let response = post(&gateway, &format!("/v1/keys/{verb}"), &[HOST, BEARER], &question);
-        assert!(response.status == 409 && response.text().contains("it counts what runs"), "{response:?}");
+        assert!(response.status == 409 && response.text().contains("it counts requests in flight"), "{response:?}");
     }
     let without = post(&gateway, "/v1/keys/grant", &[HOST, BEARER], &json!({ "limit": "guard" }));
     assert!(without.status == 400 && without.text().contains("how many tokens"), "{without:?}");
@@ -340,7 +340,7 @@ fn programs_that_are_no_proxies_charge_the_limits_of_requests_all_or_none() {
     for (charges, status, says) in [
         (json!([]), 400, "there are 0 charges"),
         (json!([globex(1), globex(1)]), 400, "twice"),
-        (json!([globex(1), logins(-1)]), 400, "some tokens are taken and others given back"),
+        (json!([globex(1), logins(-1)]), 400, "some charges take tokens and others give them back"),
         (json!([more]), 400, "hits"),
         (json!([no_tokens]), 400, "tokens"),
         (json!([unknown]), 404, "there is no limit"),
@@ -359,7 +359,7 @@ fn a_program_cannot_charge_what_runs() {
     let gateway = started(&limited(&origin, "{ algorithm: concurrency, limit: 2, key: all }"), &[]);
     let question = json!({ "charges": [{ "limit": "guard", "tokens": 1 }] });
     let refused = post(&gateway, "/v1/charge", &[HOST, BEARER], &question);
-    assert!(refused.status == 409 && refused.text().contains("what runs"), "{refused:?}");
+    assert!(refused.status == 409 && refused.text().contains("requests in flight"), "{refused:?}");
 }
 
 #[test]
@@ -610,7 +610,7 @@ routes: [{ name: all, upstream: origin, limits: [guard] }]
             panic!("{owners:?} {others:?}")
         };
         assert!(text.contains("now: 2 left, nothing is used"), "{text}");
-        let told = format!("its key belongs to the gateway at {}: ask the admin port of that one", nodes.0[*owner]);
+        let told = format!("its key belongs to the gateway at {}: use the admin port of that gateway", nodes.0[*owner]);
         assert!(*status == Some(1) && error.contains(&told), "{error}");
         let question = json!({ "limit": "guard", "key": { "header: x-key": key } });
         let refused = post(&gateways[1 - owner], "/v1/keys/reset", &[HOST, BEARER], &question);

@@ -242,7 +242,12 @@ fn a_database_that_is_away_or_refuses_is_told_of_and_nothing_changes() {
         });
         let running = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
         wait_until("the other transaction", || database.run_sql(running) == "1");
-        refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "somebody else changes the same rows");
+        refused(
+            &gateway,
+            ("PATCH", "/acme", &json!({ "plan": "pro" })),
+            409,
+            "another client is changing the same rows",
+        );
     });
     // a statement that omits a column
     let text = fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
@@ -250,15 +255,15 @@ fn a_database_that_is_away_or_refuses_is_told_of_and_nothing_changes() {
     gateway.folder.write("tollgate.yaml", text.replace(OVERRIDES, ""));
     assert_eq!(gateway.reload().status, 200);
     let unlimited = json!({ "plan": "pro", "overrides": { "guard": "unlimited" } });
-    refused(&gateway, ("PATCH", "/acme", &unlimited), 409, "does not give the rows that were asked for");
+    refused(&gateway, ("PATCH", "/acme", &unlimited), 409, "does not return the requested rows");
     assert_eq!(database.run_sql("SELECT plan, overrides FROM api_keys"), "free|");
     database.run_sql("REVOKE UPDATE ON api_keys FROM gate");
     refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "permission denied");
     database.run_sql("ALTER TABLE api_keys ADD CHECK (plan = 'free'); GRANT UPDATE ON api_keys TO gate");
     refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 409, "SQLSTATE 23514");
     database.kill();
-    refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 503, "the database cannot be asked");
-    refused(&gateway, ("GET", "/acme", &Value::Null), 503, "the database cannot be asked");
+    refused(&gateway, ("PATCH", "/acme", &json!({ "plan": "pro" })), 503, "cannot query the database");
+    refused(&gateway, ("GET", "/acme", &Value::Null), 503, "cannot query the database");
     assert_eq!(met(&gateway, &key), (200, Some(10_000)));
     database.run();
     database.signal("STOP");
@@ -284,7 +289,7 @@ fn a_key_is_told_although_nobody_knows_whether_it_is_in_force() {
     wait_until("the setting", || database.run_sql("SHOW synchronous_standby_names") == "nobody");
     let response = ask(&gateway, "PUT", "/acme", &json!({ "plan": "free" }));
     let answer = response.json();
-    assert!(response.status == 503 && answer["error"].as_str().unwrap().contains("nobody knows"), "{answer}");
+    assert!(response.status == 503 && answer["error"].as_str().unwrap().contains("it is unknown whether"), "{answer}");
     let key = key_of(&answer);
     database.run_sql("ALTER SYSTEM RESET synchronous_standby_names");
     database.run_sql("SELECT pg_reload_conf()");
@@ -339,7 +344,12 @@ fn a_file_that_is_written_by_hand_meanwhile_is_gone_on_from_or_refused() {
     assert_eq!(met(&gateway, "key-by-hand"), (200, Some(20_000)), "what was written by hand is there");
     for broken in [by_hand.clone() + "half a row", by_hand.clone() + "key-9,vandelay,gold\n"] {
         fs::write(&file, &broken).unwrap();
-        refused(&gateway, ("PATCH", "/initech", &json!({ "plan": "pro" })), 409, "has to be put right first: line 8: ");
+        refused(
+            &gateway,
+            ("PATCH", "/initech", &json!({ "plan": "pro" })),
+            409,
+            "has errors that must be corrected first: line 8: ",
+        );
         assert_eq!(fs::read_to_string(&file).unwrap(), broken, "it is left alone");
     }
     // a symbolic link still points to the file

@@ -293,8 +293,8 @@ fn questions_that_cannot_be_answered_are_told_what_is_wrong() {
         ("", "a question is like"),
         ("[1]", "a question is like"),
         (r#"{"url": "/v1"}"#, "names no host"),
-        (r#"{"url": "http://a/", "method": "G T"}"#, "no HTTP method"),
-        (r#"{"url": "http://a/", "client": "somebody"}"#, "no IP address"),
+        (r#"{"url": "http://a/", "method": "G T"}"#, "not an HTTP method"),
+        (r#"{"url": "http://a/", "client": "somebody"}"#, "not an IP address"),
     ] {
         let answer = ask(&gateway, question);
         assert_eq!((answer.status, answer.field("content-type")), (400, Some("application/json")), "{question}");

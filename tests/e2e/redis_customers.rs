@@ -178,7 +178,7 @@ fn what_nobody_understands_is_no_customer_and_no_secret_is_told() {
         gateway.metrics().value("tollgate_store_requests_total", &INVALID).unwrap() > before
     });
     let log = gateway.process.stderr();
-    assert!(log.contains("cannot be understood"), "{log}");
+    assert!(log.contains("cannot read a customer's entry in the directory"), "{log}");
     assert!(!log.contains("canary") && !log.contains("key-1"), "{log}");
     assert!(!log.contains(FIELDS[0]), "{log}");
 }
@@ -208,7 +208,7 @@ fn the_password_comes_from_a_file_and_a_wrong_one_is_not_told() {
     put(&other, 1, ACME);
     let wrong = gateway_with(&origin, &other, "", ", password_file: redis.password");
     assert_eq!(ask(&wrong, "key-1").status, 503);
-    wait_until("the log to say why", || wrong.process.stderr().contains("does not answer about customers"));
+    wait_until("the log to say why", || wrong.process.stderr().contains("does not answer customer lookups"));
     assert!(!wrong.process.stderr().contains("opensesame"));
     // the server's password changes to the configured one, and the gateway recovers without a restart
     other.command(&["CONFIG", "SET", "requirepass", "opensesame"]);

@@ -121,7 +121,8 @@ fn addresses_cannot_change_and_nothing_beside_them_does() {
     gateway.wait_for_metric("tollgate_config_last_reload_successful", &[], 0.0);
     wait_until("the log to tell it", || {
         let said = gateway.process.stderr();
-        said.contains("listeners: cannot change while tollgate runs") && said.contains("the one before stays in force")
+        said.contains("listeners: cannot change while tollgate runs")
+            && said.contains("the former configuration stays in force")
     });
     assert_eq!(fresh_burst(&gateway, "a"), 2);
 

@@ -315,7 +315,7 @@ fn a_process_that_cannot_start_takes_nothing_over() {
     assert_eq!(kept.round_trip("GET", "/", &[]).status, 200);
     is_spent(address);
     let said = lineage.logged();
-    assert!(said.contains("no process has taken over; this one goes on"), "{said}");
+    assert!(said.contains("the handover failed; this process continues to serve"), "{said}");
     assert!(said.contains("\ntollgate.yaml:2:1: is not valid YAML"), "the new process says what is wrong: {said}");
     std::fs::write(folder.join("tollgate.yaml"), good).unwrap();
     lineage.upgrade();

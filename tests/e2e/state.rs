@@ -228,29 +228,29 @@ fn a_state_with_a_flipped_byte_is_refused() {
 
 #[test]
 fn a_state_that_goes_on_behind_its_end_is_refused() {
-    refuses(|path| edit(path, |bytes| bytes.push(0)), "is damaged: it goes on behind its end");
+    refuses(|path| edit(path, |bytes| bytes.push(0)), "is damaged: bytes follow its end");
 }
 
 #[test]
 fn a_file_that_is_something_else_is_left_alone() {
-    let gateway = refuses(|path| fs::write(path, "listeners: []\n# precious\n").unwrap(), "is no snapshot");
+    let gateway = refuses(|path| fs::write(path, "listeners: []\n# precious\n").unwrap(), "is not a snapshot");
     wait_until("a failure", || snapshots(&gateway, "failure") >= 2.0);
     assert_eq!(fs::read_to_string(file(&gateway)).unwrap(), "listeners: []\n# precious\n");
     assert_eq!(snapshots(&gateway, "success"), 0.0);
     let error = gateway.admin_get("/status").json()["state"]["last_error"].to_string();
-    assert!(error.contains("is no snapshot of tollgate's, and is not written over"), "{error}");
+    assert!(error.contains("is not a snapshot of tollgate, and is not overwritten"), "{error}");
 }
 
 #[test]
 fn a_short_file_that_is_something_else_is_neither_moved_nor_written_over() {
-    let gateway = refuses(|path| fs::write(path, "precious\n").unwrap(), "is no snapshot");
+    let gateway = refuses(|path| fs::write(path, "precious\n").unwrap(), "is not a snapshot");
     assert_eq!([0; 3].map(|_| ask(&gateway, "ann") == 429), [false, false, true], "what is counted stays in memory");
     wait_until("a failure", || snapshots(&gateway, "failure") >= 2.0);
     assert_eq!(fs::read_to_string(file(&gateway)).unwrap(), "precious\n");
     assert!(!gateway.folder.path().join("tollgate.state.refused").exists());
     let state = gateway.admin_get("/status").json()["state"].clone();
-    assert!(state["recovery"]["error"].to_string().contains("is no snapshot of tollgate's"), "{state}");
-    assert!(state["last_error"].to_string().contains("is not written over"), "{state}");
+    assert!(state["recovery"]["error"].to_string().contains("is not a snapshot of tollgate"), "{state}");
+    assert!(state["last_error"].to_string().contains("is not overwritten"), "{state}");
 }
 
 #[test]

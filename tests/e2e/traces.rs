@@ -385,7 +385,7 @@ fn a_collector_that_is_away_costs_spans_and_no_requests() {
     let failed = [("to", "traces"), ("result", "failure")];
     assert!(gateway.metrics().value("tollgate_delivery_attempts_total", &failed).unwrap() >= 4.0);
     let log = gateway.process.stderr();
-    assert!(log.contains("the collector does not take spans") && !log.contains(TOKEN), "{log}");
+    assert!(log.contains("cannot send spans to the collector") && !log.contains(TOKEN), "{log}");
 
     wait_until("the address of the collector", || TcpListener::bind(address).is_ok());
     let collector = Origin::at(address);

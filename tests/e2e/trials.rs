@@ -152,7 +152,7 @@ fn one_trial_runs_at_a_time_behind_everything_else() {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap();
             stat.rsplit_once(')').unwrap().1.split_whitespace().nth(16) == Some("19")
         });
-        refused(&tried(&gateway, "access.log.1", &set), 409, "another replay runs");
+        refused(&tried(&gateway, "access.log.1", &set), 409, "another replay is running");
         pipe.write_all(log().as_bytes()).unwrap();
         drop(pipe);
         let response = first.join().unwrap();

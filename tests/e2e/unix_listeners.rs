@@ -118,14 +118,14 @@ fn failure(origin: &Origin, path: &Path) -> String {
 fn a_path_that_cannot_be_listened_on_ends_the_process_and_is_named() {
     let origin = Origin::start();
     let folder = Folder::new();
-    assert!(failure(&origin, &folder.path().join("none/t.sock")).contains("there is no folder"));
+    assert!(failure(&origin, &folder.path().join("none/t.sock")).contains("there is no directory"));
     let file = folder.write("file", "important");
-    assert!(failure(&origin, &file).contains("no socket"));
+    assert!(failure(&origin, &file).contains("not a socket"));
     assert_eq!(std::fs::read(&file).unwrap(), b"important");
     let held = folder.path().join("held.sock");
     let _holder = UnixListener::bind(&held).unwrap();
     assert!(failure(&origin, &held).contains("in use"));
-    assert!(failure(&origin, folder.path()).contains("no socket"));
+    assert!(failure(&origin, folder.path()).contains("not a socket"));
 }
 
 #[test]

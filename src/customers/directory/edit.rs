@@ -74,7 +74,7 @@ pub enum ChangeError {
     )]
     NotWritable,
     /// There is no such customer.
-    #[error("no customer in the directory is called that")]
+    #[error("the directory has no customer of this name")]
     NoCustomer,
     /// There is a customer with this name already.
     #[error("there is a customer of this name already")]
@@ -95,7 +95,7 @@ pub enum ChangeError {
     #[error("{0}")]
     Unavailable(String),
     /// The outcome is unknown: the database became unavailable during the change.
-    #[error("nobody knows whether the change was made: {0}")]
+    #[error("it is unknown whether the change was made: {0}")]
     Unknown(String),
 }
 

@@ -129,8 +129,8 @@ impl WritableFile {
     fn refused(&self, faults: &Faults) -> ChangeError {
         let name = self.name();
         ChangeError::Conflict(match faults.faults.first() {
-            Some((line, fault)) => format!("{name} has to be put right first: line {line}: {fault}"),
-            None => format!("{name} has to be put right first"),
+            Some((line, fault)) => format!("{name} has errors that must be corrected first: line {line}: {fault}"),
+            None => format!("{name} has errors that must be corrected first"),
         })
     }
 
@@ -142,14 +142,14 @@ impl WritableFile {
     fn write(&self, bytes: &[u8], read: Stamp) -> Result<(), ChangeError> {
         let unwritten = |error: io::Error| match error.kind() {
             io::ErrorKind::ResourceBusy => {
-                ChangeError::Conflict(format!("{} was written by somebody else meanwhile; ask again", self.name()))
+                ChangeError::Conflict(format!("{} was changed by another program meanwhile; try again", self.name()))
             }
             _ => ChangeError::Unavailable(format!("{} cannot be written: {error}", self.name())),
         };
         put(&self.path, bytes, read).or_else(|error| match fs::read(&self.path) {
             // the file was replaced; it is only unknown whether the change survives a power failure
             Ok(there) if there == bytes => {
-                tracing::warn!(%error, file = self.name(), "the directory of customers may not outlive a power cut");
+                tracing::warn!(%error, file = self.name(), "cannot sync the directory of customers to disk; the change may be lost in a power failure");
                 Ok(())
             }
             _ => Err(unwritten(error)),

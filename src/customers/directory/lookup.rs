@@ -256,7 +256,12 @@ impl Lookup {
                 Ok(customer) => (CallResult::Found, Ok(Some(Arc::new(customer)))),
                 Err(reason) => {
                     let (field, server) = (shortened(&field), self.name());
-                    tracing::warn!(field, reason, server, "a customer of the directory cannot be understood");
+                    tracing::warn!(
+                        field,
+                        reason,
+                        server,
+                        "cannot read a customer's entry in the directory; the last valid entry stays in use, if there is one"
+                    );
                     (CallResult::Invalid, Err(Unavailable))
                 }
             },
@@ -276,7 +281,7 @@ impl Lookup {
             observer(result, now.saturating_sub(began));
         }
         if !matches!(result, CallResult::Failed | CallResult::TimedOut) && self.is_away.swap(false, Ordering::Relaxed) {
-            tracing::info!("{} answers about customers again", self.name());
+            tracing::info!("{} answers customer lookups again", self.name());
         }
         self.remember(hash, result, answer.clone(), now);
         answer
@@ -326,7 +331,7 @@ impl Lookup {
         self.backoff_until.store(now.saturating_add(REST).get(), Ordering::Relaxed);
         if !self.is_away.swap(true, Ordering::Relaxed) {
             let server = self.name();
-            tracing::warn!(error, "{server} does not answer about customers; those asked for before stay known");
+            tracing::warn!(error, "{server} does not answer customer lookups; cached customers stay known");
         }
     }
 }

@@ -215,7 +215,7 @@ impl KnownRows {
         });
         restored.unwrap_or_else(|reason| {
             let file = snapshot.path();
-            tracing::error!(file, reason, "the snapshot of customers cannot be used");
+            tracing::error!(file, reason, "cannot use the snapshot of customers; waiting for PostgreSQL");
             None
         })
     }
@@ -258,10 +258,10 @@ impl KnownRows {
             tracing::warn!(
                 customer,
                 reason,
-                "a row of the directory is left out; what was known of its credential stays"
+                "an invalid row of the directory is ignored; the former row of its credential stays in force"
             );
         }
-        tracing::warn!(rows = count, "rows of the directory are left out");
+        tracing::warn!(rows = count, "invalid rows of the directory are ignored");
     }
 }
 

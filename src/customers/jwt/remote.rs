@@ -126,7 +126,7 @@ impl PublishedKeys {
         let url: Uri = format!("{}{DISCOVERY}", issuer.trim_end_matches('/')).parse().map_err(|_| "is no URL")?;
         let (text, _) = self.get(&url).await?;
         let says = |what: &str| format!("the configuration of the issuer at {} {what}", shown(&url));
-        let document: Value = serde_json::from_str(&text).map_err(|_| says("is no JSON"))?;
+        let document: Value = serde_json::from_str(&text).map_err(|_| says("is not JSON"))?;
         // section 4.3: without this check, a configuration of another issuer could supply keys for this one
         if document.get("issuer").and_then(Value::as_str) != Some(issuer) {
             return Err(says("names another issuer"));
@@ -152,7 +152,8 @@ impl PublishedKeys {
         if answer.status != 200 {
             return Err(format!("{} answers with status {}", shown(url), answer.status));
         }
-        let text = String::from_utf8(answer.body).map_err(|_| format!("what {} answers is no text", shown(url)))?;
+        let text =
+            String::from_utf8(answer.body).map_err(|_| format!("the answer of {} is not in UTF-8", shown(url)))?;
         Ok((text, answer.fields))
     }
 }

@@ -31,19 +31,19 @@ pub enum QuestionError {
     )]
     Json(String),
     /// The method is not an HTTP method.
-    #[error("the method is no HTTP method: {0:?}")]
+    #[error("the method is not an HTTP method: {0:?}")]
     Method(String),
     /// The URL cannot be read.
     #[error("the url cannot be read; write it like http://api.example.com/v1/orders?page=2")]
     Url,
     /// The URL holds a user name or a password, which clients send in a header.
-    #[error("the url holds a name or a password before its host; write them as a header, as clients send them")]
+    #[error("the url contains a user name or a password; write them as a header, as clients send them")]
     UserInfo,
     /// Neither the URL nor a header names the host.
     #[error("the url names no host; write it like http://HOST/PATH, or add the header `host`")]
     NoHost,
     /// The name of a header field is not valid.
-    #[error("a header field cannot be called {0:?}")]
+    #[error("this is not the name of a header field: {0:?}")]
     HeaderName(String),
     /// The value of a header field is not valid.
     #[error("the value of the header field {0} holds characters that no header field may hold")]
@@ -52,7 +52,7 @@ pub enum QuestionError {
     #[error("the value of the header field {0:?} is neither a text nor a list of texts")]
     HeaderKind(String),
     /// The client is not an IP address.
-    #[error("the client is no IP address: {0:?}")]
+    #[error("the client is not an IP address: {0:?}")]
     Client(String),
 }
 

@@ -80,11 +80,11 @@ impl ChargeQuestion {
         }
         if signs == [true, true] {
             return Err(KeyQuestionError::Charges(
-                "some tokens are taken and others given back: ask one after the other".to_owned(),
+                "some charges take tokens and others give them back: send them in separate requests".to_owned(),
             ));
         }
         if let Some(one) = charges.iter().find(|one| is_twice(one)) {
-            return Err(KeyQuestionError::Charges(format!("the limit {:?} is there twice", one.limit)));
+            return Err(KeyQuestionError::Charges(format!("the limit {:?} is named twice", one.limit)));
         }
         let question = |ChargeJson { limit, key, plan, request, tokens }| {
             Ok((KeyQuestion { limit, selector: super::key_selector(key, request, plan)?, tokens: None }, tokens))

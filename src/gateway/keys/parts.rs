@@ -137,9 +137,9 @@ fn rule(
         (None, _) => {
             let whose = match (who, context.directory.table()) {
                 (Some(KeyOwner::Stranger(name)), Some(_)) => {
-                    format!("no customer in the directory is called {name:?}")
+                    format!("the directory has no customer named {name:?}")
                 }
-                _ => "nobody can tell from the key".to_owned(),
+                _ => "the key does not determine the plan".to_owned(),
             };
             let plans = ruleset.plans.join(", ");
             return Err(KeyQuestionError::Plan(format!(
@@ -178,7 +178,7 @@ fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>
     };
     let routes = ruleset.matcher.routes();
     match part {
-        KeyPart::ClientAddress => text.parse().map(network).map_err(|_| "is no IP address".to_owned()),
+        KeyPart::ClientAddress => text.parse().map(network).map_err(|_| "is not an IP address".to_owned()),
         // callers without a credential are counted by their address
         KeyPart::Customer => Ok(text.parse().map_or_else(|_| bytes(text), network)),
         KeyPart::Host => facts::canonical_host(text).map(|(host, _)| bytes(&host)).map_err(|_| "is no host".to_owned()),

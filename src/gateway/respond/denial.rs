@@ -88,7 +88,7 @@ impl<'a> ConfiguredDenial<'a> {
         };
         let rendered = template.render(&denial);
         if let Err(error) = &rendered {
-            tracing::warn!(limit = self.limit.name, %error, "the text of an answer failed: the usual one is sent");
+            tracing::warn!(limit = self.limit.name, %error, "cannot render the limit's own body of a denial; the default body is sent");
         }
         rendered.ok()
     }

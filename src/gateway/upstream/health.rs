@@ -77,7 +77,7 @@ async fn watch_node(pool: Arc<Pool>, node: usize, clock: Arc<dyn Clock>) {
             // the node keeps its earlier addresses
             None if !failing => {
                 let upstream = &pool.upstream.name;
-                tracing::warn!(upstream, node = name, "cannot resolve the node's host name; it is tried again");
+                tracing::warn!(upstream, node = name, "cannot resolve the node's host name; retrying");
                 failing = true;
             }
             None => {}

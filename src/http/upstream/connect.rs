@@ -39,9 +39,9 @@ pub(super) async fn connect(server: &Server) -> io::Result<Socket> {
         None => Ok(Socket::Plain(raw)),
         Some(tls) => {
             let name = ServerName::try_from(tls.name.to_string())
-                .map_err(|_| io::Error::other(format!("{} cannot be the name of a server", tls.name)))?;
+                .map_err(|_| io::Error::other(format!("{} is not a valid server name", tls.name)))?;
             let secured = TlsConnector::from(Arc::clone(&tls.config)).connect(name, raw).await;
-            let secured = secured.map_err(|error| named(error, "cannot speak TLS with", server))?;
+            let secured = secured.map_err(|error| named(error, "TLS handshake failed with", server))?;
             if server.http2 && secured.get_ref().1.alpn_protocol() != Some(b"h2") {
                 return Err(io::Error::other(format!("{} does not speak HTTP/2", server.address)));
             }

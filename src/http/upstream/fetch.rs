@@ -51,7 +51,7 @@ pub struct Fetched {
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The URL names no server that the gateway can connect to.
-    #[error("is no URL that can be fetched")]
+    #[error("is not a URL that can be fetched")]
     BadUrl,
     /// The connection failed or could not be opened.
     #[error("{0}")]
@@ -60,7 +60,7 @@ pub enum FetchError {
     #[error("{0}")]
     Unreadable(UpstreamError),
     /// The response is longer than allowed.
-    #[error("the answer is longer than {} KiB", .0 >> 10)]
+    #[error("the response is longer than {} KiB", .0 >> 10)]
     TooLong(usize),
 }
 

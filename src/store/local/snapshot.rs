@@ -78,7 +78,7 @@ pub enum SnapshotError {
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
     /// The source is no snapshot.
-    #[error("is no snapshot of tollgate's")]
+    #[error("is not a snapshot of tollgate")]
     Foreign,
     /// Another version wrote the snapshot.
     #[error("is of version {0}, and this program reads versions {FORMER_VERSION} and {VERSION}")]

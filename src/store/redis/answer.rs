@@ -22,7 +22,7 @@ pub enum Field<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadReply {
     /// The number of fields is wrong.
-    #[error("the reply has {found} fields, and {expected} belong there")]
+    #[error("the reply has {found} fields, expected {expected}")]
     Length {
         /// The correct number of fields.
         expected: usize,

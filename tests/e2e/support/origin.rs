@@ -112,6 +112,14 @@ impl Origin {
         self.shared.seen.lock().unwrap().clone()
     }
 
+    /// Stops the upstream. Returns all requests that it received: it answers none that are not among them.
+    pub fn stop(self) -> Vec<ReceivedRequest> {
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        let seen = shared.seen.lock().unwrap();
+        seen.clone()
+    }
+
     /// The only request so far.
     #[track_caller]
     pub fn only(&self) -> ReceivedRequest {

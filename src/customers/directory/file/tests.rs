@@ -81,7 +81,7 @@ fn what_the_directory_would_refuse_is_not_written_and_whose_fault_it_is_is_told(
     assert!(matches!(edited(Format::Csv, text, "acme", &lines), Err(ChangeError::Invalid(_))));
     let broken = text.to_owned() + "b,b,gold\n";
     let refused = edited(Format::Csv, &broken, "acme", &Change::Patch(terms(&[("plan", "pro")])));
-    let says = "customers has to be put right first: line 3: plan: is strange";
+    let says = "customers has errors that must be corrected first: line 3: plan: is strange";
     assert_eq!(refused, Err(ChangeError::Conflict(says.to_owned())));
     // a key of another customer is refused
     let taken = NewKey { credential: "a".to_owned(), valid_until: None };

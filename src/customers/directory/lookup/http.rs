@@ -102,7 +102,7 @@ struct UnkeyIdentity {
 /// The customer of an Unkey key: its identity, or the key itself if it has none. The plan and other terms are in the `meta`
 /// of the key or, if absent there, of the identity.
 fn of_unkey(body: &[u8]) -> Result<Option<Vec<u8>>, String> {
-    let UnkeyAnswer { data } = serde_json::from_slice(body).map_err(|_| "what it answers is not understood")?;
+    let UnkeyAnswer { data } = serde_json::from_slice(body).map_err(|_| "its answer cannot be read")?;
     // a key over Unkey's own limits still belongs to a customer; with an unknown code, it belongs to none
     match data.code.as_str() {
         "VALID" | "DISABLED" | "INSUFFICIENT_PERMISSIONS" | "USAGE_EXCEEDED" | "RATE_LIMITED" => {}

@@ -130,7 +130,7 @@ impl Session {
             && let Err(error) = client.batch_execute(&format!("LISTEN {}", quoted(channel))).await
         {
             let reason = described(&error);
-            tracing::warn!(reason, "PostgreSQL will not notify of changes; they are found when they are looked for");
+            tracing::warn!(reason, "cannot listen for notifications of PostgreSQL; changes are found at the next poll");
         }
         let prepared = client.prepare(bare(&terms.query)).await.map_err(|error| described(&error))?;
         let columns: Vec<Column<'_>> =
@@ -190,14 +190,15 @@ impl Session {
 impl CopiedRows {
     /// Takes a row, unless the last read gave the same one.
     fn take(&mut self, row: &[u8], look: &mut ReadPass<'_>) -> Result<(), String> {
-        let row = str::from_utf8(row).map_err(|_| "what it answers is no text")?;
+        let row = str::from_utf8(row).map_err(|_| "its answer is not in UTF-8")?;
         // one message holds one row, and no row contains a line break
-        let (changed, row) = row.split_once(',').filter(|(_, row)| row.ends_with('\n')).ok_or("it gives no rows")?;
+        let (changed, row) =
+            row.split_once(',').filter(|(_, row)| row.ends_with('\n')).ok_or("its answer has no rows")?;
         if !look.record_row(changed.parse().ok(), row) {
             return Ok(());
         }
         if self.text.len().saturating_add(row.len()) > MAX_ROWS {
-            return Err(format!("the query gives more than {} MiB", MAX_ROWS >> 20));
+            return Err(format!("the query returns more than {} MiB", MAX_ROWS >> 20));
         }
         self.text.push_str(row);
         self.count = self.count.saturating_add(1);

@@ -80,7 +80,7 @@ impl Snapshot {
     fn note(&mut self, written: io::Result<()>) {
         if let Err(error) = &written {
             let file = self.path();
-            tracing::error!(%error, file, "customers cannot be written down; a start without PostgreSQL will know older ones");
+            tracing::error!(%error, file, "cannot write the snapshot of customers; a start without PostgreSQL uses an older one");
         }
         self.is_current = written.is_ok();
     }

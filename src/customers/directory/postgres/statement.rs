@@ -37,7 +37,7 @@ impl Statements {
             let is_level = levels.iter().any(|level| **level == **name);
             match *name {
                 UPDATED_AT => updated_at = Some(moment_type(of)?),
-                name if names.contains(&name) => return Err(format!("the query gives the column `{name}` twice")),
+                name if names.contains(&name) => return Err(format!("the query returns the column `{name}` twice")),
                 name if is_level || (COLUMNS.contains(&name) && !matches!(name, "level" | "group")) => {
                     names.push(name);
                     values.push(value(name, of)?);
@@ -46,7 +46,7 @@ impl Statements {
             }
         }
         if let Some(missing) = REQUIRED.iter().find(|required| !names.contains(required)) {
-            return Err(format!("the query gives no column `{missing}`"));
+            return Err(format!("the query returns no column `{missing}`"));
         }
         let newest = updated_at.map_or(
             "NULL",
@@ -105,7 +105,7 @@ fn moment_type(of: &Type) -> Result<&'static str, String> {
 fn unknown(name: &str, levels: &[Arc<str>]) -> String {
     let known = COLUMNS.into_iter().filter(|column| !matches!(*column, "level" | "group"));
     let known: Vec<&str> = known.chain([UPDATED_AT]).chain(levels.iter().map(|level| &**level)).collect();
-    format!("the query gives a column `{name}`, which is none of {}", known.join(", "))
+    format!("the query returns a column `{name}`, which is none of {}", known.join(", "))
 }
 
 /// The SQL expression of a column as text on one line. Credentials leave the database only as their SHA-256.
@@ -178,6 +178,6 @@ mod tests {
             assert!(fault.contains(says), "{fault}");
         }
         let fault = Statements::new("", &COLUMNS[..2], &[]).unwrap_err();
-        assert_eq!(fault, "the query gives no column `plan`");
+        assert_eq!(fault, "the query returns no column `plan`");
     }
 }

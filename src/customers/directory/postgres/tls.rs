@@ -57,8 +57,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
-            let host = self.host.ok_or_else(|| io::Error::other("the host cannot be the name of a server"))?;
-            let connector = self.connector.ok_or_else(|| io::Error::other("nobody is believed; reload tollgate"))?;
+            let host = self.host.ok_or_else(|| io::Error::other("the host is not a valid server name"))?;
+            let connector = self
+                .connector
+                .ok_or_else(|| io::Error::other("no certificate authority is trusted; reload tollgate"))?;
             connector.connect(host, stream).await.map(SecuredStream)
         })
     }

@@ -77,7 +77,7 @@ impl Writer {
             let written = rows.read(&transaction, customer).await?;
             if !are_those(&written, &wanted, groups) {
                 let message = "the database was left as it was: after `put` and `delete` of `customers.directory` the \
-                     query does not give the rows that were asked for";
+                     query does not return the requested rows";
                 return Err(ChangeError::Conflict(message.to_owned()));
             }
             committing = Some((changed.clone(), wanted));
@@ -104,7 +104,7 @@ impl Writer {
 
     /// Connects to the first server of the URL that answers; with `ReadWrite`, to the first that also accepts writes.
     async fn open(&self, target: TargetSessionAttrs) -> Result<(Client, Driver), ChangeError> {
-        let unavailable = |reason: String| ChangeError::Unavailable(format!("the database cannot be asked: {reason}"));
+        let unavailable = |reason: String| ChangeError::Unavailable(format!("cannot query the database: {reason}"));
         let (bytes, _) = files::read(&self.terms.url_file, MAX_URL);
         let bytes = bytes.map_err(|unreadable| unavailable(format!("the file of the URL {unreadable}")))?;
         let url = DatabaseUrl::parse(&String::from_utf8_lossy(&bytes));
@@ -173,13 +173,13 @@ fn failed(error: Error) -> ChangeError {
     let code = error.as_db_error().map(|told| told.code().code().to_owned());
     match code.as_deref() {
         Some(code) if IN_THE_WAY.contains(&code) => {
-            ChangeError::Conflict("somebody else changes the same rows; ask again".to_owned())
+            ChangeError::Conflict("another client is changing the same rows; try again".to_owned())
         }
         // the configuration or the caller's values do not fit the table
         Some(code) if ["22", "23", "42"].iter().any(|class| code.starts_with(class)) => ChangeError::Conflict(format!(
             "the database refuses the query or the statements of `customers.directory`: {}",
             described(&error)
         )),
-        _ => ChangeError::Unavailable(format!("the database cannot be asked: {}", described(&error))),
+        _ => ChangeError::Unavailable(format!("cannot query the database: {}", described(&error))),
     }
 }
