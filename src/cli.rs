@@ -47,7 +47,7 @@ enum Command {
     ///
     /// Exit status 0: no errors, perhaps warnings; 1: errors.
     Check(check::CheckArgs),
-    /// Say what a request would meet, and why: its route, caller, limits, keys and costs
+    /// Explain how the gateway would handle a request: its route, caller, limits, keys and costs
     ///
     /// No request is sent and nothing is charged. The configuration and the files that it names are read, and the
     /// request goes the way that it would go in the gateway. Credentials are shown by their beginning only.
@@ -55,12 +55,12 @@ enum Command {
     /// Where the keys of a running gateway stand is told by its admin port: POST /explain takes the same request as
     /// JSON, like {"method": "GET", "url": "http://HOST/PATH", "headers": {"x-api-key": "KEY"}, "client": "192.0.2.1"}.
     Explain(explain::ExplainArgs),
-    /// Print what a configuration may hold, as a JSON Schema: editors complete and check files with it
+    /// Print the JSON Schema of configurations, with which editors complete and check files
     ///
     /// An editor with the YAML language server takes it from a first line like
     /// "# yaml-language-server: $schema=tollgate.schema.json" after "tollgate schema > tollgate.schema.json".
     Schema(schema::SchemaArgs),
-    /// Ask a gateway on this machine whether it serves: exit status 0 if it does, 1 if not
+    /// Check whether a gateway on this machine serves: exit status 0 if it does, 1 if not
     Health(health::HealthArgs),
     /// Write the configuration of another proxy or rate limit service as one of tollgate's
     ///
@@ -69,19 +69,19 @@ enum Command {
     /// limit service. What is printed passes the check. What is not carried over as it was is told on standard error,
     /// with its place, and stands in the configuration as a comment.
     Import(import::ImportArgs),
-    /// Write a first configuration, from the URL of an upstream and what callers may do there
+    /// Write a first configuration for the URL of an upstream, with plans or a limit
     Init(init::InitArgs),
-    /// Run a gateway with sample plans in front of a sample upstream, and say what to try
+    /// Run a gateway with sample plans in front of a sample upstream, and print requests to try
     Demo(demo::DemoArgs),
-    /// Run limits on a virtual clock, and say what they would have decided
+    /// Run limits on a virtual clock and report their decisions
     Simulate(simulate::SimulateArgs),
-    /// Play access logs through a configuration's limits, and say who would have been limited
+    /// Replay access logs through a configuration's limits and report the requests that they would deny
     Replay(replay::ReplayArgs),
-    /// Show what a running gateway does now: its limits and who is denied most
+    /// Show the limits of a running gateway and the keys that it denies most
     Top(top::TopArgs),
-    /// Say where a key of a running gateway stands, or give tokens back to it
+    /// Show or change the state of a key of a running gateway
     Keys(keys::KeysArgs),
-    /// Print a script with which a shell completes these commands
+    /// Print a completion script for a shell
     ///
     /// For bash: tollgate completions bash > /etc/bash_completion.d/tollgate
     Completions(completions::CompletionsArgs),

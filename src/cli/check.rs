@@ -17,19 +17,19 @@ use crate::cli::Format;
 use crate::cli::source::{self, Source};
 use crate::config::{self, Problems};
 
-/// What `tollgate check` takes.
+/// The arguments of `tollgate check`.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
     /// The configuration file; it may hold `limits` only
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Say what FILE changes when it takes the place of this one, instead of what it says
+    /// Show the changes from this file to FILE, in place of a description of FILE
     #[arg(long, value_name = "OLD")]
     pub against: Option<PathBuf>,
-    /// How to print it
+    /// The format of the output
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
-    /// Whether the text is in colour; `auto`: on a terminal, unless NO_COLOR is set
+    /// Print in colour; `auto`: on a terminal, unless NO_COLOR is set
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
 }

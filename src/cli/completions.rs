@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-/// What `tollgate completions` takes.
+/// The arguments of `tollgate completions`.
 #[derive(Args, Clone, Debug)]
 pub struct CompletionsArgs {
     /// The shell
     pub shell: Shell,
 }
 
-/// What `tollgate man` takes.
+/// The arguments of `tollgate man`.
 #[derive(Args, Clone, Debug)]
 pub struct ManArgs {
     /// The folder; it is made where it is missing

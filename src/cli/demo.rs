@@ -19,16 +19,16 @@ use crate::telemetry::logging;
 const CONFIG: &str = include_str!("../../config/tollgate.yaml");
 const CUSTOMERS: &str = include_str!("../../config/customers.csv");
 
-/// What `tollgate demo` takes.
+/// The arguments of `tollgate demo`.
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
-    /// Where the gateway listens
+    /// The address of the gateway
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
-    /// Where metrics and health are
+    /// The address of metrics and health
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
     pub admin: SocketAddr,
-    /// Where the sample upstream listens
+    /// The address of the sample upstream
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     pub upstream: SocketAddr,
 }

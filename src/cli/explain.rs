@@ -15,7 +15,7 @@ use crate::gateway::explain::{ExplainedConfig, Explanation, LimitExplanation, Qu
 use crate::gateway::identify::CredentialLookup;
 use crate::ruleset::key::KeyHasher;
 
-/// What `tollgate explain` takes. No `Debug`: header fields and the URL may hold credentials.
+/// The arguments of `tollgate explain`. No `Debug`: header fields and the URL may hold credentials.
 #[derive(Args, Clone)]
 pub struct ExplainArgs {
     /// The configuration file
@@ -24,19 +24,19 @@ pub struct ExplainArgs {
     /// The method of the request
     #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
     pub method: String,
-    /// Where the request goes: `http://api.example.com/v1/orders?page=2`, or a path alone beside `-H 'host: NAME'`
+    /// The URL of the request: `http://api.example.com/v1/orders?page=2`, or a path alone beside `-H 'host: NAME'`
     #[arg(long, value_name = "URL")]
     pub url: String,
-    /// A header field of the request, as often as there are any
+    /// A header field of the request; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
     pub headers: Vec<HeaderField>,
-    /// The body of the request, which counts where limits go by a `request_field`
+    /// The body of the request, for limits that use a `request_field`
     #[arg(short = 'd', long, value_name = "BODY", default_value = "")]
     pub data: String,
-    /// The address that the connection comes from; X-Forwarded-For is believed as `client_address` says
+    /// The source address of the connection; `client_address` says whether X-Forwarded-For is trusted
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
     pub client: IpAddr,
-    /// How to print it
+    /// The format of the output
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
 }

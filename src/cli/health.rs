@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-/// What `tollgate health` takes.
+/// The arguments of `tollgate health`.
 #[derive(Args, Clone, Debug)]
 pub struct HealthArgs {
-    /// Where the gateway's metrics and health are
+    /// The address of the gateway's metrics and health
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
     pub admin: SocketAddr,
 }

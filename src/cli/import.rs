@@ -9,7 +9,7 @@ use crate::cli::source;
 use crate::config::import::Import;
 use crate::config::{self, Problems};
 
-/// What `tollgate import` takes.
+/// The arguments of `tollgate import`.
 #[derive(Args, Clone, Debug)]
 pub struct ImportArgs {
     /// The files: of envoyproxy/ratelimit, each with a domain, or of Limitador; or one of nginx, HAProxy, Envoy, Kong or Traefik

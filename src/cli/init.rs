@@ -11,33 +11,33 @@ use rand::RngCore;
 
 use crate::config::{self, Problems};
 
-/// What `tollgate init` takes.
+/// The arguments of `tollgate init`.
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
-    /// What it is made of
+    /// The upstream and its limits
     #[command(flatten)]
     pub first: FirstConfig,
     /// A plan and the rate of its customers, like free=10/s; may be given several times. Customers show a key in x-api-key
     #[arg(long = "plan", value_name = "NAME=RATE", value_parser = plan, conflicts_with = "limit")]
     pub plans: Vec<(String, String)>,
-    /// Where tollgate.yaml is written, and customers.csv where there are plans
+    /// The folder for tollgate.yaml, and for customers.csv if there are plans
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub folder: PathBuf,
 }
 
-/// What a first configuration is made of.
+/// The settings of a first configuration.
 #[derive(Args, Clone, Debug)]
 pub struct FirstConfig {
-    /// Where requests go, like http://127.0.0.1:9000
+    /// The upstream that gets the requests, like http://127.0.0.1:9000
     #[arg(long, value_name = "URL", value_parser = upstream)]
     pub upstream: Option<Upstream>,
-    /// What each client address may do there [default: 10/s]
+    /// The rate of each client address [default: 10/s]
     #[arg(long, value_name = "RATE", requires = "upstream")]
     pub limit: Option<String>,
-    /// Where clients come in [default: 127.0.0.1:8080]
+    /// The address for clients [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", requires = "upstream")]
     pub listen: Option<SocketAddr>,
-    /// Where metrics and health are [default: 127.0.0.1:9090]
+    /// The address of metrics and health [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDRESS", requires = "upstream")]
     pub admin: Option<SocketAddr>,
 }

@@ -11,7 +11,7 @@ use crate::cli::remote::{Remote, RemoteArgs, RemoteError, TokenArgs};
 use crate::gateway::explain::RequestJson;
 use crate::gateway::keys::KeyQuestionJson;
 
-/// What `tollgate keys` takes. No `Debug`: header fields and the URL may hold credentials.
+/// The arguments of `tollgate keys`. No `Debug`: header fields and the URL may hold credentials.
 #[derive(Args, Clone)]
 pub struct KeysArgs {
     #[command(subcommand)]
@@ -20,16 +20,16 @@ pub struct KeysArgs {
 
 #[derive(Subcommand, Clone)]
 enum Command {
-    /// Say where a key stands; takes no tokens
+    /// Show the state of a key; takes no tokens
     Peek(PeekArgs),
-    /// Let a key start afresh, as if it had never been seen
+    /// Reset a key, as if the gateway had never seen it
     Reset(ResetArgs),
     /// Give tokens back to a key, of what was charged last
     ///
     /// The algorithm of the limit says what can be given back: never more than was charged, and nothing that time has made
     /// good already.
     Grant(GrantArgs),
-    /// Lift the ban of a key, at the gateway that is asked
+    /// Lift the ban of a key on this gateway
     Unban(ResetArgs),
 }
 
@@ -51,7 +51,7 @@ struct ResetArgs {
 struct GrantArgs {
     #[command(flatten)]
     key: KeyArgs,
-    /// How many tokens, at most
+    /// The maximum number of tokens
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     tokens: u64,
     #[command(flatten)]
@@ -64,26 +64,26 @@ struct KeyArgs {
     /// The limit
     #[arg(long, value_name = "NAME")]
     limit: String,
-    /// What the key is made of, each part with its value, like `customer=acme` or `header:x-user=bob`; none for a limit
-    /// with one bucket for all
+    /// The parts of the key with their values, like `customer=acme` or `header:x-user=bob`; none for a limit with one
+    /// bucket for all
     #[arg(value_name = "PART=VALUE", value_parser = part, conflicts_with = "url")]
     parts: Vec<KeyPartValue>,
-    /// The plan whose parameters apply, where the gateway cannot tell from the key
+    /// The plan whose parameters apply, if the key does not determine it
     #[arg(long, value_name = "PLAN", conflicts_with = "url")]
     plan: Option<String>,
-    /// In place of parts: the URL of a request that meets the limit
+    /// In place of parts: the URL of a request under the limit
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// The method of that request
     #[arg(short = 'X', long, value_name = "METHOD", requires = "url")]
     method: Option<String>,
-    /// A header field of that request, as often as there are any
+    /// A header field of that request; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = crate::cli::explain::field, requires = "url")]
     headers: Vec<HeaderField>,
-    /// The address that request comes from
+    /// The source address of that request
     #[arg(long, value_name = "ADDRESS", requires = "url")]
     client: Option<std::net::IpAddr>,
-    /// How to print it
+    /// The format of the output
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
     #[command(flatten)]

@@ -20,8 +20,8 @@ pub struct RemoteArgs {
 /// The token that changes are asked for with. No `Debug`: it names no secret, but the variable may hold one.
 #[derive(Args, Clone)]
 pub struct TokenArgs {
-    /// The file that holds the token of the gateway, as `admin.token_file` names it; without it, the environment variable
-    /// TOLLGATE_ADMIN_TOKEN is taken
+    /// The file with the token of the gateway, that of `admin.token_file` [default: the environment variable
+    /// TOLLGATE_ADMIN_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }

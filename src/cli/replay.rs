@@ -25,57 +25,57 @@ use crate::ruleset::key::KeyHasher;
 use crate::simulation::plot::PlotError;
 use crate::units::Nanos;
 
-/// What `tollgate replay` takes.
+/// The arguments of `tollgate replay`.
 #[derive(Args, Clone, Debug)]
 #[command(after_long_help = MANUAL)]
 pub struct ReplayArgs {
-    /// The configuration whose limits are tried
+    /// The configuration with the limits to try
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Another configuration (the one in force, say), to compare with request by request
+    /// Another configuration to compare with, request by request, like the one in force
     #[arg(long, value_name = "OTHER")]
     pub against: Option<PathBuf>,
-    /// A setting of a limit that is tried in place of the one in FILE; may be given several times. Without --against,
-    /// FILE as it is is what is compared with
+    /// A setting of a limit to try in place of the one in FILE; may be given several times. Without --against, the
+    /// replay compares with the unchanged FILE
     #[arg(long = "set", value_name = "PATH=VALUE")]
     pub changes: Vec<Change>,
     /// Access logs in common or combined log format or as JSON lines, gzip or not; `-` is standard input
     #[arg(value_name = "ACCESS_LOG", required = true)]
     pub logs: Vec<PathBuf>,
-    /// The plan of callers whose plan neither the directory nor the log tells
+    /// The plan of callers whose plan is neither in the directory nor in the log
     #[arg(long, value_name = "NAME")]
     pub plan: Option<String>,
-    /// The host of requests whose lines tell none
+    /// The host of requests whose lines have none
     #[arg(long, value_name = "HOST", default_value = "")]
     pub host: String,
-    /// Where JSON lines tell something that is not found by itself, as in customer=request.user.id or
+    /// The place of a field in JSON lines that the replay does not find by itself, like customer=request.user.id or
     /// header.x-api-key=req.key; may be given several times
     #[arg(long = "field", value_name = "NAME=PATH")]
     pub fields: Vec<Mapping>,
-    /// What the times of lines are that also tell how long a request took
+    /// The meaning of the timestamp in lines that also have a duration
     #[arg(long, value_enum, default_value_t = Times::End)]
     pub times: Times,
-    /// How long a line is held back at most until those of requests that began before it have come
+    /// The longest time that the replay waits for lines of requests that began earlier
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     pub reorder: Nanos,
-    /// How long requests take whose lines do not tell, for limits on requests in flight
+    /// The duration of requests whose lines have none, for limits on requests in flight
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
     pub hold: Nanos,
-    /// What is printed
+    /// The format of the output
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
-    /// How many of those that are denied most often are named for each limit
+    /// The number of most denied keys to name for each limit
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     pub top: usize,
-    /// Where to write what becomes of every line, as CSV
+    /// The file for the decision on every line, as CSV
     #[arg(long, value_name = "FILE")]
     pub decisions: Option<PathBuf>,
-    /// Where to write the report as a page with pictures
+    /// The file for the report as an HTML page with charts
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// End with exit status 3 if more than this share of the requests is denied; with --against, if more than this
-    /// share is denied by FILE and not by OTHER. Where the log's timestamps are whole seconds, only requests count that
-    /// are denied whenever they came in their second
+    /// Exit with status 3 if FILE denies more than this share of the requests; with --against, if FILE denies more than
+    /// this share that OTHER admits. In logs with timestamps of whole seconds, only requests count that are denied
+    /// wherever in their second they came
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub fail_if_denied: Option<Percent>,
 }
@@ -114,21 +114,21 @@ Examples:
   tollgate replay --config tollgate.yaml --set limits.per-customer.plans.free.rate=20/m access.log
   tollgate replay --config new.yaml --fail-if-denied 1% --format json - < access.log";
 
-/// What the times of lines are.
+/// The meaning of the timestamps of lines.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
-    /// When the request ended and the line was written
+    /// The end of the request, when the line was written
     End,
-    /// When the request began
+    /// The beginning of the request
     Start,
 }
 
-/// What is printed.
+/// The format of the output.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people
     Table,
-    /// For programs, all there is to say
+    /// For programs, with all results
     Json,
     /// A row for each limit and plan, and for each route
     Csv,

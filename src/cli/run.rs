@@ -17,7 +17,7 @@ use crate::runtime::state::StateFile;
 use crate::runtime::{self, ServerPanicked, Setup, StartError, descriptors};
 use crate::telemetry::logging;
 
-/// What `tollgate run` takes.
+/// The arguments of `tollgate run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
     /// The configuration file

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::config;
 
-/// What `tollgate schema` takes.
+/// The arguments of `tollgate schema`.
 #[derive(Args, Clone, Debug)]
 pub struct SchemaArgs {
     /// Print the reference for people instead, in Markdown

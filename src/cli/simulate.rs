@@ -26,7 +26,7 @@ use subjects::SubjectError;
 pub use traffic::{Spread, TrafficArgs};
 use values::{duration, factor, longer_than_nothing, servers};
 
-/// What `tollgate simulate` takes.
+/// The arguments of `tollgate simulate`.
 #[derive(Args, Clone, Debug)]
 pub struct SimulateArgs {
     /// The configuration file; it may hold only `limits:`
@@ -41,39 +41,39 @@ pub struct SimulateArgs {
     /// More limits to run on the same traffic, side by side
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub compare: Vec<String>,
-    /// What comes: recorded or made up
+    /// The traffic: recorded or generated
     #[command(flatten)]
     pub traffic: TrafficArgs,
-    /// How long a request is worked on, for limits on requests in flight
+    /// The time that the upstream needs for a request, for limits on requests in flight
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
     pub hold: Nanos,
-    /// How many requests the upstream works on at the same time, for limits on requests in flight; the others queue
-    /// there [default: any number]
+    /// The number of requests that the upstream serves at the same time, for limits on requests in flight; the others
+    /// queue there [default: any number]
     #[arg(long, value_name = "NUMBER", value_parser = servers, allow_negative_numbers = true)]
     pub servers: Option<NonZeroUsize>,
-    /// The length of the window in which the most tokens are looked for [default: the limit's own]
+    /// The length of the window for the largest number of admitted tokens [default: the limit's own]
     #[arg(long, value_name = "DURATION", value_parser = longer_than_nothing)]
     pub window: Option<Nanos>,
-    /// How many times the rate an abuser asks for, to see when it is denied (never, where that is at most 1 time), to a
-    /// thousandth
+    /// The rate of an abuser as a multiple of the limit's rate, to a thousandth; the report says when the limit denies
+    /// it (never for a multiple up to 1)
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = factor, allow_negative_numbers = true)]
     pub abuse: f64,
-    /// What is printed
+    /// The format of the output
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
-    /// Where to draw a picture: a file that ends in .svg
+    /// The file for a picture of the run; its name ends in .svg
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
 
-/// What is printed.
+/// The format of the output.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// The numbers that matter, a column per limit
+    /// A summary with a column per limit
     Table,
-    /// Every decision, a line per request
+    /// All decisions, a line per request
     Csv,
-    /// The numbers that matter, for programs
+    /// The summary, for programs
     Json,
 }
 

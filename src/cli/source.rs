@@ -28,12 +28,10 @@ mod listeners;
 mod lookup;
 mod operators;
 mod postgres;
+mod senders;
 mod store;
 mod tokens;
-mod traces;
 mod upstreams;
-mod usage_events;
-mod webhook;
 
 use directory::RemoteDirectory;
 use store::StoreSource;
@@ -132,7 +130,7 @@ impl Source {
             webhook: loaded
                 .webhook
                 .as_ref()
-                .map(|configured| webhook::open(here, configured, &mut Vec::new()))
+                .map(|configured| senders::webhook(here, configured, &mut Vec::new()))
                 .transpose()?,
             usage_events: usage_events(here, &loaded, &mut Vec::new())?,
             traces: traces(here, &loaded, &mut Vec::new())?,
@@ -171,7 +169,7 @@ pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersio
         refuse_fixed(&name(path), server_changes(server, &loaded.server)).map_err(with_warnings)?;
     }
     let access = operators::read(path, &loaded.operators, &text, seen).map_err(with_warnings)?;
-    let webhook = loaded.webhook.as_ref().map(|configured| webhook::open(path, configured, seen)).transpose();
+    let webhook = loaded.webhook.as_ref().map(|configured| senders::webhook(path, configured, seen)).transpose();
     let webhook = webhook.map_err(with_warnings)?;
     let usage_events = usage_events(path, &loaded, seen).map_err(with_warnings)?;
     let traces = traces(path, &loaded, seen).map_err(with_warnings)?;
@@ -246,11 +244,11 @@ fn usage_events(
     loaded: &LoadedConfig,
     seen: &mut Vec<FileVersion>,
 ) -> Result<Option<UsageSettings>, Problems> {
-    loaded.usage_events.as_ref().map(|configured| usage_events::open(path, configured, seen)).transpose()
+    loaded.usage_events.as_ref().map(|configured| senders::usage_events(path, configured, seen)).transpose()
 }
 
 fn traces(path: &Path, loaded: &LoadedConfig, seen: &mut Vec<FileVersion>) -> Result<Option<TraceSettings>, Problems> {
-    loaded.traces.as_ref().map(|configured| traces::open(path, configured, seen)).transpose()
+    loaded.traces.as_ref().map(|configured| senders::traces(path, configured, seen)).transpose()
 }
 
 /// The source of the customers, if `source` names no file.

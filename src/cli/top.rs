@@ -10,22 +10,22 @@ use crate::cli::Format;
 use crate::cli::remote::{Remote, RemoteArgs, RemoteError};
 use crate::simulation::render::columns;
 
-/// What `tollgate top` takes.
+/// The arguments of `tollgate top`.
 #[derive(Args, Clone, Debug)]
 pub struct TopArgs {
-    /// Show it once, and end
+    /// Print once and exit
     #[arg(long)]
     pub once: bool,
-    /// How many seconds pass between two looks
+    /// The seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub every: u64,
-    /// How many limits and how many offenders are shown
+    /// The number of limits and of offenders to show
     #[arg(long, value_name = "NUMBER", default_value_t = 15)]
     pub rows: usize,
-    /// How to print it: for people, or as one line of JSON for each look
+    /// The format of the output: for people, or one line of JSON for each update
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
-    /// Which gateway
+    /// The gateway
     #[command(flatten)]
     pub remote: RemoteArgs,
 }

@@ -25,30 +25,30 @@ pub struct TrafficArgs {
     #[arg(long, value_name = "FILE")]
     #[arg(conflicts_with_all = ["rate", "duration", "arrivals", "seed", "burst_size", "on", "off"])]
     pub trace: Option<PathBuf>,
-    /// The mean rate of made-up traffic
+    /// The mean rate of generated traffic
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub rate: Option<Rate>,
-    /// How long made-up traffic lasts
+    /// The duration of generated traffic
     #[arg(long = "for", value_name = "DURATION", value_parser = longer_than_nothing)]
     pub duration: Option<Nanos>,
-    /// How made-up traffic is spread over time
+    /// The distribution of generated traffic over time
     #[arg(long, value_enum, default_value_t = Spread::Uniform)]
     pub arrivals: Spread,
-    /// Of the random numbers; the same seed gives the same traffic everywhere
+    /// The seed of the random numbers; the same seed gives the same traffic everywhere
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole, allow_negative_numbers = true)]
     pub seed: u64,
-    /// For `burst`: how many requests come at once [default: as many as come in a second, at least 2]
+    /// For `burst`: the number of requests at once [default: the requests of a second, at least 2]
     #[arg(long, value_name = "NUMBER", value_parser = count, allow_negative_numbers = true)]
     pub burst_size: Option<NonZeroU64>,
-    /// For `on_off`: how long a busy phase lasts
+    /// For `on_off`: the length of a busy phase
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = longer_than_nothing)]
     pub on: Nanos,
-    /// For `on_off`: how long the silence after it lasts
+    /// For `on_off`: the length of the silence after it
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     pub off: Nanos,
 }
 
-/// How made-up traffic is spread over time; the mean is always the rate.
+/// The distribution of generated traffic over time; the mean is always the rate.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 #[value(rename_all = "snake_case")]
 pub enum Spread {
