@@ -99,16 +99,17 @@ impl Postgres {
         }
     }
 
-    /// Sends a signal by its name to the server and its worker processes.
+    /// Sends a signal by its name to the server, then to its worker processes: a server that is stopped first starts no
+    /// worker that the list of workers does not have.
     pub fn signal(&self, name: &str) {
         let Some(server) = &self.server else { return };
+        signal(server.id(), name);
         let listed = Command::new("ps").args(["-o", "pid=", "--ppid", &server.id().to_string()]).output().unwrap();
         let workers = String::from_utf8(listed.stdout).unwrap();
         // a worker may have ended meanwhile
         for worker in workers.split_whitespace() {
             drop(Command::new("kill").args([&format!("-{name}"), worker]).stderr(Stdio::null()).status());
         }
-        signal(server.id(), name);
     }
 
     /// Stops the server at once, like a crash.
