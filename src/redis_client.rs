@@ -29,7 +29,7 @@ mod pool;
 mod sentinel;
 mod shared_future;
 
-pub use cluster::{SLOTS, slot_of};
+pub use cluster::{MAX_SERVERS, SLOTS, slot_of};
 pub use guard::{Guard, Progress};
 pub use pool::Pool;
 
@@ -157,6 +157,21 @@ impl Servers {
     /// Whether the servers form a cluster, in which each server holds its share of the key slots.
     pub fn is_cluster(&self) -> bool {
         matches!(self.0.layout, Layout::Cluster { .. })
+    }
+
+    /// The number of the server that holds `slot`, as far as the client knows: 1 to [`MAX_SERVERS`] in a cluster; 0
+    /// without a cluster, or if no known server holds the slot.
+    pub fn holder_number(&self, slot: u16) -> usize {
+        self.0.cluster.known().as_ref().map_or(0, |topology| topology.holder_number(slot))
+    }
+
+    /// The address of the server with this number, if the client knows it; the name of the primary behind Sentinel.
+    pub fn name(&self, number: usize) -> Option<String> {
+        match &self.0.layout {
+            Layout::Standalone { server, .. } => Some(server.to_string()),
+            Layout::Sentinel { master, .. } => Some(master.clone()),
+            Layout::Cluster { .. } => self.0.cluster.known()?.numbered(number).map(ToString::to_string),
+        }
     }
 
     /// The login for a server that holds data.

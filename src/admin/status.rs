@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Admin, cluster};
 use crate::gateway::upstream::NodeStatus;
-use crate::store::SharedStore;
-use crate::store::shared::SharedStatus;
+use crate::store::shared::{ServerStatus, SharedStatus};
 
 /// The answer to `/status`.
 pub(super) fn status(admin: &Admin) -> Value {
@@ -57,16 +56,19 @@ pub(super) fn status(admin: &Admin) -> Value {
 
 fn store(admin: &Admin) -> Value {
     let store = &admin.gateway.store;
-    match store.shared().map(SharedStore::report) {
-        Some(SharedStatus { breaker, nodes, healed, overshoot, unsynced, leases, .. }) => json!({
-            "tables": store.tables(),
-            "breaker": breaker.as_str(),
-            "nodes": nodes,
-            "healed": healed,
-            "overshoot_tokens": overshoot,
-            "unsynced_tokens": unsynced,
-            "leased_tokens": leases.held,
-        }),
-        None => json!({ "tables": store.tables() }),
-    }
+    let Some(shared) = store.shared() else { return json!({ "tables": store.tables() }) };
+    let SharedStatus { breaker, nodes, healed, overshoot, unsynced, leases, .. } = shared.report();
+    let servers = shared.servers().into_iter().map(|ServerStatus { name, breaker, unsynced, .. }| {
+        json!({ "server": name, "breaker": breaker.as_str(), "unsynced_tokens": unsynced })
+    });
+    json!({
+        "tables": store.tables(),
+        "breaker": breaker.as_str(),
+        "servers": servers.collect::<Vec<_>>(),
+        "nodes": nodes,
+        "healed": healed,
+        "overshoot_tokens": overshoot,
+        "unsynced_tokens": unsynced,
+        "leased_tokens": leases.held,
+    })
 }

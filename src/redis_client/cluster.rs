@@ -19,19 +19,33 @@ use crate::units::Nanos;
 #[derive(Default)]
 pub(super) struct Cluster {
     topology: ArcSwapOption<Topology>,
+    /// The servers so far: the one at position `n` has the number `n` + 1 for as long as the cluster has it.
+    numbered: Mutex<Vec<Address>>,
     learning: Mutex<Option<Learning>>,
     /// Whether a failure or a redirect has put `topology` in doubt.
     is_doubted: AtomicBool,
 }
 
-/// The server of each range of slots: first and last slot, in order.
+/// The ranges of slots, in order.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Topology(Vec<(u16, u16, Address)>);
+pub(super) struct Topology(Vec<Range>);
+
+/// Slots that one server holds.
+#[derive(Debug, PartialEq, Eq)]
+struct Range {
+    first: u16,
+    last: u16,
+    server: Address,
+    /// The server's number: 1 to [`MAX_SERVERS`].
+    number: usize,
+}
 
 type Learning = SharedFuture<RedisResult<Arc<Topology>>>;
 
 /// The number of slots in a cluster.
 pub const SLOTS: u16 = 16_384;
+/// The highest number of a server. Redis advises at most 1,000 servers in a cluster.
+pub const MAX_SERVERS: usize = 1_024;
 /// How long the client waits after an answer or a failure before it asks again.
 const PAUSE: Nanos = Nanos::new(100_000_000);
 /// How many servers the client asks at once, in addition to the configured ones.
@@ -84,7 +98,8 @@ impl Cluster {
         begun
     }
 
-    fn learnt(&self, topology: Topology) -> Arc<Topology> {
+    fn learnt(&self, mut topology: Topology) -> Arc<Topology> {
+        topology.number(&mut self.numbered.lock());
         let topology = Arc::new(topology);
         self.topology.store(Some(Arc::clone(&topology)));
         topology
@@ -94,9 +109,9 @@ impl Cluster {
 /// The servers to ask: the configured ones, and some of the known ones.
 fn asked(seeds: &[Address], known: &Topology) -> Vec<Address> {
     let mut asked = seeds.to_vec();
-    for (_, _, address) in &known.0 {
-        if asked.len() < seeds.len().saturating_add(MOST_ASKED) && !asked.contains(address) {
-            asked.push(address.clone());
+    for server in known.holders() {
+        if asked.len() < seeds.len().saturating_add(MOST_ASKED) && !asked.contains(server) {
+            asked.push(server.clone());
         }
     }
     asked
@@ -149,24 +164,56 @@ impl Topology {
                 Some("") | None => host,
                 Some(named) => named,
             };
-            let address = Address { host: host.to_owned(), port: u16::try_from(*port).ok()? };
-            Some((first, last, address))
+            let server = Address { host: host.to_owned(), port: u16::try_from(*port).ok()? };
+            Some(Range { first, last, server, number: 0 })
         };
         let mut ranges: Vec<_> = ranges.iter().filter_map(range).collect();
-        ranges.sort_by_key(|(first, ..)| *first);
+        ranges.sort_by_key(|range| range.first);
         (!ranges.is_empty()).then_some(Self(ranges))
+    }
+
+    /// Numbers the servers. New ones are appended to `numbered`, or take the places of servers that the cluster no longer
+    /// has if there are [`MAX_SERVERS`].
+    fn number(&mut self, numbered: &mut Vec<Address>) {
+        for server in self.holders() {
+            if numbered.contains(server) {
+                continue;
+            }
+            if numbered.len() < MAX_SERVERS {
+                numbered.push(server.clone());
+            } else if let Some(gone) = numbered.iter_mut().find(|known| !self.holders().any(|one| one == *known)) {
+                *gone = server.clone();
+            }
+        }
+        for Range { server, number, .. } in &mut self.0 {
+            let position = numbered.iter().position(|known| known == server);
+            *number = position.map_or(0, |position| position.saturating_add(1));
+        }
+    }
+
+    fn range(&self, slot: u16) -> Option<&Range> {
+        let behind = self.0.partition_point(|range| range.first <= slot);
+        self.0.get(behind.checked_sub(1)?).filter(|range| slot <= range.last)
     }
 
     /// The server that holds `slot`, if there is one.
     pub(super) fn holder(&self, slot: u16) -> Option<&Address> {
-        let behind = self.0.partition_point(|(first, ..)| *first <= slot);
-        let (_, last, address) = self.0.get(behind.checked_sub(1)?)?;
-        (slot <= *last).then_some(address)
+        self.range(slot).map(|range| &range.server)
+    }
+
+    /// The number of the server that holds `slot`; 0 if there is none.
+    pub(super) fn holder_number(&self, slot: u16) -> usize {
+        self.range(slot).map_or(0, |range| range.number)
+    }
+
+    /// The server with this number, if it holds slots.
+    pub(super) fn numbered(&self, number: usize) -> Option<&Address> {
+        self.0.iter().find(|range| range.number == number).map(|range| &range.server)
     }
 
     /// All servers that hold slots; a server may appear several times.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Address> {
-        self.0.iter().map(|(_, _, address)| address)
+        self.0.iter().map(|range| &range.server)
     }
 }
 
@@ -216,6 +263,26 @@ mod tests {
         assert_eq!(holder(5_462), None);
         assert_eq!(holder(6_000), None);
         assert_eq!(holder(16_383).as_deref(), Some("c:3"));
+    }
+
+    #[test]
+    fn a_server_keeps_its_number() {
+        let topology = |ports: &[i64]| {
+            let ranges = ports.iter().zip(0..).map(|(port, slot)| range(slot, slot, text("h"), *port));
+            Topology::read(Value::Array(ranges.collect()), "asked").unwrap()
+        };
+        let mut known = Vec::new();
+        let mut numbers = |ports: &[i64]| {
+            let mut topology = topology(ports);
+            topology.number(&mut known);
+            let all = 0..=u16::try_from(ports.len()).unwrap();
+            all.map(|slot| topology.holder_number(slot)).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(&[7, 8, 7]), [1, 2, 1, 0], "nobody holds the last slot");
+        assert_eq!(numbers(&[8, 9]), [2, 3, 0]);
+        let many: Vec<i64> = (10..10 + i64::try_from(MAX_SERVERS).unwrap() - 3).collect();
+        numbers(&many);
+        assert_eq!(numbers(&[9, 5_000, 8]), [3, 1, 2, 0], "the first one is gone");
     }
 
     #[test]

@@ -100,12 +100,14 @@ impl Pool {
         }
     }
 
-    /// Closes all connections: the next calls open new ones, and callers that wait for replies get none.
-    pub fn close_all(&self) {
-        self.servers.0.cluster.doubt();
-        for (_, opening) in self.open.lock().drain() {
-            end(&opening);
-        }
+    /// Closes the connection to the server with this number ([`Servers::holder_number`]), or all connections for the
+    /// number 0: the next calls open new ones, and callers that wait for replies get none.
+    pub fn close(&self, server: usize) {
+        let cluster = &self.servers.0.cluster;
+        cluster.doubt();
+        let goal = cluster.known().and_then(|topology| topology.numbered(server).cloned().map(Goal::Node));
+        let closed = |open: &Goal| server == 0 || goal.as_ref() == Some(open);
+        self.open.lock().extract_if(|open, _| closed(open)).for_each(|(_, opening)| end(&opening));
     }
 
     /// Runs the command, and follows redirects from server to server.
@@ -187,7 +189,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.close_all();
+        self.close(0);
     }
 }
 

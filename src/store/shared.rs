@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -35,6 +35,7 @@ mod limit;
 pub mod link;
 mod memory;
 mod reconcile;
+mod servers;
 mod settings;
 mod slots;
 
@@ -42,10 +43,11 @@ pub use breaker::State as BreakerState;
 pub use calls::CallResult;
 pub use lease::LeaseReport;
 pub use limit::{SharedLimit, check_shareable};
+pub use servers::ServerStatus;
 pub use settings::{KeySecret, Settings};
 
 use background::run_bounded;
-use breaker::{Breaker, Health};
+use breaker::Health;
 use calls::{Counts, NoReply};
 use clock::RedisClocks;
 use coalescer::{ChargeResult, RequestCoalescer};
@@ -57,6 +59,7 @@ use lease::{LeaseOutcome, Leases};
 use limit::ChargePart;
 use link::{Link, Script, Scripts};
 use memory::StateCache;
+use servers::RedisServers;
 use slots::Slots;
 
 /// A map by key. Keys are keyed hashes, so no client can choose their places in the map. The hasher is fixed, so that a
@@ -99,10 +102,8 @@ struct SharedNode {
     counters: EventualCounters,
     /// The mean duration of a call, in nanoseconds.
     call_time: AtomicU64,
-    breaker: Mutex<Breaker>,
-    /// Whether the breaker keeps this node from calling Redis.
-    is_redis_unavailable: AtomicBool,
-    /// Notified when the breaker closes.
+    servers: RedisServers,
+    /// Notified when the breaker of a server closes.
     recovered: Notify,
     fallback: Fallback,
     node_count: Mutex<NodeCount>,
@@ -118,7 +119,7 @@ struct SharedNode {
 /// The status of the shared store, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedStatus {
-    /// The breaker's state.
+    /// The state of the servers' breakers: the worst, if there are several servers.
     pub breaker: BreakerState,
     /// The number of nodes, as far as this node knows.
     pub nodes: u64,
@@ -173,14 +174,13 @@ impl SharedStore {
             clock,
             observer,
             redis_clocks: RedisClocks::new(link.slots()),
+            servers: RedisServers::new(link.servers()),
             link,
             memory: StateCache::new(),
             coalescer: RequestCoalescer::default(),
             leases: Leases::new(),
             counters: EventualCounters::default(),
             call_time: AtomicU64::new(0),
-            breaker: Mutex::default(),
-            is_redis_unavailable: AtomicBool::new(false),
             recovered: Notify::new(),
             fallback: Fallback::new(),
             slots: Slots::default(),
@@ -192,12 +192,8 @@ impl SharedStore {
     /// The status at this time.
     pub fn report(&self) -> SharedStatus {
         let node = &self.0;
-        let breaker = match node.breaker.lock().state() {
-            BreakerState::Closed if node.is_redis_unavailable() => BreakerState::HalfOpen { good: 0 },
-            state => state,
-        };
         SharedStatus {
-            breaker,
+            breaker: node.servers.states().max().unwrap_or(BreakerState::Closed),
             nodes: node.nodes.load(Ordering::Relaxed),
             healed: node.counts.healed.load(Ordering::Relaxed),
             overshoot: node.counts.overshoot.load(Ordering::Relaxed),
@@ -206,6 +202,20 @@ impl SharedStore {
             clock_ahead: node.redis_clocks.nanoseconds(),
             leases: node.leases.report(),
         }
+    }
+
+    /// The status of each Redis server that this node knows or has tokens to reconcile with.
+    pub fn servers(&self) -> Vec<ServerStatus> {
+        let node = &self.0;
+        let unsynced = node.fallback.unsynced_by(|part| node.server(part));
+        let all = node.servers.states().enumerate().map(|(number, breaker)| {
+            let unsynced = unsynced.get(&number).copied().unwrap_or_default();
+            ServerStatus { number, name: node.link.server_name(number), breaker, unsynced }
+        });
+        let is_known = |server: &ServerStatus| {
+            server.name.is_some() || server.breaker != BreakerState::Closed || server.unsynced > 0
+        };
+        all.filter(is_known).collect()
     }
 
     /// Whether the process can end now without losing changes that are on their way to Redis.
@@ -294,8 +304,14 @@ impl std::fmt::Debug for SharedStore {
 }
 
 impl SharedNode {
-    fn is_redis_unavailable(&self) -> bool {
-        self.is_redis_unavailable.load(Ordering::Relaxed)
+    /// The number of the server that has the key of `part`.
+    fn server(&self, part: &ChargePart) -> usize {
+        self.link.server(self.link.slot(part.tag))
+    }
+
+    /// Whether this node does not call the server that has the key of `part`.
+    fn is_unavailable(&self, part: &ChargePart) -> bool {
+        self.servers.is_unavailable(self.server(part))
     }
 
     /// The time at the server that has the key of `part` when it is `now` here.
@@ -303,14 +319,15 @@ impl SharedNode {
         self.redis_clocks.redis_time(self.link.slot(part.tag), now)
     }
 
-    /// Asks Redis to charge one request, and waits for the reply until the timeout.
+    /// Asks Redis to charge one request, and waits for the reply until the timeout. All keys of `parts` are in one slot.
     async fn ask(
         self: &Arc<Self>,
         parts: &[ChargePart],
         batch: &mut [Charge],
         (now, waited): (Nanos, &mut Nanos),
     ) -> Result<AllCharged, NoReply> {
-        if self.is_redis_unavailable() || *waited >= self.settings.timeout {
+        let is_unavailable = parts.first().is_some_and(|part| self.is_unavailable(part));
+        if is_unavailable || *waited >= self.settings.timeout {
             return Err(NoReply);
         }
         // with a floor, each request has to be checked after the charge of the one before, so requests cannot be merged
@@ -359,8 +376,8 @@ impl SharedNode {
     }
 
     /// The factor on each cost: more than 1 only where this node has a share of the limit, while Redis is unavailable.
-    fn cost_multiplier(&self, limit: &SharedLimit) -> u64 {
-        match self.is_redis_unavailable() {
+    fn cost_multiplier(&self, limit: &SharedLimit, part: &ChargePart) -> u64 {
+        match self.is_unavailable(part) {
             true => cost_factor(limit.sharing.on_store_down, self.nodes.load(Ordering::Relaxed)),
             false => 1,
         }
@@ -375,10 +392,10 @@ impl SharedNode {
         (now, waited): (Nanos, &mut Nanos),
     ) -> Result<(AllCharged, DecisionSource), NoReply> {
         let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Divide | OnStoreDown::Local);
-        if self.is_redis_unavailable() && !by_itself {
+        if !by_itself && self.is_unavailable(part) {
             return Err(NoReply);
         }
-        let (cost_multiplier, redis_time) = (self.cost_multiplier(limit), self.redis_time(part, now));
+        let (cost_multiplier, redis_time) = (self.cost_multiplier(limit, part), self.redis_time(part, now));
         if let Some(charged) = self.counters.decide(part, cost_multiplier, redis_time) {
             charge.taken_from = ChargeSource::Counted { local_time: now, redis_time, cost_multiplier };
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
@@ -396,15 +413,15 @@ impl SharedNode {
         heard.ok().and_then(Result::ok).unwrap_or(Err(NoReply))
     }
 
-    /// Notes the `health` that a call or heartbeat showed; may open the breaker.
-    fn record_call(&self, health: Health) {
-        let mut breaker = self.breaker.lock();
-        if breaker.record_call(health, self.settings.timeout, self.clock.now()) {
-            self.is_redis_unavailable.store(true, Ordering::Relaxed);
-            drop(breaker);
-            tracing::warn!("Redis does not answer; limits that nodes share are enforced as their `on_store_down` says");
+    /// Notes the `health` that a call or heartbeat for a key with this hash tag showed; may open the server's breaker.
+    fn record_call(&self, (server, tag): (usize, impl FnOnce() -> String), health: Health) {
+        if self.servers.record_call((server, tag), health, self.settings.timeout, self.clock.now()) {
+            tracing::warn!(
+                server = self.link.server_name(server),
+                "Redis does not answer; limits that nodes share are enforced as their `on_store_down` says"
+            );
             // no request waits long enough for the replies that are still to come
-            self.link.close_all();
+            self.link.close(server);
         }
     }
 }

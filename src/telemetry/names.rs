@@ -93,7 +93,7 @@ catalogue! {
     STORE_CLOCK_OFFSET: "tollgate_store_clock_offset_seconds" []
         "How far Redis's clock is ahead of this gateway's, behind if negative; right to half the time of a call."
     STORE_BREAKER_STATE: "tollgate_store_breaker_state" ["state"]
-        "1 for what the breaker is: closed (Redis is asked), open (it is left alone), half_open (it answers probes again)."
+        "1 for the state of the breaker, in a cluster the worst of its servers: closed (Redis is asked), open (it is left alone), half_open (it answers probes again)."
     STORE_STATES_HEALED: "tollgate_store_states_healed_total" []
         "States in Redis that made no sense and were repaired or forgotten."
     LIMIT_TOP_DENIED_REQUESTS: "tollgate_limit_top_denied_requests" ["limit", "customer"]

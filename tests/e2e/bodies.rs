@@ -1,7 +1,8 @@
 //! Bodies arrive as the sender sent them: whole, and part by part while the sender still writes.
 
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
+
+use parking_lot::Mutex;
 
 use crate::support::client::request;
 use crate::support::gateway::proxied;
@@ -91,7 +92,7 @@ fn on_command(head: &'static str, framed: fn(&[u8]) -> Vec<u8>) -> (Origin, Send
     let origin = Origin::with(move |exchange: &mut Exchange<'_>| {
         exchange.send(head)?;
         exchange.keep = false;
-        while let Ok(bytes) = commands.lock().unwrap().recv() {
+        while let Ok(bytes) = commands.lock().recv() {
             exchange.send(framed(bytes))?;
             if bytes.is_empty() {
                 break;
@@ -153,7 +154,7 @@ fn reporting() -> (Origin, Receiver<Vec<u8>>) {
     let report = Mutex::new(report);
     let origin = Origin::with(move |exchange: &mut Exchange<'_>| {
         while let Some(part) = exchange.part()? {
-            report.lock().unwrap().send(part).unwrap();
+            report.lock().send(part).unwrap();
         }
         exchange.reply("200 OK", "", b"thanks\n")
     });

@@ -1,9 +1,10 @@
 //! Gateways that join, leave, hang and return: the states of keys move to their owners, and no limit starts afresh.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::support::cluster::{Nodes, keys, members, wait_for_members};
 use crate::support::gateway::proxied;
@@ -27,7 +28,7 @@ fn under_load(gateways: &[&Gateway], during: impl FnOnce(&dyn Fn(&Gateway))) -> 
                 }
                 let response = client.round_trip("GET", "/", &[("x-key", &number.to_string())]);
                 assert_eq!(response.status, 200, "{response:?}");
-                *passed.lock().unwrap().entry(number).or_default() += 1;
+                *passed.lock().entry(number).or_default() += 1;
             }
         };
         for (position, gateway) in gateways.iter().enumerate() {

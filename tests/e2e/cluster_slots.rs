@@ -2,8 +2,10 @@
 //! slots are free again when the requests have ended.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::support::cluster::{Nodes, keys, members, wait_for_members};
 use crate::support::{Client, Gateway, Origin, SetOnDrop, wait_until};
@@ -31,13 +33,13 @@ impl Works {
         let origin = Origin::with(move |exchange| {
             let (key, long) = (exchange.head.all("x-key").concat(), exchange.path() == "/run");
             let (ledger, ended) = &*shared;
-            let mut now = ledger.lock().unwrap();
+            let mut now = ledger.lock();
             let round = now.round;
             let (running, most) = now.running.entry(key.clone()).or_default();
             *running += 1;
             *most = (*most).max(*running);
             if long {
-                now = ended.wait_while(now, |now| now.round == round).unwrap();
+                ended.wait_while(&mut now, |now| now.round == round);
             }
             now.running.get_mut(&key).unwrap().0 -= 1;
             drop(now);
@@ -48,16 +50,16 @@ impl Works {
 
     /// The maximum of concurrent requests over all keys.
     fn most(&self) -> usize {
-        self.ledger.0.lock().unwrap().running.values().map(|(_, most)| *most).max().unwrap_or_default()
+        self.ledger.0.lock().running.values().map(|(_, most)| *most).max().unwrap_or_default()
     }
 
     fn running(&self) -> usize {
-        self.ledger.0.lock().unwrap().running.values().map(|(running, _)| *running).sum()
+        self.ledger.0.lock().running.values().map(|(running, _)| *running).sum()
     }
 
     /// Ends all running requests.
     fn end_all(&self) {
-        self.ledger.0.lock().unwrap().round += 1;
+        self.ledger.0.lock().round += 1;
         self.ledger.1.notify_all();
     }
 

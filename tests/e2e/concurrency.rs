@@ -2,9 +2,11 @@
 
 use std::io;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use crate::support::client::request;
 use crate::support::gateway::ALL_GUARDED;
@@ -233,7 +235,7 @@ fn gated() -> (Origin, Arc<RwLock<()>>) {
     let gate = Arc::new(RwLock::new(()));
     let opened = Arc::clone(&gate);
     let origin = Origin::with(move |exchange| {
-        drop(opened.read().unwrap());
+        drop(opened.read());
         exchange.reply("200 OK", "", b"done\n")
     });
     (origin, gate)
@@ -244,7 +246,7 @@ fn the_one_in_flight_finishes_before_the_end() {
     let (origin, gate) = gated();
     let mut gateway = Gateway::start(&crate::support::gateway::limited(&origin, ONE));
     wait_until("the handler", || gateway.process.catches(SIGTERM));
-    let closed = gate.write().unwrap();
+    let closed = gate.write();
     let mut client = take(&origin, &gateway, get("/"));
     gateway.process.signal("TERM");
     wait_until("the end of accepting", || TcpStream::connect(gateway.address).is_err());
@@ -375,7 +377,7 @@ fn sixty_four_clients_never_have_more_than_ten_in_flight() {
         peak.fetch_max(working.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         // Takes a while, so that requests overlap.
         std::thread::park_timeout(Duration::from_millis(2));
-        drop(opened.read().unwrap());
+        drop(opened.read());
         // The client may send its next request as soon as the response is out.
         working.fetch_sub(1, Ordering::SeqCst);
         exchange.reply("200 OK", "", b"done\n")
@@ -388,7 +390,7 @@ fn sixty_four_clients_never_have_more_than_ten_in_flight() {
     for round in 0..2 {
         // While the upstream answers nothing, the gateway admits as many requests as there are slots: of all clients
         // together, and again after all earlier requests have ended.
-        let closed = gate.write().unwrap();
+        let closed = gate.write();
         let mut clients = together(CLIENTS, |_| {
             let mut client = gateway.client();
             client.send_request("GET", "/", &[]);

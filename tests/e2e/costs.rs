@@ -1,7 +1,9 @@
 //! The costs of requests, and when limits charge them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+
+use parking_lot::Mutex;
 
 use crate::support::gateway::limited;
 use crate::support::wire::{Framing, chunk};
@@ -402,7 +404,7 @@ fn a_request_costs_something_else_under_each_of_its_limits() {
     let sizes = Mutex::new(vec![2048_usize, 10]);
     let origin = Origin::with(move |exchange| {
         exchange.body()?;
-        let size = sizes.lock().unwrap().pop().unwrap_or_default();
+        let size = sizes.lock().pop().unwrap_or_default();
         exchange.reply("200 OK", "", &vec![b'x'; size])
     });
     let limits = format!(

@@ -1,11 +1,12 @@
 //! gRPC from end to end: HTTP/2 on both sides, trailers, and denials that gRPC clients understand.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use crate::support::http2::{Answer, Http2, http2_upstream, read, rest};
@@ -216,7 +217,7 @@ async fn a_caller_whose_upstream_does_not_accept_in_time_is_told_deadline_exceed
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_deadline_passes_is_told_so() {
     let calls = Mutex::new(Vec::new());
-    let never_answers = move |request, respond| calls.lock().unwrap().push((request, respond));
+    let never_answers = move |request, respond| calls.lock().push((request, respond));
     let node = format!("\"{}\"", http2_upstream(never_answers).await);
     for timeouts in ["first_byte: 200ms, total: 400ms", "total: 200ms"] {
         assert_grpc_status(failing(&node, &format!(", timeouts: {{ {timeouts} }}")).await, "4");

@@ -1,7 +1,8 @@
 //! Customers in an HTTP service: looked up, cached, and still known while the service is unavailable.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::support::{Exchange, Gateway, Origin, Response, now, together, wait_until};
@@ -27,8 +28,8 @@ impl Service {
             assert_eq!((exchange.method(), exchange.path()), ("POST", "/verify"));
             let token = exchange.head.field("authorization").map(str::to_owned);
             let question = serde_json::from_slice(&exchange.body()?).unwrap();
-            noted.lock().unwrap().push((token, question));
-            let says = said.lock().unwrap().clone();
+            noted.lock().push((token, question));
+            let says = said.lock().clone();
             match says {
                 Some((status, body)) => exchange.reply(status, "", body.as_bytes()),
                 None => exchange.wait_for_end(),
@@ -38,16 +39,16 @@ impl Service {
     }
 
     fn say(&self, status: &'static str, body: &Value) {
-        *self.says.lock().unwrap() = Some((status, body.to_string()));
+        *self.says.lock() = Some((status, body.to_string()));
     }
 
     /// Makes the service accept requests and answer none.
     fn hang(&self) {
-        *self.says.lock().unwrap() = None;
+        *self.says.lock() = None;
     }
 
     fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().clone()
     }
 }
 

@@ -1,9 +1,11 @@
 //! Upstream connections that are kept for the next request, and upstreams that close them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::support::gateway::{ALL, proxied};
 use crate::support::origin::upstream;
@@ -16,13 +18,13 @@ fn closing_after(idle: Duration, keep_alive: &'static str) -> Origin {
     let answered: Mutex<HashMap<usize, Instant>> = Mutex::default();
     Origin::with(move |exchange| {
         exchange.body()?;
-        let since = answered.lock().unwrap().get(&exchange.connection()).copied();
+        let since = answered.lock().get(&exchange.connection()).copied();
         if since.is_some_and(|since| now() - since >= idle) {
             exchange.keep = false;
             return Ok(());
         }
         exchange.reply("200 OK", keep_alive, b"ok\n")?;
-        answered.lock().unwrap().insert(exchange.connection(), now());
+        answered.lock().insert(exchange.connection(), now());
         Ok(())
     })
 }
@@ -123,7 +125,7 @@ fn forgetting() -> (Arc<AtomicBool>, Origin) {
     let origin = Origin::with(move |exchange| {
         exchange.body()?;
         let connection = exchange.connection();
-        let mut known = known.lock().unwrap();
+        let mut known = known.lock();
         if told.load(Ordering::Relaxed) && known.contains(&connection) {
             exchange.keep = false;
             return Ok(());

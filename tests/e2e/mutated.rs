@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -254,7 +255,7 @@ impl Strict {
                 let (complete, faults, open) = (Arc::clone(&complete), Arc::clone(&faults), Arc::clone(&open));
                 std::thread::spawn(move || {
                     if let Err(fault) = serve(stream, &complete) {
-                        faults.lock().unwrap().push(fault);
+                        faults.lock().push(fault);
                     }
                     open.fetch_sub(1, Ordering::SeqCst);
                 });
@@ -317,7 +318,7 @@ fn send_all(gateway: &Gateway, count: u64, random: &mut StdRng, statuses: &Mutex
                 "{}: {response:?}",
                 bytes.escape_ascii()
             );
-            *statuses.lock().unwrap().entry(response.status).or_default() += 1;
+            *statuses.lock().entry(response.status).or_default() += 1;
             if !response.whole || response.field("connection") == Some("close") {
                 break;
             }
@@ -355,14 +356,14 @@ fn run(count: u64, seed: u64) {
     // the upstream's connections end with the gateway; only then does the second reader run
     drop(gateway);
     wait_until("the upstream to have read everything", || strict.open.load(Ordering::SeqCst) == 0);
-    let faults = strict.faults.lock().unwrap();
+    let faults = strict.faults.lock();
     assert!(faults.is_empty(), "seed {seed}: {} faults, the first: {}", faults.len(), faults[0]);
     let complete = strict.complete.load(Ordering::SeqCst);
     assert!(complete as f64 <= admitted, "{complete} at the upstream, {admitted} admitted");
     eprintln!(
         "seed {seed}: {count} mutated in {took:?}; answers {:?}; {total} counted, {gone} gone, {admitted} admitted, \
          {complete} whole at the upstream",
-        statuses.lock().unwrap()
+        statuses.lock()
     );
 }
 

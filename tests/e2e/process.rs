@@ -323,15 +323,15 @@ fn requests_in_flight_finish_before_the_end() {
 #[test]
 fn no_request_of_many_is_lost_at_the_end() {
     const COUNT: usize = 64;
-    let gate = std::sync::Arc::new(std::sync::RwLock::new(()));
+    let gate = std::sync::Arc::new(parking_lot::RwLock::new(()));
     let opened = std::sync::Arc::clone(&gate);
     let origin = Origin::with(move |exchange| {
-        drop(opened.read().unwrap());
+        drop(opened.read());
         exchange.reply("200 OK", "", b"done\n")
     });
     let mut gateway = Gateway::start(&proxied(&origin, ""));
     wait_until("the handler", || gateway.process.catches(SIGTERM));
-    let closed = gate.write().unwrap();
+    let closed = gate.write();
     let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
     for client in &mut clients {
         client.send_request("GET", "/", &[]);

@@ -58,10 +58,10 @@ async fn a_body_over_the_cap_ends_its_stream_of_http2_and_no_other() {
 #[test]
 fn requests_over_the_cap_of_an_upstream_are_answered_503() {
     let (release, held) = mpsc::channel::<()>();
-    let held = std::sync::Mutex::new(held);
+    let held = parking_lot::Mutex::new(held);
     let origin = Origin::with(move |exchange| {
         if exchange.path() == "/held" {
-            let _end = held.lock().unwrap().recv();
+            let _end = held.lock().recv();
         }
         exchange.reply("200 OK", "", b"")
     });
@@ -85,9 +85,9 @@ fn requests_over_the_cap_of_an_upstream_are_answered_503() {
 #[test]
 fn requests_wait_in_turn_for_room_at_an_upstream() {
     let (release, held) = mpsc::channel::<()>();
-    let held = std::sync::Mutex::new(held);
+    let held = parking_lot::Mutex::new(held);
     let origin = Origin::with(move |exchange| {
-        let _end = held.lock().unwrap().recv();
+        let _end = held.lock().recv();
         exchange.reply("200 OK", "", b"")
     });
     let upstream = origin.upstream_with("max_requests: 1, max_pending: 2, timeouts: { pending: 10s }");

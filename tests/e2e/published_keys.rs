@@ -1,7 +1,8 @@
 //! Keys that the gateway fetches from an issuer's URL, and customers with tokens that are listed in the directory.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::support::gateway::proxied;
@@ -35,7 +36,7 @@ impl Publisher {
         let says = Arc::new(Mutex::new(Says::Keys(key_set(issuers))));
         let said = Arc::clone(&says);
         let origin = Origin::with(move |exchange: &mut Exchange<'_>| {
-            let says = said.lock().unwrap().clone();
+            let says = said.lock().clone();
             match says {
                 Says::Keys(keys) => exchange.reply("200 OK", fields, keys.as_bytes()),
                 Says::Other(status, body) => exchange.reply(status, "", &body),
@@ -50,7 +51,7 @@ impl Publisher {
     }
 
     fn say(&self, says: Says) {
-        *self.says.lock().unwrap() = says;
+        *self.says.lock() = says;
     }
 
     fn publish(&self, issuers: &[Issuer]) {

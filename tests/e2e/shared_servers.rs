@@ -100,6 +100,51 @@ routes: [{{ name: all, upstream: origin, limits: [broad, own] }}]
 }
 
 #[test]
+fn a_server_that_hangs_costs_only_the_requests_for_its_keys_a_few_timeouts() {
+    const KEYS: usize = 24;
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let servers = Redis::start_cluster(&folder, None);
+    let urls: Vec<String> = servers.iter().map(|server| format!("\"{}\"", server.url())).collect();
+    let config = format!(
+        "{}store: {{ cluster: [{}], timeout: 100ms }}
+limits: {{ own: {{ key: {{ header: x-key }}, mode: shared, algorithm: gcra, rate: 1/h, burst: 1000 }} }}
+routes: [{{ name: all, upstream: origin, limits: [own] }}]
+",
+        origin.upstream(),
+        urls.join(", "),
+    );
+    let gateway = Gateway::start(&config);
+    let ask_all = || (0..KEYS).all(|key| gateway.get("/", &[("x-key", &format!("key-{key}"))]).status == 200);
+    let calls = |result: &str| {
+        let labels = [("op", "charge"), ("result", result)];
+        gateway.metrics().value("tollgate_store_requests_total", &labels).unwrap_or_default()
+    };
+    assert!(ask_all());
+    let [hangs, others @ ..] = &servers[..] else { panic!("no servers") };
+    hangs.signal("STOP");
+    let is_closed = |server: &Redis| {
+        let status = gateway.admin_get("/status").json();
+        let name = format!("127.0.0.1:{}", server.port);
+        let known =
+            status["store"]["servers"].as_array().unwrap().iter().find(|known| known["server"] == name).cloned();
+        known.is_some_and(|known| known["breaker"] == "closed")
+    };
+    wait_until("the breaker of the server to open", || ask_all() && !is_closed(hangs));
+    let (answered, late) = (calls("ok"), calls("timeout") + calls("error"));
+    (0..5).for_each(|_| assert!(ask_all()));
+    // calls that were sent before may still end
+    assert!(calls("timeout") + calls("error") - late < 5.0, "no request asks the server that hangs");
+    assert!(calls("ok") > answered, "the others are asked");
+    assert!(others.iter().all(is_closed));
+    hangs.signal("CONT");
+    wait_until("the server to be asked again", || is_closed(hangs));
+    gateway.wait_for_metric("tollgate_limit_unsynced_tokens", &[], 0.0);
+    let answered = calls("ok");
+    assert!(ask_all());
+    assert!(calls("ok") - answered >= KEYS as f64, "all keys are asked for");
+}
+
+#[test]
 fn another_server_takes_over_and_nobody_gets_an_error_or_a_fresh_bucket() {
     const BURST: usize = 6;
     let (origin, folder) = (Origin::start(), Folder::new());

@@ -3,14 +3,15 @@
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
+use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
 use tokio::io::AsyncReadExt;
 use tokio::time::{MissedTickBehavior, interval};
@@ -98,7 +99,7 @@ fn what_the_upstream_does_not_take_is_not_the_clients_fault() {
     let (go_on, told) = channel::<()>();
     let told = Mutex::new(told);
     let origin = Origin::with(move |exchange| {
-        told.lock().unwrap().recv().unwrap();
+        told.lock().recv().unwrap();
         let length = exchange.body()?.len().to_string();
         exchange.reply("200 OK", "", length.as_bytes())
     });

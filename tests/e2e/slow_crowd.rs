@@ -4,10 +4,11 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::gettid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -88,7 +89,7 @@ async fn answer(mut stream: TcpStream, broken_off: &Mutex<Vec<Duration>>) -> Opt
         for begin in (0..length).step_by(PART.len()) {
             let part = &PART[..PART.len().min(length - begin)];
             if stream.write_all(part).await.is_err() {
-                broken_off.lock().unwrap().push(now() - began);
+                broken_off.lock().push(now() - began);
                 return None;
             }
         }
@@ -141,7 +142,7 @@ impl Attack {
         let ended = self.be_slow(&mut stream, way).await;
         self.slow.fetch_sub(1, Ordering::Relaxed);
         if ended {
-            self.lasted.lock().unwrap().push((way, now() - began));
+            self.lasted.lock().push((way, now() - began));
         }
         Some(())
     }
@@ -362,21 +363,21 @@ fn run(plan: &Plan) -> Outcome {
             stay();
             // on a busy machine this may take any time
             wait_until("some of each kind to be ended", || {
-                let lasted = attack.lasted.lock().unwrap();
+                let lasted = attack.lasted.lock();
                 let has = |way| lasted.iter().any(|(of, _)| *of == way);
-                has(Way::Head) && has(Way::Body) && !upstream.broken_off.lock().unwrap().is_empty()
+                has(Way::Head) && has(Way::Body) && !upstream.broken_off.lock().is_empty()
             });
             outcome.at_once = outcome.at_once.max(attack.slow.load(Ordering::Relaxed));
             outcome.memory.1 = outcome.memory.1.max(gateway.process.memory());
         });
         outcome.computed += gateway.process.processor_time() - computed;
-        let broken_off = std::mem::take(&mut *upstream.broken_off.lock().unwrap());
+        let broken_off = std::mem::take(&mut *upstream.broken_off.lock());
         outcome.lasted.extend(broken_off.into_iter().map(|lasted| (Way::Reading, lasted)));
         attack.over.store(true, Ordering::Relaxed);
         wait_until("the slow ones to be gone", || attack.slow.load(Ordering::Relaxed) == 0);
-        outcome.lasted.append(&mut attack.lasted.lock().unwrap());
+        outcome.lasted.append(&mut attack.lasted.lock());
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
-        upstream.broken_off.lock().unwrap().clear();
+        upstream.broken_off.lock().clear();
     }
     outcome
 }

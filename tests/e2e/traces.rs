@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use http::Response;
+use parking_lot::Mutex;
 use prost::Message;
 use serde_json::{Value, json};
 
@@ -294,7 +295,7 @@ async fn over_http2_the_upstream_is_told_of_the_span_too() {
     let telling = Arc::clone(&told);
     let upstream = http2_upstream(move |request, mut respond| {
         let field = |name: &str| request.headers().get_all(name).iter().map(|value| value.to_str().unwrap().to_owned());
-        telling.lock().unwrap().push([field("traceparent").collect::<Vec<_>>(), field("tracestate").collect()]);
+        telling.lock().push([field("traceparent").collect::<Vec<_>>(), field("tracestate").collect()]);
         respond.send_response(Response::new(()), true).unwrap();
     })
     .await;
@@ -326,7 +327,7 @@ traces: {{ upstream: collector, token_file: token, sample: 1 }}\n",
         // the gateway drops `tracestate`, because it cannot tell which trace it belongs to
         [vec![format!("00-{other}-{second_id}-01")], Vec::new()],
     ];
-    assert_eq!(*told.lock().unwrap(), expected);
+    assert_eq!(*told.lock(), expected);
 }
 
 #[test]

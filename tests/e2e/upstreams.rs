@@ -338,11 +338,11 @@ fn connections_to_the_upstream_are_kept() {
 #[test]
 fn a_client_that_goes_away_ends_the_request_at_the_upstream() {
     let (gone, is_gone) = std::sync::mpsc::channel();
-    let gone = std::sync::Mutex::new(gone);
+    let gone = parking_lot::Mutex::new(gone);
     let origin = Origin::with(move |exchange| match exchange.path() {
         "/stall" => {
             let end = exchange.wait_for_end();
-            gone.lock().unwrap().send(()).unwrap();
+            gone.lock().send(()).unwrap();
             end
         }
         _ => by_path(exchange),
@@ -378,9 +378,9 @@ fn an_early_answer_of_the_upstream_reaches_a_client_that_is_still_sending() {
 #[test]
 fn a_slow_answer_within_the_timeout_is_no_failure() {
     let (go_on, told) = std::sync::mpsc::channel();
-    let told = std::sync::Mutex::new(told);
+    let told = parking_lot::Mutex::new(told);
     let origin = Origin::with(move |exchange| {
-        told.lock().unwrap().recv().unwrap();
+        told.lock().recv().unwrap();
         exchange.reply("200 OK", "", b"slow\n")
     });
     let gateway = Gateway::start(&proxied(&origin, "timeouts: { first_byte: 20s, total: 20s }"));

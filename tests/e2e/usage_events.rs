@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::restarts::Lineage;
@@ -30,7 +31,7 @@ fn metered() -> (Origin, Used) {
         exchange.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")?;
         exchange.send(chunk(b"data: {\"delta\": \"a\", \"usage\": null}\n\n"))?;
         let cost = {
-            let mut used = counting.lock().unwrap();
+            let mut used = counting.lock();
             let (tokens, requests) = used.entry(customer).or_default();
             // costs both below and above the reserve
             let cost = 1 + *requests * 37 % 230;
@@ -142,8 +143,7 @@ fn sums(seen: &[ReceivedRequest]) -> Sums {
 /// The events that billing should get for the usage at the upstream.
 fn expected(used: &Used) -> Sums {
     let mut sums = Sums::new();
-    for (customer, (tokens, requests)) in used.lock().unwrap().iter().filter(|(customer, _)| *customer != "customer-x")
-    {
+    for (customer, (tokens, requests)) in used.lock().iter().filter(|(customer, _)| *customer != "customer-x") {
         for (limit, tokens) in [("calls", *requests), ("tokens", *tokens), ("soft", *requests)] {
             sums.insert((customer.clone(), limit.to_owned()), (tokens, *requests));
         }
@@ -261,7 +261,7 @@ fn an_event_that_the_receiver_does_not_want_does_not_hold_up_the_others() {
     gateway.wait_for_metric("tollgate_usage_events_total", &[("result", "delivered")], 3.0);
     let told = sums(&receiver.received());
     assert_eq!(told.keys().map(|(_, limit)| limit.as_str()).collect::<BTreeSet<_>>(), BTreeSet::from(["tokens"]));
-    assert_eq!(told.len(), used.lock().unwrap().len());
+    assert_eq!(told.len(), used.lock().len());
     // the log has the data to book the event by hand
     let log = gateway.process.stderr();
     assert!(

@@ -10,10 +10,10 @@ use tollgate::algorithm::{AlgorithmName, Rule, Value};
 use tollgate::charge::Sharing;
 use tollgate::redis_client::Servers;
 use tollgate::store::SharedStore;
-use tollgate::store::shared::Settings;
+use tollgate::store::shared::{BreakerState, Settings};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
-use crate::node::{Node, rule};
+use crate::node::{Node, in_an_hour, rule};
 use crate::shared::redis::{Redis, RedisState};
 use crate::world::{self, Gateway, ms};
 
@@ -56,9 +56,9 @@ fn redis_is_told_of_a_slot_taken_after_a_failed_call_before_it_is_asked_for_anot
     let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
     world.start(0, 7, ms(50), &[(slots, Sharing::default())]);
     world.pass(Nanos::SECOND);
-    world.environment.network.serve(RedisState::Stopped, world.now);
+    world.environment.network.serve(0, RedisState::Stopped, world.now);
     assert!(world.admits(0, 1), "the gateway decides by its share");
-    world.environment.network.serve(RedisState::Up, world.now);
+    world.environment.network.serve(0, RedisState::Up, world.now);
     assert!(!world.admits(0, 1), "the slot is held");
     assert!(world.admits(0, 2), "of another key none is");
 }
@@ -79,4 +79,39 @@ fn a_denial_ends_by_the_clock_of_the_server_that_has_the_key() {
         world.pass(Nanos::SECOND);
         assert!(world.admits(0, asked), "a token has come back");
     }
+}
+
+#[test]
+fn a_server_of_a_cluster_that_hangs_keeps_no_call_from_the_others() {
+    let limit = in_an_hour(AlgorithmName::FixedWindow, 12);
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO; 3]));
+    for number in 0..2 {
+        world.start(number, 7 + number as u64, ms(50), &[(limit.clone(), Sharing::default())]);
+    }
+    world.pass(Nanos::SECOND);
+    assert!((0..3).all(|key| world.admits(0, key) && world.admits(1, key)));
+    world.environment.network.serve(1, RedisState::Hanging, world.now);
+    let took = |world: &mut World, key| {
+        let began = world.now;
+        let admits = world.admits(0, key);
+        (admits, world.now.saturating_sub(began) < ms(20))
+    };
+    // five late calls open the breaker of the server
+    let waited = (0..10).filter(|_| !took(&mut world, 1).1).count();
+    assert_eq!(waited, 5, "requests for its keys wait no longer");
+    assert_eq!(world.gateway(0).node.store.shared().unwrap().report().breaker, BreakerState::Open { pause: ms(250) });
+    for key in [0, 2] {
+        let granted = (0..10).filter(|_| took(&mut world, key) == (true, true)).count();
+        assert_eq!(granted, 10, "of 12, and each gateway has had one");
+        assert!(!world.admits(0, key) && !world.admits(1, key), "no share of it: Redis decides");
+    }
+    world.environment.network.serve(1, RedisState::Up, world.now);
+    let is_closed = |world: &mut World| {
+        let report = world.gateway(0).node.store.shared().unwrap().report();
+        report.breaker == BreakerState::Closed && report.unsynced == 0
+    };
+    assert!(world.wait_until(Nanos::from_secs(10), is_closed));
+    // its share without Redis, of which the usage that it knew was taken, is charged; a late call may have been, too
+    let left = (0..12).filter(|_| world.admits(1, 1)).count();
+    assert!((1..=12 - 2 - 3).contains(&left), "{left}");
 }

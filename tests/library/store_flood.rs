@@ -1,8 +1,7 @@
 //! The memory for keys in the local store, and the effect of a flood of keys. Each test has its own process under nextest;
 //! under `cargo test` they take turns.
 
-use std::sync::Mutex;
-
+use parking_lot::Mutex;
 use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
 use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
 use tollgate::store::local::Binding;

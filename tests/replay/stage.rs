@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tollgate::cli::source::{self, Source};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::gateway::active_config::{ActiveConfig, CompiledConfig};
@@ -64,7 +65,7 @@ struct Kept(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Kept {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -161,7 +162,7 @@ impl Stage {
     /// Ends all running requests, and returns the access log.
     pub fn finish(mut self) -> String {
         self.end_until(Nanos::MAX);
-        String::from_utf8(self.log.lock().unwrap().clone()).unwrap()
+        String::from_utf8(self.log.lock().clone()).unwrap()
     }
 
     fn end_until(&mut self, now: Nanos) {

@@ -271,7 +271,7 @@ impl Lookup {
             }
             Err(_) => {
                 if let Server::Redis { pool, .. } = &self.server {
-                    pool.close_all();
+                    pool.close(0);
                 }
                 self.mark_unavailable("no answer in time", now);
                 (CallResult::TimedOut, Err(Unavailable))

@@ -34,7 +34,7 @@ impl SharedStore {
     pub(in crate::store) async fn ask(&self, limit: &SharedLimit, charge: &Charge) -> Option<AllCharged> {
         let part = limit.part(charge)?;
         let node = &self.0;
-        if node.is_redis_unavailable() || limit.is_eventual() {
+        if limit.is_eventual() || node.is_unavailable(&part) {
             return None;
         }
         let outcome = node.call_charge(CHARGE, std::slice::from_ref(&part), 0).await.ok()?;
@@ -50,7 +50,7 @@ impl SharedStore {
     ) -> Result<(), AmendError> {
         let Some(part) = limit.part(charge) else { return Err(AmendError::RedisUnavailable) };
         let node = &self.0;
-        if node.is_redis_unavailable() {
+        if node.is_unavailable(&part) {
             return Err(AmendError::RedisUnavailable);
         }
         if !node.reconcile_keys_of(std::slice::from_ref(&part)).await {

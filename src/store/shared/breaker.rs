@@ -1,6 +1,6 @@
-//! The circuit breaker for Redis: it stops calls while Redis does not answer, so that requests do not wait for it.
+//! The circuit breaker for a Redis server: it stops calls while the server does not answer, so that requests do not wait.
 //!
-//! Closed: requests call Redis. Open: they do not, but heartbeats probe Redis now and then; each failed probe doubles
+//! Closed: requests call the server. Open: they do not, but a probe does now and then; each failed probe doubles
 //! the pause. The breaker closes after enough timely probes in a row: [`PROBES`], and twice as many each time that it
 //! opens within [`CALM`] of closing, so that it does not close and open in turns if Redis is as slow as the timeout.
 
@@ -21,20 +21,20 @@ pub(super) struct Breaker {
     closed_at: Option<Nanos>,
 }
 
-/// The state of a breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The state of a breaker. The least is the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// Requests call Redis.
     Closed,
-    /// Requests do not call Redis; a probe follows after a pause.
-    Open {
-        /// The pause before the next probe.
-        pause: Nanos,
-    },
     /// The last probes were good, but not enough of them yet.
     HalfOpen {
         /// The number of good probes.
         good: u32,
+    },
+    /// Requests do not call Redis; a probe follows after a pause.
+    Open {
+        /// The pause before the next probe.
+        pause: Nanos,
     },
 }
 

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use crate::charge::AllCharged;
+use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Clock, encode};
 use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{ChargePart, slot_name};
@@ -137,18 +138,21 @@ impl SharedNode {
         let sent = self.clock.now();
         // all buckets of one call are in one slot
         let slot = buckets.first().map_or(0, |bucket| self.link.slot(bucket.tag));
+        let server = self.link.server(slot);
         let near = self.redis_clocks.redis_time(slot, sent);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
         let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)));
         let in_time = timeout(self.settings.timeout.to_duration(), &mut replied).await;
         if [CHARGE, RECONCILE].contains(&op) {
-            self.record_call(match &in_time {
+            let health = match &in_time {
                 // a cluster that moves keys is healthy
                 Ok(Ok(Ok(_) | Err(CallError::Moving(_)))) => Health::InTime,
                 Ok(_) => Health::Failed,
                 Err(_) => Health::Late,
-            });
+            };
+            let tag = || buckets.first().map(|bucket| hash_tag(bucket.tag)).unwrap_or_default();
+            self.record_call((server, tag), health);
         }
         let replied = match in_time {
             Ok(replied) => replied,
@@ -176,7 +180,7 @@ impl SharedNode {
             Err(_) => {
                 told(CallResult::TimedOut);
                 if took >= CALL_TIME {
-                    self.link.close_all();
+                    self.link.close(server);
                 }
                 return Err(self.complain(CallResult::TimedOut, &NO_ANSWER));
             }

@@ -42,7 +42,7 @@ impl SharedStore {
             ChargeSource::Lease { expires_at, .. } if node.leases.give_back(part.key, part.cost, expires_at, now) => {}
             ChargeSource::Counted { cost_multiplier, .. }
                 // a share that this node has synced since counts like any other
-                if node.counters.refund(&part, full_at, cost_multiplier.min(node.cost_multiplier(limit)), redis_time) => {}
+                if node.counters.refund(&part, full_at, cost_multiplier.min(node.cost_multiplier(limit, &part)), redis_time) => {}
             ChargeSource::InRedis { .. } if limit.is_eventual() && node.counters.refund(&part, full_at, 1, redis_time) => {}
             _ => node.refund_later(vec![(part, full_at)]),
         }
@@ -61,13 +61,13 @@ impl SharedStore {
                 return;
             }
         }
-        if limit.is_eventual() && node.counters.debit(&part, node.cost_multiplier(limit), redis_time) {
+        if limit.is_eventual() && node.counters.debit(&part, node.cost_multiplier(limit, &part), redis_time) {
             return;
         }
         if limit.is_leased() && node.leases.take_more(part.key, part.cost, now) {
             return;
         }
-        if node.is_redis_unavailable() {
+        if node.is_unavailable(&part) {
             let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(&part, redis_time));
             let degraded = DegradedCharge { charge: &mut charge.clone(), part: &part, on_down, used, redis_time };
             node.fallback.debit(tables, &degraded, node.nodes.load(Ordering::Relaxed), now);
@@ -88,9 +88,10 @@ impl SharedStore {
 }
 
 impl SharedNode {
-    /// Refunds charges in Redis. Each comes with the time at which its key was going to be full, on Redis's clock.
+    /// Refunds charges in Redis, all of one slot. Each comes with the time at which its key was going to be full, on
+    /// Redis's clock.
     pub(super) fn refund_later(self: &Arc<Self>, back: Vec<(ChargePart, Nanos)>) {
-        if back.is_empty() || self.is_redis_unavailable() {
+        if back.first().is_none_or(|(part, _)| self.is_unavailable(part)) {
             return;
         }
         // update the memory first: a read repair of a charge sent meanwhile would debit the refunded tokens again

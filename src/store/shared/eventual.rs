@@ -97,10 +97,14 @@ impl EventualCounters {
         self.0.lock().remove(&key);
     }
 
-    /// Takes the unsynced tokens of each key, to send them. Keys that no request uses are dropped.
-    fn take_unsynced(&self) -> Vec<ChargePart> {
+    /// Takes the unsynced tokens of the keys for which `is_told` is true, to send them. Of these, keys that no request
+    /// uses are dropped.
+    fn take_unsynced(&self, is_told: impl Fn(&ChargePart) -> bool) -> Vec<ChargePart> {
         let mut told = Vec::new();
         self.0.lock().retain(|_, count| {
+            if !is_told(&count.part) {
+                return true;
+            }
             if count.unsynced == 0 && !count.is_used {
                 return false;
             }
@@ -152,15 +156,14 @@ impl SharedNode {
     pub(super) async fn keep_syncing(self: &Arc<Self>) {
         loop {
             sleep(self.settings.sync_every.to_duration()).await;
-            if !self.is_redis_unavailable() {
-                self.sync_all().await;
-            }
+            self.sync_all().await;
         }
     }
 
+    /// Syncs the counts with the servers that are available.
     pub(super) async fn sync_all(self: &Arc<Self>) {
         let mut by_slot: BTreeMap<u16, Vec<ChargePart>> = BTreeMap::new();
-        for part in self.counters.take_unsynced() {
+        for part in self.counters.take_unsynced(|part| !self.is_unavailable(part)) {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
         }
         let calls = by_slot.values().flat_map(|parts| parts.chunks(KEYS_OF_CALL)).map(|some| {

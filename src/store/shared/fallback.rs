@@ -4,6 +4,7 @@
 //! A share of 1/N is the whole limit with every cost multiplied by N, which is exact for every algorithm. It starts
 //! from the usage that the node knew, so that an outage allows no new burst.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -243,9 +244,9 @@ impl Fallback {
         due
     }
 
-    /// Some of the keys that have to be reconciled.
-    pub(super) fn some_keys(&self, most: usize) -> Vec<LimitKey> {
-        self.owed.lock().keys().take(most).copied().collect()
+    /// The parts of all keys that have to be reconciled.
+    pub(super) fn parts(&self) -> Vec<ChargePart> {
+        self.owed.lock().values().map(|owed| owed.part.clone()).collect()
     }
 
     /// Notes that `due` was reconciled; tokens that this node admitted since are still due.
@@ -259,6 +260,16 @@ impl Fallback {
     /// All tokens that have to be reconciled.
     pub(super) fn unsynced(&self) -> u64 {
         self.owed.lock().values().fold(0, |all, owed| all.saturating_add(owed.sum))
+    }
+
+    /// All tokens that have to be reconciled, by the number that `server` has for a key.
+    pub(super) fn unsynced_by(&self, server: impl Fn(&ChargePart) -> usize) -> BTreeMap<usize, u64> {
+        let mut sums = BTreeMap::<_, u64>::new();
+        for owed in self.owed.lock().values() {
+            let sum = sums.entry(server(&owed.part)).or_default();
+            *sum = sum.saturating_add(owed.sum);
+        }
+        sums
     }
 
     /// Whether any key has to be reconciled.

@@ -10,15 +10,19 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
 use crate::store::redis::{Encoded, Field};
-use crate::store::shared::breaker::{Health, State};
+use crate::store::shared::breaker::Health;
 use crate::store::shared::calls::{CallResult, NO_ANSWER};
 use crate::store::shared::link::Script;
-use crate::store::shared::{CallEvent, SharedNode};
+use crate::store::shared::{CallEvent, SharedNode, run_bounded};
 use crate::units::Nanos;
 
 /// The interval between a node's heartbeats, and how long each one counts.
 pub(super) const HEARTBEAT: Nanos = Nanos::new(500_000_000);
 const HEARTBEATS_KEPT_MS: u64 = 2_000;
+/// The hash tag of the heartbeats that count the nodes.
+const NODES: &str = "nodes";
+/// The most servers that are probed at a time.
+const PROBED_AT_ONCE: usize = 16;
 /// How long a heartbeat may take.
 const PATIENCE: Nanos = Nanos::new(250_000_000);
 /// The number of consecutive heartbeats that must count fewer nodes before this node believes it: 30 s.
@@ -70,26 +74,32 @@ impl NodeCount {
 impl SharedNode {
     /// Sends heartbeats and watches whether Redis answers, for as long as it is polled.
     pub(super) async fn keep_heartbeat(self: &Arc<Self>) {
-        let script = Script::new(HEARTBEAT_SCRIPT);
+        let script = Arc::new(Script::new(HEARTBEAT_SCRIPT));
         // each node has its own seed, so that their pauses differ
         let mut random = SmallRng::seed_from_u64(self.id);
         loop {
-            let health = self.heartbeat(&script).await;
-            let state = self.breaker.lock().state();
-            match state {
-                State::Closed if health == Health::Failed => self.record_call(health),
-                State::Closed => {}
-                _ => self.record_probe(health),
+            let own = self.heartbeat_link.server(self.heartbeat_link.slot_of(NODES));
+            let probes = self.servers.probed().into_iter().filter(|(server, _)| *server != own).map(|(server, tag)| {
+                let (node, script) = (Arc::clone(self), Arc::clone(&script));
+                async move { node.record_probe(server, node.heartbeat(&script, (server, &tag)).await.1) }
+            });
+            let probes = run_bounded(PROBED_AT_ONCE, probes.collect());
+            let ((nodes, health), _) = tokio::join!(self.heartbeat(&script, (own, NODES)), probes);
+            self.nodes.store(self.node_count.lock().heard(nodes), Ordering::Relaxed);
+            self.record_probe(own, health);
+            if health == Health::Failed {
+                self.record_call((own, || NODES.to_owned()), health);
             }
-            let pause = self.breaker.lock().pause(random.random());
+            let pause = self.servers.pause(random.random());
             sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
         }
     }
 
-    /// Sends a heartbeat. It is a write, so that a server that refuses charges refuses it too.
-    async fn heartbeat(&self, script: &Script) -> Health {
+    /// Sends a heartbeat to the server that has the keys with this hash tag. It is a write, so that a server that refuses
+    /// charges refuses it too. Returns the number of nodes that have sent heartbeats with this tag, if the server answers.
+    async fn heartbeat(&self, script: &Script, (server, tag): (usize, &str)) -> (Option<u64>, Health) {
         let encoded = Encoded {
-            keys: vec![format!("{}:{{nodes}}:nodes", self.settings.prefix)],
+            keys: vec![format!("{}:{{{tag}}}:nodes", self.settings.prefix)],
             arguments: vec![format!("{:016x}", self.id), HEARTBEATS_KEPT_MS.to_string()],
         };
         let sent = self.clock.now();
@@ -105,23 +115,23 @@ impl SharedNode {
                 (result, None)
             }
             Err(_) => {
-                self.heartbeat_link.close_all();
+                self.heartbeat_link.close(server);
                 self.complain(CallResult::TimedOut, &NO_ANSWER);
                 (CallResult::TimedOut, None)
             }
         };
         let took = self.clock.now().saturating_sub(sent);
         (self.observer)(CallEvent { op: "heartbeat", result, took, charges: None });
-        self.nodes.store(self.node_count.lock().heard(nodes), Ordering::Relaxed);
-        match nodes {
+        let health = match nodes {
             None => Health::Failed,
             Some(_) if took > self.settings.timeout => Health::Late,
             Some(_) => Health::InTime,
-        }
+        };
+        (nodes, health)
     }
 
-    fn record_probe(&self, health: Health) {
-        if self.breaker.lock().record_probe(health, self.clock.now()) {
+    fn record_probe(&self, server: usize, health: Health) {
+        if self.servers.record_probe(server, health, self.clock.now()) {
             self.recovered.notify_one();
         }
     }

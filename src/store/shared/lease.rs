@@ -187,7 +187,7 @@ impl SharedNode {
         let redis_time = self.redis_time(part, now);
         if self.leases.events.spend(lease, taken, now) && (part.enforcement.consumes || lease.balance >= part.cost) {
             let (left, expires_at) = (lease.balance, lease.expires_at);
-            if !lease.asking && !self.is_redis_unavailable() && left < lease.pace.within(self.refill_time(), now) {
+            if !lease.asking && left < lease.pace.within(self.refill_time(), now) && !self.is_unavailable(part) {
                 self.spawn_lease_call(lease);
             }
             drop(shard);
@@ -196,7 +196,7 @@ impl SharedNode {
         if let Some(denied) = self.memory.denial(part, redis_time) {
             return LeaseOutcome::Now { charged: denied, redis_time, expires_at: Nanos::ZERO };
         }
-        if lease.waiting.len() >= MOST_WAITING || self.is_redis_unavailable() || !may_wait {
+        if lease.waiting.len() >= MOST_WAITING || !may_wait || self.is_unavailable(part) {
             return LeaseOutcome::Rejected;
         }
         let (sender, receiver) = oneshot::channel();

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 pub use crate::redis_client::{CallError, Servers};
 
-use crate::redis_client::{CONNECT_TIME, Pool, SLOTS, slot_of};
+use crate::redis_client::{CONNECT_TIME, MAX_SERVERS, Pool, SLOTS, slot_of};
 use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{Encoded, Field};
 use crate::units::LimitKey;
@@ -27,14 +27,28 @@ pub trait Scripts: Send + Sync {
     /// future.
     async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError>;
 
-    /// The slot of the buckets of `tag`: buckets of one slot can go in one call.
+    /// The slot of the keys with this hash tag: keys of one slot can go in one call.
+    fn slot_of(&self, hash_tag: &str) -> u16;
+
+    /// The slot of the buckets of `tag`.
     fn slot(&self, tag: LimitKey) -> u16;
 
     /// The number of slots.
     fn slots(&self) -> usize;
 
-    /// Closes all connections: the next calls open new ones, and callers that wait for replies get none.
-    fn close_all(&self);
+    /// The number of the server that holds `slot`: below [`Scripts::servers`]. A cluster's servers begin with 1, and 0
+    /// stands for the holder of a slot that no known server holds.
+    fn server(&self, slot: u16) -> usize;
+
+    /// The number of numbers of servers.
+    fn servers(&self) -> usize;
+
+    /// The name of a server for logs and reports; `None` if no server has this number.
+    fn server_name(&self, server: usize) -> Option<String>;
+
+    /// Closes the connections to a server, or all connections for the number 0: the next calls open new ones, and callers
+    /// that wait for replies get none.
+    fn close(&self, server: usize);
 
     /// Connects this thread, if the server answers quickly.
     async fn open(&self);
@@ -136,6 +150,11 @@ impl Scripts for Link {
         }
     }
 
+    /// Returns 0 for all hash tags without a cluster.
+    fn slot_of(&self, hash_tag: &str) -> u16 {
+        if self.servers.is_cluster() { slot_of(hash_tag) } else { 0 }
+    }
+
     /// Returns 0 for all tags without a cluster.
     fn slot(&self, tag: LimitKey) -> u16 {
         if self.servers.is_cluster() { slot_of(&hash_tag(tag)) } else { 0 }
@@ -146,9 +165,23 @@ impl Scripts for Link {
         if self.servers.is_cluster() { SLOTS.into() } else { 1 }
     }
 
-    fn close_all(&self) {
+    /// Returns 0 for all slots without a cluster.
+    fn server(&self, slot: u16) -> usize {
+        self.servers.holder_number(slot)
+    }
+
+    /// Returns 1 without a cluster.
+    fn servers(&self) -> usize {
+        if self.servers.is_cluster() { MAX_SERVERS.saturating_add(1) } else { 1 }
+    }
+
+    fn server_name(&self, server: usize) -> Option<String> {
+        self.servers.name(server)
+    }
+
+    fn close(&self, server: usize) {
         for pool in &self.pools {
-            pool.close_all();
+            pool.close(server);
         }
     }
 

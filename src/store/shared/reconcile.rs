@@ -9,7 +9,7 @@ use crate::charge::Enforcement;
 use crate::store::shared::calls::RECONCILE;
 use crate::store::shared::heartbeat::HEARTBEAT;
 use crate::store::shared::limit::ChargePart;
-use crate::store::shared::{BreakerState, SharedNode, run_bounded};
+use crate::store::shared::{SharedNode, run_bounded};
 use crate::units::LimitKey;
 
 /// The number of keys that are reconciled at a time, and the number of keys before the next check of the results.
@@ -22,32 +22,23 @@ impl SharedNode {
         loop {
             drop(timeout(HEARTBEAT.to_duration(), self.recovered.notified()).await);
             self.leases.sweep(self.clock.now());
-            if self.is_redis_unavailable() && self.breaker.lock().state() == BreakerState::Closed {
-                // before Redis decides about other requests
-                self.announce_slots().await;
-                self.go_back();
+            for server in self.servers.recovered() {
+                // before the server decides about other requests
+                self.announce_slots(|part| self.server(part) == server).await;
+                if self.servers.resume(server) {
+                    tracing::info!(server = self.link.server_name(server), "Redis answers again");
+                }
             }
-            if !self.is_redis_unavailable() {
-                self.reconcile().await;
-            }
+            self.reconcile().await;
         }
     }
 
-    /// Resumes calls to Redis, unless the breaker has opened meanwhile.
-    fn go_back(&self) {
-        let breaker = self.breaker.lock();
-        if breaker.state() == BreakerState::Closed {
-            self.is_redis_unavailable.store(false, Ordering::Relaxed);
-            tracing::info!("Redis answers again");
-        }
-    }
-
-    /// Charges Redis with what this node admitted while Redis was unavailable.
+    /// Charges the available servers with what this node admitted while they were unavailable.
     async fn reconcile(self: &Arc<Self>) {
-        while self.fallback.has_unreconciled() && !self.is_redis_unavailable() {
-            let calls = self.fallback.some_keys(RECONCILED_IN_TURN).into_iter().map(|key| {
-                let node = Arc::clone(self);
-                async move { !node.is_redis_unavailable() && node.reconcile_key(key).await }
+        for parts in self.fallback.parts().chunks(RECONCILED_IN_TURN) {
+            let calls = parts.iter().filter(|part| !self.is_unavailable(part)).map(|part| {
+                let (node, key) = (Arc::clone(self), part.key);
+                async move { node.reconcile_key(key).await }
             });
             if run_bounded(RECONCILED_AT_ONCE, calls.collect()).await.contains(&false) {
                 return;

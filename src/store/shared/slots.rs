@@ -140,10 +140,11 @@ impl Slots {
         }
     }
 
-    /// Takes the ended slots that have not lapsed yet.
-    fn take_ended(&self, now: Nanos) -> Vec<(u64, ChargePart)> {
-        let ended = std::mem::take(&mut self.table.lock().ended);
-        let lasting = ended.into_iter().filter(|(_, _, at)| now.saturating_sub(*at) < SLOT_LIFETIME);
+    /// Takes the ended slots for which `is_told` is true; of these, the ones that have not lapsed yet are returned.
+    fn take_ended(&self, is_told: impl Fn(&ChargePart) -> bool, now: Nanos) -> Vec<(u64, ChargePart)> {
+        let mut table = self.table.lock();
+        let ended = table.ended.extract_if(.., |(_, part, _)| is_told(part));
+        let lasting = ended.filter(|(_, _, at)| now.saturating_sub(*at) < SLOT_LIFETIME);
         lasting.map(|(slot, part, _)| (slot, part)).collect()
     }
 }
@@ -166,24 +167,24 @@ impl SharedNode {
     pub(super) async fn keep_slots(self: &Arc<Self>) {
         loop {
             sleep(TELL_EVERY.to_duration()).await;
-            if !self.is_redis_unavailable() {
-                self.announce_slots().await;
-            }
+            self.announce_slots(|part| !self.is_unavailable(part)).await;
         }
     }
 
-    /// Reports all held slots to Redis, and the ends that Redis does not know of.
-    pub(super) async fn announce_slots(self: &Arc<Self>) {
+    /// Reports the held slots for which `is_told` is true to Redis, and the ends that Redis does not know of.
+    pub(super) async fn announce_slots(self: &Arc<Self>, is_told: impl Fn(&ChargePart) -> bool) {
         let renew = |(slot, part)| {
             let node = Arc::clone(self);
             async move { node.renew_slot(slot, part).await }
         };
-        run_bounded(TOLD_AT_ONCE, self.slots.all().into_iter().map(renew).collect()).await;
+        let held = self.slots.all().into_iter().filter(|(_, part)| is_told(part));
+        run_bounded(TOLD_AT_ONCE, held.map(renew).collect()).await;
         let end = |(slot, part)| {
             let node = Arc::clone(self);
             async move { node.end_slot(slot, part).await }
         };
-        run_bounded(TOLD_AT_ONCE, self.slots.take_ended(self.clock.now()).into_iter().map(end).collect()).await;
+        let ended = self.slots.take_ended(&is_told, self.clock.now());
+        run_bounded(TOLD_AT_ONCE, ended.into_iter().map(end).collect()).await;
     }
 
     /// Reports the slots of the keys of `parts` that Redis does not count. Returns whether it now counts all.
@@ -221,7 +222,7 @@ impl SharedNode {
     /// Reports the end of a slot to Redis; after the outage, if Redis is unavailable.
     pub(super) fn end_slot_later(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = ChargePart>) {
         for part in parts {
-            if self.is_redis_unavailable() {
+            if self.is_unavailable(&part) {
                 self.slots.keep_ended(slot, part, self.clock.now());
             } else {
                 let node = Arc::clone(self);

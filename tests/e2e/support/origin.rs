@@ -2,10 +2,12 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::wire::{Framing, Head, Wire, chunk};
 use super::{PATIENCE, now, pattern, wait_until};
@@ -96,7 +98,7 @@ impl Origin {
         let commands = Mutex::new(commands);
         let origin = Self::with(move |exchange| {
             exchange.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
-            while let Ok(bytes) = commands.lock().unwrap().recv_timeout(PATIENCE) {
+            while let Ok(bytes) = commands.lock().recv_timeout(PATIENCE) {
                 exchange.send(chunk(bytes))?;
                 if bytes.is_empty() {
                     break;
@@ -109,14 +111,14 @@ impl Origin {
 
     /// All requests in their order, without health checks.
     pub fn received(&self) -> Vec<ReceivedRequest> {
-        self.shared.seen.lock().unwrap().clone()
+        self.shared.seen.lock().clone()
     }
 
     /// Stops the upstream. Returns all requests that it received: it answers none that are not among them.
     pub fn stop(self) -> Vec<ReceivedRequest> {
         let shared = Arc::clone(&self.shared);
         drop(self);
-        let seen = shared.seen.lock().unwrap();
+        let seen = shared.seen.lock();
         seen.clone()
     }
 
@@ -129,7 +131,7 @@ impl Origin {
     }
 
     pub fn count(&self) -> usize {
-        self.shared.seen.lock().unwrap().len()
+        self.shared.seen.lock().len()
     }
 
     pub fn wait_for_count(&self, count: usize) {
@@ -172,7 +174,7 @@ impl Drop for Origin {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         drop(TcpStream::connect(self.address));
-        for connection in self.shared.connections.lock().unwrap().drain(..) {
+        for connection in self.shared.connections.lock().drain(..) {
             drop(connection.shutdown(std::net::Shutdown::Both));
         }
     }
@@ -184,7 +186,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             return;
         }
         let Ok(stream) = stream else { continue };
-        shared.connections.lock().unwrap().push(stream.try_clone().unwrap());
+        shared.connections.lock().push(stream.try_clone().unwrap());
         let shared = Arc::clone(shared);
         std::thread::spawn(move || {
             let mut wire = Wire::new(stream);
@@ -206,7 +208,7 @@ fn serve(wire: &mut Wire, shared: &Shared, connection: usize) -> io::Result<()> 
         }
         let framing = Framing::of_request(&head);
         let number = {
-            let mut seen = shared.seen.lock().unwrap();
+            let mut seen = shared.seen.lock();
             seen.push(ReceivedRequest { head: head.clone(), body: Vec::new(), connection, at: now() });
             seen.len() - 1
         };
@@ -226,12 +228,12 @@ impl Exchange<'_> {
 
     /// The number of the connection.
     pub fn connection(&self) -> usize {
-        self.shared.seen.lock().unwrap()[self.number].connection
+        self.shared.seen.lock()[self.number].connection
     }
 
     /// The number of requests so far, including this one.
     pub fn received_count(&self) -> usize {
-        self.shared.seen.lock().unwrap().len()
+        self.shared.seen.lock().len()
     }
 
     /// The path without its query.
@@ -242,7 +244,7 @@ impl Exchange<'_> {
     /// The next part of the request's body; `None` at its end.
     pub fn part(&mut self) -> io::Result<Option<Vec<u8>>> {
         let part = self.wire.part(&mut self.framing)?;
-        if let (Some(part), Some(seen)) = (&part, self.shared.seen.lock().unwrap().get_mut(self.number)) {
+        if let (Some(part), Some(seen)) = (&part, self.shared.seen.lock().get_mut(self.number)) {
             seen.body.extend(part);
         }
         Ok(part)

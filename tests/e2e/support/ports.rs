@@ -1,8 +1,9 @@
 //! Ports for the servers of a test.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
+
+use parking_lot::Mutex;
 
 /// A port on which nothing listens, outside the range of outgoing connections, and a different one for each call and
 /// process: the process reserves the port at an address that has no other use.
@@ -18,7 +19,7 @@ pub fn free_port() -> u16 {
         let port = FIRST + u16::try_from(offset).unwrap();
         let Ok(held) = TcpListener::bind(SocketAddr::from((MARK, port))) else { continue };
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            HELD.lock().unwrap().push(held);
+            HELD.lock().push(held);
             return port;
         }
     }

@@ -5,9 +5,11 @@ use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::wait_for;
 
@@ -38,14 +40,14 @@ impl Output {
                 if length == 0 {
                     break;
                 }
-                kept.lock().unwrap().extend(buffer.iter().take(length));
+                kept.lock().extend(buffer.iter().take(length));
             }
         });
         Self { bytes, reader: Some(reader) }
     }
 
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+        String::from_utf8_lossy(&self.bytes.lock()).into_owned()
     }
 
     fn finish(&mut self) {

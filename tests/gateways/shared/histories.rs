@@ -1,8 +1,9 @@
-//! Seeded histories of three gateways and a Redis: gateways start, end, stall and lose Redis, and Redis hangs, refuses,
-//! ends and loses its data under charges of every kind. The decisions are checked against the bounds that docs/shared.md
+//! Seeded histories of three gateways and a Redis: gateways start, end, stall and lose Redis, and one server of Redis or
+//! all of them hang, refuse, end and lose their data under charges of every kind. The decisions are checked against the bounds that docs/shared.md
 //! states.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::client::{Client, FAST, HELD, KEYS, MAX_COST, RATE, SPENT, WIDE, key, 
 use crate::node::{MANY, rule};
 use crate::oracle::Ledger;
 use crate::play::{self, play, play_all};
-use crate::shared::redis::{Redis, RedisState};
+use crate::shared::redis::{Redis, RedisState, server_of};
 use crate::shared::{GATEWAYS, World};
 use crate::world::ms;
 
@@ -43,21 +44,23 @@ enum Event {
     Part(usize, Nanos),
     Cut(usize),
     Slow(u64, Nanos),
-    Serve(RedisState, Nanos),
+    /// The servers with these numbers are in a state for some time.
+    Serve(Range<usize>, RedisState, Nanos),
     Forget,
 }
 
-/// The relation of a gateway to Redis.
+/// The relation of a gateway to a server of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
-    /// Whether the gateway uses Redis.
+    /// Whether the gateway uses the server.
     asks: bool,
-    /// Whether the gateway has admitted tokens that Redis does not know of.
+    /// Whether the gateway has admitted tokens that the server does not know of.
     owes: bool,
 }
 
-/// The changes of standings: the time, the gateway, and the new standing; `None` after the gateway's end.
-type Standings = Arc<Mutex<Vec<(Nanos, usize, Option<Standing>)>>>;
+/// The changes of standings with any server: the time, the gateway, and the new standings by the numbers of the servers,
+/// which are empty after the gateway's end.
+type Standings = Arc<Mutex<Vec<(Nanos, usize, Vec<Standing>)>>>;
 
 /// The running requests of a gateway.
 struct Load {
@@ -181,13 +184,15 @@ impl History {
         let gateway = self.world.start(number, id, self.timeout, limits);
         let node = Arc::clone(&gateway.node);
         gateway.spawn(async move {
-            let mut last = None;
+            let mut last = Vec::new();
             loop {
-                let report = node.store.shared().unwrap().report();
-                let standing = Standing { asks: report.breaker == BreakerState::Closed, owes: report.unsynced > 0 };
-                if last != Some(standing) {
-                    standings.lock().push((node.clock.now(), number, Some(standing)));
-                    last = Some(standing);
+                let servers = node.store.shared().unwrap().servers().into_iter();
+                let now: Vec<_> = servers
+                    .map(|server| Standing { asks: server.breaker == BreakerState::Closed, owes: server.unsynced > 0 })
+                    .collect();
+                if last != now {
+                    standings.lock().push((node.clock.now(), number, now.clone()));
+                    last = now;
                 }
                 sleep(Duration::from_millis(1)).await;
             }
@@ -218,15 +223,23 @@ impl History {
             };
         }
         let long = ms(self.random.random_range(100..5000));
+        let servers = 0..self.world.environment.servers();
+        let some = match self.random.random() {
+            true => servers,
+            false => {
+                let one = self.random.random_range(servers);
+                one..one + 1
+            }
+        };
         Some(match self.random.random_range(0..9) {
             0 => Event::Die(number),
             1 => Event::Stall(number, long),
             2 => Event::Part(number, long),
             3 => Event::Cut(number),
             4 => Event::Slow(self.timeout.get() / 1_000_000 * self.random.random_range(1..4), long),
-            5 => Event::Serve(RedisState::Hanging, long),
-            6 => Event::Serve(RedisState::OutOfMemory, long),
-            7 => Event::Serve(RedisState::Stopped, long),
+            5 => Event::Serve(some, RedisState::Hanging, long),
+            6 => Event::Serve(some, RedisState::OutOfMemory, long),
+            7 => Event::Serve(some, RedisState::Stopped, long),
             _ => Event::Forget,
         })
     }
@@ -260,10 +273,13 @@ impl History {
                 self.world.pass(time);
                 self.world.environment.network.slow(0);
             }
-            Event::Serve(serves, time) => {
-                self.world.environment.network.serve(serves, self.world.now);
+            Event::Serve(servers, state, time) => {
+                let serve = |world: &World, state| {
+                    servers.clone().for_each(|server| world.environment.network.serve(server, state, world.now));
+                };
+                serve(&self.world, state);
                 self.world.pass(time);
-                self.world.environment.network.serve(RedisState::Up, self.world.now);
+                serve(&self.world, RedisState::Up);
             }
             Event::Forget => {
                 self.lost += 1;
@@ -276,7 +292,7 @@ impl History {
     fn remove(&mut self, number: usize) {
         let owes = self.world.gateway(number).node.store.shared().unwrap().report().unsynced > 0;
         self.lost += u64::from(owes);
-        self.standings.lock().push((self.world.now, number, None));
+        self.standings.lock().push((self.world.now, number, Vec::new()));
         self.world.remove(number);
     }
 
@@ -309,18 +325,20 @@ impl History {
 
     // === the guarantees ===
 
-    fn allowed(&self) -> Allowed {
+    /// The excess that the events allow for the keys of a server.
+    fn allowed(&self, server: usize) -> Allowed {
         let (mut allowed, mut now, mut standing) = (Allowed::default(), Nanos::ZERO, [None; GATEWAYS]);
         // the number of times that each gateway began to decide alone in the present outage
         let mut began = [0; GATEWAYS];
         for (at, number, next) in &*self.standings.lock() {
+            let next = next.get(server).copied();
             let alone = |one: &Option<Standing>| one.is_some_and(|one| !one.asks || one.owes);
             let (is_outage, others_ask) = (standing.iter().any(alone), standing.iter().flatten().any(|one| one.asks));
             if is_outage && others_ask {
                 allowed.mixed = allowed.mixed.saturating_add(at.saturating_sub(now));
             }
-            began[*number] += u64::from(alone(next) && !alone(&standing[*number]));
-            (now, standing[*number]) = (*at, *next);
+            began[*number] += u64::from(alone(&next) && !alone(&standing[*number]));
+            (now, standing[*number]) = (*at, next);
             if is_outage && !standing.iter().any(alone) {
                 allowed.end_outage(began);
                 began = [0; GATEWAYS];
@@ -331,13 +349,16 @@ impl History {
     }
 
     fn audit(&mut self, clean: bool) {
-        let allowed = self.allowed();
-        assert!(!clean || allowed.shares == 0, "without a fault some decided without Redis: {allowed:?}");
+        let servers = self.world.environment.servers();
+        let allowed: Vec<Allowed> = (0..servers).map(|server| self.allowed(server)).collect();
+        let is_alone = allowed.iter().any(|allowed| allowed.shares > 0);
+        assert!(!clean || !is_alone, "without a fault some decided without Redis: {allowed:?}");
+        let allowed = |bucket| allowed[server_of(key(bucket), servers)];
         let (burst, gateways) = (self.burst, GATEWAYS as u64);
         // a share, but at least one request, for each time that a gateway did not know of the others' requests when an
         // outage began; and the lost buckets
         let share = burst.div_ceil(gateways).max(MAX_COST);
-        let more = allowed.shares * share + self.lost * burst;
+        let more = |allowed: Allowed| allowed.shares * share + self.lost * burst;
         let through = self.running()[0];
         for number in 0..KEYS {
             let slots = self.slots;
@@ -359,6 +380,7 @@ impl History {
             let node = Arc::clone(&self.world.gateway(through).node);
             let rest = self.world.run_on(through, async move { node.admitted(bucket.0, key(bucket)).await as u64 });
             let total = self.ledger.lock().total(bucket) + rest;
+            let (allowed, more) = (allowed(bucket), more(allowed(bucket)));
             assert!(
                 total <= burst + more,
                 "key {bucket:?} let {total} of {burst} pass, and {more} more are allowed: {allowed:?}"
@@ -366,12 +388,13 @@ impl History {
             assert!(!clean || total == burst, "key {bucket:?} let {total} of {burst} pass");
         }
         let ledger = self.ledger.lock();
-        // and the tokens that refilled before the others knew of the usage, when outages ended
-        let more = more + allowed.shares * share;
-        let by_rate = allowed.mixed.get() * RATE * (gateways - 1) / gateways / Nanos::SECOND.get();
         for (limit, ahead) in [(FAST, 0), (LEASED, burst / 2), (STRICT, 0), (EVENTUAL, (gateways - 1) * burst)] {
             for number in 0..KEYS {
                 let above = ledger.max_excess((limit, number), RATE);
+                let allowed = allowed((limit, number));
+                // and the tokens that refilled before the others knew of the usage, when outages ended
+                let more = more(allowed) + allowed.shares * share;
+                let by_rate = allowed.mixed.get() * RATE * (gateways - 1) / gateways / Nanos::SECOND.get();
                 assert!(
                     above <= burst + ahead + more + by_rate,
                     "key {number} of limit {limit} let {above} pass above its rate, of {burst}, where {ahead}, {more} and {by_rate} \
@@ -383,7 +406,7 @@ impl History {
         // the requests of one gateway when the others began to decide by their shares, each rounded up
         let shares = if ledger.alone > 0 { (gateways - 1) * self.slots.div_ceil(gateways) } else { 0 };
         let bound = self.slots * (1 + self.lost) + shares;
-        assert!(most <= bound, "{most} requests ran at once in {} slots: {allowed:?}", self.slots);
+        assert!(most <= bound, "{most} requests ran at once in {} slots", self.slots);
     }
 }
 

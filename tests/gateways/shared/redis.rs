@@ -37,26 +37,26 @@ pub(crate) struct Redis {
 /// The network between gateways and Redis.
 pub(crate) struct Network(Mutex<Wire>);
 
-/// The state of Redis: the way it handles calls that arrive.
+/// The state of a server: the way it handles calls that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RedisState {
     Up,
-    /// Redis hangs: calls wait until it continues.
+    /// The server hangs: calls wait until it continues.
     Hanging,
-    /// Redis refuses scripts, because it is out of memory.
+    /// The server refuses scripts, because it is out of memory.
     OutOfMemory,
-    /// Redis is stopped.
+    /// The server is stopped.
     Stopped,
 }
 
 struct Wire {
-    servers: u16,
     random: SmallRng,
     /// The shortest and the longest time that a message takes, in milliseconds.
     delay: (u64, u64),
     /// The additional delay: up to this number of milliseconds.
     more: u64,
-    serves: RedisState,
+    /// The state of each server.
+    servers: Vec<RedisState>,
     /// The partitioned gateways: messages to and from them wait.
     partitioned: BTreeSet<usize>,
     sequence: u64,
@@ -67,8 +67,8 @@ struct Wire {
     latest: BTreeMap<(Connection, bool), Nanos>,
 }
 
-/// A gateway's number, and the number of its connection.
-type Connection = (usize, u8);
+/// A gateway's number, the number of its link, and the number of the server.
+type Connection = (usize, u8, usize);
 type CallResult = Result<Reply, CallError>;
 /// The sender of the answer; `None` if the gateway has given up the connection.
 type ReplySender = Option<oneshot::Sender<(Nanos, CallResult)>>;
@@ -85,11 +85,10 @@ impl Redis {
     /// `ahead`.
     pub(crate) fn new(seed: u64, delay: (u64, u64), ahead: Vec<Nanos>) -> Self {
         let wire = Wire {
-            servers: ahead.len() as u16,
             random: SmallRng::seed_from_u64(seed),
             delay,
             more: 0,
-            serves: RedisState::Up,
+            servers: vec![RedisState::Up; ahead.len()],
             partitioned: BTreeSet::new(),
             sequence: 0,
             calls: BTreeMap::new(),
@@ -102,15 +101,18 @@ impl Redis {
         Self { lua, scripts: BTreeMap::new(), data, network: Arc::new(Network(Mutex::new(wire))), ahead }
     }
 
+    /// The number of servers.
+    pub(crate) const fn servers(&self) -> usize {
+        self.ahead.len()
+    }
+
     /// Deletes all keys.
     pub(crate) fn forget(&self) {
         self.data.borrow_mut().clear();
     }
 
-    fn run(&mut self, text: &'static str, encoded: Encoded, now: Nanos) -> CallResult {
-        let servers: BTreeSet<u16> = encoded.keys.iter().map(|key| server_of(key, self.ahead.len() as u16)).collect();
-        let [server] = Vec::from_iter(servers)[..] else { panic!("keys of several servers: {:?}", encoded.keys) };
-        self.data.borrow_mut().now = now.saturating_add(self.ahead[usize::from(server)]);
+    fn run(&mut self, server: usize, text: &'static str, encoded: Encoded, now: Nanos) -> CallResult {
+        self.data.borrow_mut().now = now.saturating_add(self.ahead[server]);
         let script = match self.scripts.get(text) {
             Some(script) => script.clone(),
             None => {
@@ -131,10 +133,22 @@ impl Redis {
     }
 }
 
-/// The server that has a key, by the hash tag in its braces; the first server if the tag is no number.
-fn server_of(key: &str, servers: u16) -> u16 {
-    let tag = key.split(['{', '}']).nth(1).and_then(|tag| u128::from_str_radix(tag, 16).ok());
-    tag.map_or(0, |tag| (tag % u128::from(servers)) as u16)
+/// The server that has the bucket of `key`.
+pub(crate) fn server_of(key: LimitKey, servers: usize) -> usize {
+    server_of_tag(&hash_tag(key), servers)
+}
+
+/// The server that gets a call.
+fn server_of_call(encoded: &Encoded, servers: usize) -> usize {
+    let tag = |key: &String| server_of_tag(key.split(['{', '}']).nth(1).unwrap(), servers);
+    let all: BTreeSet<usize> = encoded.keys.iter().map(tag).collect();
+    let [server] = Vec::from_iter(all)[..] else { panic!("keys of several servers: {:?}", encoded.keys) };
+    server
+}
+
+/// The server that has the keys with a hash tag; the first server if the tag is no number.
+fn server_of_tag(tag: &str, servers: usize) -> usize {
+    u128::from_str_radix(tag, 16).map_or(0, |tag| (tag % servers as u128) as usize)
 }
 
 /// Provides the functions that Redis offers to scripts.
@@ -189,11 +203,11 @@ impl Environment for Redis {
         let network = Arc::clone(&self.network);
         loop {
             let Some((at, call)) = network.0.lock().arrived(until) else { break };
-            let serves = network.0.lock().serves;
-            let told = match serves {
+            let state = network.0.lock().state(&call);
+            let told = match state {
                 RedisState::Stopped => Err(CallError::Unreachable("connection refused".to_owned())),
                 RedisState::OutOfMemory => Err(CallError::Refused("OOM".to_owned())),
-                RedisState::Up | RedisState::Hanging => self.run(call.script, call.encoded, at),
+                RedisState::Up | RedisState::Hanging => self.run(call.from.2, call.script, call.encoded, at),
             };
             network.0.lock().answer(call.from, call.waiting, told, at);
         }
@@ -202,13 +216,13 @@ impl Environment for Redis {
 }
 
 impl Wire {
-    fn time(&mut self, (gateway, number): Connection, is_back: bool, now: Nanos) -> Nanos {
-        if self.partitioned.contains(&gateway) {
+    fn time(&mut self, connection: Connection, is_back: bool, now: Nanos) -> Nanos {
+        if self.partitioned.contains(&connection.0) {
             return Nanos::MAX;
         }
         let (least, most) = self.delay;
         let takes = self.random.random_range(least..=most) + self.random.random_range(0..=self.more);
-        let latest = self.latest.entry(((gateway, number), is_back)).or_default();
+        let latest = self.latest.entry((connection, is_back)).or_default();
         *latest = now.saturating_add(ms(takes)).max(*latest);
         *latest
     }
@@ -218,11 +232,16 @@ impl Wire {
         self.sequence
     }
 
-    /// The next call that arrives by `until`, with its time.
+    /// The next call that arrives by `until` at a server that does not hang, with its time.
     fn arrived(&mut self, until: Nanos) -> Option<(Nanos, Call)> {
-        let first =
-            self.calls.first_entry().filter(|first| first.key().0 <= until && self.serves != RedisState::Hanging)?;
-        Some((first.key().0, first.remove()))
+        let mut arrived = self.calls.range(..=(until, u64::MAX));
+        let key = *arrived.find(|(_, call)| self.state(call) != RedisState::Hanging)?.0;
+        Some((key.0, self.calls.remove(&key)?))
+    }
+
+    /// The state of the server that gets `call`.
+    fn state(&self, call: &Call) -> RedisState {
+        self.servers[call.from.2]
     }
 
     fn call(&mut self, call: Call, now: Nanos) {
@@ -251,16 +270,16 @@ impl Wire {
 }
 
 impl Network {
-    /// A connection of a gateway.
-    pub(crate) fn link(self: &Arc<Self>, connection: Connection, clock: &Arc<VirtualClock>) -> Box<dyn Scripts> {
-        Box::new(Link { connection, network: Arc::clone(self), clock: Arc::clone(clock) })
+    /// A link of a gateway, with a connection to each server.
+    pub(crate) fn link(self: &Arc<Self>, number: (usize, u8), clock: &Arc<VirtualClock>) -> Box<dyn Scripts> {
+        Box::new(Link { number, network: Arc::clone(self), clock: Arc::clone(clock) })
     }
 
-    /// Sets the state of Redis from `now` on.
-    pub(crate) fn serve(&self, serves: RedisState, now: Nanos) {
+    /// Sets the state of a server from `now` on.
+    pub(crate) fn serve(&self, server: usize, state: RedisState, now: Nanos) {
         let mut wire = self.0.lock();
-        wire.serves = serves;
-        // calls that arrived while Redis hung run now
+        wire.servers[server] = state;
+        // calls that arrived while the server hung run now
         let (late, later): (BTreeMap<_, _>, _) =
             std::mem::take(&mut wire.calls).into_iter().partition(|((at, _), _)| *at < now);
         wire.calls = later;
@@ -305,7 +324,8 @@ impl Network {
 }
 
 struct Link {
-    connection: Connection,
+    /// The gateway's number, and the number of this link.
+    number: (usize, u8),
     network: Arc<Network>,
     clock: Arc<VirtualClock>,
 }
@@ -314,8 +334,8 @@ struct Link {
 impl Scripts for Link {
     async fn call(&self, script: &Script, encoded: &Encoded) -> CallResult {
         let (tells, told) = oneshot::channel();
-        let call =
-            Call { from: self.connection, script: script.text(), encoded: encoded.clone(), waiting: Some(tells) };
+        let from = (self.number.0, self.number.1, server_of_call(encoded, self.servers()));
+        let call = Call { from, script: script.text(), encoded: encoded.clone(), waiting: Some(tells) };
         self.network.0.lock().call(call, self.clock.now());
         let Ok((due, told)) = told.await else {
             return Err(CallError::Unreachable("the connection broke off".to_owned()));
@@ -324,16 +344,32 @@ impl Scripts for Link {
         told
     }
 
+    fn slot_of(&self, hash_tag: &str) -> u16 {
+        server_of_tag(hash_tag, self.servers()) as u16
+    }
+
     fn slot(&self, tag: LimitKey) -> u16 {
-        server_of(&format!("{{{}}}", hash_tag(tag)), self.network.0.lock().servers)
+        self.slot_of(&hash_tag(tag))
     }
 
     fn slots(&self) -> usize {
-        self.network.0.lock().servers.into()
+        self.servers()
     }
 
-    fn close_all(&self) {
-        self.network.0.lock().give_up(|connection| connection == self.connection);
+    fn server(&self, slot: u16) -> usize {
+        slot.into()
+    }
+
+    fn servers(&self) -> usize {
+        self.network.0.lock().servers.len()
+    }
+
+    fn server_name(&self, server: usize) -> Option<String> {
+        (server < self.servers()).then(|| format!("redis-{server}"))
+    }
+
+    fn close(&self, server: usize) {
+        self.network.0.lock().give_up(|connection| connection == (self.number.0, self.number.1, server));
     }
 
     async fn open(&self) {}

@@ -64,7 +64,7 @@ async fn those_who_wait_for_a_server_that_hangs_are_told_when_it_is_given_up() {
     let calls = async { tokio::join!(caller.count("a"), caller.count("b"), caller.count("c")) };
     let give_up = async {
         tokio::task::yield_now().await;
-        caller.link.close_all();
+        caller.link.close(0);
     };
     let ((a, b, c), ()) = tokio::join!(calls, give_up);
     assert!(a.is_err() && b.is_err() && c.is_err(), "{a:?} {b:?} {c:?}");

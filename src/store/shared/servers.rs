@@ -1,0 +1,116 @@
+//! The Redis servers as this node sees them. Each has a breaker of its own, so that a server of a cluster that does not
+//! answer keeps no call from the others.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::store::shared::breaker::{Breaker, Health, State};
+use crate::units::Nanos;
+
+/// The servers by their numbers ([`super::link::Scripts::server`]).
+#[derive(Debug)]
+pub(super) struct RedisServers(Box<[RedisServer]>);
+
+#[derive(Debug, Default)]
+struct RedisServer {
+    watch: Mutex<Watch>,
+    /// Whether the breaker keeps this node from calling the server.
+    is_unavailable: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    breaker: Breaker,
+    /// The hash tag of a key that the server had when its breaker opened: probes write to a key with this tag.
+    tag: String,
+}
+
+/// The status of a Redis server, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerStatus {
+    /// The server's number ([`super::link::Scripts::server`]).
+    pub number: usize,
+    /// The server's address, if it is known.
+    pub name: Option<String>,
+    /// The state of its breaker.
+    pub breaker: State,
+    /// Tokens of its keys that this node admitted while the server was unavailable and has yet to reconcile.
+    pub unsynced: u64,
+}
+
+impl RedisServers {
+    /// This many servers, all of them available.
+    pub(super) fn new(count: usize) -> Self {
+        Self((0..count).map(|_| RedisServer::default()).collect())
+    }
+
+    /// Whether this node does not call the server.
+    pub(super) fn is_unavailable(&self, server: usize) -> bool {
+        self.0.get(server).is_some_and(|server| server.is_unavailable.load(Ordering::Relaxed))
+    }
+
+    /// The state of each server's breaker; half open until calls are resumed.
+    pub(super) fn states(&self) -> impl Iterator<Item = State> {
+        self.0.iter().map(|server| match server.watch.lock().breaker.state() {
+            State::Closed if server.is_unavailable.load(Ordering::Relaxed) => State::HalfOpen { good: 0 },
+            state => state,
+        })
+    }
+
+    /// Records the result of a call to the server for a key with the hash tag `tag`; see [`Breaker::record_call`].
+    pub(super) fn record_call(
+        &self,
+        (server, tag): (usize, impl FnOnce() -> String),
+        health: Health,
+        timeout: Nanos,
+        now: Nanos,
+    ) -> bool {
+        let Some(server) = self.0.get(server) else { return false };
+        let mut watch = server.watch.lock();
+        let opens = watch.breaker.record_call(health, timeout, now);
+        if opens {
+            watch.tag = tag();
+            server.is_unavailable.store(true, Ordering::Relaxed);
+        }
+        opens
+    }
+
+    /// Records the result of a probe of the server; see [`Breaker::record_probe`].
+    pub(super) fn record_probe(&self, server: usize, health: Health, now: Nanos) -> bool {
+        self.0.get(server).is_some_and(|server| server.watch.lock().breaker.record_probe(health, now))
+    }
+
+    /// The servers that need probes, each with the hash tag of one of its keys.
+    pub(super) fn probed(&self) -> Vec<(usize, String)> {
+        let probed = self.0.iter().enumerate().filter_map(|(number, server)| {
+            let watch = server.watch.lock();
+            (watch.breaker.state() != State::Closed).then(|| (number, watch.tag.clone()))
+        });
+        probed.collect()
+    }
+
+    /// The pause before the next probe of any server; `None` if none needs one. See [`Breaker::pause`].
+    pub(super) fn pause(&self, roll: u32) -> Option<Nanos> {
+        self.0.iter().filter_map(|server| server.watch.lock().breaker.pause(roll)).min()
+    }
+
+    /// The servers that answer again, but that this node does not call yet.
+    pub(super) fn recovered(&self) -> Vec<usize> {
+        let is_closed = |server: &RedisServer| server.watch.lock().breaker.state() == State::Closed;
+        let all = self.0.iter().enumerate();
+        let recovered = all.filter(|(number, server)| self.is_unavailable(*number) && is_closed(server));
+        recovered.map(|(number, _)| number).collect()
+    }
+
+    /// Resumes calls to the server, unless its breaker has opened meanwhile. Returns whether it has not.
+    pub(super) fn resume(&self, server: usize) -> bool {
+        let Some(server) = self.0.get(server) else { return false };
+        let watch = server.watch.lock();
+        let is_closed = watch.breaker.state() == State::Closed;
+        if is_closed {
+            server.is_unavailable.store(false, Ordering::Relaxed);
+        }
+        is_closed
+    }
+}
