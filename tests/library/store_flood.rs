@@ -74,7 +74,7 @@ fn flood(algorithm: AlgorithmName, kept: u64, more: u64) -> (u64, u64) {
 }
 
 fn hold(algorithm: AlgorithmName, kept: u64, more: u64) {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = TURN.lock();
     let (full, flooded) = flood(algorithm, kept, more);
     say(&format!(
         "{algorithm:?}: {kept} keys take {} MiB, {} bytes each; after {more} more it is {} MiB",
