@@ -170,7 +170,7 @@ impl Servers {
         match &self.0.layout {
             Layout::Standalone { server, .. } => Some(server.to_string()),
             Layout::Sentinel { master, .. } => Some(master.clone()),
-            Layout::Cluster { .. } => self.0.cluster.known()?.numbered(number).map(ToString::to_string),
+            Layout::Cluster { .. } => self.0.cluster.numbered(number).map(|server| server.to_string()),
         }
     }
 

@@ -80,6 +80,11 @@ impl Cluster {
         self.topology.load_full()
     }
 
+    /// The server with this number, whether or not it still holds slots.
+    pub(super) fn numbered(&self, number: usize) -> Option<Address> {
+        self.numbered.lock().get(number.checked_sub(1)?).cloned()
+    }
+
     /// Marks the known slots as doubtful, after a failure or a redirect.
     pub(super) fn doubt(&self) {
         self.is_doubted.store(true, Ordering::Relaxed);
@@ -204,11 +209,6 @@ impl Topology {
     /// The number of the server that holds `slot`; 0 if there is none.
     pub(super) fn holder_number(&self, slot: u16) -> usize {
         self.range(slot).map_or(0, |range| range.number)
-    }
-
-    /// The server with this number, if it holds slots.
-    pub(super) fn numbered(&self, number: usize) -> Option<&Address> {
-        self.0.iter().find(|range| range.number == number).map(|range| &range.server)
     }
 
     /// All servers that hold slots; a server may appear several times.

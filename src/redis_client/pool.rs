@@ -100,14 +100,25 @@ impl Pool {
         }
     }
 
-    /// Closes the connection to the server with this number ([`Servers::holder_number`]), or all connections for the
-    /// number 0: the next calls open new ones, and callers that wait for replies get none.
+    /// Closes the connection to the server with this number ([`Servers::holder_number`]): the next call opens a new one,
+    /// and callers that wait for replies get none.
     pub fn close(&self, server: usize) {
-        let cluster = &self.servers.0.cluster;
-        cluster.doubt();
-        let goal = cluster.known().and_then(|topology| topology.numbered(server).cloned().map(Goal::Node));
-        let closed = |open: &Goal| server == 0 || goal.as_ref() == Some(open);
-        self.open.lock().extract_if(|open, _| closed(open)).for_each(|(_, opening)| end(&opening));
+        self.close_goal(match self.servers.is_cluster() {
+            true => self.servers.0.cluster.numbered(server).map(Goal::Node),
+            false => Some(Goal::Primary),
+        });
+    }
+
+    /// [`Pool::close`] for the server that holds `key`, as far as the client knows.
+    pub fn close_holder(&self, key: &str) {
+        self.close_goal(self.goal_of(key));
+    }
+
+    fn close_goal(&self, goal: Option<Goal>) {
+        self.servers.0.cluster.doubt();
+        if let Some(opening) = goal.and_then(|goal| self.open.lock().remove(&goal)) {
+            end(&opening);
+        }
     }
 
     /// Runs the command, and follows redirects from server to server.
@@ -189,7 +200,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.close(0);
+        self.open.lock().drain().for_each(|(_, opening)| end(&opening));
     }
 }
 

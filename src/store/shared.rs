@@ -105,6 +105,8 @@ struct SharedNode {
     servers: RedisServers,
     /// Notified when the breaker of a server closes.
     recovered: Notify,
+    /// Notified when calls to a server are resumed.
+    resumed: Notify,
     fallback: Fallback,
     node_count: Mutex<NodeCount>,
     /// The number of nodes, as far as this node knows.
@@ -182,6 +184,7 @@ impl SharedStore {
             counters: EventualCounters::default(),
             call_time: AtomicU64::new(0),
             recovered: Notify::new(),
+            resumed: Notify::new(),
             fallback: Fallback::new(),
             slots: Slots::default(),
             pending: AtomicU64::new(0),
@@ -207,7 +210,7 @@ impl SharedStore {
     /// The status of each Redis server that this node knows or has tokens to reconcile with.
     pub fn servers(&self) -> Vec<ServerStatus> {
         let node = &self.0;
-        let unsynced = node.fallback.unsynced_by(|part| node.server(part));
+        let unsynced = node.fallback.unsynced_by(|tag| node.link.server(node.link.slot(tag)));
         let all = node.servers.states().enumerate().map(|(number, breaker)| {
             let unsynced = unsynced.get(&number).copied().unwrap_or_default();
             ServerStatus { number, name: node.link.server_name(number), breaker, unsynced }
@@ -231,7 +234,14 @@ impl SharedStore {
     /// Runs the background tasks (heartbeat, reconciliation, slots, sync) for as long as it is polled.
     pub async fn run(&self) {
         let node = &self.0;
-        tokio::join!(node.keep_heartbeat(), node.keep_reconciling(), node.keep_slots(), node.keep_syncing());
+        tokio::join!(
+            node.keep_heartbeat(),
+            node.keep_probing(),
+            node.keep_resuming(),
+            node.keep_reconciling(),
+            node.keep_slots(),
+            node.keep_syncing()
+        );
     }
 
     pub(super) fn limit(&self, spec: &LimitSpec<'_>) -> Option<SharedLimit> {
@@ -311,7 +321,12 @@ impl SharedNode {
 
     /// Whether this node does not call the server that has the key of `part`.
     fn is_unavailable(&self, part: &ChargePart) -> bool {
-        self.servers.is_unavailable(self.server(part))
+        self.is_unavailable_for(part.tag)
+    }
+
+    /// Whether this node does not call the server that has the keys of `tag`.
+    fn is_unavailable_for(&self, tag: LimitKey) -> bool {
+        self.servers.is_unavailable(self.link.server(self.link.slot(tag)))
     }
 
     /// The time at the server that has the key of `part` when it is `now` here.

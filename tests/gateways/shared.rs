@@ -7,7 +7,7 @@ mod redis;
 use std::sync::Arc;
 
 use tollgate::algorithm::{AlgorithmName, Rule, Value};
-use tollgate::charge::Sharing;
+use tollgate::charge::{Consistency, OnStoreDown, Sharing};
 use tollgate::redis_client::Servers;
 use tollgate::store::SharedStore;
 use tollgate::store::shared::{BreakerState, Settings};
@@ -114,4 +114,57 @@ fn a_server_of_a_cluster_that_hangs_keeps_no_call_from_the_others() {
     // its share without Redis, of which the usage that it knew was taken, is charged; a late call may have been, too
     let left = (0..12).filter(|_| world.admits(1, 1)).count();
     assert!((1..=12 - 2 - 3).contains(&left), "{left}");
+}
+
+#[test]
+fn shares_are_enforced_where_only_counts_are_synced_and_the_server_hangs() {
+    let rate = Rate::new(10, Nanos::SECOND).unwrap();
+    let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(10))]);
+    let sharing = Sharing { consistency: Consistency::Eventual, on_store_down: OnStoreDown::Divide };
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO; 3]));
+    world.start(0, 7, ms(50), &[(limit, sharing)]);
+    world.pass(Nanos::SECOND);
+    let mut passed = |world: &mut World, seconds: u64| {
+        let until = world.now.saturating_add(Nanos::from_secs(seconds));
+        let mut passed = 0;
+        while world.now < until {
+            passed += u64::from(world.admits(0, 1));
+            world.pass(ms(10));
+        }
+        passed
+    };
+    assert!(passed(&mut world, 3) >= 30);
+    world.environment.network.serve(1, RedisState::Hanging, world.now);
+    // five calls in turn, each given up after a second
+    passed(&mut world, 6);
+    let alone = passed(&mut world, 6);
+    assert!((18..=22).contains(&alone), "{alone} passed in 6 s, of 60 for three gateways");
+}
+
+#[test]
+fn a_busy_key_is_reconciled_before_it_is_charged_again() {
+    const LEFT: u64 = 90;
+    // Redis hangs at another time of the half second after which a gateway reconciles all keys
+    for at in (700..1_200).step_by(100) {
+        let limit = at / 2 + LEFT;
+        let mut world = World::new(ms(1), Redis::new(1, (20, 20), vec![Nanos::ZERO]));
+        world.start(0, 7, ms(100), &[(in_an_hour(AlgorithmName::FixedWindow, limit), Sharing::default())]);
+        world.pass(Nanos::SECOND);
+        let mut asked = Vec::new();
+        for time in 0..at + 1_000 {
+            if time == at {
+                world.environment.network.serve(0, RedisState::Hanging, world.now);
+            } else if time == at + 350 {
+                world.environment.network.serve(0, RedisState::Up, world.now);
+            }
+            if time % 2 == 0 {
+                let node = Arc::clone(&world.gateway(0).node);
+                asked.push(world.gateway(0).spawn(async move { node.admits(0, LimitKey(1)).await }));
+            }
+            world.pass(ms(1));
+        }
+        let answers: Vec<bool> = asked.into_iter().map(|one| world.run_on(0, async { one.await.unwrap() })).collect();
+        let admitted = answers.into_iter().filter(|admitted| *admitted).count() as u64;
+        assert!(admitted <= limit, "{admitted} of {limit} when Redis hangs at {at} ms");
+    }
 }

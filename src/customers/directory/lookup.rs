@@ -270,8 +270,8 @@ impl Lookup {
                 (CallResult::Failed, Err(Unavailable))
             }
             Err(_) => {
-                if let Server::Redis { pool, .. } = &self.server {
-                    pool.close(0);
+                if let Server::Redis { pool, key } = &self.server {
+                    pool.close_holder(key);
                 }
                 self.mark_unavailable("no answer in time", now);
                 (CallResult::TimedOut, Err(Unavailable))

@@ -71,7 +71,7 @@ pub(super) struct ChargeOutcome {
     pub(super) at: Nanos,
 }
 
-/// The operation of calls that requests wait for; the breaker counts their results.
+/// The operation of calls that requests wait for.
 pub(super) const CHARGE: &str = "charge";
 /// The operation of charges after an outage, which wait no longer than charges of requests do.
 pub(super) const RECONCILE: &str = "reconcile";
@@ -144,16 +144,14 @@ impl SharedNode {
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
         let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)));
         let in_time = timeout(self.settings.timeout.to_duration(), &mut replied).await;
-        if [CHARGE, RECONCILE].contains(&op) {
-            let health = match &in_time {
-                // a cluster that moves keys is healthy
-                Ok(Ok(Ok(_) | Err(CallError::Moving(_)))) => Health::InTime,
-                Ok(_) => Health::Failed,
-                Err(_) => Health::Late,
-            };
-            let tag = || buckets.first().map(|bucket| hash_tag(bucket.tag)).unwrap_or_default();
-            self.record_call((server, tag), health);
-        }
+        let health = match &in_time {
+            // a cluster that moves keys is healthy
+            Ok(Ok(Ok(_) | Err(CallError::Moving(_)))) => Health::InTime,
+            Ok(_) => Health::Failed,
+            Err(_) => Health::Late,
+        };
+        let tag = || buckets.first().map(|bucket| hash_tag(bucket.tag)).unwrap_or_default();
+        self.record_call((server, tag), health);
         let replied = match in_time {
             Ok(replied) => replied,
             Err(late) if op == RECONCILE => Err(late),

@@ -132,10 +132,11 @@ struct CoalescedCalls {
 
 impl CoalescedCalls {
     async fn serve(mut self, parts: Arc<[ChargePart]>, mut waiting: Vec<oneshot::Sender<ChargeResult>>) {
-        if !self.node.reconcile_keys_of(&parts).await {
-            return;
-        }
         while !waiting.is_empty() {
+            // requests that this node admitted meanwhile, because they could not wait, are charged first
+            if !self.node.reconcile_keys_of(&parts).await {
+                return;
+            }
             let served = tokio::spawn(Arc::clone(&self.node).charge_for(Arc::clone(&parts), waiting));
             // requests that come from now on do not wait for a call that is late
             drop(timeout(self.node.settings.timeout.to_duration(), served).await);

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, KeyState};
+use crate::store::shared::calls::NoReply;
 use crate::store::shared::limit::{ChargePart, scaled};
 use crate::store::shared::{ByKey, SharedNode, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -97,14 +98,10 @@ impl EventualCounters {
         self.0.lock().remove(&key);
     }
 
-    /// Takes the unsynced tokens of the keys for which `is_told` is true, to send them. Of these, keys that no request
-    /// uses are dropped.
-    fn take_unsynced(&self, is_told: impl Fn(&ChargePart) -> bool) -> Vec<ChargePart> {
+    /// Takes the unsynced tokens of each key, to send them. Keys that no request uses are dropped.
+    fn take_unsynced(&self) -> Vec<ChargePart> {
         let mut told = Vec::new();
         self.0.lock().retain(|_, count| {
-            if !is_told(&count.part) {
-                return true;
-            }
             if count.unsynced == 0 && !count.is_used {
                 return false;
             }
@@ -163,20 +160,23 @@ impl SharedNode {
     /// Syncs the counts with the servers that are available.
     pub(super) async fn sync_all(self: &Arc<Self>) {
         let mut by_slot: BTreeMap<u16, Vec<ChargePart>> = BTreeMap::new();
-        for part in self.counters.take_unsynced(|part| !self.is_unavailable(part)) {
+        for part in self.counters.take_unsynced() {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
         }
         let calls = by_slot.values().flat_map(|parts| parts.chunks(KEYS_OF_CALL)).map(|some| {
             let node = Arc::clone(self);
             let parts: Vec<_> = some.iter().map(|part| (part.clone(), CallArgument::Nothing)).collect();
-            async move { node.tell(&parts).await }
+            async move { node.sync(&parts).await }
         });
         let calls = calls.collect();
         run_bounded(CALLS_AT_ONCE, calls).await;
     }
 
-    async fn tell(&self, parts: &[(ChargePart, CallArgument<'static>)]) {
-        match self.call_change(("sync", Call::Debit), parts).await {
+    /// Syncs counts whose keys are all in one slot; keeps them for later if their server is unavailable.
+    async fn sync(&self, parts: &[(ChargePart, CallArgument<'static>)]) {
+        let is_unavailable = parts.first().is_some_and(|(part, _)| self.is_unavailable(part));
+        let told = if is_unavailable { Err(NoReply) } else { self.call_change(("sync", Call::Debit), parts).await };
+        match told {
             Ok((all, at)) => {
                 for ((part, _), seen) in parts.iter().zip(all) {
                     // logs cannot be counted by each node apart: see `limit::refuse`
@@ -185,7 +185,7 @@ impl SharedNode {
                     }
                 }
             }
-            Err(_) => parts.iter().for_each(|(part, _)| self.counters.keep(part)),
+            Err(NoReply) => parts.iter().for_each(|(part, _)| self.counters.keep(part)),
         }
     }
 }

@@ -244,9 +244,9 @@ impl Fallback {
         due
     }
 
-    /// The parts of all keys that have to be reconciled.
-    pub(super) fn parts(&self) -> Vec<ChargePart> {
-        self.owed.lock().values().map(|owed| owed.part.clone()).collect()
+    /// All keys that have to be reconciled, each with its tag.
+    pub(super) fn keys(&self) -> Vec<(LimitKey, LimitKey)> {
+        self.owed.lock().values().map(|owed| (owed.part.key, owed.part.tag)).collect()
     }
 
     /// Notes that `due` was reconciled; tokens that this node admitted since are still due.
@@ -262,12 +262,13 @@ impl Fallback {
         self.owed.lock().values().fold(0, |all, owed| all.saturating_add(owed.sum))
     }
 
-    /// All tokens that have to be reconciled, by the number that `server` has for a key.
-    pub(super) fn unsynced_by(&self, server: impl Fn(&ChargePart) -> usize) -> BTreeMap<usize, u64> {
+    /// All tokens that have to be reconciled, by the number that `server` returns for a tag.
+    pub(super) fn unsynced_by(&self, server: impl Fn(LimitKey) -> usize) -> BTreeMap<usize, u64> {
+        let owed: Vec<_> = self.owed.lock().values().map(|owed| (owed.part.tag, owed.sum)).collect();
         let mut sums = BTreeMap::<_, u64>::new();
-        for owed in self.owed.lock().values() {
-            let sum = sums.entry(server(&owed.part)).or_default();
-            *sum = sum.saturating_add(owed.sum);
+        for (tag, tokens) in owed {
+            let sum = sums.entry(server(tag)).or_default();
+            *sum = sum.saturating_add(tokens);
         }
         sums
     }

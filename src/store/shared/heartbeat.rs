@@ -72,27 +72,45 @@ impl NodeCount {
 }
 
 impl SharedNode {
-    /// Sends heartbeats and watches whether Redis answers, for as long as it is polled.
+    /// Sends the heartbeats that count the nodes, for as long as it is polled. They show whether their server answers.
     pub(super) async fn keep_heartbeat(self: &Arc<Self>) {
-        let script = Arc::new(Script::new(HEARTBEAT_SCRIPT));
+        let script = Script::new(HEARTBEAT_SCRIPT);
         // each node has its own seed, so that their pauses differ
         let mut random = SmallRng::seed_from_u64(self.id);
         loop {
-            let own = self.heartbeat_link.server(self.heartbeat_link.slot_of(NODES));
-            let probes = self.servers.probed().into_iter().filter(|(server, _)| *server != own).map(|(server, tag)| {
+            let server = self.counts_nodes();
+            let (nodes, health) = self.heartbeat(&script, (server, NODES)).await;
+            self.nodes.store(self.node_count.lock().heard(nodes), Ordering::Relaxed);
+            self.record_probe(server, health);
+            if health == Health::Failed {
+                self.record_call((server, || NODES.to_owned()), health);
+            }
+            let pause = self.servers.pause(server, random.random());
+            sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
+        }
+    }
+
+    /// Probes the other servers of a cluster that are unavailable, for as long as it is polled.
+    pub(super) async fn keep_probing(self: &Arc<Self>) {
+        let script = Arc::new(Script::new(HEARTBEAT_SCRIPT));
+        let mut random = SmallRng::seed_from_u64(self.id);
+        loop {
+            let own = self.counts_nodes();
+            let probed: Vec<_> = self.servers.probed().into_iter().filter(|(server, _)| *server != own).collect();
+            let roll = random.random();
+            let probes = probed.iter().cloned().map(|(server, tag)| {
                 let (node, script) = (Arc::clone(self), Arc::clone(&script));
                 async move { node.record_probe(server, node.heartbeat(&script, (server, &tag)).await.1) }
             });
-            let probes = run_bounded(PROBED_AT_ONCE, probes.collect());
-            let ((nodes, health), _) = tokio::join!(self.heartbeat(&script, (own, NODES)), probes);
-            self.nodes.store(self.node_count.lock().heard(nodes), Ordering::Relaxed);
-            self.record_probe(own, health);
-            if health == Health::Failed {
-                self.record_call((own, || NODES.to_owned()), health);
-            }
-            let pause = self.servers.pause(random.random());
+            run_bounded(PROBED_AT_ONCE, probes.collect()).await;
+            let pause = probed.iter().filter_map(|(server, _)| self.servers.pause(*server, roll)).min();
             sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
         }
+    }
+
+    /// The number of the server that counts the nodes.
+    fn counts_nodes(&self) -> usize {
+        self.heartbeat_link.server(self.heartbeat_link.slot_of(NODES))
     }
 
     /// Sends a heartbeat to the server that has the keys with this hash tag. It is a write, so that a server that refuses

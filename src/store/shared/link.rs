@@ -46,8 +46,7 @@ pub trait Scripts: Send + Sync {
     /// The name of a server for logs and reports; `None` if no server has this number.
     fn server_name(&self, server: usize) -> Option<String>;
 
-    /// Closes the connections to a server, or all connections for the number 0: the next calls open new ones, and callers
-    /// that wait for replies get none.
+    /// Closes the connections to a server: the next calls open new ones, and callers that wait for replies get none.
     fn close(&self, server: usize);
 
     /// Connects this thread, if the server answers quickly.

@@ -15,30 +15,47 @@ use crate::units::LimitKey;
 /// The number of keys that are reconciled at a time, and the number of keys before the next check of the results.
 const RECONCILED_AT_ONCE: usize = 32;
 const RECONCILED_IN_TURN: usize = 1_000;
+/// The most servers whose slots are announced at a time.
+const RESUMED_AT_ONCE: usize = 16;
 
 impl SharedNode {
-    /// Resumes calls when Redis has recovered, and reconciles, for as long as it is polled.
-    pub(super) async fn keep_reconciling(self: &Arc<Self>) {
+    /// Resumes calls to servers that have recovered, for as long as it is polled.
+    pub(super) async fn keep_resuming(self: &Arc<Self>) {
         loop {
             drop(timeout(HEARTBEAT.to_duration(), self.recovered.notified()).await);
+            let servers = self.servers.recovered().into_iter().map(|server| {
+                let node = Arc::clone(self);
+                async move { node.resume(server).await }
+            });
+            run_bounded(RESUMED_AT_ONCE, servers.collect()).await;
+        }
+    }
+
+    async fn resume(self: &Arc<Self>, server: usize) {
+        // before the server decides about other requests
+        self.announce_slots(|part| self.server(part) == server).await;
+        if self.servers.resume(server) {
+            tracing::info!(server = self.link.server_name(server), "Redis answers again");
+            self.resumed.notify_one();
+        }
+    }
+
+    /// Reconciles with the servers that are available, for as long as it is polled.
+    pub(super) async fn keep_reconciling(self: &Arc<Self>) {
+        loop {
+            drop(timeout(HEARTBEAT.to_duration(), self.resumed.notified()).await);
             self.leases.sweep(self.clock.now());
-            for server in self.servers.recovered() {
-                // before the server decides about other requests
-                self.announce_slots(|part| self.server(part) == server).await;
-                if self.servers.resume(server) {
-                    tracing::info!(server = self.link.server_name(server), "Redis answers again");
-                }
-            }
+            self.announce_ended_slots(|part| !self.is_unavailable(part)).await;
             self.reconcile().await;
         }
     }
 
     /// Charges the available servers with what this node admitted while they were unavailable.
     async fn reconcile(self: &Arc<Self>) {
-        for parts in self.fallback.parts().chunks(RECONCILED_IN_TURN) {
-            let calls = parts.iter().filter(|part| !self.is_unavailable(part)).map(|part| {
-                let (node, key) = (Arc::clone(self), part.key);
-                async move { node.reconcile_key(key).await }
+        for keys in self.fallback.keys().chunks(RECONCILED_IN_TURN) {
+            let calls = keys.iter().filter(|(_, tag)| !self.is_unavailable_for(*tag)).map(|(key, tag)| {
+                let (node, key, tag) = (Arc::clone(self), *key, *tag);
+                async move { !node.is_unavailable_for(tag) && node.reconcile_key(key).await }
             });
             if run_bounded(RECONCILED_AT_ONCE, calls.collect()).await.contains(&false) {
                 return;

@@ -90,17 +90,19 @@ impl RedisServers {
         probed.collect()
     }
 
-    /// The pause before the next probe of any server; `None` if none needs one. See [`Breaker::pause`].
-    pub(super) fn pause(&self, roll: u32) -> Option<Nanos> {
-        self.0.iter().filter_map(|server| server.watch.lock().breaker.pause(roll)).min()
+    /// The pause before the next probe of the server; `None` if it needs none. See [`Breaker::pause`].
+    pub(super) fn pause(&self, server: usize, roll: u32) -> Option<Nanos> {
+        self.0.get(server)?.watch.lock().breaker.pause(roll)
+    }
+
+    /// Whether the breaker of the server is closed: it answers, whether or not calls are resumed.
+    pub(super) fn is_closed(&self, server: usize) -> bool {
+        self.0.get(server).is_some_and(|server| server.watch.lock().breaker.state() == State::Closed)
     }
 
     /// The servers that answer again, but that this node does not call yet.
     pub(super) fn recovered(&self) -> Vec<usize> {
-        let is_closed = |server: &RedisServer| server.watch.lock().breaker.state() == State::Closed;
-        let all = self.0.iter().enumerate();
-        let recovered = all.filter(|(number, server)| self.is_unavailable(*number) && is_closed(server));
-        recovered.map(|(number, _)| number).collect()
+        (0..self.0.len()).filter(|server| self.is_unavailable(*server) && self.is_closed(*server)).collect()
     }
 
     /// Resumes calls to the server, unless its breaker has opened meanwhile. Returns whether it has not.

@@ -171,29 +171,46 @@ impl SharedNode {
         }
     }
 
-    /// Reports the held slots for which `is_told` is true to Redis, and the ends that Redis does not know of.
+    /// Reports the held slots for which `is_told` is true to Redis, and the ends that Redis does not know of. Ends early
+    /// for a server whose breaker opens.
     pub(super) async fn announce_slots(self: &Arc<Self>, is_told: impl Fn(&ChargePart) -> bool) {
-        let renew = |(slot, part)| {
+        let renew = |(slot, part): (u64, ChargePart)| {
             let node = Arc::clone(self);
-            async move { node.renew_slot(slot, part).await }
+            async move {
+                if node.servers.is_closed(node.server(&part)) {
+                    node.renew_slot(slot, part).await;
+                }
+            }
         };
         let held = self.slots.all().into_iter().filter(|(_, part)| is_told(part));
         run_bounded(TOLD_AT_ONCE, held.map(renew).collect()).await;
-        let end = |(slot, part)| {
+        self.announce_ended_slots(is_told).await;
+    }
+
+    /// Reports the slots for which `is_told` is true and whose ends Redis does not know.
+    pub(super) async fn announce_ended_slots(self: &Arc<Self>, is_told: impl Fn(&ChargePart) -> bool) {
+        let end = |(slot, part): (u64, ChargePart)| {
             let node = Arc::clone(self);
-            async move { node.end_slot(slot, part).await }
+            async move {
+                match node.servers.is_closed(node.server(&part)) {
+                    true => node.end_slot(slot, part).await,
+                    false => node.slots.keep_ended(slot, part, node.clock.now()),
+                }
+            }
         };
-        let ended = self.slots.take_ended(&is_told, self.clock.now());
+        let ended = self.slots.take_ended(is_told, self.clock.now());
         run_bounded(TOLD_AT_ONCE, ended.into_iter().map(end).collect()).await;
     }
 
-    /// Reports the slots of the keys of `parts` that Redis does not count. Returns whether it now counts all.
-    pub(super) async fn announce_slots_of(&self, parts: &[ChargePart]) -> bool {
+    /// Reports the slots of the keys of `parts` that Redis does not count, and those whose ends it does not know. Returns
+    /// whether it now counts all that are held.
+    pub(super) async fn announce_slots_of(self: &Arc<Self>, parts: &[ChargePart]) -> bool {
         let keys: SmallVec<[LimitKey; 2]> =
             parts.iter().filter(|part| part.rule().holds_slots()).map(|part| part.key).collect();
         if keys.is_empty() {
             return true;
         }
+        self.announce_ended_slots(|part| keys.contains(&part.key)).await;
         for (slot, part) in self.slots.uncounted(&keys) {
             self.renew_slot(slot, part).await;
         }

@@ -217,7 +217,14 @@ sentinel failover-timeout mymaster 2000
         let bus = free_port().to_string();
         let (dir, file) = (folder.path().display().to_string(), format!("nodes-{bus}.conf"));
         let notes = [["--cluster-config-file", &file], ["--dir", &dir]];
-        let options = [["--cluster-enabled", "yes"], ["--cluster-port", &bus], notes[0], notes[1]];
+        let options = [
+            ["--cluster-enabled", "yes"],
+            ["--cluster-port", &bus],
+            ["--cluster-require-full-coverage", "no"],
+            ["--cluster-node-timeout", "2000"],
+            notes[0],
+            notes[1],
+        ];
         let member = Self::start_secured(tls, options.as_flattened());
         member.command(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
         (member, bus)
