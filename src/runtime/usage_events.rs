@@ -47,7 +47,7 @@ struct State {
     ledger: Ledger,
     /// Open while there are settings.
     journal: Option<Journal>,
-    /// The next time to look for sums of processes that have ended.
+    /// The next time to look for sums of processes that have ended, on the steady clock.
     adopts_at: Nanos,
     /// The last failure, so that it is logged once.
     last_error: Option<String>,
@@ -142,12 +142,13 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
         tracing::error!(sums = lost, "too many customers to hold in memory: usage sums are lost");
         courier.metrics().deliveries.ended("lost", lost);
     }
-    if is_last || now >= state.ledger.due(settings.every) {
+    if is_last || state.ledger.is_due(settings.every, now) {
         state.ledger.end_interval(&settings.source, settings.every, now);
     }
     state.save_and_queue(courier, settings, now);
-    if courier.is_open() && now >= state.adopts_at {
-        state.adopts_at = now.saturating_add(ADOPT_EVERY);
+    let elapsed = courier.gateway.clock.now();
+    if courier.is_open() && elapsed >= state.adopts_at {
+        state.adopts_at = elapsed.saturating_add(ADOPT_EVERY);
         state.adopt(courier);
     }
     if is_last {
@@ -206,10 +207,10 @@ impl State {
 
     fn adopt(&mut self, courier: &Courier<Events>) {
         let Some(journal) = &self.journal else { return };
-        let adopted = journal.adopt(|events| courier.append(events));
-        match self.log_failure("cannot read the usage sums of another process", adopted) {
-            None | Some(0) => {}
-            Some(events) => tracing::info!(events, "took over the usage sums of another process"),
+        let (events, done) = journal.adopt(|events| courier.append(events));
+        self.log_failure("cannot take over the usage sums of another process", done);
+        if events > 0 {
+            tracing::info!(events, "took over the usage sums of another process");
         }
     }
 

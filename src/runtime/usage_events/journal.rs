@@ -48,7 +48,12 @@ impl Journal {
 
     /// Saves `events` in place of the earlier ones.
     pub(super) fn save(&self, events: &[Vec<u8>]) -> io::Result<()> {
-        let path = self.path_of(&self.name, SUMS);
+        self.replace(&self.name, events)
+    }
+
+    /// Replaces the file of the process `name`.
+    fn replace(&self, name: &str, events: &[Vec<u8>]) -> io::Result<()> {
+        let path = self.path_of(name, SUMS);
         if events.is_empty() {
             return remove(&path);
         }
@@ -56,30 +61,48 @@ impl Journal {
         files::replace(&path, |file| file.write_all(&bytes))
     }
 
-    /// Passes the events of processes that have ended to `queue`, which returns how many it took; removes a file if the
-    /// queue took all its events. Returns the number of events from removed files.
-    pub(super) fn adopt(&self, queue: impl Fn(&[Vec<u8>]) -> io::Result<usize>) -> io::Result<usize> {
-        let mut adopted: usize = 0;
-        for entry in fs::read_dir(&self.directory)? {
-            let file = entry?.file_name();
+    /// Passes the events of processes that have ended to `queue`, which returns how many it took, and removes these from
+    /// the files. Returns their number, and the last error of a file; the other files are adopted all the same.
+    pub(super) fn adopt(&self, queue: impl Fn(&[Vec<u8>]) -> io::Result<usize>) -> (usize, io::Result<()>) {
+        let (mut adopted, mut done) = (0_usize, Ok(()));
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) => return (adopted, Err(error)),
+        };
+        for file in entries.flatten().map(|entry| entry.file_name()) {
             let Some(name) = file.to_str().and_then(|file| file.strip_suffix(LOCK)).filter(|name| *name != self.name)
             else {
                 continue;
             };
-            let lock = File::open(self.path_of(name, LOCK))?;
-            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-                continue;
+            match self.adopt_from(name, &queue) {
+                Ok((taken, has_room)) => {
+                    adopted = adopted.saturating_add(taken);
+                    if !has_room {
+                        break;
+                    }
+                }
+                Err(error) => done = Err(error),
             }
-            let events = self.left_by(name)?;
-            if queue(&events)? < events.len() {
-                // the events that the queue took come again with the same identifiers
-                break;
-            }
-            adopted = adopted.saturating_add(events.len());
-            remove(&self.path_of(name, SUMS))?;
+        }
+        (adopted, done)
+    }
+
+    /// Adopts the events of the process `name` if it has ended. Returns how many the queue took, and whether that is all.
+    fn adopt_from(&self, name: &str, queue: impl Fn(&[Vec<u8>]) -> io::Result<usize>) -> io::Result<(usize, bool)> {
+        let lock = File::open(self.path_of(name, LOCK))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok((0, true));
+        }
+        let mut events = self.left_by(name)?;
+        let taken = queue(&events)?.min(events.len());
+        drop(events.drain(..taken));
+        if taken > 0 || events.is_empty() {
+            self.replace(name, &events)?;
+        }
+        if events.is_empty() {
             remove(&self.path_of(name, LOCK))?;
         }
-        Ok(adopted)
+        Ok((taken, events.is_empty()))
     }
 
     fn left_by(&self, name: &str) -> io::Result<Vec<Vec<u8>>> {
@@ -147,19 +170,43 @@ mod tests {
         let queue = RefCell::new(Vec::new());
         let take = |room: usize| {
             let queue = &queue;
-            other.adopt(move |events| {
+            let (adopted, done) = other.adopt(move |events| {
                 queue.borrow_mut().extend(events.iter().take(room).cloned());
                 Ok(events.len().min(room))
-            })
+            });
+            done.unwrap();
+            adopted
         };
-        assert_eq!(take(9).unwrap(), 0, "it lives");
+        assert_eq!(take(9), 0, "it lives");
         drop(one);
-        assert_eq!(take(1).unwrap(), 0, "there is no room for all");
-        assert_eq!(take(9).unwrap(), 2);
-        assert_eq!(take(9).unwrap(), 0);
-        assert_eq!(queue.into_inner(), events(&["a", "a", "b"]));
+        assert_eq!(take(0), 0, "there is no room");
+        assert_eq!(take(1), 1, "there is no room for all");
+        assert_eq!(take(9), 1);
+        assert_eq!(take(9), 0);
+        assert_eq!(queue.into_inner(), events(&["a", "b"]));
         drop(other);
         assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "nothing stays");
+    }
+
+    #[test]
+    fn an_unreadable_file_keeps_nobody_from_adopting_the_others() {
+        let directory = Directory::new("unreadable");
+        let [own, before, broken, after] = [1, 2, 3, 4].map(|instance| Journal::open(&directory.0, instance).unwrap());
+        for left in [before, broken, after] {
+            left.save(&events(&[&left.name])).unwrap();
+        }
+        fs::write(own.path_of(&format!("{:032x}", 3), SUMS), [0xff; 9]).unwrap();
+        let queue = RefCell::new(Vec::new());
+        let take = |events: &[Vec<u8>]| {
+            queue.borrow_mut().extend_from_slice(events);
+            Ok(events.len())
+        };
+        let (adopted, done) = own.adopt(take);
+        assert_eq!((adopted, done.is_err()), (2, true));
+        assert_eq!(own.adopt(take).0, 0);
+        queue.borrow_mut().sort();
+        assert_eq!(queue.take(), events(&[&format!("{:032x}", 2), &format!("{:032x}", 4)]));
+        assert!(own.path_of(&format!("{:032x}", 3), SUMS).exists(), "an operator may repair it");
     }
 
     #[test]

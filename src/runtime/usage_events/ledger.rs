@@ -59,7 +59,13 @@ impl Ledger {
         last_end(self.since, every).saturating_add(every)
     }
 
-    /// Ends the interval; if events of the one before still wait, the interval continues instead.
+    /// Whether the interval is over: its end has come, or the wall clock was set back to before its start.
+    pub(super) fn is_due(&self, every: Nanos, now: Nanos) -> bool {
+        now < self.since || now >= self.due(every)
+    }
+
+    /// Ends the interval; if events of the one before still wait, the interval continues instead. The next interval starts
+    /// now if the wall clock was set back.
     pub(super) fn end_interval(&mut self, source: &str, every: Nanos, now: Nanos) {
         if !self.ended.is_empty() {
             return;
@@ -68,7 +74,7 @@ impl Ledger {
         self.ended = self.open_events(source, end);
         self.is_changed |= !self.ended.is_empty();
         self.sums = CustomerSums::default();
-        (self.interval, self.since) = (self.interval.saturating_add(1), end);
+        (self.interval, self.since) = (self.interval.saturating_add(1), end.min(now));
     }
 
     /// The events that wait for room in the queue.
@@ -226,11 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_ends_no_interval_before_it_begins() {
+    fn a_clock_that_was_set_back_ends_the_interval_at_its_start_and_the_next_goes_by_the_new_time() {
         let mut ledger = Ledger::new(7, at(600));
+        assert!(!ledger.is_due(MINUTE, at(659)) && ledger.is_due(MINUTE, at(660)));
         ledger.add(used("acme", 1));
+        assert!(ledger.is_due(MINUTE, at(5)));
         ledger.end_interval("s", MINUTE, at(5));
         let data = &read(ledger.ended())[0]["data"];
         assert_eq!(data["interval_start"], data["interval_end"]);
+        assert_eq!((ledger.due(MINUTE), ledger.is_due(MINUTE, at(6))), (MINUTE, false));
     }
 }
