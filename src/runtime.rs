@@ -341,7 +341,11 @@ impl Prepared {
         }
         let upgrader = Upgrader { gate: Arc::clone(&gate), snapshot_writer: Arc::clone(&snapshot_writer), telemetry };
         let targets = SignalTargets { reloads, gate, upgrader };
-        let ended = shutdown::run_until_idle(server, workforce, &gateway, targets)
+        let save = || {
+            snapshot_writer.write();
+            senders.save();
+        };
+        let ended = shutdown::run_until_idle(server, workforce, &gateway, targets, save)
             .inspect_err(|panicked| tracing::error!("{panicked}"));
         if !matches!(ended, Ok(ExitMode::Successor)) {
             left.clear();

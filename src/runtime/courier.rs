@@ -136,10 +136,14 @@ impl<M: DeliveryKind> Courier<M> {
 
     /// Writes the records to the queue that are still in memory; at the end of the process.
     pub(super) fn flush_to_queue(&self) {
-        let settings = self.settings.borrow().clone();
-        if let Some(settings) = settings {
+        if let Some(settings) = self.settings() {
             M::flush_to_queue(self, &settings);
         }
+    }
+
+    /// The settings in force.
+    pub(super) fn settings(&self) -> Option<M::Settings> {
+        self.settings.borrow().clone()
     }
 
     async fn serve(self: &Arc<Self>, settings: &M::Settings) {

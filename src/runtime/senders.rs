@@ -46,6 +46,12 @@ impl Senders {
         tasks.spawn(restart_on_panic(move || Arc::clone(&traces).run()));
     }
 
+    /// Writes records to disk that are in memory, when the tasks have ended and the process goes on.
+    pub(super) fn save(&self) {
+        self.webhook.flush_to_queue();
+        usage_events::save(&self.usage_events);
+    }
+
     /// Writes records that are still in memory to their queues, and sends the last spans; at the end of the process.
     pub(super) fn finish(&self) {
         self.webhook.flush_to_queue();

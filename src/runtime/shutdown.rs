@@ -26,6 +26,8 @@ use crate::units::Nanos;
 pub const GRACE: Nanos = Nanos::from_secs(60);
 /// How often the main thread checks whether they are finished.
 const LOOK: Duration = Duration::from_millis(10);
+/// How often it saves meanwhile, since the process may be killed before they are finished.
+const SAVE_EVERY: Nanos = Nanos::from_secs(2);
 
 /// The parts of the gateway that signals act on.
 pub(super) struct SignalTargets {
@@ -52,12 +54,14 @@ pub(super) enum ExitMode {
 pub struct ServerPanicked(String);
 
 /// Runs `server` until a signal ends it. SIGTERM and SIGINT let requests in flight finish, a second one does not wait;
-/// SIGUSR2 does the same once the new process has taken over.
+/// SIGUSR2 does the same once the new process has taken over. `save` saves what the process holds in memory; it is called
+/// while requests finish, when nothing else saves any more.
 pub(super) fn run_until_idle(
     server: Server,
     workforce: WorkerThreads,
     gateway: &Gateway,
     targets: SignalTargets,
+    save: impl Fn(),
 ) -> Result<ExitMode, ServerPanicked> {
     let workers = workforce.start().map_err(|error| ServerPanicked(format!("cannot start a worker: {error}")))?;
     let (finished, has_finished) = channel::<()>();
@@ -69,7 +73,7 @@ pub(super) fn run_until_idle(
         drop(finished);
     });
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process earlier
-    let mut has_ended = false;
+    let (mut has_ended, mut saves_at) = (false, None);
     while !has_ended {
         has_ended = has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
         // the shutdown waits for an incomplete request head only if a successor serves the other clients
@@ -79,6 +83,13 @@ pub(super) fn run_until_idle(
         match gateway.traffic.lifecycle.phase() {
             Phase::Stopped => break,
             Phase::Draining if is_idle() => break,
+            Phase::Draining => {
+                let now = gateway.clock.now();
+                if now >= *saves_at.get_or_insert(now.saturating_add(SAVE_EVERY)) {
+                    save();
+                    saves_at = None;
+                }
+            }
             _ => {}
         }
         if workers.iter().any(JoinHandle::is_finished) {

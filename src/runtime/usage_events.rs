@@ -123,6 +123,13 @@ impl DeliveryKind for Events {
     }
 }
 
+/// Saves the sums and puts events of ended intervals into the queue, as the process does while it serves.
+pub(super) fn save(courier: &Courier<Events>) {
+    if let Some(settings) = courier.settings() {
+        write(courier, &settings, false);
+    }
+}
+
 /// Takes the workers' sums, ends the interval if it is over or `is_last`, saves the sums and puts events into the queue.
 /// Returns the end of the next interval.
 fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos {

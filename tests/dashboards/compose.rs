@@ -51,6 +51,14 @@ fn every_image_has_a_version_and_every_file_is_there() {
 }
 
 #[test]
+fn a_gateway_is_not_killed_before_its_requests_have_their_time() {
+    let compose = compose();
+    assert_eq!(compose["x-gateway"]["stop_grace_period"], "75s");
+    assert!(read("docs/containers.md").contains("docker run --publish 8080:8080 --stop-timeout 75 "));
+    assert!(read("deploy/systemd/tollgate.service").contains("\nTimeoutStopSec=75s\n"));
+}
+
+#[test]
 fn the_image_is_built_from_files_that_are_there_and_is_nobodys() {
     let dockerfile = read("Dockerfile");
     let from: Vec<&str> = dockerfile.lines().filter_map(|line| line.strip_prefix("FROM ")).collect();

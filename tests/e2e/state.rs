@@ -68,6 +68,24 @@ fn a_crash_takes_back_to_the_last_snapshot() {
 }
 
 #[test]
+fn a_process_that_is_killed_while_requests_finish_has_saved_what_it_had() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, DAILY).replace("100ms", "1h"));
+    wait_until("the snapshot of the start", || snapshots(&gateway, "success") == 1.0);
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    let mut client = gateway.client();
+    client.send_request("GET", "/stall", &[("x-user", "ben")]);
+    origin.wait_for_count(4);
+    let inode = || fs::metadata(file(&gateway)).unwrap().ino();
+    let before = inode();
+    gateway.process.signal("TERM");
+    wait_until("another snapshot", || inode() != before);
+    assert_eq!(gateway.process.exit_status(), None, "a request is in flight");
+    gateway.restart("KILL");
+    assert_eq!((began_with(&gateway), ask(&gateway, "ann")), ("restored".to_owned(), 429));
+}
+
+#[test]
 fn the_file_is_for_its_owner_only_and_nothing_lies_beside_it() {
     let origin = Origin::start();
     let mut gateway = Gateway::start(&config(&origin, DAILY));

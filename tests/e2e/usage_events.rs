@@ -1,9 +1,10 @@
 //! Usage events: billing receives the exact usage of each customer, even if the receiver is unavailable for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -217,6 +218,39 @@ fn events_sum_up_to_what_was_admitted_through_restarts_handovers_and_a_receiver_
     assert!(log.contains("cannot deliver to the receiver") && !log.contains(TOKEN), "{log}");
 }
 
+/// The sums that the gateway has saved beside the queue.
+fn saved(gateway: &Gateway) -> String {
+    let files = std::fs::read_dir(gateway.folder.path().join("queue")).unwrap().flatten();
+    let sums = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "sums"));
+    sums.filter_map(|file| std::fs::read(file.path()).ok())
+        .map(|sums| String::from_utf8_lossy(&sums).into_owned())
+        .collect()
+}
+
+#[test]
+fn usage_of_requests_that_end_while_the_process_stops_is_saved_before_the_others_end() {
+    let (finish, finished) = channel::<()>();
+    let finished = Mutex::new(finished);
+    let origin = Origin::with(move |exchange| {
+        if exchange.path() == "/stall" {
+            return exchange.wait_for_end();
+        }
+        finished.lock().recv().unwrap_or_default();
+        exchange.reply("200 OK", "content-type: application/json\r\n", b"{\"usage\": {\"total_tokens\": 7}}")
+    });
+    let gateway = start(&origin, nowhere(), 1, "every: 1h");
+    let [mut stalled, mut client] = [gateway.client(), gateway.client()];
+    stalled.send_request("GET", "/stall", &[("x-api-key", "key-0")]);
+    client.send_request("GET", "/", &[("x-api-key", "key-0")]);
+    origin.wait_for_count(2);
+    gateway.process.signal("TERM");
+    wait_until("the end to begin", || TcpStream::connect(gateway.admin).is_err());
+    finish.send(()).unwrap();
+    assert_eq!(client.receive().status, 200);
+    wait_until("its usage on disk", || saved(&gateway).contains("\"tokens\":7}"));
+    drop(stalled);
+}
+
 #[test]
 fn a_killed_process_loses_nothing_that_it_had_saved() {
     let ((origin, used), address) = (metered(), nowhere());
@@ -225,12 +259,7 @@ fn a_killed_process_loses_nothing_that_it_had_saved() {
     for _ in 0..20 {
         assert_eq!(ask(&mut client, 0), Some(200));
     }
-    let saved = || {
-        let files = std::fs::read_dir(gateway.folder.path().join("queue")).unwrap().flatten();
-        let sums = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "sums"));
-        sums.map(|file| String::from_utf8_lossy(&std::fs::read(file.path()).unwrap()).into_owned()).collect::<String>()
-    };
-    wait_until("sums on disk", || saved().matches("\"requests\":20,").count() == 3);
+    wait_until("sums on disk", || saved(&gateway).matches("\"requests\":20,").count() == 3);
     assert_eq!(queued(&gateway), 0.0, "the interval is not over");
     gateway.restart("KILL");
     let receiver = receiver_at(address);
