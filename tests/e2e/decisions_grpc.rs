@@ -227,14 +227,17 @@ routes: [{ name: calls, limits: [calls] }]
 ";
     let gateway = start("ext_authz", CALLS);
     let mut client = Http2::connect_cleartext(gateway.address).await;
-    let left = async |client: &mut Http2, partial: Option<&str>, body: &str, raw_body: &str| {
-        let fields: Vec<_> = partial.map(|partial| ("x-envoy-auth-partial-body", partial)).into_iter().collect();
-        let mut question = check("POST", "/", "192.0.2.1", &fields);
+    let ask = async |client: &mut Http2, (method, fields): (&str, &[(&str, &str)]), body: &str, raw_body: &str| {
+        let mut question = check(method, "/", "192.0.2.1", fields);
         let http = question.attributes.as_mut().and_then(|asked| asked.request.as_mut()?.http.as_mut()).unwrap();
         (http.body, http.raw_body) = (body.to_owned(), raw_body.as_bytes().to_vec());
         let answer = message::<CheckResponse>(&client.post(CHECK, GRPC, framed(&question)).await.unwrap());
         let told = answer.ok.map(|ok| field(&ok.response_headers, "x-ratelimit-remaining").map(str::to_owned));
         told.ok_or_else(|| answer.denied.unwrap().status.unwrap().code)
+    };
+    let left = async |client: &mut Http2, partial: Option<&str>, body: &str, raw_body: &str| {
+        let fields: Vec<_> = partial.map(|partial| ("x-envoy-auth-partial-body", partial)).into_iter().collect();
+        ask(client, ("POST", &fields), body, raw_body).await
     };
     let is = |number: &str| Ok(Some(number.to_owned()));
     const BODY: &str = r#"{"tool": "a", "max_tokens": 5}"#;
@@ -243,7 +246,25 @@ routes: [{ name: calls, limits: [calls] }]
     assert_eq!(left(&mut client, Some("false"), "", "").await, Ok(None), "it has none");
     // a body that Envoy did not send whole has its own bucket and costs the maximum
     assert_eq!(left(&mut client, Some("true"), BODY, "").await, is("900"));
-    assert_eq!(left(&mut client, None, "", "").await, is("800"));
+    // Envoy says nothing about a body that it was not to send, nor about none: the head tells them apart
+    for head in [
+        ("GET", &[][..]),
+        ("HEAD", &[]),
+        ("DELETE", &[]),
+        ("OPTIONS", &[]),
+        ("POST", &[("content-length", "0")]),
+        ("GET", &[("content-length", "0")]),
+    ] {
+        assert_eq!(ask(&mut client, head, "", "").await, Ok(None), "{head:?}");
+    }
+    for (head, left) in [
+        (("POST", &[][..]), "800"),
+        (("PATCH", &[]), "700"),
+        (("POST", &[("content-length", "5")]), "600"),
+        (("GET", &[("content-length", "5")]), "500"),
+    ] {
+        assert_eq!(ask(&mut client, head, "", "").await, is(left), "{head:?}");
+    }
     assert_eq!(left(&mut client, None, r#"{"tool": "a", "tool": "b"}"#, "").await, Err(400));
 }
 

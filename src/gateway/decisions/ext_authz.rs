@@ -33,6 +33,8 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         // Envoy sets this field if it is configured to send bodies
         (Some(b"false"), body) => BodySource::Buffered(body),
         (None, body @ [_, ..]) => BodySource::Buffered(body),
+        // nor does it set the field if there is no body
+        (None, []) if has_no_body(&request) => BodySource::Buffered(&[]),
         (None, []) | (Some(_), _) => BodySource::Unavailable,
     };
     let reply = match admit_by_route(context, &request, sender, body).await {
@@ -47,6 +49,15 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         },
     };
     Ok(grpc::encode_response(&reply))
+}
+
+/// Whether a request has no body, by its head. Envoy removes `transfer-encoding` before it asks, so the head tells no body
+/// of unknown length from none, in any version of HTTP; with these methods a body has no meaning (RFC 9110, section 9.3).
+fn has_no_body(request: &RequestHead) -> bool {
+    match request.fields.get("content-length") {
+        Some(length) => length == b"0",
+        None => matches!(&*request.method, "GET" | "HEAD" | "DELETE" | "OPTIONS"),
+    }
 }
 
 fn admitted(context: &RequestContext) -> CheckResponse {
