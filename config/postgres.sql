@@ -1,4 +1,4 @@
--- The table of config/postgres.yaml, and what tells gateways that it changed. The role `gate` is the gateways':
+-- The table of config/postgres.yaml, and the triggers that tell gateways of changes. The role `gate` is the gateways':
 -- CREATE ROLE gate LOGIN PASSWORD '...';
 
 CREATE TABLE api_keys (
@@ -16,11 +16,14 @@ CREATE INDEX ON api_keys (updated_at);
 
 CREATE FUNCTION tell_tollgate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM pg_notify('customers_changed', CASE WHEN TG_OP IN ('DELETE', 'TRUNCATE') THEN 'full' ELSE '' END);
+  PERFORM pg_notify('customers_changed',
+    CASE WHEN TG_OP IN ('DELETE', 'TRUNCATE') OR TG_LEVEL = 'ROW' THEN 'full' ELSE '' END);
   RETURN NULL;
 END $$;
 CREATE TRIGGER tell_tollgate AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON api_keys
   FOR EACH STATEMENT EXECUTE FUNCTION tell_tollgate();
+CREATE TRIGGER tell_tollgate_replaced AFTER UPDATE ON api_keys
+  FOR EACH ROW WHEN (OLD.credential IS DISTINCT FROM NEW.credential) EXECUTE FUNCTION tell_tollgate();
 
 -- Without changes over the admin port, SELECT is enough.
 GRANT SELECT, INSERT, UPDATE, DELETE ON api_keys TO gate;

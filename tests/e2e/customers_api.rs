@@ -230,6 +230,20 @@ fn a_customer_of_a_database_is_made_changed_suspended_and_deleted() {
 }
 
 #[test]
+fn a_credential_that_is_replaced_in_the_database_ends_at_once() {
+    let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
+    database.run_sql(SCHEMA);
+    database.run_sql("INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-1', 'acme', 'free')");
+    let gateway = on_database(&origin, &database, &["interval: 1h", "full_every: 1h"]);
+    wait_until("the connection that listens", || {
+        database.run_sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'gate'") == "1"
+    });
+    database.run_sql("UPDATE api_keys SET credential = 'key-canary-2', updated_at = now()");
+    wait_until("the new key", || met(&gateway, "key-canary-2").0 == 200);
+    wait_until("the end of the old one", || met(&gateway, "key-canary-1").0 == 401);
+}
+
+#[test]
 fn a_database_that_is_away_or_refuses_is_told_of_and_nothing_changes() {
     let (origin, mut database) = (Origin::start(), Postgres::start("pass-canary-1"));
     database.run_sql(SCHEMA);
