@@ -22,7 +22,7 @@ pub mod snapshots;
 mod status;
 
 use access::Access;
-use audit::{Audit, ChangeAttempt};
+use audit::{Audit, ChangeAttempt, NoteOnDrop};
 use customers::{ChangeLock, Target};
 use keys::KeyOperation;
 use reloads::Reloads;
@@ -45,7 +45,7 @@ pub struct Admin {
     telemetry: Telemetry,
     started: Nanos,
     records: Records,
-    audit: Audit,
+    audit: Arc<Audit>,
     change_lock: ChangeLock,
     replays: Replays,
 }
@@ -103,7 +103,7 @@ impl Admin {
     /// Creates the admin service of `gateway`.
     pub fn new(gateway: Gateway, telemetry: Telemetry, records: Records) -> Self {
         let started = gateway.clock.now();
-        let audit = Audit::new(Arc::clone(&records.access), Arc::clone(&gateway.clock));
+        let audit = Arc::new(Audit::new(Arc::clone(&records.access), Arc::clone(&gateway.clock)));
         Self {
             gateway,
             telemetry,
@@ -148,10 +148,11 @@ impl Admin {
         if let Some(target) = Target::of(path) {
             return self.customers(target, session, &attempt).await;
         }
+        let mut note = is_change.then(|| NoteOnDrop::new(&self.audit, &attempt));
         let response = self.done(path, session).await;
-        if is_change {
+        if let Some(note) = &mut note {
             let result = if response.0.is_success() { "done" } else { "refused" };
-            self.audit.note(&attempt, result, &json!({ "status": response.0.as_u16() }));
+            note.outcome = (result, json!({ "status": response.0.as_u16() }));
         }
         response
     }

@@ -107,23 +107,24 @@ impl Access {
     }
 
     /// Refuses requests that another site makes through an operator's browser. `is_for_browsers`: the request is for the
-    /// page or the API; it is also refused under a host name that an attacker can point at this listener (DNS rebinding).
+    /// page or the API; it is also refused under a host name that an attacker can point at this listener (DNS rebinding),
+    /// and so is any change that a browser requests.
     pub(super) fn check_site(&self, head: &RequestHeader, is_for_browsers: bool) -> Result<(), PlainResponse> {
-        let host = text(head, &header::HOST);
-        if is_for_browsers && !host.is_some_and(|host| self.is_own(host)) {
+        let [host, origin, fetched_by] = [&header::HOST, &header::ORIGIN, &SEC_FETCH_SITE].map(|name| text(head, name));
+        let changes = !matches!(head.method, Method::GET | Method::HEAD);
+        let is_by_browser = origin.is_some() || fetched_by.is_some();
+        if (is_for_browsers || changes && is_by_browser) && !host.is_some_and(|host| self.is_own(host)) {
             let message = "this is served only under `localhost`, IP addresses and the names in `admin.hosts`, so that no web site \
                  can point its own name here; add the name to `admin: { hosts: [NAME] }`, or use the IP address";
             return Err(failure(StatusCode::FORBIDDEN, message));
         }
-        let changes = !matches!(head.method, Method::GET | Method::HEAD);
         if !is_for_browsers && !changes {
             return Ok(());
         }
-        let is_foreign = text(head, &header::ORIGIN).is_some_and(|origin| {
+        let is_foreign = origin.is_some_and(|origin| {
             let site = origin.split_once("://").map(|(_, site)| site);
             !site.zip(host).is_some_and(|(site, host)| site.eq_ignore_ascii_case(host))
         });
-        let fetched_by = text(head, &SEC_FETCH_SITE);
         let is_fetched = changes && fetched_by.is_some_and(|by| by != "same-origin" && by != "none");
         match is_foreign || is_fetched {
             true => Err(failure(StatusCode::FORBIDDEN, "requests from other web sites are refused")),
@@ -181,6 +182,15 @@ mod tests {
         assert!(access().check_site(&head("GET", &[]), true).is_err(), "no host");
         let scraped = head("GET", &[("host", "gateway:9090")]);
         assert!(access().check_site(&scraped, false).is_ok(), "what is scraped goes by any name");
+        // `/explain` and `/-/reload` take any name from programs, and from browsers only their own
+        let posted = |host: &str, fields: &[(&'static str, &str)]| {
+            access().check_site(&head("POST", &[&[("host", host)], fields].concat()), false).is_ok()
+        };
+        assert!(posted("gateway:9090", &[]));
+        for field in [("origin", "http://evil.example:9090"), ("sec-fetch-site", "same-origin")] {
+            assert!(!posted("evil.example:9090", &[field]), "{field:?}");
+        }
+        assert!(posted("gate.internal:9090", &[("origin", "http://gate.internal:9090")]));
     }
 
     #[test]

@@ -24,6 +24,7 @@ const MOST_UNAUTHORIZED: u32 = 10;
 const LONGEST_PATH: usize = 512;
 
 /// A request for a change: the client's address, the method and the path.
+#[derive(Clone)]
 pub(super) struct ChangeAttempt {
     peer: Option<String>,
     method: Method,
@@ -47,6 +48,31 @@ pub(super) struct Audit {
     access: Arc<Access>,
     clock: Arc<dyn Clock>,
     unauthorized: Mutex<Unauthorized>,
+    /// Whether the last write failed, so the file may end with a part of a line. Locked while a line is written.
+    has_failed: Mutex<bool>,
+}
+
+/// Logs an attempt when it is dropped: with the result that it has then, which is `unknown` if the request or the process
+/// ended before the change did.
+pub(super) struct NoteOnDrop<'a> {
+    audit: &'a Audit,
+    attempt: &'a ChangeAttempt,
+    /// The result, and its details.
+    pub(super) outcome: (&'static str, Value),
+}
+
+impl<'a> NoteOnDrop<'a> {
+    pub(super) fn new(audit: &'a Audit, attempt: &'a ChangeAttempt) -> Self {
+        let outcome = ("unknown", json!({ "reason": "the request ended before the change" }));
+        Self { audit, attempt, outcome }
+    }
+}
+
+impl Drop for NoteOnDrop<'_> {
+    fn drop(&mut self) {
+        let (result, more) = &self.outcome;
+        self.audit.note(self.attempt, result, more);
+    }
 }
 
 /// Bounds the lines for attempts without the token: counts those of the last second that had one.
@@ -59,7 +85,7 @@ struct Unauthorized {
 
 impl Audit {
     pub(super) fn new(access: Arc<Access>, clock: Arc<dyn Clock>) -> Self {
-        Self { access, clock, unauthorized: Mutex::default() }
+        Self { access, clock, unauthorized: Mutex::default(), has_failed: Mutex::default() }
     }
 
     /// Checks that the audit log can be written now. Errors: why not.
@@ -86,10 +112,13 @@ impl Audit {
         if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
             line.extend(more.clone());
         }
+        let mut has_failed = self.has_failed.lock();
+        let begin = if *has_failed { "\n" } else { "" };
         let added = opened(&file).and_then(|mut file| {
-            file.write_all(format!("{line}\n").as_bytes())?;
+            file.write_all(format!("{begin}{line}\n").as_bytes())?;
             file.sync_data()
         });
+        *has_failed = added.is_err();
         if let Err(error) = added {
             tracing::error!(%error, peer, %method, path, result, %more, "cannot write the audit log");
         }
@@ -140,7 +169,57 @@ fn opened(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use super::super::access::AccessRules;
     use super::*;
+    use crate::clock::SystemClock;
+
+    fn attempt() -> ChangeAttempt {
+        ChangeAttempt { peer: None, method: Method::POST, path: "/v1/reload".to_owned() }
+    }
+
+    fn rules(audit_log: &Path) -> AccessRules {
+        AccessRules { audit_log: Some(audit_log.to_owned()), ..AccessRules::default() }
+    }
+
+    /// A file for a test, which does not exist yet.
+    fn file(name: &str) -> PathBuf {
+        let file = std::env::temp_dir().join(format!("tollgate-audit-{name}-{}", std::process::id()));
+        drop(std::fs::remove_file(&file));
+        file
+    }
+
+    #[test]
+    fn a_line_after_a_failed_one_begins_on_a_line_of_its_own() {
+        let file = file("part");
+        let access = Arc::new(Access::new(rules(Path::new("/dev/full"))));
+        let audit = Audit::new(Arc::clone(&access), Arc::new(SystemClock::new()));
+        assert_eq!(audit.check(), Ok(()), "only the write fails");
+        audit.note(&attempt(), "done", &json!({}));
+        // what a disk that fills up has of a line
+        std::fs::write(&file, "{\"time\"").unwrap();
+        access.replace_rules(rules(&file));
+        audit.note(&attempt(), "done", &json!({}));
+        audit.note(&attempt(), "done", &json!({}));
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let are_whole: Vec<_> = text.lines().map(|line| serde_json::from_str::<Value>(line).is_ok()).collect();
+        assert_eq!(are_whole, [false, true, true], "{text}");
+    }
+
+    #[test]
+    fn an_attempt_whose_result_nobody_waits_for_is_logged() {
+        let file = file("given-up");
+        let audit = Audit::new(Arc::new(Access::new(rules(&file))), Arc::new(SystemClock::new()));
+        drop(NoteOnDrop::new(&audit, &attempt()));
+        NoteOnDrop::new(&audit, &attempt()).outcome = ("done", json!({ "status": 200 }));
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&lines[0]["result"], &lines[1]["result"]), (&json!("unknown"), &json!("done")));
+        assert_eq!(lines[1]["status"], 200);
+    }
 
     #[test]
     fn attempts_without_the_token_are_bounded_and_counted() {

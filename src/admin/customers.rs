@@ -9,9 +9,9 @@ use percent_encoding::percent_decode_str;
 use pingora::protocols::http::ServerSession;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::audit::{ChangeAttempt, moment};
+use super::audit::{Audit, ChangeAttempt, NoteOnDrop, moment};
 use super::{Admin, JSON, PlainResponse, failure, json_of, read_body};
 use crate::customers::directory::{Change, ChangeError, ChangedRows, GroupTable, NewKey, RowText, Terms, field_of};
 use crate::gateway::active_config::ActiveConfig;
@@ -27,7 +27,7 @@ const OF_ROTATIONS: [&str; 2] = ["keep_old_seconds", "valid_until"];
 
 /// The lock for changes of customers: only one change runs at a time.
 #[derive(Debug, Default)]
-pub(super) struct ChangeLock(Mutex<()>);
+pub(super) struct ChangeLock(Arc<Mutex<()>>);
 
 /// The resource that a path under `/v1/customers` names.
 #[derive(Debug, PartialEq, Eq)]
@@ -199,16 +199,19 @@ impl Admin {
         RequestedChange { customer, change, key }: RequestedChange,
         attempt: &ChangeAttempt,
     ) -> PlainResponse {
-        let change_lock = self.change_lock.0.lock().await;
+        let change_lock = Arc::clone(&self.change_lock.0).lock_owned().await;
         let active = self.gateway.active.load_full();
-        let changed = active.directory.change(&customer, change, &active.groups).await;
-        let view = |rows: &[RowText]| (!rows.is_empty()).then(|| shown(&customer, rows, &active.groups));
+        // a task of its own, which goes on when this request is given up
+        let changing = tokio::spawn(logged_change(
+            (Arc::clone(&active), change_lock),
+            (Arc::clone(&self.audit), attempt.clone()),
+            (customer.clone(), change),
+        ));
+        let changed = changing.await.unwrap_or_else(|_| Err(ChangeError::Unknown("the gateway failed".to_owned())));
         let changed = match changed {
             Ok(changed) => changed,
             Err(error) => {
                 let is_unknown = matches!(error, ChangeError::Unknown(_));
-                let result = if is_unknown { "unknown" } else { "refused" };
-                self.audit.note(attempt, result, &json!({ "customer": customer, "reason": error.to_string() }));
                 return match key.filter(|_| is_unknown) {
                     // the change may be in force, and no later response shows the key
                     Some(key) => {
@@ -219,10 +222,6 @@ impl Admin {
                 };
             }
         };
-        let (before, after) = (view(&changed.before), view(&changed.after));
-        // logged now, because the client may disconnect before the change is in force
-        self.audit.note(attempt, "done", &json!({ "customer": customer, "before": before, "after": after }));
-        drop(change_lock);
         let key = key.filter(|key| {
             let credential = field_of(key.as_bytes());
             changed.after.iter().any(|row| row.get("credential") == credential)
@@ -233,7 +232,8 @@ impl Admin {
             (true, Some(_)) => StatusCode::CREATED,
             (true, None) => StatusCode::OK,
         };
-        let mut answer = json!({ "customer": after, "in_force": in_force });
+        let customer = shown_if_any(&customer, &changed.after, &active.groups);
+        let mut answer = json!({ "customer": customer, "in_force": in_force });
         let more = [("key", key.map(Value::from)), ("errors", errors)];
         if let Value::Object(answer) = &mut answer {
             answer.extend(more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
@@ -251,6 +251,32 @@ impl Admin {
             None => (false, None),
         }
     }
+}
+
+/// Makes a change and writes its line of the audit log, both under the lock for changes.
+async fn logged_change(
+    (active, _change_lock): (Arc<ActiveConfig>, OwnedMutexGuard<()>),
+    (audit, attempt): (Arc<Audit>, ChangeAttempt),
+    (customer, change): (String, Change),
+) -> Result<ChangedRows, ChangeError> {
+    let mut note = NoteOnDrop::new(&audit, &attempt);
+    let changed = active.directory.change(&customer, change, &active.groups).await;
+    note.outcome = match &changed {
+        Ok(ChangedRows { before, after }) => {
+            let [before, after] = [before, after].map(|rows| shown_if_any(&customer, rows, &active.groups));
+            ("done", json!({ "customer": customer, "before": before, "after": after }))
+        }
+        Err(error) => {
+            let result = if matches!(error, ChangeError::Unknown(_)) { "unknown" } else { "refused" };
+            (result, json!({ "customer": customer, "reason": error.to_string() }))
+        }
+    };
+    changed
+}
+
+/// A customer as JSON; `None` without rows.
+fn shown_if_any(customer: &str, rows: &[RowText], groups: &GroupTable) -> Option<Value> {
+    (!rows.is_empty()).then(|| shown(customer, rows, groups))
 }
 
 /// A customer as JSON, without its credentials.
