@@ -440,6 +440,21 @@ fn nobody_changes_customers_without_the_token_and_the_setting() {
 }
 
 #[test]
+fn the_log_has_every_request_for_a_change_where_there_is_no_audit_log() {
+    const REQUESTS: usize = 40;
+    let origin = Origin::start();
+    let gateway = on_file(&origin, "customers.csv", CUSTOMERS);
+    let mut client = Client::connect(gateway.admin);
+    for _ in 0..REQUESTS {
+        let body = br#"{"limit": "gard", "key": {"customer": "acme"}}"#;
+        assert_eq!(client.round_trip_with_body("POST", "/v1/keys/reset", &[HOST, BEARER], body).status, 404);
+    }
+    wait_until("all lines", || {
+        gateway.process.stderr().matches("change requested over the admin port").count() == REQUESTS
+    });
+}
+
+#[test]
 fn every_change_is_in_the_audit_log_and_nothing_is_changed_without_it() {
     let origin = Origin::start();
     let gateway = on_file(&origin, "customers.csv", CUSTOMERS);
