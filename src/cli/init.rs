@@ -161,9 +161,12 @@ limits:
     text
 }
 
-/// The burst that goes with a rate: its count, like 10 for `10/s`, but at least 1.
-fn burst(rate: &str) -> &str {
-    rate.split('/').next().filter(|count| *count != "0").unwrap_or("1")
+/// The burst that goes with a rate: its count, like 10 for `10/s`, rounded up, and at least 1.
+fn burst(rate: &str) -> u64 {
+    let count = rate.split('/').next().unwrap_or_default();
+    let (whole, fraction) = count.split_once('.').unwrap_or((count, ""));
+    let has_rest = fraction.bytes().any(|digit| digit != b'0');
+    whole.parse().unwrap_or(0_u64).saturating_add(u64::from(has_rest)).max(1)
 }
 
 fn customers(plans: &[(String, String)]) -> String {

@@ -68,3 +68,15 @@ fn init_writes_plans_and_a_customer_of_each_and_overwrites_nothing() {
     let (says, is_fine) = said(folder.path(), &["init", "--upstream", &url, "--folder", "nowhere"]);
     assert!(!is_fine && says.contains("cannot write nowhere/tollgate.yaml"), "{says}");
 }
+
+#[test]
+fn init_takes_rates_below_one() {
+    for (arguments, says) in [(["--limit", "0.5/s"], "1 at once"), (["--plan", "free=1.5/s"], "free: 2 at once")] {
+        let folder = Folder::new();
+        let init = [&["init", "--upstream", "http://127.0.0.1:9000"][..], &arguments].concat();
+        let (said_of_init, is_fine) = said(folder.path(), &init);
+        assert!(is_fine, "{said_of_init}");
+        let (checked, is_fine) = said(folder.path(), &["check", "tollgate.yaml"]);
+        assert!(is_fine && checked.contains(says), "{checked}");
+    }
+}
