@@ -167,6 +167,10 @@ impl Reader<'_, '_> {
             note(field, "is left out: of `match`, only prefixes, exact paths and exact headers are carried over");
             return None;
         };
+        if let Some(rewrite) = action.get("prefix_rewrite").filter(|_| condition.has("path")) {
+            note(&rewrite, "is left out with its route: of rewrites, only those of prefixes are carried over");
+            return None;
+        }
         if let Some(prefix) = text(&condition, "prefix").filter(|prefix| !prefix.ends_with('/')) {
             note(field, &format!("{prefix} and what is below it are taken, and not {prefix}x"));
         }
@@ -203,14 +207,15 @@ impl Reader<'_, '_> {
             }
         }
         let prefix = text(&action, "prefix_rewrite");
-        let strip = prefix.as_ref().and(text(&condition, "prefix")).unwrap_or_default();
+        let matched = text(&condition, "prefix").or_else(|| text(&condition, "path_separated_prefix"));
+        let strip = prefix.as_ref().and(matched).unwrap_or_default();
         let rewrite =
             (strip.trim_end_matches('/').to_owned(), prefix.unwrap_or_default().trim_end_matches('/').to_owned());
         let name = text(&route, "name").unwrap_or_else(|| host.to_owned());
         let scoped = limit.map(|limit| ScopedLimit { limit, matches: vec![Match::default()], exempt: Vec::new() });
         let made = Route { name, matches, upstreams, rewrite, ..Route::default() };
-        if let Err(why) = self.front.add(&made, scoped.as_slice(), self.names) {
-            note(field, why);
+        for why in self.front.add(&made, scoped.as_slice(), self.names) {
+            note(field, &why);
         }
         Some(())
     }
@@ -237,14 +242,7 @@ impl Reader<'_, '_> {
                 "dns_lookup_family",
             ],
         );
-        let mut nodes = Vec::new();
-        let assignment = section(cluster, "load_assignment");
-        for group in assignment.iter().flat_map(|of| list(of, "endpoints")).filter_map(|of| of.mapping("a mapping")) {
-            for node in list(&group, "lb_endpoints").iter().filter_map(|of| of.mapping("a mapping")) {
-                let weight = number(&node, "load_balancing_weight").unwrap_or(1);
-                nodes.extend(section(&node, "endpoint").and_then(|of| address(&of)).map(|address| (address, weight)));
-            }
-        }
+        let nodes = nodes(cluster);
         if nodes.is_empty() {
             note(from, &format!("is left out: the cluster {name} has no addresses in this file"));
             return None;
@@ -280,8 +278,14 @@ impl Reader<'_, '_> {
             note(field, "holds for all requests: `enabled_percent` goes by keys");
         }
         let shadow = if enforced == 0.0 { ", shadow: true" } else { "" };
-        let status = section(config, "status").and_then(|status| text(&status, "code"));
-        let status = status.and_then(|code| code.parse().ok()).filter(|code| (400..600).contains(code)).unwrap_or(429);
+        let code = section(config, "status").and_then(|status| status.get("code"));
+        let status = code.map_or(Some(429), |code| {
+            status_code(&code.scalar_value("a status")?.text).or_else(|| {
+                note(&code, "is not carried over: denials are answered 429");
+                None
+            })
+        });
+        let status = status.filter(|code| (400..600).contains(code)).unwrap_or(429);
         let name = text(config, "stat_prefix").unwrap_or_else(|| "local".to_owned());
         let settings = format!(
             "algorithm: token_bucket, rate: {fill}/{every}, burst: {most}, key: all{shadow}{}",
@@ -291,6 +295,35 @@ impl Reader<'_, '_> {
         let mark = field.mark();
         Some(self.front.limit(&name, &format!("{}:{}", mark.line, mark.column), settings, self.names))
     }
+}
+
+/// The addresses of a cluster with their weights: those that get requests while all servers are up.
+fn nodes(cluster: &Section<'_>) -> Vec<(String, u64)> {
+    let mut nodes = Vec::new();
+    let assignment = section(cluster, "load_assignment");
+    for group in assignment.iter().flat_map(|of| list(of, "endpoints")).filter_map(|of| of.mapping("a mapping")) {
+        let is_spare = number(&group, "priority").is_some_and(|priority| priority > 0);
+        for field in list(&group, "lb_endpoints") {
+            let Some(node) = field.mapping("a mapping") else { continue };
+            let health = text(&node, "health_status");
+            if is_spare || health.is_some_and(|health| !["HEALTHY", "UNKNOWN", "DEGRADED"].contains(&health.as_str())) {
+                note(&field, "is left out: it gets no requests while others are up");
+                continue;
+            }
+            let weight = number(&node, "load_balancing_weight").unwrap_or(1);
+            nodes.extend(section(&node, "endpoint").and_then(|of| address(&of)).map(|address| (address, weight)));
+        }
+    }
+    nodes
+}
+
+/// Reads a status as a number, or by its name in Envoy, like `ServiceUnavailable`.
+fn status_code(text: &str) -> Option<u64> {
+    let has_name = |code: &u16| {
+        let reason = http::StatusCode::from_u16(*code).ok().and_then(|status| status.canonical_reason());
+        reason.is_some_and(|reason| reason.chars().filter(char::is_ascii_alphanumeric).eq(text.chars()))
+    };
+    text.parse().ok().or_else(|| (100..600).find(has_name).map(u64::from))
 }
 
 /// The percentage in `default_value: { numerator, denominator }`.
@@ -320,7 +353,15 @@ fn matches(condition: &Section<'_>, hosts: &[String]) -> Option<Match> {
     for header in list(condition, "headers") {
         let of = header.mapping("a mapping")?;
         let name = text(&of, "name")?;
-        let exact = text(&of, "exact_match").or_else(|| text(&section(&of, "string_match")?, "exact"));
+        let string = section(&of, "string_match");
+        let others = |of: &Section<'_>, known: &[&str]| of.fields().any(|(name, _)| !known.contains(&name));
+        // like `invert_match` or `ignore_case`, which match other requests
+        if others(&of, &["name", "exact_match", "string_match", "present_match"])
+            || string.as_ref().is_some_and(|string| others(string, &["exact"]))
+        {
+            return None;
+        }
+        let exact = text(&of, "exact_match").or_else(|| text(string.as_ref()?, "exact"));
         match (name.as_str(), exact, flag(&of, "present_match", false)) {
             (":method", Some(method), _) => methods.push(method),
             (name, None, true) => headers.push((name.to_ascii_lowercase(), None)),

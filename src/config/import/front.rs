@@ -1,7 +1,8 @@
 //! A proxy's configuration, written as listeners, upstreams, limits and routes of tollgate.
 
-use super::matches::{Match, ScopedLimit, split};
+use super::matches::{Match, ScopedLimit, common, common_network, split};
 use super::{Names, list, push, scalar};
+use crate::ruleset::host::HostPattern;
 
 /// A proxy that limits the requests that it forwards.
 #[derive(Debug, Default)]
@@ -46,8 +47,38 @@ pub(super) struct Route {
     pub(super) exempt: Vec<String>,
     /// The prefix that is removed from the path, and the one that is added then.
     pub(super) rewrite: (String, String),
+    pub(super) access: Access,
     /// Further settings in YAML, one line each.
     pub(super) more: Vec<String>,
+}
+
+/// The networks that a route lets in and keeps out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Access {
+    /// The networks that the route lets in; all where the list is empty.
+    pub(super) allow: Vec<String>,
+    pub(super) deny: Vec<String>,
+}
+
+impl Access {
+    /// Lets in only the addresses that `other` lets in, too. `false` where both name other networks; then nothing changes.
+    pub(super) fn narrow(&mut self, other: &Self) -> bool {
+        let Some(allow) = common(&self.allow, &other.allow, common_network) else { return false };
+        self.allow = allow;
+        let new: Vec<String> = other.deny.iter().filter(|network| !self.deny.contains(network)).cloned().collect();
+        self.deny.extend(new);
+        true
+    }
+
+    fn write(&self, text: &mut String) {
+        let part = |name: &str, networks: &[String]| {
+            (!networks.is_empty()).then(|| format!("{name}: {{ addresses: {} }}", list(networks)))
+        };
+        let parts: Vec<String> = part("allow", &self.allow).into_iter().chain(part("deny", &self.deny)).collect();
+        if !parts.is_empty() {
+            push(text, format_args!("    access: {{ {} }}\n", parts.join(", ")));
+        }
+    }
 }
 
 impl ProxyConfig {
@@ -62,25 +93,39 @@ impl ProxyConfig {
         name
     }
 
-    /// Adds a route for `route.matches`, and one for each part of it to which further limits apply. `Err` gives the reason
-    /// if the parts are left out, or if the limits exempt different networks.
-    pub(super) fn add(&mut self, route: &Route, scoped: &[ScopedLimit], names: &mut Names) -> Result<(), &'static str> {
+    /// Adds a route for `route.matches`, and one for each part of it to which further limits apply. Returns notes about
+    /// parts and hosts that are left out, and about limits that exempt different networks.
+    pub(super) fn add(&mut self, route: &Route, scoped: &[ScopedLimit], names: &mut Names) -> Vec<String> {
         let cells = split(&route.matches, scoped);
-        let mut done =
-            if cells.is_none() { Err("has more combinations of conditions than are carried over") } else { Ok(()) };
-        for matches in cells.unwrap_or_else(|| vec![route.matches.clone()]) {
-            let limits: Vec<&ScopedLimit> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
-            let exempt = limits.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
-            let is_same = limits.iter().all(|limit| limit.exempt == exempt);
+        let mut notes = Vec::new();
+        if cells.is_none() {
+            notes.push("has more combinations of conditions than are carried over".to_owned());
+        }
+        for mut matches in cells.unwrap_or_else(|| vec![route.matches.clone()]) {
+            let holding: Vec<&ScopedLimit> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
+            let exempt = holding.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
+            let is_same = holding.iter().all(|limit| limit.exempt == exempt);
             if !is_same {
-                done = Err("its limits exempt different networks: here they exempt none");
+                notes.push("its limits exempt different networks: here they exempt none".to_owned());
+            }
+            let is_host = |host: &String| HostPattern::parse(host).is_ok();
+            let (hosts, others): (Vec<String>, Vec<String>) = matches.hosts.into_iter().partition(is_host);
+            notes.extend(others.iter().map(|host| format!("the host {host} is left out: no route has a host like it")));
+            if hosts.is_empty() && !others.is_empty() {
+                continue;
+            }
+            matches.hosts = hosts;
+            let mut limits: Vec<String> = Vec::new();
+            for ScopedLimit { limit, .. } in holding {
+                if !limits.contains(limit) {
+                    limits.push(limit.clone());
+                }
             }
             let name = names.of(&route.name, std::iter::empty());
-            let limits = limits.iter().map(|limit| limit.limit.clone()).collect();
             let exempt = if is_same { exempt } else { Vec::new() };
             self.routes.push(Route { name, matches, limits, exempt, ..route.clone() });
         }
-        done
+        notes
     }
 
     /// Writes the sections, without the comments at the head of the file.
@@ -140,6 +185,7 @@ impl Route {
         if !parts.is_empty() {
             push(text, format_args!("    rewrite: {{ {} }}\n", parts.join(", ")));
         }
+        self.access.write(text);
         self.more.iter().for_each(|line| push(text, format_args!("    {line}\n")));
     }
 }
@@ -160,7 +206,12 @@ pub(super) fn key_field(kind: &str, name: &str) -> String {
 
 /// The setting for the status of denials in YAML, with a comma in front; empty for 429.
 pub(super) fn denial(status: u64) -> String {
-    if status == 429 { String::new() } else { format!(", over_limit: {{ deny: {{ status: {status} }} }}") }
+    if status == 429 { String::new() } else { denied_with(status) }
+}
+
+/// The same, also for 429: for a limit of a route that sets a status of its own.
+pub(super) fn denied_with(status: u64) -> String {
+    format!(", over_limit: {{ deny: {{ status: {status} }} }}")
 }
 
 /// Splits an `http` or `https` URL: whether it is `https`, its authority, and its path.

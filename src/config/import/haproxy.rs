@@ -5,10 +5,11 @@
 use std::collections::HashMap;
 
 use self::conditions::Acls;
+use self::limits::Rules;
 use self::syntax::{Line, Section};
 use super::Names;
 use super::front::{ProxyConfig, Route, node};
-use super::matches::{Match, ScopedLimit, joined};
+use super::matches::{Match, joined};
 use super::scalar;
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
@@ -119,11 +120,22 @@ impl<'l> Reader<'l, '_> {
 
     /// Reads the tables and `defaults` that other lines refer to, and adds notes about the lines that nothing reads.
     fn define(&mut self) {
+        let sections = self.sections;
+        let named = |name| sections.iter().find(|of| of.kind() == "defaults" && of.name() == name);
         let mut defaults: &[Line] = &[];
-        for (position, section) in self.sections.iter().enumerate() {
+        for (position, section) in sections.iter().enumerate() {
+            let from = section.head.option("from");
             match section.kind() {
-                "defaults" => defaults = &section.lines,
-                "frontend" | "backend" | "listen" => _ = self.defaults.insert(position, defaults),
+                "defaults" => {
+                    defaults = &section.lines;
+                    if from.is_some() {
+                        self.note(&section.head, "is carried over without the defaults that it names");
+                    }
+                }
+                "frontend" | "backend" | "listen" => {
+                    let own = from.and_then(named).map_or(defaults, |of| of.lines.as_slice());
+                    self.defaults.insert(position, own);
+                }
                 "global" => {}
                 _ => {
                     self.note(&section.head, "is not carried over");
@@ -134,9 +146,22 @@ impl<'l> Reader<'l, '_> {
                 let name = line.name();
                 let is_rule = matches!(line.word(0), "http-request" | "tcp-request");
                 match name.as_str() {
-                    "stick-table" => _ = self.tables.insert(section.name(), limits::periods(line)),
+                    "stick-table" => {
+                        if line.has("peers") {
+                            self.note(
+                                line,
+                                "is carried over without peers: `mode: shared` counts in the `store` for all",
+                            );
+                        }
+                        self.tables.insert(section.name(), limits::periods(line));
+                    }
                     "maxconn" if section.kind() == "global" => {
-                        self.front.connections.push(format!("max: {}", line.word(1)));
+                        if let Err(why) = self.bound_connections("max", line.word(1)) {
+                            self.note(line, &why);
+                        }
+                    }
+                    _ if is_rule && section.kind() == "defaults" => {
+                        self.note(line, "is not carried over: write it into the sections that use these defaults");
                     }
                     "maxconn" => {
                         self.note(line, "is not carried over: tollgate bounds all connections, or those of a listener")
@@ -149,6 +174,19 @@ impl<'l> Reader<'l, '_> {
                     _ if name.starts_with("tune.") => {}
                     _ => self.note(line, "is not carried over"),
                 }
+            }
+        }
+    }
+
+    /// Sets a number of `connections:`. `Err` says that it has another value already.
+    fn bound_connections(&mut self, name: &str, most: &str) -> Result<(), String> {
+        let mut set = self.front.connections.iter().filter_map(|setting| setting.split_once(": "));
+        match set.find(|(known, _)| *known == name) {
+            Some((_, known)) if known != most => Err(format!("is left out: `connections.{name}` is {known} already")),
+            Some(_) => Ok(()),
+            None => {
+                self.front.connections.push(format!("{name}: {most}"));
+                Ok(())
             }
         }
     }
@@ -166,16 +204,16 @@ impl<'l> Reader<'l, '_> {
             return self.note(&section.head, "is left out: its mode is not http");
         }
         let acls = conditions::acls(section.lines.iter());
-        let limits = self.limits(section, &acls);
+        let rules = self.rules(section, &acls);
         let is_first = self.front.routes.is_empty();
         let own_servers = section.kind() == "listen" && section.lines.iter().any(|line| line.word(0) == "server");
         let before = self.front.routes.len();
         for line in section.lines.iter().filter(|line| line.word(0) == "use_backend") {
-            self.route(section, line, &acls, &limits);
+            self.route(section, line, &acls, &rules);
         }
         match last("default_backend") {
-            Some(line) => self.route(section, line, &acls, &limits),
-            None if own_servers => self.route_to(section, &section.head, section.name(), &[Match::default()], &limits),
+            Some(line) => self.route(section, line, &acls, &rules),
+            None if own_servers => self.route_to(section, &section.head, section.name(), &[Match::default()], &rules),
             None if self.front.routes.len() == before => {
                 return self.note(&section.head, "is left out: it leads to no servers");
             }
@@ -195,11 +233,14 @@ impl<'l> Reader<'l, '_> {
 
     fn bind(&mut self, line: &Line) {
         let (bare, is_tls) = (line.word(1).trim_start_matches("ipv4@").trim_start_matches("ipv6@"), line.has("ssl"));
-        let mut more = match (is_tls, line.option("crt").map(scalar)) {
-            (false, _) => String::new(),
-            // the certificate and the key are in one file
-            (true, Some(file)) => format!(", tls: {{ certificates: [{{ cert: {file}, key: {file} }}] }}"),
-            (true, None) => return self.note(line, "is left out: it names no `crt`"),
+        let pairs = line.words.iter().zip(line.words.iter().skip(1));
+        let files = pairs.filter(|(word, _)| *word == "crt").map(|(_, file)| scalar(file));
+        // the certificate and the key are in one file
+        let certificates: Vec<String> = files.map(|file| format!("{{ cert: {file}, key: {file} }}")).collect();
+        let mut more = match is_tls {
+            false => String::new(),
+            true if certificates.is_empty() => return self.note(line, "is left out: it names no `crt`"),
+            true => format!(", tls: {{ certificates: [{}] }}", certificates.join(", ")),
         };
         if let Some(most) = line.option("maxconn") {
             more.push_str(&format!(", max_connections: {most}"));
@@ -222,7 +263,7 @@ impl<'l> Reader<'l, '_> {
     }
 
     /// Reads a `use_backend` or a `default_backend`.
-    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, limits: &[ScopedLimit]) {
+    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, rules: &Rules) {
         let condition = match conditions::parse_condition(line, acls) {
             Ok(condition) => condition,
             Err(what) => return self.note(line, &format!("is left out: {what} is not carried over")),
@@ -233,19 +274,19 @@ impl<'l> Reader<'l, '_> {
         }
         condition.iter().flat_map(|one| &one.remarks).for_each(|remark| self.note(line, remark));
         let matches = joined(condition.into_iter().flat_map(|one| one.matches));
-        self.route_to(section, line, line.word(1), &matches, limits);
+        self.route_to(section, line, line.word(1), &matches, rules);
     }
 
-    fn route_to(
-        &mut self,
-        section: &Section,
-        line: &'l Line,
-        backend: &str,
-        matches: &[Match],
-        limits: &[ScopedLimit],
-    ) {
-        let Some(own_limits) = self.backend(line, backend) else { return };
-        let limits = if section.name() == backend { limits.to_vec() } else { [limits, &own_limits].concat() };
+    fn route_to(&mut self, section: &Section, line: &'l Line, backend: &str, matches: &[Match], rules: &Rules) {
+        let Some(own) = self.backend(line, backend) else { return };
+        let Rules { mut limits, mut access } = rules.clone();
+        if section.kind() != "listen" || section.name() != backend {
+            limits.extend(own.limits);
+            if !access.narrow(&own.access) {
+                return self
+                    .note(line, "is left out: its backend lets in none of the addresses that this section lets in");
+            }
+        }
         for matches in matches {
             let overlaps = |taken: &&Match| taken.and(matches).is_some_and(|both| both != **taken);
             if self.taken.iter().any(|taken| taken.contains(matches)) {
@@ -263,10 +304,11 @@ impl<'l> Reader<'l, '_> {
                 name: format!("{}.{backend}", section.name()),
                 matches: matches.clone(),
                 upstreams: vec![(super::front::upstream_name(backend), 1)],
+                access: access.clone(),
                 ..Route::default()
             };
-            if let Err(why) = self.front.add(&route, &limits, self.names) {
-                self.note(line, why);
+            for why in self.front.add(&route, &limits, self.names) {
+                self.note(line, &why);
             }
         }
     }

@@ -1,6 +1,8 @@
 //! Kong's declarative configuration: services, their routes, upstreams, and the plugins of each.
 
-use super::front::{ProxyConfig, Route, Upstream, denial, key_field, node, upstream_name, url};
+use std::collections::HashMap;
+
+use super::front::{Access, ProxyConfig, Route, Upstream, denial, key_field, node, upstream_name, url};
 use super::matches::{Match, PathMatch, ScopedLimit};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
 use super::{Names, scalar};
@@ -41,29 +43,40 @@ struct Plugin<'a> {
 #[derive(Default)]
 struct Effects {
     limits: Vec<ScopedLimit>,
+    access: Access,
     more: Vec<String>,
 }
+
+/// The labels of services and routes, by their kind and by each of their names and ids.
+type Labels = HashMap<(&'static str, String), String>;
 
 struct Reader<'n> {
     front: ProxyConfig,
     names: &'n mut Names,
-    /// Whether callers authenticate with a key, and the number of routes that need no key.
-    asks_for_keys: bool,
+    labels: Labels,
+    /// The names under which callers send keys, and the number of routes that need no key.
+    key_names: Vec<String>,
     without_keys: usize,
 }
 
 pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     let file = top.mapping("a mapping")?;
     name_others(&file, &["_format_version", "_transform", "services", "routes", "upstreams", "plugins", "consumers"]);
-    let mut reader = Reader { front: ProxyConfig::default(), names, asks_for_keys: false, without_keys: 0 };
-    let mut plugins = plugins_of(&file, "");
-    for service in list(&file, "services") {
-        plugins.extend(
-            of_service(&service).map(|of| plugins_of(&of, &format!("service {}", label(&of)))).unwrap_or_default(),
-        );
+    let labels = labels(&file);
+    let mut plugins = plugins_of(&file, "", &labels);
+    for service in list(&file, "services").iter().filter_map(|service| service.mapping("a mapping")) {
+        plugins.extend(plugins_of(&service, &format!("service {}", label(&service)), &labels));
     }
+    let (front, key_names) = (ProxyConfig::default(), Vec::new());
+    let mut reader = Reader { front, names, labels, key_names, without_keys: 0 };
     for service in list(&file, "services") {
         reader.service(&file, &service, &plugins);
+    }
+    for route in list(&file, "routes") {
+        let service = route.as_mapping().and_then(|route| reference(&route, "service"));
+        if service.is_none_or(|service| !reader.labels.contains_key(&("service", service))) {
+            note(&route, "is left out: its service is not in this file");
+        }
     }
     for field in ["consumers"].iter().filter_map(|name| file.get(name)) {
         note(
@@ -71,8 +84,14 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
             "is not carried over: list them in the file of `customers.directory`, with the limits of each as its plan",
         );
     }
-    if reader.asks_for_keys && reader.without_keys > 0 {
-        note(top, "asks for keys on some routes only: here all do, until `customers.anonymous` says otherwise");
+    if !reader.key_names.is_empty() {
+        if reader.without_keys > 0 {
+            note(top, "asks for keys on some routes only: here all do, until `customers.anonymous` says otherwise");
+        }
+        let places = reader.key_names.iter().flat_map(|name| [key_field("header", name), key_field("query", name)]);
+        let places = places.collect::<Vec<_>>().join(", ");
+        let customers = format!("customers: {{ identify: [{places}], directory: {{ file: customers.csv }} }}");
+        reader.front.sections.push(customers);
     }
     if reader.front.routes.is_empty() {
         return top.fail(Problem::error(top.place(), "holds no service with routes: there is nothing to limit"));
@@ -82,32 +101,66 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     Some(reader.front)
 }
 
-fn of_service<'a>(service: &Field<'a>) -> Option<Section<'a>> {
-    service.mapping("a mapping")
-}
-
 /// The name of a service or a route.
 fn label(of: &Section<'_>) -> String {
     text(of, "name").or_else(|| text(of, "id")).unwrap_or_default()
 }
 
+/// The labels of all services and routes of a file.
+fn labels(file: &Section<'_>) -> Labels {
+    let mappings = |of: &Section<'_>, name: &str| {
+        list(of, name)
+            .iter()
+            .filter_map(|field| field.as_mapping().map(|of| (label(&of), names_of(&of))))
+            .collect::<Vec<_>>()
+    };
+    let mut labels = Labels::new();
+    let mut add = |kind, all: Vec<(String, Vec<String>)>| {
+        for (label, names) in all {
+            labels.extend(names.into_iter().map(|name| ((kind, name), label.clone())));
+        }
+    };
+    add("service", mappings(file, "services"));
+    add("route", mappings(file, "routes"));
+    for service in list(file, "services").iter().filter_map(Field::as_mapping) {
+        add("route", mappings(&service, "routes"));
+    }
+    labels
+}
+
+/// The name and the id of a service or a route.
+fn names_of(of: &Section<'_>) -> Vec<String> {
+    ["name", "id"].iter().filter_map(|name| text(of, name)).collect()
+}
+
+/// The name or the id in a reference to a service, a route or a consumer.
+fn reference(of: &Section<'_>, kind: &str) -> Option<String> {
+    let of = of.get(kind).filter(|field| !field.is_null())?;
+    of.as_mapping().map(|of| label(&of)).or_else(|| Some(of.scalar_value("a name")?.text.into_owned()))
+}
+
 /// The plugins in a section. A plugin has the section's `scope`, unless it names its own route or service.
-fn plugins_of<'a>(of: &Section<'a>, scope: &str) -> Vec<Plugin<'a>> {
+fn plugins_of<'a>(of: &Section<'a>, scope: &str, labels: &Labels) -> Vec<Plugin<'a>> {
     let mut found = Vec::new();
     for field in list(of, "plugins") {
         let Some(plugin) = field.mapping("a mapping") else { continue };
         name_others(&plugin, &["name", "id", "enabled", "config", "service", "route", "consumer", "protocols", "tags"]);
         let name = text(&plugin, "name").unwrap_or_default();
-        let reference = |of: &str| {
-            let of = plugin.get(of).filter(|field| !field.is_null())?;
-            of.as_mapping().map(|of| label(&of)).or_else(|| Some(of.scalar_value("a name")?.text.into_owned()))
-        };
-        if reference("consumer").is_some() {
+        if reference(&plugin, "consumer").is_some() {
             note(&field, "is left out: what holds for one consumer is a plan of its own here");
             continue;
         }
-        let own = |kind: &str| reference(kind).map(|name| format!("{kind} {name}"));
-        let scope = own("route").or_else(|| own("service")).unwrap_or_else(|| scope.to_owned());
+        let own = |kind| reference(&plugin, kind).map(|name| (kind, name));
+        let scope = match own("route").or_else(|| own("service")) {
+            None => scope.to_owned(),
+            Some(of) => match labels.get(&of) {
+                Some(label) => format!("{} {label}", of.0),
+                None => {
+                    note(&field, "is left out: its service or route is not in this file");
+                    continue;
+                }
+            },
+        };
         if flag(&plugin, "enabled", true) {
             found.push(Plugin { name, field, scope });
         }
@@ -136,6 +189,10 @@ impl Reader<'_> {
                 "read_timeout",
             ],
         );
+        if !flag(&service, "enabled", true) {
+            note(field, "is left out: it is not enabled");
+            return None;
+        }
         let name = label(&service);
         let address = text(&service, "url").unwrap_or_else(|| {
             let part = |of: &str, default: &str| text(&service, of).unwrap_or_else(|| default.to_owned());
@@ -148,11 +205,8 @@ impl Reader<'_> {
         };
         let upstream = self.upstream(file, &service, is_secure, authority)?;
         let is_own = |route: &Field<'_>| {
-            let of = route.as_mapping().and_then(|route| route.get("service"));
-            let of = of.and_then(|of| {
-                of.as_mapping().map(|of| label(&of)).or_else(|| Some(of.scalar_value("a name")?.text.into_owned()))
-            });
-            of.as_deref() == Some(name.as_str())
+            let of = route.as_mapping().and_then(|route| reference(&route, "service"));
+            of.is_some_and(|of| self.labels.get(&("service", of)) == Some(&name))
         };
         let routes: Vec<Field<'_>> =
             list(&service, "routes").into_iter().chain(list(file, "routes").into_iter().filter(is_own)).collect();
@@ -236,7 +290,7 @@ impl Reader<'_> {
         }
         let name = label(&route);
         let scopes = [format!("route {name}"), format!("service {service}"), String::new()];
-        let own = plugins_of(&route, &format!("route {name}"));
+        let own = plugins_of(&route, &format!("route {name}"), &self.labels);
         let all: Vec<&Plugin<'_>> = own.iter().chain(plugins).collect();
         // of several plugins with one name, the one nearest to the route applies
         let mut chosen: Vec<&Plugin<'_>> = Vec::new();
@@ -245,7 +299,7 @@ impl Reader<'_> {
                 chosen.push(plugin);
             }
         }
-        let effects = self.effects(&chosen);
+        let effects = self.effects(&chosen, service);
         let mut paths = texts(&route, "paths");
         if paths.is_empty() {
             paths.push("/".to_owned());
@@ -273,16 +327,17 @@ impl Reader<'_> {
             let rewrite = (strip.to_owned(), base.trim_end_matches('/').to_owned());
             let upstreams = vec![(upstream.to_owned(), 1)];
             let label = if name.is_empty() { service.to_owned() } else { name.clone() };
-            let made =
-                Route { name: label, matches, upstreams, rewrite, more: effects.more.clone(), ..Route::default() };
-            if let Err(why) = self.front.add(&made, &effects.limits, self.names) {
-                note(field, why);
+            let Effects { access, more, .. } = &effects;
+            let (access, more) = (access.clone(), more.clone());
+            let made = Route { name: label, matches, upstreams, rewrite, access, more, ..Route::default() };
+            for why in self.front.add(&made, &effects.limits, self.names) {
+                note(field, &why);
             }
         }
         Some(())
     }
 
-    fn effects(&mut self, plugins: &[&Plugin<'_>]) -> Effects {
+    fn effects(&mut self, plugins: &[&Plugin<'_>], service: &str) -> Effects {
         let mut effects = Effects::default();
         let keys = plugins.iter().find(|plugin| plugin.name == "key-auth");
         self.without_keys = self.without_keys.saturating_add(usize::from(keys.is_none()));
@@ -295,9 +350,12 @@ impl Reader<'_> {
                 ("key-auth", _) => {}
                 ("rate-limiting", Some(config)) => {
                     if let Some(settings) = rate_limiting(&plugin.field, config, keys.is_some()) {
-                        let label = format!("rate-limiting.{}", plugin.scope.rsplit(' ').next().unwrap_or_default());
+                        let by_service = text(config, "limit_by").as_deref() == Some("service");
+                        let of = if by_service && plugin.scope.is_empty() { service } else { &plugin.scope };
+                        let label = format!("rate-limiting.{}", of.rsplit(' ').next().unwrap_or_default());
                         let name = label.trim_end_matches('.');
-                        let limit = self.front.limit(name, &plugin.scope, settings, self.names);
+                        let table = format!("{}/{}", plugin.scope, if by_service { service } else { "" });
+                        let limit = self.front.limit(name, &table, settings, self.names);
                         effects.limits.push(ScopedLimit { limit, matches: vec![Match::default()], exempt: Vec::new() });
                     }
                 }
@@ -312,13 +370,9 @@ impl Reader<'_> {
                     effects.more.push(format!("max_request_body: {size}{unit}"));
                 }
                 ("ip-restriction", Some(config)) => {
-                    name_others(config, &["allow", "deny"]);
-                    let part = |name: &str| match texts(config, name) {
-                        networks if networks.is_empty() => None,
-                        networks => Some(format!("{name}: {{ addresses: {} }}", super::list(&networks))),
-                    };
-                    let parts: Vec<String> = [part("allow"), part("deny")].into_iter().flatten().collect();
-                    effects.more.push(format!("access: {{ {} }}", parts.join(", ")));
+                    name_others(config, &["allow", "deny", "whitelist", "blacklist"]);
+                    let both = |name: &str, former: &str| [texts(config, name), texts(config, former)].concat();
+                    effects.access = Access { allow: both("allow", "whitelist"), deny: both("deny", "blacklist") };
                 }
                 (name, _) if GUARDS.contains(&name) => {
                     note(&plugin.field, &format!("{name} is not carried over: requests that it refuses pass here"));
@@ -329,23 +383,27 @@ impl Reader<'_> {
         effects
     }
 
-    /// Adds `customers:` with the places of keys, once.
+    /// Reads the names under which callers send keys.
     fn keys(&mut self, plugin: &Plugin<'_>) {
-        if std::mem::replace(&mut self.asks_for_keys, true) {
-            return;
-        }
         let config = plugin.field.as_mapping().and_then(|plugin| section(&plugin, "config"));
+        if let Some(config) = &config {
+            name_others(config, &["key_names", "anonymous"]);
+            if let Some(anonymous) = config.get("anonymous").filter(|field| !field.is_null()) {
+                let message = "is not carried over: requests without a key are refused, until `customers.anonymous` says otherwise";
+                note(&anonymous, message);
+            }
+        }
         let names = config.as_ref().map(|config| texts(config, "key_names")).unwrap_or_default();
         let names = if names.is_empty() { vec!["apikey".to_owned()] } else { names };
-        let places = names.iter().flat_map(|name| [key_field("header", name), key_field("query", name)]);
-        let places = places.collect::<Vec<_>>().join(", ");
-        self.front
-            .sections
-            .push(format!("customers: {{ identify: [{places}], directory: {{ file: customers.csv }} }}"));
-        note(
-            &plugin.field,
-            "key-auth asks for keys: write customers.csv with a line `credential,customer` for each of them",
-        );
+        if self.key_names.is_empty() {
+            let message =
+                "key-auth asks for keys: write customers.csv with a line `credential,customer` for each of them";
+            note(&plugin.field, message);
+        } else if names != self.key_names {
+            note(&plugin.field, "key-auth asks for keys under these names only here: all are taken on all routes");
+        }
+        let new: Vec<String> = names.into_iter().filter(|name| !self.key_names.contains(name)).collect();
+        self.key_names.extend(new);
     }
 }
 

@@ -1,5 +1,9 @@
 //! The requests that a route of a proxy takes: the intersection of conditions, and whether one condition contains another.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
 use super::{list, scalar};
 
 /// The largest number of routes into which the limits' conditions may split one route.
@@ -176,7 +180,11 @@ pub(super) fn split(whole: &Match, limits: &[ScopedLimit]) -> Option<Vec<Match>>
 }
 
 /// The intersection of two lists, of which an empty one stands for any value; `None` if they have nothing in common.
-fn common(one: &[String], another: &[String], of: impl Fn(&str, &str) -> Option<String>) -> Option<Vec<String>> {
+pub(super) fn common(
+    one: &[String],
+    another: &[String],
+    of: impl Fn(&str, &str) -> Option<String>,
+) -> Option<Vec<String>> {
     if one.is_empty() || another.is_empty() {
         return Some([one, another].concat());
     }
@@ -187,6 +195,20 @@ fn common(one: &[String], another: &[String], of: impl Fn(&str, &str) -> Option<
         }
     }
     (!found.is_empty()).then_some(found)
+}
+
+/// The smaller of two networks, of which one contains the other.
+pub(super) fn common_network(one: &str, another: &str) -> Option<String> {
+    let (first, second) = (network(one)?, network(another)?);
+    if first.contains(&second) {
+        return Some(another.to_owned());
+    }
+    second.contains(&first).then(|| one.to_owned())
+}
+
+/// Reads a network, or an address as a network of its own.
+pub(super) fn network(text: &str) -> Option<IpNet> {
+    text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
 fn common_host(one: &str, another: &str) -> Option<String> {

@@ -2,7 +2,7 @@
 //!
 //! Every directive is carried over, or describes what tollgate does anyway, or gets a note.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use self::syntax::Directive;
 use self::zones::Zone;
@@ -68,6 +68,8 @@ struct Limits<'d> {
     keeps_host: bool,
     /// The largest body of a request, if the level bounds it.
     max_body: Option<String>,
+    /// The first name of the server around it.
+    server_name: &'d str,
 }
 
 struct Reader<'d, 'f> {
@@ -75,6 +77,10 @@ struct Reader<'d, 'f> {
     zones: HashMap<String, Zone>,
     /// The directives `map` and `geo`, by the variable that they set.
     variables: HashMap<&'d str, &'d Directive>,
+    /// The addresses of each server with routes so far.
+    addresses: Vec<HashSet<String>>,
+    /// Whether a server so far takes any host.
+    has_default: bool,
     front: ProxyConfig,
     names: &'f mut Names,
 }
@@ -98,8 +104,15 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
             return None;
         }
     };
-    let variables = HashMap::new();
-    let mut reader = Reader { findings, zones: HashMap::new(), variables, front: ProxyConfig::default(), names };
+    let mut reader = Reader {
+        findings,
+        zones: HashMap::new(),
+        variables: HashMap::new(),
+        addresses: Vec::new(),
+        has_default: false,
+        front: ProxyConfig::default(),
+        names,
+    };
     let http: Vec<&Directive> = directives
         .iter()
         .flat_map(|top| if top.name() == "http" { top.block().iter().collect() } else { vec![top] })
@@ -113,11 +126,16 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         dry_run: false,
         keeps_host: false,
         max_body: None,
+        server_name: "",
     };
     let limits = reader.level(&http, &limits);
     let servers: Vec<&Directive> = http.iter().copied().filter(|one| one.name() == "server").collect();
+    let defaults = defaults(&servers);
     for (position, server) in servers.iter().enumerate() {
-        reader.server(server, &limits, position == 0);
+        let own = listens(server);
+        let is_default = |(_, address): &(_, String)| defaults.get(address) == Some(&position);
+        let (any, all) = (own.iter().any(is_default), own.iter().all(is_default));
+        reader.server(server, &limits, any, all);
     }
     if reader.front.routes.is_empty() {
         let message = "holds no location that proxies: there is nothing to limit";
@@ -125,6 +143,27 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         return None;
     }
     Some(reader.front)
+}
+
+/// The `listen` directives of a server, each with its address; the server itself where it has none.
+fn listens(server: &Directive) -> Vec<(&Directive, String)> {
+    let listens = server.block().iter().filter(|one| one.name() == "listen");
+    let listens: Vec<_> = listens.map(|one| (one, node(one.argument(), 80))).collect();
+    if listens.is_empty() { vec![(server, "0.0.0.0:80".to_owned())] } else { listens }
+}
+
+/// The position of the default server of each address: the one that says so, else the first.
+fn defaults(servers: &[&Directive]) -> HashMap<String, usize> {
+    let mut defaults = HashMap::new();
+    for (position, server) in servers.iter().enumerate() {
+        for (listen, address) in listens(server) {
+            match listen.arguments().iter().any(|word| word == "default_server" || word == "default") {
+                true => _ = defaults.insert(address, position),
+                false => _ = defaults.entry(address).or_insert(position),
+            }
+        }
+    }
+    defaults
 }
 
 impl<'d> Reader<'d, '_> {
@@ -221,6 +260,7 @@ impl<'d> Reader<'d, '_> {
                 Some(text) => self.size(text, &all("client_max_body_size")),
             },
             keeps_host: if sets_headers.is_empty() { outer.keeps_host } else { sets_headers.iter().any(is_kept) },
+            server_name: outer.server_name,
         }
     }
 
@@ -244,16 +284,11 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
-    fn server(&mut self, server: &'d Directive, outer: &Limits<'d>, is_default: bool) {
-        let block: Vec<&Directive> = server.block().iter().collect();
-        let limits = self.level(&block, outer);
-        let all = |name: &'static str| block.iter().copied().filter(move |one| one.name() == name);
-        let mut listens: Vec<(&Directive, String)> = all("listen").map(|one| (one, node(one.argument(), 80))).collect();
-        if listens.is_empty() {
-            listens.push((server, "0.0.0.0:80".to_owned()));
-        }
+    /// Adds the listeners of a server.
+    fn listeners(&mut self, server: &'d Directive) {
+        let all = |name: &'static str| server.block().iter().filter(move |one| one.name() == name);
         let file = |name| all(name).next().map(|one| scalar(one.argument()));
-        for (one, address) in listens {
+        for (one, address) in listens(server) {
             let is_tls = one.name() == "listen" && one.arguments().iter().any(|word| word == "ssl");
             let more = match (is_tls, file("ssl_certificate"), file("ssl_certificate_key")) {
                 (true, Some(cert), Some(key)) => format!(", tls: {{ certificates: [{{ cert: {cert}, key: {key} }}] }}"),
@@ -269,6 +304,16 @@ impl<'d> Reader<'d, '_> {
                 Some(_) => self.note(one, "only the certificate of the first server at this address is carried over"),
             }
         }
+    }
+
+    /// Reads a server. It is the default at one of its addresses (`is_default`), or at all of them (`is_default_at_all`).
+    fn server(&mut self, server: &'d Directive, outer: &Limits<'d>, is_default: bool, is_default_at_all: bool) {
+        let block: Vec<&Directive> = server.block().iter().collect();
+        let all = |name: &'static str| block.iter().copied().filter(move |one| one.name() == name);
+        let limits = Limits {
+            server_name: all("server_name").next().map_or("", Directive::argument),
+            ..self.level(&block, outer)
+        };
         let mut hosts = Vec::new();
         for name in all("server_name").flat_map(Directive::arguments) {
             match name.strip_prefix('.') {
@@ -280,8 +325,17 @@ impl<'d> Reader<'d, '_> {
                 None => hosts.push(name.clone()),
             }
         }
-        // the first server is the default for names that no server has
-        let hosts = if is_default { Vec::new() } else { hosts };
+        let takes_any = hosts.is_empty() || (is_default_at_all && !self.has_default);
+        if hosts.is_empty() && !is_default {
+            return self.note(server, "is left out: it names no host, and is the default at none of its addresses");
+        }
+        if is_default && !takes_any {
+            self.note(server, "is the default at an address of its own: here it takes only the hosts that it names");
+        }
+        if takes_any {
+            hosts.clear();
+        }
+        let before = self.front.routes.len();
         let locations: Vec<&Directive> = all("location").collect();
         if locations.iter().all(|one| one.arguments() != ["/"]) && all("proxy_pass").next().is_none() {
             self.note(server, "has no `location /`: what its other locations do not take is answered 404");
@@ -289,6 +343,16 @@ impl<'d> Reader<'d, '_> {
         for location in locations {
             self.location(location, &limits, &hosts);
         }
+        if self.front.routes.len() == before {
+            return self.note(server, "is left out: no location of it proxies");
+        }
+        self.has_default |= takes_any;
+        self.listeners(server);
+        let own: HashSet<String> = listens(server).into_iter().map(|(_, address)| address).collect();
+        if self.addresses.iter().any(|other| *other != own) {
+            self.note(server, "has routes that listeners of other servers take, too: tell them apart by hosts");
+        }
+        self.addresses.push(own);
     }
 
     fn location(&mut self, location: &'d Directive, outer: &Limits<'d>, hosts: &[String]) {
@@ -339,8 +403,8 @@ impl<'d> Reader<'d, '_> {
             rewrite,
             ..Route::default()
         };
-        if let Err(why) = self.front.add(&route, &used, self.names) {
-            self.note(location, why);
+        for why in self.front.add(&route, &used, self.names) {
+            self.note(location, &why);
         }
     }
 

@@ -6,6 +6,8 @@ use crate::ruleset::Ruleset;
 use crate::ruleset::key::KeyPart;
 use crate::units::Nanos;
 
+mod proxies;
+
 fn imported(texts: &[&str]) -> Ruleset {
     let mut import = Import::default();
     for (position, text) in texts.iter().enumerate() {

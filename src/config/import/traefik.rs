@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use super::front::{ProxyConfig, Route, Upstream, key_field, node, upstream_name, url};
+use super::front::{Access, ProxyConfig, Route, Upstream, key_field, node, upstream_name, url};
 use super::matches::{Match, ScopedLimit};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
 use super::{Names, scalar};
@@ -27,12 +27,15 @@ pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
 struct Chain {
     limits: Vec<ScopedLimit>,
     rewrite: (String, String),
+    access: Access,
     more: Vec<String>,
 }
 
 struct Reader<'a, 'n> {
     middlewares: HashMap<&'a str, Field<'a>>,
     services: HashMap<&'a str, Field<'a>>,
+    /// The names of the file's entry points.
+    points: Vec<&'a str>,
     /// The names of the middlewares and services that routers use.
     used: RefCell<HashSet<String>>,
     /// The router, the match and the priority of each route so far.
@@ -48,9 +51,11 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     name_others(&http, &["routers", "services", "middlewares"]);
     let (routers, services, middlewares) =
         (section(&http, "routers"), section(&http, "services"), section(&http, "middlewares"));
+    let points = section(&file, "entryPoints");
     let mut reader = Reader {
         middlewares: middlewares.iter().flat_map(Section::fields).collect(),
         services: services.iter().flat_map(Section::fields).collect(),
+        points: points.iter().flat_map(Section::fields).map(|(name, _)| name).collect(),
         used: RefCell::default(),
         taken: Vec::new(),
         front: ProxyConfig::default(),
@@ -64,8 +69,10 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
             note(field, "is left out: no router leads to it");
         }
     }
-    for (_, point) in section(&file, "entryPoints").iter().flat_map(Section::fields) {
-        let address = point.mapping("a mapping").and_then(|point| text(&point, "address"));
+    for (_, point) in points.iter().flat_map(Section::fields) {
+        let point = point.mapping("a mapping");
+        point.iter().for_each(|point| name_others(point, &["address"]));
+        let address = point.and_then(|point| text(&point, "address"));
         reader.front.listeners.extend(address.map(|address| (node(&address, 80), String::new())));
     }
     if reader.front.listeners.is_empty() {
@@ -97,6 +104,12 @@ impl Reader<'_, '_> {
             }
         };
         let upstreams = self.service(field, bare(&service))?;
+        let own_points = texts(&router, "entryPoints");
+        let is_at_all =
+            !self.points.is_empty() && self.points.iter().all(|point| own_points.iter().any(|own| own == point));
+        if !own_points.is_empty() && !is_at_all {
+            note(field, "is taken at all listeners, not only at its entryPoints");
+        }
         remarks.iter().for_each(|remark| note(field, remark));
         let mut chain = Chain::default();
         for middleware in texts(&router, "middlewares") {
@@ -120,18 +133,19 @@ impl Reader<'_, '_> {
                 );
             }
             self.taken.push((name.to_owned(), matches.clone(), priority));
-            let Chain { rewrite, more, .. } = &chain;
-            let (rewrite, more) = (rewrite.clone(), more.clone());
+            let Chain { rewrite, access, more, .. } = &chain;
+            let (rewrite, access, more) = (rewrite.clone(), access.clone(), more.clone());
             let route = Route {
                 name: name.to_owned(),
                 matches,
                 upstreams: upstreams.clone(),
                 rewrite,
+                access,
                 more,
                 ..Route::default()
             };
-            if let Err(why) = self.front.add(&route, &chain.limits, self.names) {
-                note(field, why);
+            for why in self.front.add(&route, &chain.limits, self.names) {
+                note(field, &why);
             }
         }
         Some(())
@@ -161,14 +175,20 @@ impl Reader<'_, '_> {
                         self.middleware(&field, router, bare(&inner), chain, depth.saturating_add(1));
                     }
                 }
-                "stripPrefix" => match texts(&section, "prefixes").as_slice() {
-                    [prefix] => chain.rewrite.0 = prefix.trim_end_matches('/').to_owned(),
-                    _ => note(&field, "is not carried over: it has several prefixes"),
-                },
+                "stripPrefix" => {
+                    name_others(&section, &["prefixes"]);
+                    match texts(&section, "prefixes").as_slice() {
+                        [prefix] => chain.rewrite.0 = prefix.trim_end_matches('/').to_owned(),
+                        _ => note(&field, "is not carried over: it has several prefixes"),
+                    }
+                }
                 "addPrefix" => chain.rewrite.1 = text(&section, "prefix").unwrap_or_default(),
                 "ipAllowList" | "ipWhiteList" => {
-                    let networks = super::list(&texts(&section, "sourceRange"));
-                    chain.more.push(format!("access: {{ allow: {{ addresses: {networks} }} }}"));
+                    name_others(&section, &["sourceRange"]);
+                    let own = Access { allow: texts(&section, "sourceRange"), deny: Vec::new() };
+                    if !chain.access.narrow(&own) {
+                        note(&field, "is not carried over: a list before it has other addresses, and here they pass");
+                    }
                 }
                 "buffering" => {
                     name_others(&section, &["maxRequestBodyBytes"]);

@@ -2,15 +2,14 @@
 
 use super::Reader;
 use super::conditions;
-use super::limits::time;
+use super::limits::{Rules, time};
 use super::syntax::{Line, Section};
 use crate::config::import::front::{Upstream, node, upstream_name};
-use crate::config::import::matches::ScopedLimit;
 use crate::config::import::scalar;
 
 impl<'l> Reader<'l, '_> {
-    /// The limits of a backend, which this function adds as an upstream; `None` where the backend is left out.
-    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<Vec<ScopedLimit>> {
+    /// The rules of a backend, which this function adds as an upstream; `None` where the backend is left out.
+    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<Rules> {
         let is_it = |section: &Section| matches!(section.kind(), "backend" | "listen") && section.name() == name;
         let Some((position, section)) = self.sections.iter().enumerate().find(|(_, section)| is_it(section)) else {
             self.note(from, &format!("is left out: there is no backend {name}"));
@@ -22,7 +21,7 @@ impl<'l> Reader<'l, '_> {
             let made = self.upstream(upstream, section, &lines)?;
             self.front.upstreams.push(made);
         }
-        Some(self.limits(section, &conditions::acls(section.lines.iter())))
+        Some(self.rules(section, &conditions::acls(section.lines.iter())))
     }
 
     fn upstream(&self, name: String, section: &Section, lines: &[&Line]) -> Option<Upstream> {

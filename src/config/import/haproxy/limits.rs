@@ -5,9 +5,15 @@ use std::collections::HashMap;
 use super::Reader;
 use super::conditions::{self, Acls, Condition, Conjunction, CounterSource, CounterThreshold};
 use super::syntax::{Line, Section};
-use crate::config::import::front::{denial, key_field};
-use crate::config::import::list;
+use crate::config::import::front::{Access, denial, key_field};
 use crate::config::import::matches::{Match, ScopedLimit, all_of};
+
+/// The effects of a section's rules on its routes.
+#[derive(Clone, Default)]
+pub(super) struct Rules {
+    pub(super) limits: Vec<ScopedLimit>,
+    pub(super) access: Access,
+}
 
 /// The settings of a `track-sc` line.
 struct Tracker<'l> {
@@ -32,19 +38,20 @@ struct Counted {
 const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
 
 impl<'l> Reader<'l, '_> {
-    /// Adds the limits that the rules of a section define.
-    pub(super) fn limits(&mut self, section: &'l Section, acls: &Acls) -> Vec<ScopedLimit> {
-        let (mut trackers, mut limits) = (Vec::new(), Vec::new());
+    /// Reads the rules of a section, and adds the limits that they define.
+    pub(super) fn rules(&mut self, section: &'l Section, acls: &Acls) -> Rules {
+        let (mut trackers, mut rules) = (Vec::new(), Rules::default());
         let is_rule = |line: &&Line| matches!(line.word(0), "http-request" | "tcp-request");
         for line in section.lines.iter().filter(is_rule) {
             let at = if line.word(0) == "tcp-request" { 2 } else { 1 };
             let action = line.word(at);
             let done = match action {
                 _ if action.starts_with("track-sc") => {
-                    self.tracker(section, line, at, acls).map(|one| trackers.push(one))
+                    let tracker = self.tracker(section, line, at, acls);
+                    tracker.and_then(|one| self.add_tracker(line, one, &mut trackers))
                 }
                 "deny" | "tarpit" | "return" | "reject" | "silent-drop" => {
-                    self.denial(section, line, acls, &trackers, &mut limits)
+                    self.denial(section, line, acls, &trackers, &mut rules)
                 }
                 _ if action.starts_with("sc-inc-gpc") || UNNEEDED.contains(&action) => Ok(()),
                 _ => Err("is not carried over".to_owned()),
@@ -53,7 +60,28 @@ impl<'l> Reader<'l, '_> {
                 self.note(line, &why);
             }
         }
-        limits
+        rules
+    }
+
+    /// Adds a tracker. `Err` says that trackers before it take its slot: HAProxy tracks a request once in each.
+    fn add_tracker(&self, line: &Line, one: Tracker<'l>, trackers: &mut Vec<Tracker<'l>>) -> Result<(), String> {
+        let before = || trackers.iter().filter(|known| known.slot == one.slot).flat_map(|known| &known.when);
+        let own = || one.when.iter().flat_map(|when| &when.matches);
+        let takes = |own: &Match| {
+            let of_all = before().filter(|when| when.except.is_empty()).flat_map(|when| &when.matches);
+            of_all.into_iter().any(|taken| taken.contains(own))
+        };
+        if own().all(takes) {
+            return Err("tracks nothing: a line before it takes its slot".to_owned());
+        }
+        if own().any(|own| before().flat_map(|when| &when.matches).any(|taken| taken.and(own).is_some())) {
+            self.note(
+                line,
+                "counts requests that a line before it tracks, too: HAProxy tracks a request once in a slot",
+            );
+        }
+        trackers.push(one);
+        Ok(())
     }
 
     fn tracker(&self, section: &'l Section, line: &'l Line, at: usize, acls: &Acls) -> Result<Tracker<'l>, String> {
@@ -87,36 +115,30 @@ impl<'l> Reader<'l, '_> {
         line: &Line,
         acls: &Acls,
         trackers: &[Tracker<'l>],
-        limits: &mut Vec<ScopedLimit>,
+        rules: &mut Rules,
     ) -> Result<(), String> {
         let condition = conditions::parse_condition(line, acls)
             .map_err(|what| format!("is left out: {what} is not carried over"))?;
         for one in condition {
             one.remarks.iter().for_each(|remark| self.note(line, remark));
             match &one.over {
-                Some(over) => limits.extend(self.limit(section, line, acls, trackers, over, &one)?),
-                None => self.access(&one)?,
+                None => access(&one, &mut rules.access)?,
+                Some(_) if !one.from.is_empty() => {
+                    return Err("is left out: a limit holds for all networks but some, not for some".to_owned());
+                }
+                Some(over) => {
+                    let of: Vec<_> = trackers.iter().filter(|tracker| tracker.counts(over, section)).collect();
+                    if of.is_empty() {
+                        return Err("is left out: nothing that is carried over tracks its counter".to_owned());
+                    }
+                    for tracker in of {
+                        match self.limit(section, line, acls, tracker, over, &one) {
+                            Ok(limit) => rules.limits.extend(limit),
+                            Err(why) => self.note(line, &why),
+                        }
+                    }
+                }
             }
-        }
-        Ok(())
-    }
-
-    /// Adds `access:` for a denial that does not depend on a counter.
-    fn access(&mut self, one: &Conjunction) -> Result<(), String> {
-        let section = match (one.from.as_slice(), one.except.as_slice()) {
-            _ if one.matches != [Match::default()] => None,
-            (from @ [_, ..], []) => Some(format!("access: {{ deny: {{ addresses: {} }} }}", list(from))),
-            ([], except @ [_, ..]) => Some(format!("access: {{ allow: {{ addresses: {} }} }}", list(except))),
-            _ => None,
-        };
-        let section =
-            section.ok_or("is left out: of denials without a counter, only those by `src` alone are carried over")?;
-        match self.front.sections.iter().find(|known| known.starts_with("access: ")) {
-            Some(known) if *known != section => {
-                return Err("is left out: only one list of `src` is carried over".to_owned());
-            }
-            Some(_) => {}
-            None => self.front.sections.push(section),
         }
         Ok(())
     }
@@ -126,25 +148,13 @@ impl<'l> Reader<'l, '_> {
         section: &'l Section,
         line: &Line,
         acls: &Acls,
-        trackers: &[Tracker<'l>],
+        tracker: &Tracker<'l>,
         over: &CounterThreshold,
         one: &Conjunction,
     ) -> Result<Option<ScopedLimit>, String> {
-        let tracker = trackers.iter().rfind(|tracker| match &over.of {
-            CounterSource::Slot(slot) => tracker.slot == *slot,
-            CounterSource::Source(table) => {
-                let table = if table.is_empty() { section.name() } else { table.as_str() };
-                tracker.key == "client_address" && tracker.table == table
-            }
-        });
-        let tracker = tracker.ok_or("is left out: nothing that is carried over tracks its counter")?;
-        if !one.from.is_empty() {
-            return Err("is left out: a limit holds for all networks but some, not for some".to_owned());
-        }
         let name = over.counter.as_str();
         if name == "conn_cur" && tracker.key == "client_address" && one.matches == [Match::default()] {
-            self.front.connections.push(format!("max_per_client: {}", over.above));
-            return Ok(None);
+            return self.bound_connections("max_per_client", &over.above.to_string()).map(|()| None);
         }
         let counted = self.counted(section, line, acls, tracker, over)?;
         let period = self.tables.get(tracker.table).and_then(|periods| periods.get(name));
@@ -227,6 +237,29 @@ impl<'l> Reader<'l, '_> {
             _ => 429,
         }
     }
+}
+
+impl Tracker<'_> {
+    /// Whether the threshold's counter is one of the entries that this line tracks.
+    fn counts(&self, over: &CounterThreshold, section: &Section) -> bool {
+        match &over.of {
+            CounterSource::Slot(slot) => self.slot == *slot,
+            CounterSource::Source(table) => {
+                let table = if table.is_empty() { section.name() } else { table.as_str() };
+                self.key == "client_address" && self.table == table
+            }
+        }
+    }
+}
+
+/// Narrows `access` by a denial that does not depend on a counter.
+fn access(one: &Conjunction, access: &mut Access) -> Result<(), String> {
+    let is_by_source = one.matches == [Match::default()] && one.from.is_empty() != one.except.is_empty();
+    if !is_by_source {
+        return Err("is left out: of denials without a counter, only those by `src` alone are carried over".to_owned());
+    }
+    let narrowed = access.narrow(&Access { allow: one.except.clone(), deny: one.from.clone() });
+    narrowed.then_some(()).ok_or_else(|| "is left out: a rule before it lets in other addresses only".to_owned())
 }
 
 /// The periods of the counters that a table stores, by the counters' names.

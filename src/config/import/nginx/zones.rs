@@ -2,8 +2,8 @@
 
 use super::syntax::Directive;
 use super::{Limits, Reader};
-use crate::config::import::front::{denial, key, key_field};
-use crate::config::import::matches::{Match, ScopedLimit};
+use crate::config::import::front::{denied_with, key, key_field};
+use crate::config::import::matches::{Match, ScopedLimit, network};
 
 /// The zone of one or more limits.
 pub(super) struct Zone {
@@ -12,13 +12,27 @@ pub(super) struct Zone {
     key: ZoneKey,
 }
 
+/// The largest burst of a limit.
+const LARGEST_BURST: u64 = 999_999;
+
 /// The key that a limit counts by.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct ZoneKey {
     /// The parts of the key, in YAML.
     parts: Vec<String>,
     /// The networks for which the key is empty, so that they are not limited.
     exempt: Vec<String>,
+    /// Whether the server's name is a part, so that each server counts apart.
+    by_server: bool,
+    /// Whether text outside of variables is a part, so that the key is never empty.
+    has_text: bool,
+}
+
+impl ZoneKey {
+    /// Whether the key is a field of the request alone. nginx does not limit requests whose key is empty.
+    fn is_one_field(&self) -> bool {
+        matches!(self.parts.as_slice(), [one] if one.starts_with('{')) && !self.by_server && !self.has_text
+    }
 }
 
 impl Reader<'_, '_> {
@@ -39,22 +53,34 @@ impl Reader<'_, '_> {
             _ => None,
         };
         match self.key(of.argument()) {
-            Ok(key) => _ = self.zones.insert(name.to_owned(), Zone { rate, key }),
+            Ok(key) => {
+                if !key.is_one_field() && key.parts.iter().any(|part| part.starts_with('{')) {
+                    let message =
+                        "requests without a field of the key share one count: nginx counts them by the rest of the key";
+                    self.note(of, message);
+                }
+                self.zones.insert(name.to_owned(), Zone { rate, key });
+            }
             Err(why) => self.note(of, &format!("the limits of this zone are left out: {why}")),
         }
     }
 
     /// Reads a key that consists of variables. `Err` names the part that cannot be carried over.
     fn key(&self, expression: &str) -> Result<ZoneKey, String> {
-        let (mut parts, mut exempt) = (Vec::new(), Vec::new());
-        for variable in expression.split('$').skip(1) {
+        let mut key = ZoneKey::default();
+        let parts = &mut key.parts;
+        let mut variables = expression.split('$');
+        key.has_text = variables.next().is_some_and(|text| !text.is_empty());
+        for variable in variables {
             let variable = variable.trim_start_matches('{');
             let end = variable.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(variable.len());
-            let name = variable.get(..end).unwrap_or_default();
+            let (name, text) = variable.split_at_checked(end).unwrap_or_default();
+            key.has_text |= !text.trim_start_matches('}').is_empty();
             let field = |prefix: &str| name.strip_prefix(prefix);
             match name {
                 "binary_remote_addr" | "remote_addr" => parts.push("client_address".to_owned()),
-                "server_name" | "host" | "http_host" => parts.push("host".to_owned()),
+                "server_name" => key.by_server = true,
+                "host" | "http_host" => parts.push("host".to_owned()),
                 "request_method" => parts.push("method".to_owned()),
                 _ => match (field("http_"), field("arg_"), field("cookie_"), self.variables.get(name)) {
                     (Some(field), ..) => parts.push(key_field("header", &field.replace('_', "-"))),
@@ -63,13 +89,16 @@ impl Reader<'_, '_> {
                     (.., Some(map)) => {
                         let of_map = self.mapped(map)?;
                         parts.extend(of_map.parts);
-                        exempt.extend(of_map.exempt);
+                        key.exempt.extend(of_map.exempt);
                     }
                     _ => return Err(format!("no key has a part like ${name}")),
                 },
             }
         }
-        Ok(ZoneKey { parts, exempt })
+        if !key.exempt.is_empty() && (key.parts.len() > 1 || key.by_server || key.has_text) {
+            return Err("its other parts are never empty, so that its `map` exempts no network".to_owned());
+        }
+        Ok(key)
     }
 
     /// The key of a `map` over a `geo`, which is empty for some networks and otherwise the client's address.
@@ -85,14 +114,19 @@ impl Reader<'_, '_> {
             entry.map(|entry| entry.argument().to_owned()).or_else(|| default(map)).unwrap_or_default()
         };
         let usual = made(&default(geo).unwrap_or_default());
-        let mut exempt = Vec::new();
+        let (mut exempt, mut limited) = (Vec::new(), Vec::new());
         for entry in geo.block().iter().filter(|entry| entry.name() != "default") {
+            let network = network(entry.name()).ok_or(OTHER)?;
             match made(entry.argument()) {
-                empty if empty.is_empty() => exempt.push(entry.name().to_owned()),
-                key if key == usual => {}
+                empty if empty.is_empty() => exempt.push((network, entry.name().to_owned())),
+                key if key == usual => limited.push(network),
                 _ => return Err(OTHER.to_owned()),
             }
         }
+        if limited.iter().any(|inner| exempt.iter().any(|(outer, _)| outer.contains(inner))) {
+            return Err(OTHER.to_owned());
+        }
+        let exempt = exempt.into_iter().map(|(_, name)| name).collect();
         // other values could refer to a map again, without an end
         if usual.is_empty() || !["$binary_remote_addr", "$remote_addr"].contains(&usual.as_str()) {
             return Err(OTHER.to_owned());
@@ -110,41 +144,50 @@ impl Reader<'_, '_> {
             return None;
         };
         let key = key(&zone.key.parts);
-        let number =
-            |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok()).filter(|number| *number < 1_000_000);
+        let number = |name: &str| {
+            let text = option(name)?;
+            let number = text.parse::<u64>().ok().filter(|number| *number <= LARGEST_BURST);
+            if number.is_none() {
+                self.note(use_of, &format!("{name}{text} is carried over as {name}{LARGEST_BURST}"));
+            }
+            number.or(Some(LARGEST_BURST))
+        };
         let mut settings = match zone.rate {
             Some((rate, unit)) => {
-                let burst = number(option("burst=")).unwrap_or_default();
+                let burst = number("burst=").unwrap_or_default();
                 let size = burst.saturating_add(1);
                 let delay = match use_of.arguments().iter().any(|word| word == "nodelay") || burst == 0 {
                     true => String::new(),
                     false => {
                         let seconds = if unit == "s" { 1_000 } else { 60_000 };
                         let wait = burst.saturating_mul(seconds).div_ceil(rate).saturating_add(1);
-                        let from = number(option("delay=")).unwrap_or_default();
+                        let from = number("delay=").unwrap_or_default();
                         format!(", delay_after: {from}, over_limit: {{ delay: {{ max_wait: {wait}ms }} }}")
                     }
                 };
                 format!("algorithm: gcra, rate: {rate}/{unit}, burst: {size}{delay}, key: {key}")
             }
             None => {
-                let Some(most) = number(use_of.arguments().get(1).map(String::as_str)).filter(|most| *most > 0) else {
+                let most = use_of.arguments().get(1).and_then(|text| text.parse::<u64>().ok());
+                let Some(most) = most.filter(|most| (1..1_000_000).contains(most)) else {
                     self.error(use_of, "says no number of connections");
                     return None;
                 };
-                format!("algorithm: concurrency, limit: {most}, key: {key}{}", denial(limits.connection_status))
+                format!("algorithm: concurrency, limit: {most}, key: {key}{}", denied_with(limits.connection_status))
             }
         };
-        if zone.key.parts.iter().any(|part| part.starts_with('{')) {
+        if zone.key.is_one_field() {
             settings.push_str(", missing_key: skip");
         }
         if limits.dry_run && is_of_requests {
             settings.push_str(", shadow: true");
         }
         let exempt = zone.key.exempt.clone();
+        let table =
+            if zone.key.by_server { format!("{zone_name} {}", limits.server_name) } else { zone_name.to_owned() };
         let is_used_otherwise =
-            self.front.limits.iter().any(|limit| limit.table == zone_name && limit.settings != settings);
-        let limit = self.front.limit(zone_name, zone_name, settings, self.names);
+            self.front.limits.iter().any(|limit| limit.table == table && limit.settings != settings);
+        let limit = self.front.limit(zone_name, &table, settings, self.names);
         if is_used_otherwise {
             self.note(use_of, "counts apart from the other uses of its zone, which have another burst");
         }
