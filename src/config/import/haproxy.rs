@@ -207,19 +207,19 @@ impl<'l> Reader<'l, '_> {
         let rules = self.rules(section, &acls);
         let is_first = self.front.routes.is_empty();
         let own_servers = section.kind() == "listen" && section.lines.iter().any(|line| line.word(0) == "server");
-        let before = self.front.routes.len();
+        let mut leads = false;
         for line in section.lines.iter().filter(|line| line.word(0) == "use_backend") {
-            self.route(section, line, &acls, &rules);
+            leads |= self.route(section, line, &acls, &rules);
         }
         match last("default_backend") {
-            Some(line) => self.route(section, line, &acls, &rules),
-            None if own_servers => self.route_to(section, &section.head, section.name(), &[Match::default()], &rules),
-            None if self.front.routes.len() == before => {
-                return self.note(&section.head, "is left out: it leads to no servers");
+            Some(line) => leads |= self.route(section, line, &acls, &rules),
+            None if own_servers => {
+                leads |= self.route_to(section, &section.head, section.name(), &[Match::default()], &rules);
             }
+            None if !leads => return self.note(&section.head, "is left out: it leads to no servers"),
             None => self.note(&section.head, "has no default_backend: what no rule takes is answered 404"),
         }
-        if self.front.routes.len() == before {
+        if !leads {
             return;
         }
         if !is_first {
@@ -262,29 +262,34 @@ impl<'l> Reader<'l, '_> {
         }
     }
 
-    /// Reads a `use_backend` or a `default_backend`.
-    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, rules: &Rules) {
+    /// Reads a `use_backend` or a `default_backend`. Returns whether it leads to servers.
+    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, rules: &Rules) -> bool {
         let condition = match conditions::parse_condition(line, acls) {
             Ok(condition) => condition,
-            Err(what) => return self.note(line, &format!("is left out: {what} is not carried over")),
+            Err(what) => {
+                self.note(line, &format!("is left out: {what} is not carried over"));
+                return false;
+            }
         };
         if condition.iter().any(|one| one.over.is_some() || !one.from.is_empty() || !one.except.is_empty()) {
             let message = "is left out: routes go by host, path, method and header fields only; over a limit, `over_limit: { divert: ... }` goes elsewhere";
-            return self.note(line, message);
+            self.note(line, message);
+            return false;
         }
         condition.iter().flat_map(|one| &one.remarks).for_each(|remark| self.note(line, remark));
         let matches = joined(condition.into_iter().flat_map(|one| one.matches));
-        self.route_to(section, line, line.word(1), &matches, rules);
+        self.route_to(section, line, line.word(1), &matches, rules)
     }
 
-    fn route_to(&mut self, section: &Section, line: &'l Line, backend: &str, matches: &[Match], rules: &Rules) {
-        let Some(own) = self.backend(line, backend) else { return };
+    /// Adds the routes of a line that leads to a backend. Returns whether the backend has servers.
+    fn route_to(&mut self, section: &Section, line: &'l Line, backend: &str, matches: &[Match], rules: &Rules) -> bool {
+        let Some(own) = self.backend(line, backend) else { return false };
         let Rules { mut limits, mut access } = rules.clone();
         if section.kind() != "listen" || section.name() != backend {
             limits.extend(own.limits);
             if !access.narrow(&own.access) {
-                return self
-                    .note(line, "is left out: its backend lets in none of the addresses that this section lets in");
+                self.note(line, "is left out: its backend lets in none of the addresses that this section lets in");
+                return false;
             }
         }
         for matches in matches {
@@ -311,5 +316,6 @@ impl<'l> Reader<'l, '_> {
                 self.note(line, &why);
             }
         }
+        true
     }
 }

@@ -400,7 +400,10 @@ impl Reader<'_> {
                 "key-auth asks for keys: write customers.csv with a line `credential,customer` for each of them";
             note(&plugin.field, message);
         } else if names != self.key_names {
-            note(&plugin.field, "key-auth asks for keys under these names only here: all are taken on all routes");
+            note(
+                &plugin.field,
+                "its key-auth takes keys under its own names only: here all routes take those of all plugins",
+            );
         }
         let new: Vec<String> = names.into_iter().filter(|name| !self.key_names.contains(name)).collect();
         self.key_names.extend(new);

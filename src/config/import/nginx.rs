@@ -337,14 +337,14 @@ impl<'d> Reader<'d, '_> {
         }
         let before = self.front.routes.len();
         let locations: Vec<&Directive> = all("location").collect();
-        if locations.iter().all(|one| one.arguments() != ["/"]) && all("proxy_pass").next().is_none() {
-            self.note(server, "has no `location /`: what its other locations do not take is answered 404");
-        }
-        for location in locations {
+        for location in &locations {
             self.location(location, &limits, &hosts);
         }
         if self.front.routes.len() == before {
             return self.note(server, "is left out: no location of it proxies");
+        }
+        if locations.iter().all(|one| one.arguments() != ["/"]) && all("proxy_pass").next().is_none() {
+            self.note(server, "has no `location /`: what its other locations do not take is answered 404");
         }
         self.has_default |= takes_any;
         self.listeners(server);
@@ -403,6 +403,9 @@ impl<'d> Reader<'d, '_> {
             rewrite,
             ..Route::default()
         };
+        if self.front.routes.iter().any(|known| known.matches == route.matches) {
+            self.note(location, "is never reached: a location before it takes the same requests");
+        }
         for why in self.front.add(&route, &used, self.names) {
             self.note(location, &why);
         }

@@ -157,7 +157,10 @@ fn nginx_servers_that_differ_by_their_ports_are_noted() {
         format!("server {{ listen {port}; {name} location / {{ proxy_pass http://10.0.0.1; }} }}\n")
     };
     let unnamed = imported(&format!("{}{}", server(8080, ""), server(8081, "")));
-    unnamed.notes(&["server: has routes that listeners of other servers take, too: tell them apart by hosts"]);
+    unnamed.notes(&[
+        "server: has routes that listeners of other servers take, too: tell them apart by hosts",
+        "location: is never reached: a location before it takes the same requests",
+    ]);
     let named = imported(&format!("{}{}", server(8080, "server_name a.test;"), server(8081, "server_name b.test;")));
     named.notes(&[
         "server: has routes that listeners of other servers take, too: tell them apart by hosts",
@@ -260,7 +263,7 @@ fn haproxy_connections_of_clients_are_bounded_once() {
     };
     bounded(10).writes(&["connections: { max_per_client: 10 }"]);
     let other = bounded(20);
-    other.writes(&["connections: { max_per_client: 10 }"]);
+    other.writes(&["connections: { max_per_client: 10 }", "0.0.0.0:10\" }", "0.0.0.0:20\" }"]);
     other.notes(&["tcp-request connection: is left out: `connections.max_per_client` is 10 already"]);
 }
 
@@ -435,7 +438,7 @@ fn kong_keys_are_read_at_the_places_of_all_plugins() {
     both.writes(&["{ header: x-users-key }", "{ query: x-items-key }"]);
     both.notes(&[
         "config.anonymous: is not carried over: requests without a key are refused, until `customers.anonymous` says otherwise",
-        "key-auth asks for keys under these names only here: all are taken on all routes",
+        "its key-auth takes keys under its own names only: here all routes take those of all plugins",
     ]);
 }
 
