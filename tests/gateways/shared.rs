@@ -124,7 +124,7 @@ fn shares_are_enforced_where_only_counts_are_synced_and_the_server_hangs() {
     let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO; 3]));
     world.start(0, 7, ms(50), &[(limit, sharing)]);
     world.pass(Nanos::SECOND);
-    let mut passed = |world: &mut World, seconds: u64| {
+    let passed = |world: &mut World, seconds: u64| {
         let until = world.now.saturating_add(Nanos::from_secs(seconds));
         let mut passed = 0;
         while world.now < until {
