@@ -55,6 +55,11 @@ impl Charge {
         }
     }
 
+    /// Whether two charges are of the same key of the same limit.
+    pub fn is_same_key(&self, other: &Self) -> bool {
+        (self.limit, self.key) == (other.limit, other.key)
+    }
+
     /// How many tokens an admitted request takes on its arrival.
     pub const fn taken_cost(&self) -> Cost {
         if self.enforcement.consumes { self.cost } else { 0 }

@@ -4,8 +4,8 @@ use std::any::Any;
 
 use super::calendar::Calendar;
 use super::{
-    Algorithm, Arguments, Completion, Core, Decision, Evictability, Headroom, InvalidParameter, Parameter, Policy,
-    SharedForm,
+    Algorithm, Arguments, Completion, Core, Decision, Denial, Evictability, Headroom, InvalidParameter, Parameter,
+    Policy, SharedForm,
 };
 use crate::algorithm;
 use crate::for_each_algorithm;
@@ -32,6 +32,18 @@ impl Rule {
     pub fn canonical(self) -> Self {
         match self {
             Self::TokenBucket(bucket) => Self::Gcra(bucket),
+            other => other,
+        }
+    }
+
+    /// The `denial` of a request of `cost` after a debit that left `state`: a client that waits as long as this says waits
+    /// for the debited tokens too.
+    pub fn after_debit(&self, denial: Decision, state: Option<&State>, cost: Cost, now: Nanos) -> Decision {
+        match denial {
+            Decision::Deny(Denial::Later { .. }) => match self.decide(state.cloned(), cost, now).0 {
+                Decision::Deny(longer) => Decision::Deny(longer),
+                Decision::Admit { .. } => denial,
+            },
             other => other,
         }
     }

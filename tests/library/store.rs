@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::algorithm::{AlgorithmName, Arguments, Completion, Decision, Rule, Value};
+use tollgate::algorithm::{AlgorithmName, Arguments, Completion, Decision, Denial, Rule, Value};
 use tollgate::charge::{Charge, Charged, Enforcement, Mode, RuleRef};
+use tollgate::store::floors::charge_local;
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::{LimitKey, Nanos, Rate};
@@ -298,11 +299,34 @@ fn denied_requests_that_count_take_their_tokens_whoever_denies_them() {
     let binding = store.bind(&[spec("strict", &rules, 10), spec("other", &rules, 10)]);
     let count = |limit| store.charge(&binding, &mut [mannered(limit, 1, COUNTS_DENIED)], START)[0].decision;
     assert!(count(0).is_admitted() && count(0).is_admitted());
-    assert_eq!(count(0), Decision::later(Nanos::SECOND));
     assert_eq!(count(0), Decision::later(Nanos::from_secs(2)), "the denied one counts");
+    assert_eq!(count(0), Decision::later(Nanos::from_secs(3)));
     let denied = one_of(&store, &binding, &mut [charge(0, 1), mannered(1, 1, COUNTS_DENIED)]);
     assert_eq!((denied[0].is_admitted(), denied[1].is_admitted()), (false, true));
-    assert_eq!((remaining(&store, &binding, 1, 1), count(0)), (Some(1), Decision::later(Nanos::from_secs(3))));
+    assert_eq!((remaining(&store, &binding, 1, 1), count(0)), (Some(1), Decision::later(Nanos::from_secs(4))));
+}
+
+#[test]
+fn a_client_that_obeys_is_admitted_although_its_denials_count() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 5)];
+    let binding = store.bind(&[spec("l", &rules, 10)]);
+    // with a floor of 3 tokens for others, and without one
+    for (key, floor) in [(1, 0), (2, 3)] {
+        let (mut now, mut denied) = (START, 0);
+        let mut admitted_in_a_row = 0;
+        while denied < 3 {
+            let mut batch = [Charge { floor, ..mannered(0, key, COUNTS_DENIED) }];
+            match charge_local(&store, &binding, &mut batch, now)[0].decision {
+                Decision::Deny(Denial::Later { retry_after }) => {
+                    assert!(admitted_in_a_row > 0, "floor {floor}: denied again after the wait");
+                    (now, denied, admitted_in_a_row) = (now.saturating_add(retry_after), denied + 1, 0);
+                }
+                Decision::Deny(denial) => panic!("{denial:?}"),
+                Decision::Admit { .. } => admitted_in_a_row += 1,
+            }
+        }
+    }
 }
 
 #[test]

@@ -175,7 +175,7 @@ impl LocalStore {
     }
 
     /// Decides first, and writes only if the request is not `denied` and no enforcing limit denies; a limit that counts
-    /// denials records its own in any case.
+    /// denials records its own in any case, and denies for as long as that takes to refill.
     fn charge_all<E>(
         &self,
         binding: &Binding,
@@ -198,7 +198,7 @@ impl LocalStore {
         let mut decisions = batch.iter().zip(&decided);
         let admitted =
             !denied && decisions.all(|(charge, (decision, _))| decision.is_admitted() || !charge.enforcement.enforces);
-        for ((charge, &(table, bound)), (decision, after)) in batch.iter().zip(&bound).zip(decided) {
+        for ((charge, &(table, bound)), (mut decision, after)) in batch.iter().zip(&bound).zip(decided) {
             let cells = locked.cells(charge.key, table.position);
             let passes = admitted && decision.is_admitted();
             if charge.enforcement.consumes && (passes || (!decision.is_admitted() && bound.rule.denials_count())) {
@@ -207,8 +207,15 @@ impl LocalStore {
                     locked.held(charge.key).add(table.position, charge.key, slot, charge.cost, now);
                 }
             } else if charge.enforcement.consumes && charge.enforcement.counts_denied {
-                let before = cells.state(table, bound, charge.key, now);
-                let after = bound.rule.debit(before, charge.cost, table.own_time(bound.rule, now));
+                let (before, own_now) = (cells.state(table, bound, charge.key, now), table.own_time(bound.rule, now));
+                let after = bound.rule.debit(before, charge.cost, own_now);
+                decision = bound.rule.after_debit(decision, after.as_ref(), charge.cost, own_now);
+                // the question for a floor comes before the charge of the same key
+                for (asked, charged) in
+                    batch.iter().zip(charged.iter_mut()).filter(|(asked, _)| asked.is_same_key(charge))
+                {
+                    charged.decision = bound.rule.after_debit(charged.decision, after.as_ref(), asked.cost, own_now);
+                }
                 cells.put(table, bound, charge.key, after);
             }
             let cells = locked.cells(charge.key, table.position);

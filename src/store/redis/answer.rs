@@ -126,16 +126,31 @@ impl ChargeReply {
     pub fn charged(&self, buckets: &[Bucket<'_>]) -> (AllCharged, AllSeen) {
         let passes = self.granted > 0;
         let all = buckets.iter().zip(&self.found);
-        all.map(|(bucket, found)| match &found.kept {
-            Kept::Log { retry_after, headroom, .. } => {
-                (told(bucket, found.admits, *retry_after, *headroom), found.seen())
+        let (mut charged, seen): (AllCharged, AllSeen) = all
+            .map(|(bucket, found)| match &found.kept {
+                Kept::Log { retry_after, headroom, .. } => {
+                    (told(bucket, found.admits, *retry_after, *headroom), found.seen())
+                }
+                Kept::State(before) => {
+                    let (charged, after) =
+                        self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1);
+                    (charged, KeyState::State(after))
+                }
+            })
+            .unzip();
+        // the question for a floor takes nothing itself, but its key may have been debited for the denied request
+        for ((bucket, found), seen) in buckets.iter().zip(&self.found).zip(&seen) {
+            let KeyState::State(after) = seen else { continue };
+            let is_debited = bucket.enforcement.counts_denied && !(passes && found.admits);
+            let asks = |asked: &Bucket<'_>| {
+                !asked.enforcement.consumes && (asked.limit, asked.key) == (bucket.limit, bucket.key)
+            };
+            for (asked, charged) in buckets.iter().zip(&mut charged).filter(|(asked, _)| is_debited && asks(asked)) {
+                let rule = asked.rule.rule();
+                charged.decision = rule.after_debit(charged.decision, after.as_ref(), asked.cost, self.now);
             }
-            Kept::State(before) => {
-                let (charged, after) = self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1);
-                (charged, KeyState::State(after))
-            }
-        })
-        .unzip()
+        }
+        (charged, seen)
     }
 
     /// The result of each request of a [`Call::Partial`](super::Call::Partial) of `buckets`, as if the requests had
@@ -173,10 +188,13 @@ impl ChargeReply {
             (_, decision) => decision,
         };
         let denial_kept = !admits && (rule.denials_count() || (alone && !enforcement.counts_denied));
-        let after = match enforcement.consumes {
-            true if (passes && admits) || denial_kept => decided,
-            true if enforcement.counts_denied => rule.debit(before, cost, self.now),
-            _ => before,
+        let (decision, after) = match enforcement.consumes {
+            true if (passes && admits) || denial_kept => (decision, decided),
+            true if enforcement.counts_denied => {
+                let after = rule.debit(before, cost, self.now);
+                (rule.after_debit(decision, after.as_ref(), cost, self.now), after)
+            }
+            _ => (decision, before),
         };
         (Charged { decision, headroom: rule.headroom(after.as_ref(), self.now) }, after)
     }

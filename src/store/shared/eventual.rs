@@ -50,13 +50,14 @@ impl EventualCounters {
         count.is_used = true;
         let rule = part.rule();
         let (wanted, cost) = (part.cost.saturating_mul(cost_multiplier), scaled(rule, part.cost, cost_multiplier));
-        let (decision, after) = rule.decide(count.state.clone(), cost, redis_time);
+        let (mut decision, after) = rule.decide(count.state.clone(), cost, redis_time);
         if part.enforcement.consumes && decision.is_admitted() {
             // the part of the cost that does not fit at once becomes a debt
             count.state = rule.debit(after, wanted.saturating_sub(cost), redis_time);
             count.unsynced = count.unsynced.saturating_add(part.cost);
         } else if part.enforcement.consumes && part.enforcement.counts_denied {
             count.owe(part.cost, cost_multiplier, redis_time);
+            decision = rule.after_debit(decision, count.state.as_ref(), cost, redis_time);
         }
         let mut headroom = rule.headroom(count.state.as_ref(), redis_time);
         headroom.remaining = headroom.remaining.map(|left| left / cost_multiplier.max(1));

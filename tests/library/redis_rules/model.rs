@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tollgate::algorithm::{Completion, Headroom, Rule, State};
+use tollgate::algorithm::{AlgorithmName, Completion, Headroom, Rule, State};
 use tollgate::charge::{AllCharged, Charged, Enforcement};
 use tollgate::units::{Cost, Nanos};
 
@@ -47,14 +47,22 @@ impl Model {
             .zip(&decided)
             .all(|(part, (decision, _))| decision.is_admitted() || !part.enforcement.enforces);
         let mut all = AllCharged::new();
-        for ((part, before), (decision, after)) in parts.iter().zip(before).zip(decided) {
+        for ((part, before), (mut decision, after)) in parts.iter().zip(before).zip(decided) {
             let enforcement = part.enforcement;
             let denied = !decision.is_admitted();
             let kept = denied && (part.rule.denials_count() || (parts.len() == 1 && !enforcement.counts_denied));
             if enforcement.consumes && ((passes && !denied) || kept) {
                 self.put(part, after);
             } else if enforcement.consumes && enforcement.counts_denied {
-                self.put(part, part.rule.debit(before, part.cost, now));
+                let state = part.rule.debit(before, part.cost, now);
+                decision = part.rule.after_debit(decision, state.as_ref(), part.cost, now);
+                // for logs, the reply has the wait of a question as it was before the debit
+                let is_log = matches!(part.rule.name(), AlgorithmName::SlidingLog | AlgorithmName::SlidingCounters);
+                let is_question = |(asked, _): &(&Part, &mut Charged)| asked.key == part.key && !is_log;
+                for (asked, charged) in parts.iter().zip(&mut all).filter(is_question) {
+                    charged.decision = asked.rule.after_debit(charged.decision, state.as_ref(), asked.cost, now);
+                }
+                self.put(part, state);
             }
             let headroom = self.headroom(part, now);
             all.push(Charged { decision, headroom });

@@ -178,6 +178,8 @@ if op == 'charge' then
             put(bucket, bucket.after)
         elseif takes and has(bucket, 'd') then
             put(bucket, rule.debit(before, bucket.cost))
+            -- the wait of the denied request is reported from the log with the debit
+            rule.retry = nil
         elseif not rule.store and (bucket.migrated or bucket.healed) then
             put(bucket, before)
         end
