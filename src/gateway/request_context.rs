@@ -104,6 +104,8 @@ pub struct RequestContext {
     pub status: Option<u16>,
     /// The cause of the gateway's own response, if it gave one.
     pub answer_cause: Option<&'static str>,
+    /// The status that this response means, also where a gRPC client was sent 200.
+    pub own_status: Option<u16>,
     /// Whether it is counted as in flight on its route.
     is_in_flight: bool,
 }
@@ -163,6 +165,7 @@ impl RequestContext {
             upstream_answered: false,
             status: None,
             answer_cause: None,
+            own_status: None,
             is_in_flight: false,
         }
     }
@@ -235,9 +238,9 @@ impl RequestContext {
         let Some(cost_meter) = &self.cost_meter else { return };
         let active = &self.active;
         let charged = (&*self.charges, &self.verdict, self.charged_at);
-        let own_status = self.answer_cause.and(self.status);
         let unreadable = |limit| active.meters.cost_invalid(limit);
-        let Corrections { debits, refunds } = cost_meter.corrections(&active.ruleset, charged, own_status, unreadable);
+        let Corrections { debits, refunds } =
+            cost_meter.corrections(&active.ruleset, charged, self.own_status, unreadable);
         let store = &self.gateway.store;
         if !debits.is_empty() {
             store.debit(&active.binding, &debits, now);
@@ -262,8 +265,7 @@ impl RequestContext {
     /// The cost of the request under the limit at `position` of its charges; `None` if that limit has denied it after all.
     fn cost(&self, position: usize, charge: &Charge, standing: &Standing) -> Option<Cost> {
         let meter = self.cost_meter.as_ref();
-        let own_status = self.answer_cause.and(self.status);
-        let later = meter.and_then(|meter| meter.cost(&self.active.ruleset, (position, charge), own_status));
+        let later = meter.and_then(|meter| meter.cost(&self.active.ruleset, (position, charge), self.own_status));
         // limits that watch, mark or divert let the request pass, whether it was over them or not
         let has_passed = standing.decision.is_admitted() || !standing.enforces;
         later.or_else(|| has_passed.then(|| charge.taken_cost()))

@@ -34,6 +34,9 @@ pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -
     let response = response(answer, Some(context), request);
     context.answer_cause.get_or_insert(answer.cause());
     context.status.get_or_insert(response.status);
+    // a gRPC client is sent 200, and the meaning in a field of its own
+    let meant = if context.is_grpc { answer.status() } else { response.status };
+    context.own_status.get_or_insert(meant);
     response
 }
 
