@@ -41,6 +41,15 @@ pub async fn identify(
     Box::pin(identify::identify(rules, facts, lookup)).await
 }
 
+/// The first route under whose early limits a request with these facts can be charged, whatever route it takes.
+pub fn first_charging_route(active: &ActiveConfig, facts: &Facts<'_>) -> Option<RouteId> {
+    let ruleset = &active.ruleset;
+    let charges = |route| Caller::early_charges(ruleset, route, facts, &active.hashers);
+    let position =
+        ruleset.matcher.routes().iter().position(|route| charges(route).is_ok_and(|charges| !charges.is_empty()));
+    position.map(RouteId)
+}
+
 fn has_early_limits(active: &ActiveConfig, route: Option<RouteId>) -> bool {
     route.is_some_and(|route| !active.ruleset.matcher.route(route).early.is_empty())
 }

@@ -54,7 +54,8 @@ pub fn is_usage_request(context: &RequestContext, path: &str) -> bool {
 
 /// Answers the customer whose credential the request carries.
 ///
-/// A look-up is charged like one for a request on the route of this path; an identified customer gets the charge refunded.
+/// A look-up is charged like one for a request on the route of this path, or else on the first route with limits that can be
+/// charged; an identified customer gets the charge refunded.
 pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
     if context.active.ruleset.cors.is_some() && preflight_method(facts).is_some() {
         return Answer::Preflight;
@@ -66,7 +67,7 @@ pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
     if active.ruleset.access.denies_address(facts.address) {
         return Answer::AccessDenied;
     }
-    let route = active.ruleset.matcher.find(facts);
+    let route = active.ruleset.matcher.find(facts).or_else(|| early::first_charging_route(&active, facts));
     context.client = facts.client;
     let report = match early::identify(context, route, facts).await {
         Ok(identity) if identity.customer().is_some() => {

@@ -218,6 +218,45 @@ fn the_usage_page_is_no_way_around() {
 }
 
 #[test]
+fn the_usage_page_is_no_way_around_where_no_route_matches_it() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    for gateway in [with_file(&origin, BY_ADDRESS), with_redis(&origin, &redis, BY_ADDRESS)] {
+        let config = std::fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
+        let (open, all) = ("{ name: open, match: { path: /open }, upstream: origin }, ", "{ name: all, upstream");
+        let guarded = "{ name: all, match: { hosts: [api.test], path: /v1/** }, upstream";
+        gateway.folder.write("tollgate.yaml", config.replace(all, &format!("{open}{guarded}")));
+        assert_eq!(gateway.reload().status, 200);
+        for host in ["other.test", "api.test"] {
+            let mut client = gateway.client_from(if host == "api.test" { 7 } else { 1 });
+            let mut usage = |key: &str| {
+                let fields = [("host", host), ("x-api-key", key)];
+                client.round_trip("GET", "/.tollgate/usage", &fields).status
+            };
+            assert!((0..20).all(|_| usage("key-1") == 200), "who is known asks for free");
+            let guesses: Vec<u16> = (0..10).map(|number| usage(&format!("guess-{number}"))).collect();
+            assert_eq!(guesses, FIVE_THEN_DENIED, "{host}");
+        }
+    }
+}
+
+#[test]
+fn guesses_that_claim_to_be_grpc_calls_are_charged_by_what_their_answers_mean() {
+    let origin = Origin::start();
+    let wrong_keys = "{ key: client_address, algorithm: sliding_log, limit: 5, window: 15m, \
+                      charge: { when: response, if_status: [401] } }";
+    let gateway = with_file(&origin, wrong_keys);
+    let mut client = gateway.client();
+    let mut guess = |number: usize| {
+        let fields = [("x-api-key", format!("guess-{number}")), ("content-type", "application/grpc".to_owned())];
+        let answer = client.round_trip("POST", "/", &fields.each_ref().map(|(name, value)| (*name, value.as_str())));
+        (answer.status, answer.number("grpc-status"))
+    };
+    for number in 0..10 {
+        assert_eq!(guess(number), (200, Some(if number < 5 { 16 } else { 8 })), "guess {number}");
+    }
+}
+
+#[test]
 fn limits_in_redis_are_asked_once_where_nothing_has_to_be_looked_up() {
     let (origin, redis) = (Origin::start(), Redis::start());
     redis.command(&[

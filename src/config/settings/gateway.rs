@@ -282,7 +282,8 @@ pub(in crate::config) static USAGE: Table = Table {
         "path",
         Kind::Text("a path"),
         "/.tollgate/usage",
-        "Where a customer asks for its plan and what is left of each limit, free of charge.",
+        "Where a customer asks for its plan and what is left of each limit, free of charge. A wrong credential is charged under \
+         the limits that need no customer, of the route that a request for this path takes or else of the first with such limits.",
     )],
 };
 
