@@ -117,6 +117,26 @@ fn an_answer_stays_good_while_redis_is_dead_and_strangers_are_told_to_come_back(
 }
 
 #[test]
+fn a_reload_that_changes_limits_while_redis_is_dead_keeps_customers_known() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    put(&redis, 1, ACME);
+    put(&redis, 2, r#"{"customer": "globex", "plan": "pro", "overrides": {"guard": {"burst": 7}}}"#);
+    let gateway = gateway(&origin, &redis, ", ttl: 1ms");
+    assert_eq!(["key-1", "key-2"].map(|key| quota(&ask(&gateway, key))), [Some(1000), Some(7)]);
+    drop(redis);
+    let config = std::fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
+    for burst in [3000, 4000] {
+        let changed = config.replace("burst: 1000", &format!("burst: {burst}")).replace("[free, pro]", "[pro, free]");
+        gateway.folder.write("tollgate.yaml", changed);
+        assert_eq!(gateway.reload().status, 200);
+        for _ in 0..5 {
+            assert_eq!(["key-1", "key-2"].map(|key| quota(&ask(&gateway, key))), [Some(burst), Some(7)]);
+        }
+        assert_eq!(ask(&gateway, "key-3").status, 503, "nobody knows whether this one is a customer");
+    }
+}
+
+#[test]
 fn redis_that_hangs_holds_nobody_up() {
     let (origin, redis) = (Origin::start(), Redis::start());
     put(&redis, 1, ACME);

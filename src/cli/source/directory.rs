@@ -130,19 +130,23 @@ pub(super) fn open(
             };
             let asked = server.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
             let from = Origin::Server(asked.identity.clone());
+            let mut predecessor = None;
             if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
                 && *before == from
-                && same == overrides
                 && let Directory::Lookup(known_by) = &**directory
             {
-                if !Arc::ptr_eq(known, groups) {
-                    known_by.update(Arc::clone(groups));
-                    *known = Arc::clone(groups);
+                if same == overrides {
+                    if !Arc::ptr_eq(known, groups) {
+                        known_by.update(Arc::clone(groups));
+                        *known = Arc::clone(groups);
+                    }
+                    return Ok(Arc::clone(directory));
                 }
-                return Ok(Arc::clone(directory));
+                // after a change of limits, too, customers stay known while their server is unavailable
+                predecessor = Some(known_by);
             }
-            let reader = Arc::new(overrides.clone());
-            let opened = LookupDirectory::new((asked.server, asked.terms), &rand::random(), reader, Arc::clone(groups));
+            let (reader, groups) = (Arc::new(overrides.clone()), Arc::clone(groups));
+            let opened = LookupDirectory::new((asked.server, asked.terms), predecessor, reader, groups);
             (from, Directory::Lookup(opened))
         }
     };

@@ -95,7 +95,10 @@ struct Lookup {
     server: Server,
     terms: LookupSettings,
     hashes: Hashes,
-    cache: Cache<KeyedHash, Cached>,
+    /// The cached answers, which the directories of one server share from one configuration to the next.
+    cache: Arc<Cache<KeyedHash, Cached>>,
+    /// The number of the reader among those that have read answers in the cache.
+    reader: u64,
     pending: Mutex<HashMap<KeyedHash, PendingCall>>,
     interner: Mutex<Interner>,
     groups: ArcSwap<GroupTable>,
@@ -111,6 +114,10 @@ type LookupResult = Result<Option<Arc<Customer>>, Unavailable>;
 #[derive(Clone)]
 struct Cached {
     answer: LookupResult,
+    /// The number of the reader of this answer.
+    reader: u64,
+    /// The customer as the server gave it, to be read again by another reader.
+    value: Option<Arc<[u8]>>,
     good_until: Nanos,
 }
 
@@ -132,19 +139,22 @@ const MOST_FLIGHTS: usize = 10_000;
 // === impl LookupDirectory ===
 
 impl LookupDirectory {
-    /// Connects at the first call. `seed` is the key of the hashes of credentials, `reader` parses plans, time zones and
-    /// overrides, and `groups` are the groups that customers may belong to.
+    /// Connects at the first call. `reader` parses plans, time zones and overrides, and `groups` are the groups that
+    /// customers may belong to. The cached answers of the directory `before`, of the same server and terms, stay valid:
+    /// `reader` reads them again.
     pub fn new(
         (server, terms): (Server, LookupSettings),
-        seed: &[u8; 16],
+        before: Option<&Self>,
         reader: Arc<dyn OverridesReader>,
         groups: Arc<GroupTable>,
     ) -> Self {
+        let before = before.map(|before| &before.0);
         Self(Arc::new(Lookup {
             server,
             terms,
-            hashes: Hashes::new(seed),
-            cache: Cache::new(terms.max_cached),
+            hashes: before.map_or_else(|| Hashes::new(&rand::random()), |before| before.hashes),
+            cache: before.map_or_else(|| Arc::new(Cache::new(terms.max_cached)), |before| Arc::clone(&before.cache)),
+            reader: before.map_or(0, |before| before.reader.wrapping_add(1)),
             pending: Mutex::default(),
             interner: Mutex::new(Interner::new(reader)),
             groups: ArcSwap::new(groups),
@@ -174,7 +184,7 @@ impl LookupDirectory {
     /// The cached answer, if it is still valid.
     pub fn find_cached(&self, credential: &[u8], now: Nanos) -> Option<LookupResult> {
         let hash = self.0.hashes.credential(WrittenCredential::Plain(credential));
-        let cached = self.0.cache.get(&hash)?;
+        let cached = self.0.cached(hash)?;
         (now < cached.good_until).then_some(cached.answer)
     }
 
@@ -183,7 +193,7 @@ impl LookupDirectory {
         let shared = &self.0;
         let now = clock.now();
         let hash = shared.hashes.credential(WrittenCredential::Plain(credential));
-        let cached = shared.cache.get(&hash);
+        let cached = shared.cached(hash);
         if let Some(cached) = cached.as_ref().filter(|cached| now < cached.good_until) {
             return cached.answer.clone();
         }
@@ -250,10 +260,14 @@ impl Lookup {
         let longest = self.terms.patience.saturating_add(CALL_TIME);
         let asked = timeout(longest.to_duration(), self.get(credential, &field)).await;
         let now = clock.now();
+        let mut kept = None;
         let (result, answer) = match asked {
             Ok(Ok(None)) => (CallResult::Missing, Ok(None)),
             Ok(Ok(Some(value))) => match self.read(&value) {
-                Ok(customer) => (CallResult::Found, Ok(Some(Arc::new(customer)))),
+                Ok(customer) => {
+                    kept = Some(value.into());
+                    (CallResult::Found, Ok(Some(Arc::new(customer))))
+                }
                 Err(reason) => {
                     let (field, server) = (shortened(&field), self.name());
                     tracing::warn!(
@@ -283,8 +297,18 @@ impl Lookup {
         if !matches!(result, CallResult::Failed | CallResult::TimedOut) && self.is_away.swap(false, Ordering::Relaxed) {
             tracing::info!("{} answers customer lookups again", self.name());
         }
-        self.remember(hash, result, answer.clone(), now);
+        self.remember(hash, result, (answer.clone(), kept), now);
         answer
+    }
+
+    /// The cached answer for a credential, as this directory's reader reads it; `None` also if it cannot.
+    fn cached(&self, hash: KeyedHash) -> Option<Cached> {
+        let cached = self.cache.get(&hash)?;
+        let Some(value) = cached.value.as_ref().filter(|_| cached.reader != self.reader) else { return Some(cached) };
+        let answer = Ok(Some(Arc::new(self.read(value).ok()?)));
+        let cached = Cached { answer, reader: self.reader, ..cached };
+        self.cache.insert(hash, cached.clone());
+        Some(cached)
     }
 
     fn read(&self, value: &[u8]) -> Result<Customer, String> {
@@ -311,20 +335,21 @@ impl Lookup {
         }
     }
 
-    fn remember(&self, hash: KeyedHash, result: CallResult, answer: LookupResult, now: Nanos) {
-        let (answer, time) = match result {
-            CallResult::Found => (answer, self.terms.ttl),
-            CallResult::Missing => (answer, self.terms.negative_ttl),
+    fn remember(&self, hash: KeyedHash, result: CallResult, told: (LookupResult, Option<Arc<[u8]>>), now: Nanos) {
+        let ((answer, value), time) = match result {
+            CallResult::Found => (told, self.terms.ttl),
+            CallResult::Missing => (told, self.terms.negative_ttl),
             CallResult::Invalid | CallResult::Failed | CallResult::TimedOut => {
-                let before = self.cache.get(&hash).map(|cached| cached.answer);
+                let before = self.cached(hash).map(|cached| (cached.answer, cached.value));
                 match (before, result) {
                     (Some(before), _) => (before, STALE_TIME),
-                    (None, CallResult::Invalid) => (answer, STALE_TIME),
+                    (None, CallResult::Invalid) => (told, STALE_TIME),
                     (None, _) => return,
                 }
             }
         };
-        self.cache.insert(hash, Cached { answer, good_until: now.saturating_add(time) });
+        let good_until = now.saturating_add(time);
+        self.cache.insert(hash, Cached { answer, reader: self.reader, value, good_until });
     }
 
     fn mark_unavailable(&self, error: &str, now: Nanos) {
