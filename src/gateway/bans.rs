@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use quick_cache::unsync::Cache;
 
+use crate::algorithm::Denial;
 use crate::charge::Charge;
 use crate::gateway::request_context::RequestContext;
 use crate::ruleset::Ruleset;
 use crate::ruleset::ban::{BanRule, BanState};
+use crate::ruleset::verdict::Outcome;
 use crate::store::local::is_overflow;
 use crate::units::{LimitKey, Nanos};
 
@@ -53,15 +55,15 @@ impl Bans {
         removed.is_some_and(|(_, state)| state.left(now).is_some())
     }
 
-    /// Notes a denial of the key. Returns whether this bans the key.
-    fn record_denial(&self, key: LimitKey, rule: &BanRule, now: Nanos) -> bool {
-        let Some(shard) = self.shard(key) else { return false };
+    /// Notes a denial of the key. Returns the time for which this bans the key; `None` if it does not.
+    fn record_denial(&self, key: LimitKey, rule: &BanRule, now: Nanos) -> Option<Nanos> {
+        let shard = self.shard(key)?;
         self.has_denials.store(true, Ordering::Relaxed);
         let mut shard = shard.lock();
         let before = shard.get(&key).copied();
         let after = rule.after_denial(before, now);
         shard.insert(key, after);
-        after.left(now).is_some() && before.is_none_or(|before| before.left(now).is_none())
+        after.left(now).filter(|_| before.is_none_or(|before| before.left(now).is_none()))
     }
 
     fn shard(&self, key: LimitKey) -> Option<&Mutex<Cache<LimitKey, BanState>>> {
@@ -75,20 +77,29 @@ fn rule<'r>(ruleset: &'r Ruleset, charge: &Charge) -> Option<&'r BanRule> {
     limit.ban.as_ref().filter(|_| !is_overflow(charge.key))
 }
 
-/// Notes which keys of a denied request were denied, and bans them where a rule says so.
-pub(super) fn record_denials(context: &RequestContext, now: Nanos) {
+/// Notes which keys of a denied request were denied, and bans them where a rule says so. The client of a request that
+/// bans its key is told to retry after the ban.
+pub(super) fn record_denials(context: &mut RequestContext, now: Nanos) {
     let verdict = &context.verdict;
-    if verdict.banned || !verdict.is_denied() {
-        return;
-    }
+    let (Outcome::Deny(denial), false) = (verdict.outcome, verdict.banned) else { return };
     let (active, bans) = (&context.active, &context.gateway.bans);
-    for (standing, charge) in verdict.standings.iter().zip(&context.charges) {
+    let mut longest = None;
+    for (position, (standing, charge)) in verdict.standings.iter().zip(&context.charges).enumerate() {
         let denied = standing.enforces && !standing.decision.is_admitted();
         if let Some(rule) = rule(&active.ruleset, charge).filter(|_| denied)
-            && bans.record_denial(charge.key, rule, now)
+            && let Some(ban) = bans.record_denial(charge.key, rule, now)
         {
             active.meters.banned(standing.limit, context.plan);
+            longest = longest.max(Some((ban, position)));
         }
+    }
+    let is_shorter = |ban: Nanos| match denial {
+        Denial::Later { retry_after } => retry_after < ban,
+        Denial::Busy => true,
+        Denial::Never { .. } => false,
+    };
+    if let Some((ban, position)) = longest.filter(|(ban, _)| is_shorter(*ban)) {
+        context.verdict.deny(position, Denial::Later { retry_after: ban });
     }
 }
 
@@ -101,7 +112,7 @@ mod tests {
         let (bans, rule) = (Bans::default(), BanRule { after: 1, within: Nanos::SECOND, lasts: Nanos::SECOND });
         let keys = 4 * SHARDS * REMEMBERED;
         for key in 0..keys {
-            assert!(bans.record_denial(LimitKey(key as u128), &rule, Nanos::ZERO));
+            assert_eq!(bans.record_denial(LimitKey(key as u128), &rule, Nanos::ZERO), Some(Nanos::SECOND));
         }
         let remembered: usize = bans.shards.iter().map(|shard| shard.lock().len()).sum();
         assert!(remembered > 0 && remembered <= SHARDS * REMEMBERED, "{remembered}");

@@ -123,6 +123,17 @@ fn operators_see_bans_and_lift_them_and_a_reload_keeps_them() {
 }
 
 #[test]
+fn the_denial_that_bans_a_key_says_when_the_ban_ends() {
+    let origin = Origin::start();
+    let gateway = start(&origin, "after: 1 denial in 1m, for: 10h");
+    let mut answers = std::iter::repeat_with(|| ask(&gateway, "a")).take(100);
+    let first = answers.find(|response| response.status == 429).unwrap();
+    assert!(!is_banned(&first), "{first:?}");
+    let after = first.number("retry-after").unwrap();
+    assert!((35_900..=36_000).contains(&after), "{after}");
+}
+
+#[test]
 fn a_ban_ends() {
     let origin = Origin::start();
     let gateway = start(&origin, "after: 1 denial in 1m, for: 1500ms");
