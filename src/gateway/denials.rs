@@ -3,13 +3,16 @@
 
 use std::sync::Arc;
 
+use http::Method;
+
 use crate::algorithm::Denial;
+use crate::fields::Fields;
 use crate::gateway::caller::Caller;
 use crate::gateway::crossings;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::subject::{bucket, subject};
 use crate::ruleset::LimitId;
-use crate::ruleset::key::{self, Facts, KeyPart, Value};
+use crate::ruleset::key::{self, Facts, KeyPart, Resolved, Value};
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::telemetry::recent::RecentDecision;
 use crate::units::Nanos;
@@ -29,6 +32,28 @@ pub(super) fn record(context: &RequestContext, facts: &Facts<'_>, caller: &Calle
     let mut resolved = caller.resolved(&context.active.ruleset, route);
     resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
     record_with(context, |_, part| key::value(part, facts, &resolved).ok());
+}
+
+/// Records the outcome of a request whose head is not at hand. Parts of keys that come from header fields, claims or groups
+/// have no value in the record.
+pub(super) fn record_without_head(context: &RequestContext) {
+    let (Some(route), Some(target)) = (context.matched_route(), &context.target) else { return };
+    let (ruleset, headers) = (&context.active.ruleset, Fields::default());
+    let facts = Facts {
+        method: context.method.as_ref().map_or("", Method::as_str),
+        host: target.host(),
+        path: target.matched_path(),
+        query: target.query.as_deref(),
+        client: context.client,
+        ..Facts::of(&headers)
+    };
+    let resolved = Resolved {
+        caller: context.customer.as_deref().map_or(key::Caller::Anonymous, key::Caller::Customer),
+        plan: context.plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
+        upstream_node: context.chosen.as_ref().map(|chosen| chosen.instance.name()),
+        ..ruleset.resolve(route, (None, None), None)
+    };
+    record_with(context, |_, part| key::value(part, &facts, &resolved).ok());
 }
 
 /// Records the outcome of a request or a question; `value` gives the values for the parts of a limit's key.

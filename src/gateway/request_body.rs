@@ -4,10 +4,11 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::Decision;
-use crate::charge::{AllCharged, Charge, ChargeSource, Charged};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, Enforcement};
 use crate::gateway::cost_meter::{CostMeter, add_length};
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
+use crate::gateway::{bans, denials};
 use crate::ruleset::LimitId;
 use crate::ruleset::cost::started_blocks;
 use crate::ruleset::verdict::{Outcome, Verdict};
@@ -103,7 +104,40 @@ async fn charge(context: &mut RequestContext, due: DueCharges) -> Result<Nanos, 
     }
     let DueCharges { measurement_indices, mut charges } = due;
     let (charged, at) = charge_batch(context, &mut charges).await?;
-    apply_charges(context, &measurement_indices, &charges, &charged, at)
+    let applied = apply_charges(context, &measurement_indices, &charges, &charged, at);
+    if applied == Err(Answer::Limited) {
+        conclude_denial(context, &measurement_indices, &charges, at).await;
+    }
+    applied
+}
+
+/// Finds the wait of a request whose body a limit has ended with the due `charges`, and records the denial. The client has
+/// to send the body again from its beginning, so it waits for the tokens of all parts so far.
+async fn conclude_denial(context: &mut RequestContext, measurement_indices: &[usize], charges: &[Charge], at: Nanos) {
+    if let Some((position, question)) = question_for_whole(context, measurement_indices, charges) {
+        let (active, gateway) = (&context.active, &context.gateway);
+        let receipt = gateway.store.charge(&active.binding, &mut [question], at).await;
+        if let Some(Charged { decision: Decision::Deny(denial), .. }) = receipt.charged.first() {
+            context.verdict.deny(position, *denial);
+        }
+    }
+    bans::record_denials(context, at);
+    denials::record_without_head(context);
+}
+
+/// The position of the charge whose limit has ended a body with the due `charges`, and a question for the cost of the body
+/// so far together with them.
+fn question_for_whole(
+    context: &RequestContext,
+    measurement_indices: &[usize],
+    charges: &[Charge],
+) -> Option<(usize, Charge)> {
+    let (position, cost_meter) = (context.verdict.tightest?, context.cost_meter.as_ref()?);
+    measurement_indices.iter().zip(charges).find_map(|(index, due)| {
+        let measurement = cost_meter.measurements.get(*index).filter(|measurement| measurement.position == position)?;
+        let cost = measurement.body.as_ref()?.charged.saturating_add(due.cost);
+        Some((position, Charge { cost, enforcement: Enforcement::DRY_RUN, ..due.clone() }))
+    })
 }
 
 fn denies(charges: &[Charge], charged: &AllCharged) -> bool {

@@ -8,12 +8,13 @@ use h2::{Reason, SendStream};
 use http::Method;
 use tollgate::algorithm::AlgorithmName;
 
+use crate::admin_api;
 use crate::support::cluster::Nodes;
 use crate::support::gateway::limited;
 use crate::support::http2::{Answer, Http2, read, rest};
 use crate::support::redis::Redis;
 use crate::support::wire::{Framing, chunk};
-use crate::support::{Gateway, Origin, PATIENCE, Response, now, together, wait_until};
+use crate::support::{Client, Gateway, Origin, PATIENCE, Response, now, together, wait_until};
 
 const KIB: usize = 1 << 10;
 const PART: usize = 5 * KIB;
@@ -158,7 +159,8 @@ access_log: full
     let denied = client.receive();
     assert!(client.is_ended(), "its connection is closed");
     assert_eq!((denied.status, denied.field("x-denied")), (413, Some("bytes")), "{denied:?}");
-    assert!(denied.number("retry-after").is_some() && denied.field("connection") == Some("close"), "{denied:?}");
+    // 110 KiB are more than the limit ever admits
+    assert_eq!((denied.number("retry-after"), denied.field("connection")), (None, Some("close")), "{denied:?}");
     let line = gateway.process.wait_for_access("/upload");
     assert_eq!((line["status"].as_u64(), line["decision"].as_str()), (Some(413), Some("denied")), "{line}");
     assert_eq!(line["limit"].as_str(), Some("bytes"), "{line}");
@@ -172,6 +174,48 @@ access_log: full
     let tokens = [("limit", "bytes"), ("plan", "none"), ("outcome", "admitted")];
     let admitted = gateway.metrics().value("tollgate_limit_tokens_total", &tokens).unwrap();
     assert!((50.0..=100.0).contains(&admitted) && received(&origin) <= 100 * KIB, "{admitted}");
+}
+
+/// Begins an upload with `kib` KiB, of which all are forwarded.
+fn begin_upload(gateway: &Gateway, origin: &Origin, kib: usize) -> Client {
+    let before = received(origin);
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n");
+    client.send(chunk(vec![b'x'; kib * KIB]));
+    wait_until("the upload to begin", || received(origin) == before + kib * KIB);
+    client
+}
+
+#[test]
+fn a_stopped_upload_is_told_when_all_of_it_would_pass_and_counts_for_a_ban() {
+    let origin = Origin::start();
+    let limit = "algorithm: token_bucket, rate: 1/h, burst: 100, key: client_address, cost: { request_bytes: 1KiB }";
+    let gateway = start(&origin, &format!("{{ {limit}, ban: {{ after: 2 denials in 1h, for: 1000h }} }}"));
+    assert_eq!(upload(&gateway, "/", 50).status, 200);
+    let mut client = begin_upload(&gateway, &origin, 45);
+    client.send(chunk([b'x'; 10 * KIB]));
+    let denied = client.receive();
+    let hours = |denied: &Response| denied.number("retry-after").map(|seconds| seconds.div_ceil(3600));
+    assert_eq!(denied.status, 429, "{denied:?}");
+    // at least 46 KiB have come, and at most 5 tokens are left
+    assert!(hours(&denied).is_some_and(|hours| (41..=60).contains(&hours)), "{denied:?}");
+    let decisions = Client::connect(gateway.admin).round_trip("GET", "/v1/decisions", &[admin_api::HOST]).json();
+    let last = &decisions["decisions"][0];
+    assert_eq!((last["outcome"].as_str(), &last["key"][0]["value"]), (Some("denied"), &"127.0.0.1".into()), "{last}");
+
+    assert_eq!(hours(&upload(&gateway, "/", 60)), Some(1000), "the second denial bans");
+    assert!(gateway.get("/", &[]).text().contains("Too many requests were denied"));
+}
+
+#[test]
+fn a_stopped_upload_that_can_never_pass_is_told_no_time() {
+    let origin = Origin::start();
+    let limit = "{ algorithm: token_bucket, rate: 1/h, burst: 10, key: all, cost: { request_bytes: 1KiB } }";
+    let gateway = start(&origin, limit);
+    let mut client = begin_upload(&gateway, &origin, 2);
+    client.send(chunk([b'x'; 9 * KIB]));
+    let denied = client.receive();
+    assert_eq!((denied.status, denied.number("retry-after")), (429, None), "{denied:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
