@@ -3,7 +3,7 @@
 use crate::config::listeners::Server;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
-use crate::ruleset::cost::ChargeTime;
+use crate::ruleset::cost::{ChargeTime, CostRule};
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{ClientAddress, ListenerService, Route};
@@ -98,6 +98,10 @@ fn warn_of_less(field: &Field<'_>, limit: &Limit) {
         }
         limit if limit.charge.when != ChargeTime::Request => {
             "goes by responses, which nobody tells of a request that another proxy handles: what it is charged first stays charged"
+        }
+        limit if matches!(limit.cost, CostRule::RequestBytes(_)) => {
+            "counts the bytes of bodies, and one that came without `content-length` counts as empty where the other proxy does \
+             not send it along whole"
         }
         limit if matches!(limit.over_limit, OverLimit::Divert(_)) => {
             "diverts requests, and those that another proxy handles pass as they are"

@@ -268,6 +268,31 @@ routes: [{ name: calls, limits: [calls] }]
     assert_eq!(left(&mut client, None, r#"{"tool": "a", "tool": "b"}"#, "").await, Err(400));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bytes_of_a_body_count_that_envoy_sends_along_without_its_length() {
+    const UPLOADS: &str = "limits:
+  uploads: { algorithm: token_bucket, rate: 1/30d, burst: 100, key: all, cost: { request_bytes: 1KiB } }
+routes: [{ name: uploads, limits: [uploads] }]
+";
+    let gateway = start("ext_authz", UPLOADS);
+    let mut client = Http2::connect_cleartext(gateway.address).await;
+    let mut left = async |fields: &[(&str, &str)], kib: usize| {
+        let mut question = check("POST", "/", "192.0.2.1", fields);
+        let http = question.attributes.as_mut().and_then(|asked| asked.request.as_mut()?.http.as_mut()).unwrap();
+        http.raw_body = vec![b'x'; kib << 10];
+        let answer = message::<CheckResponse>(&client.post(CHECK, GRPC, framed(&question)).await.unwrap());
+        field(&answer.ok.unwrap().response_headers, "x-ratelimit-remaining").map(str::to_owned)
+    };
+    let whole = ("x-envoy-auth-partial-body", "false");
+    assert_eq!(left(&[whole], 9).await.as_deref(), Some("91"));
+    assert_eq!(left(&[], 10).await.as_deref(), Some("81"));
+    assert_eq!(left(&[whole], 0).await.as_deref(), Some("80"));
+    assert_eq!(
+        left(&[("x-envoy-auth-partial-body", "true"), ("content-length", "20480")], 9).await.as_deref(),
+        Some("60")
+    );
+}
+
 /// The gRPC status of a call that is answered with trailers only.
 #[track_caller]
 pub fn refused(answer: &Answer) -> (u16, String) {

@@ -27,7 +27,7 @@ const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 /// Answers a call.
 pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, body: &[u8]) -> Result<Response, Answer> {
     let question: CheckRequest = grpc::decode_request(head, body, CHECK)?;
-    let Original { request, address, secure, body } = original(question)?;
+    let Original { mut request, address, secure, body } = original(question)?;
     let sender = RequestSender { address, secure, tls_info: None };
     let body = match (request.fields.get(PARTIAL_BODY), &*body) {
         // Envoy sets this field if it is configured to send bodies
@@ -37,6 +37,12 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         (None, []) if has_no_body(&request) => BodySource::Buffered(&[]),
         (None, []) | (Some(_), _) => BodySource::Unavailable,
     };
+    if let BodySource::Buffered(body) = body
+        && !request.fields.contains("content-length")
+    {
+        // limits count the bytes of a body that came without its length, too
+        request.fields.push_number("content-length", u64::try_from(body.len()).unwrap_or(u64::MAX));
+    }
     let reply = match admit_by_route(context, &request, sender, body).await {
         Ok(()) => admitted(context),
         Err(denied) => CheckResponse {
