@@ -9,6 +9,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, all_or_none};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
+use crate::ruleset::path::plain_signs;
 use crate::ruleset::{
     AccessLog, AddressHeader, BodyRules, ClientAddress, HeadLimits, MinBodyRate, RateLimitHeaders, ResetFormat,
     TrustedPeers,
@@ -92,7 +93,7 @@ pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
         const A_PATH: &str = "a path, like `/.tollgate/usage`";
         match field.plain_path(A_PATH)? {
             path if path == "/" => field.fail(field.error("is the path of other requests").expected(A_PATH)),
-            path => Some(path),
+            path => Some(plain_signs(&path).into_owned()),
         }
     })
 }

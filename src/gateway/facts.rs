@@ -46,8 +46,10 @@ pub struct Target {
     host_length: usize,
     /// The canonical path, which is forwarded: one leading slash, no empty or dot segments, unreserved characters decoded.
     pub path: String,
-    /// The path without its parameters, if it has any.
-    pub bare_path: Option<String>,
+    /// The form of the path that is matched and counted, if it is another one.
+    matched: Option<String>,
+    /// Whether the path has parameters.
+    has_parameters: bool,
     /// The query as sent, without its question mark.
     pub query: Option<String>,
 }
@@ -117,14 +119,15 @@ impl Target {
         self.authority.get(..self.host_length).unwrap_or_default()
     }
 
-    /// The path that is matched and counted: without its parameters, so that an upstream that strips them sees no other.
+    /// The path that is matched and counted: without its parameters, so that an upstream that strips them sees no other, and
+    /// with characters that upstreams may read alike in one spelling.
     pub fn matched_path(&self) -> &str {
-        self.bare_path.as_deref().unwrap_or(&self.path)
+        self.matched.as_deref().unwrap_or(&self.path)
     }
 
     /// Refuses a path with parameters unless `route` allows them.
     pub fn check_parameters(&self, route: &Route) -> Result<(), Refused> {
-        if self.bare_path.is_some() && !route.path_parameters { Err(PATH_PARAMETERS) } else { Ok(()) }
+        if self.has_parameters && !route.path_parameters { Err(PATH_PARAMETERS) } else { Ok(()) }
     }
 
     /// Makes the target of a request canonical.
@@ -138,13 +141,14 @@ impl Target {
         let (host, port) = canonical_host(host)?;
         let default_port = if head.secure { 443 } else { 80 };
         let (path, query) = path_and_query(head.method, head.raw_target, &host)?;
-        let (bare_path, query) = (path::without_parameters(&path), query.map(str::to_owned));
+        let (matched, has_parameters) = (path::matched_form(&path), path::has_parameters(&path));
+        let query = query.map(str::to_owned);
         let (host_length, mut authority) = (host.len(), host);
         if let Some(port) = port.filter(|port| *port != default_port) {
             authority.push(':');
             authority.push_str(itoa::Buffer::new().format(port));
         }
-        Ok(Self { authority, host_length, path: path.into_owned(), bare_path, query })
+        Ok(Self { authority, host_length, path: path.into_owned(), matched, has_parameters, query })
     }
 }
 

@@ -319,8 +319,8 @@ fn target_of<'r>(
     }
     facts::check_method(method)?;
     let (path, query) = facts::path_and_query(method, raw, host)?;
-    let bare = path::without_parameters(&path).map(Cow::Owned);
-    let (has_parameters, path) = (bare.is_some(), bare.unwrap_or(path));
+    let has_parameters = path::has_parameters(&path);
+    let path = path::matched_form(&path).map_or(path, Cow::Owned);
     let peer = record.client.as_deref().and_then(facts::read_address);
     missing_inputs.addresses += u64::from(peer.is_none());
     let address = peer.and_then(|peer| facts::client_address(Some(peer), headers, &ruleset.client_address));

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
-/// A pattern for a canonical path.
+/// A pattern for a canonical path in its [`matched_form`].
 ///
 /// `*` and `{name}` stand for exactly one segment, `**` (only at the end) for any number of segments, none included. A final
 /// slash is a segment of its own: `/a/` and `/a` are two paths.
@@ -69,7 +69,7 @@ impl PathPattern {
         Ok(Self { segments, rest })
     }
 
-    /// Whether the canonical path `path` matches.
+    /// Whether the path `path` matches, a canonical one in its [`matched_form`].
     pub fn matches(&self, path: &str) -> bool {
         if self.rest && self.segments.is_empty() {
             return true;
@@ -90,7 +90,7 @@ impl PathPattern {
         let is_bare = without_parameters(prefix).is_none();
         is_bare
             && prefix.split('/').skip(1).enumerate().all(|(position, piece)| match self.segments.get(position) {
-                Some(Segment::Literal(literal)) => literal == piece,
+                Some(Segment::Literal(literal)) => *literal == plain_signs(piece),
                 Some(Segment::Any) => true,
                 None => self.rest,
             })
@@ -135,7 +135,7 @@ impl fmt::Display for PathPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for segment in &self.segments {
             match segment {
-                Segment::Literal(literal) => write!(f, "/{literal}")?,
+                Segment::Literal(literal) => write!(f, "/{}", literal.replace('*', "%2A"))?,
                 Segment::Any => f.write_str("/*")?,
             }
         }
@@ -176,7 +176,7 @@ fn spelt_as_requested(segment: &str) -> Result<String, String> {
         return Err(format!("must not hold `;`: paths are matched without their parameters, as in `{segment}`"));
     }
     match canonical_spelling(&format!("/{segment}")) {
-        Ok(path) if path.strip_prefix('/') == Some(segment) => Ok(segment.to_owned()),
+        Ok(path) if path.strip_prefix('/') == Some(segment) => Ok(plain_signs(segment).into_owned()),
         Ok(path) => {
             Err(format!("is never requested like this; write `{}` for `{segment}`", path.trim_start_matches('/')))
         }
@@ -205,13 +205,37 @@ pub fn without_parameters(path: &str) -> Option<String> {
     Some(names.collect::<Vec<_>>().join("/"))
 }
 
-/// The rest of the canonical path `path` after `prefix`, if it begins with these segments, whatever their parameters.
+/// The form of the canonical path `path` that is matched and counted: without path parameters, and with `+` and `*` in
+/// one spelling; `None` if it is `path` itself.
+pub fn matched_form(path: &str) -> Option<String> {
+    let bare = without_parameters(path);
+    match plain_signs(bare.as_deref().unwrap_or(path)) {
+        Cow::Owned(plain) => Some(plain),
+        Cow::Borrowed(_) => bare,
+    }
+}
+
+/// Whether the canonical path `path` has path parameters.
+pub fn has_parameters(path: &str) -> bool {
+    name_length(path) < path.len()
+}
+
+/// The text of a canonical path with `+` and `*` unencoded: many servers do not distinguish the two spellings.
+pub fn plain_signs(text: &str) -> Cow<'_, str> {
+    match text.contains("%2B") || text.contains("%2A") {
+        true => Cow::Owned(text.replace("%2B", "+").replace("%2A", "*")),
+        false => Cow::Borrowed(text),
+    }
+}
+
+/// The rest of the canonical path `path` after `prefix`, if it begins with these segments, whatever their parameters and
+/// the spelling of `+` and `*`.
 pub(super) fn strip_path_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
     let mut rest = path;
     for expected in prefix.split('/').skip(1) {
         let segment = rest.strip_prefix('/')?;
         let (segment, behind) = segment.split_at(segment.find('/').unwrap_or(segment.len()));
-        if segment.get(..name_length(segment)) != Some(expected) {
+        if segment.get(..name_length(segment)).map(plain_signs) != Some(plain_signs(expected)) {
             return None;
         }
         rest = behind;
@@ -305,8 +329,8 @@ const KINDS: [u8; 256] = {
 };
 
 /// Decodes the characters that need no encoding within a segment (RFC 3986, sections 3.3 and 6.2.2), and writes all other
-/// encodings with upper case digits. `;`, `+` and `*` are left as they are, encoded or not, since servers distinguish the
-/// two spellings.
+/// encodings with upper case digits. `;`, `+` and `*` are left as they are, encoded or not, since some servers distinguish
+/// the two spellings; see [`matched_form`].
 fn decode(raw: &str) -> Result<String, &'static str> {
     const BAD: &str = "the path holds a malformed or forbidden percent-encoding";
     let mut decoded = String::with_capacity(raw.len());
@@ -331,7 +355,9 @@ fn decode(raw: &str) -> Result<String, &'static str> {
 fn push_encoded(to: &mut String, text: &str) {
     for c in text.chars() {
         match c {
-            '"' | '<' | '>' | '^' | '`' | '{' | '|' | '}' => push_triplet(to, u8::try_from(c).unwrap_or(b'?')),
+            '"' | '<' | '>' | '[' | ']' | '^' | '`' | '{' | '|' | '}' => {
+                push_triplet(to, u8::try_from(c).unwrap_or(b'?'))
+            }
             c => to.push(c),
         }
     }
@@ -384,6 +410,7 @@ mod tests {
             "/%",
             "/a;b=1",
             "/a%3Bb",
+            "/[a]",
             "/{}",
             "/{a b}",
             "/{a",
@@ -438,6 +465,31 @@ mod tests {
         for path in ["/", "/a/b", "/a%2Cb", "/a%3Ab"] {
             assert_eq!(without_parameters(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn brackets_and_signs_are_matched_in_one_spelling() {
+        for raw in ["/a[1]", "/a%5B1%5D", "/a%5b1]"] {
+            assert_eq!(canonical(raw).as_deref(), Ok("/a%5B1%5D"), "{raw}");
+        }
+        for (path, expected) in [
+            ("/a+b*", None),
+            ("/a%2Bb%2A", Some("/a+b*")),
+            ("/%2A", Some("/*")),
+            ("/a%2Bb;x/c", Some("/a+b/c")),
+            ("/a;x/c", Some("/a/c")),
+            ("/a%252B", None),
+        ] {
+            assert_eq!(canonical(path).as_deref(), Ok(path), "forwarded as sent");
+            assert_eq!(matched_form(path).as_deref(), expected, "{path}");
+        }
+        for pattern in ["/a+b/c", "/a%2Bb/c"] {
+            assert!(matches(pattern, "/a+b/c"));
+            assert!(PathPattern::parse(pattern).unwrap().can_begin_with("/a%2Bb"));
+        }
+        let star = PathPattern::parse("/%2A").unwrap();
+        assert_eq!((star.matches("/*"), star.matches("/a"), &*star.to_string()), (true, false, "/%2A"));
+        assert_eq!(strip_path_prefix("/a%2Bb/c%2B", "/a+b"), Some("/c%2B"));
     }
 
     #[test]

@@ -245,6 +245,28 @@ routes:
 }
 
 #[test]
+fn spellings_of_brackets_and_signs_are_one_route_and_one_key() {
+    let origin = Origin::with(by_path);
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ guard: {{ algorithm: gcra, rate: 1/h, burst: 2, key: {{ path_segment: tenant }} }} }}
+routes:
+  - {{ name: a, match: {{ path: \"/a+b/{{tenant}}\" }}, upstream: origin, limits: [guard], rewrite: {{ strip_prefix: /a+b }} }}
+  - {{ name: other, upstream: origin }}
+",
+        origin.upstream()
+    ));
+    let status = |path: &str| gateway.get(path, &[]).status;
+    for [one, other] in [["[1]", "%5B1%5d"], ["x+y", "x%2by"], ["x*y", "x%2Ay"], ["*", "%2a"]] {
+        let paths =
+            [format!("/a+b/{one}"), format!("/a%2Bb/{other}"), format!("/a+b/{other}"), format!("/a%2bb/{one}")];
+        assert_eq!(paths.map(|path| status(&path)), [200, 200, 429, 429], "{one}");
+    }
+    let targets: Vec<String> = origin.received().iter().map(|seen| seen.target().to_owned()).collect();
+    // the upstream gets signs as they were sent, and brackets encoded
+    assert_eq!(targets, ["/%5B1%5D", "/%5B1%5D", "/x+y", "/x%2By", "/x*y", "/x%2Ay", "/*", "/%2A"]);
+}
+
+#[test]
 fn spellings_of_a_host_are_one_key() {
     let origin = Origin::with(by_path);
     let limit = "{ algorithm: gcra, rate: 1/h, burst: 3, key: host }";
