@@ -22,7 +22,7 @@ use super::frames::FrameTracker;
 use super::head::{RequestHead, Version};
 use super::listener::Peer;
 use super::presence::{ConnectionTracker, LINGER};
-use super::service::{Exchange, Failure, Service};
+use super::service::{Exchange, Failure, Service, Settings};
 use super::socket::Socket;
 use super::syntax::Refused;
 use super::timer::{Timer, WorkerClock};
@@ -64,24 +64,17 @@ pub(super) async fn serve<S: Service>(
     timer: &mut Timer,
 ) {
     let settings = worker.service.settings();
-    let head_due = Rc::<Cell<Option<Nanos>>>::default();
-    let watched = HeadTimingSocket {
+    let state = Rc::<SocketState>::default();
+    let watched = WatchedSocket {
         socket,
         ahead,
         frames: FrameTracker::new(),
-        head_due: Rc::clone(&head_due),
+        state: Rc::clone(&state),
         head_timeout: settings.head_timeout,
         clock: Rc::clone(&worker.clock),
     };
-    let mut options = Builder::new();
-    options
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(settings.max_list)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buffer_size(SEND_BUFFER);
     let due = timer.after(settings.head_timeout);
-    let mut accepting = match timer.run(due, pin!(options.handshake::<_, Bytes>(watched))).await {
+    let mut accepting = match timer.run(due, pin!(options(settings).handshake::<_, Bytes>(watched))).await {
         Ok(Ok(accepting)) => accepting,
         Ok(Err(error)) => return tracing::debug!(%error, "a client did not begin with HTTP/2"),
         Err(_) => return,
@@ -93,10 +86,10 @@ pub(super) async fn serve<S: Service>(
     // how many more requests were cancelled than answered, and whether the connection is being closed
     let (mut abandoned, mut is_closing): (u32, bool) = (0, false);
     let mut idle_since = timer.now();
+    // whether the socket has taken all responses; until then the shutdown of the gateway waits for them
+    let (mut is_sent, mut unsent) = (true, None);
     loop {
         let is_empty = streams.is_empty();
-        // after GOAWAY a client has a short time to close the connection
-        let idle_due = idle_since.saturating_add(if is_closing { LINGER } else { settings.idle });
         let event = poll_fn(|task| {
             match streams.poll_join_next(task) {
                 Poll::Ready(Some(ended)) => return Poll::Ready(Event::Ended(ended.ok())),
@@ -111,10 +104,19 @@ pub(super) async fn serve<S: Service>(
                     Some(Err(_)) | None => Event::Over,
                 });
             }
+            if is_empty && !is_sent && !state.is_writing.get() && !accepting.has_streams() {
+                (is_sent, idle_since) = (true, timer.now());
+                tracker.mark_idle_since(idle_since);
+                // a connection that closes may still have to wait for the client
+                unsent = unsent.take().filter(|_| is_closing);
+            }
             if is_empty && tracker.is_evicted(task.waker()) {
                 return Poll::Ready(Event::Over);
             }
-            let due = [head_due.get(), is_empty.then_some(idle_due)].into_iter().flatten().min();
+            // after GOAWAY and all responses a client has a short time to close the connection
+            let idle_due = idle_since.saturating_add(if is_closing && is_sent { LINGER } else { settings.idle });
+            let dues = [state.head_due.get(), state.linger_due.get(), is_empty.then_some(idle_due)];
+            let due = dues.into_iter().flatten().min();
             let Some(due) = due else { return Poll::Pending };
             timer.poll(task, due).map(|_| Event::Close)
         });
@@ -127,10 +129,12 @@ pub(super) async fn serve<S: Service>(
                 };
                 if streams.is_empty() {
                     idle_since = timer.now();
-                    tracker.mark_idle_since(idle_since);
+                    // the client has a moment to take the end of its response
+                    tracker.mark_idle_since(timer.after(LINGER));
                 }
             }
-            Event::Close if head_due.get().is_some_and(|due| due <= timer.now()) => {
+            Event::Close if state.linger_due.get().is_some_and(|due| due <= timer.now()) => return,
+            Event::Close if state.head_due.get().is_some_and(|due| due <= timer.now()) => {
                 worker.service.count_refused(REQUEST_TIMEOUT);
                 return;
             }
@@ -142,6 +146,8 @@ pub(super) async fn serve<S: Service>(
             Event::Accepted(accepted) => {
                 let (request, respond) = *accepted;
                 tracker.mark_busy();
+                is_sent = false;
+                unsent.get_or_insert_with(|| worker.traffic.request());
                 let (clock, worker, peer) = (Rc::clone(&worker.clock), Rc::clone(worker), Arc::clone(peer));
                 let mut serving = Box::pin(serve_stream(worker, request, respond, peer));
                 streams.spawn_local(async move { clock.run(serving.as_mut()).await });
@@ -152,9 +158,24 @@ pub(super) async fn serve<S: Service>(
         if abandoned > MAX_ABANDONED {
             streams.abort_all();
             accepting.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-            (abandoned, is_closing, idle_since) = (0, true, timer.now());
+            let closing = poll_fn(|task| accepting.poll_closed(task));
+            // an error makes no difference here: the connection ends anyway
+            drop(timer.run(timer.after(LINGER), pin!(closing)).await);
+            return;
         }
     }
+}
+
+/// The limits on what a client may do with its connection.
+fn options(settings: Settings) -> Builder {
+    let mut options = Builder::new();
+    options
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(settings.max_list)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER);
+    options
 }
 
 /// Serves the request of one stream. Returns whether it was answered.
@@ -233,19 +254,30 @@ fn request_head(request: &Request<RecvStream>) -> (RequestHead, Result<(), Refus
     (head, agrees)
 }
 
-/// The socket of a connection, which watches whether the client has begun a head and not finished it.
-struct HeadTimingSocket {
+/// The state of a [`WatchedSocket`], for the task that serves the connection.
+#[derive(Default)]
+struct SocketState {
+    /// The deadline of the head that is arriving, regardless of other streams.
+    head_due: Cell<Option<Nanos>>,
+    /// Whether written bytes are not flushed.
+    is_writing: Cell<bool>,
+    /// The deadline of a client to close the connection after the gateway has.
+    linger_due: Cell<Option<Nanos>>,
+}
+
+/// The socket of a connection, which watches whether the client has begun a head and not finished it, and whether the
+/// socket has taken all bytes.
+struct WatchedSocket {
     socket: Socket,
     /// Bytes that were already read.
     ahead: Vec<u8>,
     frames: FrameTracker,
-    /// The deadline of the head that is arriving, regardless of other streams.
-    head_due: Rc<Cell<Option<Nanos>>>,
+    state: Rc<SocketState>,
     head_timeout: Nanos,
     clock: Rc<WorkerClock>,
 }
 
-impl AsyncRead for HeadTimingSocket {
+impl AsyncRead for WatchedSocket {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = room.filled().len();
         if self.ahead.is_empty() {
@@ -257,16 +289,17 @@ impl AsyncRead for HeadTimingSocket {
         let came = room.filled().get(before..).unwrap_or_default();
         self.frames.take(came);
         let is_in_head = self.frames.is_within();
-        if is_in_head != self.head_due.get().is_some() {
+        if is_in_head != self.state.head_due.get().is_some() {
             let due = is_in_head.then(|| self.clock.now().saturating_add(self.head_timeout));
-            self.head_due.set(due);
+            self.state.head_due.set(due);
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for HeadTimingSocket {
+impl AsyncWrite for WatchedSocket {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.state.is_writing.set(true);
         Pin::new(&mut self.socket).poll_write(task, bytes)
     }
 
@@ -275,6 +308,7 @@ impl AsyncWrite for HeadTimingSocket {
         task: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.state.is_writing.set(true);
         Pin::new(&mut self.socket).poll_write_vectored(task, slices)
     }
 
@@ -283,10 +317,25 @@ impl AsyncWrite for HeadTimingSocket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(task)
+        ready!(Pin::new(&mut self.socket).poll_flush(task))?;
+        self.state.is_writing.set(false);
+        Poll::Ready(Ok(()))
     }
 
+    /// Closes the sending side, then reads and discards until the client closes its side: if the socket were closed while
+    /// the client still sends, the system would discard what the client has not received yet.
     fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(task)
+        if self.state.linger_due.get().is_none() {
+            ready!(Pin::new(&mut self.socket).poll_shutdown(task))?;
+            self.state.linger_due.set(Some(self.clock.now().saturating_add(LINGER)));
+        }
+        let mut bytes = [0; 1 << 10];
+        loop {
+            let mut room = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut self.socket).poll_read(task, &mut room))?;
+            if room.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }

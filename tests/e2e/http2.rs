@@ -1,12 +1,14 @@
 //! HTTP/2: requests on one connection, each handled as if it were the only one.
 
+use std::pin::Pin;
 use std::process::Command;
+use std::task::Poll;
 
 use bytes::Bytes;
 use h2::Reason;
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::gateway::{is_ready, limited, proxied};
 use crate::support::http2::{Http2, all, read, rest};
@@ -151,6 +153,40 @@ async fn requests_that_run_are_finished_before_a_connection_ends() {
     let (body, _) = rest(&mut content).await.unwrap();
     assert_eq!(body, b"second");
     assert_eq!(client.end().await, None);
+    assert!(tokio::task::block_in_place(|| gateway.process.wait()).success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_client_gets_its_responses_whole_before_the_gateway_ends() {
+    const LENGTH: usize = 60_000;
+    let origin = Origin::start();
+    let mut gateway = start(&proxied(&origin, ""));
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(8 << 10).unwrap();
+    let stream = socket.connect(gateway.address).await.unwrap();
+    let mut options = h2::client::Builder::new();
+    options.initial_window_size(1 << 20).initial_connection_window_size(1 << 20);
+    let (requests, mut driving) = options.handshake(stream).await.unwrap();
+    let mut client = Http2 { requests, driver: None };
+    let mut responses = Vec::new();
+    for _ in 0..10 {
+        let url = format!("http://test/bytes/{LENGTH}");
+        responses.push(client.begin(Method::GET, &url, &[], true).await.unwrap().0);
+    }
+    // nobody reads from the socket until the gateway is about to end
+    std::future::poll_fn(|task| Poll::Ready(drop(Pin::new(&mut driving).poll(task)))).await;
+    tokio::task::block_in_place(|| {
+        gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "200")], 10.0);
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+        gateway.process.signal("TERM");
+        wait_until("the gateway not to be ready", || !is_ready(gateway.admin));
+    });
+    let driver = tokio::spawn(driving);
+    for response in responses {
+        assert!(read(response).await.unwrap().body == crate::support::pattern(LENGTH));
+    }
+    drop(client);
+    driver.await.unwrap().unwrap();
     assert!(tokio::task::block_in_place(|| gateway.process.wait()).success());
 }
 
