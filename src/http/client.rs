@@ -303,7 +303,9 @@ impl Http2Client {
         let length = match (head.framing, head.declared) {
             (Framing::Length(length), _) if !has_no_body => Some(length.into()),
             (Framing::Empty, Some(declared)) => http::HeaderValue::from_bytes(declared).ok(),
-            (Framing::Empty, None) if !matches!(head.status, 100..=199 | 204 | 304) => Some(0.into()),
+            (Framing::Empty, None) if !self.method_is_head && !matches!(head.status, 100..=199 | 204 | 304) => {
+                Some(0.into())
+            }
             _ => None,
         };
         if let Some(length) = length {

@@ -183,8 +183,9 @@ async fn responses_to_head_have_no_body_whatever_their_framing() {
     tokio::task::block_in_place(|| {
         let mut client = gateway.client();
         for path in ["/chunks", "/length", "/not-modified"].repeat(3) {
-            let status = client.round_trip("HEAD", path, &[]).status;
-            assert!(matches!(status, 200 | 304), "{path}: {status}");
+            let response = client.round_trip("HEAD", path, &[]);
+            assert!(matches!(response.status, 200 | 304), "{path}: {response:?}");
+            assert_eq!(response.field("content-length"), (path != "/chunks").then_some("6"), "{path}");
             assert_eq!(client.post("/echo", &[], b"next").text(), "next", "{path}");
         }
     });
@@ -193,6 +194,7 @@ async fn responses_to_head_have_no_body_whatever_their_framing() {
         let (response, _) = client.begin(Method::HEAD, &format!("http://test{path}"), &[], true).await.unwrap();
         let answer = crate::support::http2::read(response).await.unwrap();
         assert!(matches!(answer.status, 200 | 304) && answer.body.is_empty(), "{path}: {answer:?}");
+        assert_eq!(answer.field("content-length"), (path != "/chunks").then_some("6"), "{path}");
         let next = client.post("http://test/echo", &[], Bytes::from_static(b"next")).await.unwrap();
         assert_eq!(&*next.body, b"next", "{path}");
     }
