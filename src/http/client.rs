@@ -1,12 +1,14 @@
 //! The client's side of an exchange: a request's body comes from here, and a response goes here.
 
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::HeaderMap;
+use tokio::io::AsyncWrite;
 
 use super::body::{Decoder, Framing, Step};
 use super::buffer::Buffer;
@@ -440,10 +442,10 @@ impl Client<'_> {
         }
     }
 
-    /// Sends the bytes that wait in the encoder.
+    /// Sends the bytes that wait in the encoder and in TLS.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Http1(client) if client.encoder.is_flushed() => Poll::Ready(Ok(())),
+            Self::Http1(client) if client.encoder.is_flushed() => Pin::new(&mut client.socket).poll_flush(task),
             Self::Http1(client) => client.encoder.poll_flush(task, &mut client.socket),
             Self::Http2(_) => Poll::Ready(Ok(())),
         }

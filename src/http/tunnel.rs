@@ -28,8 +28,12 @@ pub(super) async fn run(
     let mut silent_since = timer.now();
     // the encoder still holds the head of the response
     let mut copying = poll_fn(|task| {
-        if let Poll::Ready(Err(error)) = client.encoder.poll_flush(task, &mut client.socket) {
-            return Poll::Ready(Err(error));
+        // TLS may still hold a part of the bytes, on both sides
+        let flushed = client.encoder.poll_flush(task, &mut client.socket);
+        for flushed in [flushed, Pin::new(&mut upstream.socket).poll_flush(task)] {
+            if let Poll::Ready(Err(error)) = flushed {
+                return Poll::Ready(Err(error));
+            }
         }
         let down = if client.encoder.is_flushed() {
             let count = |part: &[u8]| exchange.response_body(part, false);
@@ -95,7 +99,7 @@ fn poll_copy(
             Poll::Pending => return Poll::Pending,
         }
     }
-    // TLS may still hold a part of the bytes
+    // what TLS still holds then is flushed by the next poll
     let _flushed = Pin::new(to).poll_flush(task)?;
     Poll::Ready(Ok(copied))
 }

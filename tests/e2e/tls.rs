@@ -1,16 +1,18 @@
 //! TLS on a listener: the certificate that the gateway shows, the certificates of clients, and new files while requests
 //! run.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
 
 use crate::support::gateway::{ALL, limited, proxied};
 use crate::support::http2::Http2;
 use crate::support::process::Process;
 use crate::support::tls::{Authority, Signed, ask, connect, shown};
-use crate::support::{Folder, Gateway, Origin, SetOnDrop, wait_until};
+use crate::support::{Folder, Gateway, Origin, PATIENCE, SetOnDrop, wait_until};
 
 /// A limit that no test reaches.
 const PLENTY: &str = "{ algorithm: gcra, rate: 100000/s, burst: 100000, key: all }";
@@ -231,7 +233,7 @@ async fn who_does_not_finish_the_handshake_is_cut_off_and_hurts_nobody() {
     assert!(ask(&mut stream, "/", "a.test").await.unwrap().starts_with("HTTP/1.1 200 "));
     for mut stream in slow {
         let mut said = Vec::new();
-        let ended = tokio::time::timeout(crate::support::PATIENCE, stream.read_to_end(&mut said)).await;
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said)).await;
         assert!(ended.is_ok(), "a connection outlives its deadline");
         assert!(!said.starts_with(b"HTTP"), "{said:?}");
     }
@@ -308,4 +310,28 @@ mod pem {
     pub(super) fn parse(text: &str) -> Vec<u8> {
         CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec()
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_an_event_reaches_a_slow_client_while_its_origin_pauses() {
+    const LENGTH: usize = 300_000;
+    let ((command, origin), authority) = (Origin::on_command(), Authority::new());
+    let signed = authority.sign(&["a.test"]);
+    let listener = "tls: { certificates: [{ cert: a.pem, key: a.key }] }";
+    let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key)];
+    let gateway = tokio::task::block_in_place(|| Gateway::start_listening(listener, &proxied(&origin, ""), &files));
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let stream = socket.connect(gateway.address).await.unwrap();
+    let config = Arc::new(authority.client_config(&["http/1.1"], None));
+    let mut stream = TlsConnector::from(config).connect("a.test".try_into().unwrap(), stream).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: a.test\r\n\r\n").await.unwrap();
+    command.send(vec![b'_'; LENGTH].leak()).unwrap();
+    let (mut received, mut part) = (0, [0; 1000]);
+    while received < LENGTH {
+        let reading = tokio::time::timeout(PATIENCE, stream.read(&mut part)).await;
+        let length = reading.unwrap_or_else(|_| panic!("the gateway keeps the end from {received} on")).unwrap();
+        received += part[..length].iter().filter(|byte| **byte == b'_').count();
+    }
+    command.send(b"").unwrap();
 }

@@ -1,7 +1,10 @@
 //! HTTP/1.1 exchanges with an upstream.
 
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncWrite;
 
 use super::UpstreamError;
 use crate::http::body::{Decoder, Framing, Step};
@@ -128,7 +131,7 @@ impl Http1Connection {
 
     pub(super) fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.encoder.is_flushed() {
-            true => Poll::Ready(Ok(())),
+            true => Pin::new(&mut self.socket).poll_flush(task),
             false => self.encoder.poll_flush(task, &mut self.socket),
         }
     }
