@@ -325,6 +325,9 @@ impl Http2Client {
 
     fn poll_send(&mut self, task: &mut Context<'_>, content: &[u8], is_last: bool) -> Poll<io::Result<usize>> {
         let Some(response) = &mut self.response else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+        if content.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
         let length = ready!(poll_capacity(response, task, content.len()))?;
         let part = Bytes::copy_from_slice(content.get(..length).unwrap_or(content));
         let ends = is_last && part.len() == content.len();

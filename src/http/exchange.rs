@@ -13,10 +13,11 @@ use super::listener::Peer;
 use super::pace::BodyRateCredit;
 use super::presence::ConnectionTracker;
 use super::service::{ConnectError, Exchange, Failure, Response, Service, Timing};
+use super::syntax::Refused;
 use super::timer::Timer;
 use super::transfer::{Transfer, TransferOutcome};
 use super::tunnel;
-use super::upstream::{Connection, Destination, Upstream, open};
+use super::upstream::{Connection, Destination, Http2Connection, OutgoingRequest, Upstream, open};
 use super::worker::Worker;
 use crate::units::Nanos;
 
@@ -261,11 +262,7 @@ async fn forward<S: Service>(
             Connection::Http2(connection) => {
                 let due = earlier(timer.after(timing.connect), timing.due);
                 let has_tls = destination.server.tls.is_some();
-                let beginning = Box::pin(Upstream::begin_http2(connection, request, &outgoing, has_tls));
-                match timer.run(due, pin!(beginning)).await {
-                    Ok(begun) => begun.map_err(Failure::UpstreamBroke),
-                    Err(_) => Err(Failure::UpstreamTimeout),
-                }
+                Box::pin(begin_http2(&connection, request, &outgoing, has_tls, due, timer)).await
             }
         };
         let transferred = match beginning {
@@ -312,6 +309,28 @@ async fn forward<S: Service>(
             }
         }
     }
+}
+
+/// Begins a request on an HTTP/2 connection. No later request gets a connection that does not take this one.
+async fn begin_http2(
+    connection: &Http2Connection,
+    request: &RequestHead,
+    outgoing: &OutgoingRequest,
+    has_tls: bool,
+    due: Nanos,
+    timer: &mut Timer,
+) -> Result<Upstream, Failure> {
+    let beginning = pin!(Upstream::begin_http2(connection, request, outgoing, has_tls));
+    let failure = match timer.run(due, beginning).await {
+        Ok(Ok(upstream)) => return Ok(upstream),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+            return Err(Refused::Malformed("the upstream's version of HTTP cannot express the request").into());
+        }
+        Ok(Err(error)) => Failure::UpstreamBroke(error),
+        Err(_) => Failure::UpstreamTimeout,
+    };
+    connection.retire();
+    Err(failure)
 }
 
 /// Opens a connection; `None` if the client goes away before it is open.

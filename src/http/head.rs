@@ -236,6 +236,14 @@ impl ResponseHead {
         })
     }
 
+    /// Adds the protocol that the response names in `upgrade` to `fields`, which are for another connection.
+    pub(super) fn pass_upgrade(&self, fields: &mut Fields) {
+        if let Some(protocol) = self.fields.get("upgrade") {
+            fields.push("upgrade", protocol);
+            fields.push("connection", "upgrade");
+        }
+    }
+
     /// Whether the response allows another exchange on its connection.
     pub fn keeps_alive(&self) -> bool {
         match self.version {

@@ -10,7 +10,7 @@ use super::head::{HeadBounds, RequestHead, ResponseHead, Unreadable, Version};
 use super::listener::{ListenerConfig, Peer};
 use super::pace::MinBodyRate;
 use super::syntax::Refused;
-use super::upstream::{Destination, OutgoingRequest};
+use super::upstream::{Destination, OutgoingRequest, UpstreamError};
 use crate::fields::Fields;
 use crate::units::{Nanos, Prefixes};
 
@@ -186,4 +186,13 @@ pub enum Failure {
     /// The upstream's bytes cannot be read as HTTP.
     #[error("{0}")]
     Unreadable(#[from] Unreadable),
+}
+
+impl From<UpstreamError> for Failure {
+    fn from(error: UpstreamError) -> Self {
+        match error {
+            UpstreamError::Io(error) => Self::UpstreamBroke(error),
+            UpstreamError::Unreadable(unreadable) => Self::Unreadable(unreadable),
+        }
+    }
 }

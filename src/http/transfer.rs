@@ -10,7 +10,7 @@ use super::head::{RequestHead, ResponseHead, Unreadable, Version};
 use super::pace::{BodyRateCredit, Throttle};
 use super::service::{Exchange, Failure, Response, Timing};
 use super::timer::Timer;
-use super::upstream::{Upstream, UpstreamError};
+use super::upstream::Upstream;
 use crate::fields::Fields;
 use crate::units::Nanos;
 
@@ -139,7 +139,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    pub(super) fn into_outcome(self, stopped: TransferEnd) -> TransferOutcome {
+    pub(super) fn into_outcome(mut self, stopped: TransferEnd) -> TransferOutcome {
         match stopped {
             TransferEnd::Over => {
                 let is_sent = self.upload == Upload::Done;
@@ -149,6 +149,10 @@ impl<'t, 'c> Transfer<'t, 'c> {
             TransferEnd::Answer(response) => TransferOutcome::Answer(response),
             TransferEnd::Failed(failure) => {
                 let is_begun = self.download != Download::Head;
+                self.consume_admitted();
+                if !is_begun && matches!(failure, Failure::UpstreamTimeout) {
+                    self.upstream.retire();
+                }
                 TransferOutcome::Failed { failure, is_begun, resend: self.resend }
             }
         }
@@ -218,7 +222,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Ok(fields) => fields,
                 Err(response) => return Some(TransferEnd::Answer(response)),
             };
-            pass_upgrade(&self.head, &mut fields);
+            self.head.pass_upgrade(&mut fields);
             return Some(match self.begin_response(&fields, Framing::Empty, wall) {
                 Ok(()) => TransferEnd::Tunnel,
                 Err(_) => TransferEnd::Failed(Failure::ClientGone),
@@ -243,13 +247,15 @@ impl<'t, 'c> Transfer<'t, 'c> {
         };
         // not over HTTP/2, which has no upgrades (RFC 9113, section 8.2.2)
         if status == UPGRADE_REQUIRED && self.request.version != Version::Http2 {
-            pass_upgrade(&self.head, &mut fields);
+            self.head.pass_upgrade(&mut fields);
         }
         // a client that has not sent its body may send the body next, or another request
         let is_owed_body = self.upload != Upload::Done && self.request.fields.contains("expect");
         if is_leaving() || is_owed_body {
             self.client.close();
         }
+        // over HTTP/2 an upstream may send content where no response has any
+        let framing = if self.client.has_response_body(status) { framing } else { Framing::Empty };
         if self.begin_response(&fields, framing, wall).is_err() {
             return Some(TransferEnd::Failed(Failure::ClientGone));
         }
@@ -392,9 +398,17 @@ impl<'t, 'c> Transfer<'t, 'c> {
     /// Stops the upload, because the upstream takes no more. It may have answered before, so the gateway still
     /// waits for that.
     fn stop_upload(&mut self, timer: &Timer) -> Poll<Option<Event>> {
+        self.consume_admitted();
         self.upload = Upload::Stopped;
         self.upstream_sent = timer.now();
         Poll::Ready(None)
+    }
+
+    /// Consumes the rest of the content that was admitted: a second try takes it from `resend`.
+    fn consume_admitted(&mut self) {
+        if let Upload::Sending(left) = self.upload {
+            self.client.consume(left);
+        }
     }
 
     /// Makes steps towards the client until there is an event or nothing more is possible.
@@ -496,22 +510,5 @@ impl<'t, 'c> Transfer<'t, 'c> {
         let download = download.map(|due| (due, Failure::UpstreamTimeout));
         let total = due.map(|due| (due, Failure::UpstreamTimeout));
         [blocked, upload, download, total].into_iter().flatten().min_by_key(|(due, _)| *due)
-    }
-}
-
-/// Copies the protocol that a response names in `upgrade` to this connection's fields.
-fn pass_upgrade(head: &ResponseHead, fields: &mut Fields) {
-    if let Some(protocol) = head.fields.get("upgrade") {
-        fields.push("upgrade", protocol);
-        fields.push("connection", "upgrade");
-    }
-}
-
-impl From<UpstreamError> for Failure {
-    fn from(error: UpstreamError) -> Self {
-        match error {
-            UpstreamError::Io(error) => Self::UpstreamBroke(error),
-            UpstreamError::Unreadable(unreadable) => Self::Unreadable(unreadable),
-        }
     }
 }

@@ -155,8 +155,10 @@ impl Upstream {
     }
 
     /// Begins to send a request on a stream of an HTTP/2 connection, once the connection allows another stream.
+    ///
+    /// Errors: `InvalidInput` if HTTP/2 cannot express the request; otherwise the connection takes no more requests.
     pub async fn begin_http2(
-        connection: Http2Connection,
+        connection: &Http2Connection,
         request: &RequestHead,
         outgoing: &OutgoingRequest,
         has_tls: bool,
@@ -174,7 +176,7 @@ impl Upstream {
         }
     }
 
-    /// Sends the bytes that wait in the encoder.
+    /// Sends the bytes that wait in the encoder and in TLS.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(upstream) => upstream.poll_flush(task),
@@ -240,6 +242,13 @@ impl Upstream {
         match self {
             Self::Http1(_) => None,
             Self::Http2(upstream) => upstream.take_trailers(),
+        }
+    }
+
+    /// Lets no other request share the connection.
+    pub fn retire(&self) {
+        if let Self::Http2(upstream) = self {
+            upstream.retire();
         }
     }
 

@@ -1,8 +1,10 @@
 //! Upstream connections that are kept for the next request, and upstreams that close them.
 
 use std::collections::HashMap;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -10,7 +12,8 @@ use parking_lot::Mutex;
 use crate::support::gateway::{ALL, proxied};
 use crate::support::origin::upstream;
 use crate::support::servers::{Kind, Server};
-use crate::support::{Client, Gateway, Origin, now, together, wait_until};
+use crate::support::wire::{Framing, Wire};
+use crate::support::{Client, Gateway, Origin, PATIENCE, now, pattern, together, wait_until};
 
 /// An upstream that sends this `keep_alive` field. It closes a connection that was idle for at least `idle` when the next
 /// request arrives, like a server whose idle timeout expires while the request is on its way.
@@ -169,7 +172,7 @@ fn a_post_that_meets_a_closed_connection_is_not_sent_again() {
 
 #[test]
 fn a_connection_that_its_upstream_has_closed_is_not_used() {
-    let (closed, closing) = std::sync::mpsc::channel();
+    let (closed, closing) = channel();
     let origin = Origin::with(move |exchange| {
         exchange.body()?;
         exchange.keep = false;
@@ -181,6 +184,57 @@ fn a_connection_that_its_upstream_has_closed_is_not_used() {
     let mut client = gateway.client();
     for number in 0..50 {
         post(&mut client, number);
-        closing.recv_timeout(crate::support::PATIENCE).unwrap();
+        closing.recv_timeout(PATIENCE).unwrap();
+    }
+}
+
+/// An upstream that answers a first request, takes the head and the first part of a second one, and resets the connection
+/// on command. Returns the bytes of the whole next connection.
+fn resetting(listener: &TcpListener, first_part: usize, arrived: &Sender<()>, reset: &Receiver<Sender<()>>) -> Vec<u8> {
+    let mut wire = Wire::new(listener.accept().unwrap().0);
+    wire.head().unwrap().unwrap();
+    wire.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+    wire.head().unwrap().unwrap();
+    wire.content(Framing::Length(first_part as u64));
+    arrived.send(()).unwrap();
+    let done = reset.recv().unwrap();
+    socket2::SockRef::from(&wire.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(wire);
+    done.send(()).unwrap();
+    let mut wire = Wire::new(listener.accept().unwrap().0);
+    let head = wire.head().unwrap().unwrap();
+    let (body, is_whole) = wire.content(Framing::of_request(&head));
+    assert!(is_whole);
+    wire.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+    // until the gateway closes the connection
+    [body, wire.content(Framing::UntilClose).0].concat()
+}
+
+#[test]
+fn a_body_whose_connection_is_reset_in_its_middle_is_sent_again_once() {
+    for (first_part, length) in [(1, 100), (1000, 20_000), (1000, 60_000), (40_000, 60_000)] {
+        let (listener, body) = (TcpListener::bind("127.0.0.1:0").unwrap(), pattern(length));
+        let node = format!("\"{}\"", listener.local_addr().unwrap());
+        let mut gateway = Gateway::start(&format!("workers: 1\n{}{ALL}", upstream(&[node], "")));
+        let ((arrived, arriving), (reset, resets)) = (channel(), channel());
+        let received = std::thread::spawn(move || resetting(&listener, first_part, &arrived, &resets));
+        let mut client = gateway.client();
+        assert_eq!(client.get("/").status, 200);
+        client.send_request("PUT", "/", &[("content-length", &length.to_string())]);
+        client.send(&body[..first_part]);
+        arriving.recv_timeout(PATIENCE).unwrap();
+        // the gateway then sees the reset and the rest of the body at the same time
+        gateway.process.signal("STOP");
+        let stat = format!("/proc/{}/stat", gateway.process.id());
+        wait_until("the gateway to stop", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+        client.send(&body[first_part..]);
+        let (done, is_done) = channel();
+        reset.send(done).unwrap();
+        is_done.recv_timeout(PATIENCE).unwrap();
+        gateway.process.signal("CONT");
+        assert_eq!(client.receive().status, 200);
+        gateway.end("TERM");
+        let received = received.join().unwrap();
+        assert!(received == body, "{} bytes of {length} with {first_part} at first", received.len());
     }
 }

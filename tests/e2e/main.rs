@@ -106,6 +106,7 @@ mod trials;
 mod truncated;
 mod unix_listeners;
 mod uploads;
+mod upstream_http2;
 mod upstream_tls;
 mod upstreams;
 mod usage;

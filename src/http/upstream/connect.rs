@@ -111,7 +111,7 @@ async fn send(
     let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
     let scheme = if server.tls.is_some() { "https" } else { "http" };
     let exchanging = async {
-        let upstream = Http2Upstream::begin(Http2Connection::new(requests), request, &outgoing, scheme).await?;
+        let upstream = Http2Upstream::begin(&Http2Connection::new(requests), request, &outgoing, scheme).await?;
         answer(&mut Upstream::Http2(Box::new(upstream)), &request.method, content).await
     };
     let (mut driving, mut exchanging) = (pin!(driving), pin!(exchanging));

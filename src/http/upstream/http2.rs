@@ -1,5 +1,6 @@
 //! HTTP/2 exchanges with an upstream, several of which share a connection.
 
+use std::borrow::Cow;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use ::http::HeaderMap;
 use bytes::{Buf, Bytes};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use super::UpstreamError;
 use crate::fields::Fields;
@@ -20,6 +22,8 @@ use crate::http::upstream::OutgoingRequest;
 
 /// The maximum number of requests that share an HTTP/2 connection, if the upstream allows as many.
 const MAX_STREAMS: usize = 100;
+/// The characters that clients of HTTP/1.1 send in queries and that no URI holds (RFC 3986, appendix A).
+const ENCODED: &AsciiSet = &CONTROLS.add(b'"').add(b'<').add(b'>');
 
 /// A handle to an HTTP/2 connection, which its own task drives as long as a handle exists.
 #[derive(Clone, Debug)]
@@ -51,7 +55,12 @@ impl Http2Connection {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection has ended, by the server or by a network failure.
+    /// Lets no other request share the connection.
+    pub(in crate::http) fn retire(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the connection takes no more requests: it has ended, or it was retired.
     pub(in crate::http) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
@@ -67,6 +76,8 @@ pub struct Http2Upstream {
     is_read: bool,
     is_ended: bool,
     trailers: Option<HeaderMap>,
+    /// The flag of the connection.
+    is_closed: Arc<AtomicBool>,
     _running: Running,
 }
 
@@ -89,35 +100,16 @@ impl Drop for Running {
 
 impl Http2Upstream {
     pub(super) async fn begin(
-        connection: Http2Connection,
+        connection: &Http2Connection,
         request: &RequestHead,
         outgoing: &OutgoingRequest,
         scheme: &str,
     ) -> io::Result<Self> {
-        let Http2Connection { requests, running, .. } = connection;
-        let running = Running::new(&running);
-        let mut head = ::http::Request::new(());
-        *head.method_mut() = request.method.parse().map_err(io::Error::other)?;
-        let mut fields = outgoing.fields.to_map();
-        let host = fields.remove(::http::header::HOST);
-        let authority = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let target = str::from_utf8(&outgoing.target).map_err(io::Error::other)?;
-        let uri = ::http::Uri::builder().scheme(scheme).authority(authority).path_and_query(target);
-        *head.uri_mut() = uri.build().map_err(io::Error::other)?;
-        *head.version_mut() = ::http::Version::HTTP_2;
-        match request.framing {
-            Framing::Length(length) => drop(fields.insert(::http::header::CONTENT_LENGTH, length.into())),
-            Framing::Empty if request.fields.contains("content-length") => {
-                drop(fields.insert(::http::header::CONTENT_LENGTH, 0.into()));
-            }
-            _ => {}
-        }
-        if request.fields.lists("te", "trailers") {
-            fields.insert(::http::header::TE, ::http::HeaderValue::from_static("trailers"));
-        }
-        *head.headers_mut() = fields;
+        let running = Running::new(&connection.running);
+        let head =
+            head(request, outgoing, scheme).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let ends = request.framing == Framing::Empty;
-        let mut requests = requests.ready().await.map_err(io::Error::other)?;
+        let mut requests = connection.requests.clone().ready().await.map_err(io::Error::other)?;
         let (response, request) = requests.send_request(head, ends).map_err(io::Error::other)?;
         Ok(Self {
             response,
@@ -127,8 +119,14 @@ impl Http2Upstream {
             is_read: false,
             is_ended: ends,
             trailers: None,
+            is_closed: Arc::clone(&connection.is_closed),
             _running: running,
         })
+    }
+
+    /// See [`Http2Connection::retire`].
+    pub(super) fn retire(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn poll_head(
@@ -186,6 +184,9 @@ impl Http2Upstream {
         content: &[u8],
         is_last: bool,
     ) -> Poll<io::Result<usize>> {
+        if content.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
         let length = ready!(poll_capacity(&mut self.request, task, content.len()))?;
         let part = Bytes::copy_from_slice(content.get(..length).unwrap_or(content));
         let (ends, length) = (is_last && part.len() == content.len(), part.len());
@@ -214,4 +215,28 @@ impl Http2Upstream {
     pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.trailers.take()
     }
+}
+
+/// The head of a request in the form of HTTP/2.
+fn head(request: &RequestHead, outgoing: &OutgoingRequest, scheme: &str) -> Result<::http::Request<()>, ::http::Error> {
+    let mut head = ::http::Request::new(());
+    *head.method_mut() = request.method.parse::<::http::Method>()?;
+    let mut fields = outgoing.fields.to_map();
+    let host = fields.remove(::http::header::HOST);
+    let authority = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let target = Cow::<str>::from(percent_encode(&outgoing.target, ENCODED));
+    *head.uri_mut() = ::http::Uri::builder().scheme(scheme).authority(authority).path_and_query(&*target).build()?;
+    *head.version_mut() = ::http::Version::HTTP_2;
+    match request.framing {
+        Framing::Length(length) => drop(fields.insert(::http::header::CONTENT_LENGTH, length.into())),
+        Framing::Empty if request.fields.contains("content-length") => {
+            drop(fields.insert(::http::header::CONTENT_LENGTH, 0.into()));
+        }
+        _ => {}
+    }
+    if request.fields.lists("te", "trailers") {
+        fields.insert(::http::header::TE, ::http::HeaderValue::from_static("trailers"));
+    }
+    *head.headers_mut() = fields;
+    Ok(head)
 }

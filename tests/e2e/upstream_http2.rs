@@ -1,0 +1,212 @@
+//! Upstreams that speak HTTP/2: bodies that are sent again, connections that end, and targets that only HTTP/1.1 allows.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{Request, Response};
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+
+use crate::support::gateway::{ALL, ALL_GUARDED};
+use crate::support::http2::{http2_upstream, rest};
+use crate::support::{Gateway, pattern, wait_until};
+
+/// The section `upstreams:` with this HTTP/2 server.
+fn upstream(address: SocketAddr, more: &str) -> String {
+    format!("upstreams: {{ origin: {{ nodes: [\"{address}\"], http2: true{more} }} }}\n")
+}
+
+fn start(config: &str) -> Gateway {
+    tokio::task::block_in_place(|| Gateway::start(config))
+}
+
+/// Answers with the body of the request.
+fn echo(request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    tokio::spawn(async move {
+        let (body, _) = rest(&mut request.into_body()).await.unwrap();
+        let mut sending = respond.send_response(Response::new(()), false).unwrap();
+        sending.send_data(body.into(), true).unwrap();
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_sent_again_arrives_once() {
+    const WINDOW: u32 = 1000;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&received);
+    tokio::spawn(async move {
+        for number in 0.. {
+            let (stream, _) = listener.accept().await.unwrap();
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move {
+                let mut options = h2::server::Builder::new();
+                options.initial_window_size(WINDOW);
+                let mut connection = options.handshake::<_, Bytes>(stream).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let seen = Arc::clone(&seen);
+                    tokio::spawn(async move {
+                        let is_put = request.method() == "PUT";
+                        let mut content = request.into_body();
+                        if is_put && number % 2 == 0 {
+                            // the gateway still has the part for which there is no room
+                            assert!(!content.data().await.unwrap().unwrap().is_empty());
+                            return respond.send_reset(Reason::INTERNAL_ERROR);
+                        }
+                        let body = rest(&mut content).await.unwrap().0;
+                        if is_put {
+                            seen.lock().push(body);
+                        }
+                        respond.send_response(Response::new(()), true).unwrap();
+                    });
+                }
+            });
+        }
+    });
+    for length in [1500, 10_000, 60_000] {
+        received.lock().clear();
+        let gateway = start(&format!("{}{ALL}", upstream(address, "")));
+        tokio::task::block_in_place(|| {
+            let mut client = gateway.client();
+            assert_eq!(client.get("/").status, 200, "the connection is kept");
+            assert_eq!(client.round_trip_with_body("PUT", "/", &[], &pattern(length)).status, 200);
+        });
+        let bodies = received.lock();
+        assert!(*bodies == [pattern(length)], "{length}: {:?}", bodies.iter().map(Vec::len).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_was_held_back_is_forwarded_to_its_end() {
+    let address = http2_upstream(echo).await;
+    let limit =
+        "{ algorithm: token_bucket, rate: 1/30d, burst: 100, key: all, cost: { request_field: max_tokens, max: 50 } }";
+    let config = format!("{}limits: {{ guard: {limit} }}\n{ALL_GUARDED}", upstream(address, ""));
+    let gateway = start(&config);
+    let body = format!("{{\"prompt\": \"{}\", \"max_tokens\": 10}}", "x".repeat(100_000));
+    let response = tokio::task::block_in_place(|| {
+        gateway.client().post("/", &[("content-type", "application/json")], body.as_bytes())
+    });
+    assert_eq!((response.status, response.number("x-ratelimit-remaining")), (200, Some(90)));
+    assert!(response.text() == body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_its_server_is_closing_gets_no_further_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (connections, long) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (counted, kept) = (Arc::clone(&connections), Arc::clone(&long));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let kept = Arc::clone(&kept);
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    if request.uri().path() == "/long" {
+                        kept.lock().push(respond);
+                        connection.graceful_shutdown();
+                    } else {
+                        respond.send_response(Response::new(()), true).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let gateway = start(&format!("workers: 1\n{}{ALL}", upstream(address, "")));
+    tokio::task::block_in_place(|| {
+        let mut waiting = gateway.client();
+        waiting.send_request("GET", "/long", &[]);
+        wait_until("the long request", || !long.lock().is_empty());
+        for _ in 0..20 {
+            assert_eq!(gateway.get("/", &[]).status, 200);
+        }
+        assert_eq!(connections.load(Ordering::Relaxed), 2, "one connection serves all later requests");
+        long.lock().pop().unwrap().send_response(Response::new(()), true).unwrap();
+        assert_eq!(waiting.receive().status, 200);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_on_which_nothing_is_answered_gets_no_further_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        for number in 0.. {
+            let (stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                let mut silent = Vec::new();
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    match number {
+                        0 => silent.push(respond),
+                        _ => drop(respond.send_response(Response::new(()), true)),
+                    }
+                }
+            });
+        }
+    });
+    let timeouts = ", timeouts: { first_byte: 300ms }";
+    let gateway = start(&format!("workers: 1\n{}{ALL}", upstream(address, timeouts)));
+    tokio::task::block_in_place(|| {
+        assert_eq!(gateway.get("/", &[]).status, 504);
+        assert_eq!(gateway.get("/", &[]).status, 200);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_with_characters_that_no_uri_holds_is_encoded() {
+    let targets = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&targets);
+    let serve = move |request: Request<RecvStream>, mut respond: SendResponse<Bytes>| {
+        seen.lock().push(request.uri().path_and_query().unwrap().to_string());
+        respond.send_response(Response::new(()), true).unwrap();
+    };
+    let gateway = start(&format!("{}{ALL}", upstream(http2_upstream(serve).await, "")));
+    tokio::task::block_in_place(|| {
+        for (target, forwarded) in [
+            ("/a?q=\"<b>\"", "/a?q=%22%3Cb%3E%22"),
+            ("/a?q=%22'`{|}^~[]", "/a?q=%22'`{|}^~[]"),
+            ("/a\"<b>`{|}^?", "/a%22%3Cb%3E%60%7B%7C%7D%5E?"),
+        ] {
+            assert_eq!(gateway.get(target, &[]).status, 200, "{target}");
+            assert_eq!(targets.lock().pop().as_deref(), Some(forwarded));
+        }
+        // every character that a target may hold
+        for byte in (b'!'..=b'~').filter(|byte| !matches!(byte, b'#' | b'\\')) {
+            let query = gateway.get(&format!("/?{}", char::from(byte)), &[]);
+            assert_eq!(query.status, 200, "{}", char::from(byte));
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn content_where_no_response_has_any_is_not_forwarded() {
+    const CONTENT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    let serve = |request: Request<RecvStream>, mut respond: SendResponse<Bytes>| {
+        let status = request.uri().path()[1..].parse::<u16>().unwrap();
+        let part = if request.method() == "HEAD" { "" } else { CONTENT };
+        let head = Response::builder().status(status).body(()).unwrap();
+        let mut sending = respond.send_response(head, false).unwrap();
+        // the gateway may have reset the stream already
+        drop(sending.send_data(Bytes::from_static(part.as_bytes()), true));
+    };
+    let gateway = start(&format!("{}{ALL}", upstream(http2_upstream(serve).await, "")));
+    tokio::task::block_in_place(|| {
+        let mut client = gateway.client();
+        for (method, status) in [("GET", 204), ("GET", 304), ("HEAD", 200), ("PUT", 204)] {
+            for _ in 0..3 {
+                let response = client.round_trip(method, &format!("/{status}"), &[("x-number", "1")]);
+                assert_eq!(response.status, status);
+            }
+        }
+        let last = client.get("/200");
+        assert_eq!((last.status, last.text().as_str()), (200, CONTENT));
+    });
+}
