@@ -50,7 +50,7 @@ impl Traffic {
         self.count(stage, |passages| &passages.left);
     }
 
-    /// Counts a request that is being handled, until the value is dropped.
+    /// Counts a request that is being handled, or responses that are being sent, until the value is dropped.
     pub(super) fn request(self: &Arc<Self>) -> RequestGuard {
         self.enter(Stage::Request);
         RequestGuard(Arc::clone(self))

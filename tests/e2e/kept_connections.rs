@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::support::gateway::{ALL, proxied};
 use crate::support::origin::upstream;
 use crate::support::servers::{Kind, Server};
-use crate::support::wire::{Framing, Wire};
+use crate::support::wire::{Framing, Wire, chunk};
 use crate::support::{Client, Gateway, Origin, PATIENCE, now, pattern, together, wait_until};
 
 /// An upstream that sends this `keep_alive` field. It closes a connection that was idle for at least `idle` when the next
@@ -194,8 +194,11 @@ fn resetting(listener: &TcpListener, first_part: usize, arrived: &Sender<()>, re
     let mut wire = Wire::new(listener.accept().unwrap().0);
     wire.head().unwrap().unwrap();
     wire.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
-    wire.head().unwrap().unwrap();
-    wire.content(Framing::Length(first_part as u64));
+    let mut framing = Framing::of_request(&wire.head().unwrap().unwrap());
+    let mut came = 0;
+    while came < first_part {
+        came += wire.part(&mut framing).unwrap().unwrap().len();
+    }
     arrived.send(()).unwrap();
     let done = reset.recv().unwrap();
     socket2::SockRef::from(&wire.stream).set_linger(Some(Duration::ZERO)).unwrap();
@@ -212,7 +215,10 @@ fn resetting(listener: &TcpListener, first_part: usize, arrived: &Sender<()>, re
 
 #[test]
 fn a_body_whose_connection_is_reset_in_its_middle_is_sent_again_once() {
-    for (first_part, length) in [(1, 100), (1000, 20_000), (1000, 60_000), (40_000, 60_000)] {
+    for (first_part, length, is_chunked) in
+        [(1, 100, false), (1000, 20_000, true), (1000, 60_000, false), (40_000, 60_000, false), (40_000, 60_000, true)]
+    {
+        let framed = |part: &[u8]| if is_chunked { chunk(part) } else { part.to_vec() };
         let (listener, body) = (TcpListener::bind("127.0.0.1:0").unwrap(), pattern(length));
         let node = format!("\"{}\"", listener.local_addr().unwrap());
         let mut gateway = Gateway::start(&format!("workers: 1\n{}{ALL}", upstream(&[node], "")));
@@ -220,14 +226,16 @@ fn a_body_whose_connection_is_reset_in_its_middle_is_sent_again_once() {
         let received = std::thread::spawn(move || resetting(&listener, first_part, &arrived, &resets));
         let mut client = gateway.client();
         assert_eq!(client.get("/").status, 200);
-        client.send_request("PUT", "/", &[("content-length", &length.to_string())]);
-        client.send(&body[..first_part]);
+        let digits = length.to_string();
+        let field = if is_chunked { ("transfer-encoding", "chunked") } else { ("content-length", digits.as_str()) };
+        client.send_request("PUT", "/", &[field]);
+        client.send(framed(&body[..first_part]));
         arriving.recv_timeout(PATIENCE).unwrap();
         // the gateway then sees the reset and the rest of the body at the same time
         gateway.process.signal("STOP");
         let stat = format!("/proc/{}/stat", gateway.process.id());
         wait_until("the gateway to stop", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
-        client.send(&body[first_part..]);
+        client.send([framed(&body[first_part..]), framed(b"")].concat());
         let (done, is_done) = channel();
         reset.send(done).unwrap();
         is_done.recv_timeout(PATIENCE).unwrap();

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use http::Response;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tollgate::tls::{Certificate, Certificates, ClientCertificates, ClientTlsTerms, server};
 
-use crate::support::Gateway;
 use crate::support::gateway::ALL;
 use crate::support::tls::{Authority, Signed};
+use crate::support::{Gateway, PATIENCE};
 
 /// A server for TLS, HTTP/1.1 and HTTP/2.
 struct Upstream {
@@ -186,4 +186,50 @@ async fn an_upstream_may_listen_at_a_path() {
         gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "origin")], 0.0);
         assert_eq!(gateway.get("/", &[]).status, 503);
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_burst_reaches_a_slow_upstream_while_the_client_pauses() {
+    const LENGTH: usize = 8 << 20;
+    let authority = Authority::new();
+    let signed = authority.sign(&["localhost"]);
+    let certificate = Certificate::read(signed.certificate.as_bytes(), signed.key.as_bytes()).unwrap();
+    let terms = ClientTlsTerms { clients: None, allows_1_2: true, offers_http2: false };
+    let acceptor = TlsAcceptor::from(server(Certificates::new(vec![certificate]), terms).unwrap().config);
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(8).unwrap();
+    let node = format!("nodes: [\"localhost:{}\"], tls: {{ ca: ca.pem }}", listener.local_addr().unwrap().port());
+    let route = "routes: [{ name: all, upstream: origin, upgrade: [websocket] }]\n";
+    let gateway = start(&format!("upstreams: {{ origin: {{ {node} }} }}\n{route}"), &[("ca.pem", &authority.pem())]);
+    let length = (LENGTH + 1).to_string();
+    let upload = [("content-length", length.as_str())];
+    let tunnel = [("connection", "upgrade"), ("upgrade", "websocket")];
+    for (method, fields) in [("POST", &upload[..]), ("GET", &tunnel[..])] {
+        let mut client = gateway.client();
+        client.send_request(method, "/", fields);
+        let mut stream = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        if method == "GET" {
+            let switches = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+            stream.write_all(switches).await.unwrap();
+            stream.flush().await.unwrap();
+            assert_eq!(tokio::task::block_in_place(|| client.wire.head()).unwrap().unwrap().word(1), "101");
+        }
+        let sending = std::thread::spawn(move || {
+            client.send(vec![b'x'; LENGTH]);
+            client
+        });
+        let (mut received, mut part) = (0, vec![0; 16 << 10]);
+        while received < LENGTH {
+            let reading = tokio::time::timeout(PATIENCE, stream.read(&mut part)).await;
+            let length = reading.unwrap_or_else(|_| panic!("{method}: the gateway keeps the end from {received} on"));
+            received += length.unwrap();
+        }
+        drop(sending.join().unwrap());
+    }
 }
