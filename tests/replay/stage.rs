@@ -135,6 +135,7 @@ impl Stage {
         match admitted {
             Err(answer) => {
                 context.answer_cause = Some(answer.cause());
+                context.own_status = Some(answer.status());
                 context.status = Some(answer.status());
             }
             Ok(()) => {
