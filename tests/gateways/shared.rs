@@ -142,6 +142,29 @@ fn shares_are_enforced_where_only_counts_are_synced_and_the_server_hangs() {
 }
 
 #[test]
+fn a_redis_that_forgets_gets_its_totals_back_from_those_who_count() {
+    let rate = Rate::new(1, Nanos::from_secs(3_600)).unwrap();
+    let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(10))]);
+    let sharing = Sharing { consistency: Consistency::Eventual, on_store_down: OnStoreDown::Divide };
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    for number in 0..2 {
+        world.start(number, 7 + number as u64, ms(50), &[(limit.clone(), sharing)]);
+    }
+    world.pass(Nanos::SECOND);
+    let passed = |world: &mut World| {
+        let mut passed = 0;
+        for _ in 0..100 {
+            passed += u64::from(world.admits(0, 1)) + u64::from(world.admits(1, 1));
+            world.pass(ms(10));
+        }
+        passed
+    };
+    assert!(passed(&mut world) >= 10);
+    world.environment.forget();
+    assert_eq!(passed(&mut world), 0);
+}
+
+#[test]
 fn a_busy_key_is_reconciled_before_it_is_charged_again() {
     const LEFT: u64 = 90;
     // Redis hangs at another time of the half second after which a gateway reconciles all keys

@@ -225,7 +225,7 @@ impl SharedNode {
     }
 
     /// The states of `parts` that this node remembers, in case Redis has lost them.
-    fn known(&self, parts: &[ChargePart]) -> SmallVec<[Option<CachedState>; 2]> {
+    pub(super) fn known(&self, parts: &[ChargePart]) -> SmallVec<[Option<CachedState>; 2]> {
         parts.iter().map(|part| self.memory.known(part)).collect()
     }
 
@@ -255,7 +255,8 @@ pub(super) struct Counts {
     quiet_until: AtomicU64,
 }
 
-fn hints(parts: &[ChargePart], known: &[Option<CachedState>]) -> SmallVec<[Option<String>; 2]> {
+/// The states of `known`, for calls that restore what Redis has lost.
+pub(super) fn hints(parts: &[ChargePart], known: &[Option<CachedState>]) -> SmallVec<[Option<String>; 2]> {
     parts.iter().zip(known).map(|(part, known)| part.rule().hint(known.as_ref()?.state()?)).collect()
 }
 

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, KeyState};
-use crate::store::shared::calls::NoReply;
+use crate::store::shared::calls::{NoReply, hints};
 use crate::store::shared::limit::{ChargePart, scaled};
 use crate::store::shared::{ByKey, SharedNode, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -166,27 +166,35 @@ impl SharedNode {
         }
         let calls = by_slot.values().flat_map(|parts| parts.chunks(KEYS_OF_CALL)).map(|some| {
             let node = Arc::clone(self);
-            let parts: Vec<_> = some.iter().map(|part| (part.clone(), CallArgument::Nothing)).collect();
+            let parts = some.to_vec();
             async move { node.sync(&parts).await }
         });
         let calls = calls.collect();
         run_bounded(CALLS_AT_ONCE, calls).await;
     }
 
-    /// Syncs counts whose keys are all in one slot; keeps them for later if their server is unavailable.
-    async fn sync(&self, parts: &[(ChargePart, CallArgument<'static>)]) {
-        let is_unavailable = parts.first().is_some_and(|(part, _)| self.is_unavailable(part));
-        let told = if is_unavailable { Err(NoReply) } else { self.call_change(("sync", Call::Debit), parts).await };
+    /// Syncs counts whose keys are all in one slot; keeps them for later if their server is unavailable. A key that Redis
+    /// has lost gets back the total that this node knows.
+    async fn sync(&self, parts: &[ChargePart]) {
+        let hints = hints(parts, &self.known(parts));
+        let hinted = parts.iter().cloned().zip(&hints);
+        let hinted: Vec<_> = hinted
+            .map(|(part, hint)| (part, hint.as_deref().map_or(CallArgument::Nothing, CallArgument::Hint)))
+            .collect();
+        let told = match parts.first().is_some_and(|part| self.is_unavailable(part)) {
+            true => Err(NoReply),
+            false => self.call_change(("sync", Call::Debit), &hinted).await,
+        };
         match told {
             Ok((all, at)) => {
-                for ((part, _), seen) in parts.iter().zip(all) {
+                for (part, seen) in parts.iter().zip(all) {
                     // logs cannot be counted by each node apart: see `limit::refuse`
                     if let KeyState::State(total) = seen {
                         self.counters.learn(part, total, at);
                     }
                 }
             }
-            Err(NoReply) => parts.iter().for_each(|(part, _)| self.counters.keep(part)),
+            Err(NoReply) => parts.iter().for_each(|part| self.counters.keep(part)),
         }
     }
 }
