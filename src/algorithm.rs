@@ -209,7 +209,8 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
         None
     }
 
-    /// A state in the script's form, for a Redis that may have lost it; `None` where the script has no use for it.
+    /// A state in the script's form, which the script merges with its own in case Redis has lost some charges. `None`
+    /// unless the merge of a state and one that it came from changes nothing.
     fn hint(&self, _state: &Self::State) -> Option<String> {
         None
     }

@@ -1,7 +1,7 @@
 -- Mirrors src/algorithm/counter.rs: fixed_window, quota_reset.
 --
 -- Parameters: f|e|c limit length: windows from the first request, from the epoch, or of a calendar. Of a calendar the
--- length is only a name; the ends of some of its units around now come as the argument beside the cost.
+-- length is only a name; the ends of some of its units around now come as the argument beside the cost, before a semicolon.
 -- State: ends, used.
 
 if family == 'c' then
@@ -9,7 +9,7 @@ if family == 'c' then
     if not kind then
         return nil
     end
-    local ends_around_now = argument
+    local ends_around_now = match(argument, '^[^;]*')
     limit = natural(limit)
     local calendar = length
     if kind == 'c' then
@@ -20,7 +20,7 @@ if family == 'c' then
         return nil
     end
     local now = now()
-    local rule = { kind = kind, length = length, calendar = calendar, divisible = true }
+    local rule = { kind = kind, length = length, calendar = calendar, divisible = true, is_window = true }
 
     -- Window::end
     local function window_end()
@@ -95,6 +95,28 @@ if family == 'c' then
         end
         local window = current(state)
         return { ends = window.ends, used = word(add(window.used, cost)) }
+    end
+
+    -- Of no use are states whose windows are over.
+    function rule.merge(state, other)
+        if not is_open(other) then
+            return state
+        end
+        if not state or not is_open(state) then
+            return other
+        end
+        local first, last = state, other
+        if not less(state.ends, other.ends) then
+            first, last = other, state
+        end
+        local is_over = less(first.ends, last.ends)
+        if kind == 'f' then
+            is_over = not less(minus(last.ends, length), first.ends)
+        end
+        if is_over or not less(last.used, first.used) then
+            return last
+        end
+        return { ends = last.ends, used = first.used }
     end
 
     function rule.evictability(state)

@@ -174,6 +174,10 @@ impl Core for Counter {
         Some(WindowUsage { ends: time(words)?, used: number(words)? })
     }
 
+    fn hint(&self, state: &WindowUsage) -> Option<String> {
+        Some(format!("{} {}", state.ends.get(), state.used))
+    }
+
     fn calendar(&self) -> Option<&Calendar> {
         match &self.window {
             Window::Calendar(calendar) => Some(calendar),

@@ -91,11 +91,8 @@ if family == 's' then
         return state_ahead(least(add(before, times(cost, period)), greatest(furthest(), before)))
     end
 
-    -- Joins the TAT kept here and the one that a node knows: the later one is right.
-    if argument ~= '' then
-        function rule.join(ahead, hint)
-            return greatest(ahead or 0, hint)
-        end
+    function rule.merge(ahead, other)
+        return less(ahead or 0, other) and other or ahead
     end
 
     function rule.evictability(ahead)

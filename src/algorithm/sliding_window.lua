@@ -7,10 +7,10 @@ if family == 'w' then
     end
     limit, length = natural(limit), natural(length)
     local now = now()
-    local rule = { length = length, divisible = true }
+    local rule = { length = length, divisible = true, is_window = true }
 
-    function rule.at(state)
-        local window = divide(now, length)
+    -- The counts in this window, or in a later one of theirs.
+    local function in_window(window, state)
         if state and not less(state.window, window) then
             return state
         end
@@ -18,6 +18,10 @@ if family == 'w' then
             return { window = window, current = 0, previous = state.current }
         end
         return { window = window, current = 0, previous = 0 }
+    end
+
+    function rule.at(state)
+        return in_window((divide(now, length)), state)
     end
 
     local function beginning(window)
@@ -96,6 +100,22 @@ if family == 'w' then
         end
         local counts = rule.at(state)
         return { window = counts.window, current = word(add(counts.current, cost)), previous = counts.previous }
+    end
+
+    function rule.merge(state, other)
+        if not state then
+            return some(rule.at(other))
+        end
+        local window = greatest(state.window, other.window)
+        local kept, more = in_window(window, state), in_window(window, other)
+        if not less(kept.current, more.current) and not less(kept.previous, more.previous) then
+            return state
+        end
+        return {
+            window = window,
+            current = greatest(kept.current, more.current),
+            previous = greatest(kept.previous, more.previous),
+        }
     end
 
     function rule.evictability(state)

@@ -208,6 +208,10 @@ impl Core for SlidingWindow {
     fn read_shared(&self, words: &mut StateFields<'_>) -> Option<WindowCounts> {
         Some(WindowCounts { window: number(words)?, current: number(words)?, previous: number(words)? })
     }
+
+    fn hint(&self, counts: &WindowCounts) -> Option<String> {
+        Some(format!("{} {} {}", counts.window, counts.current, counts.previous))
+    }
 }
 
 #[cfg(test)]

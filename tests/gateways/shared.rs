@@ -144,24 +144,33 @@ fn shares_are_enforced_where_only_counts_are_synced_and_the_server_hangs() {
 #[test]
 fn a_redis_that_forgets_gets_its_totals_back_from_those_who_count() {
     let rate = Rate::new(1, Nanos::from_secs(3_600)).unwrap();
-    let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(10))]);
     let sharing = Sharing { consistency: Consistency::Eventual, on_store_down: OnStoreDown::Divide };
-    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
-    for number in 0..2 {
-        world.start(number, 7 + number as u64, ms(50), &[(limit.clone(), sharing)]);
-    }
-    world.pass(Nanos::SECOND);
-    let passed = |world: &mut World| {
-        let mut passed = 0;
-        for _ in 0..100 {
-            passed += u64::from(world.admits(0, 1)) + u64::from(world.admits(1, 1));
-            world.pass(ms(10));
+    for limit in [
+        rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(10))]),
+        in_an_hour(AlgorithmName::FixedWindow, 10),
+        in_an_hour(AlgorithmName::QuotaReset, 10),
+        in_an_hour(AlgorithmName::SlidingWindow, 10),
+    ] {
+        let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+        for number in 0..2 {
+            world.start(number, 7 + number as u64, ms(50), &[(limit.clone(), sharing)]);
         }
-        passed
-    };
-    assert!(passed(&mut world) >= 10);
-    world.environment.forget();
-    assert_eq!(passed(&mut world), 0);
+        world.pass(Nanos::SECOND);
+        let passed = |world: &mut World| {
+            let mut passed = 0;
+            for _ in 0..100 {
+                passed += u64::from(world.admits(0, 1)) + u64::from(world.admits(1, 1));
+                world.pass(ms(10));
+            }
+            passed
+        };
+        assert!(passed(&mut world) >= 10, "{}", limit.describe());
+        world.environment.forget();
+        assert_eq!(passed(&mut world), 0, "{}", limit.describe());
+        world.start(2, 9, ms(50), &[(limit.clone(), sharing)]);
+        world.pass(Nanos::SECOND);
+        assert!(!world.admits(2, 1), "a gateway that is new is told the total: {}", limit.describe());
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod compare;
 mod cost;
+mod hints;
 mod model;
 mod naturals;
 mod poison;

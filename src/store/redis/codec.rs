@@ -194,7 +194,7 @@ fn call_argument(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
     match bucket.call_argument {
         CallArgument::FullAt(full_at) => padded(full_at),
         CallArgument::Slot(name) => name.to_owned(),
-        CallArgument::Hint(hint) if call != Call::Refund && bucket.rule.rule().calendar().is_none() => hint.to_owned(),
+        CallArgument::Hint(hint) if call != Call::Refund => format!("{};{hint}", ends_around(near, bucket.rule)),
         CallArgument::Hint(_) | CallArgument::Nothing => ends_around(near, bucket.rule),
     }
 }

@@ -1,23 +1,21 @@
-//! Expired slots, lost scripts, hints, and the contents of keys.
+//! Expired slots, lost scripts, and the contents of keys.
 
-use tollgate::algorithm::Decision;
 use tollgate::charge::Enforcement;
-use tollgate::store::redis::{Bucket, Call, CallArgument, ChargeReply, KeyState, SharedRule};
+use tollgate::store::redis::{Bucket, Call, CallArgument, ChargeReply, SharedRule};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::algorithms::limit::Limit;
 use crate::redis_link::server::Server;
-use crate::redis_rules::compare;
 use crate::redis_rules::script::{Scripted, read};
 
-const START: Nanos = Nanos::from_secs(1_767_225_600);
+pub(super) const START: Nanos = Nanos::from_secs(1_767_225_600);
 
-fn shared(limit: &str) -> SharedRule {
+pub(super) fn shared(limit: &str) -> SharedRule {
     SharedRule::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap()
 }
 
-fn bucket<'a>(rule: &'a SharedRule, cost: u64, call_argument: CallArgument<'a>) -> Bucket<'a> {
+pub(super) fn bucket<'a>(rule: &'a SharedRule, cost: u64, call_argument: CallArgument<'a>) -> Bucket<'a> {
     Bucket {
         limit: "l",
         rule,
@@ -29,13 +27,13 @@ fn bucket<'a>(rule: &'a SharedRule, cost: u64, call_argument: CallArgument<'a>) 
     }
 }
 
-fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> ChargeReply {
+pub(super) fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> ChargeReply {
     let buckets = std::slice::from_ref(bucket);
     let reply = redis.call(&encode(call, Clock::Given(at), "t", buckets).unwrap());
     read(&reply, buckets).unwrap()
 }
 
-fn after(seconds: u64) -> Nanos {
+pub(super) fn after(seconds: u64) -> Nanos {
     START.saturating_add(Nanos::from_secs(seconds))
 }
 
@@ -82,34 +80,6 @@ fn a_script_that_redis_has_lost_is_loaded_again() {
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut redis.connection).unwrap();
     assert_eq!(call(&mut redis, Call::Charge, START, &bucket).granted, 1);
     assert_eq!(call(&mut redis, Call::Charge, START, &bucket).granted, 0);
-}
-
-#[test]
-fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
-    let server = Server::start();
-    let mut redis = Scripted::new(server.connect());
-    let rule = shared("gcra rate=7/13s burst=3");
-    let fresh = bucket(&rule, 3, CallArgument::Nothing);
-    let answer = call(&mut redis, Call::Charge, START, &fresh);
-    let (_, all) = answer.charged(std::slice::from_ref(&fresh));
-    let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
-    let hint = fresh.rule.rule().hint(state).unwrap();
-    redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
-    let one = |call_argument| bucket(&rule, 1, call_argument);
-    let at = |seconds: u64| after(seconds);
-    let denied = call(&mut redis, Call::Charge, at(1), &one(CallArgument::Hint(&hint)));
-    let retry_after = Nanos::new(13_000_000_000_u64.div_ceil(7) - 1_000_000_000);
-    assert_eq!(denied.charged(&[one(CallArgument::Nothing)]).0[0].decision, Decision::later(retry_after));
-    // an older hint, a malformed hint and a missing one change nothing
-    assert_eq!(call(&mut redis, Call::Charge, at(2), &one(CallArgument::Hint(&hint))).granted, 1);
-    for call_argument in [CallArgument::Hint(&hint), CallArgument::Hint("nan"), CallArgument::Nothing] {
-        assert_eq!(call(&mut redis, Call::Charge, at(2), &one(call_argument)).granted, 0);
-    }
-    // a hint of a clock far ahead counts as the largest debt
-    let hint = "99999999999999 0 0";
-    let answer = call(&mut redis, Call::Debit, at(2), &bucket(&rule, 1, CallArgument::Hint(hint)));
-    let until_full = compare::stands(rule.rule(), &answer.seen()[0], answer.now).until_full;
-    assert_eq!(until_full, Nanos::new(86_400_000_000_000 + 78_000_000_000_u64.div_ceil(7)));
 }
 
 #[test]

@@ -10,6 +10,10 @@ end
 --
 -- Kept are a rule's parameters and its state, with a semicolon between them. Another one at the end says that tokens came
 -- back, which leaves the key there for as long as it was going to be: so a key that is gone before its time was forgotten.
+--
+-- The last argument of a charge or debit may end in a semicolon and the state that a node remembers. It is merged with the
+-- kept state, in case Redis has lost that or some of its charges; but not where tokens came back, since a state from
+-- before that would take them again.
 
 local function has(bucket, flag)
     return string.find(bucket.enforcement, flag, 1, true)
@@ -47,7 +51,7 @@ local function load(bucket)
         return nil, true
     end
     local state, healed = old.read(text)
-    bucket.migrated = true
+    bucket.changed = true
     return state and rule.migrate_state(old, state), healed
 end
 
@@ -57,7 +61,7 @@ local function put(bucket, state)
         if state ~= bucket.state then
             rule.store(state, bucket.healed)
         end
-    elseif state == bucket.state and not bucket.migrated and not bucket.healed then
+    elseif state == bucket.state and not bucket.changed and not bucket.healed then
         return
     else
         local given_back = bucket.outlives or op == 'refund' and bucket.state ~= nil
@@ -65,8 +69,10 @@ local function put(bucket, state)
         local life = state ~= nil and lifetime(add(rule.evictability(state), rule.lingers or 0)) or '0'
         local outlives = tonumber(life) < left
         if state ~= nil or outlives then
+            -- a window's state of before tokens came back is no more than some state after it: its mark stays
+            local marked = outlives or given_back and rule.is_window
             local kept = bucket.parameters .. ';' .. (state ~= nil and rule.write(state) or '')
-            redis.call('SET', key, outlives and kept .. ';' or kept, 'PX', outlives and format('%.0f', left) or life)
+            redis.call('SET', key, marked and kept .. ';' or kept, 'PX', outlives and format('%.0f', left) or life)
         elseif bucket.exists then
             redis.call('DEL', key)
         end
@@ -138,14 +144,11 @@ for i, key in ipairs(KEYS) do
         return redis.error_reply('ERR tollgate: parameters of bucket ' .. i .. ' are not known here')
     end
     bucket.state, bucket.healed = load(bucket)
-    -- a hint from before tokens came back would take them again
-    if argument ~= '' and bucket.rule.join and op ~= 'refund' and not bucket.outlives then
-        local hint = bucket.rule.read(argument)
-        if hint and less(bucket.state or 0, hint) then
-            bucket.state, bucket.text = bucket.rule.join(bucket.state, hint), nil
-            -- the hint stands for what was forgotten
-            bucket.exists = true
-        end
+    local remembered = bucket.rule.merge and not bucket.outlives and match(argument, ';(.+)$')
+    local hint = remembered and bucket.rule.read(remembered)
+    local merged = hint and bucket.rule.merge(bucket.state, hint)
+    if merged and merged ~= bucket.state then
+        bucket.state, bucket.text, bucket.changed, bucket.exists = merged, nil, true, true
     end
     buckets[i] = bucket
 end
@@ -180,7 +183,7 @@ if op == 'charge' then
             put(bucket, rule.debit(before, bucket.cost))
             -- the wait of the denied request is reported from the log with the debit
             rule.retry = nil
-        elseif not rule.store and (bucket.migrated or bucket.healed) then
+        elseif not rule.store and (bucket.changed or bucket.healed) then
             put(bucket, before)
         end
         answer(bucket, bucket.admits, told or rule.report(bucket.admits, bucket.cost))
@@ -213,7 +216,7 @@ elseif op == 'partial' then
                 end
                 put(bucket, after)
             end
-        elseif not rule.store and (bucket.migrated or bucket.healed) then
+        elseif not rule.store and (bucket.changed or bucket.healed) then
             put(bucket, before)
         end
         local admits = equal(bucket.fits, want)
@@ -232,7 +235,7 @@ elseif op == 'debit' or op == 'refund' or op == 'complete' or op == 'renew' then
         elseif op == 'refund' then
             after = before ~= nil and rule.refund(before, cost, bucket.argument) or nil
             -- a state that time has made good is not kept either
-            bucket.migrated = bucket.migrated or before == nil
+            bucket.changed = bucket.changed or before == nil
         end
         if not rule.take then
             put(bucket, after)

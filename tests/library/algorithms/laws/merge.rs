@@ -11,18 +11,21 @@ use crate::algorithms::walk::{Law, Step, Walk};
 pub(super) const WHAT: &str = "a merged state is no more generous than either";
 
 pub(super) fn watch(_limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
-    Some(Box::new(Merge { elsewhere: None }))
+    Some(Box::new(Merge { elsewhere: None, earlier: None }))
 }
 
 struct Merge {
     /// The key's state in another place, with some of the walk's steps and some of its own.
     elsewhere: Option<State>,
+    /// A state that the key had before.
+    earlier: Option<State>,
 }
 
 impl Law for Merge {
     fn before(&mut self, walk: &Walk<'_>, step: Step) -> Result<(), String> {
         let (rule, at) = (walk.rule, step.at());
         self.walk_elsewhere(walk, step);
+        self.remembers(walk, at)?;
         let (Some(one), Some(other)) = (&walk.state, &self.elsewhere) else { return Ok(()) };
         if [one, other].iter().any(|state| counts_until(rule, state) <= at) {
             return Ok(());
@@ -47,6 +50,24 @@ impl Law for Merge {
 }
 
 impl Merge {
+    /// A rule whose states are hints for Redis gains nothing by a merge with a state that came before.
+    fn remembers(&mut self, walk: &Walk<'_>, at: u64) -> Result<(), String> {
+        let rule = walk.rule;
+        if let (Some(state), Some(earlier)) = (&walk.state, &self.earlier)
+            && rule.hint(earlier).is_some()
+            && counts_until(rule, earlier) > at
+        {
+            let merged = rule.merge(state.clone(), earlier.clone());
+            if merged != *state {
+                return Err(format!("{state:?} came from {earlier:?}, and merged with it becomes {merged:?}"));
+            }
+        }
+        if Random::new(at ^ 13).once_in(4) {
+            self.earlier.clone_from(&walk.state);
+        }
+        Ok(())
+    }
+
     fn walk_elsewhere(&mut self, walk: &Walk<'_>, step: Step) {
         let (rule, now) = (walk.rule, Nanos::new(step.at()));
         let mut random = Random::new(step.at() ^ 11);
