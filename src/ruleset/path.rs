@@ -187,12 +187,9 @@ fn spelt_as_requested(segment: &str) -> Result<String, String> {
 /// The length of a canonical segment up to its path parameters. Some servers look for parameters before they decode the
 /// path (Tomcat, Spring), others afterwards (Shiro): an encoded semicolon begins parameters too.
 fn name_length(segment: &str) -> usize {
-    let is_semicolon = |(at, byte): &(usize, u8)| match byte {
-        b';' => true,
-        b'%' => segment.get(*at..).is_some_and(|rest| rest.starts_with("%3B")),
-        _ => false,
-    };
-    segment.bytes().enumerate().find(is_semicolon).map_or(segment.len(), |(at, _)| at)
+    let is_semicolon =
+        |at: &usize| segment.get(*at..).is_some_and(|rest| rest.starts_with(';') || rest.starts_with("%3B"));
+    memchr::memchr2_iter(b';', b'%', segment.as_bytes()).find(is_semicolon).unwrap_or(segment.len())
 }
 
 /// The canonical path `path` without its path parameters, as many servers see it (`/a;x=1/b` is `/a/b`); `None` if it has
@@ -222,7 +219,7 @@ pub fn has_parameters(path: &str) -> bool {
 
 /// The text of a canonical path with `+` and `*` unencoded: many servers do not distinguish the two spellings.
 pub fn plain_signs(text: &str) -> Cow<'_, str> {
-    match text.contains("%2B") || text.contains("%2A") {
+    match text.contains('%') && (text.contains("%2B") || text.contains("%2A")) {
         true => Cow::Owned(text.replace("%2B", "+").replace("%2A", "*")),
         false => Cow::Borrowed(text),
     }
