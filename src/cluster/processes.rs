@@ -15,6 +15,9 @@ use crate::units::Nanos;
 pub(super) const GONE_AFTER: Nanos = Nanos::from_secs(15);
 /// The same as a number of calls of [`Processes::take_gone`]: silence while this gateway itself was stopped means nothing.
 const GONE_AFTER_TICKS: u64 = GONE_AFTER.get() / HEARTBEAT_INTERVAL.get();
+/// The time after which a silent process is forgotten, as a number of such calls. A process that returns earlier, after a cut,
+/// sends corrections again that were made before.
+const FORGOTTEN_AFTER_TICKS: u64 = Nanos::from_secs(600).get() / HEARTBEAT_INTERVAL.get();
 
 /// Processes by the random number that each has chosen.
 #[derive(Default)]
@@ -26,6 +29,8 @@ struct Process {
     connections: usize,
     /// Notified when the process is gone and its connections must be closed.
     gone: Arc<Notify>,
+    /// Whether it counts as gone: only its applied changes are still needed, in case it returns.
+    is_gone: bool,
     /// The number of ticks since its last heartbeat.
     silent_ticks: u64,
     /// The time when it last had reported all its slots.
@@ -40,12 +45,16 @@ impl Processes {
             address,
             connections: 0,
             gone: Arc::default(),
+            is_gone: false,
             silent_ticks: 0,
             announced: Nanos::ZERO,
             made: AppliedChanges::default(),
         };
         let mut processes = self.0.lock();
         let process = processes.entry(process).or_insert_with(fresh);
+        if std::mem::take(&mut process.is_gone) {
+            process.silent_ticks = 0;
+        }
         process.connections = process.connections.saturating_add(1);
         Arc::clone(&process.gone)
     }
@@ -78,22 +87,24 @@ impl Processes {
 
     /// The time when each process last had reported all its slots.
     pub(super) fn all_announced(&self) -> HashMap<u64, Nanos> {
-        self.0.lock().iter().map(|(id, process)| (*id, process.announced)).collect()
+        let processes = self.0.lock();
+        let present = processes.iter().filter(|(_, process)| !process.is_gone);
+        present.map(|(id, process)| (*id, process.announced)).collect()
     }
 
-    /// Takes out the processes that are gone, and closes their connections. Called once per [`HEARTBEAT_INTERVAL`].
+    /// Finds the processes that are gone now, and closes their connections. Called once per [`HEARTBEAT_INTERVAL`].
     /// `refuses` says whether an address refuses connections.
     pub(super) fn take_gone(&self, refuses: impl Fn(SocketAddr) -> bool) -> Vec<u64> {
         let mut gone = Vec::new();
         self.0.lock().retain(|id, process| {
             process.silent_ticks = process.silent_ticks.saturating_add(1);
             let is_refused = process.connections == 0 && refuses(process.address);
-            let stays = !is_refused && process.silent_ticks < GONE_AFTER_TICKS;
-            if !stays {
+            if !process.is_gone && (is_refused || process.silent_ticks >= GONE_AFTER_TICKS) {
+                process.is_gone = true;
                 process.gone.notify_waiters();
                 gone.push(*id);
             }
-            stays
+            process.silent_ticks < FORGOTTEN_AFTER_TICKS
         });
         gone
     }
@@ -146,6 +157,20 @@ fn place(number: u64) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_of_a_process_that_returns_is_not_made_again() {
+        let (processes, address) = (Processes::default(), SocketAddr::from(([10, 0, 0, 1], 7946)));
+        processes.arrived(7, address);
+        processes.announced(7, Nanos::SECOND);
+        assert!(processes.is_new(7, 1));
+        let gone: Vec<u64> = (0..2 * GONE_AFTER_TICKS).flat_map(|_| processes.take_gone(|_| false)).collect();
+        assert_eq!((gone, processes.all_announced().len()), (vec![7], 0));
+        processes.arrived(7, address);
+        assert!(!processes.is_new(7, 1) && processes.is_new(7, 2));
+        // it counts as gone again only after another silence
+        assert!(processes.take_gone(|_| false).is_empty());
+    }
 
     #[test]
     fn a_change_is_made_once_whatever_order_they_come_in() {
