@@ -200,7 +200,8 @@ impl MigrationState {
             .collect();
         let mut past = self.past.lock();
         past.lent.retain(|_, lent| {
-            lent.retain(|(to, at)| differing.contains(to) || now.saturating_sub(*at) < LENT_FOR);
+            // from then on a gateway that still keeps it is among the differing ones
+            lent.retain(|(_, at)| now.saturating_sub(*at) < LENT_FOR);
             !lent.is_empty()
         });
         past.asked.retain(|_, at| now.saturating_sub(*at) < LENT_FOR);

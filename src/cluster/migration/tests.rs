@@ -76,6 +76,9 @@ fn what_was_lent_is_remembered_until_the_other_side_has_told_of_it() {
     assert!(migration.is_active());
     migration.settle(&now, [peer(now.hash(), false)].iter(), true, LATER);
     assert!(migration.is_active());
+    // it is asked about all keys then, and no loan has to be remembered
+    assert!(migration.past.lock().lent.is_empty());
+    assert_eq!(migration.sources(LimitKey(7), at(1), &now).as_slice(), [at(2)]);
     migration.settle(&now, [peer(now.hash(), true)].iter(), true, LATER);
     assert!(!migration.is_active());
 }
