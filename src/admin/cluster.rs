@@ -23,7 +23,7 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         not_found,
         lost,
     } = cluster.report();
-    let MigrationCounts { pushed, given, received, merged, unknown } = moved;
+    let MigrationCounts { pushed, given, received, merged, unknown, too_large } = moved;
     let peers = peers.iter().map(|peer| {
         let PeerReport { address, state, is_reachable, ring: seen, heard, lost } = peer;
         json!({
@@ -52,7 +52,14 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         "decided_standing_in": stood_in,
         "decided_alone": alone,
         "decided_unfetched": unfetched,
-        "states": {"pushed": pushed, "given": given, "received": received, "merged": merged, "unknown": unknown},
+        "states": {
+            "pushed": pushed,
+            "given": given,
+            "received": received,
+            "merged": merged,
+            "unknown": unknown,
+            "too_large": too_large,
+        },
         "discoveries_failed": not_found,
         "lost_corrections": lost,
     })
@@ -63,7 +70,7 @@ pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
     let Report {
         ring, members, peers, asked_under_other_ring, stood_in, alone, unfetched, moved, not_found, lost, ..
     } = cluster.report();
-    let MigrationCounts { pushed, given, received, merged, unknown } = moved;
+    let MigrationCounts { pushed, given, received, merged, unknown, too_large } = moved;
     ClusterUsage {
         ring: ring.to_string(),
         members: members.len(),
@@ -74,6 +81,7 @@ pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
             ("received", received),
             ("merged", merged),
             ("unknown", unknown),
+            ("too_large", too_large),
         ],
         not_found,
         under_another_ring: asked_under_other_ring,

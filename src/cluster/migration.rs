@@ -143,7 +143,7 @@ impl Counts {
         let [pushed, given, received, merged, unknown] =
             [&self.pushed, &self.given, &self.received, &self.merged, &self.unknown]
                 .map(|count| count.load(Ordering::Relaxed));
-        MigrationCounts { pushed, given, received, merged, unknown }
+        MigrationCounts { pushed, given, received, merged, unknown, too_large: 0 }
     }
 }
 

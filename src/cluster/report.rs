@@ -50,6 +50,8 @@ pub struct MigrationCounts {
     pub merged: u64,
     /// States that this gateway received and did not understand.
     pub unknown: u64,
+    /// States that this gateway lost because they were too large to move.
+    pub too_large: u64,
 }
 
 /// Another gateway as this one sees it.
@@ -97,7 +99,10 @@ impl Cluster {
             stood_in: node.counts.stood_in.load(Ordering::Relaxed),
             alone: node.counts.alone.load(Ordering::Relaxed),
             unfetched: node.counts.unfetched.load(Ordering::Relaxed),
-            moved: node.migration.counts.read(),
+            moved: MigrationCounts {
+                too_large: node.service().map_or(0, |service| service.too_large()),
+                ..node.migration.counts.read()
+            },
             not_found: node.counts.not_found.load(Ordering::Relaxed),
             lost: node.corrections.lost.load(Ordering::Relaxed),
         }

@@ -129,7 +129,7 @@ impl Node {
         self.migration.wait_until(have_told, Nanos::new(self.context.timeout.get() / 2)).await;
     }
 
-    fn service(&self) -> Option<Arc<dyn StateService>> {
+    pub(super) fn service(&self) -> Option<Arc<dyn StateService>> {
         self.service.get()?.upgrade()
     }
 

@@ -33,6 +33,9 @@ pub trait StateService: Send + Sync {
         now: Nanos,
     ) -> Vec<(usize, StateBatch)>;
 
+    /// How many states this process lost because they were too large to move.
+    fn too_large(&self) -> u64;
+
     /// Stores states and slots that another gateway sent. A state whose key has one here is merged with it.
     fn put(&self, states: &StateBatch, now: Nanos) -> ImportCounts;
 

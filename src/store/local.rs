@@ -44,6 +44,8 @@ pub struct LocalStore {
     tables: RwLock<Tables>,
     /// How far the wall clock is ahead of the `now` that is passed in.
     wall: Arc<WallOffset>,
+    /// How many states were lost because they were too large to move.
+    too_large: AtomicU64,
 }
 
 /// The data of one limit that all shards share.
@@ -113,12 +115,17 @@ const OVERFLOW_KEY: LimitKey = LimitKey::of_fingerprint(u64::MAX);
 impl LocalStore {
     /// An empty store.
     pub fn new() -> Self {
-        Self { shards: Shards::new(FOR_MANY_THREADS), tables: RwLock::default(), wall: Arc::default() }
+        Self::with(FOR_MANY_THREADS)
     }
 
     /// An empty store for a single thread, which finds keys in it faster.
     pub fn for_one_thread() -> Self {
-        Self { shards: Shards::new(FOR_ONE_THREAD), tables: RwLock::default(), wall: Arc::default() }
+        Self::with(FOR_ONE_THREAD)
+    }
+
+    fn with(shards: usize) -> Self {
+        let (tables, wall) = (RwLock::default(), Arc::default());
+        Self { shards: Shards::new(shards), tables, wall, too_large: AtomicU64::new(0) }
     }
 
     /// The handle by which the store learns how far the wall clock is ahead of the `now` that callers pass in.

@@ -95,6 +95,10 @@ impl StateService for Store {
         self.local.take_moved(cursor, to, now)
     }
 
+    fn too_large(&self) -> u64 {
+        self.local.too_large()
+    }
+
     fn put(&self, states: &StateBatch, now: Nanos) -> ImportCounts {
         let mut states = Cow::Borrowed(states);
         if states.held.iter().any(|held| self.ended_slots.has(held.slot)) {

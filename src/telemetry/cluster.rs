@@ -34,7 +34,7 @@ pub struct ClusterUsage {
     /// Charges so far that a gateway other than the owner decided, by cause.
     pub decisions: [(&'static str, u64); 3],
     /// States that moved to or from other gateways so far, by event.
-    pub states: [(&'static str, u64); 5],
+    pub states: [(&'static str, u64); 6],
     /// Lookups of the nodes' name so far that found no node, or an answer that the gateway does not trust.
     pub not_found: u64,
     /// Calls so far from gateways that saw other members.

@@ -123,7 +123,7 @@ catalogue! {
     CLUSTER_OTHER_RING: "tollgate_cluster_questions_under_another_ring_total" []
         "Questions from gateways that saw other members of the cluster; they were answered."
     CLUSTER_STATES: "tollgate_cluster_states_total" ["event"]
-        "States of keys that moved between gateways of the cluster: pushed (to their new owners), given (to who asked for them), received, merged (with one that was there), unknown (not understood)."
+        "States of keys that moved between gateways of the cluster: pushed (to their new owners), given (to who asked for them), received, merged (with one that was there), unknown (not understood), too_large (lost, since they were too large to move)."
     CLUSTER_DISCOVERY_FAILURES: "tollgate_cluster_discovery_failures_total" []
         "Looks for the name of the cluster's nodes that found nobody, or what is not believed."
     CLUSTER_CORRECTIONS_LOST: "tollgate_cluster_corrections_lost_total" []

@@ -57,9 +57,14 @@ impl LocalStore {
         let holders = shard.held.take(table.position, key);
         leaves();
         drop(shard);
-        let mut parcel = StateBatchBuilder::of(Arc::clone(&table));
+        let mut parcel = StateBatchBuilder::of(self, Arc::clone(&table));
         parcel.add(loose, holders);
         parcel.finish()
+    }
+
+    /// How many states were lost because they were too large to move.
+    pub fn too_large(&self) -> u64 {
+        self.too_large.load(Ordering::Relaxed)
     }
 
     /// See [`crate::cluster::state_service::StateService::take_moved`]. Drops states that are as good as new.
@@ -71,7 +76,7 @@ impl LocalStore {
     ) -> Vec<(usize, StateBatch)> {
         // the tables keep their positions while this vector holds them
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().filter(|table| table.moves()).cloned().collect();
-        let mut parcels: Vec<(usize, StateBatchBuilder)> = Vec::new();
+        let mut parcels: Vec<(usize, StateBatchBuilder<'_>)> = Vec::new();
         for shard in self.shards.iter().skip(cursor.next).take(SHARDS_AT_ONCE) {
             cursor.next = cursor.next.saturating_add(1);
             for table in &tables {
@@ -85,13 +90,13 @@ impl LocalStore {
                 let taken = |loose: DetachedCell| {
                     let Some(place) = chosen.get() else { return };
                     let holders = held.take(table.position, loose.key);
-                    let of_same = |(known, parcel): &&mut (usize, StateBatchBuilder)| {
+                    let of_same = |(known, parcel): &&mut (usize, StateBatchBuilder<'_>)| {
                         *known == place && parcel.has_room_for(table)
                     };
                     match parcels.iter_mut().rev().find(of_same) {
                         Some((_, parcel)) => parcel.add(loose, holders),
                         None => {
-                            let mut parcel = StateBatchBuilder::of(Arc::clone(table));
+                            let mut parcel = StateBatchBuilder::of(self, Arc::clone(table));
                             parcel.add(loose, holders);
                             parcels.push((place, parcel));
                         }
@@ -181,7 +186,8 @@ fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
 }
 
 /// States of one limit that are sent together.
-struct StateBatchBuilder {
+struct StateBatchBuilder<'s> {
+    store: &'s LocalStore,
     table: Arc<LimitTable>,
     /// The numbers of the parameters, by their positions in the message.
     rules: Vec<u32>,
@@ -190,9 +196,9 @@ struct StateBatchBuilder {
     held: Vec<HeldSlot>,
 }
 
-impl StateBatchBuilder {
-    const fn of(table: Arc<LimitTable>) -> Self {
-        Self { table, rules: Vec::new(), count: 0, cells: Vec::new(), held: Vec::new() }
+impl<'s> StateBatchBuilder<'s> {
+    const fn of(store: &'s LocalStore, table: Arc<LimitTable>) -> Self {
+        Self { store, table, rules: Vec::new(), count: 0, cells: Vec::new(), held: Vec::new() }
     }
 
     const fn bytes(&self) -> usize {
@@ -203,7 +209,7 @@ impl StateBatchBuilder {
         self.table.position == table.position && self.bytes() < PART
     }
 
-    /// Adds a state, unless it cannot be sent: then nothing is added.
+    /// Adds a state, unless it is too large to be sent: then it is lost, and counted.
     fn add(&mut self, DetachedCell { key, rule, state }: DetachedCell, holders: Holders) {
         let state = self.table.with_wall_times(rule, state);
         let position = self.rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
@@ -215,6 +221,7 @@ impl StateBatchBuilder {
         let written = write_cell(key, rule, &state, &mut self.cells);
         if written.is_err() || self.cells.len().saturating_sub(before) > LONGEST {
             self.cells.truncate(before);
+            self.store.too_large.fetch_add(1, Ordering::Relaxed);
             return;
         }
         self.count = self.count.saturating_add(1);
@@ -223,7 +230,7 @@ impl StateBatchBuilder {
     }
 
     fn finish(self) -> Option<StateBatch> {
-        let Self { table, rules, count, cells, held } = self;
+        let Self { table, rules, count, cells, held, .. } = self;
         if count == 0 {
             return None;
         }

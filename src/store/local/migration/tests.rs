@@ -98,6 +98,18 @@ fn a_key_that_moved_goes_on_where_it_was_under_every_algorithm() {
     }
 }
 
+#[test]
+fn a_state_that_is_too_large_to_move_is_lost_and_counted() {
+    let mut arguments = rule(AlgorithmName::SlidingLog).arguments();
+    arguments.set("limit", crate::algorithm::Value::Whole(100_000));
+    let place = Place::new(&[AlgorithmName::SlidingLog.build(&arguments).unwrap()]);
+    for number in 0..100_000 {
+        place.charge(1, 1, at(0).saturating_add(Nanos::new(number * 500_000)));
+    }
+    assert!(place.store.take(&place.identity(), key(1), &|| {}).is_none());
+    assert_eq!((place.keys(), place.store.too_large()), (0, 1));
+}
+
 /// A rule of each algorithm that holds tokens, with a limit large enough for the tests.
 fn holding() -> impl Iterator<Item = Rule> {
     let wide = |algorithm: AlgorithmName| {
