@@ -197,7 +197,9 @@ impl Peer {
     pub async fn charge(self: &Arc<Self>, parts: Vec<PeerCharge>, stands_in: bool) -> Result<PeerReceipt, Outcome> {
         let PeerContext { clock, timeout: patience, observer, .. } = &*self.context;
         let began = clock.now();
-        let outcome = match self.send(parts.into(), stands_in) {
+        let session = self.session();
+        let sent = session.as_ref().and_then(|session| self.send(session, parts.into(), stands_in));
+        let outcome = match sent {
             None => Err(Outcome::Unreachable),
             Some(answer) => match timeout(patience.to_duration(), answer).await {
                 Ok(Ok(outcome)) => outcome,
@@ -207,7 +209,13 @@ impl Peer {
         };
         let result = outcome.as_ref().err().copied().unwrap_or(Outcome::Ok);
         observer(self.address, result, clock.now().saturating_sub(began));
-        if !matches!(result, Outcome::Ok | Outcome::UnknownParameters | Outcome::NotOwner(_)) {
+        let is_suspect = match result {
+            Outcome::Ok | Outcome::UnknownParameters | Outcome::NotOwner(_) => false,
+            // a connection that this side has ended says nothing about the other side
+            Outcome::Cut => !session.is_some_and(|session| session.is_full()),
+            Outcome::TimedOut | Outcome::Unreachable => true,
+        };
+        if is_suspect {
             self.suspect();
         }
         outcome
@@ -215,10 +223,10 @@ impl Peer {
 
     fn send(
         self: &Arc<Self>,
+        session: &Session,
         parts: Arc<[PeerCharge]>,
         stands_in: bool,
     ) -> Option<oneshot::Receiver<Result<PeerReceipt, Outcome>>> {
-        let session = self.session()?;
         let (sender, receiver) = oneshot::channel();
         let (peer, asked) = (Arc::clone(self), Arc::clone(&parts));
         let on_reply = move |answer| {

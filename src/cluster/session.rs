@@ -1,8 +1,9 @@
 //! The asking side of one connection: sends requests in batches, and matches answers to requests by number.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -17,7 +18,7 @@ use crate::units::{Cost, LimitKey};
 /// A limit's parameters as other gateways learn them.
 #[derive(Debug)]
 pub struct WireRule {
-    /// Identifies it in this process.
+    /// A hash of the limit and the parameters: equal ones are the same for the other gateways.
     id: u64,
     limit: Arc<LimitIdentity>,
     parameters: Parameters,
@@ -26,12 +27,14 @@ pub struct WireRule {
 impl WireRule {
     /// The parameters of `rule` of `limit`.
     pub fn new(limit: &Arc<LimitIdentity>, rule: &Rule) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, limit: Arc::clone(limit), parameters: Parameters::of(rule) }
+        // with a seed of this process, because clients choose some parameters
+        static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let parameters = Parameters::of(rule);
+        let id = SEED.hash_one((&**limit, format!("{parameters:?}")));
+        Self { id, limit: Arc::clone(limit), parameters }
     }
 
-    /// Identifies it in this process.
+    /// Identifies the limit and the parameters in this process.
     pub const fn id(&self) -> u64 {
         self.id
     }
@@ -172,6 +175,11 @@ impl Session {
         true
     }
 
+    /// Whether this side has ended the connection, because the other side has learned too many parameters.
+    pub(super) fn is_full(&self) -> bool {
+        self.known.lock().len() > MAX_RULES
+    }
+
     /// Waits until no answer can arrive any more.
     pub(super) async fn ended(&self) {
         self.queue.ended().await;
@@ -302,5 +310,23 @@ impl<T: Serialize> Outgoing<T> {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{AlgorithmName, Arguments, Value};
+
+    #[test]
+    fn parameters_made_again_have_the_same_number() {
+        let of = |name: &str, limit| {
+            let identity = LimitIdentity { name: name.to_owned(), algorithm: String::new(), key: 0, max_keys: 1 };
+            let mut arguments = Arguments::default();
+            arguments.set("limit", Value::Whole(limit));
+            WireRule::new(&Arc::new(identity), &AlgorithmName::Concurrency.build(&arguments).unwrap()).id()
+        };
+        assert_eq!(of("a", 1), of("a", 1));
+        assert!(of("a", 1) != of("a", 2) && of("a", 1) != of("b", 1));
     }
 }

@@ -150,7 +150,7 @@ pub enum TakenState {
 }
 
 /// The limit that states belong to. States with the same name, algorithm and kind of key belong to the same limit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LimitIdentity {
     /// Its name.
     pub name: String,

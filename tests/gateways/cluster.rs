@@ -33,12 +33,16 @@ impl Pair {
     async fn start(bursts: [u64; 2]) -> Self {
         let mut listeners = Vec::new();
         for _ in 0..2 {
+        Self::with(bursts.map(|burst| Setup::usual(burst, Nanos::SECOND))).await
+    }
+
+    async fn with(setups: [Setup; 2]) -> Self {
+        let setups = setups.map(Arc::new);
             listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
         }
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
         let nodes = [0, 1].map(|node| {
-            let setup = Arc::new(Setup::usual(bursts[node], Nanos::SECOND));
-            Node::new(addresses[node], &addresses, &setup, Arc::new(SystemClock::new()), Arc::new(OsPlatform))
+            Node::new(addresses[node], &addresses, &setups[node], Arc::new(SystemClock::new()), Arc::new(OsPlatform))
         });
         let mut running = JoinSet::new();
         for (node, listener) in nodes.iter().zip(listeners) {
@@ -123,6 +127,22 @@ async fn the_parameters_of_who_asks_hold_at_once_and_so_do_a_customers_own() {
 
 #[tokio::test]
 async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
+/// With 65,536 sets of parameters a connection ends, and the next one begins.
+#[tokio::test]
+async fn an_owner_that_has_learned_very_many_parameters_still_decides() {
+    const LIMITS: usize = 64;
+    let setup = || Setup::new(Nanos::SECOND, 1, vec![(gcra(5), 1000); LIMITS]);
+    let pair = Pair::with([setup(), setup()]).await;
+    let [asks, _] = &pair.nodes;
+    let key = pair.key();
+    for number in 0..1100 {
+        let own = RuleRef::Own(Arc::new(gcra(number + 1)));
+        let charge = |limit| Charge { rule: own.clone(), cost: 0, ..one(limit, key) };
+        let mut batch: Vec<Charge> = (0..LIMITS).map(charge).collect();
+        assert_eq!(asks.charge(&mut batch).await.source, DecisionSource::Owner, "request {number}");
+    }
+}
+
     let pair = Pair::start([5, 5]).await;
     let [asks, owns] = &pair.nodes;
     for limit in [BURST, LOG] {
