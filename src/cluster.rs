@@ -238,6 +238,16 @@ impl Cluster {
         self.0.migration.announce.notify_one();
     }
 
+    /// The time.
+    pub fn now(&self) -> Nanos {
+        self.0.context.clock.now()
+    }
+
+    /// The wall clock's time at the steady time `at`.
+    pub fn wall_at(&self, at: Nanos) -> Nanos {
+        self.0.context.clock.wall_at(at)
+    }
+
     /// Identifies this process among all others.
     pub fn process(&self) -> u64 {
         self.0.context.own.process

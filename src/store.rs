@@ -29,13 +29,14 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule};
 use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, Mode};
-use crate::cluster::Cluster;
 use crate::cluster::migration::{Fetch, OwnershipEpoch};
+use crate::cluster::{Cluster, Peer};
 use crate::units::Nanos;
 use floors::BatchWithFloors;
 use local::StateElsewhere;
 use owners::{OwnedLimit, Owners};
 use remote_charges::EndedSlots;
+use running_slots::CountedAt;
 use shared::Tables;
 use transaction::ChargeTransaction;
 
@@ -278,7 +279,7 @@ impl Store {
         }
         let admitted = batch.iter().zip(charged).filter(|(_, charged)| charged.decision.is_admitted());
         for (charge, limit) in admitted.filter_map(|(charge, _)| Some((charge, binding.owned(charge)?))) {
-            owners.record_slot(limit, charge, now);
+            owners.record_slot(limit, charge, CountedAt::of(charge), now);
         }
     }
 
@@ -291,6 +292,16 @@ impl Store {
             self.local.end(&binding.local, charge, slot, end, now);
         }
         true
+    }
+
+    /// Ends the slot of a charge that `peer` did not answer. `peer` may have made the charge or may still make it, and the
+    /// slot may have moved on with the state of its key.
+    fn end_unanswered(&self, binding: &Binding, charge: &Charge, peer: &Peer) {
+        if let Some((owners, limit)) = self.owners.as_ref().zip(binding.owned(charge)) {
+            let now = owners.cluster.now();
+            owners.record_slot(limit, charge, CountedAt::at(Some(peer)), now);
+            self.end(binding, charge, Completion::UNMEASURED, now);
+        }
     }
 
     /// Fetches those states of `charges` that other gateways may still have.

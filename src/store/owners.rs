@@ -128,12 +128,11 @@ impl Owners {
         slot.process == self.cluster.process() && self.running.has(slot.number)
     }
 
-    /// Notes the slot of a charge that was admitted, and the gateway that counts it.
-    pub(super) fn record_slot(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) {
+    /// Notes the slot of a charge, and the gateway that counts it.
+    pub(super) fn record_slot(&self, limit: &OwnedLimit, charge: &Charge, counted_at: CountedAt, now: Nanos) {
         if charge.slot.is_some()
             && let Some(part) = self.part(limit, charge)
         {
-            let counted_at = CountedAt::of(charge);
             self.running.begins(part, counted_at, now);
             // the owner changed or could not be reached while the charge was decided
             if CountedAt::at(self.counts(charge.key, counted_at).as_deref()) != counted_at {

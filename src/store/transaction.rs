@@ -178,7 +178,7 @@ impl<'a> ChargeTransaction<'a> {
         let mut groups = Vec::new();
         for position in &group.positions {
             let Some((owners, limit)) = self.owned(&batch[*position]) else { continue };
-            // the gateway that did not answer may still charge the old slot: a late reply gives that slot back
+            // the gateway that did not answer may still charge the old slot, which has ended
             batch[*position].slot = owners.slot(limit, &batch[*position]);
             let decider = match (outcome, &group.site) {
                 (Some(Outcome::NotOwner(owner)), Site::Peer(asked, _)) => {
@@ -235,7 +235,13 @@ impl<'a> ChargeTransaction<'a> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
         let limits: SmallVec<[&OwnedLimit; 4]> = some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
         let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
-        let charged = owners.charge((peer, stands_in), &limits, &mut some, self.now).await?;
+        let holding = some.iter().filter(|charge| charge.slot.is_some()).cloned();
+        let mut unanswered = Unanswered { store: self.store, binding: self.binding, peer, charges: holding.collect() };
+        let charged = owners.charge((peer, stands_in), &limits, &mut some, self.now).await;
+        if !matches!(charged, Err(Outcome::TimedOut | Outcome::Cut)) {
+            unanswered.charges.clear();
+        }
+        let charged = charged?;
         self.store.record_slots(self.binding, &some, &charged, self.now);
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
             batch[*position] = charge;
@@ -321,6 +327,23 @@ fn join(groups: &mut Vec<Group>, group: Group) {
 fn denies(batch: &[Charge], decisions: &Decisions) -> bool {
     let known = batch.iter().zip(decisions).filter(|(charge, _)| charge.enforcement.enforces);
     known.filter_map(|(_, decisions)| *decisions).any(|charged| !charged.decision.is_admitted())
+}
+
+/// Charges with slots that another gateway has not answered yet. If it does not answer, or the request goes away, their
+/// slots end.
+struct Unanswered<'a> {
+    store: &'a Store,
+    binding: &'a Binding,
+    peer: &'a Peer,
+    charges: SmallVec<[Charge; 1]>,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        for charge in &self.charges {
+            self.store.end_unanswered(self.binding, charge, self.peer);
+        }
+    }
 }
 
 /// The charges of a request so far, which are given back unless it is admitted.
