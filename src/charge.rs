@@ -115,7 +115,7 @@ pub enum ChargeSource {
         node: u32,
         /// The time of the charge on this gateway's clock.
         local_time: Nanos,
-        /// The same time on the owner's clock.
+        /// The same time on the owner's wall clock.
         owner_time: Nanos,
     },
     /// Nowhere: the request passed because Redis was unavailable.

@@ -267,6 +267,11 @@ impl Cluster {
         Decider::Isolated
     }
 
+    /// The gateway with this number, if it is a member.
+    pub fn member(&self, number: u32) -> Option<Arc<Peer>> {
+        self.peer(number).filter(|peer| self.0.view.load().ring.has(peer.address))
+    }
+
     /// The gateway with this number.
     pub fn peer(&self, number: u32) -> Option<Arc<Peer>> {
         self.0.peers.read().get(&number).map(Arc::clone)

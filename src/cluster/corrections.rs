@@ -30,7 +30,7 @@ struct PendingCorrection {
 #[derive(Clone, Debug)]
 pub enum Correction {
     /// Refunds a charge. At the time of the charge, its bucket was going to be full at `full_at` on the
-    /// other side's clock.
+    /// wall clock of the gateway that made it.
     Refund {
         /// The charge.
         part: PeerCharge,
@@ -55,10 +55,10 @@ impl Pending {
 
     /// Marks all corrections as unsent for a new connection to `process`. Returns those that were for another process.
     pub(super) fn arrived(&mut self, process: u64) -> Vec<Correction> {
-        let left = if self.process == process { BTreeMap::new() } else { std::mem::take(&mut self.changes) };
+        let left = if self.process == process { Vec::new() } else { self.take_all() };
         self.process = process;
         self.changes.values_mut().for_each(|change| change.is_sent = false);
-        left.into_values().map(|unmade| unmade.correction).collect()
+        left
     }
 
     /// Queues a correction. Returns whether it discarded the oldest one because too many wait.
@@ -87,17 +87,22 @@ impl Pending {
         self.changes.remove(&number);
     }
 
-    /// Takes out the debits, which another gateway can make as well.
-    pub(super) fn take_debits(&mut self) -> Vec<Correction> {
-        let changes = std::mem::take(&mut self.changes).into_iter();
-        let (debits, others): (Vec<_>, Vec<_>) =
-            changes.partition(|(_, unmade)| matches!(unmade.correction, Correction::Debit(_)));
-        self.changes = others.into_iter().collect();
-        debits.into_iter().map(|(_, unmade)| unmade.correction).collect()
+    /// Takes out all corrections, because the other gateway will make none of them.
+    pub(super) fn take_all(&mut self) -> Vec<Correction> {
+        std::mem::take(&mut self.changes).into_values().map(|unmade| unmade.correction).collect()
     }
 
-    pub(super) fn has_debits(&self) -> bool {
-        self.changes.values().any(|unmade| matches!(unmade.correction, Correction::Debit(_)))
+    /// Takes out the corrections that another gateway can make as well.
+    pub(super) fn take_transferable(&mut self) -> Vec<Correction> {
+        let changes = std::mem::take(&mut self.changes).into_iter();
+        let (transferable, others): (Vec<_>, Vec<_>) =
+            changes.partition(|(_, unmade)| unmade.correction.is_transferable());
+        self.changes = others.into_iter().collect();
+        transferable.into_iter().map(|(_, unmade)| unmade.correction).collect()
+    }
+
+    pub(super) fn has_transferable(&self) -> bool {
+        self.changes.values().any(|unmade| unmade.correction.is_transferable())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -112,7 +117,7 @@ pub(super) struct LocalCorrections {
     /// How many corrections wait or are being made.
     unmade: AtomicUsize,
     some: Notify,
-    /// How many corrections were discarded because too many wait.
+    /// How many corrections were discarded, because too many wait or the gateway that had to make them is gone.
     pub(super) lost: AtomicU64,
 }
 
@@ -148,6 +153,15 @@ impl LocalCorrections {
 }
 
 impl Correction {
+    /// Whether the gateway that owns the key now can make the correction, whichever gateway made the charge.
+    pub(super) const fn is_transferable(&self) -> bool {
+        match self {
+            Self::Refund { .. } | Self::Debit(_) => true,
+            // the slot is reported to the other gateways that count it
+            Self::Complete(..) => false,
+        }
+    }
+
     /// The charge that is corrected.
     pub(super) const fn part(&self) -> &PeerCharge {
         match self {

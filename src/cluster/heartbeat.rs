@@ -58,13 +58,13 @@ impl Node {
         self.members.lock().unreachable(address, self.context.clock.now());
         self.apply_membership();
         if !self.view.load().ring.has(address) {
-            self.redirect(peer, peer.pending.lock().take_debits());
+            self.redirect(peer.pending.lock().take_transferable());
         }
     }
 
-    /// Takes back corrections that `peer` will never make: debits go to the gateway that has the state now, the
+    /// Takes back corrections that a peer will never make: debits and refunds are made where the state is now, the
     /// others are lost.
-    fn redirect(&self, peer: &Peer, corrections: Vec<Correction>) {
+    pub(super) fn redirect(&self, corrections: Vec<Correction>) {
         for correction in corrections {
             match correction {
                 Correction::Debit(_) => self.corrections.push(correction),
@@ -113,7 +113,7 @@ pub(super) async fn run(node: Arc<Node>, peer: Arc<Peer>) {
                 node.refusing.lock().remove(&peer.address);
                 was_told = None;
                 let session = Session::begin(connection, Arc::clone(&node.context.ring));
-                node.redirect(&peer, peer.arrived(&session));
+                node.redirect(peer.arrived(&session));
                 node.talk(&peer, &session).await;
             }
             Err(failed) => {

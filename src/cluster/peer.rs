@@ -86,7 +86,7 @@ pub struct Peer {
     is_suspected: AtomicBool,
     /// The time of its last answer.
     heard: AtomicU64,
-    /// Corrections that were discarded, because too many waited or the process was replaced.
+    /// Corrections that were discarded because too many waited.
     pub(super) lost: AtomicU64,
 }
 
@@ -148,10 +148,10 @@ impl Peer {
         self.control_connection().is_some() && !self.is_suspected()
     }
 
-    /// Whether no correction waits that can still be made. A debit can always be made, by another gateway.
+    /// Whether no correction waits that can still be made. Debits and refunds can always be made, by another gateway.
     pub(super) fn is_settled(&self) -> bool {
         let pending = self.pending.lock();
-        pending.is_empty() || (!self.is_reachable() && !pending.has_debits())
+        pending.is_empty() || (!self.is_reachable() && !pending.has_transferable())
     }
 
     /// The time of its last answer.
@@ -379,7 +379,7 @@ pub struct PeerReceipt {
 }
 
 impl PeerReceipt {
-    /// The replies, and the time of the decision on the other side's clock. From now on the caller refunds the charges.
+    /// The replies, and the time of the decision on the other side's wall clock. From now on the caller refunds the charges.
     pub fn keep(mut self) -> (Vec<ChargeReply>, Nanos) {
         self.is_kept = true;
         (std::mem::take(&mut self.replies), self.at)

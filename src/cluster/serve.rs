@@ -233,7 +233,7 @@ impl PeerServer {
         if (self.migrator.may_be_elsewhere(ring) || is_owned_elsewhere()) && !session.unknown(&keys).is_empty() {
             return Disposition::Later(Later::Work(work));
         }
-        match work.attempt(session, &|position| self.migrator.may_have_moved(&epoch, position), now) {
+        match self.attempt(&work, session, &|position| self.node.may_have_moved(&epoch, position), now) {
             Some(answer) => Disposition::Now(answer),
             None => Disposition::Later(Later::Work(work)),
         }
@@ -263,8 +263,8 @@ impl PeerServer {
         };
         let done = timeout(patience.to_duration(), self.work_where_states_are(work, session)).await;
         done.unwrap_or_else(|_| {
-            self.migrator.note_stand_in();
-            work.attempt(session, &|_| false, self.clock.now()).unwrap_or(Answer::UnknownParameters)
+            self.node.note_stand_in();
+            self.attempt(work, session, &|_| false, self.node.context.clock.now()).unwrap_or(Answer::UnknownParameters)
         })
     }
 
@@ -275,10 +275,10 @@ impl PeerServer {
             if let Some(owner) = self.redirects(work) {
                 return Answer::NotOwner(owner);
             }
-            let epoch = self.migrator.ownership_epoch(&keys);
-            let _fetches = self.migrator.fetch_states(session.unknown(&keys)).await;
-            let may_have_moved = |position| self.migrator.may_have_moved(&epoch, position);
-            if let Some(answer) = work.attempt(session, &may_have_moved, self.clock.now()) {
+            let epoch = self.node.ownership_epoch(&keys);
+            let _fetches = self.node.fetch_states(session.unknown(&keys)).await;
+            let may_have_moved = |position| self.node.may_have_moved(&epoch, position);
+            if let Some(answer) = self.attempt(work, session, &may_have_moved, self.node.context.clock.now()) {
                 // states of other owners that were charged here are pushed to them
                 if keys.iter().any(|(_, key)| !self.migrator.owns(*key)) {
                     self.migrator.note_stand_in();
@@ -290,7 +290,31 @@ impl PeerServer {
         }
     }
 
-    /// Corrects a charge that this gateway made, once it has fetched the state.
+    /// Does `work`. Returns `None` if a state is missing that another gateway may have: `may_have_moved` says
+    /// so by position.
+    fn attempt(
+        &self,
+        work: &Work,
+        session: &dyn PeerSession,
+        may_have_moved: &dyn Fn(usize) -> bool,
+        now: Nanos,
+    ) -> Option<Answer> {
+        let done = match work {
+            Work::Charge(wanted, _) => session
+                .charge(wanted, may_have_moved, now)
+                .map(|replies| Answer::Charged { at: self.node.context.clock.wall_at(now), replies }),
+            Work::Change(change) => session.change(change, &|| may_have_moved(0), now).map(|()| Answer::Done),
+        };
+        match done {
+            Ok(answer) => Some(answer),
+            Err(ChargeError::StateElsewhere) => None,
+            // under unknown parameters nothing was charged, so there is nothing to correct
+            Err(ChargeError::UnknownParameters) if matches!(work, Work::Change(_)) => Some(Answer::Done),
+            Err(ChargeError::UnknownParameters) => Some(Answer::UnknownParameters),
+        }
+    }
+
+    /// Corrects a charge that this gateway made, or another one that is gone, once it has fetched the state.
     pub(super) async fn correct(&self, correction: &Correction) {
         let session = Arc::clone(&self.service).open_session(self.own.process);
         let form = &correction.part().form;
@@ -348,24 +372,6 @@ impl Work {
                 SmallVec::from_slice(&[(*rule, *key)])
             }
             Self::Change(Change::Complete { .. }) => SmallVec::new(),
-        }
-    }
-
-    /// Does the work. Returns `None` if a state is missing that another gateway may have: `may_have_moved` says
-    /// so by position.
-    fn attempt(&self, session: &dyn PeerSession, may_have_moved: &dyn Fn(usize) -> bool, now: Nanos) -> Option<Answer> {
-        let done = match self {
-            Self::Charge(wanted, _) => {
-                session.charge(wanted, may_have_moved, now).map(|replies| Answer::Charged { at: now, replies })
-            }
-            Self::Change(change) => session.change(change, &|| may_have_moved(0), now).map(|()| Answer::Done),
-        };
-        match done {
-            Ok(answer) => Some(answer),
-            Err(ChargeError::StateElsewhere) => None,
-            // under unknown parameters nothing was charged, so there is nothing to correct
-            Err(ChargeError::UnknownParameters) if matches!(self, Self::Change(_)) => Some(Answer::Done),
-            Err(ChargeError::UnknownParameters) => Some(Answer::UnknownParameters),
         }
     }
 }

@@ -34,7 +34,12 @@ impl Node {
         });
         let known: BTreeSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
         self.report_difference(differs, ring.hash());
-        self.peers.write().retain(|_, peer| known.contains(&peer.address));
+        let is_gone = |peer: &Arc<Peer>| !known.contains(&peer.address);
+        let gone: Vec<Arc<Peer>> = self.peers.read().values().filter(|peer| is_gone(peer)).cloned().collect();
+        for peer in gone {
+            self.peers.write().remove(&peer.number);
+            self.redirect(peer.pending.lock().take_all());
+        }
         let missing: Vec<SocketAddr> = known.into_iter().filter(|address| self.find(*address).is_none()).collect();
         for address in missing {
             let number = self.last_peer.fetch_add(1, Ordering::Relaxed).saturating_add(1);

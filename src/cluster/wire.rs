@@ -121,7 +121,7 @@ pub enum Ask {
 pub enum Answer {
     /// The results of charges.
     Charged {
-        /// The time of the decisions, on the answering gateway's clock.
+        /// The time of the decisions, on the answering gateway's wall clock.
         at: Nanos,
         /// The results in the order of the charges.
         replies: Vec<ChargeReply>,
@@ -205,7 +205,7 @@ pub enum Change {
         key: LimitKey,
         /// The number of tokens.
         cost: Cost,
-        /// When the bucket was going to be full after the charge, on the answering gateway's clock.
+        /// When the bucket was going to be full after the charge, on the wall clock of the gateway that charged it.
         full_at: Nanos,
     },
     /// Charges even if the limit would deny it.

@@ -154,15 +154,20 @@ impl Owners {
         true
     }
 
-    /// Refunds a charge at the gateway that it was made at; `full_at` as in [`super::Store::refund`].
+    /// Refunds a charge at the gateway that it was made at, or at the owner of its key if that gateway is no member any
+    /// more; `full_at` as in [`super::Store::refund`].
     pub(super) fn refund(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
         let ChargeSource::Owner { node, local_time, owner_time } = charge.taken_from else { return };
-        let (Some(peer), Some(part)) = (self.cluster.peer(node), self.part(limit, charge)) else { return };
+        let Some(part) = self.part(limit, charge) else { return };
         // a cached denial would deny the tokens that are refunded
         self.denials.remove(&charge.key);
         // exact to the nanosecond: it identifies the window or the log entry of the charge
         let full_at = owner_time.saturating_add(full_at.saturating_sub(local_time));
-        peer.correct(Correction::Refund { part, full_at });
+        let refund = Correction::Refund { part, full_at };
+        match self.cluster.member(node).or_else(|| self.cluster.owner_peer(charge.key)) {
+            Some(peer) => peer.correct(refund),
+            None => self.cluster.correct_here(refund),
+        }
     }
 
     /// The slots of this process that have not been reported since `since` to the gateways that count them now: see
@@ -205,6 +210,7 @@ impl Owners {
     /// Refunds a charge that was made here, once its state has been fetched back.
     pub(super) fn refund_when_here(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
         if let Some(part) = self.part(limit, charge) {
+            let full_at = self.cluster.wall_at(full_at);
             self.cluster.correct_here(Correction::Refund { part, full_at });
         }
     }

@@ -12,7 +12,7 @@ use crate::cluster::Peer;
 use crate::cluster::migration::{ImportCounts, StoreCursor};
 use crate::cluster::state_service::{ChargeError, PeerSession, StateService};
 use crate::cluster::wire::{Change, ChargeReply, ChargeRequest, LimitIdentity, StateBatch};
-use crate::store::local::{Binding, StateElsewhere};
+use crate::store::local::{Binding, StateElsewhere, is_overflow};
 use crate::store::{LimitSpec, Store};
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -139,6 +139,11 @@ impl RemoteCharges {
     const fn slot(&self, number: u64) -> Slot {
         Slot { process: self.process, number }
     }
+
+    /// Whether the session is this process's own, for corrections that it makes itself.
+    fn is_own_process(&self) -> bool {
+        self.store.cluster().is_some_and(|cluster| cluster.process() == self.process)
+    }
 }
 
 impl PeerSession for RemoteCharges {
@@ -196,7 +201,10 @@ impl PeerSession for RemoteCharges {
         };
         let (local, binding) = (&self.store.local, &self.limits.binding);
         let changed = match *change {
+            // the common bucket of a gateway that is gone has ended with it
+            Change::Refund { key, .. } if is_overflow(key) && self.is_own_process() => Ok(()),
             Change::Refund { rule, key, cost, full_at } => {
+                let full_at = full_at.shifted(local.wall_offset().get().reversed());
                 local.refund_here(&binding.read(), &charge_of(rule, key, cost)?, full_at, check_moved, now)
             }
             Change::Debit { rule, key, cost } => {

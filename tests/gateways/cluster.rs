@@ -15,10 +15,12 @@ use tollgate::algorithm::Completion;
 use tollgate::charge::{Charge, Charged, DecisionSource, Enforcement, RuleRef};
 use tollgate::clock::SystemClock;
 use tollgate::cluster::OsPlatform;
+use tollgate::cluster::ring::{Member, Ring};
 use tollgate::store::{Amendment, Receipt};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::cluster::fleet::World;
+use crate::cluster::network::pair;
 use crate::node::{BURST, HELD, LOG, MANY, Node, SLOTS, SMALL, Setup, begun, gcra, one, wait_for};
 use crate::world::ms;
 
@@ -372,4 +374,73 @@ fn a_slot_of_a_gateway_that_falls_silent_comes_back() {
     };
     assert_eq!(left(&mut world), MANY - 1);
     assert!(world.wait_until(Nanos::from_secs(20), |world| left(world) == MANY));
+}
+
+/// A gateway that ends hands its keys over, with the charges of requests that still run through others.
+#[test]
+fn a_refund_goes_to_the_new_owner_after_the_gateway_that_charged_has_ended() {
+    let mut world = World::of(1, 3, (1, 6), Setup::usual(5, ms(100)));
+    (0..3).for_each(|number| world.start(number));
+    assert!(world.wait_until(Nanos::from_secs(10), |world| world.is_quiet()));
+    let (asks, ends) = (Arc::clone(&world.gateway(0).node), Arc::clone(&world.gateway(2).node));
+    let keys = (0_u128..).map(|number| LimitKey(number << 48 | number)).filter(|key| ends.cluster().owns(*key));
+    let keys: Vec<LimitKey> = keys.take(6).collect();
+    let (node, charged) = (Arc::clone(&asks), keys.clone());
+    let refunds = world.run_on(0, async move {
+        let mut refunds = Vec::new();
+        for (limit, key) in charged.into_iter().flat_map(|key| [(BURST, key), (LOG, key)]) {
+            let (mut batch, now) = ([one(limit, key)], node.clock.now());
+            let receipt = node.store.charge(&node.binding, &mut batch, now).await;
+            assert_eq!(receipt.source, DecisionSource::Owner);
+            let [charge] = batch;
+            refunds.push((charge, now.saturating_add(receipt.charged[0].headroom.until_full)));
+        }
+        refunds
+    });
+    ends.cluster().leave();
+    assert!(world.wait_until(Nanos::from_secs(10), |_| ends.store.is_settled()));
+    world.end(2, false);
+    let node = Arc::clone(&asks);
+    world.run_on(0, async move { node.store.refund(&node.binding, &refunds, node.clock.now()) });
+    assert!(world.wait_until(Nanos::from_secs(10), |world| world.is_quiet()));
+    world.run_on(0, async move {
+        for key in keys {
+            assert_eq!([asks.admitted(BURST, key).await, asks.admitted(LOG, key).await], [5, 2]);
+        }
+    });
+}
+
+/// A stand-in makes a charge that its caller has given up, and pushes the state with the slot to the owner.
+#[test]
+fn a_slot_that_a_stand_in_takes_too_late_ends_at_the_owner_too() {
+    for seed in 0..8 {
+        let mut world = World::of(seed, 3, (1, 6), Setup::usual(5, ms(100)));
+        (0..3).for_each(|number| world.start(number));
+        assert!(world.wait_until(Nanos::from_secs(10), |world| world.is_quiet()));
+        let addresses = world.environment.network.addresses();
+        let ring = Ring::new(addresses.iter().map(|address| Member { address: *address, weight: 1 }));
+        let order = [addresses[1], addresses[2], addresses[0]];
+        let mut keys = (0_u128..).map(|number| LimitKey(number << 48 | number));
+        let key = keys.find(|key| ring.order(*key).as_slice() == order).unwrap();
+        let [asks, owns] = [0, 1].map(|number| Arc::clone(&world.gateway(number).node));
+
+        world.environment.network.slow(Some((pair(0, 2), 400)));
+        world.stall(1, ms(300));
+        let node = Arc::clone(&asks);
+        let batch = world.run_on(0, async move {
+            let mut batch = [one(HELD, key)];
+            assert!(node.charge(&mut batch).await.charged[0].decision.is_admitted());
+            batch
+        });
+        world.pass(Nanos::from_secs(2));
+        world.environment.network.slow(None);
+        world.run_on(0, async move {
+            asks.store.complete(&asks.binding, &batch, Completion::UNMEASURED, asks.clock.now());
+        });
+        let is_free = |world: &mut World| {
+            let node = Arc::clone(&owns);
+            world.run_on(1, async move { node.left(HELD, key).await }) == MANY
+        };
+        assert!(world.wait_until(Nanos::from_secs(8), is_free), "seed {seed}");
+    }
 }
