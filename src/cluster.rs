@@ -54,7 +54,7 @@ use self::members::{ALONE_AFTER, HEARTBEAT_INTERVAL, MemberState, Members};
 use self::migration::{Fetch, MigrationState, OwnershipEpoch};
 use self::peer::PeerContext;
 use self::ring::Member;
-use self::serve::{Membership, PeerServer, StateMigrator};
+use self::serve::PeerServer;
 use self::settings::{Peers, Settings};
 use self::state_service::StateService;
 use self::view::View;
@@ -180,7 +180,7 @@ impl Cluster {
 
     /// Whether this gateway owns `key`.
     pub fn owns(&self, key: LimitKey) -> bool {
-        StateMigrator::owns(&*self.0, key)
+        self.0.owns(key)
     }
 
     /// The owner of `key`.
@@ -366,7 +366,7 @@ impl Cluster {
 
     /// Fetches states from the gateways that may have them. The states stay here until the caller drops the result.
     pub async fn fetch_states(&self, wanted: Vec<(Arc<wire::LimitIdentity>, LimitKey)>) -> Vec<Fetch> {
-        StateMigrator::fetch_states(&*self.0, wanted).await
+        Box::pin(self.0.fetch_states(wanted)).await
     }
 
     /// Exchanges heartbeats with the other gateways and serves the `accepted` connections, until dropped.
@@ -375,12 +375,9 @@ impl Cluster {
         service: Arc<dyn StateService>,
         mut accepted: tokio::sync::mpsc::Receiver<(impl Into<Stream>, SocketAddr)>,
     ) {
-        let PeerContext { own, clock, timeout, .. } = &*self.0.context;
-        let (membership, migrator) =
-            (Arc::clone(&self.0) as Arc<dyn Membership>, Arc::clone(&self.0) as Arc<dyn StateMigrator>);
+        let clock = &self.0.context.clock;
         self.0.service.get_or_init(|| Arc::downgrade(&service));
-        let server =
-            Arc::new(PeerServer::new(own.clone(), Arc::clone(clock), service, (membership, migrator), *timeout));
+        let server = Arc::new(PeerServer::new(Arc::clone(&self.0), service));
         let mut served = JoinSet::new();
         let (pushing, announcing, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0), Arc::clone(&self.0));
         served.spawn(restart_on_panic(move || {

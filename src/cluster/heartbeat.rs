@@ -11,7 +11,6 @@ use super::corrections::Correction;
 use super::drain_latch::InFlight;
 use super::members::{HEARTBEAT_INTERVAL, Heartbeat};
 use super::ring::RingHash;
-use super::serve::Membership;
 use super::session::Session;
 use super::{Node, Peer};
 use crate::panics::failpoint;
@@ -66,18 +65,20 @@ impl Node {
     /// others are lost.
     pub(super) fn redirect(&self, corrections: Vec<Correction>) {
         for correction in corrections {
-            match correction {
-                Correction::Debit(_) => self.corrections.push(correction),
-                Correction::Refund { .. } | Correction::Complete(..) => {
-                    peer.lost.fetch_add(1, Ordering::Relaxed);
-                }
+            if correction.is_transferable() {
+                self.corrections.push(correction);
+            } else {
+                self.corrections.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 }
 
-impl Membership for Node {
-    fn handle_heartbeat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat {
+// === answers to other gateways ===
+
+impl Node {
+    /// Processes the heartbeat of the gateway at `from`, and returns this gateway's heartbeat.
+    pub(super) fn handle_heartbeat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat {
         match self.find(from) {
             Some(peer) if peer.is_reachable() => self.record_heartbeat(from, beat),
             // it becomes a member only after this gateway has reached it and so can ask it
@@ -87,18 +88,21 @@ impl Membership for Node {
         self.heartbeat_for(from)
     }
 
-    fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool) {
+    /// Notes that the gateway at `from`, which sees `ring`, sent a request, and whether it was a charge.
+    pub(super) fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool) {
         if ring.0 != self.context.ring.load(Ordering::Relaxed) {
             self.migration.asked_under_other_ring(from, self.context.clock.now());
             self.counts.asked_under_other_ring.fetch_add(charges.into(), Ordering::Relaxed);
         }
     }
 
-    fn enter(&self) -> Option<InFlight> {
+    /// Registers a request as in flight. `None` if this gateway no longer answers.
+    pub(super) fn enter(&self) -> Option<InFlight> {
         self.latch.enter()
     }
 
-    fn is_known_address(&self, ip: IpAddr) -> bool {
+    /// Whether the address `ip` is that of a gateway of the cluster.
+    pub(super) fn is_known_address(&self, ip: IpAddr) -> bool {
         self.peers.read().values().any(|peer| peer.address.ip() == ip)
     }
 }

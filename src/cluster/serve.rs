@@ -1,87 +1,32 @@
 //! The answering side: serves other gateways' requests about the states that this gateway keeps.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde::Serialize;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
-use super::connection::{self, ConnectError, Connection, OwnIdentity};
+use super::Node;
+use super::connection::{self, ConnectError, Connection};
 use super::corrections::Correction;
 use super::drain_latch::InFlight;
 use super::handshake::Hello;
-use super::members::Heartbeat;
-use super::migration::{Fetch, OwnershipEpoch};
 use super::platform::Stream;
 use super::processes::{GONE_AFTER, Processes};
 use super::ring::RingHash;
 use super::session::Outgoing;
 use super::state_service::{ChargeError, PeerSession, StateService};
-use super::wire::{Answer, Ask, Change, ChargeRequest, Items, LimitIdentity, StateBatch, TakenState};
-use crate::clock::Clock;
+use super::wire::{Answer, Ask, Change, ChargeRequest, Items, LimitIdentity};
 use crate::units::{LimitKey, Nanos};
-
-/// The server's interface to the membership.
-pub(super) trait Membership: Send + Sync {
-    /// Processes the heartbeat of the gateway at `from`, and returns this gateway's heartbeat.
-    fn handle_heartbeat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat;
-
-    /// Notes that the gateway at `from`, which sees `ring`, sent a request, and whether it was a charge.
-    fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool);
-
-    /// Registers a request as in flight. `None` if this gateway no longer answers.
-    fn enter(&self) -> Option<InFlight>;
-
-    /// Whether the address `ip` is that of a gateway of the cluster.
-    fn is_known_address(&self, ip: IpAddr) -> bool;
-}
-
-/// Moves states between this gateway and others.
-#[async_trait]
-pub(super) trait StateMigrator: Send + Sync {
-    /// Whether another gateway may have a state that is not here, for a request of a gateway that sees `ring`.
-    fn may_be_elsewhere(&self, ring: RingHash) -> bool;
-
-    /// Whether this gateway owns `key`.
-    fn owns(&self, key: LimitKey) -> bool;
-
-    /// The owner of `key`, if that is another gateway that this one can reach.
-    fn reachable_owner(&self, key: LimitKey) -> Option<SocketAddr>;
-
-    /// Fetches states from the gateways that may have them. The states stay here until the caller drops the result.
-    async fn fetch_states(&self, wanted: Vec<(Arc<LimitIdentity>, LimitKey)>) -> Vec<Fetch>;
-
-    /// The current epoch of `keys`.
-    fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch;
-
-    /// Whether the state of the key at this position may have moved since `epoch`.
-    fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool;
-
-    /// Gives the state of `key` to `to`, which decides about the key from now on.
-    async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState;
-
-    /// Notes that this gateway charges a key that another gateway owns.
-    fn note_stand_in(&self);
-
-    /// Stores the states that another gateway pushed because this one owns them under `ring`, the ring that
-    /// the sender sees.
-    fn receive(&self, states: &StateBatch, ring: RingHash);
-}
 
 /// The server for the requests of other gateways.
 pub(super) struct PeerServer {
-    pub(super) own: OwnIdentity,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) service: Arc<dyn StateService>,
-    pub(super) membership: Arc<dyn Membership>,
-    pub(super) migrator: Arc<dyn StateMigrator>,
-    /// How long the asking gateway waits for an answer.
-    timeout: Nanos,
+    node: Arc<Node>,
+    service: Arc<dyn StateService>,
     unknown_handshakes: Semaphore,
     /// The limit of concurrent handshakes from addresses of known gateways, like the one for other addresses.
     known_handshakes: Semaphore,
@@ -100,20 +45,10 @@ const CHANGE_PATIENCE: Nanos = Nanos::from_secs(10);
 const QUIET: Nanos = Nanos::from_secs(10);
 
 impl PeerServer {
-    pub(super) fn new(
-        own: OwnIdentity,
-        clock: Arc<dyn Clock>,
-        service: Arc<dyn StateService>,
-        (membership, migrator): (Arc<dyn Membership>, Arc<dyn StateMigrator>),
-        timeout: Nanos,
-    ) -> Self {
+    pub(super) fn new(node: Arc<Node>, service: Arc<dyn StateService>) -> Self {
         Self {
-            own,
-            clock,
+            node,
             service,
-            membership,
-            migrator,
-            timeout,
             unknown_handshakes: Semaphore::new(MAX_PER_ORIGIN),
             known_handshakes: Semaphore::new(MAX_PER_ORIGIN),
             processes: Processes::default(),
@@ -125,10 +60,10 @@ impl PeerServer {
     pub(super) async fn serve(self: Arc<Self>, stream: Stream, from: SocketAddr) {
         // connections from other addresses, however many, never block a known gateway
         let places =
-            if self.membership.is_known_address(from.ip()) { &self.known_handshakes } else { &self.unknown_handshakes };
+            if self.node.is_known_address(from.ip()) { &self.known_handshakes } else { &self.unknown_handshakes };
         // a connection beyond the maximum is dropped without an answer
         let Ok(place) = places.try_acquire() else { return };
-        let accepting = connection::accept(&self.own, stream);
+        let accepting = connection::accept(&self.node.context.own, stream);
         let accepted = timeout(HANDSHAKE_TIME.to_duration(), accepting).await;
         drop(place);
         match accepted {
@@ -139,7 +74,7 @@ impl PeerServer {
     }
 
     fn complain(&self, peer: Option<SocketAddr>, from: SocketAddr, failed: &ConnectError) {
-        let now = self.clock.now();
+        let now = self.node.context.clock.now();
         let mut quiet = self.quiet.lock();
         quiet.retain(|_, until| now < *until);
         // all connections without a known address count as one
@@ -160,12 +95,12 @@ impl PeerServer {
         let reading = async {
             while let Ok(frame) = reader.frame().await {
                 let Some((ring, asks)) = Items::<Ask>::asked(frame) else { return };
-                let Some(in_flight) = self.membership.enter() else { return };
-                let now = self.clock.now();
+                let Some(in_flight) = self.node.enter() else { return };
+                let now = self.node.context.clock.now();
                 let mut ready = Vec::new();
                 for item in asks {
                     let Some((number, ask)) = item else { return };
-                    self.membership.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
+                    self.node.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
                     match self.answer(ask, (&other, ring), &*session, now) {
                         Disposition::Now(answer) => ready.push(Reply { number, answer, _in_flight: in_flight.clone() }),
                         Disposition::Never => {}
@@ -214,9 +149,9 @@ impl PeerServer {
             }
             Ask::Heartbeat(beat) => {
                 self.processes.record_heartbeat(other.process);
-                return Disposition::Now(Answer::Heartbeat(self.membership.handle_heartbeat(other.from, beat)));
+                return Disposition::Now(Answer::Heartbeat(self.node.handle_heartbeat(other.from, beat)));
             }
-            Ask::Put { ring, states } => self.migrator.receive(&states, ring),
+            Ask::Put { ring, states } => self.node.receive(&states, ring),
             Ask::SlotsAnnounced => self.processes.announced(other.process, now),
         }
         Disposition::Now(Answer::Done)
@@ -228,9 +163,9 @@ impl PeerServer {
         if let Some(owner) = self.redirects(&work) {
             return Disposition::Now(Answer::NotOwner(owner));
         }
-        let epoch = self.migrator.ownership_epoch(&keys);
-        let is_owned_elsewhere = || keys.iter().any(|(_, key)| !self.migrator.owns(*key));
-        if (self.migrator.may_be_elsewhere(ring) || is_owned_elsewhere()) && !session.unknown(&keys).is_empty() {
+        let epoch = self.node.ownership_epoch(&keys);
+        let is_owned_elsewhere = || keys.iter().any(|(_, key)| !self.node.owns(*key));
+        if (self.node.may_be_elsewhere(ring) || is_owned_elsewhere()) && !session.unknown(&keys).is_empty() {
             return Disposition::Later(Later::Work(work));
         }
         match self.attempt(&work, session, &|position| self.node.may_have_moved(&epoch, position), now) {
@@ -242,14 +177,14 @@ impl PeerServer {
     /// The reachable gateway that owns a key of `work`, unless this gateway must decide regardless of the owner.
     fn redirects(&self, work: &Work) -> Option<SocketAddr> {
         match work {
-            Work::Charge(wanted, false) => wanted.iter().find_map(|wanted| self.migrator.reachable_owner(wanted.key)),
+            Work::Charge(wanted, false) => wanted.iter().find_map(|wanted| self.node.reachable_owner(wanted.key)),
             Work::Charge(_, true) | Work::Change(_) => None,
         }
     }
 
     async fn answer_later(&self, later: Later, from: SocketAddr, session: &dyn PeerSession) -> Answer {
         match later {
-            Later::Take(limit, key) => Answer::TakenState(self.migrator.give(from, &limit, key).await),
+            Later::Take(limit, key) => Answer::TakenState(self.node.give(from, &limit, key).await),
             Later::Work(work) => self.work_later(&work, session).await,
         }
     }
@@ -258,7 +193,7 @@ impl PeerServer {
     async fn work_later(&self, work: &Work, session: &dyn PeerSession) -> Answer {
         // the gateway that sent the charge has a timeout as well
         let patience = match work {
-            Work::Charge(..) => Nanos::new(self.timeout.get() / 4 * 3),
+            Work::Charge(..) => Nanos::new(self.node.context.timeout.get() / 4 * 3),
             Work::Change(_) => CHANGE_PATIENCE,
         };
         let done = timeout(patience.to_duration(), self.work_where_states_are(work, session)).await;
@@ -280,8 +215,8 @@ impl PeerServer {
             let may_have_moved = |position| self.node.may_have_moved(&epoch, position);
             if let Some(answer) = self.attempt(work, session, &may_have_moved, self.node.context.clock.now()) {
                 // states of other owners that were charged here are pushed to them
-                if keys.iter().any(|(_, key)| !self.migrator.owns(*key)) {
-                    self.migrator.note_stand_in();
+                if keys.iter().any(|(_, key)| !self.node.owns(*key)) {
+                    self.node.note_stand_in();
                 }
                 return answer;
             }
@@ -316,7 +251,7 @@ impl PeerServer {
 
     /// Corrects a charge that this gateway made, or another one that is gone, once it has fetched the state.
     pub(super) async fn correct(&self, correction: &Correction) {
-        let session = Arc::clone(&self.service).open_session(self.own.process);
+        let session = Arc::clone(&self.service).open_session(self.node.context.own.process);
         let form = &correction.part().form;
         session.learn(form.limit(), form.parameters());
         self.work_later(&Work::Change(correction.change(0)), &*session).await;
@@ -325,7 +260,7 @@ impl PeerServer {
     /// Returns the slots of processes that are gone, and slots that are no longer reported. `refuses` says whether an
     /// address refuses connections.
     pub(super) fn release_gone(&self, refuses: impl Fn(SocketAddr) -> bool) {
-        let now = self.clock.now();
+        let now = self.node.context.clock.now();
         self.processes.take_gone(refuses).into_iter().for_each(|process| self.service.release(process, now));
         let announced = self.processes.all_announced();
         // slots of an unknown process arrived with states: it reports them soon, or it is gone

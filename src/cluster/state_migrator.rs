@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use async_trait::async_trait;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -14,7 +13,6 @@ use super::members::HEARTBEAT_INTERVAL;
 use super::migration::{Fetch, OwnershipEpoch, StoreCursor};
 use super::peer::Peer;
 use super::ring::RingHash;
-use super::serve::StateMigrator;
 use super::state_service::StateService;
 use super::wire::{Answer, Ask, LimitIdentity, SLOTS_ANNOUNCED_WITHIN, StateBatch, TakenState};
 use super::{Node, View};
@@ -30,13 +28,14 @@ const MAX_TRIES: usize = 4;
 /// How often a gateway reports its slots: each slot once in one or two of these intervals.
 const ANNOUNCE_SLOTS_EVERY: Nanos = Nanos::new(SLOTS_ANNOUNCED_WITHIN.get() / 2);
 
-#[async_trait]
-impl StateMigrator for Node {
-    fn may_be_elsewhere(&self, ring: RingHash) -> bool {
+impl Node {
+    /// Whether another gateway may have a state that is not here, for a request of a gateway that sees `ring`.
+    pub(super) fn may_be_elsewhere(&self, ring: RingHash) -> bool {
         self.migration.is_active() || ring.0 != self.context.ring.load(Ordering::Relaxed)
     }
 
-    async fn fetch_states(&self, wanted: Vec<MissingState>) -> Vec<Fetch> {
+    /// Fetches states from the gateways that may have them. The states stay here until the caller drops the result.
+    pub(super) async fn fetch_states(&self, wanted: Vec<MissingState>) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         let Some(node) = self.this.upgrade() else { return fetches };
         let (mut gathering, count) = (JoinSet::new(), wanted.len());
@@ -64,29 +63,35 @@ impl StateMigrator for Node {
         fetches
     }
 
-    fn note_stand_in(&self) {
+    /// Notes that this gateway charges a key that another gateway owns.
+    pub(super) fn note_stand_in(&self) {
         self.note_stand_in.store(true, Ordering::Relaxed);
     }
 
-    fn owns(&self, key: LimitKey) -> bool {
+    /// Whether this gateway owns `key`.
+    pub(super) fn owns(&self, key: LimitKey) -> bool {
         self.view.load().ring.owner(key) == Some(self.context.own.address)
     }
 
-    fn reachable_owner(&self, key: LimitKey) -> Option<SocketAddr> {
+    /// The owner of `key`, if that is another gateway that this one can reach.
+    pub(super) fn reachable_owner(&self, key: LimitKey) -> Option<SocketAddr> {
         let view = self.view.load();
         let owner = view.ring.owner(key).filter(|owner| *owner != self.context.own.address)?;
         view.peers.get(&owner).is_some_and(|peer| peer.is_reachable()).then_some(owner)
     }
 
-    fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch {
+    /// The current epoch of `keys`.
+    pub(super) fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch {
         self.migration.ownership_epoch(keys.iter().map(|(_, key)| *key))
     }
 
-    fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool {
+    /// Whether the state of the key at this position may have moved since `epoch`.
+    pub(super) fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool {
         self.migration.may_have_moved(epoch, position)
     }
 
-    async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState {
+    /// Gives the state of `key` to `to`, which decides about the key from now on.
+    pub(super) async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState {
         let own = self.context.own.address;
         let mut taken = TakenState::Nothing;
         for _ in 0..MAX_TRIES {
@@ -104,7 +109,9 @@ impl StateMigrator for Node {
         taken
     }
 
-    fn receive(&self, states: &StateBatch, ring: RingHash) {
+    /// Stores the states that another gateway pushed because this one owns them under `ring`, the ring that
+    /// the sender sees.
+    pub(super) fn receive(&self, states: &StateBatch, ring: RingHash) {
         self.put(states);
         if ring.0 != self.context.ring.load(Ordering::Relaxed) {
             // in this gateway's view other gateways may own some of the states: the next push sends them there

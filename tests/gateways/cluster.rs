@@ -33,13 +33,13 @@ struct Pair {
 
 impl Pair {
     async fn start(bursts: [u64; 2]) -> Self {
-        let mut listeners = Vec::new();
-        for _ in 0..2 {
         Self::with(bursts.map(|burst| Setup::usual(burst, Nanos::SECOND))).await
     }
 
     async fn with(setups: [Setup; 2]) -> Self {
         let setups = setups.map(Arc::new);
+        let mut listeners = Vec::new();
+        for _ in 0..2 {
             listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
         }
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
@@ -127,8 +127,6 @@ async fn the_parameters_of_who_asks_hold_at_once_and_so_do_a_customers_own() {
     assert_eq!(passed, 2);
 }
 
-#[tokio::test]
-async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
 /// With 65,536 sets of parameters a connection ends, and the next one begins.
 #[tokio::test]
 async fn an_owner_that_has_learned_very_many_parameters_still_decides() {
@@ -145,6 +143,8 @@ async fn an_owner_that_has_learned_very_many_parameters_still_decides() {
     }
 }
 
+#[tokio::test]
+async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
     let pair = Pair::start([5, 5]).await;
     let [asks, owns] = &pair.nodes;
     for limit in [BURST, LOG] {
