@@ -94,11 +94,13 @@ impl Breaker {
 
     /// Records the result of a call whose requests wait for `timeout`. Returns whether it opened the breaker.
     pub(super) fn record_call(&mut self, health: Health, timeout: Nanos, now: Nanos) -> bool {
+        // calls that are late at the same time have one cause, so they count once
+        if health == Health::Late && self.late_at.is_some_and(|at| now.saturating_sub(at) < timeout) {
+            return false;
+        }
         let half_failed = self.count(health, now);
         match health {
             Health::InTime => (self.in_a_row, self.late_at) = (0, None),
-            // calls that are late at the same time have one cause, so they count once
-            Health::Late if self.late_at.is_some_and(|at| now.saturating_sub(at) < timeout) => {}
             Health::Late | Health::Failed => {
                 self.in_a_row = self.in_a_row.saturating_add(1);
                 self.late_at = (health == Health::Late).then_some(now);
@@ -147,16 +149,16 @@ impl Breaker {
         Some(Nanos::new(least.saturating_add(u64::try_from(spread).unwrap_or(u64::MAX))))
     }
 
-    /// Counts a call. Returns whether a second has just ended with enough calls, half of which failed.
+    /// Counts a call. Returns whether it failed, as did half of the calls of this second, if these are enough.
     fn count(&mut self, health: Health, now: Nanos) -> bool {
-        let (began, calls, failed) = self.second;
-        let failures = u32::from(health != Health::InTime);
-        let is_over = now.saturating_sub(began) >= Nanos::SECOND;
-        self.second = match is_over {
-            true => (now, 1, failures),
-            false => (began, calls.saturating_add(1), failed.saturating_add(failures)),
-        };
-        is_over && calls >= ENOUGH && failed >= calls.div_ceil(2)
+        let (mut began, mut calls, mut failed) = self.second;
+        if now.saturating_sub(began) >= Nanos::SECOND {
+            (began, calls, failed) = (now, 0, 0);
+        }
+        let has_failed = health != Health::InTime;
+        (calls, failed) = (calls.saturating_add(1), failed.saturating_add(u32::from(has_failed)));
+        self.second = (began, calls, failed);
+        has_failed && calls >= ENOUGH && failed >= calls.div_ceil(2)
     }
 }
 
@@ -210,7 +212,27 @@ mod tests {
                 let health = if at % failing == 0 { Health::Late } else { Health::InTime };
                 breaker.record_call(health, TIMEOUT, ms(*at))
             });
-            assert_eq!(opened.is_some_and(|at| at >= 1000), opens, "{opened:?}");
+            assert_eq!(opened.is_some(), opens, "{opened:?}");
+        }
+    }
+
+    #[test]
+    fn calls_that_are_late_together_do_not_outweigh_the_calls_in_time() {
+        let mut breaker = Breaker::new();
+        for second in 0..100 {
+            let now = Nanos::from_secs(second);
+            assert!((0..30).all(|_| !breaker.record_call(Health::Late, TIMEOUT, now)));
+            assert!((0..20).all(|_| !breaker.record_call(Health::InTime, TIMEOUT, now)), "second {second}");
+        }
+    }
+
+    #[test]
+    fn a_call_in_time_does_not_open_it() {
+        let mut breaker = Breaker::new();
+        let failing = |at: u64| if at.is_multiple_of(2) { Health::Failed } else { Health::InTime };
+        (0..19).for_each(|at| assert!(!breaker.record_call(failing(at), TIMEOUT, ms(at))));
+        for later in [ms(19), Nanos::from_secs(3_600)] {
+            assert!(!breaker.record_call(Health::InTime, TIMEOUT, later));
         }
     }
 
