@@ -89,8 +89,8 @@ pub(super) enum LeaseOutcome {
 const AHEAD: Nanos = Nanos::new(100_000_000);
 /// The lifetime of a lease, from the call on.
 pub(super) const LIFETIME: Nanos = Nanos::new(300_000_000);
-/// A key with fewer tokens than this in [`AHEAD`] gets no lease: the node asks only for tokens that requests wait for.
-const WORTH_IT: Cost = 2;
+/// A key with fewer requests than this in [`AHEAD`] gets no lease: the node asks only for tokens that requests wait for.
+const WORTH_IT: u64 = 2;
 /// How long an unused key stays.
 const IDLE: Nanos = Nanos::from_secs(10);
 const SHARDS: usize = 64;
@@ -261,7 +261,8 @@ impl LeaseCalls {
         node.leases.events.lapse(lease, now);
         let waiting = std::mem::take(&mut lease.waiting);
         let owed = waiting.iter().fold(0, |sum: Cost, waiter| sum.saturating_add(waiter.part.cost));
-        let wanted = owed.saturating_add(node.worth_taking(lease, now)).saturating_sub(lease.balance);
+        let cost = waiting.iter().map(|waiter| waiter.part.cost).max().unwrap_or(1);
+        let wanted = owed.saturating_add(node.worth_taking(lease, cost, now)).saturating_sub(lease.balance);
         if waiting.is_empty() && (wanted == 0 || !first) {
             lease.asking = false;
             return None;
@@ -284,7 +285,8 @@ impl SharedNode {
     }
 
     /// Serves the waiting requests in their order, and keeps the rest of the tokens. Other requests may have spent their
-    /// tokens meanwhile, or these have lapsed: if Redis granted all tokens, the unserved requests wait for the next call.
+    /// tokens meanwhile, or these have lapsed: if Redis granted all tokens, the unserved requests wait for the next call;
+    /// else they are denied, and the rest of the tokens goes back to Redis, so that they can add up to a later request.
     fn share_out(
         self: &Arc<Self>,
         (part, want): (&ChargePart, Cost),
@@ -300,20 +302,16 @@ impl SharedNode {
         events.lapse(lease, now);
         events.taken.fetch_add(outcome.granted, Ordering::Relaxed);
         lease.balance = lease.balance.saturating_add(outcome.granted);
-        let until_full = outcome.each.first().and_then(|charged| charged.first()).map(|one| one.headroom.until_full);
-        let life = match until_full.filter(|_| part.form.is_window()) {
-            Some(window) => LIFETIME.min(window),
-            None => LIFETIME,
-        };
+        // after all granted tokens
+        let until_full = self.memory.predict(part, outcome.at).headroom.until_full;
+        let life = if part.form.is_window() { LIFETIME.min(until_full) } else { LIFETIME };
         lease.expires_at = sent.saturating_add(life);
-        let mut unserved = VecDeque::new();
+        let (mut unserved, mut denied) = (VecDeque::new(), Vec::new());
         for waiter in waiting.into_iter().filter(|waiter| !waiter.sender.is_closed()) {
             if lease.balance < waiter.part.cost {
                 match outcome.granted >= want {
                     true => unserved.push_back(waiter),
-                    false => {
-                        drop(waiter.sender.send(Ok((one(self.still_denied(&waiter.part, redis_time)), redis_time))))
-                    }
+                    false => denied.push(waiter),
                 }
                 continue;
             }
@@ -327,13 +325,17 @@ impl SharedNode {
         }
         unserved.append(&mut lease.waiting);
         lease.waiting = unserved;
-        let spare = lease.balance.saturating_sub(self.most_held(part));
+        // the lease is larger where requests have gone
+        let kept = if denied.is_empty() { self.most_held(part) } else { 0 };
+        let spare = lease.balance.saturating_sub(kept);
         if spare > 0 {
-            // tokens of requests that have gone
             lease.balance = lease.balance.saturating_sub(spare);
             events.lapsed.fetch_add(spare, Ordering::Relaxed);
-            let full_at = outcome.at.saturating_add(until_full.unwrap_or_default());
+            let full_at = outcome.at.saturating_add(until_full);
             self.refund_later(vec![(ChargePart { cost: spare, ..part.clone() }, full_at)]);
+        }
+        for Waiter { part, sender } in denied {
+            drop(sender.send(Ok((one(self.still_denied(&part, redis_time)), redis_time))));
         }
     }
 }
@@ -355,10 +357,10 @@ impl Drop for LeaseCalls {
 }
 
 impl SharedNode {
-    /// The number of tokens to lease in addition to those that requests wait for.
-    fn worth_taking(&self, lease: &Lease, now: Nanos) -> Cost {
+    /// The number of tokens to lease in addition to those that requests wait for, each for up to `cost` tokens.
+    fn worth_taking(&self, lease: &Lease, cost: Cost, now: Nanos) -> Cost {
         let soon = lease.pace.within(AHEAD, now);
-        if soon < WORTH_IT {
+        if soon < WORTH_IT.saturating_mul(cost) {
             return 0;
         }
         let left = self.memory.predict(&lease.part, self.redis_time(&lease.part, now)).headroom.remaining;

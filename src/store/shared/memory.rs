@@ -82,8 +82,9 @@ impl StateCache {
             return Some(Charged { decision: Decision::never(largest), ..self.predict(part, now) });
         }
         let known = self.known(part)?;
-        if part.gives_back && now.saturating_sub(known.at) >= SETTLING {
-            // another node may have refunded tokens
+        let may_come_back = part.gives_back || part.max_lease > 0;
+        if may_come_back && now.saturating_sub(known.at) >= SETTLING {
+            // another node may have refunded tokens that its requests or its lease did not need
             return None;
         }
         let charged = known.predict(part, now);
