@@ -85,8 +85,6 @@ pub enum ChargeSource {
         local_time: Nanos,
         /// The same time on the clock of the states.
         redis_time: Nanos,
-        /// How many tokens the charge took for each token, because this node had only a share of them.
-        cost_multiplier: u64,
     },
     /// Where the limit's states are kept, as the slot of this number.
     Slot(u64),

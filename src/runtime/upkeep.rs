@@ -95,12 +95,16 @@ impl BackgroundService for Upkeep {
             let gateway = gateway.clone();
             move || Self::look(gateway.clone(), Arc::clone(&history))
         }));
-        tasks.spawn(restart_on_panic(move || Self::keep_in_touch(gateway.clone())));
+        let mut in_touch = JoinSet::new();
+        in_touch.spawn(restart_on_panic(move || Self::keep_in_touch(gateway.clone())));
         let reloader = self.reloader.lock().take();
         if let Some(reloader) = reloader {
             tasks.spawn(reloader.run());
         }
         // the sender lives as long as the server
         drop(shutdown.changed().await);
+        drop(tasks);
+        // until the process ends, requests that are not finished hold slots in Redis and change counts
+        in_touch.join_all().await;
     }
 }

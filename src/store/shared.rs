@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, OnStoreDown};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource};
 use crate::clock::Clock;
 use crate::store::LimitSpec;
 use crate::store::redis::SCRIPT;
@@ -53,7 +53,7 @@ use clock::RedisClocks;
 use coalescer::{ChargeResult, RequestCoalescer};
 use eventual::EventualCounters;
 pub(super) use fallback::Tables;
-use fallback::{DegradedCharge, Fallback, cost_factor};
+use fallback::{DegradedCharge, Fallback};
 use heartbeat::NodeCount;
 use lease::{LeaseOutcome, Leases};
 use limit::ChargePart;
@@ -100,6 +100,8 @@ struct SharedNode {
     coalescer: RequestCoalescer,
     leases: Leases,
     counters: EventualCounters,
+    /// Notified when the counts have to be synced at once.
+    must_sync: Notify,
     /// The mean duration of a call, in nanoseconds.
     call_time: AtomicU64,
     servers: RedisServers,
@@ -182,6 +184,7 @@ impl SharedStore {
             coalescer: RequestCoalescer::default(),
             leases: Leases::new(),
             counters: EventualCounters::default(),
+            must_sync: Notify::new(),
             call_time: AtomicU64::new(0),
             recovered: Notify::new(),
             resumed: Notify::new(),
@@ -221,9 +224,15 @@ impl SharedStore {
         all.filter(is_known).collect()
     }
 
-    /// Whether the process can end now without losing changes that are on their way to Redis.
+    /// Whether the process can end now without losing changes that are on their way to Redis, or counts that Redis does
+    /// not know. If it does not, these are synced at once.
     pub fn is_settled(&self) -> bool {
-        self.0.pending.load(Ordering::Relaxed) == 0
+        let node = &self.0;
+        if node.counters.has_unsynced(|part| !node.is_unavailable(part)) {
+            node.must_sync.notify_one();
+            return false;
+        }
+        node.pending.load(Ordering::Relaxed) == 0
     }
 
     /// Connects the calling thread, if Redis answers quickly, so that its first requests need not wait for a connection.
@@ -277,7 +286,7 @@ impl SharedStore {
         let asked = match (limits, &*parts, &mut *batch) {
             ([limit], [part], [charge]) if limit.is_leased() => node.charge_leased(part, charge, (now, waited)).await,
             ([limit], [part], [charge]) if limit.is_eventual() => {
-                node.charge_eventual(limit, part, charge, (now, waited)).await
+                node.charge_eventual(part, charge, (now, waited)).await
             }
             _ => node.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, DecisionSource::Store)),
         };
@@ -288,11 +297,7 @@ impl SharedStore {
             .iter()
             .zip(batch)
             .zip(&parts)
-            .map(|((limit, charge), part)| {
-                let redis_time = node.redis_time(part, now);
-                let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(part, redis_time));
-                DegradedCharge { charge, part, on_down, used, redis_time }
-            })
+            .map(|((limit, charge), part)| node.degraded(limit, part, charge, now))
             .collect();
         let nodes = node.nodes.load(Ordering::Relaxed);
         match node.fallback.charge((tables, &node.slots), &mut degraded, nodes, now) {
@@ -390,29 +395,36 @@ impl SharedNode {
         }
     }
 
-    /// The factor on each cost: more than 1 only where this node has a share of the limit, while Redis is unavailable.
-    fn cost_multiplier(&self, limit: &SharedLimit, part: &ChargePart) -> u64 {
-        match self.is_unavailable(part) {
-            true => cost_factor(limit.sharing.on_store_down, self.nodes.load(Ordering::Relaxed)),
-            false => 1,
-        }
+    /// A charge that this node decides without Redis. It starts from what the node knows of the key.
+    fn degraded<'a>(
+        &self,
+        limit: &SharedLimit,
+        part: &'a ChargePart,
+        charge: &'a mut Charge,
+        now: Nanos,
+    ) -> DegradedCharge<'a> {
+        let (on_down, redis_time) = (limit.sharing.on_store_down, self.redis_time(part, now));
+        let (counted, unsynced) = match limit.is_eventual() {
+            true => self.counters.take(part, redis_time),
+            false => (None, 0),
+        };
+        let used = counted.unwrap_or_else(|| self.memory.used(part, redis_time));
+        DegradedCharge { charge, part, on_down, used, unsynced, redis_time }
     }
 
     /// Decides by the counts of this node; asks Redis for a key that is new to it.
     async fn charge_eventual(
         self: &Arc<Self>,
-        limit: &SharedLimit,
         part: &ChargePart,
         charge: &mut Charge,
         (now, waited): (Nanos, &mut Nanos),
     ) -> Result<(AllCharged, DecisionSource), NoReply> {
-        let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Divide | OnStoreDown::Local);
-        if !by_itself && self.is_unavailable(part) {
+        let redis_time = self.redis_time(part, now);
+        if self.is_unavailable(part) {
             return Err(NoReply);
         }
-        let (cost_multiplier, redis_time) = (self.cost_multiplier(limit, part), self.redis_time(part, now));
-        if let Some(charged) = self.counters.decide(part, cost_multiplier, redis_time) {
-            charge.taken_from = ChargeSource::Counted { local_time: now, redis_time, cost_multiplier };
+        if let Some(charged) = self.counters.decide(part, redis_time) {
+            charge.taken_from = ChargeSource::Counted { local_time: now, redis_time };
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
         }
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;

@@ -151,6 +151,17 @@ fn a_clock_that_is_half_a_minute_ahead_changes_nothing() {
 }
 
 #[test]
+fn a_gateway_syncs_its_counts_before_it_ends() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let limit = "{ guard: { algorithm: gcra, rate: 1/h, burst: 10, key: all, mode: shared, consistency: eventual } }";
+    let config = config(&origin, &redis, limit, "guard").replace("nodes: 3", "sync_every: 10s");
+    let mut gateway = Gateway::start(&config);
+    assert_eq!([(); 6].map(|()| gateway.get("/", &[]).status), [200; 6]);
+    gateway.restart("TERM");
+    assert_eq!((0..10).filter(|_| gateway.get("/", &[]).status == 200).count(), 4);
+}
+
+#[test]
 fn a_request_is_charged_by_limits_here_and_there_or_by_none() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let limits = "{ here: { algorithm: gcra, rate: 1/h, burst: 3, key: { header: x-here } },

@@ -7,13 +7,13 @@ mod redis;
 use std::sync::Arc;
 
 use tollgate::algorithm::{AlgorithmName, Rule, Value};
-use tollgate::charge::{Consistency, OnStoreDown, Sharing};
+use tollgate::charge::{Charge, Consistency, OnStoreDown, Sharing};
 use tollgate::redis_client::Servers;
 use tollgate::store::SharedStore;
 use tollgate::store::shared::{BreakerState, Settings};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
-use crate::node::{Node, in_an_hour, rule};
+use crate::node::{Node, in_an_hour, one, rule};
 use crate::shared::redis::{Redis, RedisState};
 use crate::world::{self, Gateway, ms};
 
@@ -48,6 +48,32 @@ impl World {
         let node = Arc::clone(&self.gateway(gateway).node);
         self.run_on(gateway, async move { node.admits(0, LimitKey(key)).await })
     }
+
+    /// The number of requests for key 1 that gateway 0 admits in this time, of one every 10 ms.
+    fn passed(&mut self, seconds: u64) -> u64 {
+        let until = self.now.saturating_add(Nanos::from_secs(seconds));
+        let mut passed = 0;
+        while self.now < until {
+            passed += u64::from(self.admits(0, 1));
+            self.pass(ms(10));
+        }
+        passed
+    }
+
+    /// Waits until gateway 0 uses Redis again, and has reconciled all tokens.
+    fn wait_until_reconciled(&mut self) {
+        let is_reconciled = |world: &mut Self| {
+            let report = world.gateway(0).node.store.shared().unwrap().report();
+            report.breaker == BreakerState::Closed && report.unsynced == 0
+        };
+        assert!(self.wait_until(Nanos::from_secs(60), is_reconciled));
+    }
+}
+
+/// 10 requests at once, and 10 per second.
+fn ten_per_second() -> Rule {
+    let rate = Rate::new(10, Nanos::SECOND).unwrap();
+    rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(10))])
 }
 
 #[test]
@@ -106,11 +132,7 @@ fn a_server_of_a_cluster_that_hangs_keeps_no_call_from_the_others() {
         assert!(!world.admits(0, key) && !world.admits(1, key), "no share of it: Redis decides");
     }
     world.environment.network.serve(1, RedisState::Up, world.now);
-    let is_closed = |world: &mut World| {
-        let report = world.gateway(0).node.store.shared().unwrap().report();
-        report.breaker == BreakerState::Closed && report.unsynced == 0
-    };
-    assert!(world.wait_until(Nanos::from_secs(10), is_closed));
+    world.wait_until_reconciled();
     // its share without Redis, of which the usage that it knew was taken, is charged; a late call may have been, too
     let left = (0..12).filter(|_| world.admits(1, 1)).count();
     assert!((1..=12 - 2 - 3).contains(&left), "{left}");
@@ -118,27 +140,86 @@ fn a_server_of_a_cluster_that_hangs_keeps_no_call_from_the_others() {
 
 #[test]
 fn shares_are_enforced_where_only_counts_are_synced_and_the_server_hangs() {
-    let rate = Rate::new(10, Nanos::SECOND).unwrap();
-    let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(10))]);
     let sharing = Sharing { consistency: Consistency::Eventual, on_store_down: OnStoreDown::Divide };
     let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO; 3]));
-    world.start(0, 7, ms(50), &[(limit, sharing)]);
+    world.start(0, 7, ms(50), &[(ten_per_second(), sharing)]);
     world.pass(Nanos::SECOND);
-    let passed = |world: &mut World, seconds: u64| {
-        let until = world.now.saturating_add(Nanos::from_secs(seconds));
-        let mut passed = 0;
-        while world.now < until {
-            passed += u64::from(world.admits(0, 1));
-            world.pass(ms(10));
-        }
-        passed
-    };
-    assert!(passed(&mut world, 3) >= 30);
+    assert!(world.passed(3) >= 30);
     world.environment.network.serve(1, RedisState::Hanging, world.now);
     // five calls in turn, each given up after a second
-    passed(&mut world, 6);
-    let alone = passed(&mut world, 6);
+    world.passed(6);
+    let alone = world.passed(6);
     assert!((18..=22).contains(&alone), "{alone} passed in 6 s, of 60 for three gateways");
+}
+
+#[test]
+fn tokens_counted_in_an_outage_do_not_lock_the_key_out_afterwards() {
+    for (on_store_down, share) in [(OnStoreDown::Local, 90_u64), (OnStoreDown::Divide, 30)] {
+        for state in [RedisState::Stopped, RedisState::OutOfMemory] {
+            let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+            let sharing = Sharing { consistency: Consistency::Eventual, on_store_down };
+            world.start(0, 7, ms(50), &[(ten_per_second(), sharing)]);
+            world.pass(Nanos::SECOND);
+            world.passed(1);
+            world.environment.network.serve(0, state, world.now);
+            world.passed(6);
+            let alone = world.passed(9);
+            assert!(alone.abs_diff(share) <= 3, "{alone} passed in 9 s: {on_store_down:?}, {state:?}");
+            world.environment.network.serve(0, RedisState::Up, world.now);
+            world.wait_until_reconciled();
+            let after = world.passed(3);
+            assert!((27..=41).contains(&after), "{after} passed in 3 s: {on_store_down:?}, {state:?}");
+        }
+    }
+}
+
+#[test]
+fn a_sync_that_is_late_does_not_open_the_breaker() {
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    let sharing = Sharing { consistency: Consistency::Eventual, ..Sharing::default() };
+    world.start(0, 7, ms(20), &[(ten_per_second(), sharing)]);
+    world.pass(Nanos::SECOND);
+    world.passed(1);
+    world.environment.network.slow(60);
+    let later = world.passed(5);
+    assert!((45..=52).contains(&later), "{later} passed in 5 s");
+    assert_eq!(world.gateway(0).node.store.shared().unwrap().report().breaker, BreakerState::Closed);
+}
+
+#[test]
+fn a_denied_request_keeps_no_leased_tokens_from_later_ones() {
+    let rate = Rate::new(1, Nanos::SECOND).unwrap();
+    let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(20))]);
+    let sharing = Sharing { consistency: Consistency::Leased { strict: false }, ..Sharing::default() };
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    world.start(0, 7, ms(50), &[(limit, sharing)]);
+    world.pass(Nanos::SECOND);
+    let asks_every_three_seconds = |_: &u64| {
+        world.pass(Nanos::from_secs(3));
+        let node = Arc::clone(&world.gateway(0).node);
+        let mut batch = [Charge { cost: 10, ..one(0, LimitKey(1)) }];
+        world.run_on(0, async move { node.charge(&mut batch).await.charged[0].decision.is_admitted() })
+    };
+    let admitted = (0..20).filter(asks_every_three_seconds).count();
+    assert!((7..=8).contains(&admitted), "{admitted}: two at once, and one in 10 s of a minute");
+}
+
+#[test]
+fn a_late_reply_does_not_reconcile_a_key_twice() {
+    for seed in 0..10 {
+        let mut world = World::new(ms(1), Redis::new(seed, (1, 2), vec![Nanos::ZERO]));
+        world.start(0, 7, ms(20), &[(in_an_hour(AlgorithmName::FixedWindow, 100), Sharing::default())]);
+        world.pass(Nanos::SECOND);
+        world.environment.network.serve(0, RedisState::Stopped, world.now);
+        assert!((0..8).all(|_| world.admits(0, 1)));
+        world.environment.network.slow(16);
+        world.environment.network.serve(0, RedisState::Up, world.now);
+        world.wait_until_reconciled();
+        world.environment.network.slow(0);
+        world.pass(Nanos::SECOND);
+        let node = Arc::clone(&world.gateway(0).node);
+        assert_eq!(world.run_on(0, async move { node.left(0, LimitKey(1)).await }), 100 - 8, "seed {seed}");
+    }
 }
 
 #[test]

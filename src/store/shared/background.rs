@@ -30,17 +30,22 @@ impl SharedNode {
     /// Runs `task` in the background.
     pub(super) fn spawn_background(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = Handle::try_current() else { return };
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        let pending = Pending(Arc::clone(self));
+        let pending = self.begin_change();
         runtime.spawn(async move {
             task.await;
             drop(pending);
         });
     }
+
+    /// Counts a change as on its way to Redis until the result is dropped.
+    pub(super) fn begin_change(self: &Arc<Self>) -> Pending {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        Pending(Arc::clone(self))
+    }
 }
 
 /// A change on its way to Redis, counted until it is dropped.
-struct Pending(Arc<SharedNode>);
+pub(super) struct Pending(Arc<SharedNode>);
 
 impl Drop for Pending {
     fn drop(&mut self) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use crate::charge::AllCharged;
@@ -12,7 +13,7 @@ use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Clock, encode};
 use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{ChargePart, slot_name};
-use crate::store::shared::link::CallError;
+use crate::store::shared::link::{CallError, Reply};
 use crate::store::shared::memory::CachedState;
 use crate::store::shared::{CallEvent, SharedNode};
 use crate::units::Nanos;
@@ -73,8 +74,10 @@ pub(super) struct ChargeOutcome {
 
 /// The operation of calls that requests wait for.
 pub(super) const CHARGE: &str = "charge";
-/// The operation of charges after an outage, which wait no longer than charges of requests do.
+/// The operation of charges after an outage, and of the questions before them, which wait no longer than requests do.
 pub(super) const RECONCILE: &str = "reconcile";
+/// The operation of calls that sync counts.
+pub(super) const SYNC: &str = "sync";
 /// The time after which a reply is of no use: the connection is then closed.
 const CALL_TIME: Nanos = Nanos::SECOND;
 /// The log text for a call without a reply in time.
@@ -143,19 +146,27 @@ impl SharedNode {
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
         let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)));
-        let in_time = timeout(self.settings.timeout.to_duration(), &mut replied).await;
-        let health = match &in_time {
-            // a cluster that moves keys is healthy
-            Ok(Ok(Ok(_) | Err(CallError::Moving(_)))) => Health::InTime,
-            Ok(_) => Health::Failed,
-            Err(_) => Health::Late,
-        };
         let tag = || buckets.first().map(|bucket| hash_tag(bucket.tag)).unwrap_or_default();
-        self.record_call((server, tag), health);
-        let replied = match in_time {
-            Ok(replied) => replied,
-            Err(late) if op == RECONCILE => Err(late),
-            Err(_) => replied.await,
+        let record = |health| self.record_call((server, tag), health);
+        let changes = buckets.iter().any(|bucket| bucket.enforcement.consumes);
+        let replied = match timeout(self.settings.timeout.to_duration(), &mut replied).await {
+            Ok(replied) => {
+                record(health(&replied));
+                replied
+            }
+            // no request waits for a sync, so only its failure counts
+            Err(_) if op == SYNC => {
+                let replied = replied.await;
+                if health(&replied) == Health::Failed {
+                    record(Health::Failed);
+                }
+                replied
+            }
+            Err(late) => {
+                record(Health::Late);
+                // a question can be asked again, but Redis may have made a change
+                if op == RECONCILE && !changes { Err(late) } else { replied.await }
+            }
         };
         let received = self.clock.now();
         let charges = match call {
@@ -241,6 +252,15 @@ impl SharedNode {
             tracing::warn!(%error, result = result.as_str(), "a call to Redis failed");
         }
         NoReply
+    }
+}
+
+/// The health that a reply shows.
+const fn health(replied: &Result<Result<Reply, CallError>, Elapsed>) -> Health {
+    match replied {
+        // a cluster that moves keys is healthy
+        Ok(Ok(_) | Err(CallError::Moving(_))) => Health::InTime,
+        _ => Health::Failed,
     }
 }
 

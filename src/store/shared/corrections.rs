@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 
 use crate::charge::{Charge, ChargeSource};
 use crate::store::redis::{Call, CallArgument};
-use crate::store::shared::fallback::DegradedCharge;
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{SharedLimit, SharedNode, SharedStore, Tables};
 use crate::units::Nanos;
@@ -31,7 +30,7 @@ impl SharedStore {
             }
             // exact to the nanosecond: it identifies the window or the log entry of the charge
             ChargeSource::InRedis { local_time, redis_time }
-            | ChargeSource::Counted { local_time, redis_time, .. }
+            | ChargeSource::Counted { local_time, redis_time }
             | ChargeSource::Lease { local_time, redis_time, .. } => {
                 redis_time.saturating_add(full_at.saturating_sub(local_time))
             }
@@ -40,10 +39,8 @@ impl SharedStore {
         match charge.taken_from {
             ChargeSource::Slot(slot) => node.release(slot),
             ChargeSource::Lease { expires_at, .. } if node.leases.give_back(part.key, part.cost, expires_at, now) => {}
-            ChargeSource::Counted { cost_multiplier, .. }
-                // a share that this node has synced since counts like any other
-                if node.counters.refund(&part, full_at, cost_multiplier.min(node.cost_multiplier(limit, &part)), redis_time) => {}
-            ChargeSource::InRedis { .. } if limit.is_eventual() && node.counters.refund(&part, full_at, 1, redis_time) => {}
+            ChargeSource::Counted { .. } | ChargeSource::InRedis { .. }
+                if limit.is_eventual() && node.counters.refund(&part, full_at, redis_time) => {}
             _ => node.refund_later(vec![(part, full_at)]),
         }
     }
@@ -61,15 +58,16 @@ impl SharedStore {
                 return;
             }
         }
-        if limit.is_eventual() && node.counters.debit(&part, node.cost_multiplier(limit, &part), redis_time) {
+        let is_unavailable = node.is_unavailable(&part);
+        if limit.is_eventual() && !is_unavailable && node.counters.debit(&part, redis_time) {
             return;
         }
         if limit.is_leased() && node.leases.take_more(part.key, part.cost, now) {
             return;
         }
-        if node.is_unavailable(&part) {
-            let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(&part, redis_time));
-            let degraded = DegradedCharge { charge: &mut charge.clone(), part: &part, on_down, used, redis_time };
+        if is_unavailable {
+            let mut charge = charge.clone();
+            let degraded = node.degraded(limit, &part, &mut charge, now);
             node.fallback.debit(tables, &degraded, node.nodes.load(Ordering::Relaxed), now);
             return;
         }

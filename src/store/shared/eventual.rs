@@ -3,19 +3,20 @@
 //! A node decides by the last total that Redis sent it and by its own admissions since. It sends its admissions to
 //! Redis, and takes the total from the reply, every [`Settings::sync_every`](super::Settings::sync_every). It keeps the
 //! tokens that it could not sync and sends them later, so totals are correct again after a partition. For a key that is
-//! new to it, a node asks Redis first.
+//! new to it, a node asks Redis first. While Redis is unavailable, [`Fallback`](super::Fallback) decides, from what the
+//! node knows of the key; afterwards the key is new again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, KeyState};
-use crate::store::shared::calls::{NoReply, hints};
-use crate::store::shared::limit::{ChargePart, scaled};
+use crate::store::shared::calls::{NoReply, SYNC, hints};
+use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{ByKey, SharedNode, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -33,64 +34,82 @@ struct Count {
     unsynced: Cost,
     /// Whether a request has used the key since the last sync.
     is_used: bool,
+    /// Whether the node has decided about the key without Redis since, so that it has to ask Redis again.
+    is_outdated: bool,
 }
 
 /// The most keys; the node asks Redis for each request of a key beyond that.
 const MOST_KEYS: usize = 100_000;
-/// The number of keys in one sync call, and the number of sync calls at the same time.
-const KEYS_OF_CALL: usize = 50;
-const CALLS_AT_ONCE: usize = 32;
+/// The number of keys in one sync call, and the number of sync calls at the same time: few, because requests of other
+/// limits wait while Redis handles them.
+const KEYS_OF_CALL: usize = 10;
+const CALLS_AT_ONCE: usize = 4;
 
 impl EventualCounters {
-    /// Decides `part`, with each token multiplied by `cost_multiplier`; `None` if the key is new.
-    pub(super) fn decide(&self, part: &ChargePart, cost_multiplier: u64, redis_time: Nanos) -> Option<Charged> {
+    /// Decides `part`; `None` if the key is new.
+    pub(super) fn decide(&self, part: &ChargePart, redis_time: Nanos) -> Option<Charged> {
         let mut counted = self.0.lock();
-        let count = counted.get_mut(&part.key)?;
+        let count = counted.get_mut(&part.key).filter(|count| !count.is_outdated)?;
         count.follow(part, redis_time);
         count.is_used = true;
         let rule = part.rule();
-        let (wanted, cost) = (part.cost.saturating_mul(cost_multiplier), scaled(rule, part.cost, cost_multiplier));
-        let (mut decision, after) = rule.decide(count.state.clone(), cost, redis_time);
+        let (mut decision, after) = rule.decide(count.state.clone(), part.cost, redis_time);
         if part.enforcement.consumes && decision.is_admitted() {
-            // the part of the cost that does not fit at once becomes a debt
-            count.state = rule.debit(after, wanted.saturating_sub(cost), redis_time);
+            count.state = after;
             count.unsynced = count.unsynced.saturating_add(part.cost);
         } else if part.enforcement.consumes && part.enforcement.counts_denied {
-            count.owe(part.cost, cost_multiplier, redis_time);
-            decision = rule.after_debit(decision, count.state.as_ref(), cost, redis_time);
+            count.owe(part.cost, redis_time);
+            decision = rule.after_debit(decision, count.state.as_ref(), part.cost, redis_time);
         }
-        let mut headroom = rule.headroom(count.state.as_ref(), redis_time);
-        headroom.remaining = headroom.remaining.map(|left| left / cost_multiplier.max(1));
-        Some(Charged { decision, headroom })
+        Some(Charged { decision, headroom: rule.headroom(count.state.as_ref(), redis_time) })
     }
 
     /// Begins to count the key of `part`, which has this `state` now.
     pub(super) fn begin(&self, part: &ChargePart, state: Option<State>) {
         let mut counted = self.0.lock();
-        if counted.len() < MOST_KEYS {
-            let fresh = || Count { part: part.for_one(), state, unsynced: 0, is_used: true };
-            counted.entry(part.key).or_insert_with(fresh);
-        }
+        let unsynced = match counted.get(&part.key) {
+            Some(count) if !count.is_outdated => return,
+            Some(count) => count.unsynced,
+            None if counted.len() >= MOST_KEYS => return,
+            None => 0,
+        };
+        let count = Count { part: part.for_one(), state, unsynced, is_used: true, is_outdated: false };
+        counted.insert(part.key, count);
     }
 
-    /// Refunds a charge whose tokens were multiplied by `cost_multiplier`; `full_at` is when the key was going to be full.
-    /// Returns false if the charge has been synced already.
-    pub(super) fn refund(&self, part: &ChargePart, full_at: Nanos, cost_multiplier: u64, redis_time: Nanos) -> bool {
+    /// Takes what this node knows of the key of `part`, so that it can decide without Redis: the used tokens, `None` if
+    /// the key is new, and the tokens that are not synced. From here on the key is new again.
+    pub(super) fn take(&self, part: &ChargePart, redis_time: Nanos) -> (Option<Cost>, Cost) {
+        let mut counted = self.0.lock();
+        let Some(count) = counted.get_mut(&part.key) else { return (None, 0) };
+        count.follow(part, redis_time);
+        let is_known = !std::mem::replace(&mut count.is_outdated, true);
+        let used = is_known.then(|| part.used_in(count.state.as_ref(), redis_time));
+        (used, std::mem::take(&mut count.unsynced))
+    }
+
+    /// Whether tokens have to be synced of a key for which `is_due` is true.
+    pub(super) fn has_unsynced(&self, is_due: impl Fn(&ChargePart) -> bool) -> bool {
+        self.0.lock().values().any(|count| count.unsynced > 0 && is_due(&count.part))
+    }
+
+    /// Refunds a charge; `full_at` is when the key was going to be full. Returns false if the charge has been synced
+    /// already.
+    pub(super) fn refund(&self, part: &ChargePart, full_at: Nanos, redis_time: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key).filter(|count| count.unsynced >= part.cost) else { return false };
         count.follow(part, redis_time);
         count.unsynced = count.unsynced.saturating_sub(part.cost);
-        let cost = part.cost.saturating_mul(cost_multiplier);
-        count.state = count.state.take().and_then(|state| part.rule().refund(state, cost, full_at, redis_time));
+        count.state = count.state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, redis_time));
         true
     }
 
-    /// Debits tokens that became known after the charge, each multiplied by `cost_multiplier`; false if the key is not counted here.
-    pub(super) fn debit(&self, part: &ChargePart, cost_multiplier: u64, redis_time: Nanos) -> bool {
+    /// Debits tokens that became known after the charge; false if the key is not counted here.
+    pub(super) fn debit(&self, part: &ChargePart, redis_time: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key) else { return false };
         count.follow(part, redis_time);
-        count.owe(part.cost, cost_multiplier, redis_time);
+        count.owe(part.cost, redis_time);
         true
     }
 
@@ -143,8 +162,8 @@ impl Count {
         }
     }
 
-    fn owe(&mut self, cost: Cost, cost_multiplier: u64, redis_time: Nanos) {
-        self.state = self.part.rule().debit(self.state.take(), cost.saturating_mul(cost_multiplier), redis_time);
+    fn owe(&mut self, cost: Cost, redis_time: Nanos) {
+        self.state = self.part.rule().debit(self.state.take(), cost, redis_time);
         self.unsynced = self.unsynced.saturating_add(cost);
     }
 }
@@ -153,13 +172,14 @@ impl SharedNode {
     /// Syncs the counts with Redis, for as long as it is polled.
     pub(super) async fn keep_syncing(self: &Arc<Self>) {
         loop {
-            sleep(self.settings.sync_every.to_duration()).await;
+            drop(timeout(self.settings.sync_every.to_duration(), self.must_sync.notified()).await);
             self.sync_all().await;
         }
     }
 
     /// Syncs the counts with the servers that are available.
     pub(super) async fn sync_all(self: &Arc<Self>) {
+        let _pending = self.begin_change();
         let mut by_slot: BTreeMap<u16, Vec<ChargePart>> = BTreeMap::new();
         for part in self.counters.take_unsynced() {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
@@ -183,7 +203,7 @@ impl SharedNode {
             .collect();
         let told = match parts.first().is_some_and(|part| self.is_unavailable(part)) {
             true => Err(NoReply),
-            false => self.call_change(("sync", Call::Debit), &hinted).await,
+            false => self.call_change((SYNC, Call::Debit), &hinted).await,
         };
         match told {
             Ok((all, at)) => {

@@ -22,6 +22,8 @@ use crate::units::{Cost, LimitKey, Nanos};
 mod ledger;
 
 pub(super) use ledger::Due;
+#[cfg(test)]
+pub(super) use ledger::tests::part as test_part;
 use ledger::{OutageLedger, RefillTimes};
 
 /// The decisions of this node while Redis is unavailable.
@@ -43,8 +45,10 @@ pub(super) struct DegradedCharge<'a> {
     pub(super) charge: &'a mut Charge,
     pub(super) part: &'a ChargePart,
     pub(super) on_down: OnStoreDown,
-    /// The tokens that were used, by the last reply of Redis.
+    /// The tokens that were used, as far as this node knows.
     pub(super) used: Cost,
+    /// Those of them that this node has counted by itself and that Redis does not know of.
+    pub(super) unsynced: Cost,
     /// The time on Redis's clock.
     pub(super) redis_time: Nanos,
 }
@@ -89,6 +93,11 @@ impl Fallback {
         nodes: u64,
         now: Nanos,
     ) -> Result<AllCharged, usize> {
+        for one in degraded.iter().filter(|one| one.unsynced > 0 && one.decided_by() == DegradedBy::Nothing) {
+            // no bucket decides here, but Redis has to know of these tokens
+            let _use = LedgerUse { fallback: self, key: one.part.key };
+            self.generation(one);
+        }
         if let Some(refused) =
             degraded.iter().position(|one| one.on_down == OnStoreDown::Deny && one.part.enforcement.enforces)
         {
@@ -189,6 +198,7 @@ impl Fallback {
             }
         };
         ledger.asking = ledger.asking.saturating_add(1);
+        ledger.sum = ledger.sum.saturating_add(one.unsynced);
         (ledger.generation, is_first)
     }
 
@@ -327,7 +337,7 @@ fn take_rest(
 }
 
 /// The factor on each cost for this node, as one of `nodes`.
-pub(super) const fn cost_factor(on_down: OnStoreDown, nodes: u64) -> u64 {
+const fn cost_factor(on_down: OnStoreDown, nodes: u64) -> u64 {
     match on_down {
         OnStoreDown::Divide if nodes > 1 => nodes,
         _ => 1,
@@ -348,6 +358,7 @@ mod tests {
             part: &part,
             on_down: OnStoreDown::Divide,
             used: 0,
+            unsynced: 0,
             redis_time: Nanos::SECOND,
         };
         assert_eq!(fallback.generation(&one), (1, true));

@@ -89,7 +89,8 @@ pub(super) enum LeaseOutcome {
 const AHEAD: Nanos = Nanos::new(100_000_000);
 /// The lifetime of a lease, from the call on.
 pub(super) const LIFETIME: Nanos = Nanos::new(300_000_000);
-/// A key with fewer requests than this in [`AHEAD`] gets no lease: the node asks only for tokens that requests wait for.
+/// A key with fewer requests than this in [`AHEAD`] gets no lease: the node asks only for tokens that requests wait
+/// for.
 const WORTH_IT: u64 = 2;
 /// How long an unused key stays.
 const IDLE: Nanos = Nanos::from_secs(10);
@@ -285,8 +286,8 @@ impl SharedNode {
     }
 
     /// Serves the waiting requests in their order, and keeps the rest of the tokens. Other requests may have spent their
-    /// tokens meanwhile, or these have lapsed: if Redis granted all tokens, the unserved requests wait for the next call;
-    /// else they are denied, and the rest of the tokens goes back to Redis, so that they can add up to a later request.
+    /// tokens meanwhile, or these have lapsed: if Redis granted all tokens, the unserved requests wait for the next
+    /// call. Else they are denied, and the rest of the tokens goes back to Redis, where it adds up for a later request.
     fn share_out(
         self: &Arc<Self>,
         (part, want): (&ChargePart, Cost),

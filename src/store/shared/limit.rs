@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::{Rule, Value};
+use crate::algorithm::{Rule, State, Value};
 use crate::charge::{Charge, Consistency, Enforcement, Mode, RuleRef, Sharing};
 use crate::store::LimitSpec;
 use crate::store::cached_denial::denial_holds;
@@ -149,6 +149,13 @@ impl ChargePart {
 
     pub(super) fn rule(&self) -> &Rule {
         self.form.rule()
+    }
+
+    /// The number of used tokens of a key in this `state` at `now`. Where some requests pass only after a wait, a fresh
+    /// key has less left than its quota.
+    pub(super) fn used_in(&self, state: Option<&State>, now: Nanos) -> Cost {
+        let left = |state| self.rule().headroom(state, now).remaining;
+        left(None).zip(left(state)).map_or(0, |(fresh, left)| fresh.saturating_sub(left))
     }
 
     /// Whether a denial holds until its retry time in any case, so that it can be repeated without a call.

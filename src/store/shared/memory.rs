@@ -138,18 +138,35 @@ impl CachedState {
         }
     }
 
-    /// The number of used tokens of the key of `part` at `now`. Where some requests pass only after a wait, a fresh key
-    /// has less left than its quota. For a log, the number includes tokens that have left its window since.
+    /// The number of used tokens of the key of `part` at `now`. For a log, the number includes tokens that have left
+    /// its window since.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         match &self.kept {
             Kept::Log(counted, told) => match told.predict(part.rule(), part.cost, now).headroom.until_full {
                 Nanos::ZERO => 0,
                 _ => *counted,
             },
-            Kept::State(state) => {
-                let left = |state| part.rule().headroom(state, now).remaining;
-                left(None).zip(left(state.as_ref())).map_or(0, |(fresh, left)| fresh.saturating_sub(left))
-            }
+            Kept::State(state) => part.used_in(state.as_ref(), now),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::shared::fallback::test_part;
+
+    #[test]
+    fn a_denial_is_repeated_for_a_second_at_most_where_leased_tokens_come_back() {
+        let whole = ChargePart { cost: 60, ..test_part() };
+        let spent = whole.rule().debit(None, 120, Nanos::SECOND);
+        for (max_lease, is_repeated) in [(0, true), (Cost::MAX, false)] {
+            let part = ChargePart { max_lease, ..whole.clone() };
+            let memory = StateCache::new();
+            memory.remember(&part, KeyState::State(spent.clone()), None, Nanos::SECOND);
+            assert!(memory.denial(&part, Nanos::SECOND).is_some());
+            let later = Nanos::SECOND.saturating_add(SETTLING);
+            assert_eq!(memory.denial(&part, later).is_some(), is_repeated, "{max_lease}");
         }
     }
 }

@@ -34,7 +34,7 @@ pub(in crate::store::shared) struct Due {
 pub(in crate::store::shared) type RefillTimes = [Nanos; 2];
 
 impl OutageLedger {
-    /// A ledger of a key of which `used` tokens were used, by the last reply of Redis.
+    /// A ledger of a key of which `used` tokens were used, as far as this node knows.
     pub(super) fn new(part: &ChargePart, generation: u64, used: Cost, redis_time: Nanos) -> Self {
         let state = part.rule().debit(None, used, redis_time);
         Self { part: part.clone(), generation, alone: state.clone(), shared: state, nodes: 1, sum: 0, asking: 0 }
@@ -94,7 +94,7 @@ pub(super) mod tests {
     use crate::units::{LimitKey, Rate};
 
     /// A token of a bucket of 60 that fills in 600 ms.
-    pub(in crate::store::shared::fallback) fn part() -> ChargePart {
+    pub(in crate::store::shared) fn part() -> ChargePart {
         let mut arguments = Arguments::default();
         arguments.set("rate", Value::Rate(Rate::new(100, Nanos::SECOND).unwrap()));
         arguments.set("burst", Value::Whole(60));
