@@ -110,7 +110,8 @@ if family == 'y' then
         local current = old.at(state)
         local passed = divide(times(minus(now, current.start), period), old.period)
         local function scaled(permits)
-            return word(scale_ceil(permits, limit, old.limit))
+            local share = word(scale_ceil(least(permits, old.limit), limit, old.limit))
+            return least(word(add(share, minus(permits, old.limit))), most_owed())
         end
         return {
             start = minus(greatest(now, current.start), word(passed)),

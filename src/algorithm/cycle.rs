@@ -64,6 +64,12 @@ impl Cycle {
         self.reach.saturating_mul(self.limit)
     }
 
+    /// The most permits that a debt can take: those that can be reserved, those of one cycle, and the longest debt.
+    fn most_owed(&self) -> Cost {
+        let cycles = LONGEST_DEBT.get().checked_div(self.period.get()).unwrap_or(0).saturating_add(1);
+        self.most().saturating_add(cycles.saturating_mul(self.limit))
+    }
+
     fn periods(&self, count: u64) -> u128 {
         u128::from(count).saturating_mul(u128::from(self.period.get()))
     }
@@ -197,15 +203,14 @@ impl Core for Cycle {
         Some(CycleState { used: current.used.saturating_sub(cost.min(unforgiven)), ..current })
     }
 
-    /// Takes permits of later cycles: those that can be reserved, plus as many as come in one cycle and the longest debt.
+    /// Takes permits of later cycles, up to [`Cycle::most_owed`].
     fn debit(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> Option<CycleState> {
         if cost == 0 {
             return state;
         }
         let current = self.at(state.unwrap_or(CycleState::fresh(now)), now);
-        let cycles = LONGEST_DEBT.get().checked_div(self.period.get()).unwrap_or(0).saturating_add(1);
-        let most = self.most().saturating_add(cycles.saturating_mul(self.limit));
-        Some(CycleState { used: current.used.saturating_add(cost).min(most.max(current.used)), ..current })
+        let most = self.most_owed().max(current.used);
+        Some(CycleState { used: current.used.saturating_add(cost).min(most), ..current })
     }
 
     fn headroom(&self, state: Option<&CycleState>, now: Nanos) -> Headroom {
@@ -227,7 +232,8 @@ impl Core for Cycle {
         Evictability::Safe(state.start.saturating_add(self.until(*state, state.used.div_ceil(self.limit), state.start)))
     }
 
-    /// The used share of the limit stays used, and the elapsed share of the cycle stays elapsed.
+    /// The used share of the limit stays used, and the elapsed share of the cycle stays elapsed. Permits of later cycles stay
+    /// the same number, as far as a debt can reach.
     fn migrate_state(&self, old: &Self, state: CycleState, now: Nanos) -> Option<CycleState> {
         if self.limit == old.limit && self.period == old.period {
             return Some(state);
@@ -238,8 +244,9 @@ impl Core for Cycle {
             .checked_div(u128::from(old.period.get()))
             .unwrap_or(0);
         let scaled = |permits: u64| {
-            let scaled = scale_ceil(permits.into(), self.limit.into(), old.limit.into());
-            u64::try_from(scaled).unwrap_or(u64::MAX)
+            let share = scale_ceil(permits.min(old.limit).into(), self.limit.into(), old.limit.into());
+            let owed = permits.saturating_sub(old.limit);
+            u64::try_from(share).unwrap_or(u64::MAX).saturating_add(owed).min(self.most_owed())
         };
         Some(CycleState {
             start: now.max(current.start).saturating_sub(Nanos::saturating_from(passed)),

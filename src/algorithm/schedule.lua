@@ -103,7 +103,10 @@ if family == 's' then
         if equal(tokens, old.tokens) and equal(period, old.period) and equal(burst, old.burst) then
             return ahead
         end
-        return state_ahead(scale_ceil(ahead, times(burst, period), times(old.burst, old.period)))
+        local used = least(ahead, times(old.burst, old.period))
+        local share = scale_ceil(used, times(burst, period), times(old.burst, old.period))
+        local owed = scale_ceil(minus(ahead, used), period, old.period)
+        return state_ahead(least(add(share, owed), furthest()))
     end
 
     return rule

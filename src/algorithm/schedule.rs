@@ -137,6 +137,11 @@ impl Schedule {
         }
     }
 
+    /// How far a debt can put the TAT ahead: two bursts and the longest debt.
+    fn furthest(&self) -> u128 {
+        self.cost(self.burst).saturating_mul(2).saturating_add(self.fine(LONGEST_DEBT))
+    }
+
     /// How far the state's TAT lies ahead of `now`.
     fn ahead(&self, state: Option<&FineTime>, now: Nanos) -> u128 {
         state.map_or(0, |tat| tat.get().saturating_sub(self.fine(now)))
@@ -176,14 +181,13 @@ impl Core for Schedule {
         self.state_ahead(self.ahead(Some(&state), now).saturating_sub(back), now)
     }
 
-    /// TAT' = max(TAT, now) + c·T, at most two bursts plus the longest debt ahead.
+    /// TAT' = max(TAT, now) + c·T, at most [`Schedule::furthest`] ahead.
     fn debit(&self, state: Option<FineTime>, cost: Cost, now: Nanos) -> Option<FineTime> {
         if cost == 0 {
             return state;
         }
         let ahead = self.ahead(state.as_ref(), now);
-        let most = self.cost(self.burst).saturating_mul(2).saturating_add(self.fine(LONGEST_DEBT));
-        self.state_ahead(ahead.saturating_add(self.cost(cost)).min(most.max(ahead)), now)
+        self.state_ahead(ahead.saturating_add(self.cost(cost)).min(self.furthest().max(ahead)), now)
     }
 
     fn headroom(&self, state: Option<&FineTime>, now: Nanos) -> Headroom {
@@ -204,14 +208,17 @@ impl Core for Schedule {
         Evictability::Fresh(self.nanos_ceil(state.get()))
     }
 
-    /// TAT' = now + (TAT − now)·τ'/τ with τ = burst·T: the used share of the burst stays used. Where only the rate
-    /// changes, the number of tokens stays.
+    /// TAT' = now + (TAT − now)·τ'/τ with τ = burst·T: the used share of the burst stays used. Tokens owed beyond the burst,
+    /// and all tokens where only the rate changes, stay the same number, as far as a debt can reach.
     fn migrate_state(&self, old: &Self, state: FineTime, now: Nanos) -> Option<FineTime> {
         if self.rate == old.rate && self.burst == old.burst {
             return Some(state);
         }
-        let used = old.ahead(Some(&state), now);
-        self.state_ahead(scale_ceil(used, self.cost(self.burst), old.cost(old.burst)), now)
+        let ahead = old.ahead(Some(&state), now);
+        let used = ahead.min(old.cost(old.burst));
+        let share = scale_ceil(used, self.cost(self.burst), old.cost(old.burst));
+        let owed = scale_ceil(ahead.saturating_sub(used), self.cost(1), old.cost(1));
+        self.state_ahead(share.saturating_add(owed).min(self.furthest()), now)
     }
 
     /// The later TAT.
@@ -329,6 +336,23 @@ mod tests {
         assert_eq!(remaining(&wide, wide.migrate_state(&slow, state.unwrap(), at(1000))), Some(2));
         assert_eq!(slow.migrate_state(&slow, state.unwrap(), at(5000)), state);
         assert_eq!(fast.migrate_state(&slow, state.unwrap(), at(5000)), None);
+    }
+
+    #[test]
+    fn a_larger_burst_does_not_multiply_a_debt() {
+        let narrow = Schedule::new(Rate::new(1, at(10)).unwrap(), 4, None).unwrap();
+        let wide = Schedule::new(Rate::new(1, at(5)).unwrap(), 400, None).unwrap();
+        let until_full =
+            |schedule: &Schedule, state: Option<FineTime>| schedule.headroom(state.as_ref(), at(1000)).until_full.get();
+        // the whole burst is used, and 96 tokens more are owed
+        let owing = narrow.debit(None, 100, at(1000));
+        let carried = wide.migrate_state(&narrow, owing.unwrap(), at(1000));
+        assert_eq!(until_full(&wide, carried), (400 + 96) * 5);
+        assert_eq!(until_full(&narrow, narrow.migrate_state(&wide, carried.unwrap(), at(1000))), 100 * 10);
+        // a debt of the longest time at a low rate is no longer one at a higher rate
+        let slow = Schedule::new(Rate::new(1, at(10_000_000_000)).unwrap(), 4, None).unwrap();
+        let longest = slow.migrate_state(&wide, wide.debit(None, u64::MAX, at(1000)).unwrap(), at(1000));
+        assert_eq!(longest, slow.debit(None, u64::MAX, at(1000)));
     }
 
     #[test]

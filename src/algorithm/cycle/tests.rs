@@ -127,6 +127,15 @@ fn a_changed_limit_keeps_the_used_share_and_the_place_in_the_cycle() {
 }
 
 #[test]
+fn a_larger_limit_does_not_multiply_what_is_owed() {
+    let (old, new) = (rule(4, ms(1000), Nanos::ZERO), rule(400, ms(1000), Nanos::ZERO));
+    let owing = old.debit(None, 100, ms(2000));
+    let carried = new.migrate_state(&old, owing.unwrap(), ms(2000)).unwrap();
+    assert_eq!(carried.used, 400 + 96);
+    assert_eq!(old.migrate_state(&new, carried, ms(2000)), owing);
+}
+
+#[test]
 fn extremes_work_or_are_refused() {
     let tick = rule(u64::MAX, Nanos::new(1), Nanos::ZERO);
     assert_eq!(tick.decide(None, u64::MAX, Nanos::MAX).0, Decision::ADMIT);
