@@ -94,7 +94,7 @@ impl SharedNode {
                 }
             }
             let full_at = stands.at.saturating_add(headroom.until_full);
-            let back = ChargePart { cost: left, ..part.clone() };
+            let back = ChargePart { cost: part.rule().grantable(left, &headroom), ..part.clone() };
             self.call_change(("refund", Call::Refund), &[(back, CallArgument::FullAt(full_at))]).await?;
             taken_back = Some(headroom.remaining);
         }
