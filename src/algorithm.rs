@@ -165,6 +165,13 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The state under these parameters of a key that was counted under `old` until now: used tokens stay used.
     fn migrate_state(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
+    /// Whether a state of `old` stays one of `old` although a request under these parameters takes `cost` of it: these then
+    /// decide on the migrated state, and `old` is debited; a denial changes nothing. So a long window outlasts requests under
+    /// a shorter one. `state` and `now` are in the time of these parameters.
+    fn leaves_under(&self, _old: &Self, _state: &Self::State, _cost: Cost, _now: Nanos) -> bool {
+        false
+    }
+
     /// One state in place of two that were counted for the same key in two places, neither of them as good as fresh:
     /// commutative, idempotent, and after their last charges never more generous than either.
     fn merge(&self, one: Self::State, other: Self::State) -> Self::State;

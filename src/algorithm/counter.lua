@@ -11,16 +11,18 @@ if family == 'c' then
     end
     local ends_around_now = match(argument, '^[^;]*')
     limit = natural(limit)
-    local calendar = length
+    local calendar, usual_length = length, nil
     if kind == 'c' then
-        length = 32 * DAY
+        local days = { day = 1, week = 7, month = 31 }
+        length, usual_length = 32 * DAY, (days[match(length, '^%a+')] or 31) * DAY
     elseif match(length, '^[1-9]%d*$') then
         length = natural(length)
+        usual_length = length
     else
         return nil
     end
     local now = now()
-    local rule = { kind = kind, length = length, calendar = calendar, divisible = true, is_window = true }
+    local rule = { kind = kind, calendar = calendar, usual_length = usual_length, divisible = true, is_window = true }
 
     -- Window::end
     local function window_end()
@@ -80,8 +82,16 @@ if family == 'c' then
     end
 
     if op == 'refund' then
+        -- Window::contains_end; the clock of a calendar here is never set
+        local function contains_end(ends, full_at)
+            if kind == 'c' then
+                return equal(ends, full_at)
+            end
+            return not less(ends, full_at) and less(minus(ends, length), full_at)
+        end
+
         function rule.refund(state, cost, full_at)
-            if not equal(state.ends, natural(full_at)) then
+            if not contains_end(state.ends, natural(full_at)) then
                 return state
             end
             local used = minus(state.used, cost)
@@ -123,15 +133,24 @@ if family == 'c' then
         return minus(state.ends, now)
     end
 
+    local function is_window_of(old)
+        return kind == old.kind and calendar == old.calendar
+    end
+
+    local function carried_end(old, ends)
+        if is_window_of(old) then
+            return ends
+        end
+        local begins = minus(ends, old.usual_length)
+        return greatest(ends, least(window_end(), word(add(begins, usual_length))))
+    end
+
     function rule.migrate_state(old, state)
-        if not is_open(state) then
-            return nil
-        end
-        if kind == old.kind and (kind == 'c' and calendar == old.calendar or kind ~= 'c' and equal(length, old.length)) then
-            return state
-        end
-        local ends = kind == 'f' and old.kind == 'f' and carried_end(state.ends, old.length, length) or window_end()
-        return { ends = ends, used = state.used }
+        return is_open(state) and { ends = carried_end(old, state.ends), used = state.used } or nil
+    end
+
+    function rule.leaves_under(old, state)
+        return not is_window_of(old) and is_open(state) and equal(carried_end(old, state.ends), state.ends)
     end
 
     return rule

@@ -65,7 +65,7 @@ impl Core for Counter {
 
     /// A charge in a window that is over is not refunded to the next one.
     fn refund(&self, state: WindowUsage, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<WindowUsage> {
-        if state.ends != full_at {
+        if !self.window.contains_end(state.ends, full_at) {
             return Some(state);
         }
         let used = state.used.saturating_sub(cost);
@@ -94,21 +94,16 @@ impl Core for Counter {
         Evictability::Fresh(state.ends)
     }
 
-    /// The tokens used in the current window stay used, in the current window of the new parameters. A window that began
-    /// with a request keeps its beginning if it becomes longer; if it becomes shorter, the used tokens count on for the
-    /// new length, but not beyond the old end.
+    /// The tokens used in the current window stay used until it ends, or until a window of the new length with the same
+    /// beginning ends, if that is later.
     fn migrate_state(&self, old: &Self, state: WindowUsage, now: Nanos) -> Option<WindowUsage> {
-        if !state.is_open(now) {
-            return None;
-        }
-        if self.window == old.window {
-            return Some(state);
-        }
-        let ends = match (&self.window, &old.window) {
-            (Window::FromFirst(new), Window::FromFirst(old)) => carried_end(state.ends, *old, *new, now),
-            (window, _) => window.end(now),
-        };
-        Some(WindowUsage { ends, ..state })
+        state.is_open(now).then(|| WindowUsage { ends: self.carried_end(old, state.ends, now), ..state })
+    }
+
+    /// A window stays under the parameters that give it its end.
+    fn leaves_under(&self, old: &Self, state: &WindowUsage, _cost: Cost, now: Nanos) -> bool {
+        let keeps_end = || self.carried_end(old, state.ends, now) == state.ends;
+        self.window != old.window && state.is_open(now) && keeps_end()
     }
 
     /// Of two successive windows the later one; of two that overlap, the higher usage until both are over.
@@ -186,11 +181,16 @@ impl Core for Counter {
     }
 }
 
-/// The end of a window whose length changes from `old` to `new`. A longer window keeps its beginning, so its end moves by
-/// the difference. A shorter one could then end before its last charges; so it keeps the old end, but lasts no longer than
-/// a new window from `now`.
-pub fn carried_end(ends: Nanos, old: Nanos, new: Nanos, now: Nanos) -> Nanos {
-    ends.saturating_add(new.saturating_sub(old)).min(now.saturating_add(new))
+impl Counter {
+    /// The end under these parameters of a window of `old` that ends at `ends`. It is as long as a window of these from its
+    /// beginning on, but ends no later than their own window at `now`, and no earlier than before.
+    fn carried_end(&self, old: &Self, ends: Nanos, now: Nanos) -> Nanos {
+        if self.window == old.window {
+            return ends;
+        }
+        let begins = ends.saturating_sub(old.window.usual_length());
+        ends.max(self.window.end(now).min(begins.saturating_add(self.window.usual_length())))
+    }
 }
 
 // === impl Window ===
@@ -205,6 +205,18 @@ impl Window {
                 now.saturating_sub(Nanos::new(into)).saturating_add(*length)
             }
             Self::Calendar(calendar) => calendar.end(now),
+        }
+    }
+
+    /// Whether `full_at` is in the window that ends at `ends`, or at its end: then a charge after which the key was going to
+    /// be full at `full_at` was made in that window. It differs from `ends` where the window was carried or the wall clock
+    /// was set.
+    fn contains_end(&self, ends: Nanos, full_at: Nanos) -> bool {
+        match self {
+            Self::FromFirst(length) | Self::FromEpoch(length) => {
+                full_at <= ends && ends.saturating_sub(*length) < full_at
+            }
+            Self::Calendar(calendar) => full_at == ends || calendar.end(full_at.saturating_sub(Nanos::new(1))) == ends,
         }
     }
 
@@ -293,13 +305,41 @@ mod tests {
         let ends = |ends| Some(WindowUsage { ends: at(ends), used: 4 });
         assert_eq!(carry(&from_epoch(5, 100), &from_epoch(2, 100), 150), ends(200));
         assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 1000), 150), ends(1000));
-        assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 10), 150), ends(160));
+        assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 10), 150), ends(200));
         assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 10), 200), None);
-        // begun at 100
+        // begun at 100; the windows of 130 end at 260
+        assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 130), 150), ends(230));
         assert_eq!(carry(&from_first(5, 100), &from_first(5, 300), 150), ends(400));
-        assert_eq!(carry(&from_first(5, 100), &from_first(5, 10), 150), ends(160));
-        assert_eq!(carry(&from_first(5, 100), &from_first(5, 70), 150), ends(200));
-        assert_eq!(carry(&from_first(5, 100), &from_epoch(5, 70), 150), ends(210));
+        assert_eq!(carry(&from_first(5, 100), &from_first(5, 10), 150), ends(200));
+        assert_eq!(carry(&from_first(5, 100), &from_epoch(5, 140), 150), ends(240));
+    }
+
+    #[test]
+    fn a_window_stays_under_the_parameters_that_give_it_its_end() {
+        let state = WindowUsage { ends: at(200), used: 4 };
+        let stays = |old: &Counter, new: &Counter, now| new.leaves_under(old, &state, 1, at(now));
+        assert!(stays(&from_first(5, 100), &from_first(9, 10), 150));
+        assert!(stays(&from_epoch(5, 100), &from_epoch(9, 10), 199));
+        assert!(!stays(&from_first(5, 100), &from_first(9, 10), 200), "the window is over");
+        assert!(!stays(&from_first(5, 100), &from_first(9, 300), 150));
+        assert!(!stays(&from_first(5, 100), &from_first(9, 100), 150));
+    }
+
+    #[test]
+    fn a_refund_finds_its_window_after_that_was_carried_or_the_clock_was_set_back() {
+        let back = Some(WindowUsage { ends: at(400), used: 3 });
+        for (rule, full_at, refunded) in [
+            (from_first(5, 300), 200, true),
+            (from_first(5, 300), 101, true),
+            (from_first(5, 300), 100, false),
+            (from_epoch(5, 200), 395, true),
+            (from_epoch(5, 200), 200, false),
+            (from_epoch(5, 200), 401, false),
+        ] {
+            let state = WindowUsage { ends: at(400), used: 4 };
+            let after = rule.refund(state, 1, at(full_at), at(150));
+            assert_eq!(after, if refunded { back } else { Some(state) }, "{full_at}");
+        }
     }
 
     #[test]

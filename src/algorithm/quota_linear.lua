@@ -48,6 +48,13 @@ if family == 'q' then
         return { start = start, left = left }
     end
 
+    -- The start of the window that contains now, and the tokens left.
+    function rule.window_at(state)
+        if state.start and less(minus(now, state.start), window) then
+            return state.start, state.left or 0
+        end
+    end
+
     local function smooth(missing)
         return missing ~= 0 and { full = add(fine(now), missing) } or nil
     end
@@ -69,7 +76,8 @@ if family == 'q' then
             end
             return { full = first }
         end
-        local healed = less(add(now, STEP_BACK), first)
+        -- a carried window may start later; but the script gave it a lifetime
+        local healed = less(add(now, STEP_BACK), first) and redis.call('PTTL', key) < 0
         local start = healed and now or first
         if kind == 's' then
             return { start = start }, healed
@@ -168,19 +176,26 @@ if family == 'q' then
         if equal(limit, old.limit) and equal(window, old.window) then
             return state
         end
-        local standing, start, left = old.standing(state)
-        if standing == 'fresh' then
-            return nil
-        end
-        if standing == 'smooth' then
-            if state.full or not less(minus(now, state.start), old.window) then
-                local lowest = minus(times(cost_of(limit), 2), token)
-                return smooth(least(scale_ceil(start, token, old.token), lowest))
+        local start, left = old.window_at(state)
+        if not start then
+            local standing, missing = old.standing(state)
+            if standing ~= 'smooth' then
+                return nil
             end
-            start, left = state.start, 0
+            local lowest = minus(times(cost_of(limit), 2), token)
+            return smooth(least(scale_ceil(missing, token, old.token), lowest))
         end
-        local ends = carried_end(word(add(start, old.window)), old.window, window)
+        local length = less(now, start) and old.window or greatest(old.window, window)
+        local ends = word(add(start, length))
         return bursty(minus(ends, window), minus(limit, minus(old.limit, left)))
+    end
+
+    function rule.leaves_under(old, state, cost)
+        if not less(window, old.window) then
+            return false
+        end
+        local start, left = old.window_at(state)
+        return start ~= nil and not less(left, cost)
     end
 
     return rule

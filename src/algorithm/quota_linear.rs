@@ -14,7 +14,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::counter::carried_end;
 use crate::algorithm::schedule::{HORIZON, recoverable};
 use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
@@ -121,6 +120,16 @@ impl QuotaLinear {
             0 if self.limit > 1 => Quota::Spent { start },
             _ => Quota::Bursty { start, left: Packed::new(left) },
         }
+    }
+
+    /// The start of the window that contains `now`, and the tokens that are left of its quota; `None` where there is none.
+    fn window_at(&self, state: &Quota, now: Nanos) -> Option<(Nanos, u64)> {
+        let (start, left) = match state {
+            Quota::Bursty { start, left } => (start.get(), left.get()),
+            Quota::Spent { start } => (start.get(), 0),
+            Quota::Smooth { .. } => return None,
+        };
+        (now.saturating_sub(start) < self.window).then_some((start, left))
     }
 
     fn smooth(&self, missing: u128, now: Nanos) -> Option<Quota> {
@@ -276,25 +285,28 @@ impl Core for QuotaLinear {
         })
     }
 
-    /// The used tokens of a quota stay used, in the window that ends at [`carried_end`]; a new limit above them leaves the
-    /// difference. A smooth balance still lacks the same number of tokens, but is at least 1 − limit.
+    /// The used tokens of a quota stay used until their window ends, or until a window of the new length with the same start
+    /// ends, if that is later; a new limit above them leaves the difference. A smooth balance still lacks the same number of
+    /// tokens, but is at least 1 − limit.
     fn migrate_state(&self, old: &Self, state: Quota, now: Nanos) -> Option<Quota> {
         if self == old {
             return Some(state);
         }
-        let (start, left) = match (state, old.standing(Some(&state), now)) {
-            (_, QuotaPhase::Fresh) => return None,
-            (_, QuotaPhase::Bursty { start, left }) => (start, left),
-            (Quota::Spent { start }, _) if now.saturating_sub(start.get()) < old.window => (start.get(), 0),
-            (_, QuotaPhase::Smooth { missing }) => {
-                let lowest = self.cost(self.limit).saturating_mul(2).saturating_sub(self.token);
-                let missing = scale_ceil(missing, self.token, old.token).min(lowest);
-                return self.smooth(missing, now);
-            }
+        let Some((start, left)) = old.window_at(&state, now) else {
+            let QuotaPhase::Smooth { missing } = old.standing(Some(&state), now) else { return None };
+            let lowest = self.cost(self.limit).saturating_mul(2).saturating_sub(self.token);
+            return self.smooth(scale_ceil(missing, self.token, old.token).min(lowest), now);
         };
-        let end = carried_end(start.saturating_add(old.window), old.window, self.window, now);
+        // a window that starts later than now was carried: its true start is not known, and its end is right
+        let length = if start > now { old.window } else { old.window.max(self.window) };
+        let end = start.saturating_add(length);
         let used = old.limit.saturating_sub(left);
         Some(self.bursty(end.saturating_sub(self.window), self.limit.saturating_sub(used)))
+    }
+
+    /// A longer window stays as long as its own quota covers the cost: it is not put into debt.
+    fn leaves_under(&self, old: &Self, state: &Quota, cost: Cost, now: Nanos) -> bool {
+        old.window > self.window && old.window_at(state, now).is_some_and(|(_, left)| cost <= left)
     }
 
     /// Of two successive windows the later one; of two that overlap, the smaller rest of the quota until both are over. A

@@ -227,6 +227,17 @@ macro_rules! define_rule {
                 }
             }
 
+            /// [`Core::leaves_under`]; a state of another algorithm does not stay.
+            pub fn leaves_under(&self, old: &Self, state: &State, cost: Cost, now: Nanos) -> bool {
+                match (self, old, state) {
+                    $((Self::$Variant(rule), Self::$Variant(old), State::$Variant(state)) => {
+                        rule.leaves_under(old, state, cost, now)
+                    })*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => false,
+                }
+            }
+
             /// [`Core::merge`]; the second of two states of another algorithm stays.
             pub fn merge(&self, one: State, other: State) -> State {
                 match (self, one, other) {

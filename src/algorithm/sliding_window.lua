@@ -118,16 +118,27 @@ if family == 'w' then
         }
     end
 
+    function rule.forgotten(state)
+        return beginning(add(state.window, state.current ~= 0 and 2 or 1))
+    end
+
     function rule.evictability(state)
-        return minus(beginning(add(state.window, state.current ~= 0 and 2 or 1)), now)
+        return minus(rule.forgotten(state), now)
     end
 
     function rule.migrate_state(old, state)
         if equal(length, old.length) then
             return state
         end
-        local current = old.used(old.at(state))
-        return current ~= 0 and { window = divide(now, length), current = current, previous = 0 } or nil
+        local current, window = old.used(old.at(state)), divide(now, length)
+        if less(length, old.length) then
+            window = greatest(window, minus(divide_up(old.forgotten(state), length), 2))
+        end
+        return current ~= 0 and { window = window, current = current, previous = 0 } or nil
+    end
+
+    function rule.leaves_under(old, state)
+        return less(length, old.length) and old.used(old.at(state)) ~= 0
     end
 
     return rule

@@ -61,6 +61,12 @@ impl SlidingWindow {
         self.length().saturating_sub(u128::from(now.get()).saturating_sub(self.beginning(counts.window)))
     }
 
+    /// The time from which on none of the counts matters; it may be later than any [`Nanos`].
+    fn forgotten(&self, counts: &WindowCounts) -> u128 {
+        let windows = if counts.current > 0 { 2 } else { 1 };
+        self.beginning(counts.window.saturating_add(windows))
+    }
+
     /// The tokens that count at `now`, rounded up.
     fn used(&self, counts: WindowCounts, now: Nanos) -> u64 {
         let weighted = u128::from(counts.previous).saturating_mul(self.covered(counts, now)).div_ceil(self.length());
@@ -159,17 +165,27 @@ impl Core for SlidingWindow {
     }
 
     fn evictability(&self, state: &WindowCounts) -> Evictability {
-        let windows = if state.current > 0 { 2 } else { 1 };
-        Evictability::Fresh(Nanos::saturating_from(self.beginning(state.window.saturating_add(windows))))
+        Evictability::Fresh(Nanos::saturating_from(self.forgotten(state)))
     }
 
-    /// The tokens that count under the old window, rounded up, count as admitted in the current new one.
+    /// The tokens that count under the old window, rounded up, count as admitted in the current new one; if that is shorter,
+    /// in the last one that would not be forgotten earlier.
     fn migrate_state(&self, old: &Self, state: WindowCounts, now: Nanos) -> Option<WindowCounts> {
         if self.window == old.window {
             return Some(state);
         }
         let current = old.used(old.at(Some(&state), now), now);
-        (current > 0).then_some(WindowCounts { current, ..self.at(None, now) })
+        let counts = WindowCounts { current, ..self.at(None, now) };
+        let window = match old.window > self.window {
+            true => u64::try_from(old.forgotten(&state).div_ceil(self.length())).unwrap_or(u64::MAX).saturating_sub(2),
+            false => 0,
+        };
+        (current > 0).then_some(WindowCounts { window: counts.window.max(window), ..counts })
+    }
+
+    /// The counts stay under the longer window.
+    fn leaves_under(&self, old: &Self, state: &WindowCounts, _cost: Cost, now: Nanos) -> bool {
+        old.window > self.window && old.used(old.at(Some(state), now), now) > 0
     }
 
     /// The later window, each of its two counts being the larger one of both states.
@@ -266,8 +282,11 @@ mod tests {
     #[test]
     fn what_counted_stays_used_in_another_window() {
         let (old, new) = (rule(10, 100), rule(10, 70));
-        // 3 + 7 · 75/100, rounded up
-        assert_eq!(new.migrate_state(&old, counts(2, 3, 7).unwrap(), at(225)), counts(3, 9, 0));
+        // 3 + 7 · 75/100, rounded up; forgotten at 420, not before 400
+        assert_eq!(new.migrate_state(&old, counts(2, 3, 7).unwrap(), at(225)), counts(4, 9, 0));
+        assert!(new.leaves_under(&old, &counts(2, 3, 7).unwrap(), 1, at(225)));
+        assert!(!new.leaves_under(&old, &counts(2, 3, 7).unwrap(), 1, at(400)), "nothing counts any more");
+        assert_eq!(rule(10, 1000).migrate_state(&old, counts(2, 3, 7).unwrap(), at(225)), counts(0, 9, 0));
         assert_eq!(new.migrate_state(&old, counts(2, 3, 7).unwrap(), at(400)), None);
         assert_eq!(rule(5, 100).migrate_state(&old, counts(2, 3, 7).unwrap(), at(225)), counts(2, 3, 7));
     }

@@ -16,7 +16,7 @@ use crate::algorithm::{AlgorithmName, Completion, Rule, State};
 use crate::charge::{Charge, RuleRef};
 use crate::clock::WallOffset;
 use crate::store::{Amendment, LimitSpec, Usage};
-use crate::units::{ClockOffset, LimitKey, Nanos};
+use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
 mod buckets;
 mod charging;
@@ -215,7 +215,7 @@ impl LocalStore {
         check_moved: impl FnOnce() -> Result<(), E>,
         now: Nanos,
     ) -> Result<(), E> {
-        self.change(binding, charge, check_moved, now, |rule, state, own| {
+        self.change(binding, charge, 0, check_moved, now, |rule, state, own| {
             rule.refund(state?, charge.cost, full_at.shifted(own), now.shifted(own))
         })
     }
@@ -239,17 +239,17 @@ impl LocalStore {
         let debit = |rule: &Rule, state, own| rule.debit(state, charge.cost, now.shifted(own));
         let has_room = self.shards.of(charge.key).lock().cells[table.position].has_room(table, charge.key);
         if has_room.is_ok() {
-            return self.change(binding, charge, check_moved, now, debit);
+            return self.change(binding, charge, charge.cost, check_moved, now, debit);
         }
         check_moved()?;
         table.evictions.overflowed.fetch_add(1, Ordering::Relaxed);
-        self.change(binding, &Charge { key: OVERFLOW_KEY, ..charge.clone() }, || Ok(()), now, debit)
+        self.change(binding, &Charge { key: OVERFLOW_KEY, ..charge.clone() }, charge.cost, || Ok(()), now, debit)
     }
 
     /// See [`super::Store::complete`].
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
         for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds_slots()) {
-            let Ok(()) = self.change(binding, charge, ALWAYS, now, |rule, state, own| {
+            let Ok(()) = self.change(binding, charge, 0, ALWAYS, now, |rule, state, own| {
                 rule.complete(state?, charge.cost, end, now.shifted(own))
             });
         }
@@ -257,18 +257,19 @@ impl LocalStore {
 
     /// See [`super::Store::amend`].
     pub fn amend(&self, binding: &Binding, charge: &Charge, amendment: Amendment, now: Nanos) {
-        let Ok(()) = self.change(binding, charge, ALWAYS, now, |rule, state, own| match amendment {
+        let Ok(()) = self.change(binding, charge, 0, ALWAYS, now, |rule, state, own| match amendment {
             Amendment::ResetKey => None,
             Amendment::Grant(tokens) => rule.grant(state, tokens, now.shifted(own)),
         });
     }
 
-    /// Changes the state of a charge's key. An error if the state is not here and `check_moved` says that it may be
-    /// elsewhere. `change` gets the rule's [`own_offset`](Rule::own_offset).
+    /// Changes the state of a charge's key by taking `cost`, under the parameters that keep it. An error if the state is not
+    /// here and `check_moved` says that it may be elsewhere. `change` gets the rule's [`own_offset`](Rule::own_offset).
     fn change<E>(
         &self,
         binding: &Binding,
         charge: &Charge,
+        cost: Cost,
         check_moved: impl FnOnce() -> Result<(), E>,
         now: Nanos,
         change: impl Fn(&Rule, Option<State>, ClockOffset) -> Option<State>,
@@ -277,6 +278,8 @@ impl LocalStore {
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
         check_state_present(table, cells, charge, check_moved)?;
+        let kept = cells.keeper(table, bound, charge.key, cost, now);
+        let bound = kept.as_ref().map_or(bound, |(number, rule)| BoundRule { number: *number, rule });
         let before = cells.state(table, bound, charge.key, now);
         let after = change(bound.rule, before, bound.rule.own_offset(table.wall_ahead()));
         cells.put(table, bound, charge.key, after);

@@ -84,10 +84,16 @@ fn what_was_used_stays_used_under_another_limit() {
     let bursty = after(&old, &[(0, 4)]);
     assert_eq!(carry(9, 100, bursty, 50), (Some(5), at(50)));
     assert_eq!(carry(9, 300, bursty, 50), (Some(5), at(250)));
-    assert_eq!(carry(9, 10, bursty, 50), (Some(5), at(10)));
+    assert_eq!(carry(9, 10, bursty, 50), (Some(5), at(50)));
     assert_eq!(carry(3, 100, bursty, 50), (Some(0), at(117)));
     let spent = after(&old, &[(0, 5)]);
     assert_eq!(carry(9, 100, spent, 50), (Some(4), at(50)));
+    let short = build(9, 10).unwrap();
+    assert!(
+        short.leaves_under(&old, &bursty.unwrap(), 1, at(50)) && !short.leaves_under(&old, &spent.unwrap(), 1, at(50))
+    );
+    let carried = short.migrate_state(&old, spent.unwrap(), at(50));
+    assert_eq!(old.migrate_state(&short, carried.unwrap(), at(60)), spent, "there and back");
     let smooth = after(&old, &[(0, 5), (100, 1)]);
     assert_eq!(carry(9, 100, smooth, 100), (Some(4), at(56)));
     assert_eq!(carry(2, 100, smooth, 100), (Some(0), at(150)));

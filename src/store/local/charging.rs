@@ -1,12 +1,13 @@
 //! Charges: all cells of a request or none, and a common bucket for new keys where a table is full.
 
 use std::convert::Infallible;
+use std::slice;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
 use super::shard::Locked;
-use super::table::{Cells, Full};
+use super::table::{Cells, Full, NotCharged};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::Nanos;
@@ -165,7 +166,14 @@ impl LocalStore {
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
         check_state_present(table, cells, charge, || check_moved(0)).map_err(Stop::Missing)?;
-        cells.charge(table, rule, charge, now, charged).map_err(|Full| Stop::Full(0))?;
+        match cells.charge(table, rule, charge, now, charged) {
+            Ok(()) => {}
+            Err(NotCharged::Full) => return Err(Stop::Full(0)),
+            Err(NotCharged::Kept) => {
+                drop(shard);
+                return self.charge_all(binding, slice::from_ref(charge), false, check_moved, now, charged);
+            }
+        }
         if let Some(slot) = charge.slot
             && charged.last().is_some_and(|charged| charged.decision.is_admitted())
         {
@@ -202,13 +210,16 @@ impl LocalStore {
             let cells = locked.cells(charge.key, table.position);
             let passes = admitted && decision.is_admitted();
             if charge.enforcement.consumes && (passes || (!decision.is_admitted() && bound.rule.denials_count())) {
-                cells.put(table, bound, charge.key, after);
+                match cells.keeper(table, bound, charge.key, charge.cost, now) {
+                    Some(_) => debit(cells, table, bound, charge, now),
+                    None => cells.put(table, bound, charge.key, after),
+                }
                 if let Some(slot) = charge.slot.filter(|_| passes) {
                     locked.held(charge.key).add(table.position, charge.key, slot, charge.cost, now);
                 }
             } else if charge.enforcement.consumes && charge.enforcement.counts_denied {
-                let (before, own_now) = (cells.state(table, bound, charge.key, now), table.own_time(bound.rule, now));
-                let after = bound.rule.debit(before, charge.cost, own_now);
+                debit(cells, table, bound, charge, now);
+                let (after, own_now) = (cells.state(table, bound, charge.key, now), table.own_time(bound.rule, now));
                 decision = bound.rule.after_debit(decision, after.as_ref(), charge.cost, own_now);
                 // the question for a floor comes before the charge of the same key
                 for (asked, charged) in
@@ -216,7 +227,6 @@ impl LocalStore {
                 {
                     charged.decision = bound.rule.after_debit(charged.decision, after.as_ref(), asked.cost, own_now);
                 }
-                cells.put(table, bound, charge.key, after);
             }
             let cells = locked.cells(charge.key, table.position);
             charged.push(Charged { decision, headroom: cells.headroom(table, bound, charge.key, now) });
@@ -242,6 +252,14 @@ impl LocalStore {
             self.shards.at(index).lock().cells[table.position].sweep(table, now);
         }
     }
+}
+
+/// Debits a charge from the state of its key, under the parameters that keep it.
+fn debit(cells: &mut Cells, table: &LimitTable, bound: BoundRule<'_>, charge: &Charge, now: Nanos) {
+    let kept = cells.keeper(table, bound, charge.key, charge.cost, now);
+    let bound = kept.as_ref().map_or(bound, |(number, rule)| BoundRule { number: *number, rule });
+    let before = cells.state(table, bound, charge.key, now);
+    cells.put(table, bound, charge.key, bound.rule.debit(before, charge.cost, table.own_time(bound.rule, now)));
 }
 
 /// Returns the error of `check_moved` if the state of a charge is not here, or perhaps only a part of it.

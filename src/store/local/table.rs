@@ -16,6 +16,15 @@ pub(super) const KEY_BYTES: usize = size_of::<u64>();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
+/// The reason why [`Cells::charge`] does not charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotCharged {
+    /// The limit's table has no room for a new key.
+    Full,
+    /// The state stays under other parameters: see [`Cells::keeper`].
+    Kept,
+}
+
 /// A cell of any algorithm, outside of a table.
 #[derive(Debug)]
 pub(super) struct DetachedCell {
@@ -44,12 +53,18 @@ impl<C: Core> Table<C> {
         charge: &Charge,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), Full> {
+    ) -> Result<(), NotCharged> {
         if table.is_full() {
-            self.has_room(table, charge.key)?;
+            self.has_room(table, charge.key).map_err(|Full| NotCharged::Full)?;
         }
-        let (key, now) = (charge.key.fingerprint(), own_time(table, rule, now));
+        let key = charge.key.fingerprint();
         let place = self.cells.find(key);
+        if place.is_some_and(|place| self.cells.get(place).0 != number)
+            && self.keeper(table, rule, number, charge.key, 0, now).is_some()
+        {
+            return Err(NotCharged::Kept);
+        }
+        let now = own_time(table, rule, now);
         let before = place.and_then(|place| {
             let (written_under, state) = self.cells.take_state(place);
             carried(table, rule, number, written_under, state, now)
@@ -75,6 +90,18 @@ impl<C: Core> Table<C> {
     fn state(&self, table: &LimitTable, rule: &C, number: u32, key: LimitKey, now: Nanos) -> Option<C::State> {
         let (written_under, state) = self.cells.get(self.cells.find(key.fingerprint())?);
         carried(table, rule, number, written_under, state.clone(), own_time(table, rule, now))
+    }
+
+    /// See [`Cells::keeper`].
+    fn keeper(&self, table: &LimitTable, rule: &C, number: u32, key: LimitKey, cost: Cost, now: Nanos) -> Option<u32> {
+        let (written_under, state) = self.cells.get(self.cells.find(key.fingerprint())?);
+        if written_under == number {
+            return None;
+        }
+        let rules = table.rules.read();
+        let old = rules.get(written_under).and_then(Rule::core::<C>)?;
+        let state = in_time_of(table, rule, old, state.clone());
+        rule.leaves_under(old, &state, cost, own_time(table, rule, now)).then_some(written_under)
     }
 
     /// The headroom of a key.
@@ -213,13 +240,17 @@ fn carried<C: Core>(
         return Some(rule.after_step_back(state, now));
     }
     let rules = table.rules.read();
-    let old = rules.get(written_under).and_then(Rule::core::<C>);
-    let (old, wall) = (old?, table.wall_ahead());
-    let state = match rule.own_offset(wall).minus(old.own_offset(wall)) {
+    let old = rules.get(written_under).and_then(Rule::core::<C>)?;
+    rule.migrate_state(old, in_time_of(table, rule, old, state), now)
+}
+
+/// A state of `old` in the time of `rule`.
+fn in_time_of<C: Core>(table: &LimitTable, rule: &C, old: &C, state: C::State) -> C::State {
+    let wall = table.wall_ahead();
+    match rule.own_offset(wall).minus(old.own_offset(wall)) {
         ClockOffset::ZERO => state,
         by => old.shift(state, by),
-    };
-    rule.migrate_state(old, state, now)
+    }
 }
 
 fn count(table: &LimitTable, was_there: bool, is_there: bool) {
@@ -245,7 +276,7 @@ macro_rules! define_cells {
                 }
             }
 
-            pub(super) fn charge(&mut self, table: &LimitTable, bound: BoundRule<'_>, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), Full> {
+            pub(super) fn charge(&mut self, table: &LimitTable, bound: BoundRule<'_>, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), NotCharged> {
                 match (self, bound.rule) {
                     $((Self::$Variant(cells), Rule::$Variant(rule)) => cells.charge(table, rule, bound.number, charge, now, charged),)*
                     #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
@@ -261,6 +292,17 @@ macro_rules! define_cells {
                     #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
                     _ => None,
                 }
+            }
+
+            /// The parameters with their number under which the state of `key` stays although those of `bound` take `cost`
+            /// of it: [`Rule::leaves_under`].
+            pub(super) fn keeper(&self, table: &LimitTable, bound: BoundRule<'_>, key: LimitKey, cost: Cost, now: Nanos) -> Option<(u32, Rule)> {
+                let number = match (self, bound.rule) {
+                    $((Self::$Variant(cells), Rule::$Variant(rule)) => cells.keeper(table, rule, bound.number, key, cost, now)?,)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => return None,
+                };
+                Some((number, table.rules.read().get(number)?.clone()))
             }
 
             pub(super) fn headroom(&self, table: &LimitTable, bound: BoundRule<'_>, key: LimitKey, now: Nanos) -> Headroom {

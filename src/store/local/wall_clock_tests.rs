@@ -34,10 +34,13 @@ impl Place {
         self.store.wall_offset().set(ClockOffset::new(ahead * 1_000_000_000));
     }
 
-    fn ask(&self, cost: u64, now: Nanos) -> Charged {
+    fn charge(cost: u64) -> Charge {
         let key = LimitKey(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let charge = Charge::new(0, RuleRef::Listed(0), key, cost, Enforcement::DEFAULT);
-        self.store.charge(&self.binding, &mut [charge], now)[0]
+        Charge::new(0, RuleRef::Listed(0), key, cost, Enforcement::DEFAULT)
+    }
+
+    fn ask(&self, cost: u64, now: Nanos) -> Charged {
+        self.store.charge(&self.binding, &mut [Self::charge(cost)], now)[0]
     }
 
     fn admits(&self, now: Nanos) -> bool {
@@ -104,6 +107,17 @@ fn who_has_spent_a_day_far_ahead_waits_for_the_end_of_this_one() {
         let left = place.ask(0, at(3)).headroom.until_full;
         assert!(left <= Nanos::from_secs(86_400), "{left}");
         assert!(!place.admits(at(3)) && place.admits(at(3).saturating_add(left)));
+    }
+}
+
+#[test]
+fn a_charge_is_refunded_after_the_clock_was_set_back_in_its_window() {
+    for rule in [hourly(), daily()] {
+        let place = Place::new(&rule);
+        let until_full = place.ask(1, at(0)).headroom.until_full;
+        place.set(-100);
+        place.store.refund(&place.binding, &[(Place::charge(1), at(0).saturating_add(until_full))], at(1));
+        assert_eq!(place.ask(0, at(1)).headroom.remaining, Some(3), "{rule:?}");
     }
 }
 

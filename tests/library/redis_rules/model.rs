@@ -22,12 +22,32 @@ pub(crate) struct Part {
 }
 
 impl Model {
-    /// The state under the current parameters; the model keeps it in this form from now on.
+    /// The parameters and the state that stay although `cost` is taken under those of `part`.
+    fn keeper(&self, part: &Part, cost: Cost, now: Nanos) -> Option<(Rule, State)> {
+        let kept = self.states.get(&part.key).filter(|(old, _)| *old != part.rule);
+        kept.filter(|(old, state)| part.rule.leaves_under(old, state, cost, now)).cloned()
+    }
+
+    /// The state under the current parameters. Unless it stays under others, the model keeps it in this form from now on.
     fn state(&mut self, part: &Part, now: Nanos) -> Option<State> {
+        if let Some((old, state)) = self.keeper(part, 0, now) {
+            return part.rule.migrate_state(&old, state, now);
+        }
         let (old, state) = self.states.remove(&part.key)?;
         let state = if old == part.rule { Some(state) } else { part.rule.migrate_state(&old, state, now) };
         self.put(part, state.clone());
         state
+    }
+
+    /// Keeps the state after `cost` was taken.
+    fn put_charged(&mut self, part: &Part, after: Option<State>, cost: Cost, now: Nanos) {
+        match self.keeper(part, cost, now) {
+            Some((rule, state)) => {
+                let after = rule.debit(Some(state), cost, now);
+                self.put(&Part { rule, ..part.clone() }, after);
+            }
+            None => self.put(part, after),
+        }
     }
 
     fn put(&mut self, part: &Part, state: Option<State>) {
@@ -52,7 +72,7 @@ impl Model {
             let denied = !decision.is_admitted();
             let kept = denied && (part.rule.denials_count() || (parts.len() == 1 && !enforcement.counts_denied));
             if enforcement.consumes && ((passes && !denied) || kept) {
-                self.put(part, after);
+                self.put_charged(part, after, if denied { 0 } else { part.cost }, now);
             } else if enforcement.consumes && enforcement.counts_denied {
                 let state = part.rule.debit(before, part.cost, now);
                 decision = part.rule.after_debit(decision, state.as_ref(), part.cost, now);
@@ -62,7 +82,7 @@ impl Model {
                 for (asked, charged) in parts.iter().zip(&mut all).filter(is_question) {
                     charged.decision = asked.rule.after_debit(charged.decision, state.as_ref(), asked.cost, now);
                 }
-                self.put(part, state);
+                self.put_charged(part, state, part.cost, now);
             }
             let headroom = self.headroom(part, now);
             all.push(Charged { decision, headroom });
@@ -81,7 +101,7 @@ impl Model {
                 for part in parts.iter().filter(|part| part.enforcement.consumes && part.enforcement.counts_denied) {
                     let state = self.state(part, now);
                     let cost = part.cost.saturating_mul(want - granted);
-                    self.put(part, part.rule.debit(state, cost, now));
+                    self.put_charged(part, part.rule.debit(state, cost, now), cost, now);
                 }
                 return (granted, each);
             }
@@ -90,25 +110,28 @@ impl Model {
     }
 
     fn charge_without_traces(&mut self, parts: &[Part], now: Nanos) -> (bool, AllCharged) {
-        let before: Vec<_> = parts.iter().map(|part| self.state(part, now)).collect();
+        for part in parts {
+            self.state(part, now);
+        }
+        let before = self.states.clone();
         let (passes, charged) = self.charge(parts, now);
         if !passes {
-            for (part, state) in parts.iter().zip(before) {
-                self.put(part, state);
-            }
+            self.states = before;
         }
         (passes, charged)
     }
 
     pub(crate) fn debit(&mut self, part: &Part, now: Nanos) -> Headroom {
         let state = self.state(part, now);
-        self.put(part, part.rule.debit(state, part.cost, now));
+        self.put_charged(part, part.rule.debit(state, part.cost, now), part.cost, now);
         self.headroom(part, now)
     }
 
     pub(crate) fn refund(&mut self, part: &Part, full_at: Nanos, now: Nanos) -> Headroom {
-        if let Some(state) = self.state(part, now) {
-            self.put(part, part.rule.refund(state, part.cost, full_at, now));
+        let rule = self.keeper(part, 0, now).map_or_else(|| part.rule.clone(), |(rule, _)| rule);
+        let kept = Part { rule, ..part.clone() };
+        if let Some(state) = self.state(&kept, now) {
+            self.put(&kept, kept.rule.refund(state, part.cost, full_at, now));
         }
         self.headroom(part, now)
     }

@@ -14,6 +14,8 @@ end
 -- The last argument of a charge or debit may end in a semicolon and the state that a node remembers. It is merged with the
 -- kept state, in case Redis has lost that or some of its charges; but not where tokens came back, since a state from
 -- before that would take them again.
+--
+-- A state that stays under other parameters (Core::leaves_under) is kept with those, and debited under them.
 
 local function has(bucket, flag)
     return string.find(bucket.enforcement, flag, 1, true)
@@ -51,7 +53,11 @@ local function load(bucket)
         return nil, true
     end
     local state, healed = old.read(text)
-    bucket.changed = true
+    if state and rule.leaves_under and rule.leaves_under(old, state, 0) then
+        bucket.keeper = { rule = old, parameters = parameters, state = state }
+    else
+        bucket.changed = true
+    end
     return state and rule.migrate_state(old, state), healed
 end
 
@@ -77,6 +83,24 @@ local function put(bucket, state)
             redis.call('DEL', key)
         end
     end
+end
+
+-- Makes the bucket one of the parameters that keep its state although cost is taken of it, if there are such.
+local function to_keeper(bucket, cost)
+    local keeper = bucket.keeper
+    if keeper and bucket.rule.leaves_under(keeper.rule, keeper.state, cost) then
+        bucket.rule, bucket.parameters, bucket.state = keeper.rule, keeper.parameters, keeper.state
+        return keeper.rule
+    end
+end
+
+-- Writes the state after cost was taken.
+local function put_charged(bucket, after, cost)
+    local keeper = to_keeper(bucket, cost)
+    if keeper then
+        after = keeper.debit(bucket.state, cost)
+    end
+    put(bucket, after)
 end
 
 local function text(bucket, state)
@@ -144,7 +168,8 @@ for i, key in ipairs(KEYS) do
         return redis.error_reply('ERR tollgate: parameters of bucket ' .. i .. ' are not known here')
     end
     bucket.state, bucket.healed = load(bucket)
-    local remembered = bucket.rule.merge and not bucket.outlives and match(argument, ';(.+)$')
+    local may_lack = bucket.rule.merge and not bucket.outlives and not bucket.keeper
+    local remembered = may_lack and match(argument, ';(.+)$')
     local hint = remembered and bucket.rule.read(remembered)
     local merged = hint and bucket.rule.merge(bucket.state, hint)
     if merged and merged ~= bucket.state then
@@ -178,13 +203,13 @@ if op == 'charge' then
                 rule.take(before, bucket.cost, nil, bucket.healed)
             end
         elseif takes and (passes and bucket.admits or denial_kept) then
-            put(bucket, bucket.after)
+            put_charged(bucket, bucket.after, bucket.admits and bucket.cost or 0)
         elseif takes and has(bucket, 'd') then
-            put(bucket, rule.debit(before, bucket.cost))
+            put_charged(bucket, rule.debit(before, bucket.cost), bucket.cost)
             -- the wait of the denied request is reported from the log with the debit
             rule.retry = nil
         elseif not rule.store and (bucket.changed or bucket.healed) then
-            put(bucket, before)
+            put_charged(bucket, before, 0)
         end
         answer(bucket, bucket.admits, told or rule.report(bucket.admits, bucket.cost))
     end
@@ -211,13 +236,15 @@ elseif op == 'partial' then
                     rule.take(before, bucket.cost, count, bucket.healed)
                 end
             else
+                local taken = times(bucket.cost, count)
                 if has(bucket, 'd') and less(granted, want) then
-                    after = rule.debit(after, times(bucket.cost, minus(want, granted)))
+                    local owed = times(bucket.cost, minus(want, granted))
+                    after, taken = rule.debit(after, owed), add(taken, owed)
                 end
-                put(bucket, after)
+                put_charged(bucket, after, taken)
             end
         elseif not rule.store and (bucket.changed or bucket.healed) then
-            put(bucket, before)
+            put_charged(bucket, before, 0)
         end
         local admits = equal(bucket.fits, want)
         answer(bucket, admits, told or rule.report(admits, bucket.cost))
@@ -225,6 +252,8 @@ elseif op == 'partial' then
     reply[2] = digits(granted)
 elseif op == 'debit' or op == 'refund' or op == 'complete' or op == 'renew' then
     for _, bucket in ipairs(buckets) do
+        local asked = bucket.rule
+        local keeper = to_keeper(bucket, op == 'debit' and bucket.cost or 0)
         local rule, before, cost, after = bucket.rule, bucket.state, bucket.cost, bucket.state
         if op == 'debit' and rule.debit then
             after = rule.debit(before, cost)
@@ -239,6 +268,9 @@ elseif op == 'debit' or op == 'refund' or op == 'complete' or op == 'renew' then
         end
         if not rule.take then
             put(bucket, after)
+        end
+        if keeper then
+            bucket.rule, after = asked, after and asked.migrate_state(keeper, after)
         end
         answer(bucket, false, rule.report and rule.report(true, 0) or text(bucket, after))
     end

@@ -41,11 +41,6 @@ local function lifetime(idle)
     return format('%.0f', math.min(double(divide_up(idle, 1e6)) + SPARE, 1e13))
 end
 
--- counter::carried_end
-local function carried_end(ends, old, new)
-    return least(word(add(ends, minus(new, old))), word(add(now(), new)))
-end
-
 -- A double as a node writes it; nothing else that Lua takes for a number.
 local function decimal(text)
     local number = match(text, '^%d[%d.e+-]*$') and tonumber(text)

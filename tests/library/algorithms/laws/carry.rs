@@ -54,14 +54,39 @@ fn changed(walk: &Walk<'_>, state: &State, now: Nanos) -> Result<(), String> {
     if headroom.remaining > Some(new.div_ceil(old).max(new.saturating_sub(old))) {
         return wrong(&format!("{:?} are left", headroom.remaining));
     }
-    // A quota that was lent refills twice as late, an exponential one at most four times as late.
+    // A quota that was lent refills twice as late, an exponential one at most four times as late. What was going to count
+    // for longer still does, and a window ends no earlier than before.
     let window = changed.policy().window.unwrap_or_default().get();
-    let longest = window.saturating_mul(4).saturating_add(4);
+    let before = walk.rule.headroom(Some(&spent), now).until_full;
+    let longest = window.saturating_mul(4).saturating_add(4).max(before.get());
+    if ["fixed_window", "quota_reset"].contains(&walk.limit.algorithm.as_str()) {
+        if headroom.until_full < before {
+            return wrong(&format!("{:?} pass instead of {before:?} until it is full", headroom.until_full));
+        }
+        there_and_back(walk, &changed, &spent, now)?;
+    }
     let more_than_all = walk.rule.denials_count() || walk.limit.max_wait() > 0;
     if !more_than_all && headroom.until_full.get() > longest && longest < HORIZON {
         return wrong(&format!("{:?} pass instead of {longest} until it is full", headroom.until_full));
     }
     Ok(())
+}
+
+/// Checks that a window that became longer ends there, whatever parameters are used until then.
+fn there_and_back(walk: &Walk<'_>, changed: &Rule, state: &State, now: Nanos) -> Result<(), String> {
+    let mut kept = (walk.rule, state.clone());
+    let mut ends = Vec::new();
+    for rule in [changed, walk.rule, changed, walk.rule] {
+        let Some(carried) = rule.migrate_state(kept.0, kept.1.clone(), now) else { return Ok(()) };
+        ends.push(rule.headroom(Some(&carried), now).until_full);
+        if !rule.leaves_under(kept.0, &kept.1, 1, now) {
+            kept = (rule, carried);
+        }
+    }
+    match ends.iter().all(|end| *end == ends[0]) {
+        true => Ok(()),
+        false => Err(format!("there and back, {state:?} ends after {ends:?}")),
+    }
 }
 
 /// The state in which even cost 1 is denied; `None` if it is not reached soon.
