@@ -184,7 +184,8 @@ impl Outbox {
     fn begin_file(&mut self) -> io::Result<()> {
         self.files.back().map_or(Ok(()), |file| file.file.sync_data())?;
         let number = self.files.back().map_or(1, |file| file.number.saturating_add(1));
-        let file = private().create_new(true).open(self.path_of(number))?;
+        // an attempt that failed, for want of space, may have left the file
+        let file = private().create(true).truncate(true).open(self.path_of(number))?;
         file.write_all_at(&[*MARK, BEGIN.to_le_bytes()].concat(), 0)?;
         File::open(&self.directory)?.sync_all()?;
         self.files.push_back(RecordFile { number, file, acknowledged: BEGIN, end: BEGIN, records: 0 });

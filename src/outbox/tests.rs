@@ -72,6 +72,14 @@ fn records_leave_in_their_order_and_stay_until_they_are_acknowledged() {
 }
 
 #[test]
+fn a_file_that_an_attempt_without_space_left_is_used() {
+    let folder = Folder::new();
+    let mut outbox = folder.open();
+    fs::write(outbox.path_of(1), "").unwrap();
+    assert_eq!((append(&mut outbox, &["a"]), texts(&outbox, 9)), (1, vec!["a".to_owned()]));
+}
+
+#[test]
 fn two_processes_do_not_have_the_same_queue() {
     let folder = Folder::new();
     let outbox = folder.open();

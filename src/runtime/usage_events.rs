@@ -26,6 +26,8 @@ use crate::units::Nanos;
 const SAVE_EVERY: Nanos = Nanos::from_secs(2);
 /// How often the gateway looks for sums of processes that have ended.
 const ADOPT_EVERY: Nanos = Nanos::from_secs(10);
+/// How often a failure that lasts is logged again.
+const REMIND_EVERY: Nanos = Nanos::from_secs(600);
 
 /// The settings of usage events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,15 +51,23 @@ struct State {
     journal: Option<Journal>,
     /// The next time to look for sums of processes that have ended, on the steady clock.
     adopts_at: Nanos,
-    /// The last failure, so that it is logged once.
+    /// The last failure, so that it is not logged at each attempt.
     last_error: Option<String>,
+    /// The next time to log a failure again that lasts, on the steady clock.
+    reminds_at: Nanos,
 }
 
 impl Events {
     /// The events of a process that starts at the wall time `now`.
     pub(super) fn new(now: Nanos) -> Self {
         let ledger = Ledger::new(rand::random(), now);
-        Self(Mutex::new(State { ledger, journal: None, adopts_at: Nanos::ZERO, last_error: None }))
+        Self(Mutex::new(State {
+            ledger,
+            journal: None,
+            adopts_at: Nanos::ZERO,
+            last_error: None,
+            reminds_at: Nanos::ZERO,
+        }))
     }
 }
 
@@ -134,7 +144,8 @@ pub(super) fn save(courier: &Courier<Events>) {
 /// Returns the end of the next interval.
 fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos {
     let Events(state) = &courier.record_kind;
-    let (mut state, now) = (state.lock(), courier.gateway.clock.wall());
+    let (mut state, now, elapsed) = (state.lock(), courier.gateway.clock.wall(), courier.gateway.clock.now());
+    state.remind(elapsed);
     state.open_journal(settings);
     let sums = &courier.gateway.usage_sums;
     let mut lost = sums.take_lost();
@@ -153,7 +164,6 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
         state.ledger.end_interval(&settings.source, settings.every, now);
     }
     state.save_and_queue(courier, settings, now);
-    let elapsed = courier.gateway.clock.now();
     if courier.is_open() && elapsed >= state.adopts_at {
         state.adopts_at = elapsed.saturating_add(ADOPT_EVERY);
         state.adopt(courier);
@@ -169,6 +179,13 @@ fn write(courier: &Courier<Events>, settings: &Settings, is_last: bool) -> Nanos
 }
 
 impl State {
+    /// Has the last failure logged again if it still lasts, from time to time.
+    fn remind(&mut self, elapsed: Nanos) {
+        if elapsed >= self.reminds_at {
+            (self.last_error, self.reminds_at) = (None, elapsed.saturating_add(REMIND_EVERY));
+        }
+    }
+
     fn open_journal(&mut self, settings: &Settings) {
         if let Some(before) = self.journal.take_if(|journal| !journal.is_in(&settings.queue.directory)) {
             self.log_failure("cannot remove the file of usage sums", before.save(&[]));
@@ -258,6 +275,19 @@ mod tests {
         assert_eq!(delivery_request.body, b"[{\"a\":1},{}]");
         assert!(delivery_request.fields.contains(&("authorization", "Bearer t".to_owned())));
         assert!(!format!("{settings:?}").contains("\"t\""));
+    }
+
+    #[test]
+    fn a_failure_that_lasts_is_logged_again_after_ten_minutes() {
+        let Events(state) = Events::new(Nanos::ZERO);
+        let mut state = state.lock();
+        let mut is_logged = |seconds| {
+            state.remind(Nanos::from_secs(seconds));
+            let is_new = state.last_error.is_none();
+            state.log_failure::<()>("cannot write", Err(std::io::ErrorKind::StorageFull.into()));
+            is_new
+        };
+        assert_eq!([5, 7, 604, 605, 607, 1205].map(&mut is_logged), [true, false, false, true, false, true]);
     }
 
     #[test]
