@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, header};
 
 use crate::customers::directory::GroupTable;
-use crate::customers::{Customer, Directory, TokenVerifier};
+use crate::customers::{Directory, TokenVerifier};
 use crate::fields::Fields;
 use crate::gateway::identify::{self, Identity};
 use crate::gateway::respond::Answer;
@@ -62,15 +62,14 @@ pub(super) enum ReplayCaller<'r> {
 /// Finds the callers of requests.
 #[derive(Debug)]
 pub(super) struct CallerFinder {
-    by_name: HashMap<Arc<str>, Arc<Customer>>,
     plans: HashMap<String, PlanId>,
 }
 
 impl CallerFinder {
     pub(super) fn new(rules: &ReplayRules) -> Self {
-        let by_name = rules.directory.table().map(|table| table.customers().into_iter().collect()).unwrap_or_default();
+        rules.directory.index_names();
         let plans = rules.ruleset.plans.iter().enumerate();
-        Self { by_name, plans: plans.map(|(plan, name)| (name.clone(), PlanId(plan))).collect() }
+        Self { plans: plans.map(|(plan, name)| (name.clone(), PlanId(plan))).collect() }
     }
 
     /// Finds the caller of a request by the name in the line, or else by a credential in it.
@@ -101,8 +100,8 @@ impl CallerFinder {
                 }
             };
         };
-        if let Some(customer) = self.by_name.get(name) {
-            return Ok(ReplayCaller::Identity(Identity::Directory(Arc::clone(customer))));
+        if let Ok(Some(customer)) = rules.directory.named(name) {
+            return Ok(ReplayCaller::Identity(Identity::Directory(customer)));
         }
         let told = record.plan.as_deref().and_then(|plan| self.plans.get(plan)).copied();
         match told.or(rules.default_plan) {

@@ -13,6 +13,10 @@ use crate::ruleset::groups::Group;
 use crate::ruleset::overrides::{Override, Overrides};
 use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset, changes};
+use crate::units::Nanos;
+
+/// The customers of a directory by name, each with the terms of all of its credentials.
+type Credentials = BTreeMap<Arc<str>, Vec<Arc<Customer>>>;
 
 /// The most names in one line of the report.
 const MOST: usize = 20;
@@ -231,34 +235,35 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     };
     let (was, is) = (old.customers(), new.customers());
     let mut lines = Vec::new();
-    let names = |of: &BTreeMap<Arc<str>, Arc<Customer>>, not_in: &BTreeMap<Arc<str>, Arc<Customer>>| {
+    let names = |of: &Credentials, not_in: &Credentials| {
         some(of.keys().filter(|name| !not_in.contains_key(*name)).map(ToString::to_string))
     };
     lines.extend(names(&is, &was).map(|names| ("new".to_owned(), names)));
     lines.extend(names(&was, &is).map(|names| ("gone".to_owned(), names)));
     let both = || is.iter().filter_map(|(name, now)| Some((name, was.get(name)?, now)));
     let (old_rules, new_rules) = (&before.loaded.ruleset, &after.loaded.ruleset);
-    let plan = |ruleset: &Ruleset, customer: &Customer| ruleset.plans.get(customer.plan.0).cloned().unwrap_or_default();
+    // plan and overrides are the same under all credentials of a customer
+    let plan = |ruleset: &Ruleset, of: &[Arc<Customer>]| {
+        of.first().and_then(|customer| ruleset.plans.get(customer.plan.0)).cloned().unwrap_or_default()
+    };
+    let own = |ruleset: &Ruleset, of: &[Arc<Customer>]| {
+        own_terms(ruleset, of.first().and_then(|customer| customer.own.as_deref()))
+    };
     let moved = both().filter_map(|(name, was, now)| {
         let (was, now) = (plan(old_rules, was), plan(new_rules, now));
         (was != now).then(|| format!("{name}: {was} -> {now}"))
     });
     lines.extend(some(moved).map(|moved| ("other plan, what is used stays used".to_owned(), moved)));
-    let own = both()
-        .filter(|(_, was, now)| own_terms(old_rules, was.own.as_deref()) != own_terms(new_rules, now.own.as_deref()));
+    let own = both().filter(|(_, was, now)| own(old_rules, was) != own(new_rules, now));
     let own = own.map(|(name, ..)| name.to_string());
     lines.extend(some(own).map(|names| ("other parameters of their own, what is used stays used".to_owned(), names)));
-    let groups = |customer: &Customer| -> Vec<String> {
-        let groups = customer.groups.iter().flat_map(|groups| &groups.0);
-        groups.map(|group| format!("{} {}", group.level, group.name)).collect()
-    };
     let regrouped = both().filter_map(|(name, was, now)| {
-        let (was, now) = (groups(was), groups(now));
+        let (was, now) = (groups_of(was), groups_of(now));
+        let named = |groups: &[String]| some(groups.iter().cloned()).unwrap_or_else(|| "none".to_owned());
         (was != now).then(|| format!("{name}: {} -> {}", named(&was), named(&now)))
     });
     lines.extend(some(regrouped).map(|moved| ("other groups, whose keys are charged from then on".to_owned(), moved)));
-    let standing = |customer: &Customer| (customer.suspended, customer.valid_until);
-    let access = both().filter(|(_, was, now)| standing(was) != standing(now));
+    let access = both().filter(|(_, was, now)| standings(was) != standings(now));
     let access = access.map(|(name, ..)| name.to_string());
     lines.extend(some(access).map(|names| ("suspended or valid otherwise".to_owned(), names)));
     let credentials = (old.credentials(), new.credentials());
@@ -268,9 +273,22 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     (!lines.is_empty()).then(|| ConfigPart { heading: heading("changes"), lines })
 }
 
-/// The groups of a customer, as text.
-fn named(groups: &[String]) -> String {
-    if groups.is_empty() { "none".to_owned() } else { groups.join(" + ") }
+/// The groups under each credential of a customer that has any, sorted.
+fn groups_of(credentials: &[Arc<Customer>]) -> Vec<String> {
+    let groups = credentials.iter().filter_map(|customer| customer.groups.as_deref()).map(|groups| {
+        groups.0.iter().map(|group| format!("{} {}", group.level, group.name)).collect::<Vec<_>>().join(" + ")
+    });
+    let mut groups: Vec<String> = groups.collect();
+    groups.sort_unstable();
+    groups
+}
+
+/// Whether a customer is suspended and when its credential ends, for each credential where either is so, sorted.
+fn standings(credentials: &[Arc<Customer>]) -> Vec<(bool, Option<Nanos>)> {
+    let standings = credentials.iter().map(|customer| (customer.suspended, customer.valid_until));
+    let mut standings: Vec<_> = standings.filter(|standing| *standing != (false, None)).collect();
+    standings.sort_unstable();
+    standings
 }
 
 /// The changes of the groups that files list.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::credential::{Hashes, KeyedHash, WrittenCredential};
+use super::credential::{Hashes, KeyedHash, digest_of};
 use super::fault::{Fault, Faults};
 use super::groups::GroupTable;
 use super::index::{CredentialIndex, Entry};
@@ -21,7 +21,6 @@ pub(super) struct DirectoryBuilder<'d> {
     groups: &'d GroupTable,
     credentials: Vec<CredentialRow>,
     customers: Vec<CustomerRow>,
-    has_hashed: bool,
     /// The name of the last customer: rows of one customer often follow each other.
     last_name: Option<Arc<str>>,
     faults: Faults,
@@ -55,7 +54,6 @@ impl<'d> DirectoryBuilder<'d> {
             groups,
             credentials: Vec::with_capacity(before.entries.len()),
             customers: Vec::with_capacity(before.entries.len()),
-            has_hashed: false,
             last_name: None,
             faults: Faults::default(),
         }
@@ -70,7 +68,7 @@ impl<'d> DirectoryBuilder<'d> {
         let (terms, name) = (terms?, name?);
         let valid_until = row.valid_until(terms.zone.as_ref()).map_err(|fault| self.faults.add(line, fault)).ok();
         let (plan, own, suspended) = (terms.plan?, terms.own.clone(), terms.suspended);
-        self.customers.push(CustomerRow { name: self.hashes.name(name.as_bytes()), line: bounded(line), terms });
+        self.customers.push(CustomerRow { name: self.hashes.of(name.as_bytes()), line: bounded(line), terms });
         let (hash, valid_until, groups) = (hash?, valid_until?, groups?);
         let suspended = suspended || groups.as_ref().is_some_and(|groups| groups.suspended());
         let name = match &self.last_name {
@@ -115,7 +113,7 @@ impl<'d> DirectoryBuilder<'d> {
         }
         let entry = |row: CredentialRow| Some(Entry { hash: row.hash, customer: row.customer? });
         let entries = self.credentials.into_iter().filter_map(entry).collect();
-        Ok(CredentialIndex::new(entries, self.has_hashed))
+        Ok(CredentialIndex::new(entries))
     }
 
     /// The index with these `rows`, and the faults of the text. Credentials of rows with faults keep their old customer.
@@ -138,8 +136,8 @@ impl<'d> DirectoryBuilder<'d> {
         };
         let entries: Vec<Entry> = self.credentials.chunk_by(|a, b| a.hash == b.hash).filter_map(entry).collect();
         let index = match rows {
-            RowSet::All | RowSet::Log => CredentialIndex::new(entries.into(), self.has_hashed),
-            RowSet::Changed => self.before.with(entries, self.has_hashed),
+            RowSet::All | RowSet::Log => CredentialIndex::new(entries.into()),
+            RowSet::Changed => self.before.with(entries),
         };
         Ok((index, self.faults))
     }
@@ -194,13 +192,12 @@ impl RowSink for DirectoryBuilder<'_> {
     }
 
     fn add(&mut self, line: u64, row: &Row<'_>) {
-        let credential = match row.credential {
+        let digest = match row.credential {
             b"" => Err(Fault::EmptyField("credential")),
-            credential => WrittenCredential::read(credential).ok_or(Fault::BadHash),
+            credential => digest_of(credential).ok_or(Fault::BadHash),
         };
-        let credential = credential.map_err(|fault| self.faults.add(line, fault)).ok();
-        let hash = credential.map(|credential| self.hashes.credential(credential));
-        self.has_hashed |= matches!(credential, Some(WrittenCredential::Hashed(_)));
+        let digest = digest.map_err(|fault| self.faults.add(line, fault)).ok();
+        let hash = digest.map(|digest| self.hashes.of(&digest));
         let customer = self.customer(line, row, hash);
         if let Some(hash) = hash {
             self.credentials.push(CredentialRow { hash, line: bounded(line), customer });

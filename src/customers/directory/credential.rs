@@ -14,45 +14,30 @@ const ID_DIGITS: usize = 12;
 /// A keyed hash of 128 bits, of a credential or of a name.
 pub(super) type KeyedHash = [u64; 2];
 
-/// A credential as a directory writes it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum WrittenCredential<'t> {
-    /// The credential itself, as clients present it.
-    Plain(&'t [u8]),
-    /// The SHA-256 of the credential.
-    Hashed([u8; 32]),
-}
-
-impl<'t> WrittenCredential<'t> {
-    /// Reads a row's credential; `None` if it begins with `sha256:` and no valid hash follows.
-    pub(super) fn read(text: &'t [u8]) -> Option<Self> {
-        match text.split_at_checked(PREFIX.len()) {
-            Some((prefix, digits)) if prefix.eq_ignore_ascii_case(PREFIX) => from_hex(digits).map(Self::Hashed),
-            _ => Some(Self::Plain(text)),
-        }
-    }
-
-    /// The SHA-256 of a credential that a client presents.
-    pub(super) fn hashed(presented: &[u8]) -> Self {
-        Self::Hashed(sha256(presented))
+/// The SHA-256 of a credential that a row gives by `sha256:` and this hash, or as clients present it. `None` if it begins
+/// with `sha256:` and no valid hash follows.
+pub(super) fn digest_of(written: &[u8]) -> Option<[u8; 32]> {
+    match written.split_at_checked(PREFIX.len()) {
+        Some((prefix, digits)) if prefix.eq_ignore_ascii_case(PREFIX) => from_hex(digits),
+        _ => Some(sha256(written)),
     }
 }
 
 /// `sha256:` and the SHA-256 of a credential in hexadecimal digits.
 pub fn field_of(presented: &[u8]) -> String {
-    let digits = sha256(presented).into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
-    PREFIX.iter().copied().map(char::from).chain(digits).collect()
+    PREFIX.iter().copied().map(char::from).chain(hex_of(sha256(presented))).collect()
+}
+
+fn hex_of(digest: [u8; 32]) -> impl Iterator<Item = char> {
+    let digits = digest.into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16))
 }
 
 /// The id of a key: the first digits of its SHA-256, however the directory writes it. It tells the few credentials of a
 /// customer apart, and cannot be presented as a credential.
 pub(super) fn key_id(written: &str) -> String {
-    let hashed = match WrittenCredential::read(written.as_bytes()) {
-        Some(WrittenCredential::Hashed(_)) => written.to_ascii_lowercase(),
-        Some(WrittenCredential::Plain(_)) | None => field_of(written.as_bytes()),
-    };
-    hashed.chars().skip(PREFIX.len()).take(ID_DIGITS).collect()
+    let digest = digest_of(written.as_bytes()).unwrap_or_else(|| sha256(written.as_bytes()));
+    hex_of(digest).take(ID_DIGITS).collect()
 }
 
 /// Whether the text has the form of such an id.
@@ -82,21 +67,9 @@ impl Hashes {
         Self(SipHasher13::new_with_key(seed))
     }
 
-    /// Presenting the written hash of a credential does not match that credential: the two kinds have different tags.
-    pub(super) fn credential(&self, credential: WrittenCredential<'_>) -> KeyedHash {
-        match credential {
-            WrittenCredential::Plain(text) => self.tagged(0, text),
-            WrittenCredential::Hashed(hash) => self.tagged(1, &hash),
-        }
-    }
-
-    pub(super) fn name(&self, name: &[u8]) -> KeyedHash {
-        self.tagged(2, name)
-    }
-
-    fn tagged(&self, tag: u8, bytes: &[u8]) -> KeyedHash {
+    /// The hash of a name, or of the SHA-256 of a credential.
+    pub(super) fn of(&self, bytes: &[u8]) -> KeyedHash {
         let mut hasher = self.0;
-        hasher.write_u8(tag);
         hasher.write(bytes);
         let hash = hasher.finish128();
         [hash.h1, hash.h2]
@@ -111,22 +84,12 @@ mod tests {
     fn a_hash_is_written_in_either_case_and_in_64_digits() {
         let field = field_of(b"key");
         assert_eq!(field, "sha256:2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683");
-        assert!(WrittenCredential::read(field.as_bytes()) == Some(WrittenCredential::hashed(b"key")));
-        assert!(
-            WrittenCredential::read(field.to_ascii_uppercase().as_bytes()) == Some(WrittenCredential::hashed(b"key"))
-        );
-        for bad in ["sha256:", "sha256:00", &format!("{field}0"), &field.replace("70e", "g0e")] {
-            assert!(WrittenCredential::read(bad.as_bytes()).is_none(), "{bad}");
+        for written in ["key", &field, &field.to_ascii_uppercase()] {
+            assert_eq!(digest_of(written.as_bytes()), Some(sha256(b"key")), "{written}");
         }
-        assert!(WrittenCredential::read(b"sha256") == Some(WrittenCredential::Plain(b"sha256")));
-    }
-
-    #[test]
-    fn knowing_the_hash_of_a_credential_is_not_knowing_the_credential() {
-        let hashes = Hashes::new(&[1; 16]);
-        let field = field_of(b"key");
-        let row = WrittenCredential::read(field.as_bytes()).map(|written| hashes.credential(written));
-        assert_ne!(row, Some(hashes.credential(WrittenCredential::Plain(field.as_bytes()))));
-        assert_eq!(row, Some(hashes.credential(WrittenCredential::hashed(b"key"))));
+        for bad in ["sha256:", "sha256:00", &format!("{field}0"), &field.replace("70e", "g0e")] {
+            assert!(digest_of(bad.as_bytes()).is_none(), "{bad}");
+        }
+        assert_eq!(digest_of(b"sha256"), Some(sha256(b"sha256")));
     }
 }

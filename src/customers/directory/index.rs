@@ -1,5 +1,6 @@
 //! The index of a directory's credentials, sorted by their hashes.
 
+use std::cmp::Ordering;
 use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -12,10 +13,8 @@ use crate::customers::Customer;
 pub(super) struct CredentialIndex {
     /// Sorted by hash.
     pub(super) entries: Box<[Entry]>,
-    /// Whether the directory gives any credential by its SHA-256.
-    pub(super) has_hashed: bool,
-    /// The position in `entries` of one credential of each customer, sorted by half of the keyed hash of the customer's
-    /// name; set once customers are looked up by name.
+    /// The position in `entries` of the first credential of each customer [`by_groups`], sorted by half of the keyed hash of
+    /// the customer's name; set once customers are looked up by name.
     names: OnceLock<Box<[(u64, u32)]>>,
 }
 
@@ -39,19 +38,24 @@ pub struct Changes {
 
 impl CredentialIndex {
     /// An index of `entries`, which are sorted by hash.
-    pub(super) const fn new(entries: Box<[Entry]>, has_hashed: bool) -> Self {
-        Self { entries, has_hashed, names: OnceLock::new() }
+    pub(super) const fn new(entries: Box<[Entry]>) -> Self {
+        Self { entries, names: OnceLock::new() }
     }
 
     /// Sorts the customers by name, so that [`CredentialIndex::named`] is fast; takes 16 bytes per customer.
     pub(super) fn index_names(&self, hashes: &Hashes) {
         self.names.get_or_init(|| {
-            let of_name = |entry: &Entry| hashes.name(entry.customer.name.as_bytes())[0];
+            let of_name = |entry: &Entry| hashes.of(entry.customer.name.as_bytes())[0];
             let mut names: Vec<(u64, u32)> = self.entries.iter().map(of_name).zip(0..).collect();
             names.sort_unstable();
             names.dedup_by(|(hash, at), (known, first)| {
-                let customer = |at: u32| self.entries.get(at as usize).map(|entry| &entry.customer.name);
-                hash == known && customer(*at) == customer(*first)
+                let customer = |at: u32| self.entries.get(at as usize).map(|entry| &*entry.customer);
+                let (Some(other), Some(kept)) = (customer(*at), customer(*first)) else { return false };
+                let is_same = hash == known && other.name == kept.name;
+                if is_same && by_groups(other, kept).is_lt() {
+                    *first = *at;
+                }
+                is_same
             });
             names.into()
         });
@@ -62,14 +66,19 @@ impl CredentialIndex {
         self.names.get().is_some()
     }
 
-    /// The customer with this name, with the terms of one of its credentials. Searches all credentials if there is no index
-    /// of names.
+    /// The customer with this name, with the terms of its first credential [`by_groups`]. Searches all credentials if there
+    /// is no index of names.
     pub(super) fn named(&self, name: &str, hashes: &Hashes) -> Option<&Arc<Customer>> {
         let is_named = |customer: &&Arc<Customer>| *customer.name == *name;
         let Some(names) = self.names.get() else {
-            return self.entries.iter().map(|entry| &entry.customer).find(is_named);
+            return self
+                .entries
+                .iter()
+                .map(|entry| &entry.customer)
+                .filter(is_named)
+                .min_by(|one, other| by_groups(one, other));
         };
-        let hash = hashes.name(name.as_bytes())[0];
+        let hash = hashes.of(name.as_bytes())[0];
         let start = names.partition_point(|(known, _)| *known < hash);
         let alike = names.get(start..)?.iter().take_while(|(known, _)| *known == hash);
         alike.filter_map(|(_, at)| Some(&self.entries.get(*at as usize)?.customer)).find(is_named)
@@ -102,8 +111,8 @@ impl CredentialIndex {
     }
 
     /// A copy of this index with the `changed` entries, which are sorted: they replace entries of the same credentials, or
-    /// are added. `has_hashed` says whether any of them is given by its SHA-256.
-    pub(super) fn with(&self, changed: Vec<Entry>, has_hashed: bool) -> Self {
+    /// are added.
+    pub(super) fn with(&self, changed: Vec<Entry>) -> Self {
         let mut entries = Vec::with_capacity(self.entries.len().saturating_add(changed.len()));
         let mut before = self.entries.iter().peekable();
         for entry in changed {
@@ -112,7 +121,7 @@ impl CredentialIndex {
             entries.push(entry);
         }
         entries.extend(before.cloned());
-        Self::new(entries.into(), self.has_hashed || has_hashed)
+        Self::new(entries.into())
     }
 
     /// The changes from this index to `after`.
@@ -131,4 +140,14 @@ impl CredentialIndex {
         changes.removed += before.count();
         changes
     }
+}
+
+/// The order of a customer's credentials where only its name is known: those with groups first, by the names of the groups.
+/// So every process chooses the same one.
+fn by_groups(one: &Customer, other: &Customer) -> Ordering {
+    fn names(customer: &Customer) -> impl Iterator<Item = (&str, &str)> {
+        customer.groups.iter().flat_map(|groups| &groups.0).map(|group| (&*group.level, &*group.name))
+    }
+    let by_presence = one.groups.is_none().cmp(&other.groups.is_none());
+    by_presence.then_with(|| names(one).cmp(names(other)))
 }

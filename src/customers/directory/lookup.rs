@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Unavailable;
-use super::credential::{Hashes, KeyedHash, WrittenCredential, field_of};
+use super::credential::{Hashes, KeyedHash, field_of};
 use super::groups::GroupTable;
 use super::intern::Interner;
 use crate::clock::Clock;
@@ -183,7 +183,7 @@ impl LookupDirectory {
 
     /// The cached answer, if it is still valid.
     pub fn find_cached(&self, credential: &[u8], now: Nanos) -> Option<LookupResult> {
-        let hash = self.0.hashes.credential(WrittenCredential::Plain(credential));
+        let hash = self.0.hashes.of(credential);
         let cached = self.0.cached(hash)?;
         (now < cached.good_until).then_some(cached.answer)
     }
@@ -192,7 +192,7 @@ impl LookupDirectory {
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> LookupResult {
         let shared = &self.0;
         let now = clock.now();
-        let hash = shared.hashes.credential(WrittenCredential::Plain(credential));
+        let hash = shared.hashes.of(credential);
         let cached = shared.cached(hash);
         if let Some(cached) = cached.as_ref().filter(|cached| now < cached.good_until) {
             return cached.answer.clone();

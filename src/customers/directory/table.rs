@@ -9,14 +9,15 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::builder::DirectoryBuilder;
-use super::credential::{Hashes, WrittenCredential};
+use super::credential::{Hashes, digest_of};
 use super::fault::Faults;
 use super::groups::GroupTable;
-use super::index::{Changes, CredentialIndex};
+use super::index::{Changes, CredentialIndex, Entry};
 use super::intern::Interner;
 use super::row::{RowSet, RowSink};
 use super::{csv, yaml};
 use crate::customers::Customer;
+use crate::ruleset::key::sha256;
 use crate::ruleset::overrides::OverridesReader;
 
 /// The format of a directory, or of a file of groups.
@@ -111,16 +112,12 @@ impl CustomerTable {
 
     /// The customer of a credential.
     pub fn find(&self, credential: &[u8]) -> Option<Arc<Customer>> {
-        let index = self.index.load();
-        let find = |credential| index.find(self.hashes.credential(credential)).cloned();
-        let known = find(WrittenCredential::Plain(credential));
-        if index.has_hashed { known.or_else(|| find(WrittenCredential::hashed(credential))) } else { known }
+        self.index.load().find(self.hashes.of(&sha256(credential))).cloned()
     }
 
     /// The customer of a credential that is written as in a directory.
     pub(super) fn written(&self, credential: &str) -> Option<Arc<Customer>> {
-        let credential = WrittenCredential::read(credential.as_bytes())?;
-        self.index.load().find(self.hashes.credential(credential)).cloned()
+        self.index.load().find(self.hashes.of(&digest_of(credential.as_bytes())?)).cloned()
     }
 
     /// The first `most` names of customers, in order, after the name `after`. Searches all credentials.
@@ -144,17 +141,19 @@ impl CustomerTable {
         self.index.load().index_names(&self.hashes);
     }
 
-    /// The customer with this name, with the terms of one of its credentials. Slow in a large directory without
-    /// [`CustomerTable::index_names`].
+    /// The customer with this name, with the terms of one of its credentials: the one whose groups come first by name. Slow
+    /// in a large directory without [`CustomerTable::index_names`].
     pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
         self.index.load().named(name, &self.hashes).cloned()
     }
 
-    /// All customers by name, each with the terms of one of its credentials.
-    pub fn customers(&self) -> BTreeMap<Arc<str>, Arc<Customer>> {
-        let index = self.index.load();
-        let customers = index.entries.iter().map(|entry| &entry.customer);
-        customers.map(|customer| (Arc::clone(&customer.name), Arc::clone(customer))).collect()
+    /// All customers by name, each with the terms of all of its credentials, in no order.
+    pub fn customers(&self) -> BTreeMap<Arc<str>, Vec<Arc<Customer>>> {
+        let (index, mut customers) = (self.index.load(), BTreeMap::<_, Vec<_>>::new());
+        for Entry { customer, .. } in &index.entries {
+            customers.entry(Arc::clone(&customer.name)).or_default().push(Arc::clone(customer));
+        }
+        customers
     }
 
     /// The number of credentials.

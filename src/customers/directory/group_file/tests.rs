@@ -55,6 +55,22 @@ fn a_key_that_names_its_innermost_group_belongs_to_the_outer_ones() {
 }
 
 #[test]
+fn a_name_alone_means_the_key_whose_groups_come_first_whatever_the_seed() {
+    let rows = "credential,customer,plan,organisation,team\nk1,a,free,,\nk2,a,free,globex,\nk3,a,free,,search\n";
+    for seed in 0..20 {
+        let directory = CustomerTable::load(rows, Format::Csv, &[seed; 16], Arc::new(Words), &table()).unwrap();
+        for _without_and_with_an_index in 0..2 {
+            let named = directory.named("a").unwrap();
+            assert_eq!(
+                (groups(&named), named.suspended),
+                (vec!["organisation acme".into(), "team search".into()], false)
+            );
+            directory.index_names();
+        }
+    }
+}
+
+#[test]
 fn customers_of_the_same_groups_share_one_copy_of_them() {
     let directory = customers(&table(), "k1,a,,,search,\nk2,b,free,,search,\nk3,c,,acme,search,\n").unwrap();
     let [first, second, third] = ["k1", "k2", "k3"].map(|key| find(&directory, key).groups.clone().unwrap());

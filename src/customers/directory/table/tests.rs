@@ -148,6 +148,8 @@ fn what_did_not_change_is_held_against_what_did() {
     assert_eq!(refused("k4,b,pro,,,,\nk3,b,free,,,,\n"), [disagrees(2, 3)]);
     assert_eq!(refused("k1,a,pro,,,,\nsha256:0,a,free,,,,\n"), [(3, Fault::BadHash), disagrees(2, 3)]);
     assert_eq!(refused("k3,b,free,,,,\nk1,a,pro,,,,\nk3,b,free,,,,\n"), [(4, Fault::RepeatedCredential(2))]);
+    let hash = crate::customers::directory::credential::field_of(b"k1");
+    assert_eq!(refused(&format!("k1,a,pro,,,,\n{hash},b,free,,,,\n")), [(3, Fault::RepeatedCredential(2))]);
     assert_eq!(directory.credentials(), 3);
 }
 
