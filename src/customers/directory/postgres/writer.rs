@@ -43,8 +43,8 @@ pub(super) struct Writer {
 impl Writer {
     /// The current rows of a customer, as the query gives them.
     pub(super) async fn rows(&self, customer: &str, groups: &GroupTable) -> Result<Vec<RowText>, ChangeError> {
+        let (mut client, _driver) = self.open(TargetSessionAttrs::Any).await?;
         self.in_time(async {
-            let (mut client, _driver) = self.open(TargetSessionAttrs::Any).await?;
             let transaction = client.build_transaction().read_only(true).start().await.map_err(failed)?;
             CustomerRows::prepare(&transaction, &self.terms.query, groups).await?.read(&transaction, customer).await
         })
@@ -58,9 +58,9 @@ impl Writer {
         (customer, change): (&str, &Change),
         groups: &GroupTable,
     ) -> Result<ChangedRows, ChangeError> {
+        let (mut client, _driver) = self.open(TargetSessionAttrs::ReadWrite).await?;
         let mut committing = None;
         let done = self.in_time(async {
-            let (mut client, _driver) = self.open(TargetSessionAttrs::ReadWrite).await?;
             let level = IsolationLevel::Serializable;
             let transaction = client.build_transaction().isolation_level(level).start().await.map_err(failed)?;
             let rows = CustomerRows::prepare(&transaction, &self.terms.query, groups).await?;
@@ -97,9 +97,14 @@ impl Writer {
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, ChangeError>>) -> Result<T, ChangeError> {
-        let patience = self.terms.timeout.min(LONGEST);
+        let patience = self.patience();
         let silent = |_| ChangeError::Unavailable(format!("the database does not answer within {patience}"));
         timeout(patience.to_duration(), work).await.map_err(silent)?
+    }
+
+    /// The timeout of a connection, and of the work on it.
+    fn patience(&self) -> Nanos {
+        self.terms.timeout.min(LONGEST)
     }
 
     /// Connects to the first server of the URL that answers; with `ReadWrite`, to the first that also accepts writes.
@@ -114,9 +119,11 @@ impl Writer {
             if target == TargetSessionAttrs::ReadWrite {
                 config.target_session_attrs(target);
             }
-            match connect(&self.terms, &config, Arc::default(), |_| ()).await {
-                Ok(connected) => return Ok(connected),
-                Err(failure) => failures.push(failure),
+            let patience = self.patience();
+            match timeout(patience.to_duration(), connect(&self.terms, &config, Arc::default(), |_| ())).await {
+                Ok(Ok(connected)) => return Ok(connected),
+                Ok(Err(failure)) => failures.push(failure),
+                Err(_) => failures.push(format!("no answer within {patience}")),
             }
         }
         Err(unavailable(failures.join("; ")))
