@@ -40,9 +40,8 @@ pub(super) fn read(text: &str, rows: &mut impl RowSink) {
         }
     };
     let levels = rows.levels().to_vec();
-    let lines = text.lines().zip(1..).filter(|(line, _)| line.trim_start().starts_with('-')).map(|(_, line)| line);
     // a JSON list, which is also YAML, has all its entries on one line
-    for (line, entry) in lines.chain(std::iter::repeat(1)).zip(entries) {
+    for (line, entry) in entry_lines(text).chain(std::iter::repeat(1)).zip(entries) {
         let overrides = match &entry.overrides {
             Value::Null => Some(String::new()),
             value => serde_json::to_string(value).ok(),
@@ -57,6 +56,18 @@ pub(super) fn read(text: &str, rows: &mut impl RowSink) {
             false => rows.faults().add(line, Fault::UnknownLevel),
         }
     }
+}
+
+/// The numbers of the lines on which the entries of a list begin: those with a dash at the indent of the first one.
+fn entry_lines(text: &str) -> impl Iterator<Item = u64> {
+    let dashes = text.lines().zip(1..).filter_map(|(line, number)| {
+        let entry = line.trim_start();
+        let is_dash = entry.strip_prefix('-').is_some_and(|rest| rest.chars().next().is_none_or(char::is_whitespace));
+        is_dash.then_some((line.len().saturating_sub(entry.len()), number))
+    });
+    let mut dashes = dashes.peekable();
+    let first = dashes.peek().map(|(indent, _)| *indent);
+    dashes.filter(move |(indent, _)| Some(*indent) == first).map(|(_, number)| number)
 }
 
 /// The overrides of a row, in YAML or JSON, as JSON; null without any.

@@ -56,17 +56,20 @@ fn only_the_entries_of_the_customer_change_in_yaml() {
 }
 
 #[test]
+fn an_entry_in_yaml_begins_with_a_dash_at_the_indent_of_the_first_one() {
+    let entry = "credential: a\n  customer: acme\n  plan: ";
+    for acme in ["free\n", "free\n  overrides:\n    - x\n", "|\n    - free\n"] {
+        let [kept, text] = [String::new(), format!("- {entry}{acme}")]
+            .map(|acme| format!("--- # all\n{acme}-\n  {{credential: b, customer: b, plan: free}}\n"));
+        assert_eq!(edited(Format::Yaml, &text, "acme", &Change::Remove), Ok(kept), "{text}");
+    }
+}
+
+#[test]
 fn rows_that_do_not_stand_on_lines_of_their_own_are_left_alone() {
-    let nested = "- credential: a\n  customer: acme\n  plan: free\n  overrides:\n    - x\n- credential: b\n  customer: b\n  plan: free\n";
     let flow = "[{credential: a, customer: acme, plan: free}, {credential: b, customer: globex, plan: pro}]";
-    let block =
-        "- credential: a\n  customer: acme\n  plan: |\n    - free\n- {credential: b, customer: b, plan: free}\n";
-    for (format, text) in [
-        (Format::Yaml, flow),
-        (Format::Yaml, nested),
-        (Format::Yaml, block),
-        (Format::Csv, "credential,customer,plan\ra,acme,free\rb,globex,pro\r"),
-    ] {
+    for (format, text) in [(Format::Yaml, flow), (Format::Csv, "credential,customer,plan\ra,acme,free\rb,globex,pro\r")]
+    {
         let refused = edited(format, text, "acme", &Change::Remove);
         assert_eq!(refused, Err(ChangeError::Conflict(NO_LINES.to_owned())), "{text}");
     }
