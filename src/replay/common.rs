@@ -1,8 +1,10 @@
-//! Common and combined log format: `host ident user [time] "request" status bytes "referer" "user agent"`.
+//! Common and combined log format: `client ident user [time] "request" status bytes "referer" "user agent"`, also with
+//! `host:port` in front, as Apache's `vhost_combined` has it.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
-use memchr::{memchr, memchr2, memrchr};
+use memchr::{memchr, memchr_iter, memchr2, memrchr};
 
 use super::fields::WantedFields;
 use super::record::{self, Record, Unreadable};
@@ -12,7 +14,7 @@ use crate::units::Nanos;
 /// Reads lines. Remembers the last timestamp, because many lines have the same one.
 #[derive(Debug, Default)]
 pub(super) struct CommonReader {
-    /// The last timestamp as written, and the bytes that follow it in every line.
+    /// The last timestamp as written.
     text: Vec<u8>,
     time: Nanos,
 }
@@ -28,16 +30,14 @@ impl CommonReader {
         wanted: &WantedFields,
         record: &mut Record<'l>,
     ) -> Result<(), Unreadable> {
-        let (client, rest) = split(line, b' ').ok_or(Unreadable::Format)?;
-        let (_ident, rest) = split(rest, b' ').ok_or(Unreadable::Format)?;
-        let (user, rest) = split(rest, b'[').ok_or(Unreadable::Format)?;
-        let (logged, rest) = self.time(rest)?;
+        let Preamble { host, client, user, time, rest } = Preamble::of(line).ok_or(Unreadable::Format)?;
         let (request, rest) = quoted(rest).ok_or(Unreadable::Format)?;
         let (method, target) = request_line(request.raw).unzip();
         let (status, rest) = number_word(rest.trim_ascii_start());
         let (response_bytes, rest) = number_word(rest);
-        record.logged = logged.ok_or(Unreadable::Time)?;
+        record.logged = self.time(time).ok_or(Unreadable::Time)?;
         record.within_second = Some(Nanos::ZERO);
+        record.host = host.map(Cow::Borrowed);
         record.client = Some(Cow::Borrowed(client));
         record.customer = unless_dash(user.trim_ascii()).map(unescaped_text);
         record.method = method.map(record::method);
@@ -54,24 +54,42 @@ impl CommonReader {
         Ok(())
     }
 
-    /// The time at the beginning of `text`, if it can be read, and the rest of the line from the request on.
-    fn time<'l>(&mut self, text: &'l [u8]) -> Result<(Option<Nanos>, &'l [u8]), Unreadable> {
-        if !self.text.is_empty()
-            && let Some(rest) = text.strip_prefix(self.text.as_slice())
-        {
-            return Ok((Some(self.time), rest));
-        }
-        let end = memchr(b']', text).ok_or(Unreadable::Format)?;
-        let (time, rest) = text.split_at_checked(end).ok_or(Unreadable::Format)?;
-        let rest = rest.strip_prefix(BEFORE_REQUEST).ok_or(Unreadable::Format)?;
-        let read = stamp::common(time);
-        if let Some(read) = read {
-            self.time = read.time;
+    /// The time of a timestamp, if it can be read.
+    fn time(&mut self, text: &[u8]) -> Option<Nanos> {
+        if self.text.is_empty() || self.text != text {
+            self.time = stamp::common(text)?.time;
             self.text.clear();
-            self.text.extend_from_slice(time);
-            self.text.extend_from_slice(BEFORE_REQUEST);
+            self.text.extend_from_slice(text);
         }
-        Ok((read.map(|read| read.time), rest))
+        Some(self.time)
+    }
+}
+
+/// The parts of a line before its request.
+struct Preamble<'l> {
+    host: Option<&'l [u8]>,
+    client: &'l [u8],
+    user: &'l [u8],
+    time: &'l [u8],
+    /// The line from the request on.
+    rest: &'l [u8],
+}
+
+impl<'l> Preamble<'l> {
+    /// Callers choose the name of the user, but servers escape its quotes: the first `] "` is in front of the request.
+    fn of(line: &'l [u8]) -> Option<Self> {
+        let is_end = |end: &usize| line.get(*end..).is_some_and(|rest| rest.starts_with(BEFORE_REQUEST));
+        let (before, rest) = line.split_at_checked(memchr_iter(b']', line).find(is_end)?)?;
+        let (caller, time) = before.split_at_checked(memrchr(b'[', before)?)?;
+        let (first, caller) = split(caller, b' ')?;
+        let (second, caller) = split(caller, b' ')?;
+        let (time, rest) = (time.get(1..)?, rest.get(BEFORE_REQUEST.len()..)?);
+        // an address is not an ident: it is the client's, behind the host
+        if str::from_utf8(second).is_ok_and(|word| word.parse::<IpAddr>().is_ok()) {
+            let (_ident, user) = split(caller, b' ')?;
+            return Some(Self { host: Some(first), client: second, user, time, rest });
+        }
+        Some(Self { host: None, client: first, user: caller, time, rest })
     }
 }
 
@@ -223,6 +241,29 @@ mod tests {
         let record = read(&line).unwrap();
         assert_eq!(record.client.as_deref(), Some(&b"[2001:db8::7]:4711"[..]));
         assert_eq!((record.logged, record.customer.as_deref()), (Nanos::from_secs(971_211_336), Some("ann")));
+    }
+
+    #[test]
+    fn the_host_may_be_in_front_of_the_client() {
+        for host in ["example.com:443", "example.com"] {
+            let line = format!("{host} {COMBINED}");
+            let expected = Record { host: Some(host.as_bytes().into()), ..read(COMBINED).unwrap() };
+            assert_eq!(read(&line).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_user_hides_no_request() {
+        for name in ["a[b", "a]b", "[", r#"x] \"GET"#, "a [10/Oct/2030:13:55:36 -0700]", r#""""#] {
+            let line = COMBINED.replace("ann", name);
+            let record = read(&line).unwrap();
+            assert_eq!(
+                (record.logged, record.method.as_deref()),
+                (Nanos::from_secs(971_211_336), Some("GET")),
+                "{name}"
+            );
+            assert_eq!(record.customer.as_deref(), Some(name.replace('\\', "").as_str()));
+        }
     }
 
     #[test]

@@ -191,8 +191,9 @@ impl<'l> Fields<'_, 'l> {
         let record = &mut *self.record;
         match slot {
             RecordField::Time => {
-                self.time = Some(value.time());
-                true
+                let time = value.time();
+                self.time = Some(time.or_else(|| self.time.flatten()));
+                time.is_some()
             }
             RecordField::Took(Unit::Seconds) => put(&mut record.took, value.float().and_then(stamp::seconds)),
             RecordField::Took(Unit::Nanoseconds) => put(&mut record.took, value.whole().map(Nanos::new)),

@@ -82,6 +82,13 @@ fn what_is_no_such_line_is_told() {
 }
 
 #[test]
+fn a_time_that_cannot_be_read_hides_no_other_one() {
+    for line in [r#"{"timestamp":"soon","time":971211336}"#, r#"{"time":971211336,"timestamp":"soon"}"#] {
+        assert_eq!(read_with(line, &[]).unwrap().logged, Nanos::from_secs(971_211_336), "{line}");
+    }
+}
+
+#[test]
 fn what_a_line_tells_does_not_hang_on_those_before_it() {
     let reader = reader(&["header.x-api-key=who.keys"]);
     for (line, expected) in [
