@@ -1,6 +1,6 @@
 //! `tollgate replay`: replays access logs through the limits of a configuration.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -160,14 +160,19 @@ pub enum ReplayError {
         /// A suggestion with a similar name; empty if there is none.
         hint: String,
     },
-    /// A log would be overwritten.
-    #[error("{flag}: {} is one of the logs and would be overwritten", path.display())]
+    /// A file of the command line would be overwritten.
+    #[error("{flag}: {} is also named as {other} and would be overwritten", path.display())]
     Overwrites {
         /// The flag.
         flag: &'static str,
         /// The file.
         path: PathBuf,
+        /// The other use of the file.
+        other: &'static str,
     },
+    /// The share of denied requests is unknown.
+    #[error("--fail-if-denied: no request gets as far as the limits, so there is nothing to deny")]
+    NothingOffered,
     /// The logs have no lines.
     #[error("no line in {0}")]
     Empty(String),
@@ -228,14 +233,18 @@ pub fn execute(
             reorder: args.reorder,
         },
     );
-    let page = args.html.as_deref().map(|path| Ok::<_, ReplayError>((path, create(path)?))).transpose()?;
+    if let Some(path) = &args.html {
+        // the page is written at the end; a path that cannot be written is told before a long replay
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        opened.map_err(|source| ReplayError::Write { path: path.clone(), source })?;
+    }
     let decisions = args.decisions.as_deref().map(|path| {
         let failed = |source| ReplayError::Write { path: path.to_owned(), source };
         DecisionWriter::new(create(path)?, reading.names(), against.is_some()).map_err(failed)
     });
     let side = |name: String, rules| {
         let replayer = Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
-        RulesetRun::new(name, replayer, page.is_some())
+        RulesetRun::new(name, replayer, args.html.is_some())
     };
     let changed = if args.changes.is_empty() { "" } else { " with --set" };
     let player = |rules, against: Option<(&Path, ReplayRules)>, within, decisions| {
@@ -257,16 +266,17 @@ pub fn execute(
         decisions.finish().map_err(|source| ReplayError::Write { path: path.clone(), source })?;
     }
     refuse_nothing(&played)?;
-    if let Some((path, mut file)) = page {
+    if let Some(path) = &args.html {
         let page = html::page(&played, &player)?;
-        let written = file.write_all(page.as_bytes()).and_then(|()| file.flush());
-        written.map_err(|source| ReplayError::Write { path: path.to_owned(), source })?;
+        fs::write(path, page).map_err(|source| ReplayError::Write { path: path.clone(), source })?;
     }
     print(&played, args.format, output, &mut errors)?;
-    let Some(Percent(most)) = args.fail_if_denied.filter(|Percent(most)| played.denied_share() > *most) else {
+    let Some(Percent(most)) = args.fail_if_denied else { return Ok(ExitCode::SUCCESS) };
+    let denied = played.denied_share().ok_or(ReplayError::NothingOffered)?;
+    if denied <= most {
         return Ok(ExitCode::SUCCESS);
-    };
-    let [denied, most] = [played.denied_share(), most].map(|share| (share * 1e5).round() / 1e3);
+    }
+    let [denied, most] = [denied, most].map(|share| (share * 1e5).round() / 1e3);
     let at_least = if played.whole_second_timestamps > 0 { "at least " } else { "" };
     let whose = if played.comparison.is_some() { " that the other rules let pass" } else { "" };
     // a write error is ignored, because the exit status says the same
@@ -327,15 +337,23 @@ fn open_rules(args: &ReplayArgs, path: &Path, changes: &[Change]) -> Result<Repl
 }
 
 fn refuse_to_overwrite(args: &ReplayArgs) -> Result<(), ReplayError> {
-    let logs: Vec<PathBuf> = args.logs.iter().filter_map(|log| fs::canonicalize(log).ok()).collect();
+    let logs = args.logs.iter().map(|log| ("a log", log));
+    let read = [("--config", &args.config)].into_iter().chain(args.against.iter().map(|other| ("--against", other)));
+    let mut used: Vec<_> = logs.chain(read).map(|(other, path)| (other, place(path))).collect();
     for (flag, path) in [("--decisions", &args.decisions), ("--html", &args.html)] {
-        if let Some(path) = path
-            && fs::canonicalize(path).is_ok_and(|path| logs.contains(&path))
-        {
-            return Err(ReplayError::Overwrites { flag, path: path.clone() });
+        let Some(path) = path else { continue };
+        let place = place(path);
+        if let Some((other, _)) = used.iter().find(|(_, used)| *used == place) {
+            return Err(ReplayError::Overwrites { flag, path: path.clone(), other });
         }
+        used.push((flag, place));
     }
     Ok(())
+}
+
+/// The path of a file, which may not exist yet, the same however it is written.
+fn place(path: &Path) -> PathBuf {
+    fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
 fn create(path: &Path) -> Result<BufWriter<File>, ReplayError> {

@@ -209,10 +209,10 @@ impl CompleteReport {
     }
 
     /// The share of all requests that are denied for certain; in a comparison, the share of those that only the rules to
-    /// try deny.
-    pub fn denied_share(&self) -> f64 {
+    /// try deny. `None` if no request got as far as the limits.
+    pub fn denied_share(&self) -> Option<f64> {
         let all = self.comparison.as_ref().map_or(self.rules.all.offered, |difference| difference.cells.all());
-        self.denied_at_least.and_then(|denied| share(denied, all)).unwrap_or_default()
+        self.denied_at_least.and_then(|denied| share(denied, all))
     }
 }
 

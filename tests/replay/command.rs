@@ -181,6 +181,7 @@ fn the_exit_status_tells_whether_too_much_was_denied() {
         (&["--fail-if-denied", "33.4%"], 0, ""),
         (&["--fail-if-denied", "16%", "--against", "old.yaml"], 3, against),
         (&["--fail-if-denied", "17%", "--against", "old.yaml"], 0, ""),
+        (&["--fail-if-denied", "17%", "--host", "/"], 1, "no request gets as far as the limits"),
         (&["--fail-if-denied", "17"], 2, "expected a share from 0% to 100%"),
         (&["--fail-if-denied", "101%"], 2, "expected a share from 0% to 100%"),
     ] {
@@ -195,6 +196,7 @@ fn the_exit_status_tells_whether_too_much_was_denied() {
 fn what_is_wrong_with_logs_and_flags_is_said() {
     let folder = folder();
     folder.write("empty.log", "\n\n");
+    folder.write("page.html", "a page");
     folder.write("garbage.log", "one\ntwo\n");
     folder.write("access.log", log());
     let packed = gzip(&log().repeat(100));
@@ -214,7 +216,10 @@ fn what_is_wrong_with_logs_and_flags_is_said() {
             "other.log is packed with zstd: unpack it, as in `zstd -dc other.log | tollgate replay ... -`",
         ),
         (&["access.log", "--plan", "free"], 1, "--plan: tollgate.yaml has no plan `free`"),
-        (&["access.log", "--decisions", "./access.log"], 1, "--decisions: ./access.log is one of the logs"),
+        (&["access.log", "--decisions", "./access.log"], 1, "./access.log is also named as a log"),
+        (&["access.log", "--decisions", "new.csv", "--html", "./new.csv"], 1, "is also named as --decisions"),
+        (&["access.log", "--html", "./tollgate.yaml"], 1, "--html: ./tollgate.yaml is also named as --config"),
+        (&["garbage.log", "--html", "page.html"], 1, "none of 2 lines can be used"),
         (&["access.log", "--html", "no/page.html"], 1, "cannot write no/page.html: No such file"),
         (&["access.log", "--against", "none.yaml"], 1, "none.yaml"),
         (&["access.log", "--field", "custmer=x"], 2, "found `custmer`, expected time, client,"),
@@ -225,6 +230,7 @@ fn what_is_wrong_with_logs_and_flags_is_said() {
         assert!(output.status.code() == Some(status) && error.contains(says), "{flags:?}: {error}");
     }
     assert_eq!(folder.read("access.log"), log(), "a log is never written to");
+    assert_eq!(folder.read("page.html"), "a page", "a replay that fails leaves the page of the one before");
 }
 
 #[test]
