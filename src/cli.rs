@@ -1,7 +1,7 @@
 //! The commands: their arguments and their output.
 
 use std::error::Error;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -98,13 +98,24 @@ pub enum Format {
     Json,
 }
 
+/// Standard output is closed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output: {0}")]
+pub struct OutputError(#[from] io::Error);
+
+/// Prints a whole text.
+fn print(out: &mut dyn Write, text: &str) -> Result<(), OutputError> {
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
 /// Runs the command that the process was started with. Exit status 0: done; 1: it failed, and standard error says why;
 /// 2: the command line is wrong; 3: `replay` denied more requests than `--fail-if-denied` allows.
 pub fn main() -> ExitCode {
     let cli = parse();
     // not locked, because another thread writes the access log there
-    let mut out = std::io::stdout();
-    let mut err = std::io::stderr();
+    let mut out = io::stdout();
+    let mut err = io::stderr();
     let done: Result<ExitCode, Box<dyn Error>> = match cli.command {
         Command::Run(args) => success(run::execute(&args)),
         Command::Check(args) => success(check::execute(&args, &mut out)),
@@ -114,12 +125,12 @@ pub fn main() -> ExitCode {
         Command::Import(args) => success(import::execute(&args, &mut out, &mut err)),
         Command::Init(args) => success(init::execute(&args, &mut out)),
         Command::Demo(args) => success(demo::execute(&args, &mut out)),
-        Command::Simulate(args) => success(simulate::execute(&args, std::io::stdin().lock(), &mut out)),
+        Command::Simulate(args) => success(simulate::execute(&args, io::stdin().lock(), &mut out)),
         Command::Top(args) => success(top::execute(&args, &mut out)),
         Command::Keys(args) => success(keys::execute(&args, &mut out)),
         Command::Completions(args) => success(completions::complete(&args, Cli::command(), &mut out)),
         Command::Man(args) => success(completions::write_pages(&args, Cli::command())),
-        Command::Replay(args) => replay::execute(&args, std::io::stdin(), &mut out, &mut err).map_err(Into::into),
+        Command::Replay(args) => replay::execute(&args, io::stdin(), &mut out, &mut err).map_err(Into::into),
     };
     match done {
         Ok(status) => status,
@@ -132,8 +143,8 @@ pub fn main() -> ExitCode {
 }
 
 /// The exit status of a command that has no status of its own: success if it is done.
-fn success<E: Error + 'static>(done: Result<(), E>) -> Result<ExitCode, Box<dyn Error>> {
-    Ok(done.map(|()| ExitCode::SUCCESS)?)
+fn success(done: Result<(), impl Into<Box<dyn Error>>>) -> Result<ExitCode, Box<dyn Error>> {
+    done.map(|()| ExitCode::SUCCESS).map_err(Into::into)
 }
 
 /// Parses the command line. If it is wrong, prints its errors and ends the process.

@@ -1,17 +1,16 @@
 //! `tollgate explain`: what the gateway would do with a request, and why.
 
-use std::io::{self, Write};
+use std::error::Error;
+use std::io::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
 
-use crate::cli::Format;
-use crate::cli::source;
+use crate::cli::{Format, print, source};
 use crate::clock::{Clock, SystemClock};
-use crate::config::Problems;
-use crate::gateway::explain::{ExplainedConfig, Explanation, LimitExplanation, Question, QuestionError, RouteMatch};
+use crate::gateway::explain::{ExplainedConfig, Explanation, LimitExplanation, Question, RouteMatch};
 use crate::gateway::identify::CredentialLookup;
 use crate::ruleset::key::KeyHasher;
 
@@ -51,25 +50,8 @@ pub(super) fn field(text: &str) -> Result<HeaderField, &'static str> {
     Ok(HeaderField(name.to_owned(), value.to_owned()))
 }
 
-/// The errors of `tollgate explain`.
-#[derive(Debug, thiserror::Error)]
-pub enum ExplainError {
-    /// The configuration is wrong, or a file that it names.
-    #[error("{0}")]
-    Config(#[from] Problems),
-    /// The arguments do not describe a request.
-    #[error("{0}")]
-    Question(#[from] QuestionError),
-    /// The asynchronous runtime cannot start.
-    #[error("cannot start: {0}")]
-    Start(#[source] io::Error),
-    /// Standard output is closed.
-    #[error("cannot write to standard output: {0}")]
-    Output(#[source] io::Error),
-}
-
 /// Prints what the gateway would do with a request.
-pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), ExplainError> {
+pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let fields = args.headers.iter().map(|HeaderField(name, value)| (name.clone(), value.clone()));
     let question = Question::new(&args.method, &args.url, fields, Some(args.client))?;
     let question = question.with_body(args.data.clone().into_bytes());
@@ -78,13 +60,14 @@ pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), ExplainErr
     let lookup = CredentialLookup { directory: &source.directory, tokens: source.tokens.as_ref(), clock: &clock };
     let ruleset = &source.loaded.ruleset;
     let rules = ExplainedConfig { ruleset, lookup, hashers: &ruleset.hashers(KeyHasher::stable()) };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ExplainError::Start)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let explanation = runtime.block_on(Explanation::of(rules, &question));
     let printed = match args.format {
-        Format::Json => serde_json::to_string_pretty(&explanation).map_err(io::Error::from).map(|json| json + "\n"),
-        Format::Text => Ok(text(&explanation)),
+        Format::Json => serde_json::to_string_pretty(&explanation)? + "\n",
+        Format::Text => text(&explanation),
     };
-    printed.and_then(|text| out.write_all(text.as_bytes())).and_then(|()| out.flush()).map_err(ExplainError::Output)
+    Ok(print(out, &printed)?)
 }
 
 /// Lines, each indented by its depth.

@@ -1,13 +1,14 @@
 //! `tollgate import`: converts configurations of other proxies and rate limit services.
 
-use std::io::{self, Write};
+use std::error::Error;
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::cli::source;
+use crate::cli::{print, source};
+use crate::config;
 use crate::config::import::Import;
-use crate::config::{self, Problems};
 
 /// The arguments of `tollgate import`.
 #[derive(Args, Clone, Debug)]
@@ -17,19 +18,8 @@ pub struct ImportArgs {
     pub files: Vec<PathBuf>,
 }
 
-/// The errors of `tollgate import`.
-#[derive(Debug, thiserror::Error)]
-pub enum ImportError {
-    /// A file cannot be read, or the converted configuration is invalid.
-    #[error("{0}")]
-    Refused(#[from] Problems),
-    /// Standard output or standard error is closed.
-    #[error("cannot write: {0}")]
-    Output(#[from] io::Error),
-}
-
 /// Prints the configuration to `out`, and notes about settings that are not carried over unchanged to `err`.
-pub fn execute(args: &ImportArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), ImportError> {
+pub fn execute(args: &ImportArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let mut import = Import::default();
     for file in &args.files {
         import.add(&source::read_config(file)?, &file.display().to_string())?;
@@ -37,6 +27,5 @@ pub fn execute(args: &ImportArgs, out: &mut dyn Write, err: &mut dyn Write) -> R
     let text = import.to_yaml();
     config::load(&text, "the configuration that was written", &|_| None)?;
     import.notes().iter().try_for_each(|note| writeln!(err, "{note}"))?;
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    Ok(print(out, &text)?)
 }

@@ -1,15 +1,19 @@
 //! `tollgate init`: a first configuration from an upstream's URL and what callers may do there.
 
-use std::fs::File;
+use std::error::Error;
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use http::Uri;
 use rand::RngCore;
+use rustix::io::Errno;
 
-use crate::config::{self, Problems};
+use crate::cli::print;
+use crate::config;
 
 /// The arguments of `tollgate init`.
 #[derive(Args, Clone, Debug)]
@@ -49,47 +53,36 @@ pub struct Upstream {
     is_tls: bool,
 }
 
-/// The errors of `tollgate init`.
-#[derive(Debug, thiserror::Error)]
-pub enum InitError {
-    /// The arguments make an invalid configuration.
-    #[error("{0}")]
-    Refused(#[from] Problems),
-    /// The upstream's URL is missing.
-    #[error("--upstream says where requests go, like http://127.0.0.1:9000")]
-    NoUpstream,
-    /// A file exists already, or its folder does not exist.
-    #[error("cannot write {}: {problem}", path.display())]
-    Unwritten {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        problem: io::Error,
-    },
-    /// Standard output is closed.
-    #[error("cannot write to standard output: {0}")]
-    Output(#[from] io::Error),
-}
+/// The permissions of a configuration, from which the system takes some away, and of a file with keys.
+const OF_CONFIG: u32 = 0o666;
+const OF_KEYS: u32 = 0o600;
 
-/// Writes the files, and says what to do next.
-pub fn execute(args: &InitArgs, out: &mut dyn Write) -> Result<(), InitError> {
-    let text = args.first.text(&args.plans).ok_or(InitError::NoUpstream)?;
+/// Writes the files, or none if one of them exists, and says what to do next.
+pub fn execute(args: &InitArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let text = args.first.text(&args.plans);
+    let text = text.ok_or("--upstream says where requests go, like http://127.0.0.1:9000")?;
     let file = args.folder.join("tollgate.yaml");
-    config::load(&text, &file.display().to_string(), &|_| None)?;
-    write(&file, &text)?;
+    let name = file.display().to_string();
+    config::load(&text, &name, &|_| None)?;
+    let mut says = format!("`tollgate check {name}` says what it means, `tollgate run --config {name}` runs it.\n");
+    let mut files = vec![(file, text, OF_CONFIG)];
     if !args.plans.is_empty() {
-        write(&args.folder.join("customers.csv"), &customers(&args.plans))?;
-        writeln!(out, "customers.csv has a customer of each plan, with a key to try it with.")?;
+        files.push((args.folder.join("customers.csv"), customers(&args.plans), OF_KEYS));
+        says.insert_str(0, "customers.csv has a customer of each plan, with a key to try it with.\n");
     }
-    let file = file.display();
-    writeln!(out, "`tollgate check {file}` says what it means, `tollgate run --config {file}` runs it.")?;
-    Ok(())
+    if let Some((path, ..)) = files.iter().find(|(path, ..)| path.exists()) {
+        return Err(unwritten(path, &Errno::EXIST.into()).into());
+    }
+    for (path, text, mode) in files {
+        let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
+        let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| unwritten(&path, &error))?;
+    }
+    Ok(print(out, &says)?)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), InitError> {
-    let unwritten = |problem| InitError::Unwritten { path: path.to_owned(), problem };
-    let mut file = File::create_new(path).map_err(unwritten)?;
-    file.write_all(text.as_bytes()).map_err(unwritten)
+fn unwritten(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}", path.display())
 }
 
 impl FirstConfig {

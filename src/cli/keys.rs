@@ -1,13 +1,14 @@
 //! `tollgate keys`: reads the state of a key in a running gateway, and corrects it.
 
-use std::io::{self, Write};
+use std::error::Error;
+use std::io::Write;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::Format;
 use crate::cli::explain::HeaderField;
-use crate::cli::remote::{Remote, RemoteArgs, RemoteError, TokenArgs};
+use crate::cli::remote::{Remote, RemoteArgs, TokenArgs};
+use crate::cli::{Format, print};
 use crate::gateway::explain::RequestJson;
 use crate::gateway::keys::KeyQuestionJson;
 
@@ -99,19 +100,8 @@ fn part(text: &str) -> Result<KeyPartValue, &'static str> {
     Ok(KeyPartValue(name.to_owned(), value.to_owned()))
 }
 
-/// The errors of `tollgate keys`.
-#[derive(Debug, thiserror::Error)]
-pub enum KeysError {
-    /// The gateway does not answer, or refuses.
-    #[error("{0}")]
-    Remote(#[from] RemoteError),
-    /// Standard output is closed.
-    #[error("cannot write to standard output: {0}")]
-    Output(#[from] io::Error),
-}
-
 /// Sends the request to the gateway, and prints the response.
-pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), KeysError> {
+pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let (verb, key, token, tokens) = match &args.command {
         Command::Peek(PeekArgs { key }) => ("peek", key, None, None),
         Command::Reset(ResetArgs { key, token }) => ("reset", key, Some(token.read()?), None),
@@ -124,8 +114,7 @@ pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), KeysError> {
         Format::Json => format!("{answer:#}\n"),
         Format::Text => text(&answer),
     };
-    out.write_all(printed.as_bytes())?;
-    Ok(out.flush()?)
+    Ok(print(out, &printed)?)
 }
 
 impl KeyArgs {

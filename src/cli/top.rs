@@ -1,13 +1,14 @@
 //! `tollgate top`: what a running gateway does now, in the terminal.
 
-use std::io::{self, Write};
+use std::error::Error;
+use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::Format;
 use crate::cli::remote::{Remote, RemoteArgs, RemoteError};
+use crate::cli::{Format, print};
 use crate::simulation::render::columns;
 
 /// The arguments of `tollgate top`.
@@ -30,22 +31,11 @@ pub struct TopArgs {
     pub remote: RemoteArgs,
 }
 
-/// The errors of `tollgate top`.
-#[derive(Debug, thiserror::Error)]
-pub enum TopError {
-    /// The gateway does not answer.
-    #[error("{0}")]
-    Remote(#[from] RemoteError),
-    /// Standard output is closed.
-    #[error("cannot write to standard output: {0}")]
-    Output(#[from] io::Error),
-}
-
 /// Moves the cursor to the upper left corner and clears the terminal.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Shows the state of a gateway, once or repeatedly.
-pub fn execute(args: &TopArgs, out: &mut dyn Write) -> Result<(), TopError> {
+pub fn execute(args: &TopArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let remote = Remote::new(&args.remote, None);
     loop {
         let look = look(&remote)?;
@@ -54,8 +44,7 @@ pub fn execute(args: &TopArgs, out: &mut dyn Write) -> Result<(), TopError> {
             Format::Text if args.once => text(&look, remote.admin(), args.rows),
             Format::Text => format!("{CLEAR}{}", text(&look, remote.admin(), args.rows)),
         };
-        out.write_all(shown.as_bytes())?;
-        out.flush()?;
+        print(out, &shown)?;
         if args.once {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! The first steps to a protected API: `tollgate run --upstream` without a file, and `tollgate init`.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::support::gateway::is_ready;
@@ -63,6 +64,12 @@ fn init_writes_plans_and_a_customer_of_each_and_overwrites_nothing() {
     assert_eq!([status(&[]), status(&[("x-api-key", "made-up")])], [401, 401]);
     let (says, is_fine) = said(folder.path(), &arguments);
     assert!(!is_fine && says.contains("cannot write ./tollgate.yaml: File exists"), "{says}");
+    let mode = std::fs::metadata(folder.path().join("customers.csv")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it holds keys");
+    std::fs::remove_file(folder.path().join("tollgate.yaml")).unwrap();
+    let (says, is_fine) = said(folder.path(), &arguments);
+    assert!(!is_fine && says.contains("cannot write ./customers.csv: File exists"), "{says}");
+    assert!(!folder.path().join("tollgate.yaml").exists(), "nothing is written in part");
     let (says, is_fine) = said(folder.path(), &["init", "--upstream", &url, "--plan", "free", "--folder", "other"]);
     assert!(!is_fine && says.contains("a name and a rate, like free=10/s"), "{says}");
     let (says, is_fine) = said(folder.path(), &["init", "--upstream", &url, "--folder", "nowhere"]);
