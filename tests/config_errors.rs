@@ -141,6 +141,69 @@ fn what_operators_may_do_otherwise_is_told() {
     assert!(fine && output.ends_with(says) && !output.contains("canary"), "{output}");
 }
 
+const COMPARED: &str = r#"
+listeners: [{ address: "127.0.0.1:8080" }, { address: "unix:/run/gate.sock", mode: 660 }]
+cluster: { self: "10.0.0.1:7946", peers: ["10.0.0.1:7946", "10.0.0.2:7946"], secret_file: cluster.key }
+upstreams: { one: { nodes: ["10.0.0.1:80"] } }
+customers: { identify: [{ header: x-api-key }], directory: { redis: customers } }
+store: { redis: "redis://127.0.0.1:6379" }
+plans: [free]
+limits:
+  header: { key: { header: x-a, repeated: first }, algorithm: gcra, rate: 1/h, burst: 20 }
+  reset: { key: customer, on_change: reset, algorithm: gcra, plans: { free: { rate: 1/h, burst: 20 } } }
+routes:
+  - { name: tied, match: { path: /x, query: { token: canary-1 } }, upstream: one, limits: [header, reset] }
+  - { name: late, match: { path: /x, headers: { x-b: "1" } }, upstream: one }
+  - { name: posted, match: { path: /x, methods: [POST], headers: { x-b: "1" } }, upstream: one }
+"#;
+
+#[test]
+fn a_check_tells_what_listeners_clusters_plans_and_the_order_of_routes_change() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compared");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("cluster.key"), "canary-0123456789abcdef0123456789abcdef").unwrap();
+    let [old, new] = ["old.yaml", "new.yaml"].map(|name| folder.join(name));
+    fs::write(&old, COMPARED).unwrap();
+    let late = COMPARED.lines().find(|line| line.contains("name: late")).unwrap();
+    let tied = COMPARED.lines().find(|line| line.contains("name: tied")).unwrap();
+    let posted = COMPARED.lines().find(|line| line.contains("name: posted")).unwrap();
+    let swapped = [format!("{tied}\n{late}"), format!("{late}\n{tied}")];
+    for (from, to, says) in [
+        (
+            ":8080\" }",
+            ":8080\", max_connections: 5 }",
+            "listener 127.0.0.1:8080: changes\n  max_connections: default -> 5\n",
+        ),
+        ("mode: 660", "mode: 660, http2: true", "listener unix:/run/gate.sock: changes\n  http2: default -> true\n"),
+        ("mode: 660", "mode: 600", "listeners: needs a restart;"),
+        (
+            "0.2:7946\"]",
+            "0.3:7946\"]",
+            "cluster: changes\n  peers: 10.0.0.1:7946, 10.0.0.2:7946 -> 10.0.0.1:7946, 10.0.0.3",
+        ),
+        (", secret_file", ", min_members: 2, secret_file", "cluster: changes\n  min_members: default -> 2\n"),
+        (", secret_file", ", timeout: 70ms, secret_file", "cluster.timeout: needs a restart;"),
+        (", repeated: first", "", "limit header: keeps what is used\n  key.repeated: first -> default\n"),
+        ("canary-1", "canary-2", "route tied: changes\n  match.query.token: changes\n"),
+        (&swapped[0], &swapped[1], "routes: come in another order: of two that match a request equally well"),
+        (&swapped[0], &swapped[1], " the first takes it\n  now: late before tied\n"),
+        ("free", "basic", "plan basic: is new\n"),
+    ] {
+        fs::write(&new, COMPARED.replace(from, to)).unwrap();
+        let (output, fine) = check_as(&new, old.to_str(), Format::Text);
+        let count = if from == "free" { ": 2 changes; 2 limits untouched\n" } else { ": 1 change; " };
+        assert!(fine && output.contains(count) && !output.contains("canary"), "{from}: {output}");
+        assert!(output.contains(says), "{from}: {output}");
+    }
+    fs::write(&new, COMPARED.replace(&format!("{late}\n{posted}"), &format!("{posted}\n{late}"))).unwrap();
+    let (output, _) = check_as(&new, old.to_str(), Format::Text);
+    assert!(output.ends_with("nothing changes; 2 limits untouched\n"), "requests with POST go to `posted`: {output}");
+    fs::write(&new, COMPARED.replace("free", "basic").replace("1/h, burst: 20 } }", "9/h, burst: 20 } }")).unwrap();
+    let (output, _) = check_as(&new, old.to_str(), Format::Text);
+    let says = "limit reset: has other parameters and says `on_change: reset`: it starts afresh\n";
+    assert!(output.contains(says), "{output}");
+}
+
 #[test]
 fn what_is_compared_to_a_bad_file_or_to_limits_alone_is_refused() {
     let (output, fine) = check_as(Path::new(NEW), Some("tests/fixtures/bad/jitter.yaml"), Format::Text);

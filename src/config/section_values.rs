@@ -7,12 +7,12 @@ use super::findings::Findings;
 use super::read::ReadContext;
 use super::shape::{self, ConfigText};
 
-/// A section of a configuration; for `limits`, `routes` and `upstreams`, one item of the section.
+/// A section of a configuration; for `limits`, `routes`, `upstreams` and `listeners`, one item of the section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SectionValues {
     /// The name of the section.
     pub section: String,
-    /// The name of the limit, the route or the upstream; empty for other sections.
+    /// The name of the limit, the route or the upstream, or the address of the listener; empty for other sections.
     pub name: String,
     /// The text of every value, by the path to it. A list is one value.
     pub values: BTreeMap<String, String>,
@@ -34,10 +34,11 @@ pub fn section_values<'t>(text: impl Into<ConfigText<'t>>) -> Vec<SectionValues>
             ("limits" | "upstreams", Content::Mapping(entries)) => {
                 sections.extend(entries.iter().map(|entry| named(&entry.key, &entry.value)));
             }
-            ("routes", Content::Sequence(routes)) => {
-                sections.extend(routes.iter().map(|route| {
-                    let SectionValues { section, mut values, .. } = named("", route);
-                    SectionValues { section, name: values.remove("name").unwrap_or_default(), values }
+            (list @ ("routes" | "listeners"), Content::Sequence(items)) => {
+                let key = if list == "routes" { "name" } else { "address" };
+                sections.extend(items.iter().map(|item| {
+                    let SectionValues { section, mut values, .. } = named("", item);
+                    SectionValues { section, name: values.remove(key).unwrap_or_default(), values }
                 }));
             }
             _ => sections.push(named("", &section.value)),

@@ -1,9 +1,10 @@
 //! The effect of a new ruleset on the existing states of limits.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::algorithm::Rule;
 use crate::ruleset::limit::{Limit, OnChange, PlanTerms};
+use crate::ruleset::matcher::Route;
 use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset};
 use crate::units::{Cost, Nanos};
@@ -72,14 +73,21 @@ fn limit_change(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> Li
     let pairs = plans.iter().map(|(old, new)| (Some(*old), Some(*new))).chain([(None, None)]);
     match () {
         () if before.algorithm.canonical() != after.algorithm.canonical() => LimitChange::OtherAlgorithm,
-        () if before.key != after.key => LimitChange::OtherKey,
+        () if before.key.kind() != after.key.kind() => LimitChange::OtherKey,
         () if before.mode.is_shared() != after.mode.is_shared() => LimitChange::OtherMode,
-        () if pairs.into_iter().all(same) => LimitChange::Untouched,
+        // plans with other parameters may have come or gone, although those that both have keep theirs
+        () if pairs.into_iter().all(same) && have_same_rules(before, after) => LimitChange::Untouched,
         () => match after.on_change {
             OnChange::Carry => LimitChange::Carried,
             OnChange::Reset => LimitChange::Reset,
         },
     }
+}
+
+/// Whether both limits have the same parameters, whichever plans have them.
+fn have_same_rules(before: &Limit, after: &Limit) -> bool {
+    let has_all = |limit: &Limit, other: &Limit| other.rules.iter().all(|rule| limit.rules.contains(rule));
+    before.rules == after.rules || has_all(before, after) && has_all(after, before)
 }
 
 /// The parameters for a plan; `None` if the limit does not apply to it.
@@ -88,6 +96,28 @@ fn rule_of(limit: &Limit, plan: Option<PlanId>) -> Option<&Rule> {
         PlanTerms::Unlimited => None,
         PlanTerms::Rule(position) => limit.rules.get(position),
     }
+}
+
+/// The pairs of routes that swap their order, where only the order decides which of the two takes a request that both
+/// match. The route that comes first in `after` is the first of its pair.
+pub fn swapped_routes<'r>(before: &Ruleset, after: &'r Ruleset) -> Vec<(&'r str, &'r str)> {
+    let positions: HashMap<&str, usize> =
+        before.matcher.routes().iter().enumerate().map(|(position, route)| (route.name.as_str(), position)).collect();
+    let mut by_path: BTreeMap<String, Vec<(usize, &Route)>> = BTreeMap::new();
+    for route in after.matcher.routes() {
+        if let Some(position) = positions.get(route.name.as_str()) {
+            by_path.entry(route.path.to_string()).or_default().push((*position, route));
+        }
+    }
+    let mut swapped = Vec::new();
+    for mut routes in by_path.values().map(Vec::as_slice) {
+        while let Some(((position, first), later)) = routes.split_first() {
+            let overtaken = later.iter().filter(|(other, route)| other < position && first.ties_with(route));
+            swapped.extend(overtaken.map(|(_, route)| (first.name.as_str(), route.name.as_str())));
+            routes = later;
+        }
+    }
+    swapped
 }
 
 /// The changed parameters of a limit for each plan that both rulesets have, with the effect on the usage of keys.

@@ -81,6 +81,17 @@ pub struct Route {
 }
 
 impl Route {
+    /// Whether only the order in the file decides which of the two routes takes a request that both match.
+    pub fn ties_with(&self, other: &Self) -> bool {
+        fn overlap<T: PartialEq>(one: &[T], other: &[T]) -> bool {
+            one.is_empty() && other.is_empty() || one.iter().any(|item| other.contains(item))
+        }
+        self.path == other.path
+            && by_specificity(self, other).is_eq()
+            && overlap(&self.hosts, &other.hosts)
+            && overlap(&self.methods, &other.methods)
+    }
+
     /// The route that stands for the requests of a domain under these limits.
     pub fn of_domain(name: String, limits: Vec<LimitId>) -> Self {
         Self {

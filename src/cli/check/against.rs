@@ -43,10 +43,17 @@ const EFFECTS: [(&str, &str); 8] = [
 ];
 
 /// The sections that are compared by their meaning instead of their text.
-const COMPARED_APART: [&str; 7] = ["listeners", "workers", "store", "cluster", "state", "limits", "plans"];
+const COMPARED_APART: [&str; 5] = ["workers", "store", "state", "limits", "plans"];
 
-/// A value that needs a restart, in a section whose other values do not.
-const NEEDS_RESTART: (&str, &str) = ("admin", "address");
+/// The values that need a restart, in sections whose other values do not.
+const NEEDS_RESTART: [(&str, &str); 6] = [
+    ("admin", "address"),
+    ("listener", "mode"),
+    ("cluster", "self"),
+    ("cluster", "listen"),
+    ("cluster", "timeout"),
+    ("cluster", "secret_file"),
+];
 
 /// Stands for a value that is not shown.
 const HIDDEN: &str = "...";
@@ -56,10 +63,11 @@ impl ChangeReport {
     pub(super) fn new(path: &Path, before: &Source, after: &Source) -> Self {
         let fixed = source::fixed(before, after);
         let needs_restart = !fixed.is_empty();
-        let (old, new) = (config::section_values(&before.text), config::section_values(&after.text));
+        let (old, new) = (section_values(before), section_values(after));
         let (limits, untouched) = limits((&before.loaded.ruleset, &old), (&after.loaded.ruleset, &new));
         let parts = fixed.into_iter().map(of_fixed).chain(limits);
         let parts = parts.chain(plans(&before.loaded.ruleset, &after.loaded.ruleset)).chain(sections(&old, &new));
+        let parts = parts.chain(swapped_routes(&before.loaded.ruleset, &after.loaded.ruleset));
         let parts = parts.chain(customers(before, after)).chain(groups(before, after));
         let parts: Vec<ConfigPart> =
             parts.chain(state(before.loaded.state.as_ref(), after.loaded.state.as_ref())).collect();
@@ -130,6 +138,24 @@ fn plans(before: &Ruleset, after: &Ruleset) -> Vec<ConfigPart> {
     new.chain(gone.map(|plan| part("plan", plan, "is gone", Vec::new()))).collect()
 }
 
+/// The values of a configuration, with its listeners by the addresses that they are at, however the file writes them.
+fn section_values(source: &Source) -> Vec<SectionValues> {
+    let mut sections = config::section_values(&source.text);
+    let listeners = sections.iter_mut().filter(|values| values.section == "listeners");
+    for (values, listener) in listeners.zip(&source.loaded.server.listeners) {
+        values.name = listener.address.to_string();
+    }
+    sections
+}
+
+/// The routes that come in another order, where their order decides.
+fn swapped_routes(before: &Ruleset, after: &Ruleset) -> Option<ConfigPart> {
+    let swapped = changes::swapped_routes(before, after).into_iter();
+    let swapped = some(swapped.map(|(first, second)| format!("{first} before {second}")))?;
+    let words = "come in another order: of two that match a request equally well the first takes it";
+    Some(part("routes", "", words, vec![("now".to_owned(), swapped)]))
+}
+
 /// The changes of the sections that are compared by their text.
 fn sections(old: &[SectionValues], new: &[SectionValues]) -> Vec<ConfigPart> {
     let gone = old.iter().filter(|was| find(new, &was.section, &was.name).is_none()).map(|was| (Some(was), None));
@@ -143,9 +169,12 @@ fn section(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Option<Co
     let kind = match section.as_str() {
         "routes" => "route",
         "upstreams" => "upstream",
+        "listeners" => "listener",
         section => section,
     };
     match (was, is) {
+        // needs a restart, which the report says already
+        (Some(_), None) | (None, Some(_)) if ["listener", "cluster"].contains(&kind) => None,
         (Some(_), None) if kind == "route" => {
             const GONE: &str = "is gone: its requests take another route that matches, or are answered 404";
             Some(part(kind, name, GONE, Vec::new()))
@@ -158,7 +187,7 @@ fn section(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Option<Co
         }
         _ => {
             let mut lines = differences(was, is);
-            lines.retain(|(path, _)| (kind, path.as_str()) != NEEDS_RESTART);
+            lines.retain(|(path, _)| !NEEDS_RESTART.contains(&(kind, path.as_str())));
             let effect = EFFECTS.iter().find(|(section, _)| *section == kind);
             let words = effect.map_or_else(|| "changes".to_owned(), |(_, effect)| format!("changes: {effect}"));
             (!lines.is_empty()).then(|| part(kind, name, &words, lines))
@@ -188,10 +217,12 @@ fn differences(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Vec<D
     lines.collect()
 }
 
-/// The text of a value; `None` for values of header fields, which may be secrets, and for long texts.
+/// The text of a value; `None` for values of header fields and query parameters, which may be secrets, and for long
+/// texts.
 fn shown<'t>(path: &str, text: &'t str) -> Option<&'t str> {
     const LONGEST: usize = 100;
-    (!path.contains("headers") && text.len() <= LONGEST && !text.contains('\n')).then_some(text)
+    let may_be_secret = path.contains("headers") || path.starts_with("match.query");
+    (!may_be_secret && text.len() <= LONGEST && !text.contains('\n')).then_some(text)
 }
 
 /// The changes of the state file, which keeps used tokens over restarts.
