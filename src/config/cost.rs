@@ -10,9 +10,9 @@ use crate::config::settings::{CHARGE, COST_PART, COST_RULE, GRAPHQL, RESERVE};
 use crate::config::terms::AllTerms;
 use crate::config::values::parse_method;
 use crate::config::words;
+use crate::ruleset::PlanId;
 use crate::ruleset::cost::{ChargeRule, ChargeTime, CostRule, Reserve, ResponseCost, Weight, WeightedField};
 use crate::ruleset::graphql::GraphQlCost;
-use crate::ruleset::limit::PlanTerms;
 use crate::ruleset::prices::rounded_up;
 use crate::ruleset::request_field::{FieldPath, RequestFieldCost};
 use crate::units::Cost;
@@ -253,9 +253,9 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
     }
 }
 
-/// Refuses, at `field`, a rule whose capacity is below `largest_cost`: it could never admit such a request.
-pub(super) fn check_room(field: &Field<'_>, rule: &Rule, largest_cost: Cost) -> Option<()> {
-    match rule.largest_cost().filter(|most| *most < largest_cost) {
+/// Refuses, at `field`, a rule of whose room `usable` is below `largest_cost`: it could never admit such a request.
+pub(super) fn check_room(field: &Field<'_>, usable: Option<Cost>, largest_cost: Cost) -> Option<()> {
+    match usable.filter(|most| *most < largest_cost) {
         None => Some(()),
         Some(most) => {
             let message = format!("admits at most {most} at once, and a request takes up to {largest_cost}");
@@ -268,7 +268,10 @@ pub(super) fn check_room(field: &Field<'_>, rule: &Rule, largest_cost: Cost) -> 
 pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
     let taken = match (&charge.when, &charge.reserve) {
         (ChargeTime::Response { .. }, Some(Reserve::Fixed(reserve))) => vec![*reserve],
-        (ChargeTime::Response { .. }, Some(Reserve::FromRequest { .. })) => Vec::new(),
+        (ChargeTime::Response { .. }, Some(Reserve::FromRequest { tokens, price: None })) => {
+            tokens.written().into_iter().collect()
+        }
+        (ChargeTime::Response { .. }, Some(Reserve::FromRequest { price: Some(_), .. })) => Vec::new(),
         _ => cost.written(),
     };
     taken.into_iter().max().unwrap_or(0)
@@ -278,7 +281,7 @@ pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
 pub(super) fn check(
     section: &Section<'_>,
     (cost, charge): (&CostRule, &ChargeRule),
-    terms: &AllTerms,
+    (terms, priority): (&AllTerms, &[u8]),
     plans: &[&str],
 ) -> Option<()> {
     if let (Some(field), true) = (section.get("charge"), terms.rules.iter().any(Rule::holds_slots)) {
@@ -287,14 +290,11 @@ pub(super) fn check(
         return field.fail(problem.hint("leave it out, or count requests under a limit of their own"));
     }
     let largest = largest(cost, charge);
-    let fits = |rule: &Rule| rule.largest_cost().filter(|most| largest > *most);
-    let Some((index, most)) = terms.rules.iter().enumerate().find_map(|(index, rule)| Some((index, fits(rule)?)))
-    else {
+    let Some((plan, most)) = terms.largest_costs(priority).find(|(_, most)| largest > *most) else {
         return Some(());
     };
-    let of_plan = |(plan, terms): (&&str, &PlanTerms)| (*terms == PlanTerms::Rule(index)).then(|| words::shown(plan));
-    let plan = plans.iter().zip(&terms.plans).find_map(of_plan).filter(|_| terms.rules.len() > 1);
-    let whose = plan.map(|plan| format!(" for the plan {plan}")).unwrap_or_default();
+    let plan = plan.and_then(|PlanId(plan)| plans.get(plan)).filter(|_| terms.rules.len() > 1 || !priority.is_empty());
+    let whose = plan.map(|plan| format!(" for the plan {}", words::shown(plan))).unwrap_or_default();
     let charge = section.get("charge").and_then(|charge| charge.as_mapping()?.get("reserve"));
     let field = charge.or_else(|| section.get("cost")).unwrap_or_else(|| section.field.clone());
     let message = format!(

@@ -194,15 +194,16 @@ impl<'a> LimitReader<'_, 'a> {
         if let Some(field) = section.get("priority") {
             priority::check(&field, &section, (others.shadow == Some(true), mode), &terms.rules)?;
         }
+        let priority = others.priority.as_deref().unwrap_or_default();
         if let Some((cost, charge)) = &others.cost {
-            cost::check(&section, (cost, charge), &terms, &self.plans.all().collect::<Vec<_>>())?;
-            suspicious::warn_if_cost_never_fits(&section, (cost, charge), &terms);
+            cost::check(&section, (cost, charge), (&terms, priority), &self.plans.all().collect::<Vec<_>>())?;
+            suspicious::warn_if_cost_never_fits(&section, (cost, charge), (&terms, priority));
         }
         suspicious::warn_if_unused(&section, &terms, others.enabled);
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let request_overrides = section.get_or("request_overrides", RequestOverrides::default(), |field| {
             let overrides = request_overrides::read(field, algorithm, self.scope)?;
-            request_overrides::check(field, &section, (&overrides, &terms.rules), (mode, largest_cost))?;
+            request_overrides::check(field, &section, &overrides, (&terms, priority), (mode, largest_cost))?;
             Some(overrides)
         })?;
         let spec = self.spec((algorithm, mode), &base, &named, others.over_limit.as_ref()?);

@@ -16,6 +16,7 @@ use crate::config::scalar::{self, InvalidValue};
 use crate::config::spec::LimitSpec;
 use crate::config::terms::PlanParameters;
 use crate::config::{cost, document, environment, sharing, suggest, warn_at, words};
+use crate::ruleset::limit::usable_room;
 use crate::ruleset::overrides::{InvalidOverride, Override, Overrides, OverridesReader};
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::Cost;
@@ -48,6 +49,8 @@ struct KnownLimit {
     spec: Arc<LimitSpec>,
     /// The largest cost of a request that is known before the response.
     largest_cost: Cost,
+    /// The percent of the room that requests of each plan may use; empty where all may use all of it.
+    priority: Vec<u8>,
     /// Whether the limit has `warn_at`.
     warns: bool,
     /// The level whose groups can override the limit; `None` where customers can.
@@ -64,9 +67,10 @@ impl ConfiguredOverrides {
         let known = |limit: &Option<CheckedLimit>| {
             let CheckedLimit { spec, largest_cost, limit, .. } = limit.as_ref()?;
             let warns = limit.as_ref().is_some_and(|limit| !limit.warn_at.is_empty());
+            let priority = limit.as_ref().map(|limit| limit.priority.clone()).unwrap_or_default();
             let zoned = spec.all_arguments().any(Arguments::has_customers_zone);
             let level = limit.as_ref().and_then(|limit| limit.level.clone());
-            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, warns, level, zoned })
+            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, priority, warns, level, zoned })
         };
         let limits: Option<Vec<KnownLimit>> = limits.iter().map(known).collect();
         let limits = limits.map(|limits| {
@@ -115,7 +119,7 @@ impl ConfiguredOverrides {
         zone: Option<&TimeZone>,
         field: &Field<'_>,
     ) -> Option<Override> {
-        let KnownLimit { spec: limit, largest_cost, warns, level: counted, .. } = known;
+        let KnownLimit { spec: limit, largest_cost, priority, warns, level: counted, .. } = known;
         if counted.as_deref() != level {
             let (message, hint) = match counted {
                 Some(counted) => (format!("counts by {counted}"), format!("its overrides stand with the {counted}")),
@@ -135,7 +139,7 @@ impl ConfiguredOverrides {
         if *warns {
             warn_at::check(field, [&rule])?;
         }
-        cost::check_room(field, &rule, *largest_cost)?;
+        cost::check_room(field, usable_room(&rule, priority, plan), *largest_cost)?;
         Some(Override::Rule(Arc::new(in_zone(limit, &overlay, zone).unwrap_or(rule))))
     }
 

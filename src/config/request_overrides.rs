@@ -2,15 +2,16 @@
 
 use std::cmp::Ordering;
 
-use crate::algorithm::{AlgorithmName, Parameter, ParameterKind, Rule};
+use crate::algorithm::{AlgorithmName, Parameter, ParameterKind};
 use crate::charge::Mode;
 use crate::config::identify::CLAIM;
 use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::REQUEST_OVERRIDE;
-use crate::config::terms::FileScope;
+use crate::config::terms::{AllTerms, FileScope};
 use crate::config::{cost, scalar, sharing, warn_at, words};
+use crate::ruleset::limit::usable_room;
 use crate::ruleset::request_overrides::{Bounds, ParameterSource, RequestOverrides, RequestParameter};
 use crate::units::{Cost, Nanos, Rate};
 
@@ -95,19 +96,20 @@ fn in_order(max: &Field<'_>, are: bool) -> Option<()> {
     }
 }
 
-/// Refuses, at `field`, bounds within which some of the limit's `rules` would be invalid, or would not suit the limit's
+/// Refuses, at `field`, bounds within which some of the limit's rules would be invalid, or would not suit the limit's
 /// other settings.
 pub(super) fn check(
     field: &Field<'_>,
     limit: &Section<'_>,
-    (overrides, rules): (&RequestOverrides, &[Rule]),
+    overrides: &RequestOverrides,
+    (terms, priority): (&AllTerms, &[u8]),
     (mode, largest_cost): (Mode, Cost),
 ) -> Option<()> {
     if limit.has("candidate") {
         let message = "cannot stand beside `candidate`, which is tried on the parameters of plans";
         return field.fail(Problem::error(field.key_place(), message).hint("leave one of them out".to_owned()));
     }
-    for rule in rules {
+    for (position, rule) in terms.rules.iter().enumerate() {
         let extremes = match overrides.extremes(rule) {
             Ok(extremes) => extremes,
             Err(name) => {
@@ -119,7 +121,9 @@ pub(super) fn check(
         if limit.has("warn_at") {
             warn_at::check(field, &extremes)?;
         }
-        extremes.iter().try_for_each(|rule| cost::check_room(field, rule, largest_cost))?;
+        let plan = terms.lowest_plan(position, priority);
+        let usable = |rule| usable_room(rule, priority, plan);
+        extremes.iter().try_for_each(|rule| cost::check_room(field, usable(rule), largest_cost))?;
     }
     Some(())
 }

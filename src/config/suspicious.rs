@@ -1,6 +1,5 @@
 //! Warnings about limits that are valid, but probably not as the operator means them.
 
-use crate::algorithm::Rule;
 use crate::config::problem::Problem;
 use crate::config::read::Section;
 use crate::config::terms::AllTerms;
@@ -24,7 +23,7 @@ pub(super) fn warn_if_unused(section: &Section<'_>, terms: &AllTerms, enabled: O
 pub(super) fn warn_if_cost_never_fits(
     section: &Section<'_>,
     (cost, charge): (&CostRule, &ChargeRule),
-    terms: &AllTerms,
+    (terms, priority): (&AllTerms, &[u8]),
 ) {
     let reserve = || section.get("charge").and_then(|charge| charge.as_mapping()?.get("reserve"));
     let (max, field) = match (&charge.when, cost, &charge.reserve) {
@@ -43,7 +42,7 @@ pub(super) fn warn_if_cost_never_fits(
         _ => return,
     };
     let Some(field) = field else { return };
-    let least = terms.rules.iter().filter_map(Rule::largest_cost).min();
+    let least = terms.largest_costs(priority).map(|(_, most)| most).min();
     if let Some(least) = least.filter(|least| max > least) {
         let message = format!(
             "believes costs up to {max}, and the limit admits at most {least} at once to some: what costs more can \

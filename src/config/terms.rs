@@ -11,7 +11,9 @@ use crate::config::parameters::{Overlay, Parameters, takes};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::words;
-use crate::ruleset::limit::PlanTerms;
+use crate::ruleset::PlanId;
+use crate::ruleset::limit::{PlanTerms, usable_room};
+use crate::units::Cost;
 
 /// The sections of the file that affect the terms of limits.
 #[derive(Clone, Copy, PartialEq)]
@@ -95,6 +97,27 @@ pub(super) struct AllTerms {
     pub(super) rules: Vec<Rule>,
     pub(super) plans: Vec<PlanTerms>,
     pub(super) without_plan: Option<PlanTerms>,
+}
+
+impl AllTerms {
+    /// The largest cost that requests of each plan may have, where plans may use the percents `priority` of the room; then
+    /// the largest cost under each rule.
+    pub(super) fn largest_costs(&self, priority: &[u8]) -> impl Iterator<Item = (Option<PlanId>, Cost)> {
+        let of_plan = |(plan, terms): (usize, &PlanTerms)| match terms {
+            PlanTerms::Rule(position) => Some((Some(PlanId(plan)), self.rules.get(*position)?)),
+            PlanTerms::Unlimited => None,
+        };
+        let of_plans = self.plans.iter().enumerate().filter_map(of_plan);
+        let all = of_plans.chain(self.rules.iter().map(|rule| (None, rule)));
+        all.filter_map(|(plan, rule)| Some((plan, usable_room(rule, priority, plan)?)))
+    }
+
+    /// The plan with the rule at `position` that may use the least of its room; `None` where each may use all of it.
+    pub(super) fn lowest_plan(&self, position: usize, priority: &[u8]) -> Option<PlanId> {
+        let plans = self.plans.iter().zip(priority).enumerate();
+        let plans = plans.filter(|(_, (terms, _))| **terms == PlanTerms::Rule(position));
+        plans.min_by_key(|(_, (_, percent))| **percent).map(|(plan, _)| PlanId(plan))
+    }
 }
 
 /// Whether the limit's own parameters must build a rule.

@@ -241,6 +241,8 @@ impl CostRule {
         match self {
             Self::Fixed(cost) => vec![*cost],
             Self::ByMethod { methods, others } => methods.iter().map(|(_, cost)| *cost).chain([*others]).collect(),
+            Self::Header { missing, .. } => vec![*missing],
+            Self::RequestField(said) => said.written().into_iter().collect(),
             _ => Vec::new(),
         }
     }

@@ -160,11 +160,8 @@ impl Limit {
 
     /// How many tokens requests of `plan` have to leave for others under `rule`. Each plan may use at least one token.
     pub fn floor(&self, plan: Option<PlanId>, rule: &Rule) -> Cost {
-        let percent = plan.and_then(|PlanId(plan)| self.priority.get(plan)).copied().unwrap_or(100);
-        match (percent, rule.largest_cost()) {
-            (100.., _) | (_, None) => 0,
-            (percent, Some(room)) => room.saturating_sub(Share(u32::from(percent) * 10_000).of(room).max(1)),
-        }
+        let usable = usable_room(rule, &self.priority, plan);
+        rule.largest_cost().zip(usable).map_or(0, |(room, usable)| room.saturating_sub(usable))
     }
 
     /// Whether requests are charged before their callers are identified: neither the key nor the parameters depend on who
@@ -282,6 +279,14 @@ impl Limit {
             ) => RealCost::AsTaken,
         }
     }
+}
+
+/// The most tokens that requests of `plan` may use at once under `rule`, where plans may use the percents `priority` of
+/// its room; `None` for any number.
+pub fn usable_room(rule: &Rule, priority: &[u8], plan: Option<PlanId>) -> Option<Cost> {
+    let percent = plan.and_then(|PlanId(plan)| priority.get(plan)).copied().unwrap_or(100);
+    let room = rule.largest_cost()?;
+    Some(if percent < 100 { Share(u32::from(percent) * 10_000).of(room).max(1) } else { room })
 }
 
 /// The terms of a limit for one plan.

@@ -63,6 +63,11 @@ impl RequestFieldCost {
         body.map_or(self.max, |body| body.get(&self.path).believed(self.max, self.missing))
     }
 
+    /// The cost where the field is missing, unless it is the maximum, which a limit need not be able to admit.
+    pub fn written(&self) -> Option<Cost> {
+        Some(self.missing).filter(|missing| *missing != self.max)
+    }
+
     /// The cost in plain words.
     pub fn describe(&self) -> String {
         let Self { path, max, missing } = self;
