@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::config::problem::{Mark, Place, Problem, Problems, Severity, Warning};
 use crate::config::words;
 
-/// The largest number of findings that are kept; further errors are only counted.
+/// The largest number of errors that are kept, and of warnings; further errors are only counted.
 const MOST_KEPT: usize = 1_000;
 
 /// The largest number of words that are compared to find near misses, for all findings of a file together.
@@ -16,7 +16,8 @@ const MOST_COMPARED: usize = 20_000;
 pub(super) struct Findings {
     /// The names of the configuration's texts.
     files: Vec<Arc<str>>,
-    kept: RefCell<Vec<Problem>>,
+    errors: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<Warning>>,
     more: Cell<usize>,
     compared: Cell<usize>,
 }
@@ -30,7 +31,8 @@ impl Findings {
     /// No findings yet, for these files.
     pub(super) fn of<'f>(files: impl IntoIterator<Item = &'f str>) -> Self {
         let files = files.into_iter().map(Arc::from).collect();
-        Self { files, kept: RefCell::default(), more: Cell::new(0), compared: Cell::new(0) }
+        let (errors, warnings) = (RefCell::default(), RefCell::default());
+        Self { files, errors, warnings, more: Cell::new(0), compared: Cell::new(0) }
     }
 
     /// The place at `mark`.
@@ -41,10 +43,11 @@ impl Findings {
 
     /// Adds a finding, unless the same finding exists at the same position (reached over another path).
     pub(super) fn add(&self, problem: Problem) {
-        if problem.severity == Severity::Error && self.count_if_full() {
-            return;
-        }
-        let mut kept = self.kept.borrow_mut();
+        let mut kept = match problem.severity {
+            Severity::Error if self.count_if_full() => return,
+            Severity::Error => self.errors.borrow_mut(),
+            Severity::Warning => self.warnings.borrow_mut(),
+        };
         if kept.len() >= MOST_KEPT {
             return;
         }
@@ -56,9 +59,9 @@ impl Findings {
         }
     }
 
-    /// Whether enough findings are kept. If so, counts one more error: the caller need not create the finding.
+    /// Whether enough errors are kept. If so, counts one more error: the caller need not create the finding.
     pub(super) fn count_if_full(&self) -> bool {
-        let full = self.kept.borrow().len() >= MOST_KEPT;
+        let full = self.errors.borrow().len() >= MOST_KEPT;
         if full {
             self.more.set(self.more.get().saturating_add(1));
         }
@@ -80,17 +83,16 @@ impl Findings {
 
     /// Whether any finding is an error, so that the file is refused.
     pub(super) fn has_errors(&self) -> bool {
-        self.more.get() > 0 || self.kept.borrow().iter().any(|problem| problem.severity == Severity::Error)
+        !self.errors.borrow().is_empty()
     }
 
     /// `value` with the warnings if there are no errors, else all findings.
     pub(super) fn finish<T>(self, value: Option<T>) -> Result<(T, Vec<Warning>), Problems> {
-        let mut all = self.kept.into_inner();
-        all.sort_by_key(|problem| problem.place.mark);
-        let (errors, warnings): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|problem| problem.severity == Severity::Error);
+        let (mut errors, mut warnings) = (self.errors.into_inner(), self.warnings.into_inner());
+        errors.sort_by_key(|problem| problem.place.mark);
+        warnings.sort_by_key(|problem| problem.place.mark);
         match value {
-            Some(value) if errors.is_empty() && self.more.get() == 0 => Ok((value, warnings)),
+            Some(value) if errors.is_empty() => Ok((value, warnings)),
             _ => Err(Problems { errors, warnings, more: self.more.get() }),
         }
     }

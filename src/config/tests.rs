@@ -72,3 +72,13 @@ fn findings_are_told_in_the_order_of_the_text_and_counted_beyond_a_thousand() {
     assert!(problems.errors.is_sorted_by_key(|problem| problem.place.mark));
     assert!(problems.to_string().ends_with("and 501 more"));
 }
+
+#[test]
+fn an_error_after_a_thousand_warnings_is_told() {
+    let queue = |number| format!("  l{number}: {{ algorithm: leaky_queue, rate: 1/s, capacity: 5 }}\n");
+    let queues: String = (0..1_100).map(queue).collect();
+    assert_eq!(check(&format!("limits:\n{queues}")).unwrap().warnings.len(), 1_000);
+    let problems = check(&format!("limits:\n{queues}  late: {{ algorithm: gcra }}\n")).unwrap_err();
+    let errors: Vec<&str> = problems.errors.iter().map(|problem| problem.place.path.as_str()).collect();
+    assert_eq!((errors, problems.more), (vec!["limits.late"], 0));
+}
