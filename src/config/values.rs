@@ -282,8 +282,10 @@ pub(super) fn host_and_port(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// Whether the host is a name: labels of letters, digits, `-` and `_`, joined by dots. Four numbers are an address.
+/// Whether the host is a name: labels of letters, digits, `-` and `_`, joined by dots, perhaps with a final dot. Four
+/// numbers are an address.
 pub(super) fn is_host_name(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host);
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
@@ -291,7 +293,7 @@ pub(super) fn is_host_name(host: &str) -> bool {
             && !label.ends_with('-')
     };
     let numeric = host.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
-    host.len() <= 253 && host.strip_suffix('.').unwrap_or(host).split('.').all(label) && !numeric
+    host.len() <= 253 && host.split('.').all(label) && !numeric
 }
 
 /// Reads a pattern for paths; returns it with its text.

@@ -104,8 +104,10 @@ async fn a_connection_is_verified_and_kept() {
         }
     });
     assert_eq!(upstream.connections(), 1, "kept between requests");
-    let by_address = start(&upstream.config("127.0.0.1", "tls: { ca: ca.pem }"), &[("ca.pem", &ca)]);
-    assert_eq!(by_address.get("/", &[]).status, 200);
+    for tls in ["tls: { ca: ca.pem }", "tls: { ca: ca.pem, server_name: localhost. }"] {
+        let by_address = start(&upstream.config("127.0.0.1", tls), &[("ca.pem", &ca)]);
+        assert_eq!(by_address.get("/", &[]).status, 200, "{tls}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -75,7 +75,11 @@ pub(super) fn sentinel(text: &str) -> Result<String, InvalidValue> {
 
 /// A host and a port; adds `port` if the text has none.
 fn with_port(text: &str, port: u16) -> Result<String, InvalidValue> {
-    host_and_port(text).or_else(|invalid| host_and_port(&format!("{text}:{port}")).map_err(|_| invalid))
+    let with_default = host_and_port(&format!("{text}:{port}"));
+    if !text.contains(':') {
+        return with_default;
+    }
+    host_and_port(text).or_else(|invalid| with_default.map_err(|_| invalid))
 }
 
 /// Decodes a part of an address; `None` if it is empty.
@@ -98,6 +102,8 @@ mod tests {
         let short = server("redis://[::1]").unwrap();
         assert_eq!((short.scheme, short.at.as_str(), short.database), (Scheme::Plain, "[::1]:6379", None));
         assert_eq!((short.username, short.password), (None, None));
+        let absolute = server("redis://redis.default.svc.cluster.local.").unwrap();
+        assert_eq!(absolute.at, "redis.default.svc.cluster.local.:6379");
         let password_only = server("redis://:p@127.0.0.1").unwrap();
         assert_eq!((password_only.username, password_only.password.is_some()), (None, true));
     }
@@ -107,5 +113,6 @@ mod tests {
         for text in ["", "redis://", "redis:6379", "http://a", "redis://a:0", "redis://a/x", "redis://a/1?b"] {
             assert!(server(text).is_err(), "{text}");
         }
+        assert_eq!(server("redis://-redis").unwrap_err().message, "is not a host and a port");
     }
 }
