@@ -229,6 +229,13 @@ fn customers(field: &Field<'_>, (plans, levels): (&Names, &Names), has_proxies: 
     let unknown = section.get_or("unknown", UnknownCredential::Deny, |field| {
         field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)])
     });
+    if let (Some(field), Some(UnknownCredential::Anonymous)) = (section.get("unknown"), unknown)
+        && !section.has("anonymous")
+        && !section.is_misspelt("anonymous")
+    {
+        let problem = field.error("lets nobody in: anonymous callers are refused, as the file gives them no plan");
+        field.findings().add(problem.hint("write `anonymous: { plan: ... }` beside it, or leave it out"));
+    }
     let plan_from = section.get_with("plan_from", |field| plan_from(field, plans, has_proxies));
     let Identify { sources, jwks } = sources?;
     let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown?, plan_from: plan_from? };
