@@ -257,8 +257,10 @@ fn whole_regex(text: &str) -> Result<Regex, InvalidValue> {
         regex::Error::CompiledTooBig(_) => "is too large an expression".to_owned(),
         _ => "is not a regular expression".to_owned(),
     };
-    // the expression must be valid by itself: `a)(b` is valid only inside the added parentheses
-    let anchored = Regex::new(text).and_then(|_| Regex::new(&format!("^(?:{text})$")));
+    let anchored = |end: &str| Regex::new(&format!("^(?:{text}{end})$"));
+    // the expression must be valid by itself: `a)(b` is valid only inside the added parentheses; in verbose mode it may end
+    // in a comment, which a line break ends that means nothing else there
+    let anchored = Regex::new(text).and_then(|_| anchored("").or_else(|_| anchored("\n")));
     anchored.map_err(|error| invalid(says(error)))
 }
 
