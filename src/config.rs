@@ -231,12 +231,12 @@ pub fn reference() -> String {
     settings::reference::reference()
 }
 
-/// Whether the text is a configuration of limits (and plans) only, which `check` and `simulate` accept. False for a text
-/// that cannot be read at all.
+/// Whether the text is a configuration of limits (with plans and prices) only, which `check` and `simulate` accept. False for
+/// a text that cannot be read at all.
 pub fn holds_limits_only<'t>(text: impl Into<ConfigText<'t>>) -> bool {
     let findings = Findings::new("");
     let only = with_sections(text.into(), &findings, &|_| None, |top| {
-        let of_limits = |key| matches!(key, "include" | "defaults" | "limits" | "limit_groups" | "plans");
+        let of_limits = |key| matches!(key, "include" | "defaults" | "limits" | "limit_groups" | "plans" | "prices");
         Some(top.has("limits") && top.fields().all(|(key, _)| of_limits(key)))
     });
     only.unwrap_or(false)

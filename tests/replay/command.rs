@@ -448,8 +448,8 @@ fn a_setting_is_found_whatever_the_file_writes_once_for_several() {
 upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
 defaults: { limits: { shadow: true } }
 include: [more.yaml]
-limits: { two: { key: client_address, algorithm: quota_reset, windows: [{ limit: 9, window: 1h }, { limit: 9, window: 1d }], shadow: false } }
-routes: [{ name: all, upstream: origin, limits: [two, included] }]
+limits: { one: &one { key: client_address, algorithm: quota_reset, limit: 9, window: 1h, shadow: false }, one.more: *one, two: { key: client_address, algorithm: quota_reset, windows: [{ limit: 9, window: 1h }, { limit: 9, window: 1d }], shadow: false } }
+routes: [{ name: all, upstream: origin, limits: [one, one.more, two, included] }]
 ",
     );
     folder.write(
@@ -458,6 +458,7 @@ routes: [{ name: all, upstream: origin, limits: [two, included] }]
     );
     for (set, denied) in [
         ("limits.two/1h.limit=1", 4),
+        ("limits.one.more.limit=1", 4),
         ("limits.included.shadow=false", 4),
         ("limits.included.limit=2", 0),
         ("limits.included.over_limit.deny.status=503", 0),
