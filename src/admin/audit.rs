@@ -2,7 +2,7 @@
 //! token or a credential.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -116,7 +116,11 @@ impl Audit {
         let begin = if *has_failed { "\n" } else { "" };
         let added = opened(&file).and_then(|mut file| {
             file.write_all(format!("{begin}{line}\n").as_bytes())?;
-            file.sync_data()
+            match file.sync_data() {
+                // a pipe or a terminal, which cannot be synced
+                Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
+                synced => synced,
+            }
         });
         *has_failed = added.is_err();
         if let Err(error) = added {
@@ -162,13 +166,16 @@ pub(super) fn moment(at: Nanos) -> String {
     Timestamp::from_nanosecond(at.get().into()).map(|at| at.to_string()).unwrap_or_default()
 }
 
-/// Opens the file for appending. If there is none, creates one that only its owner may read.
+/// Opens the file for appending. If there is none, creates one that only its owner may read. A FIFO that no process reads
+/// is an error.
 fn opened(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    // without it, the thread of the admin port would wait for a process that reads the FIFO
+    OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::path::PathBuf;
 
     use super::super::access::AccessRules;
@@ -206,6 +213,26 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         let are_whole: Vec<_> = text.lines().map(|line| serde_json::from_str::<Value>(line).is_ok()).collect();
         assert_eq!(are_whole, [false, true, true], "{text}");
+    }
+
+    #[test]
+    fn a_pipe_has_each_line_once_and_one_without_a_reader_is_an_error() {
+        let pipe = file("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let audit = Audit::new(Arc::new(Access::new(rules(&pipe))), Arc::new(SystemClock::new()));
+        let unread = audit.check().unwrap_err();
+        assert!(unread.contains("`admin.audit_log` cannot be written"), "{unread}");
+        // a FIFO that is opened for both does not wait for the other side
+        let mut reader = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+        for _ in 0..2 {
+            audit.note(&attempt(), "done", &json!({}));
+        }
+        let mut bytes = [0; 1024];
+        let length = reader.read(&mut bytes).unwrap();
+        std::fs::remove_file(&pipe).unwrap();
+        let lines = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        let are_whole: Vec<_> = lines.lines().map(|line| serde_json::from_str::<Value>(line).is_ok()).collect();
+        assert_eq!(are_whole, [true; 2], "{lines}");
     }
 
     #[test]
