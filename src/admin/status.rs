@@ -26,6 +26,9 @@ pub(super) fn status(admin: &Admin) -> Value {
             if let Some(resolved) = &node.resolved {
                 shown["resolved"] = json!(resolved);
             }
+            if let Some(failure) = &node.failure {
+                shown["failure"] = json!(failure);
+            }
             shown
         };
         json!({"name": pool.upstream.name, "nodes": pool.node_statuses().iter().map(shown).collect::<Vec<_>>()})

@@ -64,6 +64,8 @@ pub struct NodeStatus<'a> {
     pub resolved: Option<String>,
     /// Whether requests are sent to it.
     pub healthy: bool,
+    /// Why its last health check failed, if that is why no requests are sent to it.
+    pub failure: Option<String>,
 }
 
 // === impl Pool ===
@@ -204,26 +206,32 @@ impl Pool {
             let address = node.address.as_str();
             let instances = state.instances();
             if instances.is_empty() {
-                statuses.push(NodeStatus { address, resolved: None, healthy: false });
+                statuses.push(NodeStatus { address, resolved: None, healthy: false, failure: None });
             }
             statuses.extend(instances.iter().map(|instance| NodeStatus {
                 address,
                 resolved: node::address_of(address).is_none().then(|| instance.name().to_owned()),
                 healthy: instance.is_healthy(),
+                failure: instance.failure(),
             }));
         }
         statuses
     }
 
-    fn set_health(&self, node: usize, instance: &Instance, healthy: bool, now: Nanos) {
-        if !instance.set_health(healthy, now) {
+    fn set_health(&self, node: usize, instance: &Instance, result: Result<(), String>, now: Nanos) {
+        if !instance.set_health(result, now) {
             return;
         }
         let (upstream, written, address) = (&self.upstream.name, &self.upstream.nodes[node].address, instance.name());
-        if healthy {
-            tracing::info!(upstream, node = written, address, "upstream node is healthy again");
-        } else {
-            tracing::warn!(upstream, node = written, address, "upstream node is unhealthy: requests go to the others");
+        match instance.failure() {
+            None => tracing::info!(upstream, node = written, address, "upstream node is healthy again"),
+            Some(failure) => {
+                let effect = match self.healthy_count() {
+                    0 => "no node is healthy, and requests get 503",
+                    _ => "requests go to the others",
+                };
+                tracing::warn!(upstream, node = written, address, failure, "upstream node is unhealthy: {effect}");
+            }
         }
     }
 }
@@ -258,7 +266,8 @@ mod tests {
     }
 
     fn set_health(pool: &Pool, position: usize, healthy: bool) {
-        pool.set_health(position, &instance(pool, position), healthy, NOW);
+        let result = if healthy { Ok(()) } else { Err("it answered 503".to_owned()) };
+        pool.set_health(position, &instance(pool, position), result, NOW);
     }
 
     fn healthy(pool: &Pool) -> Vec<bool> {

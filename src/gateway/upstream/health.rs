@@ -142,15 +142,18 @@ async fn check_health(
         let server = pool.server_at(&instance.address, node);
         let asking = probe(&server, host, &check.path, "tollgate-health-check");
         let answer = timeout(check.timeout.to_duration(), asking).await;
-        if matches!(answer, Ok(Ok(200..=299))) {
-            (good, bad) = (good.saturating_add(1), 0);
-        } else {
-            (good, bad) = (0, bad.saturating_add(1));
-        }
-        if good >= check.healthy_after {
-            pool.set_health(node, &instance, true, clock.now());
-        } else if bad >= check.unhealthy_after {
-            pool.set_health(node, &instance, false, clock.now());
+        let result = match answer {
+            Ok(Ok(200..=299)) => Ok(()),
+            Ok(Ok(status)) => Err(format!("it answered {status}")),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no answer in {}", check.timeout)),
+        };
+        (good, bad) = match result {
+            Ok(()) => (good.saturating_add(1), 0),
+            Err(_) => (0, bad.saturating_add(1)),
+        };
+        if good >= check.healthy_after || bad >= check.unhealthy_after {
+            pool.set_health(node, &instance, result, clock.now());
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
 
 use super::outlier::OutlierState;
 use crate::units::Nanos;
@@ -29,6 +30,8 @@ pub struct Instance {
     pub address: NodeAddress,
     name: String,
     healthy: AtomicBool,
+    /// The result of the last failed health check, while the instance is unhealthy.
+    failure: Mutex<Option<String>>,
     /// When the instance began to warm up; 0 if it does not warm up.
     healthy_since: AtomicU64,
     ejected_until: AtomicU64,
@@ -93,6 +96,7 @@ impl Instance {
             name: address.to_string(),
             address,
             healthy: AtomicBool::new(true),
+            failure: Mutex::default(),
             healthy_since: AtomicU64::new(healthy_since.map_or(0, Nanos::get)),
             ejected_until: AtomicU64::new(0),
             outlier: OutlierState::default(),
@@ -107,6 +111,7 @@ impl Instance {
             name: self.name.clone(),
             address: self.address.clone(),
             healthy: AtomicBool::new(true),
+            failure: Mutex::default(),
             healthy_since: AtomicU64::new(0),
             ejected_until: copy(&self.ejected_until),
             outlier: OutlierState::default(),
@@ -124,8 +129,15 @@ impl Instance {
         self.healthy.load(Ordering::Relaxed)
     }
 
-    /// Marks the instance as healthy or unhealthy. Returns whether that is a change.
-    pub(super) fn set_health(&self, healthy: bool, now: Nanos) -> bool {
+    /// Why the instance is unhealthy, if it is.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    /// Marks the instance as healthy or, with the reason, as unhealthy. Returns whether that is a change.
+    pub(super) fn set_health(&self, result: Result<(), String>, now: Nanos) -> bool {
+        let healthy = result.is_ok();
+        *self.failure.lock() = result.err();
         let is_news = self.healthy.swap(healthy, Ordering::Relaxed) != healthy;
         if is_news && healthy {
             self.healthy_since.store(now.get(), Ordering::Relaxed);
@@ -188,7 +200,7 @@ mod tests {
             before.iter().map(|instance| instance.name.as_str()).collect::<Vec<_>>(),
             ["10.0.0.1:80", "10.0.0.2:80"]
         );
-        before[1].set_health(false, NOW);
+        before[1].set_health(Err("it answered 503".to_owned()), NOW);
         node.set_addresses(vec![address(3), address(2)], NOW);
         let after = node.instances();
         assert!(Arc::ptr_eq(&before[1], &after[0]));
