@@ -57,11 +57,12 @@ fn refused(bad: &KeyQuestionError) -> PlainResponse {
 }
 
 fn not_done(unamended: &AmendError) -> PlainResponse {
-    let status = match unamended {
-        AmendError::Holds | AmendError::Elsewhere(_) => StatusCode::CONFLICT,
-        AmendError::RedisUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    failure(status, &format!("the limit does not allow this change: {unamended}"))
+    match unamended {
+        AmendError::Holds | AmendError::Elsewhere(_) => {
+            failure(StatusCode::CONFLICT, &format!("the limit does not allow this change: {unamended}"))
+        }
+        AmendError::RedisUnavailable => failure(StatusCode::SERVICE_UNAVAILABLE, &unamended.to_string()),
+    }
 }
 
 async fn done(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> Result<PlainResponse, KeyQuestionError> {

@@ -25,7 +25,7 @@ pub enum AmendError {
     #[error("its key belongs to the gateway at {0}: use the admin port of that gateway")]
     Elsewhere(SocketAddr),
     /// Redis keeps the key, and does not answer.
-    #[error("it is kept in Redis, which does not answer; try again when Redis answers")]
+    #[error("the key is kept in Redis, which does not answer; try again when Redis answers")]
     RedisUnavailable,
 }
 
