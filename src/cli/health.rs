@@ -1,17 +1,19 @@
 //! `tollgate health`: whether a gateway serves, for health checks of containers.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::Args;
 
+use crate::cli::remote::RemoteArgs;
+
 /// The arguments of `tollgate health`.
 #[derive(Args, Clone, Debug)]
 pub struct HealthArgs {
-    /// The address of the gateway's metrics and health
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
-    pub admin: SocketAddr,
+    /// The gateway
+    #[command(flatten)]
+    pub remote: RemoteArgs,
 }
 
 /// The reason why a gateway does not count as healthy.
@@ -19,10 +21,10 @@ pub struct HealthArgs {
 pub enum HealthError {
     /// The gateway cannot be reached.
     #[error("no gateway answers at {0}: {1}; --admin takes another address")]
-    Silent(SocketAddr, std::io::Error),
+    Silent(String, std::io::Error),
     /// The gateway responds that it does not serve, and why.
     #[error("the gateway at {0} does not serve: {1}")]
-    NotReady(SocketAddr, String),
+    NotReady(String, String),
 }
 
 /// The timeout of the connection attempt and of each read and write.
@@ -32,17 +34,21 @@ const LONGEST_ANSWER: u64 = 4096;
 
 /// Asks the gateway whether it serves.
 pub fn execute(args: &HealthArgs) -> Result<(), HealthError> {
-    let admin = args.admin;
-    let answer = ask(admin).map_err(|error| HealthError::Silent(admin, error))?;
+    let admin = args.remote.admin.trim_start_matches("http://").trim_end_matches('/');
+    let answer = ask(admin).map_err(|error| HealthError::Silent(admin.to_owned(), error))?;
     if answer.split(' ').nth(1) == Some("200") {
         return Ok(());
     }
     let reason = answer.rsplit("\r\n\r\n").next().unwrap_or_default();
-    Err(HealthError::NotReady(admin, reason.trim().escape_debug().to_string()))
+    Err(HealthError::NotReady(admin.to_owned(), reason.trim().escape_debug().to_string()))
 }
 
-fn ask(admin: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
+fn ask(admin: &str) -> std::io::Result<String> {
+    let mut connected = Err(std::io::Error::other("the name has no address"));
+    for address in admin.to_socket_addrs()? {
+        connected = connected.or_else(|_| TcpStream::connect_timeout(&address, PATIENCE));
+    }
+    let mut stream = connected?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     write!(stream, "GET /readyz HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n")?;

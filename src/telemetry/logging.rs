@@ -76,7 +76,10 @@ impl Drop for LoggingGuard {
 pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingGuard, TryInitError> {
     let (events, events_guard, events_losses) = queued(io::stderr());
     let (access, access_guard, access_losses) = queued(io::stdout());
-    let chosen = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let (chosen, wrong) = match EnvFilter::try_from_default_env() {
+        Ok(chosen) => (chosen, None),
+        Err(error) => (EnvFilter::new(DEFAULT_FILTER), std::env::var_os(EnvFilter::DEFAULT_ENV).map(|_| error)),
+    };
     let is_access = filter_fn(|metadata| metadata.target() == ACCESS);
     let shows_no_heads =
         filter_fn(|metadata| metadata.target().starts_with("tollgate") || *metadata.level() <= Level::INFO);
@@ -93,6 +96,9 @@ pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingG
     QUEUES.get_or_init(|| [("events", events_losses), ("access", access_losses)]);
     // lines that are left out anyway stop before the filters: libraries make many of them for a request
     log::set_max_level(log::LevelFilter::Info);
+    if let Some(error) = wrong {
+        tracing::warn!(%error, default = DEFAULT_FILTER, "RUST_LOG is wrong; the default is used");
+    }
     Ok(LoggingGuard(Some([events_guard, access_guard])))
 }
 

@@ -114,3 +114,13 @@ fn access_log_lines_that_cannot_be_written_are_counted() {
     wait_until("every line to be counted", || dropped(&gateway, "access") == 5.0);
     assert_eq!(dropped(&gateway, "events"), 0.0);
 }
+
+#[test]
+fn a_wrong_rust_log_is_told_and_the_default_is_used() {
+    let origin = Origin::start();
+    let gateway = Gateway::start_with(&proxied(&origin, ""), &[], &[("RUST_LOG", "tollgate=loud")]);
+    wait_until("the warning and a line of the default", || {
+        let told = events(&gateway);
+        ["RUST_LOG is wrong; the default is used", "listening for clients"].iter().all(|line| told.contains_key(*line))
+    });
+}

@@ -312,13 +312,15 @@ fn a_container_asks_whether_the_gateway_in_it_serves() {
     let origin = Origin::start();
     let mut gateway = Gateway::start(&limited(&origin, TWO));
     let admin = gateway.admin.to_string();
-    let ask = || {
-        let mut asked = Process::tollgate(&["health", "--admin", &admin], std::path::Path::new("."), &[]);
+    let ask = |admin: &str| {
+        let mut asked = Process::tollgate(&["health", "--admin", admin], std::path::Path::new("."), &[]);
         (asked.wait().code(), asked.stderr())
     };
-    assert_eq!(ask(), (Some(0), String::new()));
+    for form in [admin.clone(), format!("http://{admin}/"), format!("http://localhost:{}", gateway.admin.port())] {
+        assert_eq!(ask(&form), (Some(0), String::new()), "{form}");
+    }
     gateway.end("KILL");
-    let (code, said) = ask();
+    let (code, said) = ask(&admin);
     assert_eq!(code, Some(1));
     assert!(said.starts_with(&format!("no gateway answers at {admin}: ")), "{said}");
     let answering = Origin::with(|exchange| {
