@@ -318,7 +318,7 @@ impl Admin {
             let SourceStatus { entries, fresh_at, .. } = source.status();
             SourceUsage { source: source.name(), entries, fresh_at }
         });
-        self.telemetry.set_sources(usage, active.directory.refused_rows());
+        self.telemetry.sources.set(usage, active.directory.refused_rows());
         match self.telemetry.render() {
             Ok(text) => (StatusCode::OK, EXPOSITION, text),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("cannot render the metrics: {error}\n")),

@@ -187,20 +187,19 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     // the workers call Redis and peers, and so does the background work
     let asking = sockets.clients.len().saturating_add(1);
     let shared = store.map(|settings| {
-        let telemetry = telemetry.clone();
-        telemetry.store_expected(CallResult::ALL.iter().map(|result| result.as_str()));
+        let metrics = telemetry.store.clone();
+        metrics.expect(CallResult::ALL.iter().map(|result| result.as_str()));
         let told: Observer = Box::new(move |call| {
-            telemetry.store_called(call.op, call.result.as_str(), call.took);
-            call.charges.into_iter().for_each(|requests| telemetry.store_charged(requests));
+            metrics.called(call.op, call.result.as_str(), call.took);
+            call.charges.into_iter().for_each(|requests| metrics.charged(requests));
         });
         SharedStore::new(settings, asking, Arc::clone(&clock), told)
     });
     let hasher = KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed()));
     let hasher = if cluster.is_some() { hasher.divided() } else { hasher };
     let cluster = cluster.map(|settings| {
-        let telemetry = telemetry.clone();
-        let told: PeerObserver =
-            Box::new(move |peer, outcome, took| telemetry.peer_asked(peer, outcome.as_str(), took));
+        let metrics = telemetry.cluster.clone();
+        let told: PeerObserver = Box::new(move |peer, outcome, took| metrics.asked(peer, outcome.as_str(), took));
         Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), Arc::new(OsPlatform), told))
     });
     let store = Arc::new(Store::new(local, shared, cluster));

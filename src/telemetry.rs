@@ -18,7 +18,6 @@ mod sources;
 mod store;
 mod striped;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -27,19 +26,16 @@ use prometheus::{
     Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use cluster::ClusterMetrics;
 use configured::ConfiguredLimitMetrics;
 use deliveries::{AllDeliveries, DeliveryMetrics, QueueMetrics};
 use names::Name;
 use offenders::{Offender, Offenders};
 use recent::RecentDecisions;
-use sources::SourceMetrics;
-use store::StoreMetrics;
 use striped::{HotCounterVec, HotGaugeVec, HotHistogramVec};
 
-pub use cluster::ClusterUsage;
-pub use sources::SourceUsage;
-pub use store::StoreUsage;
+pub use cluster::{ClusterMetrics, ClusterUsage};
+pub use sources::{SourceMetrics, SourceUsage};
+pub use store::{StoreMetrics, StoreUsage};
 
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
@@ -83,10 +79,13 @@ pub struct Telemetry {
     limit_keys: IntGaugeVec,
     limit_keys_max: IntGaugeVec,
     limit_keys_evicted: IntCounterVec,
-    store: StoreMetrics,
-    sources: SourceMetrics,
+    /// The metrics of the store that nodes share.
+    pub store: StoreMetrics,
+    /// The metrics of sources of customers and keys.
+    pub sources: SourceMetrics,
     cluster_members: IntGauge,
-    cluster: ClusterMetrics,
+    /// The metrics of the cluster.
+    pub cluster: ClusterMetrics,
     upstream_healthy: IntGaugeVec,
     upstream_pending: IntGaugeVec,
     upstream_ejections: IntCounterVec,
@@ -101,6 +100,7 @@ pub struct Telemetry {
     state_snapshots: IntCounterVec,
     /// The last snapshot: the time at which it began, its duration and its size.
     state_last: [Gauge; 3],
+    last_snapshot_successful: IntGauge,
     upgrade_failures: IntCounter,
     panics: IntCounter,
     log_lines_dropped: IntCounterVec,
@@ -180,6 +180,10 @@ impl Telemetry {
                 registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_DURATION))?)?,
                 registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_SIZE))?)?,
             ],
+            last_snapshot_successful: registered(
+                &registry,
+                IntGauge::with_opts(opts(&names::STATE_LAST_SNAPSHOT_SUCCESSFUL))?,
+            )?,
             upgrade_failures: registered(&registry, IntCounter::with_opts(opts(&names::UPGRADE_FAILURES))?)?,
             panics: registered(&registry, IntCounter::with_opts(opts(&names::PANICS))?)?,
             log_lines_dropped: counter(&registry, &names::LOG_LINES_DROPPED)?,
@@ -199,6 +203,7 @@ impl Telemetry {
         for result in ["success", "failure"] {
             telemetry.state_snapshots.with_label_values(&[result]);
         }
+        telemetry.state_file_changed();
         registered(&telemetry.registry, logging::LINES_LEFT_OUT.clone())?;
         let build: IntGaugeVec = gauge(&telemetry.registry, &names::BUILD_INFO)?;
         build
@@ -252,10 +257,16 @@ impl Telemetry {
         self.state_restores.with_label_values(&[result]).inc();
     }
 
+    /// Snapshots go to another file from now on, or to none: none has failed there yet.
+    pub fn state_file_changed(&self) {
+        self.last_snapshot_successful.set(1);
+    }
+
     /// A snapshot was written, which began at the time `at`.
     #[expect(clippy::cast_precision_loss, reason = "a report")]
     pub fn state_written(&self, at: Nanos, took: Nanos, bytes: u64) {
         self.state_snapshots.with_label_values(&["success"]).inc();
+        self.last_snapshot_successful.set(1);
         let [last, duration, size] = &self.state_last;
         last.set(at.as_secs_f64());
         duration.set(took.as_secs_f64());
@@ -265,6 +276,7 @@ impl Telemetry {
     /// A snapshot could not be written.
     pub fn state_not_written(&self) {
         self.state_snapshots.with_label_values(&["failure"]).inc();
+        self.last_snapshot_successful.set(0);
     }
 
     /// An upgrade failed: no new process took over.
@@ -323,41 +335,10 @@ impl Telemetry {
         }
     }
 
-    /// Nodes share a store, whose calls end with one of `results`: the series of these calls begin at zero.
-    pub fn store_expected(&self, results: impl Iterator<Item = &'static str> + Clone) {
-        self.store.expect(results);
-    }
-
-    /// A call to a store for `op` ended with this result, and took this long.
-    pub fn store_called(&self, op: &str, result: &str, took: Nanos) {
-        self.store.called(op, result, took);
-    }
-
-    /// A call to a store charged this many requests.
-    pub fn store_charged(&self, requests: u64) {
-        self.store.charged(requests);
-    }
-
     /// Sets the state of the store that nodes share. The caller does this before [`Telemetry::render`].
     pub fn set_store_usage(&self, usage: &StoreUsage) {
         self.store.set(usage);
         self.cluster_members.set(gauge_value(usage.nodes));
-    }
-
-    /// A source of customers or keys was asked.
-    pub fn source_asked(&self, source: &str, succeeded: bool) {
-        self.sources.asked(source, succeeded);
-    }
-
-    /// The service that customers are looked up in was asked, with this result, and took this long.
-    pub fn service_asked(&self, result: &str, took: Nanos) {
-        self.sources.service_asked(result, took);
-    }
-
-    /// Replaces the sources and their state, and sets how many rows of customers are left out. The caller does this before
-    /// [`Telemetry::render`].
-    pub fn set_sources(&self, sources: impl Iterator<Item = SourceUsage>, refused_rows: usize) {
-        self.sources.set(sources, refused_rows);
     }
 
     /// Replaces the keys that were denied most. The caller does this before [`Telemetry::render`].
@@ -372,11 +353,6 @@ impl Telemetry {
         }
     }
 
-    /// Another gateway was asked, with this result, and took this long.
-    pub fn peer_asked(&self, peer: SocketAddr, result: &str, took: Nanos) {
-        self.cluster.asked(peer, result, took);
-    }
-
     /// Sets the state of the cluster. The caller does this before [`Telemetry::render`] and after
     /// [`Telemetry::set_store_usage`].
     pub fn set_cluster_usage(&self, usage: &ClusterUsage) {
@@ -388,8 +364,10 @@ impl Telemetry {
     /// no bound). The caller does this before [`Telemetry::render`].
     pub fn set_upstream(&self, upstream: &str, healthy: usize, pending: Option<u64>) {
         self.upstream_healthy.with_label_values(&[upstream]).set(i64::try_from(healthy).unwrap_or(i64::MAX));
-        if let Some(pending) = pending {
-            self.upstream_pending.with_label_values(&[upstream]).set(gauge_value(pending));
+        match pending {
+            Some(pending) => self.upstream_pending.with_label_values(&[upstream]).set(gauge_value(pending)),
+            // an error if the upstream had no bound before
+            None => drop(self.upstream_pending.remove_label_values(&[upstream])),
         }
     }
 }

@@ -112,8 +112,8 @@ impl ActiveConfig {
         if let Directory::Lookup(asked) = &*directory {
             let (telemetry, is_http) = (telemetry.clone(), asked.is_http());
             asked.observe(Box::new(move |result, took| match is_http {
-                true => telemetry.service_asked(result.as_str(), took),
-                false => telemetry.store_called(names::OP_CUSTOMER, result.as_str(), took),
+                true => telemetry.sources.service_asked(result.as_str(), took),
+                false => telemetry.store.called(names::OP_CUSTOMER, result.as_str(), took),
             }));
         }
         let hashers = ruleset.hashers(hasher);

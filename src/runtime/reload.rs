@@ -365,8 +365,8 @@ pub(super) async fn resolve_nodes_and_refresh_sources(
     clock: &Arc<dyn Clock>,
 ) {
     for refresher in sources {
-        let (telemetry, name) = (telemetry.clone(), refresher.name());
-        refresher.observe(Box::new(move |succeeded| telemetry.source_asked(name, succeeded)));
+        let (metrics, name) = (telemetry.sources.clone(), refresher.name());
+        refresher.observe(Box::new(move |succeeded| metrics.asked(name, succeeded)));
     }
     tokio::join!(health::resolve_new(pools, FIRST_FETCH_TIMEOUT), source::begin(sources, FIRST_FETCH_TIMEOUT, clock));
 }

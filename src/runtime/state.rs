@@ -189,6 +189,9 @@ impl SnapshotWriter {
         self.file.send_if_modified(|before| {
             let differs = *before != file;
             *before = file;
+            if differs {
+                self.telemetry.state_file_changed();
+            }
             differs
         });
     }

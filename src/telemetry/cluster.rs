@@ -10,7 +10,7 @@ use crate::units::Nanos;
 
 /// The metrics of a cluster.
 #[derive(Clone, Debug)]
-pub(super) struct ClusterMetrics {
+pub struct ClusterMetrics {
     ring: IntGaugeVec,
     up: IntGaugeVec,
     requests: IntCounterVec,
@@ -59,7 +59,8 @@ impl ClusterMetrics {
         })
     }
 
-    pub(super) fn asked(&self, peer: SocketAddr, result: &str, took: Nanos) {
+    /// Another gateway was asked, with this result, and took this long.
+    pub fn asked(&self, peer: SocketAddr, result: &str, took: Nanos) {
         let peer = peer.to_string();
         self.requests.with_label_values(&[peer.as_str(), result]).inc();
         self.duration.with_label_values(&[peer.as_str()]).observe(took.as_secs_f64());

@@ -160,6 +160,8 @@ catalogue! {
         "What the process began with: restored (from the state file), handed_over (by the process before, in an upgrade), absent (no file yet), refused (a file that cannot be used: every key started afresh), nothing (no file is configured)."
     STATE_SNAPSHOTS: "tollgate_state_snapshots_total" ["result"]
         "Snapshots of the state, by result."
+    STATE_LAST_SNAPSHOT_SUCCESSFUL: "tollgate_state_last_snapshot_successful" []
+        "Whether the last snapshot was written; 1 also before the first one, and without a state file."
     STATE_LAST_SNAPSHOT_TIMESTAMP: "tollgate_state_last_snapshot_timestamp_seconds" []
         "When the last snapshot that was written was begun: what a crash takes back to."
     STATE_SNAPSHOT_DURATION: "tollgate_state_snapshot_duration_seconds" []

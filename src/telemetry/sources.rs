@@ -7,7 +7,7 @@ use crate::units::Nanos;
 
 /// The metrics of sources.
 #[derive(Clone, Debug)]
-pub(super) struct SourceMetrics {
+pub struct SourceMetrics {
     refreshes: IntCounterVec,
     entries: IntGaugeVec,
     last_success: GaugeVec,
@@ -42,21 +42,22 @@ impl SourceMetrics {
         })
     }
 
-    /// The gateway asked a source.
-    pub(super) fn asked(&self, source: &str, succeeded: bool) {
+    /// The gateway asked a source of customers or keys.
+    pub fn asked(&self, source: &str, succeeded: bool) {
         let [success, failure] =
             ["success", "failure"].map(|result| self.refreshes.with_label_values(&[source, result]));
         if succeeded { success.inc() } else { failure.inc() }
     }
 
-    /// The service that knows customers was asked, with this result, and took this long.
-    pub(super) fn service_asked(&self, result: &str, took: Nanos) {
+    /// The service that customers are looked up in was asked, with this result, and took this long.
+    pub fn service_asked(&self, result: &str, took: Nanos) {
         self.lookups.with_label_values(&[result]).inc();
         self.lookup_duration.observe(took.as_secs_f64());
     }
 
-    /// Replaces the sources, and sets how many rows of customers are left out.
-    pub(super) fn set(&self, sources: impl Iterator<Item = SourceUsage>, refused_rows: usize) {
+    /// Replaces the sources and their state, and sets how many rows of customers are left out. The caller does this before
+    /// [`super::Telemetry::render`].
+    pub fn set(&self, sources: impl Iterator<Item = SourceUsage>, refused_rows: usize) {
         self.refused_rows.set(i64::try_from(refused_rows).unwrap_or(i64::MAX));
         self.entries.reset();
         self.last_success.reset();

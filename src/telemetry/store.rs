@@ -7,7 +7,7 @@ use crate::units::Nanos;
 
 /// The metrics of a store.
 #[derive(Clone, Debug)]
-pub(super) struct StoreMetrics {
+pub struct StoreMetrics {
     requests: IntCounterVec,
     duration: HistogramVec,
     batch: Histogram,
@@ -65,21 +65,23 @@ impl StoreMetrics {
         })
     }
 
-    /// See [`super::Telemetry::store_expected`].
-    pub(super) fn expect(&self, results: impl Iterator<Item = &'static str> + Clone) {
+    /// Nodes share a store, whose calls end with one of `results`: the series of these calls begin at zero.
+    pub fn expect(&self, results: impl Iterator<Item = &'static str> + Clone) {
         for op in names::STORE_OPS {
             results.clone().for_each(|result| drop(self.requests.with_label_values(&[op, result])));
             self.duration.with_label_values(&[op]);
         }
     }
 
-    pub(super) fn called(&self, op: &str, result: &str, took: Nanos) {
+    /// A call to a store for `op` ended with this result, and took this long.
+    pub fn called(&self, op: &str, result: &str, took: Nanos) {
         self.requests.with_label_values(&[op, result]).inc();
         self.duration.with_label_values(&[op]).observe(took.as_secs_f64());
     }
 
+    /// A call to a store charged this many requests.
     #[expect(clippy::cast_precision_loss, reason = "a report")]
-    pub(super) fn charged(&self, requests: u64) {
+    pub fn charged(&self, requests: u64) {
         self.batch.observe(requests as f64);
     }
 

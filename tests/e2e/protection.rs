@@ -123,6 +123,10 @@ fn requests_wait_in_turn_for_room_at_an_upstream() {
     );
     drop(release);
     assert_eq!(gateway.get("/", &[]).number("x-ratelimit-remaining"), Some(6));
+    // without a bound no request waits, and there is nothing to count
+    gateway.rewrite(&format!("{}{limit}{}", origin.upstream(), ALL_GUARDED));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(gateway.metrics().all("tollgate_upstream_requests_pending").len(), 0);
 }
 
 #[test]

@@ -302,10 +302,13 @@ fn a_folder_that_is_missing_is_told_of_until_it_is_there() {
     let mut gateway = Gateway::start(&(limited(&origin, DAILY) + "state: { file: gone/s, every: 100ms }\n"));
     wait_until("failures", || snapshots(&gateway, "failure") >= 2.0);
     assert!(gateway.process.stderr().contains("cannot write the state to gone/s: No such file"));
+    let is_successful = || gateway.metrics().value("tollgate_state_last_snapshot_successful", &[]);
+    assert_eq!(is_successful(), Some(0.0));
     assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
     fs::create_dir(gateway.folder.path().join("gone")).unwrap();
     wait_for_snapshot(&gateway);
     assert!(gateway.admin_get("/status").json()["state"]["last_error"].is_null());
+    assert_eq!(is_successful(), Some(1.0));
     gateway.restart("KILL");
     assert_eq!(ask(&gateway, "ann"), 429);
 }
@@ -316,6 +319,7 @@ fn a_reload_changes_where_the_state_is_kept() {
     let mut gateway = Gateway::start(&(limited(&origin, DAILY)));
     assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
     assert_eq!(began_with(&gateway), "nothing");
+    assert_eq!(gateway.metrics().value("tollgate_state_last_snapshot_successful", &[]), Some(1.0));
     gateway.rewrite(&config(&origin, DAILY));
     assert_eq!(gateway.reload().status, 200);
     wait_for_snapshot(&gateway);
