@@ -23,6 +23,8 @@ pub enum Trigger {
     Signal,
     /// `POST /-/reload`.
     Request,
+    /// The last attempt failed for a cause outside the files.
+    Retry,
 }
 
 impl Trigger {
@@ -33,6 +35,7 @@ impl Trigger {
             Self::File => "file",
             Self::Signal => "signal",
             Self::Request => "request",
+            Self::Retry => "retry",
         }
     }
 }

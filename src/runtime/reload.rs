@@ -42,6 +42,8 @@ use crate::units::Nanos;
 
 /// How often the reloader checks whether requests still hold a retired configuration, and its pause after a panic.
 const TIDY: Duration = Duration::from_secs(1);
+/// The pause before a configuration is read again that was refused for a cause outside the files.
+const RETRY: Duration = Duration::from_secs(5);
 /// How long a new configuration waits for the host names of its upstream nodes, and for its new sources of customers and
 /// keys, before it takes force without them.
 const FIRST_FETCH_TIMEOUT: Nanos = Nanos::from_secs(5);
@@ -107,6 +109,8 @@ pub(super) struct Reloader {
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
     /// The watched files, as they were when they were last read.
     files: Vec<FileVersion>,
+    /// Whether the last attempt failed for a cause outside the files, so that the same files may be valid later.
+    tries_again: bool,
     /// The files of the active configuration, with the hashes of their content.
     in_force: Vec<(PathBuf, Fingerprint)>,
     /// Earlier configurations that requests may still hold.
@@ -129,7 +133,7 @@ impl Reloader {
             None => (None, Vec::new()),
         };
         let (in_force, retired) = (fingerprints(&files), Vec::new());
-        let has_old_series = false;
+        let (tries_again, has_old_series) = (false, false);
         Self {
             gateway,
             telemetry,
@@ -140,6 +144,7 @@ impl Reloader {
             senders,
             loader,
             files,
+            tries_again,
             in_force,
             retired,
             has_old_series,
@@ -159,6 +164,7 @@ impl Reloader {
         let mut watch = ChangeDetector::default();
         let mut next_look = Box::pin(sleep(watch.pause()));
         let mut next_tidy = Box::pin(sleep(TIDY));
+        let mut next_try = Box::pin(sleep(RETRY));
         loop {
             let (trigger, answers) = tokio::select! {
                 asked = self.asked.recv() => match asked {
@@ -170,6 +176,7 @@ impl Reloader {
                     next_tidy.set(sleep(TIDY));
                     continue;
                 }
+                () = &mut next_try, if self.tries_again => (Trigger::Retry, Vec::new()),
                 () = &mut next_look => {
                     let seen = self.look(watch.reads_content()).await;
                     let is_quiet = watch.record_check(seen, &self.files);
@@ -187,6 +194,7 @@ impl Reloader {
                     drop(answer.send(attempt.clone()));
                 }
                 tasks.sync_with(&self.gateway);
+                next_try.set(sleep(RETRY));
             }
             watch.restart();
             next_look.set(sleep(watch.pause()));
@@ -235,6 +243,7 @@ impl Reloader {
 
     async fn read_and_apply(&mut self) -> ReloadOutcome {
         failpoint("reload");
+        self.tries_again = false;
         match self.load().await {
             Ok(parts) if self.in_force == fingerprints(&self.files) => {
                 drop(parts);
@@ -273,7 +282,9 @@ impl Reloader {
         let pools = rules.pools(Some(&gateway.active.load()));
         resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
         if !rules.directory.is_ready() && gateway.active.load().directory.is_ready() {
-            let error = "customers.directory: PostgreSQL could not be read, and there is no snapshot of its customers";
+            self.tries_again = true;
+            let error = "customers.directory: PostgreSQL could not be read, and there is no snapshot of its customers; \
+                 tollgate tries again every few seconds";
             return ReloadOutcome::Refused { errors: vec![error.to_owned()] };
         }
         let build = move || {

@@ -257,6 +257,22 @@ fn a_first_start_without_the_database_is_not_ready_until_it_is_there() {
     assert_no_canary(&running);
 }
 
+#[test]
+fn a_reload_that_the_database_prevents_is_tried_again() {
+    let (origin, mut database) = (Origin::start(), database());
+    let without = format!("{}routes: [{{ name: all, upstream: origin }}]\n", origin.upstream());
+    let gateway = Gateway::start_with(&without, &[("url", &database.url())], &[]);
+    database.kill();
+    gateway.rewrite(&config(&origin, QUERY, ", timeout: 500ms"));
+    wait_until("a refusal", || {
+        let attempt = gateway.admin_get("/status").json()["reload"]["last_attempt"].clone();
+        attempt["result"] == "refused" && attempt["errors"].to_string().contains("tollgate tries again")
+    });
+    database.run();
+    wait_until("the customers", || quota(&gateway, "key-canary-1") == Some(10_000));
+    assert_eq!(gateway.admin_get("/status").json()["reload"]["last_attempt"]["trigger"], "retry");
+}
+
 /// Measures a million customers in the database and in a file. `cargo nextest run --release --test e2e million_rows
 /// --run-ignored only --no-capture` prints the figures.
 #[test]
