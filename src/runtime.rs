@@ -31,7 +31,7 @@ pub mod usage_events;
 pub mod webhook;
 mod workers;
 
-pub use self::shutdown::{GRACE, ServerPanicked};
+pub use self::shutdown::{GRACE, HeldSignals, ServerPanicked};
 
 use self::accept_gate::{AcceptGate, ListenAddresses};
 use self::bounded::{BoundedApp, PATIENCE};
@@ -40,7 +40,7 @@ use self::courier::Courier;
 use self::descriptors::{FdBudget, MOST_ADMIN, Needs};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
-use self::listen::AppListener;
+use self::listen::{AcceptsUntil, AppListener};
 use self::reload::{ConfigSource, LoadedConfig, Reloader};
 use self::senders::{SenderSettings, Senders};
 use self::shutdown::{ExitMode, SignalTargets};
@@ -74,6 +74,8 @@ use crate::telemetry::{DenialRecorder, Telemetry};
 
 /// The parts of a running gateway.
 pub struct Setup {
+    /// The signals that wait until the gateway serves.
+    pub signals: HeldSignals,
     /// The configuration, compiled.
     pub parts: LoadedConfig,
     /// The source of the configuration, for reloads; `None` if it cannot change.
@@ -109,6 +111,7 @@ impl StartError {
 
 /// A gateway that can start. Its sockets are open: the system no longer refuses connections, and queues them until it runs.
 pub struct Prepared {
+    signals: HeldSignals,
     sockets: Sockets,
     /// The old process, which waits until this one serves.
     predecessor: Option<Predecessor>,
@@ -143,7 +146,7 @@ struct Sockets {
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     descriptors::raise();
     disable_huge_pages();
-    let Setup { parts, origin, sample } = setup;
+    let Setup { signals, parts, origin, sample } = setup;
     let LoadedConfig {
         listeners: clients,
         admin: operators,
@@ -237,6 +240,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let senders =
         Senders { webhook: Arc::new(webhook), usage_events: Arc::new(usage_events), traces: Arc::new(traces) };
     Ok(Prepared {
+        signals,
         sockets,
         predecessor,
         addresses,
@@ -282,6 +286,7 @@ impl Prepared {
     /// Errors: the gateway ended without a signal.
     pub fn run(self) -> Result<(), ServerPanicked> {
         let Self {
+            signals,
             sockets,
             predecessor,
             addresses,
@@ -321,7 +326,7 @@ impl Prepared {
         let meters = gateway.clone();
         let shed = move || meters.active.load().meters.shed("admin");
         let app = BoundedApp::new(app, (MOST_ADMIN, PATIENCE), Arc::clone(&gateway.clock), shed);
-        server.add_service(AppListener::of_one("admin".to_owned(), admin, app, Arc::clone(&gate)));
+        server.add_service(AppListener::new("admin".to_owned(), admin, app, Arc::clone(&gate), AcceptsUntil::End));
         let reloader = Reloader::new(
             gateway.clone(),
             telemetry.clone(),
@@ -336,10 +341,11 @@ impl Prepared {
         if let Some(listeners) = sample {
             let most = room.clients.saturating_mul(2);
             let app = BoundedApp::new(sample::Sample, (most, PATIENCE), Arc::clone(&gateway.clock), || ());
-            server.add_service(AppListener::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&gate)));
+            let name = "sample upstream".to_owned();
+            server.add_service(AppListener::new(name, listeners, app, Arc::clone(&gate), AcceptsUntil::Stop));
         }
         let upgrader = Upgrader { gate: Arc::clone(&gate), snapshot_writer: Arc::clone(&snapshot_writer), telemetry };
-        let targets = SignalTargets { reloads, gate, upgrader };
+        let targets = SignalTargets { reloads, gate, upgrader, held: signals };
         let save = || {
             snapshot_writer.write();
             senders.save();

@@ -13,7 +13,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::Listener;
 use crate::customers::Directory;
 use crate::customers::directory::FileDirectory;
-use crate::runtime::{self, Setup};
+use crate::runtime::{self, HeldSignals, Setup};
 use crate::telemetry::logging;
 
 const CONFIG: &str = include_str!("../../config/tollgate.yaml");
@@ -35,6 +35,7 @@ pub struct DemoArgs {
 
 /// Runs the demo until it is told to stop.
 pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
+    let signals = HeldSignals::new().map_err(RunError::Signals)?;
     let mut source = Source::of_text(CONFIG.to_owned(), "config/tollgate.yaml")?;
     let loaded = &mut source.loaded;
     loaded.server.listeners = vec![Listener::plain(args.listen)];
@@ -45,7 +46,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", (&loaded.overrides, &source.groups))?;
     source.directory = Directory::File(FileDirectory { table: Arc::new(directory), writable: None }).into();
     let parts = parts(source, Path::new("config/tollgate.yaml"));
-    let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
+    let setup = Setup { signals, parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
     introduce(args, out)?;
     let clock = SystemClock::new();

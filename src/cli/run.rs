@@ -14,7 +14,7 @@ use crate::files::FileVersion;
 use crate::runtime::reload::{CompiledConfig, ConfigSource, LoadResult, LoadedConfig, Loader};
 use crate::runtime::senders::SenderSettings;
 use crate::runtime::state::StateFile;
-use crate::runtime::{self, ServerPanicked, Setup, StartError, descriptors};
+use crate::runtime::{self, HeldSignals, ServerPanicked, Setup, StartError, descriptors};
 use crate::telemetry::logging;
 
 /// The arguments of `tollgate run`.
@@ -49,6 +49,9 @@ pub enum RunError {
     /// Logging is set up already.
     #[error("cannot set up logging: {0}")]
     Logging(#[from] tracing_subscriber::util::TryInitError),
+    /// The system does not allow handlers of signals.
+    #[error("cannot handle signals: {0}")]
+    Signals(#[source] std::io::Error),
     /// Standard output is closed.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] std::io::Error),
@@ -56,6 +59,7 @@ pub enum RunError {
 
 /// Runs the gateway until it is told to stop.
 pub fn execute(args: &RunArgs) -> Result<(), RunError> {
+    let signals = HeldSignals::new().map_err(RunError::Signals)?;
     let (parts, origin) = match &args.config {
         Some(config) => {
             let mut loader = FileLoader::new(config);
@@ -72,7 +76,7 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
     for warning in &parts.warnings {
         tracing::warn!("{warning}");
     }
-    let ended = runtime::prepare(Setup { parts, origin, sample: None })?.run();
+    let ended = runtime::prepare(Setup { signals, parts, origin, sample: None })?.run();
     drop(guard);
     Ok(ended?)
 }

@@ -23,6 +23,7 @@ use super::accept_gate::AcceptGate;
 use super::socket::{Acceptor, BACKLOG, Socket, for_pingora, open_path};
 use crate::http::socket::RawSocket;
 use crate::http::traffic::ArrivalGuard;
+use crate::lifecycle::Phase;
 use crate::panics::{failpoint, restart_on_panic};
 use crate::ruleset::Endpoint;
 use crate::units::Nanos;
@@ -92,18 +93,30 @@ pub(super) struct AppListener<A> {
     name: String,
     listeners: Vec<(Socket, Arc<A>)>,
     gate: Arc<AcceptGate>,
+    accepts_until: AcceptsUntil,
+}
+
+/// When a service stops accepting connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AcceptsUntil {
+    /// When the process is told to stop.
+    Stop,
+    /// When the process ends, or another process takes over.
+    End,
 }
 
 impl<A> AppListener<A> {
-    pub(super) fn new(name: String, listeners: Vec<(Socket, Arc<A>)>, gate: Arc<AcceptGate>) -> Self {
-        Self { name, listeners, gate }
-    }
-
-    /// Runs the same application on all sockets.
-    pub(super) fn of_one(name: String, listeners: Vec<Socket>, app: A, gate: Arc<AcceptGate>) -> Self {
+    /// Runs `app` on all `listeners`.
+    pub(super) fn new(
+        name: String,
+        listeners: Vec<Socket>,
+        app: A,
+        gate: Arc<AcceptGate>,
+        accepts_until: AcceptsUntil,
+    ) -> Self {
         let app = Arc::new(app);
         let listeners = listeners.into_iter().map(|listener| (listener, Arc::clone(&app))).collect();
-        Self::new(name, listeners, gate)
+        Self { name, listeners, gate, accepts_until }
     }
 }
 
@@ -116,6 +129,7 @@ impl<A: ServerApp + Send + Sync + 'static> Service for AppListener<A> {
         match listeners {
             Ok(listeners) => {
                 let mut accepting = JoinSet::new();
+                let accepts_until = self.accepts_until;
                 for (listener, app) in listeners {
                     let (listener, gate, shutdown) = (Arc::new(listener), Arc::clone(&self.gate), shutdown.clone());
                     accepting.spawn(restart_on_panic(move || {
@@ -123,7 +137,7 @@ impl<A: ServerApp + Send + Sync + 'static> Service for AppListener<A> {
                         let serve = move |socket, arriving| {
                             tokio::spawn(serve(Arc::clone(&app), for_pingora(socket), shutdown.clone(), arriving));
                         };
-                        accept(Arc::clone(&listener), Arc::clone(&gate), serve)
+                        accept(Arc::clone(&listener), Arc::clone(&gate), accepts_until, serve)
                     }));
                 }
                 self.gate.mark_accepting();
@@ -144,37 +158,55 @@ impl<A: ServerApp + Send + Sync + 'static> Service for AppListener<A> {
     }
 }
 
-/// Accepts connections until the process stops, and calls `serve` for each.
-pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve: impl Fn(RawSocket, ArrivalGuard)) {
+/// Accepts connections, and calls `serve` for each.
+pub(super) async fn accept(
+    listener: Arc<Acceptor>,
+    gate: Arc<AcceptGate>,
+    until: AcceptsUntil,
+    serve: impl Fn(RawSocket, ArrivalGuard),
+) {
     loop {
         let accepting = gate.count_accepting();
-        let mut refuses = pin!(gate.lifecycle().wait_for(|phase| !phase.accepts()));
-        loop {
-            let accepted = tokio::select! {
-                biased;
-                _ = &mut refuses => break,
-                accepted = listener.accept() => accepted,
-            };
-            match accepted {
-                Ok(socket) => {
-                    failpoint("accept");
-                    serve(socket, gate.traffic().arrive());
-                    // in a burst, lets connections over the limit close before the next is accepted
-                    yield_now().await;
-                }
-                Err(error) if is_over(&error) => {}
-                Err(error) => {
-                    if gate.should_log() {
-                        tracing::error!(%error, "cannot accept connections; new connections wait in the backlog; retrying");
-                    }
-                    // without a pause the same error returns at once; no event says when a descriptor becomes free
-                    sleep(PAUSE.to_duration()).await;
-                }
-            }
-        }
+        accept_while(&listener, &gate, Phase::accepts, &serve).await;
         drop(accepting);
         if gate.lifecycle().wait_for(|phase| !phase.is_pause()).await.is_stopping() {
-            return;
+            break;
+        }
+    }
+    if until == AcceptsUntil::End && !gate.is_handed_over() {
+        accept_while(&listener, &gate, |_| true, &serve).await;
+    }
+}
+
+/// Accepts connections in the phases that `accepts` returns true for.
+async fn accept_while(
+    listener: &Acceptor,
+    gate: &AcceptGate,
+    accepts: impl Fn(Phase) -> bool,
+    serve: &impl Fn(RawSocket, ArrivalGuard),
+) {
+    let mut refuses = pin!(gate.lifecycle().wait_for(|phase| !accepts(phase)));
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = &mut refuses => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok(socket) => {
+                failpoint("accept");
+                serve(socket, gate.traffic().arrive());
+                // in a burst, lets connections over the limit close before the next is accepted
+                yield_now().await;
+            }
+            Err(error) if is_over(&error) => {}
+            Err(error) => {
+                if gate.should_log() {
+                    tracing::error!(%error, "cannot accept connections; new connections wait in the backlog; retrying");
+                }
+                // without a pause the same error returns at once; no event says when a descriptor becomes free
+                sleep(PAUSE.to_duration()).await;
+            }
         }
     }
 }
@@ -217,7 +249,6 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, ManualClock};
-    use crate::lifecycle::Phase;
     use crate::runtime::accept_gate::ListenAddresses;
 
     /// Port 0: the system chooses the port.
@@ -237,6 +268,11 @@ mod tests {
             stream.flush().await.ok()?;
             None
         }
+    }
+
+    fn echo(listener: TcpListener, gate: &Arc<AcceptGate>) -> AppListener<Echo> {
+        let listeners = vec![Socket::Tcp(listener)];
+        AppListener::new("echo".to_owned(), listeners, Echo, Arc::clone(gate), AcceptsUntil::Stop)
     }
 
     fn gate(services: usize) -> (Arc<AcceptGate>, Arc<ManualClock>) {
@@ -276,7 +312,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (gate, _) = gate(2);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = AppListener::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
+        let mut service = echo(listener, &gate);
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         let said = tokio::task::spawn_blocking(move || {
             client.write_all(b" hello").unwrap();
@@ -301,7 +337,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (gate, _) = gate(1);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = AppListener::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
+        let mut service = echo(listener, &gate);
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         gate.pause().await;
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();

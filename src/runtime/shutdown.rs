@@ -2,9 +2,9 @@
 //! A panic of the server thread also ends the process, with an error.
 
 use std::any::Any;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Mutex;
 
 use super::accept_gate::AcceptGate;
 use super::upgrade::Upgrader;
@@ -34,6 +35,25 @@ pub(super) struct SignalTargets {
     pub(super) reloads: Arc<Reloads>,
     pub(super) gate: Arc<AcceptGate>,
     pub(super) upgrader: Upgrader,
+    pub(super) held: HeldSignals,
+}
+
+/// The signals that would end a process without a handler, and that mean something else to a gateway: SIGHUP and SIGUSR2.
+/// Those that arrive while the gateway starts wait until it serves.
+#[derive(Debug)]
+pub struct HeldSignals {
+    hangup: Signal,
+    upgrade: Signal,
+}
+
+impl HeldSignals {
+    /// Sets the handlers of the process.
+    pub fn new() -> io::Result<Self> {
+        // tokio sets handlers in a runtime only; whichever runtime runs later delivers the signals
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let _guard = runtime.enter();
+        Ok(Self { hangup: signal(SignalKind::hangup())?, upgrade: signal(SignalKind::user_defined2())? })
+    }
 }
 
 /// The process that goes on when this one ends.
@@ -65,8 +85,8 @@ pub(super) fn run_until_idle(
 ) -> Result<ExitMode, ServerPanicked> {
     let workers = workforce.start().map_err(|error| ServerPanicked(format!("cannot start a worker: {error}")))?;
     let (finished, has_finished) = channel::<()>();
-    let succeeded = Arc::new(AtomicBool::new(false));
-    let watch = SignalHandler { targets, gateway: gateway.clone(), succeeded: Arc::clone(&succeeded) };
+    let gate = Arc::clone(&targets.gate);
+    let watch = SignalHandler { targets: Mutex::new(targets), gateway: gateway.clone() };
     let serving = std::thread::spawn(move || {
         failpoint("server_thread");
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
@@ -77,7 +97,7 @@ pub(super) fn run_until_idle(
     while !has_ended {
         has_ended = has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
         // the shutdown waits for an incomplete request head only if a successor serves the other clients
-        let waits = || succeeded.load(Ordering::Acquire) && gateway.traffic.has_partial_head();
+        let waits = || gate.is_handed_over() && gateway.traffic.has_partial_head();
         // check the store last: requests leave records there when they end, and a settled node answers no other gateway
         let is_idle = || !waits() && gateway.traffic.is_idle() && gateway.store.is_settled();
         match gateway.traffic.lifecycle.phase() {
@@ -99,7 +119,7 @@ pub(super) fn run_until_idle(
     if has_ended && let Err(panic) = serving.join() {
         return Err(ServerPanicked(panic_message(&*panic)));
     }
-    Ok(if succeeded.load(Ordering::Acquire) { ExitMode::Successor } else { ExitMode::NoSuccessor })
+    Ok(if gate.is_handed_over() { ExitMode::Successor } else { ExitMode::NoSuccessor })
 }
 
 /// The message of a panic.
@@ -110,19 +130,17 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 
 /// The handler of signals: some end the server, others start a reload or an upgrade.
 struct SignalHandler {
-    targets: SignalTargets,
+    /// Locked while the server runs.
+    targets: Mutex<SignalTargets>,
     gateway: Gateway,
-    /// Whether the new process has taken over.
-    succeeded: Arc<AtomicBool>,
 }
 
 #[async_trait]
 impl ShutdownSignalWatch for SignalHandler {
     async fn recv(&self) -> ShutdownSignal {
-        let SignalTargets { reloads, gate, upgrader } = &self.targets;
-        let [mut terminate, mut interrupt, mut hangup, mut upgrade] =
-            [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::user_defined2()]
-                .map(listen);
+        let mut targets = self.targets.lock().await;
+        let SignalTargets { reloads, gate, upgrader, held: HeldSignals { hangup, upgrade } } = &mut *targets;
+        let [mut terminate, mut interrupt] = [SignalKind::terminate(), SignalKind::interrupt()].map(listen);
         // before this point, a signal would end the process at once
         gate.mark_accepting();
         let mut ends = async || {
@@ -134,8 +152,8 @@ impl ShutdownSignalWatch for SignalHandler {
         let is_taken_over = loop {
             tokio::select! {
                 () = ends() => break false,
-                () = next(&mut hangup) => reloads.signal(),
-                () = next(&mut upgrade) => {
+                Some(()) = hangup.recv() => reloads.signal(),
+                Some(()) = upgrade.recv() => {
                     let successor = tokio::select! {
                         () = ends() => break false,
                         successor = upgrader.prepare() => successor,
@@ -150,8 +168,10 @@ impl ShutdownSignalWatch for SignalHandler {
                 }
             }
         };
-        self.succeeded.store(is_taken_over, Ordering::Release);
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");
+        if is_taken_over {
+            gate.mark_handed_over();
+        }
         gate.lifecycle().close();
         if let Some(cluster) = self.gateway.store.cluster().filter(|_| !is_taken_over) {
             cluster.leave();

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::accept_gate::AcceptGate;
-use super::listen::accept;
+use super::listen::{AcceptsUntil, accept};
 use super::socket::{Acceptor, Socket};
 use crate::gateway::{Gateway, WorkerGateway};
 use crate::http::dispatch::{HandedOverConnection, Workers, accepted, receive};
@@ -108,7 +108,7 @@ impl Thread {
             accepting.spawn_local(restart_on_panic(move || {
                 let (worker, workers) = (Rc::clone(&worker), Arc::clone(&workers));
                 let serve = move |socket, arriving| accepted(&worker, (&workers, number), listener, socket, arriving);
-                accept(Arc::clone(&acceptor), Arc::clone(&gate), serve)
+                accept(Arc::clone(&acceptor), Arc::clone(&gate), AcceptsUntil::Stop, serve)
             }));
         }
         let (sweeping, receiving) = (Rc::clone(&worker), Rc::clone(&worker));

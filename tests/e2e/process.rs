@@ -10,6 +10,7 @@ use crate::support::wire::Framing;
 use crate::support::{Client, Folder, Gateway, Origin, free_port, now, together, wait_until};
 
 const SIGHUP: u32 = 1;
+const SIGUSR2: u32 = 12;
 const SIGTERM: u32 = 15;
 
 #[test]
@@ -310,6 +311,11 @@ fn requests_in_flight_finish_before_the_end() {
     wait_until("readiness to fail", || !is_ready(gateway.admin));
     wait_until("the end of accepting", || TcpStream::connect(gateway.address).is_err());
     assert!(gateway.process.exit_status().is_none(), "a request is in flight");
+    // the admin port answers until the end
+    let readiness = gateway.admin_get("/readyz");
+    assert_eq!((readiness.status, readiness.text().as_str()), (503, "stopping\n"));
+    let in_flight = gateway.metrics().value("tollgate_http_requests_in_flight", &[("route", "all")]);
+    assert_eq!(in_flight, Some(1.0));
     for part in [&b"after"[..], b"the signal"] {
         command.send(part).unwrap();
         assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), part);
@@ -359,6 +365,26 @@ fn a_second_signal_does_not_wait() {
     assert!(gateway.process.exit_status().is_none(), "a request is in flight");
     gateway.process.signal("TERM");
     gateway.process.wait();
+}
+
+#[test]
+fn a_hangup_during_the_start_is_handled_after_it() {
+    let folder = Folder::new();
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    // the start waits for a while, because this name has no address
+    folder.write("t.yaml", config_on(address, admin).replace("127.0.0.1:1\"]", "nowhere.invalid:1\"]"));
+    let mut process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
+    wait_until("the sockets", || TcpStream::connect(admin).is_ok());
+    process.signal("HUP");
+    assert!(process.catches(SIGUSR2));
+    let reloads = || Metrics::parse(&Client::connect(admin).get("/metrics").text());
+    wait_until("readiness", || {
+        assert_eq!(process.exit_status(), None, "{}", process.stderr());
+        is_ready(admin)
+    });
+    wait_until("the reload", || {
+        reloads().value("tollgate_config_reloads_total", &[("result", "unchanged")]) == Some(1.0)
+    });
 }
 
 #[test]

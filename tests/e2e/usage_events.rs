@@ -244,7 +244,7 @@ fn usage_of_requests_that_end_while_the_process_stops_is_saved_before_the_others
     client.send_request("GET", "/", &[("x-api-key", "key-0")]);
     origin.wait_for_count(2);
     gateway.process.signal("TERM");
-    wait_until("the end to begin", || TcpStream::connect(gateway.admin).is_err());
+    wait_until("the end to begin", || TcpStream::connect(gateway.address).is_err());
     finish.send(()).unwrap();
     assert_eq!(client.receive().status, 200);
     wait_until("its usage on disk", || saved(&gateway).contains("\"tokens\":7}"));
