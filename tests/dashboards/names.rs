@@ -56,10 +56,11 @@ fn the_code_takes_names_from_the_catalogue() {
 /// The units at the end of names; a metric that counts things has no unit.
 const UNITS: &[&str] = &["seconds", "bytes", "tokens", "ratio", "info", "tokens_per_second"];
 
-const IS_OR_IS_NOT: [&str; 4] = [
+const IS_OR_IS_NOT: [&str; 5] = [
     names::CONFIG_LAST_RELOAD_SUCCESSFUL.name,
     names::LIMIT_MODE.name,
     names::PEER_UP.name,
+    names::STATE_LAST_SNAPSHOT_SUCCESSFUL.name,
     names::STORE_BREAKER_STATE.name,
 ];
 
