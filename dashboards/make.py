@@ -170,7 +170,7 @@ OVERVIEW = {
             "Denied",
             "Share of all requests that a limit denied. Customers over their limit are the product working; a jump is worth a look.",
             "percentunit",
-            'sum(rate(tollgate_limit_requests_total{NODE,outcome="denied"}[I])) / sum(rate(tollgate_http_requests_total{NODE}[I]))',
+            'sum(rate(tollgate_limit_requests_total{NODE,outcome=~"denied|banned"}[I])) / sum(rate(tollgate_http_requests_total{NODE}[I]))',
             steps=[(0.2, YELLOW)],
         ),
         number(
@@ -250,7 +250,7 @@ OVERVIEW = {
             "Share of a route's requests that a limit denied.",
             "percentunit",
             query(
-                'sum by (route) (rate(tollgate_limit_requests_total{NODE,outcome="denied"}[I])) / sum by (route) (rate(tollgate_http_requests_total{NODE}[I]) > 0)',
+                'sum by (route) (rate(tollgate_limit_requests_total{NODE,outcome=~"denied|banned"}[I])) / sum by (route) (rate(tollgate_http_requests_total{NODE}[I]) > 0)',
                 "{{route}}",
             ),
             defaults={"max": 1},
@@ -259,7 +259,7 @@ OVERVIEW = {
             "Most denied",
             "The ten pairs of route and limit that deny most, in requests per second over five minutes.",
             "reqps",
-            query('topk(10, sum by (route, limit) (rate(tollgate_limit_requests_total{NODE,outcome="denied"}[5m])))', ""),
+            query('topk(10, sum by (route, limit) (rate(tollgate_limit_requests_total{NODE,outcome=~"denied|banned"}[5m])))', ""),
             columns={"Value": "denied"},
             sort="denied",
         ),
@@ -358,7 +358,7 @@ THROTTLING = {
             "Denied by limit",
             "Requests denied per second.",
             "reqps",
-            query('sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR,outcome="denied"}[I])) > 0', "{{limit}} {{plan}}"),
+            query('sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR,outcome=~"denied|banned"}[I])) > 0', "{{limit}} {{plan}}"),
             stacked=True,
         ),
         lines(
@@ -366,7 +366,7 @@ THROTTLING = {
             "Of the requests that a limit had to do with.",
             "percentunit",
             query(
-                'sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR,outcome="denied"}[I])) / sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR}[I]) > 0)',
+                'sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR,outcome=~"denied|banned"}[I])) / sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR}[I]) > 0)',
                 "{{limit}} {{plan}}",
             ),
             defaults={"max": 1},
@@ -375,7 +375,7 @@ THROTTLING = {
             "Denied by route",
             "Requests denied per second.",
             "reqps",
-            query('sum by (route) (rate(tollgate_limit_requests_total{PAIR,outcome="denied"}[I]))', "{{route}}"),
+            query('sum by (route) (rate(tollgate_limit_requests_total{PAIR,outcome=~"denied|banned"}[I]))', "{{route}}"),
             stacked=True,
         ),
         percentiles(
@@ -428,9 +428,9 @@ THROTTLING = {
             "The last five minutes, for each limit and plan.",
             "reqps",
             query('sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR,outcome=~"admitted|delayed"}[5m]))', ""),
-            query('sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR,outcome="denied"}[5m]))', ""),
+            query('sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR,outcome=~"denied|banned"}[5m]))', ""),
             query(
-                'sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR,outcome="denied"}[5m])) / sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR}[5m]) > 0)',
+                'sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR,outcome=~"denied|banned"}[5m])) / sum by (limit, plan) (rate(tollgate_limit_requests_total{PAIR}[5m]) > 0)',
                 "",
             ),
             columns={"Value #A": "passed", "Value #B": "denied", "Value #C": "share denied"},
