@@ -305,14 +305,14 @@ impl Exchange for RequestContext {
         failpoint("response_head");
         attempts::record_response(self, response.status);
         self.status = Some(response.status);
+        if let Some(cost_meter) = &mut self.cost_meter {
+            let method = self.method.as_ref().map_or("", http::Method::as_str);
+            cost_meter.response_head(&self.active.ruleset, method, response);
+        }
         if response.status == 101 {
             let mut fields = Fields::default();
             response.fields.end_to_end().for_each(|field| fields.push_field(field));
             return Ok(fields);
-        }
-        if let Some(cost_meter) = &mut self.cost_meter {
-            let method = self.method.as_ref().map_or("", http::Method::as_str);
-            cost_meter.response_head(&self.active.ruleset, method, response);
         }
         Ok(forward::response(response, self))
     }

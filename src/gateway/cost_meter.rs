@@ -87,7 +87,7 @@ impl CostMeter {
     /// Reads the head of the response to a request with `method`.
     pub fn response_head(&mut self, ruleset: &Ruleset, method: &str, head: &ResponseHead) {
         let status = head.status;
-        let has_body = method != "HEAD" && !matches!(status, 204 | 304);
+        let has_body = method != "HEAD" && !matches!(status, 101 | 204 | 304);
         let text = |name: http::HeaderName| {
             let value = head.fields.get(name.as_str());
             value.and_then(|value| str::from_utf8(value).ok()).unwrap_or_default().trim()
@@ -105,7 +105,8 @@ impl CostMeter {
             }
             match cost.fields.len() {
                 0 => {}
-                _ if coded && has_body => measurement.reported.unreadable(),
+                _ if !has_body => {}
+                _ if coded => measurement.reported.unreadable(),
                 count if media_type.eq_ignore_ascii_case("text/event-stream") => {
                     measurement.reader = Some(FieldReader::of_events(count));
                 }

@@ -12,7 +12,7 @@ const ASKS: &[(&str, &str)] = &[
     ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
 ];
 const SWITCHES: &str =
-    "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: x\r\n\r\n";
+    "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\nx-cost: 7\r\n\r\n";
 
 /// Switches protocols if the request asks for it, and echoes from then on; counts as one request.
 fn echo() -> Origin {
@@ -146,4 +146,25 @@ fn a_tunnel_in_which_nothing_is_said_ends() {
     echoes(&mut tunnel, "one");
     assert!(tunnel.is_ended());
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "tunnels")], 0.0);
+}
+
+#[test]
+fn a_tunnel_is_charged_by_the_response_that_opened_it() {
+    let origin = echo();
+    let gateway = Gateway::start(&format!(
+        "{}limits:
+  failures: {{ algorithm: token_bucket, rate: 1/30d, burst: 9, key: all, charge: {{ when: response, if_status: [401] }} }}
+  tokens: {{ algorithm: token_bucket, rate: 1/30d, burst: 9, key: all, cost: {{ response_header: x-cost, max: 9 }},
+    charge: {{ when: response, reserve: 1 }} }}
+routes: [{{ name: tunnels, upstream: origin, limits: [failures, tokens], upgrade: [websocket] }}]
+",
+        upstream(&[origin.node()], "")
+    ));
+    let mut tunnel = open(&gateway);
+    echoes(&mut tunnel, "x-cost: 9");
+    drop(tunnel);
+    for (limit, outcome, tokens) in [("failures", "refunded", 1.0), ("tokens", "debited", 6.0)] {
+        let labels = [("limit", limit), ("plan", "none"), ("outcome", outcome)];
+        gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, tokens);
+    }
 }
