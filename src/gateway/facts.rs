@@ -242,8 +242,8 @@ pub fn client_address(peer: Option<IpAddr>, headers: &Fields, rules: &ClientAddr
             farthest(client, hops.map(|hop| read_address(hop.trim_ascii())), rules)
         }
         AddressHeader::Forwarded => {
-            let hops = lines.try_fold(Vec::new(), |hops, line| Some([hops, forwarded::hops(line)?].concat()));
-            farthest(client, hops?.into_iter().rev(), rules)
+            let hops: Option<Vec<_>> = lines.map(forwarded::hops).collect();
+            farthest(client, hops?.into_iter().flatten().rev(), rules)
         }
         AddressHeader::Single(_) => match (lines.next(), lines.next()) {
             (None, _) => client,

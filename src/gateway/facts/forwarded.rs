@@ -4,6 +4,9 @@ use std::net::IpAddr;
 
 use super::read_address;
 
+/// The maximum number of parameters of one hop. The RFC names four.
+const MAX_PARAMETERS: usize = 16;
+
 /// The addresses in `for` of all hops in one line, from the left. A hop has no address if its `for` names none (`unknown`,
 /// `_hidden`) or is missing. `None`: the line does not follow the RFC.
 pub(super) fn hops(mut line: &[u8]) -> Option<Vec<Option<IpAddr>>> {
@@ -16,7 +19,7 @@ pub(super) fn hops(mut line: &[u8]) -> Option<Vec<Option<IpAddr>>> {
             let (name, rest) = token(line)?;
             let (value, rest) = value(rest.strip_prefix(b"=")?)?;
             // a hop has each parameter at most once
-            if names.iter().any(|other| other.eq_ignore_ascii_case(name)) {
+            if names.len() >= MAX_PARAMETERS || names.iter().any(|other| other.eq_ignore_ascii_case(name)) {
                 return None;
             }
             names.push(name);

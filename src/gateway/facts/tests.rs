@@ -171,6 +171,10 @@ fn other_fields_are_believed_from_trusted_peers_only_and_never_from_their_left()
     ] {
         assert_eq!(forwarded(value), None, "{value}");
     }
+    let hop = |others| (0..others).map(|number| format!("p{number}=1;")).collect::<String>() + "for=1.2.3.4";
+    let (readable, too_long) = (hop(15), hop(16));
+    assert_eq!(forwarded(&readable).as_deref(), Some("1.2.3.4"));
+    assert_eq!(forwarded(&too_long), None);
 }
 
 #[test]
