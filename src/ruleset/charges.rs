@@ -145,7 +145,8 @@ impl Ruleset {
     }
 
     /// The buckets that the caller's requests are charged to, on any route; `resolved` names the caller. Limits whose key
-    /// needs a part that this request lacks are left out, and so are limits that clients do not see.
+    /// needs a part that this request lacks are left out, also where such requests share a bucket, and so are limits that
+    /// clients do not see.
     pub fn buckets<'r>(
         &'r self,
         facts: &Facts<'_>,
@@ -157,8 +158,9 @@ impl Ruleset {
         let facts = &Facts { body: Some(&RequestFields::NoBody), ..facts.clone() };
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
-            let charges = route.limits.iter().filter_map(|id| self.charge(*id, facts, &here, hashers).ok());
-            for charge in charges {
+            let has_key = |id: &&LimitId| hashers.key(**id, &self.limits[id.0].key, facts, &here).is_ok();
+            let limits = route.limits.iter().filter(has_key);
+            for charge in limits.filter_map(|id| self.charge(*id, facts, &here, hashers).ok()) {
                 let limit = &self.limits[charge.limit];
                 if limit.key.counts_by_node() || limit.key.counts_by_body() || !limit.is_visible() {
                     continue;

@@ -102,22 +102,26 @@ fn without_the_setting_there_is_no_such_page() {
 }
 
 #[test]
-fn a_limit_by_something_that_the_request_lacks_hides_no_other() {
+fn a_limit_by_something_that_the_request_lacks_is_left_out_and_hides_no_other() {
     let origin = Origin::start();
-    let gateway = with_usage_config(
-        &origin,
-        "usage: {}
+    for (missing_key, status, left) in [("deny", 400, 3), ("shared_bucket", 200, 2)] {
+        let gateway = with_usage_config(
+            &origin,
+            &format!(
+                "usage: {{}}
 limits:
-  per-tenant: { key: { header: x-tenant }, missing_key: deny, algorithm: gcra, rate: 1/h, burst: 9 }
-  per-customer: { key: customer, algorithm: gcra, rate: 1/h, burst: 3 }
+  per-tenant: {{ key: {{ header: x-tenant }}, missing_key: {missing_key}, algorithm: gcra, rate: 1/h, burst: 9 }}
+  per-customer: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 3 }}
 routes:
-  - { name: all, upstream: origin, limits: [per-tenant, per-customer] }
-",
-    );
-    assert_eq!(gateway.get("/", &[FREE]).status, 400, "what reaches the upstream names its tenant");
-    let all = vec!["all".to_owned()];
-    let per_customer = ("per-customer".to_owned(), all.clone(), 3);
-    assert_eq!(remaining(&report(&gateway, &[FREE])), std::slice::from_ref(&per_customer));
-    let both = [("per-tenant".to_owned(), all, 9), per_customer];
-    assert_eq!(remaining(&report(&gateway, &[FREE, ("x-tenant", "t")])), both);
+  - {{ name: all, upstream: origin, limits: [per-tenant, per-customer] }}
+"
+            ),
+        );
+        assert_eq!(gateway.get("/", &[FREE]).status, status);
+        let all = vec!["all".to_owned()];
+        let per_customer = ("per-customer".to_owned(), all.clone(), left);
+        assert_eq!(remaining(&report(&gateway, &[FREE])), std::slice::from_ref(&per_customer), "{missing_key}");
+        let both = [("per-tenant".to_owned(), all, 9), per_customer];
+        assert_eq!(remaining(&report(&gateway, &[FREE, ("x-tenant", "t")])), both);
+    }
 }
