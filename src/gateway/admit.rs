@@ -87,7 +87,7 @@ pub async fn admit(
             let found = ruleset.matcher.route(route);
             target.check_parameters(found)?;
             if let Some(max) = found.max_request_body {
-                if body.is_longer_than(max) {
+                if body.is_longer_than(max, &facts) {
                     return Err(Answer::BodyTooLarge);
                 }
                 context.body_left = Some(max);

@@ -8,6 +8,8 @@ use crate::gateway::field::{ReadProgress, RequestReader};
 use crate::gateway::identity::Identity;
 use crate::http::body::Framing;
 use crate::ruleset::PlanId;
+use crate::ruleset::cost::body_length;
+use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::request_field::RequestFields;
 
@@ -23,12 +25,13 @@ pub enum BodySource<'b> {
 }
 
 impl BodySource<'_> {
-    /// Whether the body is known to have more than `max` bytes.
-    pub(super) fn is_longer_than(self, max: u64) -> bool {
+    /// Whether the body of a request with these `facts` is known to have more than `max` bytes.
+    pub(super) fn is_longer_than(self, max: u64, facts: &Facts<'_>) -> bool {
         let length = match self {
             Self::Streaming(Framing::Length(length)) => length,
             Self::Buffered(body) => u64::try_from(body.len()).unwrap_or(u64::MAX),
-            Self::Streaming(_) | Self::Unavailable => 0,
+            Self::Streaming(_) => 0,
+            Self::Unavailable => body_length(facts).unwrap_or(0),
         };
         length > max
     }

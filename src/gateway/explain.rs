@@ -256,7 +256,7 @@ impl ResolvedRequest {
         if let Err(refused) = target.check_parameters(route) {
             return Err(explanation.with_answer(&refused.into()));
         }
-        if route.max_request_body.is_some_and(|max| BodySource::Buffered(question.body()).is_longer_than(max)) {
+        if route.max_request_body.is_some_and(|max| BodySource::Buffered(question.body()).is_longer_than(max, &facts)) {
             return Err(explanation.with_answer(&Answer::BodyTooLarge));
         }
         explanation.upstream = UpstreamExplanation::of(ruleset, route, &target.path);

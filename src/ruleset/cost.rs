@@ -373,8 +373,8 @@ fn believed(headers: &Fields, name: &str, max: Cost) -> Option<Cost> {
     Some(cost.map_or(max, |cost| cost.max(1)))
 }
 
-/// The length of a request's body; `None` where it is not known before the body's end.
-fn body_length(facts: &Facts<'_>) -> Option<u64> {
+/// The length of a request's body by its head; `None` where it is not known before the body's end.
+pub fn body_length(facts: &Facts<'_>) -> Option<u64> {
     match facts.headers.get("content-length") {
         _ if facts.headers.contains("transfer-encoding") => None,
         Some(length) => str::from_utf8(length).ok()?.trim().parse().ok(),

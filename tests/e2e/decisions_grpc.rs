@@ -293,6 +293,22 @@ routes: [{ name: uploads, limits: [uploads] }]
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_longer_than_its_route_allows_is_refused_and_costs_nothing() {
+    let limit = "limits: { one: { algorithm: gcra, rate: 1/d, burst: 1, key: all } }";
+    let gateway =
+        start("ext_authz", &format!("{limit}\nroutes: [{{ name: all, max_request_body: 10B, limits: [one] }}]\n"));
+    let mut client = Http2::connect_cleartext(gateway.address).await;
+    let mut denied = async |length: &str| {
+        let question = check("POST", "/", "192.0.2.1", &[("content-length", length)]);
+        let answer = message::<CheckResponse>(&client.post(CHECK, GRPC, framed(&question)).await.unwrap());
+        answer.denied.map(|denied| denied.status.unwrap().code)
+    };
+    for (length, status) in [("11", Some(413)), ("99999999999", Some(413)), ("10", None), ("10", Some(429))] {
+        assert_eq!(denied(length).await, status, "{length}");
+    }
+}
+
 /// The gRPC status of a call that is answered with trailers only.
 #[track_caller]
 pub fn refused(answer: &Answer) -> (u16, String) {
