@@ -310,9 +310,10 @@ async fn charge_and_wait(
 
 /// Records for operators the outcome of a request of `caller` that was not simply admitted.
 fn record_outcome(context: &RequestContext, caller: &Caller, head: &Head<'_>, body: Option<&RequestFields>) {
-    if let (true, Some(target)) = (denials::must_record(context), &context.target) {
+    if let (true, Some(route), Some(target)) = (denials::must_record(context), context.matched_route(), &context.target)
+    {
         let rules = &context.active.ruleset.client_address;
-        denials::record(context, &Facts { body, ..head.facts(rules, target, head.address(rules)) }, caller);
+        denials::record(context, route, &Facts { body, ..head.facts(rules, target, head.address(rules)) }, caller);
     }
 }
 

@@ -13,6 +13,7 @@ use crate::gateway::request_context::RequestContext;
 use crate::gateway::subject::{bucket, subject};
 use crate::ruleset::LimitId;
 use crate::ruleset::key::{self, Facts, KeyPart, Resolved, Value};
+use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::telemetry::recent::RecentDecision;
 use crate::units::Nanos;
@@ -26,12 +27,11 @@ fn simply_passes(verdict: &Verdict) -> bool {
     verdict.outcome == Outcome::Admit { wait: Nanos::ZERO } && verdict.unenforced_violations().next().is_none()
 }
 
-/// Records the outcome of a request of `caller`.
-pub(super) fn record(context: &RequestContext, facts: &Facts<'_>, caller: &Caller) {
-    let Some(route) = context.matched_route() else { return };
+/// Records the outcome of a request of `caller`, which was charged under the limits of `route`.
+pub(super) fn record(context: &RequestContext, route: &Route, facts: &Facts<'_>, caller: &Caller) {
     let mut resolved = caller.resolved(&context.active.ruleset, route);
     resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
-    record_with(context, |_, part| key::value(part, facts, &resolved).ok());
+    record_with(context, route, |_, part| key::value(part, facts, &resolved).ok());
 }
 
 /// Records the outcome of a request whose head is not at hand. Parts of keys that come from header fields, claims or groups
@@ -53,18 +53,23 @@ pub(super) fn record_without_head(context: &RequestContext) {
         upstream_node: context.chosen.as_ref().map(|chosen| chosen.instance.name()),
         ..ruleset.resolve(route, (None, None), None)
     };
-    record_with(context, |_, part| key::value(part, &facts, &resolved).ok());
+    record_with(context, route, |_, part| key::value(part, &facts, &resolved).ok());
 }
 
-/// Records the outcome of a request or a question; `value` gives the values for the parts of a limit's key.
-pub(super) fn record_with<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
+/// Records the outcome of a request or a question that was charged under the limits of `route`; `value` gives the values for
+/// the parts of a limit's key.
+pub(super) fn record_with<'v>(
+    context: &RequestContext,
+    route: &Route,
+    value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>,
+) {
     crossings::notify_reached(context, &value);
     let (active, gateway) = (&context.active, &context.gateway);
     let ruleset = &active.ruleset;
     let (outcome, Some(id), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };
     let standings = &context.verdict.standings;
     let charge = standings.iter().position(|standing| standing.limit == id).and_then(|at| context.charges.get(at));
-    let (Some(route), Some(charge)) = (context.matched_route(), charge) else { return };
+    let Some(charge) = charge else { return };
     let Some(limit) = ruleset.limits.get(id.0).filter(|_| outcome != "admitted") else { return };
     let subject = || subject(ruleset, limit, charge, |part| value(id, part));
     let retry_after = match context.verdict.outcome {

@@ -96,19 +96,18 @@ fn response_without_cors(answer: &Answer, context: Option<&RequestContext>, requ
 fn http_response(answer: &Answer, context: Option<&RequestContext>, request: &Fields) -> Response {
     let configured = configured(answer, context);
     let status = configured.as_ref().and_then(|configured| configured.settings.status).unwrap_or(answer.status());
-    let mut fields = common_fields(answer, context);
     let (content_type, body) = match configured.as_ref().and_then(|configured| configured.body(status, request)) {
         Some(rendered) => (rendered.content_type, rendered.text.into_bytes()),
         None => (PROBLEM_JSON, problem(answer, status, context)),
     };
-    let own = configured.as_ref().map(|configured| configured.fields(status)).unwrap_or_default();
-    if !own.iter().any(|(name, _)| name == http::header::CONTENT_TYPE) {
-        fields.push("content-type", content_type);
+    let mut fields = common_fields(answer, context);
+    fields.push("content-type", content_type);
+    if let Some(configured) = configured {
+        fields = configured.replace_fields(fields, status);
+        if configured.varies() {
+            fields.push("vary", "accept");
+        }
     }
-    if configured.is_some_and(|configured| configured.varies()) {
-        fields.push("vary", "accept");
-    }
-    own.iter().for_each(|(name, value)| fields.push(name, value));
     Response { status, fields, body, ..Response::default() }
 }
 

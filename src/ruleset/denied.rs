@@ -13,7 +13,7 @@ pub struct Denied {
     pub grpc_status: Option<u16>,
     /// The body in place of problem+json.
     pub body: Option<Body>,
-    /// Header fields added to the answer.
+    /// Header fields of the answer, in place of the default ones of the same names.
     pub headers: Vec<(HeaderName, Template)>,
 }
 

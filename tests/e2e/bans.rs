@@ -131,6 +131,7 @@ fn the_denial_that_bans_a_key_says_when_the_ban_ends() {
     assert!(!is_banned(&first), "{first:?}");
     let after = first.number("retry-after").unwrap();
     assert!((35_900..=36_000).contains(&after), "{after}");
+    assert_eq!(first.number("x-ratelimit-reset"), Some(after));
 }
 
 #[test]

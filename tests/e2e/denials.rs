@@ -217,6 +217,25 @@ fn a_limit_can_have_its_own_answer() {
 }
 
 #[test]
+fn the_fields_of_a_limits_own_answer_replace_those_of_the_gateway() {
+    let origin = Origin::start();
+    let limit =
+        "{ algorithm: gcra, rate: 1/h, burst: 1, key: all, over_limit: { deny: { body: { text: no, json: \"{}\" },
+        headers: { cache-control: max-age=5, Retry-After: \"7\", x-ratelimit-limit: \"\", vary: x-a } } } }";
+    let gateway = Gateway::start(&limited(&origin, limit));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let denied = gateway.get("/", &[]);
+    for (name, values) in [
+        ("cache-control", vec!["max-age=5"]),
+        ("retry-after", vec!["7"]),
+        ("x-ratelimit-limit", vec!["1"]),
+        ("vary", vec!["x-a", "accept"]),
+    ] {
+        assert_eq!(denied.head.all(name), values, "{denied:?}");
+    }
+}
+
+#[test]
 fn grpc_clients_are_told_in_their_own_way() {
     let origin = Origin::start();
     let gateway = Gateway::start(&limited(&origin, "{ algorithm: gcra, rate: 1/h, burst: 1, key: all }"));

@@ -240,6 +240,19 @@ fn the_usage_page_is_no_way_around_where_no_route_matches_it() {
 }
 
 #[test]
+fn a_denial_at_the_usage_page_has_the_limits_own_answer_and_operators_see_it() {
+    let own = "over_limit: { deny: { status: 403, body: gone } }";
+    let by_address = format!("{{ key: client_address, algorithm: gcra, rate: 1/h, burst: 1, {own} }}");
+    let gateway = with_file(&Origin::start(), &by_address);
+    let answers = [(); 2].map(|()| gateway.get("/.tollgate/usage", &[("x-api-key", "guess")]));
+    assert_eq!((answers[0].status, answers[1].status, &*answers[1].text()), (401, 403, "gone"));
+    for page in ["/v1/offenders", "/v1/decisions"] {
+        let shown = Client::connect(gateway.admin).round_trip("GET", page, &[("host", "localhost")]).text();
+        assert!(shown.contains("\"by-address\""), "{page}: {shown}");
+    }
+}
+
+#[test]
 fn guesses_that_claim_to_be_grpc_calls_are_charged_by_what_their_answers_mean() {
     let origin = Origin::start();
     let wrong_keys = "{ key: client_address, algorithm: sliding_log, limit: 5, window: 15m, \

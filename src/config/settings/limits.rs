@@ -407,7 +407,12 @@ pub(in crate::config) static DENIED: Table = Table {
             Kind::OneOf(&[TEMPLATE, Kind::Section(&BODIES)]),
             "The body, in place of the problem document; `{{ limit }}`, `{{ retry_after }}` and others stand for values.",
         ),
-        Setting::default("headers", Kind::Named("header field", &TEMPLATE), "{}", "Header fields to add."),
+        Setting::default(
+            "headers",
+            Kind::Named("header field", &TEMPLATE),
+            "{}",
+            "Header fields to set, in place of tollgate's own of the same names (`vary` is added).",
+        ),
     ],
 };
 

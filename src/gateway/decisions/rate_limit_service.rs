@@ -81,7 +81,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     order.sort_by_key(|position| batch.charges.get(*position).map(|(round, _)| *round));
     let decided = charge(context, domain.route, &batch, &order).await;
     if denials::must_record(context) {
-        denials::record_with(context, |limit, part| {
+        denials::record_with(context, active.ruleset.matcher.route(domain.route), |limit, part| {
             let of = asked.iter().find(|asked| asked.charges.iter().any(|(charged, _)| *charged == limit))?;
             key::entry(part, &of.entries).ok()
         });

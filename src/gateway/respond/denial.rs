@@ -31,7 +31,8 @@ impl<'a> ConfiguredDenial<'a> {
     pub(super) fn of(context: &'a RequestContext) -> Option<Self> {
         let standing = context.verdict.standings.get(context.verdict.tightest?)?;
         let limit = context.active.ruleset.limits.get(standing.limit.0)?;
-        let settings = limit.over_limit.denied()?.or(&context.matched_route()?.denied);
+        let own = limit.over_limit.denied()?;
+        let settings = own.or(context.matched_route().map_or(own, |route| &route.denied));
         Some(Self { settings, context, limit, standing })
     }
 
@@ -51,8 +52,21 @@ impl<'a> ConfiguredDenial<'a> {
         matches!(self.settings.body, Some(Body::Negotiated(_)))
     }
 
+    /// The fields of the response with the configured ones, which replace `fields` of the same names.
+    pub(super) fn replace_fields(&self, fields: Fields, status: u16) -> Fields {
+        let own = self.fields(status);
+        if own.is_empty() {
+            return fields;
+        }
+        let mut replaced = Fields::default();
+        let others = fields.iter().filter(|field| !own.iter().any(|(name, _)| field.has_name(name.as_str())));
+        others.for_each(|field| replaced.push_field(field));
+        own.iter().for_each(|(name, value)| replaced.push(name, value));
+        replaced
+    }
+
     /// The configured header fields. A field is left out if its value is empty or not valid.
-    pub(super) fn fields(&self, status: u16) -> Vec<(HeaderName, HeaderValue)> {
+    fn fields(&self, status: u16) -> Vec<(HeaderName, HeaderValue)> {
         let field = |(name, template): &(HeaderName, Template)| {
             let value = self.render(template, status)?;
             let value = HeaderValue::try_from(value).ok().filter(|value| !value.is_empty())?;
@@ -81,7 +95,7 @@ impl<'a> ConfiguredDenial<'a> {
             window: fields::window(standing),
             remaining: fields::remaining(standing),
             retry_after,
-            reset: standing.headroom.until_full.secs_ceil(),
+            reset: fields::until_full(standing).secs_ceil(),
             status,
             title: Answer::Limited.title(),
             detail: &Answer::Limited.detail(Some(context)),

@@ -85,7 +85,7 @@ impl<'v> LimitFields<'v> {
             fields.push_with(POLICY, LISTED, |value| self.write_list(value, write_policy));
             fields.push_with(RATELIMIT, LISTED, |value| self.write_list(value, write_standing));
         }
-        let until_full = self.tightest.headroom.until_full;
+        let until_full = until_full(self.tightest);
         if self.ietf_06 {
             fields.push_number(LIMIT_06, self.tightest.policy.quota);
             fields.push_number(REMAINING_06, remaining(self.tightest));
@@ -170,6 +170,14 @@ fn write_standing(value: &mut Vec<u8>, _: &Limit, standing: &Standing) {
 /// The time in which a used-up quota becomes full again, in seconds, at least 1.
 pub(super) fn window(standing: &Standing) -> Option<u64> {
     standing.policy.window.map(|window| window.secs_ceil().max(1))
+}
+
+/// The time until the whole quota is available again. A denial may last longer than that, if it bans the key.
+pub(super) fn until_full(standing: &Standing) -> Nanos {
+    match standing.decision {
+        Decision::Deny(Denial::Later { retry_after }) => retry_after.max(standing.headroom.until_full),
+        _ => standing.headroom.until_full,
+    }
 }
 
 /// The rest of the quota; the whole quota if the limit admits any cost (the next caller pays for it).
