@@ -76,14 +76,24 @@ impl Queue {
     /// one becomes free.
     pub fn enter(&self, turn: Nanos) -> Result<QueuePlace, Nanos> {
         let mut waiting = self.waiting.lock();
-        let taken = waiting.turns.len() as u64;
-        if self.max_waiting.is_some_and(|max| taken >= max) {
-            return Err(waiting.turns.first().map_or(turn, |(first, _)| *first));
-        }
+        self.room_in(&waiting, turn)?;
         let number = waiting.next_number;
         waiting.next_number = number.wrapping_add(1);
         waiting.turns.insert((turn, number));
         Ok(QueuePlace { waiting: Arc::clone(&self.waiting), turn: (turn, number) })
+    }
+
+    /// The same for a request that takes no place.
+    pub fn check_room(&self, turn: Nanos) -> Result<(), Nanos> {
+        self.room_in(&self.waiting.lock(), turn)
+    }
+
+    fn room_in(&self, waiting: &Waiting, turn: Nanos) -> Result<(), Nanos> {
+        let taken = waiting.turns.len() as u64;
+        match self.max_waiting.is_some_and(|max| taken >= max) {
+            true => Err(waiting.turns.first().map_or(turn, |(first, _)| *first)),
+            false => Ok(()),
+        }
     }
 }
 

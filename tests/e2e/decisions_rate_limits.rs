@@ -7,7 +7,7 @@ use prost::Message;
 
 use crate::decisions_grpc::{CHECK, GRPC, Header, framed, message, refused, start};
 use crate::support::http2::Http2;
-use crate::support::{Client, Gateway};
+use crate::support::{Client, Gateway, PATIENCE};
 
 pub const LIMIT: &str = "http://test/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 pub const OK: i32 = 1;
@@ -285,6 +285,30 @@ domains: { edge: { descriptors: [{ key: user, limits: [per-user] }] } }
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_question_without_hits_is_answered_at_once_and_takes_no_place_in_the_queue() {
+    let rules = "limits:
+  paced: { algorithm: leaky_queue, rate: 1/h, capacity: 5, key: { descriptor: user },
+    over_limit: { delay: { max_wait: 5h, max_waiting: 1 } } }
+domains: { edge: { descriptors: [{ key: user, limits: [paced] }] } }
+";
+    let gateway = start("rate_limit_service", rules);
+    let (mut envoy, mut other) = (Envoy::connect(&gateway).await, Envoy::connect(&gateway).await);
+    let mut peek = async || {
+        let question = Descriptor { hits_addend: Some(Hits { value: 0 }), ..descriptor("user=a") };
+        tokio::time::timeout(PATIENCE, envoy.codes(vec![question])).await.expect("an answer at once").0
+    };
+    assert_eq!(other.codes(vec![descriptor("user=a")]).await.0, OK);
+    assert_eq!((peek().await, peek().await), (OK, OK));
+    let waiting = tokio::spawn(async move { other.codes(vec![descriptor("user=a")]).await });
+    let delayed = [("route", "edge"), ("limit", "paced"), ("plan", "none"), ("outcome", "delayed")];
+    gateway.wait_for_metric("tollgate_limit_requests_total", &delayed, 1.0);
+    assert_eq!(peek().await, OVER, "the queue is full");
+    waiting.abort();
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "edge")], 0.0);
+    assert_eq!(peek().await, OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn plans_and_limits_may_come_with_a_descriptor() {
     let gateway = start("rate_limit_service", DOMAINS);
     let mut envoy = Envoy::connect(&gateway).await;
@@ -304,7 +328,9 @@ async fn plans_and_limits_may_come_with_a_descriptor() {
         (status.current_limit.clone(), status.limit_remaining),
         (Some(Brought { requests_per_unit: 20, unit: 3 }), 19)
     );
-    for (requests, unit) in [(0, 3), (20, 0), (20, 99)] {
+    let none = envoy.ask(&with(0, 3)).await;
+    assert_eq!((none.overall_code, none.statuses[0].code), (OVER, OVER));
+    for (requests, unit) in [(20, 0), (20, 99)] {
         let refused_call = envoy.0.post(LIMIT, GRPC, framed(&with(requests, unit))).await.unwrap();
         assert_eq!(refused(&refused_call).0, 3, "{requests} in {unit}");
     }

@@ -12,17 +12,19 @@ use super::request_limits::UNITS;
 use crate::algorithm::Decision;
 use crate::charge::{Charge, Charged};
 use crate::fields::Fields;
+use crate::gateway::queue::Queue;
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
 use crate::gateway::{admit, charging, denials, forward};
 use crate::http::head::RequestHead;
 use crate::http::service::Response;
 use crate::ruleset::domains::{Domain, Hits};
+use crate::ruleset::limit::PlanTerms;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::ruleset::{LimitId, PlanId, key};
 use crate::store::{AmendError, Amendment, Receipt};
-use crate::units::Cost;
+use crate::units::{Cost, Nanos};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// The maximum number of descriptors in a question, and of entries in a descriptor.
@@ -152,7 +154,15 @@ impl Batch {
         };
         let mut charges = Vec::new();
         let node = domain.find(&entries);
+        let mut denied = node.is_some_and(|node| node.denies);
         for id in node.iter().flat_map(|node| &node.limits) {
+            if descriptor.limit.as_ref().is_some_and(|limit| limit.requests_per_unit == 0) {
+                // in place of any limit that could deny
+                denied |= active.ruleset.limits.get(id.0).is_some_and(|limit| {
+                    limit.enforces() && limit.candidate_of.is_none() && limit.terms(plan) != PlanTerms::Unlimited
+                });
+                continue;
+            }
             let brought = descriptor.limit.as_ref().map(|limit| {
                 active.request_limits.rule(&active.ruleset, *id, plan, (limit.requests_per_unit, limit.unit))
             });
@@ -165,8 +175,7 @@ impl Batch {
                 false => charges.push((*id, self.join(charge))),
             }
         }
-        let denied = node.is_some_and(|node| node.denies) && !descriptor.is_negative_hits;
-        Ok(DescriptorCharges { entries, charges, denied })
+        Ok(DescriptorCharges { entries, charges, denied: denied && !descriptor.is_negative_hits })
     }
 
     /// Adds a charge, to one of the same bucket if there is one. Returns its position.
@@ -204,7 +213,13 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
             some.push(charge.clone());
         }
         let receipt = gateway.store.charge(&active.binding, &mut some, now).await;
-        charged.extend(receipt.charged.iter().copied());
+        let decided = some.iter().zip(&receipt.charged);
+        charged.extend(decided.map(|(charge, charged)| match charge.enforcement.consumes {
+            true => *charged,
+            false => {
+                Charged { decision: without_wait(&active.queues[charge.limit], charged.decision, now), ..*charged }
+            }
+        }));
         let before = context.charges.len();
         let all: Vec<Charge> = context.charges.iter().cloned().chain(some).collect();
         let verdict = Verdict::new(&active.ruleset, &all, &charged);
@@ -225,6 +240,17 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
     match admit::conclude(context, route, now).await? {
         Some(turn) => Box::pin(admit::wait_for(turn, context)).await,
         None => Ok(()),
+    }
+}
+
+/// The decision on a question that takes no hit. It is answered at once, and denied if a hit would find no place in `queue`.
+fn without_wait(queue: &Queue, decision: Decision, now: Nanos) -> Decision {
+    match decision {
+        Decision::Admit { wait } if wait > Nanos::ZERO => match queue.check_room(now.saturating_add(wait)) {
+            Ok(()) => Decision::ADMIT,
+            Err(free) => Decision::later(free.saturating_sub(now)),
+        },
+        decided => decided,
     }
 }
 
