@@ -190,7 +190,10 @@ impl<'a> Field<'a> {
 
     fn headers_to_remove(&self) -> Option<Vec<HeaderName>> {
         let items = self.list("a list of names of header fields")?;
-        all_or_none(items.iter().map(Field::header_name_to_set))
+        all_or_none(items.iter().map(|item| match item.header_name_to_set()? {
+            name if name == http::header::HOST => item.fail(item.error("is in every request: it can only be set")),
+            name => Some(name),
+        }))
     }
 
     /// Reads a path or the beginning of one: it begins with `/`, holds no query, and is spelt like the paths that the

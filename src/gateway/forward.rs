@@ -55,7 +55,7 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
             || route.request_headers.concerns(name)
     };
     let fields = &mut outgoing.fields;
-    fields.push("host", &target.authority);
+    push_unless_set(fields, route, "host", &target.authority);
     for field in received.end_to_end().filter(|field| !is_dropped(field.name)) {
         fields.push_field(field);
     }

@@ -189,9 +189,10 @@ pub enum Rewrite {
 }
 
 impl Rewrite {
-    /// The path that is sent to the upstream for the canonical path `path`.
+    /// The path that is sent to the upstream for the canonical path `path`. `*`, which stands for the whole server, stays.
     pub fn apply(&self, path: &str) -> String {
         match self {
+            _ if path == "*" => path.to_owned(),
             Self::Path(fixed) => fixed.clone(),
             Self::Prefix { strip, add } => {
                 let new = format!("{add}{}", strip_path_prefix(path, strip).unwrap_or(path));

@@ -175,3 +175,20 @@ fn a_target_is_made_canonical_for_the_upstream_too() {
     }
     assert_eq!(seen(&gateway, &origin, &request("OPTIONS", "*", &[])).target(), "*");
 }
+
+#[test]
+fn a_question_about_the_whole_server_stays_one_under_any_rewrite() {
+    let origin = Origin::start();
+    for rewrite in ["{ add_prefix: /v1 }", "{ path: /fixed }"] {
+        let gateway = routed(&origin, &format!("rewrite: {rewrite}"));
+        assert_eq!(seen(&gateway, &origin, &request("OPTIONS", "*", &[])).target(), "*", "{rewrite}");
+    }
+}
+
+#[test]
+fn a_host_that_a_route_sets_is_the_only_one() {
+    let origin = Origin::start();
+    let gateway = routed(&origin, "request_headers: { set: { Host: \"internal.example:81\" } }");
+    let head = seen(&gateway, &origin, &request("GET", "/", &[])).head;
+    assert_eq!((head.all("host"), head.field("x-forwarded-host")), (vec!["internal.example:81"], Some("test")));
+}

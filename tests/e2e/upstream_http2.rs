@@ -210,3 +210,17 @@ async fn content_where_no_response_has_any_is_not_forwarded() {
         assert_eq!((last.status, last.text().as_str()), (200, CONTENT));
     });
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_a_route_sets_is_the_authority() {
+    let address = http2_upstream(|request, mut respond| {
+        let authority = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+        let response = Response::builder().header("x-authority", authority).body(()).unwrap();
+        respond.send_response(response, true).unwrap();
+    })
+    .await;
+    let edits = "request_headers: { set: { host: \"internal.example:81\" } }";
+    let gateway = start(&format!("{}routes: [{{ name: all, upstream: origin, {edits} }}]\n", upstream(address, "")));
+    let answered = tokio::task::block_in_place(|| gateway.get("/", &[]));
+    assert_eq!(answered.field("x-authority"), Some("internal.example:81"), "{answered:?}");
+}

@@ -260,7 +260,7 @@ pub(in crate::config) static HEADER_EDITS: Table = Table {
     name: "header_edits",
     settings: &[
         Setting::default("set", HEADER_VALUES, "{}", "Fields to set, in place of those with the same name."),
-        Setting::default("remove", HEADER_NAMES, "[]", "Fields to remove."),
+        Setting::default("remove", HEADER_NAMES, "[]", "Fields to remove; `host` can only be set."),
     ],
 };
 
