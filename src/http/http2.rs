@@ -224,7 +224,12 @@ fn request_head(request: &Request<RecvStream>) -> (RequestHead, Result<(), Refus
     let fields = request.headers();
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let mut hosts = fields.get_all(header::HOST).iter().map(header::HeaderValue::as_bytes);
+    let is_padded = |value: &header::HeaderValue| value.as_bytes().trim_ascii().len() < value.len();
     let agrees = match (authority, hosts.next(), hosts.next()) {
+        // HTTP/1.1 servers do not see this white space, and so read another value (RFC 9113, section 8.2.1)
+        _ if fields.values().any(is_padded) => {
+            Err(Refused::Malformed("the value of a header field begins or ends with white space"))
+        }
         (_, _, Some(_)) => Err(Refused::Malformed("the request has more than one host header")),
         (Some(authority), Some(host), None) if !authority.eq_ignore_ascii_case(host) => {
             Err(Refused::Malformed("the host header names another host than the request target"))

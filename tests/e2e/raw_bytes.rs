@@ -272,6 +272,10 @@ async fn what_a_stream_of_http_2_can_say_of_it_is_refused_too() {
     }
     let two_hosts = client.get("http://a/", &[("host", "b")]).await;
     assert!(two_hosts.map_or(true, |answer| answer.status == 400));
+    for field in [("x-api-key", " k"), ("x-api-key", "k\t"), ("cookie", "a=1 "), ("authorization", "  Bearer k")] {
+        let answer = client.get("http://test/", &[field]).await.unwrap();
+        assert_eq!(answer.status, 400, "{field:?}");
+    }
     assert_eq!((origin.count(), complete.load(Ordering::Relaxed)), (0, 0));
     let dropped = client.get("http://test/", &[("x_api_key", "k"), ("x-api-key", "l")]).await.unwrap();
     assert_eq!(dropped.status, 200);
