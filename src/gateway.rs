@@ -273,7 +273,9 @@ impl Exchange for RequestContext {
     }
 
     fn resent(&mut self) {
-        tracing::debug!("a kept connection to the upstream was closed: the request is sent again");
+        tracing::debug!(
+            "the upstream closed a kept connection or did not process the request: the request is sent again"
+        );
     }
 
     fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response> {
@@ -333,7 +335,7 @@ impl Exchange for RequestContext {
             Failure::BodyTooLarge => Answer::BodyTooLarge,
             Failure::Refused(refused) => (*refused).into(),
             Failure::UpstreamTimeout => Answer::UpstreamTimeout,
-            Failure::UpstreamBroke(_) | Failure::Unreadable(_) => Answer::UpstreamFailed,
+            Failure::UpstreamBroke(_) | Failure::UpstreamRefused(_) | Failure::Unreadable(_) => Answer::UpstreamFailed,
             Failure::ClientGone => return Response::default(),
         };
         self.answer_failure(&answer)

@@ -265,20 +265,22 @@ async fn forward<S: Service>(
                 Box::pin(begin_http2(&connection, request, &outgoing, has_tls, due, timer)).await
             }
         };
-        let transferred = match beginning {
+        let (transferred, is_safe) = match beginning {
             Ok(upstream) => {
                 // a client that sends `expect` sends no body before the upstream agrees
                 let expects_continue = outgoing.fields.contains("expect");
                 let mut transfer = Transfer::new(client, upstream, (request, expects_continue), timing, timer.now());
-                transfer.resend = (is_reused && is_idempotent).then(|| sent_before.clone());
+                let is_safe = is_reused && is_idempotent;
+                let may_refuse = destination.server.http2 && !fresh_only;
+                transfer.resend = (is_safe || may_refuse).then(|| sent_before.clone());
                 transfer.begin_with(std::mem::take(&mut sent_before));
                 let ended = transfer.run(exchange, timer, upgrade.is_some(), || worker.traffic.is_draining()).await;
-                transfer.into_outcome(ended)
+                (transfer.into_outcome(ended), is_safe)
             }
             // nothing of the request was sent
             Err(failure) => {
                 let resend = is_reused.then(|| std::mem::take(&mut sent_before));
-                TransferOutcome::Failed { failure, is_begun: false, resend }
+                (TransferOutcome::Failed { failure, is_begun: false, resend }, is_reused)
             }
         };
         match transferred {
@@ -294,7 +296,10 @@ async fn forward<S: Service>(
                 return Ok(ExchangeOutcome::Aborted);
             }
             TransferOutcome::Answer(response) => return Err(response),
-            TransferOutcome::Failed { failure: Failure::UpstreamBroke(_), is_begun: false, resend: Some(sent) } => {
+            TransferOutcome::Failed { failure, is_begun: false, resend: Some(sent) }
+                if matches!(failure, Failure::UpstreamRefused(_))
+                    || (is_safe && matches!(failure, Failure::UpstreamBroke(_))) =>
+            {
                 exchange.resent();
                 (fresh_only, sent_before) = (true, sent);
             }
@@ -349,7 +354,7 @@ async fn connect<S: Service>(
         Err(_) => Err(ConnectError::TimedOut),
     };
     if let Ok(connection) = &connected {
-        worker.pool.borrow_mut().share(&destination.server, connection, timer.now());
+        worker.pool.borrow_mut().share(&destination.server, connection, destination.keep_alive, timer.now());
     }
     Some(connected)
 }

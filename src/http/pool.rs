@@ -9,21 +9,33 @@ use crate::units::Nanos;
 #[derive(Debug)]
 pub(super) struct Pool {
     /// The connections of each server; the most recently used one is the last.
-    http1: HashMap<Server, Vec<IdleConnection<Box<Http1Connection>>>>,
-    http2: HashMap<Server, Vec<IdleConnection<Http2Connection>>>,
+    http1: HashMap<Server, Vec<IdleConnection>>,
+    http2: HashMap<Server, Vec<SharedConnection>>,
     count: usize,
     /// The maximum number of HTTP/1.1 connections in the pool.
     max: usize,
 }
 
 #[derive(Debug)]
-struct IdleConnection<C> {
-    connection: C,
+struct IdleConnection {
+    connection: Box<Http1Connection>,
     until: Nanos,
 }
 
-/// How long an unused HTTP/2 connection is kept.
-const KEPT_HTTP2: Nanos = Nanos::from_secs(30);
+/// An HTTP/2 connection, which stays in the pool while it has requests.
+#[derive(Debug)]
+struct SharedConnection {
+    connection: Http2Connection,
+    /// How long it is kept without a request.
+    keep_alive: Nanos,
+    until: Nanos,
+}
+
+impl SharedConnection {
+    fn is_usable(&self, now: Nanos) -> bool {
+        !self.connection.is_closed() && (self.until > now || self.connection.running() > 0)
+    }
+}
 
 impl Pool {
     pub(super) fn new(max: usize) -> Self {
@@ -35,8 +47,9 @@ impl Pool {
     pub(super) fn take(&mut self, server: &Server, again: bool, now: Nanos) -> Option<Connection> {
         if server.http2 {
             let kept = self.http2.get_mut(server)?;
-            kept.retain(|kept| !kept.connection.is_closed());
-            let free = kept.iter().find(|kept| kept.connection.running() < kept.connection.max_streams())?;
+            kept.retain(|kept| kept.is_usable(now));
+            let free = kept.iter_mut().find(|kept| kept.connection.running() < kept.connection.max_streams())?;
+            free.until = now.saturating_add(free.keep_alive);
             return Some(Connection::Http2(free.connection.clone()));
         }
         let kept = self.http1.get_mut(server)?;
@@ -62,10 +75,14 @@ impl Pool {
         }
     }
 
-    /// If a new connection is HTTP/2, lets other requests to `server` share it.
-    pub(super) fn share(&mut self, server: &Server, connection: &Connection, now: Nanos) {
-        if let Connection::Http2(connection) = connection {
-            let kept = IdleConnection { connection: connection.clone(), until: now.saturating_add(KEPT_HTTP2) };
+    /// If a new connection is HTTP/2, lets other requests to `server` share it, and keeps it without a request for as long
+    /// as `keep_alive`.
+    pub(super) fn share(&mut self, server: &Server, connection: &Connection, keep_alive: Nanos, now: Nanos) {
+        if let Connection::Http2(connection) = connection
+            && keep_alive > Nanos::ZERO
+        {
+            let until = now.saturating_add(keep_alive);
+            let kept = SharedConnection { connection: connection.clone(), keep_alive, until };
             self.http2.entry(server.clone()).or_default().push(kept);
         }
     }
@@ -81,9 +98,9 @@ impl Pool {
         for kept in self.http2.values_mut() {
             kept.retain_mut(|kept| {
                 if kept.connection.running() > 0 {
-                    kept.until = now.saturating_add(KEPT_HTTP2);
+                    kept.until = now.saturating_add(kept.keep_alive);
                 }
-                kept.until > now && !kept.connection.is_closed()
+                kept.is_usable(now)
             });
         }
         self.http2.retain(|_, kept| !kept.is_empty());

@@ -78,7 +78,8 @@ pub trait Exchange {
     /// Notes that the connection to the last destination failed. `Ok`: the engine tries another one.
     fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Response>;
 
-    /// Notes that a kept connection was closed before a response; the engine sends the request again on a new one.
+    /// Notes that a kept connection was closed before a response, or that the upstream did not process the request; the
+    /// engine sends the request again on a new connection.
     fn resent(&mut self);
 
     /// The target and the fields of the request that the engine now sends on a connection to the last destination.
@@ -183,6 +184,9 @@ pub enum Failure {
     /// The upstream's connection broke.
     #[error("the connection to the upstream failed: {0}")]
     UpstreamBroke(std::io::Error),
+    /// The upstream did not process the request, and said so.
+    #[error("the upstream did not process the request: {0}")]
+    UpstreamRefused(std::io::Error),
     /// The upstream's bytes cannot be read as HTTP.
     #[error("{0}")]
     Unreadable(#[from] Unreadable),
@@ -192,6 +196,7 @@ impl From<UpstreamError> for Failure {
     fn from(error: UpstreamError) -> Self {
         match error {
             UpstreamError::Io(error) => Self::UpstreamBroke(error),
+            UpstreamError::Refused(error) => Self::UpstreamRefused(error),
             UpstreamError::Unreadable(unreadable) => Self::Unreadable(unreadable),
         }
     }

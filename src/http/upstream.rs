@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::{fmt, io};
 
 use ::http::HeaderMap;
+use h2::Reason;
 
 use super::body::Framing;
 use super::head::{RequestHead, ResponseHead, Unreadable};
@@ -129,14 +130,27 @@ pub enum UpstreamError {
     /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// The upstream says that it did not process the request, so that it can be sent again.
+    #[error("{0}")]
+    Refused(io::Error),
     /// The gateway cannot read the bytes that the upstream sent.
     #[error("{0}")]
     Unreadable(#[from] Unreadable),
 }
 
 impl From<h2::Error> for UpstreamError {
+    /// An upstream that closes a connection names the last request that it processes (RFC 9113, section 8.7): later ones
+    /// fail with its GOAWAY, earlier ones with the end of the connection.
     fn from(error: h2::Error) -> Self {
-        Self::Io(io::Error::other(error))
+        let is_refused = match error.reason() {
+            Some(Reason::REFUSED_STREAM) => error.is_reset(),
+            Some(Reason::NO_ERROR) => error.is_go_away(),
+            _ => false,
+        };
+        match is_refused && error.is_remote() {
+            true => Self::Refused(io::Error::other(error)),
+            false => Self::Io(io::Error::other(error)),
+        }
     }
 }
 

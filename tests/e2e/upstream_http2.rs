@@ -1,8 +1,10 @@
 //! Upstreams that speak HTTP/2: bodies that are sent again, connections that end, and targets that only HTTP/1.1 allows.
 
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -11,9 +13,10 @@ use http::{Request, Response};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
+use crate::http2_abuse::{DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, WINDOW_UPDATE, frame};
 use crate::support::gateway::{ALL, ALL_GUARDED};
 use crate::support::http2::{http2_upstream, rest};
-use crate::support::{Gateway, pattern, wait_until};
+use crate::support::{Gateway, now, pattern, wait_until};
 
 /// The section `upstreams:` with this HTTP/2 server.
 fn upstream(address: SocketAddr, more: &str) -> String {
@@ -223,4 +226,114 @@ async fn a_host_that_a_route_sets_is_the_authority() {
     let gateway = start(&format!("{}routes: [{{ name: all, upstream: origin, {edits} }}]\n", upstream(address, "")));
     let answered = tokio::task::block_in_place(|| gateway.get("/", &[]));
     assert_eq!(answered.field("x-authority"), Some("internal.example:81"), "{answered:?}");
+}
+
+/// The requests that an upstream processed: the number of the connection, and the body.
+type Processed = Arc<Mutex<Vec<(usize, Vec<u8>)>>>;
+/// The frame that refuses the request on this stream, of whose body so many bytes have arrived; `None` to process it.
+type Refusal = dyn Fn(u32, usize) -> Option<Vec<u8>> + Send + Sync;
+
+/// An upstream that sends and reads single frames.
+fn upstream_in_frames(
+    processed: &Processed,
+    refusal: impl Fn(u32, usize) -> Option<Vec<u8>> + Send + Sync + 'static,
+) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, processed) = (listener.local_addr().unwrap(), Arc::clone(processed));
+    let refusal: Arc<Refusal> = Arc::new(refusal);
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let (refusal, processed) = (Arc::clone(&refusal), Arc::clone(&processed));
+            std::thread::spawn(move || serve_frames(stream.unwrap(), number, &*refusal, &processed));
+        }
+    });
+    address
+}
+
+/// Serves a connection, one request after the other, until it ends.
+fn serve_frames(
+    mut stream: std::net::TcpStream,
+    number: usize,
+    refusal: &Refusal,
+    processed: &Processed,
+) -> std::io::Result<()> {
+    /// For bodies, in INITIAL_WINDOW_SIZE and on the connection.
+    const ROOM: [u8; 4] = (1_u32 << 20).to_be_bytes();
+    stream.read_exact(&mut [0; 24])?;
+    let settings = frame(SETTINGS, 0, 0, &[&[0, 4], &ROOM[..]].concat());
+    stream.write_all(&[settings, frame(WINDOW_UPDATE, 0, 0, &ROOM)].concat())?;
+    let (mut body, mut refused) = (Vec::new(), 0);
+    loop {
+        let mut front = [0; 9];
+        stream.read_exact(&mut front)?;
+        let [a, b, c, kind, flags, id @ ..] = front;
+        let (length, id) = (u32::from_be_bytes([0, a, b, c]), u32::from_be_bytes(id));
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut payload)?;
+        match kind {
+            HEADERS => body.clear(),
+            DATA => body.extend(payload),
+            _ => continue,
+        }
+        if let Some(refusal) = refusal(id, body.len()).filter(|_| refused != id) {
+            stream.write_all(&refusal)?;
+            refused = id;
+        } else if flags & END_STREAM != 0 && refused != id {
+            processed.lock().push((number, std::mem::take(&mut body)));
+            // `:status: 200` in the static table
+            stream.write_all(&frame(HEADERS, END_STREAM | END_HEADERS, id, b"\x88"))?;
+        }
+    }
+}
+
+#[test]
+fn a_post_that_its_upstream_did_not_process_goes_again_on_a_new_connection() {
+    const GOAWAY: u8 = 7;
+    const RST_STREAM: u8 = 3;
+    const REFUSED_STREAM: u32 = 7;
+    // the first stream is the last one that is processed
+    let goes_away = |_: u32| frame(GOAWAY, 0, 0, &[1_u32.to_be_bytes(), 0_u32.to_be_bytes()].concat());
+    let refuses = |id: u32| frame(RST_STREAM, 0, id, &REFUSED_STREAM.to_be_bytes());
+    for refusal in [goes_away as fn(u32) -> Vec<u8>, refuses] {
+        // a body whose first part is no longer at hand cannot go again
+        for (length, arrives, status) in [(60_000, 0, 200), (60_000, 60_000, 200), (100_000, 70_000, 502)] {
+            let processed = Processed::default();
+            let nodes = [(); 2].map(|()| {
+                let refused = move |id, came| (id > 1 && came >= arrives).then(|| refusal(id));
+                format!("\"{}\"", upstream_in_frames(&processed, refused))
+            });
+            let eject = "http2: true, eject: { after: 1, for: 1h, max_percent: 50 }";
+            let gateway =
+                Gateway::start(&format!("workers: 1\n{}{ALL}", crate::support::origin::upstream(&nodes, eject)));
+            let mut client = gateway.client();
+            (0..2).for_each(|_| assert_eq!(client.get("/").status, 200));
+            processed.lock().clear();
+            assert_eq!(
+                client.post("/", &[], &pattern(length)).status,
+                status,
+                "{length} bytes, {arrives} of which arrive"
+            );
+            let expected = if status == 200 { vec![(1, pattern(length))] } else { Vec::new() };
+            assert!(*processed.lock() == expected);
+            let ejections = gateway.metrics().value("tollgate_upstream_ejections_total", &[("upstream", "origin")]);
+            assert_eq!(ejections, Some(0.0));
+        }
+    }
+}
+
+#[test]
+fn an_idle_connection_is_kept_for_as_long_as_the_setting_says() {
+    for (keep_alive, expected) in [("0s", [0, 1, 2]), ("1s", [0, 0, 1]), ("1m", [0, 0, 0])] {
+        let processed = Processed::default();
+        let address = upstream_in_frames(&processed, |_, _| None);
+        let timeouts = format!(", timeouts: {{ keep_alive: {keep_alive} }}");
+        let gateway = Gateway::start(&format!("workers: 1\n{}{ALL}", upstream(address, &timeouts)));
+        let mut client = gateway.client();
+        (0..2).for_each(|_| assert_eq!(client.get("/").status, 200));
+        let began = now();
+        wait_until("the idle time to pass", || began.elapsed() > Duration::from_millis(1100));
+        assert_eq!(client.get("/").status, 200);
+        let connections: Vec<usize> = processed.lock().iter().map(|(number, _)| *number).collect();
+        assert_eq!(connections, expected, "{keep_alive}");
+    }
 }
