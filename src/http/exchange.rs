@@ -293,7 +293,7 @@ async fn forward<S: Service>(
             }
             TransferOutcome::Tunnel(upstream) => {
                 Box::pin(tunnel::run(client, upstream, exchange, timing, timer)).await;
-                return Ok(ExchangeOutcome::Aborted);
+                return Ok(ExchangeOutcome::Answered { patience: None });
             }
             TransferOutcome::Answer(response) => return Err(response),
             TransferOutcome::Failed { failure, is_begun: false, resend: Some(sent) }

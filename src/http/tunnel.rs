@@ -7,15 +7,18 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
 
+use super::body::{Decoder, Framing};
 use super::buffer::Buffer;
 use super::client::Client;
+use super::presence::LINGER;
 use super::service::{Exchange, Timing};
 use super::socket::Socket;
 use super::timer::Timer;
 use super::upstream::Upstream;
 use crate::units::Nanos;
 
-/// Copies between the two sides until one ends, the upstream is silent for too long, or the exchange's deadline passes.
+/// Copies between the two sides until one ends, the upstream is silent for too long, or the exchange's deadline passes. Then
+/// closes both sides, and leaves it to the connection to discard the bytes that the client still sends.
 pub(super) async fn run(
     client: &mut Client<'_>,
     upstream: Upstream,
@@ -24,6 +27,8 @@ pub(super) async fn run(
     timer: &mut Timer,
 ) {
     let (Client::Http1(client), Upstream::Http1(mut upstream)) = (client, upstream) else { return };
+    // all further bytes belong to the tunnel
+    (client.keeps_alive, client.body) = (false, Decoder::new(Framing::UntilClose));
     let patience = timing.idle.max(timing.first_byte);
     let mut silent_since = timer.now();
     // the encoder still holds the head of the response
@@ -69,6 +74,15 @@ pub(super) async fn run(
         Pin::new(&mut client.socket).poll_shutdown(task)
     });
     drop(timer.run(timer.after(Nanos::SECOND), pin!(closing)).await);
+    // if the socket were closed with unread bytes, the upstream would lose the end of what the client sent
+    upstream.buffer.consume(usize::MAX);
+    let discarding = poll_fn(|task| {
+        while ready!(upstream.buffer.poll_read(task, &mut upstream.socket))? > 0 {
+            upstream.buffer.consume(usize::MAX);
+        }
+        Poll::Ready(io::Result::Ok(()))
+    });
+    drop(timer.run(timer.after(LINGER), pin!(discarding)).await);
 }
 
 /// Copies the available bytes and returns how many; 0 at the end.

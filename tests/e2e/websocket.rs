@@ -1,9 +1,11 @@
 //! WebSockets on routes that allow them: a tunnel holds the slots of its request.
 
+use socket2::{Domain, Socket, Type};
+
 use crate::support::client::request;
 use crate::support::origin::upstream;
-use crate::support::wait_until;
-use crate::support::{Client, Gateway, Origin};
+use crate::support::wire::{Framing, Wire};
+use crate::support::{Client, Gateway, Origin, pattern, wait_until};
 
 const ASKS: &[(&str, &str)] = &[
     ("connection", "Upgrade"),
@@ -22,7 +24,7 @@ fn echo() -> Origin {
             return exchange.reply("200 OK", "", b"no tunnel");
         }
         exchange.send(SWITCHES)?;
-        let mut framing = crate::support::wire::Framing::UntilClose;
+        let mut framing = Framing::UntilClose;
         while let Some(part) = exchange.wire.part(&mut framing)? {
             exchange.send(part)?;
         }
@@ -42,7 +44,10 @@ routes:
 }
 
 fn open(gateway: &Gateway) -> Client {
-    let mut client = gateway.client();
+    open_on(gateway.client())
+}
+
+fn open_on(mut client: Client) -> Client {
     client.send_request("GET", "/tunnel", ASKS);
     let head = client.wire.head().unwrap().unwrap();
     assert_eq!((head.word(1), head.field("upgrade")), ("101", Some("websocket")), "{head:?}");
@@ -53,7 +58,7 @@ fn echoes(client: &mut Client, text: &str) {
     client.send(text);
     let mut came = Vec::new();
     while came.len() < text.len() {
-        came.extend(client.wire.part(&mut crate::support::wire::Framing::UntilClose).unwrap().expect("an echo"));
+        came.extend(client.wire.part(&mut Framing::UntilClose).unwrap().expect("an echo"));
     }
     assert_eq!(came, text.as_bytes());
 }
@@ -129,7 +134,7 @@ fn what_a_client_sends_too_early_waits_for_the_tunnel() {
         assert_eq!(tunnel.wire.head().unwrap().unwrap().word(1), "101");
         let mut came = Vec::new();
         while came.len() < early.len() {
-            came.extend(tunnel.wire.part(&mut crate::support::wire::Framing::UntilClose).unwrap().expect("an echo"));
+            came.extend(tunnel.wire.part(&mut Framing::UntilClose).unwrap().expect("an echo"));
         }
         assert_eq!(came, early.as_bytes());
         echoes(&mut tunnel, "and late");
@@ -167,4 +172,32 @@ routes: [{{ name: tunnels, upstream: origin, limits: [failures, tokens], upgrade
         let labels = [("limit", limit), ("plan", "none"), ("outcome", outcome)];
         gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, tokens);
     }
+}
+
+#[test]
+fn the_end_of_a_tunnel_reaches_a_client_that_still_sends() {
+    const LENGTH: usize = 300_000;
+    let origin = Origin::with(|exchange| {
+        exchange.keep = false;
+        exchange.send(SWITCHES)?;
+        exchange.send(pattern(LENGTH))
+    });
+    let gateway = start(&origin, "");
+    // when the tunnel ends, a part of the bytes waits in the gateway's socket until the client reads
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(64 << 10).unwrap();
+    socket.connect(&gateway.address.into()).unwrap();
+    let mut tunnel = open_on(Client { wire: Wire::new(socket.into()) });
+    let in_flight = || gateway.metrics().value("tollgate_http_requests_in_flight", &[("route", "tunnels")]);
+    let mut came = Vec::new();
+    loop {
+        if in_flight() == Some(0.0) {
+            tunnel.send("ping");
+        }
+        match tunnel.wire.part(&mut Framing::UntilClose).unwrap() {
+            Some(part) => came.extend(part),
+            None => break,
+        }
+    }
+    assert!(came == pattern(LENGTH), "{} bytes", came.len());
 }
