@@ -77,6 +77,18 @@ fn an_upstream_without_a_healthy_node_is_unavailable() {
 }
 
 #[test]
+fn an_interim_response_to_a_health_check_is_not_its_answer() {
+    let origin = Origin::with(|exchange| {
+        exchange.send("HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n")?;
+        exchange.reply("200 OK", "", b"")
+    });
+    let check = "health_check: { path: /check, every: 10ms, unhealthy_after: 1 }";
+    let gateway = Gateway::start(&proxied(&origin, check));
+    origin.wait_for_count(3);
+    assert_eq!(gateway.metrics().value("tollgate_upstream_nodes_healthy", &[("upstream", "origin")]), Some(1.0));
+}
+
+#[test]
 fn an_upstream_that_does_not_begin_its_answer_in_time_is_a_timeout() {
     let origin = Origin::start();
     let gateway = Gateway::start(&proxied(&origin, "timeouts: { first_byte: 150ms }"));

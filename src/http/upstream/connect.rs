@@ -86,7 +86,7 @@ pub async fn probe(server: &Server, host: &str, path: &str, user_agent: &str) ->
     send(server, &request, outgoing, &[]).await.map(|head| head.status)
 }
 
-/// Posts `content` to `server` on a new connection. Returns the first head of the response, which may be an interim one.
+/// Posts `content` to `server` on a new connection. Returns the head of the response.
 ///
 /// Errors: the reason why there is no response.
 pub async fn post(server: &Server, outgoing: OutgoingRequest, content: &[u8]) -> io::Result<ResponseHead> {
@@ -129,8 +129,7 @@ async fn answer(upstream: &mut Upstream, method: &str, content: &[u8]) -> io::Re
     exchange(upstream, method, content).await.map_err(io::Error::other)
 }
 
-/// Sends the whole `content` of a request that has begun. Returns the first head of the response, which may be an interim
-/// one.
+/// Sends the whole `content` of a request that has begun. Returns the head of the response, and skips interim ones.
 pub(super) async fn exchange(
     upstream: &mut Upstream,
     method: &str,
@@ -142,7 +141,9 @@ pub(super) async fn exchange(
     }
     poll_fn(|task| upstream.poll_finish(task)).await?;
     let mut head = ResponseHead::default();
-    poll_fn(|task| upstream.poll_head(task, &mut head, method)).await?;
+    while head.status < 200 {
+        poll_fn(|task| upstream.poll_head(task, &mut head, method)).await?;
+    }
     Ok(head)
 }
 

@@ -87,11 +87,7 @@ pub async fn fetch(request: OwnRequest<'_>) -> Result<Fetched, FetchError> {
     };
     let head = RequestHead { method: request.method.to_owned(), framing, ..RequestHead::default() };
     let mut upstream = Upstream::begin_http1(connection, &head, &outgoing, None);
-    let mut head = exchange(&mut upstream, request.method, request.body).await?;
-    // interim responses do not matter here
-    while head.status < 200 {
-        poll_fn(|task| upstream.poll_head(task, &mut head, request.method)).await?;
-    }
+    let head = exchange(&mut upstream, request.method, request.body).await?;
     let mut body = Vec::new();
     while poll_fn(|task| upstream.poll_body(task)).await? {
         let part = upstream.content();
