@@ -40,7 +40,11 @@ pub enum Step {
 
 /// The decoder of a body, which counts how far it has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decoder(State);
+pub struct Decoder {
+    state: State,
+    /// Whether the size of a chunk may have blanks behind it.
+    allows_blanks: bool,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -55,22 +59,29 @@ enum State {
 impl Decoder {
     /// The decoder at the beginning of a body with this framing.
     pub const fn new(framing: Framing) -> Self {
-        Self(match framing {
+        let state = match framing {
             Framing::Empty | Framing::Length(0) => State::Over,
             Framing::Length(length) => State::Content(length),
             Framing::Chunked => State::ChunkSize,
             Framing::UntilClose => State::UntilClose,
-        })
+        };
+        Self { state, allows_blanks: false }
+    }
+
+    /// The decoder of a response's body: some servers fill up the sizes of chunks with blanks, which a request must not
+    /// have.
+    pub(super) const fn of_response(framing: Framing) -> Self {
+        Self { allows_blanks: true, ..Self::new(framing) }
     }
 
     /// Whether the whole body has been read.
     pub fn is_over(&self) -> bool {
-        self.0 == State::Over
+        self.state == State::Over
     }
 
     /// How many bytes of content follow, if that is known.
     pub const fn left(&self) -> Option<u64> {
-        match self.0 {
+        match self.state {
             State::Content(left) => Some(left),
             State::Over => Some(0),
             State::ChunkSize | State::ChunkContent(_) | State::ChunkEnd | State::UntilClose => None,
@@ -86,29 +97,29 @@ impl Decoder {
             0 => Step::NeedMore,
             length => Step::Data(length),
         };
-        match self.0 {
+        match self.state {
             State::Over => Ok(Step::End),
             State::Content(left) | State::ChunkContent(left) => Ok(available(left)),
             State::UntilClose => Ok(available(u64::MAX)),
             State::ChunkEnd => match bytes {
                 [b'\r', b'\n', ..] => {
-                    self.0 = State::ChunkSize;
+                    self.state = State::ChunkSize;
                     Ok(Step::Skip(2))
                 }
                 [] | [b'\r'] => Ok(Step::NeedMore),
                 _ => Err(Refused::Malformed("a chunk of the body is longer than it says")),
             },
-            State::ChunkSize => match chunk_line(bytes)? {
+            State::ChunkSize => match chunk_line(bytes, self.allows_blanks)? {
                 None => Ok(Step::NeedMore),
                 Some((0, length)) => match trailers(bytes.get(length..).unwrap_or_default())? {
                     Some(behind) => {
-                        self.0 = State::Over;
+                        self.state = State::Over;
                         Ok(Step::Skip(length.saturating_add(behind)))
                     }
                     None => Ok(Step::NeedMore),
                 },
                 Some((size, length)) => {
-                    self.0 = State::ChunkContent(size);
+                    self.state = State::ChunkContent(size);
                     Ok(Step::Skip(length))
                 }
             },
@@ -118,7 +129,7 @@ impl Decoder {
     /// Notes that the caller has consumed `length` bytes of content.
     pub fn consumed(&mut self, length: usize) {
         let length = u64::try_from(length).unwrap_or(u64::MAX);
-        self.0 = match self.0 {
+        self.state = match self.state {
             State::Content(left) if left <= length => State::Over,
             State::Content(left) => State::Content(left.saturating_sub(length)),
             State::ChunkContent(left) if left <= length => State::ChunkEnd,
@@ -130,7 +141,7 @@ impl Decoder {
     /// Whether the body ends after `content` more bytes of content, if `behind` are the bytes after them.
     pub fn ends_behind(&self, content: usize, behind: &[u8]) -> bool {
         let content = u64::try_from(content).unwrap_or(u64::MAX);
-        match self.0 {
+        match self.state {
             State::Content(left) => left == content,
             State::ChunkContent(left) => left == content && behind.starts_with(LAST_CHUNK),
             State::Over => true,
@@ -140,24 +151,25 @@ impl Decoder {
 
     /// Notes the end of the connection. Returns whether the body is complete.
     pub fn ended(&mut self) -> bool {
-        if self.0 == State::UntilClose {
-            self.0 = State::Over;
+        if self.state == State::UntilClose {
+            self.state = State::Over;
         }
         self.is_over()
     }
 }
 
 /// The size of the next chunk, and the length of the line with it; `None` if the line is not complete yet.
-fn chunk_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, Refused> {
+fn chunk_line(bytes: &[u8], allows_blanks: bool) -> Result<Option<(u64, usize)>, Refused> {
     const BAD: Refused = Refused::Malformed("a chunk of the body does not say its size");
     let Some(line) = strict_line(bytes)? else {
         return if bytes.len() > MAX_CHUNK_LINE { Err(BAD) } else { Ok(None) };
     };
     let digits = line.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(line.len());
-    let (size, extension) = line.split_at_checked(digits).unwrap_or_default();
+    let (size, behind) = line.split_at_checked(digits).unwrap_or_default();
+    let extension = if allows_blanks { behind.trim_ascii_start() } else { behind };
     let is_well = (1..=MAX_DIGITS).contains(&size.len())
         && matches!(extension, [] | [b';', ..])
-        && is_text(extension)
+        && is_text(behind)
         && line.len() <= MAX_CHUNK_LINE;
     let size = str::from_utf8(size).ok().filter(|_| is_well).and_then(|size| u64::from_str_radix(size, 16).ok());
     Ok(Some((size.ok_or(BAD)?, line.len().saturating_add(2))))

@@ -270,9 +270,11 @@ impl<'t, 'c> Transfer<'t, 'c> {
     }
 
     fn begin_response(&mut self, fields: &Fields, framing: Framing, wall: Nanos) -> io::Result<()> {
-        let declared = self.head.fields.get("content-length").filter(|_| framing == Framing::Empty);
         let reason = &self.head.reason;
         let status = self.head.status;
+        // a response to GET would have had this length; 204 and interim responses have none (RFC 9110, section 8.6)
+        let declares = status == 304 || (self.request.method == "HEAD" && status > 199 && status != 204);
+        let declared = self.head.fields.get("content-length").filter(|_| declares);
         self.client.begin_response(&ClientHead { status, reason, fields, framing, declared, wall })
     }
 

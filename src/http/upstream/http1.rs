@@ -38,7 +38,7 @@ impl Http1Connection {
             buffer: Buffer::default(),
             encoder: Encoder::default(),
             reader: HeadReader::default(),
-            body: Decoder::new(Framing::Empty),
+            body: Decoder::of_response(Framing::Empty),
             available: 0,
             keeps_alive: true,
             kept_for: None,
@@ -72,7 +72,7 @@ impl Http1Connection {
             }
         }
         out.extend_from_slice(b"\r\n");
-        (self.body, self.available) = (Decoder::new(Framing::Empty), 0);
+        (self.body, self.available) = (Decoder::of_response(Framing::Empty), 0);
         (self.keeps_alive, self.kept_for, self.is_request_sent) = (true, None, false);
     }
 
@@ -88,7 +88,7 @@ impl Http1Connection {
                 self.buffer.consume(length);
                 self.reader = HeadReader::default();
                 let framing = head.framing(method)?;
-                self.body = Decoder::new(framing);
+                self.body = Decoder::of_response(framing);
                 self.keeps_alive = head.keeps_alive() && framing != Framing::UntilClose;
                 // one second less than the server, so that no request arrives while the server closes
                 let kept_for = head.keep_alive_timeout().map(|seconds| Nanos::from_secs(seconds.saturating_sub(1)));
