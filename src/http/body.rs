@@ -25,6 +25,17 @@ pub enum Framing {
     UntilClose,
 }
 
+impl Framing {
+    /// Whether it is certain before the body arrives that it has at most `max` bytes.
+    pub(super) fn is_at_most(self, max: usize) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Length(length) => usize::try_from(length).is_ok_and(|length| length <= max),
+            Self::Chunked | Self::UntilClose => false,
+        }
+    }
+}
+
 /// The next part of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

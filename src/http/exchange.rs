@@ -15,7 +15,7 @@ use super::presence::ConnectionTracker;
 use super::service::{ConnectError, Exchange, Failure, Response, Service, Timing};
 use super::syntax::Refused;
 use super::timer::Timer;
-use super::transfer::{Transfer, TransferOutcome};
+use super::transfer::{MAX_RESENT, Transfer, TransferOutcome};
 use super::tunnel;
 use super::upstream::{Connection, Destination, Http2Connection, OutgoingRequest, Upstream, open};
 use super::worker::Worker;
@@ -232,12 +232,13 @@ async fn forward<S: Service>(
 ) -> Result<ExchangeOutcome, Response> {
     let timing = exchange.timing();
     let is_idempotent = is_idempotent(&request.method);
+    let can_be_resent = is_idempotent && request.framing.is_at_most(MAX_RESENT);
     let (mut fresh_only, mut sent_before) = (false, held);
     loop {
         let destination = exchange.destination()?;
         let kept = match fresh_only {
             true => None,
-            false => worker.pool.borrow_mut().take(&destination.server, is_idempotent, timer.now()),
+            false => worker.pool.borrow_mut().take(&destination.server, can_be_resent, timer.now()),
         };
         let is_reused = kept.is_some();
         let connection = match kept {

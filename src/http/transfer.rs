@@ -15,7 +15,7 @@ use crate::fields::Fields;
 use crate::units::Nanos;
 
 /// The maximum number of bytes of a request's body that are kept for a second try.
-const MAX_RESENT: usize = 64 << 10;
+pub(super) const MAX_RESENT: usize = 64 << 10;
 /// The number of fields of most responses, and their size in bytes.
 const HEAD_FIELDS: usize = 16;
 const HEAD_BYTES: usize = 512;
