@@ -249,8 +249,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
         if status == UPGRADE_REQUIRED && self.request.version != Version::Http2 {
             self.head.pass_upgrade(&mut fields);
         }
-        // a client that has not sent its body may send the body next, or another request
-        let is_owed_body = self.upload != Upload::Done && self.request.fields.contains("expect");
+        // the gateway does not read the rest of such a body, and so finds no request behind it
+        let is_owed_body = self.upload != Upload::Done && !self.client.can_be_drained();
         if is_leaving() || is_owed_body {
             self.client.close();
         }

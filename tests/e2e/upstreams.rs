@@ -378,13 +378,20 @@ fn an_early_answer_of_the_upstream_reaches_a_client_that_is_still_sending() {
         Ok(())
     });
     let gateway = Gateway::start(&proxied(&origin, ""));
-    let mut client = gateway.client();
-    client.send(request("POST", "/", &[("content-length", "1000000")]));
-    client.send([b'x'; 1000]);
-    let head = client.wire.head().unwrap().unwrap();
-    assert_eq!(head.word(1), "413");
-    let (body, whole) = client.wire.content(Framing::of_response(&head, false));
-    assert_eq!((body.as_slice(), whole), (&b"too much\n"[..], true));
+    // the connection ends unless the rest of the body is short
+    for (framing, closes) in [
+        (("content-length", "1000000"), true),
+        (("transfer-encoding", "chunked"), true),
+        (("content-length", "2000"), false),
+    ] {
+        let mut client = gateway.client();
+        client.send(request("POST", "/", &[framing]));
+        client.send(if framing.1 == "chunked" { chunk([b'x'; 1000]) } else { vec![b'x'; 1000] });
+        let head = client.wire.head().unwrap().unwrap();
+        assert_eq!((head.word(1), head.field("connection") == Some("close")), ("413", closes), "{framing:?}");
+        let (body, whole) = client.wire.content(Framing::of_response(&head, false));
+        assert_eq!((body.as_slice(), whole), (&b"too much\n"[..], true));
+    }
 }
 
 #[test]
