@@ -403,7 +403,7 @@ impl Client<'_> {
         }
     }
 
-    /// Ready once the client is gone. The caller must have read the whole current request before.
+    /// Ready once the client is gone. Over HTTP/1.1 this reads ahead, so a client that has sent more is not missed yet.
     pub fn poll_disconnect(&mut self, task: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Http1(client) => client.poll_disconnect(task),

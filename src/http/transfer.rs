@@ -286,6 +286,10 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Poll::Ready(None) => continue,
                 Poll::Pending => {}
             }
+            // a cancelled request gives back its slot at once, also while the upstream takes nothing
+            if self.upload != Upload::Reading && self.client.poll_disconnect(task).is_ready() {
+                return Poll::Ready(Err(Failure::ClientGone));
+            }
             if let Poll::Ready(event) = self.poll_download(task, timer)? {
                 return Poll::Ready(Ok(event));
             }
@@ -389,11 +393,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
                 Poll::Pending => Ok(Poll::Pending),
             },
-            Upload::Stopped => Ok(Poll::Pending),
-            Upload::Done => match self.client.poll_disconnect(task) {
-                Poll::Ready(()) => Err(Failure::ClientGone),
-                Poll::Pending => Ok(Poll::Pending),
-            },
+            Upload::Stopped | Upload::Done => Ok(Poll::Pending),
         }
     }
 
@@ -510,7 +510,16 @@ impl<'t, 'c> Transfer<'t, 'c> {
             _ => None,
         };
         let download = download.map(|due| (due, Failure::UpstreamTimeout));
-        let total = due.map(|due| (due, Failure::UpstreamTimeout));
+        let total = due.map(|due| match self.upload {
+            _ if self.client_blocked.is_some() => (due, Failure::ClientGone),
+            // a body of no declared length may be a stream that waits for the response, as in gRPC
+            Upload::Reading
+                if self.download == Download::Head && matches!(self.request.framing, Framing::Length(_)) =>
+            {
+                (due, Failure::BodyTimeout)
+            }
+            _ => (due, Failure::UpstreamTimeout),
+        });
         [blocked, upload, download, total].into_iter().flatten().min_by_key(|(due, _)| *due)
     }
 }

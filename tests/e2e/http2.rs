@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::process::Command;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::Reason;
@@ -99,6 +100,29 @@ async fn what_a_reset_request_held_is_given_back() {
         assert_eq!(tokio::task::block_in_place(|| gateway.get("/status/200", &[]).status), 200);
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_upload_gives_back_its_slot_while_the_upstream_takes_nothing() {
+    let (end, ends) = std::sync::mpsc::channel::<()>();
+    let ends = parking_lot::Mutex::new(ends);
+    let origin = Origin::with(move |_| ends.lock().recv().map_err(std::io::Error::other));
+    let gateway = start(&limited(&origin, "{ algorithm: concurrency, limit: 1, key: all }"));
+    let mut client = Http2::connect_cleartext(gateway.address).await;
+    let (response, mut sending) = client.begin(Method::POST, URL, &[], false).await.unwrap();
+    // until nothing is taken for a while
+    loop {
+        sending.reserve_capacity(1 << 16);
+        let room = std::future::poll_fn(|task| sending.poll_capacity(task));
+        let Ok(room) = tokio::time::timeout(Duration::from_millis(500), room).await else { break };
+        sending.send_data(vec![b'x'; room.unwrap().unwrap()].into(), false).unwrap();
+    }
+    sending.send_reset(Reason::CANCEL);
+    assert!(response.await.is_err());
+    tokio::task::block_in_place(|| {
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+    });
+    drop(end);
 }
 
 #[tokio::test(flavor = "multi_thread")]
