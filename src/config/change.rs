@@ -83,13 +83,11 @@ fn set_at<'n>(
 ) -> Result<Rc<YamlNode>, ChangeError<'n>> {
     let Content::Mapping(entries) = &node.content else { return Err(ChangeError::NoMapping(above.to_owned())) };
     let mut changed = entries.clone();
-    let known = entries.iter().zip(&mut changed).filter_map(|(entry, changed)| {
+    let known = entries.iter().zip(&mut changed).find_map(|(entry, changed)| {
         let rest = path.strip_prefix(&join("", &entry.key))?;
         let below = if rest.is_empty() { rest } else { rest.strip_prefix('.').filter(|below| !below.is_empty())? };
         Some((entry, changed, below))
     });
-    // names may hold dots: of the limits `a` and `a.b`, `limits.a.b.rate` is of `a.b`
-    let known = known.max_by_key(|(entry, ..)| entry.key.len());
     let entry =
         |key: &str, value: &Rc<YamlNode>| Entry { key: key.to_owned(), key_mark: value.mark, value: Rc::clone(value) };
     match known {

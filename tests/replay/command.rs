@@ -458,7 +458,7 @@ routes: [{ name: all, upstream: origin, limits: [one, one.more, two, included] }
     );
     for (set, denied) in [
         ("limits.two/1h.limit=1", 4),
-        ("limits.one.more.limit=1", 4),
+        ("limits.\"one.more\".limit=1", 4),
         ("limits.included.shadow=false", 4),
         ("limits.included.limit=2", 0),
         ("limits.included.over_limit.deny.status=503", 0),

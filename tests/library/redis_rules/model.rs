@@ -23,7 +23,7 @@ pub(crate) struct Part {
 
 impl Model {
     /// The parameters and the state that stay although `cost` is taken under those of `part`.
-    fn keeper(&self, part: &Part, cost: Cost, now: Nanos) -> Option<(Rule, State)> {
+    pub(crate) fn keeper(&self, part: &Part, cost: Cost, now: Nanos) -> Option<(Rule, State)> {
         let kept = self.states.get(&part.key).filter(|(old, _)| *old != part.rule);
         kept.filter(|(old, state)| part.rule.leaves_under(old, state, cost, now)).cloned()
     }
@@ -71,8 +71,12 @@ impl Model {
             let enforcement = part.enforcement;
             let denied = !decision.is_admitted();
             let kept = denied && (part.rule.denials_count() || (parts.len() == 1 && !enforcement.counts_denied));
+            // a reply tells of a state that stays under other parameters as if these were those of the request
+            let mut view = None;
             if enforcement.consumes && ((passes && !denied) || kept) {
-                self.put_charged(part, after, if denied { 0 } else { part.cost }, now);
+                let taken = if denied { 0 } else { part.cost };
+                view = self.keeper(part, taken, now).map(|_| after.clone());
+                self.put_charged(part, after, taken, now);
             } else if enforcement.consumes && enforcement.counts_denied {
                 let state = part.rule.debit(before, part.cost, now);
                 decision = part.rule.after_debit(decision, state.as_ref(), part.cost, now);
@@ -82,9 +86,13 @@ impl Model {
                 for (asked, charged) in parts.iter().zip(&mut all).filter(is_question) {
                     charged.decision = asked.rule.after_debit(charged.decision, state.as_ref(), asked.cost, now);
                 }
+                view = self.keeper(part, part.cost, now).map(|_| state.clone());
                 self.put_charged(part, state, part.cost, now);
             }
-            let headroom = self.headroom(part, now);
+            let headroom = match view {
+                Some(view) => part.rule.headroom(view.as_ref(), now),
+                None => self.headroom(part, now),
+            };
             all.push(Charged { decision, headroom });
         }
         (passes, all)

@@ -217,7 +217,9 @@ impl Walk {
     fn partial(&mut self, now: Nanos) -> Step {
         let want = self.random.from(1, 9);
         let mut parts = self.parts(now);
-        if parts.iter().any(|(_, part)| part.rule.denials_count()) {
+        // of a state that stays under other parameters, all charges of a call are one debit
+        let is_one_by_one = |part: &Part| part.rule.denials_count() || self.model.keeper(part, 0, now).is_some();
+        if parts.iter().any(|(_, part)| is_one_by_one(part)) {
             return self.charge(now);
         }
         for (_, part) in &mut parts {
@@ -264,8 +266,9 @@ impl Walk {
         };
         let full_at = (!holds).then_some(full_at);
         let asked = vec![self.asked(&part, limited, full_at, slot)];
-        // the script finds out by an exact time whether a charge was the last one
-        let edge = compare::is_approximate(&part.rule);
+        // the script finds out by an exact time whether a charge was the last one, and knows a window of a calendar only by
+        // its end, which changed parameters may have moved
+        let edge = compare::is_approximate(&part.rule) || self.changes && part.rule.calendar().is_some();
         Step { call, now: now.get(), asked, expected: Expected::Stands(vec![stands]), edge }
     }
 
