@@ -203,7 +203,7 @@ impl Core for Cycle {
         Some(CycleState { used: current.used.saturating_sub(cost.min(unforgiven)), ..current })
     }
 
-    /// Takes permits of later cycles, up to [`Cycle::most_owed`].
+    /// Takes permits of later cycles: those that can be reserved, plus as many as come in one cycle and the longest debt.
     fn debit(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> Option<CycleState> {
         if cost == 0 {
             return state;

@@ -181,7 +181,7 @@ impl Core for Schedule {
         self.state_ahead(self.ahead(Some(&state), now).saturating_sub(back), now)
     }
 
-    /// TAT' = max(TAT, now) + c·T, at most [`Schedule::furthest`] ahead.
+    /// TAT' = max(TAT, now) + c·T, at most as far ahead as a debt can put it: two bursts and the longest debt.
     fn debit(&self, state: Option<FineTime>, cost: Cost, now: Nanos) -> Option<FineTime> {
         if cost == 0 {
             return state;
