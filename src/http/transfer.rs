@@ -1,18 +1,20 @@
 //! The transfer of a request to an upstream and of its response to the client, both at the same time.
 
 use std::future::poll_fn;
-use std::io;
 use std::task::{Context, Poll};
 
 use super::body::Framing;
-use super::client::{Client, ClientHead};
-use super::head::{RequestHead, ResponseHead, Unreadable, Version};
+use super::client::Client;
+use super::head::{RequestHead, ResponseHead};
 use super::pace::{BodyRateCredit, Throttle};
 use super::service::{Exchange, Failure, Response, Timing};
 use super::timer::Timer;
 use super::upstream::Upstream;
 use crate::fields::Fields;
 use crate::units::Nanos;
+
+mod download;
+mod upload;
 
 /// The maximum number of bytes of a request's body that are kept for a second try.
 pub(super) const MAX_RESENT: usize = 64 << 10;
@@ -202,82 +204,6 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    /// Passes the head of a response to the client.
-    fn respond(
-        &mut self,
-        exchange: &mut impl Exchange,
-        framing: Framing,
-        may_switch: bool,
-        wall: Nanos,
-        is_leaving: &impl Fn() -> bool,
-    ) -> Option<TransferEnd> {
-        let status = self.head.status;
-        if status == SWITCHING_PROTOCOLS {
-            if !may_switch {
-                return Some(TransferEnd::Failed(
-                    Unreadable("it switches to a protocol that the client did not request").into(),
-                ));
-            }
-            let mut fields = match exchange.response_head(&self.head) {
-                Ok(fields) => fields,
-                Err(response) => return Some(TransferEnd::Answer(response)),
-            };
-            self.head.pass_upgrade(&mut fields);
-            return Some(match self.begin_response(&fields, Framing::Empty, wall) {
-                Ok(()) => TransferEnd::Tunnel,
-                Err(_) => TransferEnd::Failed(Failure::ClientGone),
-            });
-        }
-        if status < 200 {
-            if status == 100 && self.pace.is_none() && self.upload == Upload::Reading {
-                self.pace = self.timing.min_body_rate.map(BodyRateCredit::new);
-            }
-            if self.client.accepts_interim() {
-                let mut fields = Fields::default();
-                self.head.fields.end_to_end().for_each(|field| fields.push_field(field));
-                if self.begin_response(&fields, Framing::Empty, wall).is_err() {
-                    return Some(TransferEnd::Failed(Failure::ClientGone));
-                }
-            }
-            return None;
-        }
-        let mut fields = match exchange.response_head(&self.head) {
-            Ok(fields) => fields,
-            Err(response) => return Some(TransferEnd::Answer(response)),
-        };
-        // not over HTTP/2, which has no upgrades (RFC 9113, section 8.2.2)
-        if status == UPGRADE_REQUIRED && self.request.version != Version::Http2 {
-            self.head.pass_upgrade(&mut fields);
-        }
-        // the gateway does not read the rest of such a body, and so finds no request behind it
-        let is_owed_body = self.upload != Upload::Done && !self.client.can_be_drained();
-        if is_leaving() || is_owed_body {
-            self.client.close();
-        }
-        // over HTTP/2 an upstream may send content where no response has any
-        let framing = if self.client.has_response_body(status) { framing } else { Framing::Empty };
-        if self.begin_response(&fields, framing, wall).is_err() {
-            return Some(TransferEnd::Failed(Failure::ClientGone));
-        }
-        self.download = match framing {
-            Framing::Empty => {
-                exchange.response_body(&[], true);
-                Download::Finishing
-            }
-            _ => Download::Body,
-        };
-        None
-    }
-
-    fn begin_response(&mut self, fields: &Fields, framing: Framing, wall: Nanos) -> io::Result<()> {
-        let reason = &self.head.reason;
-        let status = self.head.status;
-        // a response to GET would have had this length; 204 and interim responses have none (RFC 9110, section 8.6)
-        let declares = status == 304 || (self.request.method == "HEAD" && status > 199 && status != 204);
-        let declared = self.head.fields.get("content-length").filter(|_| declares);
-        self.client.begin_response(&ClientHead { status, reason, fields, framing, declared, wall })
-    }
-
     /// Advances both directions as far as both sides allow.
     fn poll(&mut self, task: &mut Context<'_>, timer: &mut Timer) -> Poll<Result<Event, Failure>> {
         loop {
@@ -320,170 +246,6 @@ impl<'t, 'c> Transfer<'t, 'c> {
     fn resumes(&self, now: Nanos) -> Option<Nanos> {
         let throttle = self.throttle.as_ref()?;
         (matches!(self.download, Download::Sending { .. }) && throttle.next > now).then_some(throttle.next)
-    }
-
-    /// Makes one step towards the upstream. Ready with `None` if another step is possible at once.
-    fn poll_upload(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Option<Event>>, Failure> {
-        match self.upload {
-            Upload::Resending => {
-                let (content, sent) = &mut self.sent_before;
-                match self.upstream.poll_send(task, content.get(*sent..).unwrap_or_default(), false) {
-                    Poll::Ready(Ok(0)) => {
-                        self.upload = Upload::Reading;
-                        Ok(Poll::Ready(None))
-                    }
-                    Poll::Ready(Ok(length)) => {
-                        *sent = sent.saturating_add(length);
-                        Ok(Poll::Ready(None))
-                    }
-                    Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
-                    Poll::Pending => Ok(Poll::Pending),
-                }
-            }
-            Upload::Reading => match self.client.poll_body(task) {
-                Poll::Ready(Ok(true)) => {
-                    if let Some(pace) = &mut self.pace {
-                        pace.record_bytes(self.client.content().len(), timer.now());
-                    }
-                    self.client_sent = timer.now();
-                    Ok(Poll::Ready(Some(Event::RequestContent)))
-                }
-                Poll::Ready(Ok(false)) => {
-                    self.upload = Upload::Finishing;
-                    Ok(Poll::Ready(None))
-                }
-                Poll::Ready(Err(error)) => Err(error.into()),
-                Poll::Pending => {
-                    if let Some(pace) = &mut self.pace {
-                        pace.start_waiting(timer.now());
-                    }
-                    match self.upstream.poll_flush(task) {
-                        Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
-                        _ => Ok(Poll::Pending),
-                    }
-                }
-            },
-            Upload::Sending(length) => {
-                let content = self.client.content();
-                let is_last = length == content.len() && self.client.ends_with_content();
-                let content = content.get(..length).unwrap_or(content);
-                match self.upstream.poll_send(task, content, is_last) {
-                    Poll::Ready(Ok(sent)) => {
-                        self.client.consume(sent);
-                        self.upstream_took = timer.now();
-                        // the client is not responsible for the time that the upstream took
-                        self.client_sent = self.upstream_took;
-                        self.upload = match length.saturating_sub(sent) {
-                            0 => Upload::Reading,
-                            left => Upload::Sending(left),
-                        };
-                        Ok(Poll::Ready(None))
-                    }
-                    Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
-                    Poll::Pending => Ok(Poll::Pending),
-                }
-            }
-            Upload::Finishing => match self.upstream.poll_finish(task) {
-                Poll::Ready(Ok(())) => {
-                    self.upload = Upload::Done;
-                    self.pace = None;
-                    self.upstream_sent = timer.now();
-                    Ok(Poll::Ready(None))
-                }
-                Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
-                Poll::Pending => Ok(Poll::Pending),
-            },
-            Upload::Stopped | Upload::Done => Ok(Poll::Pending),
-        }
-    }
-
-    /// Stops the upload, because the upstream takes no more. It may have answered before, so the gateway still
-    /// waits for that.
-    fn stop_upload(&mut self, timer: &Timer) -> Poll<Option<Event>> {
-        self.consume_admitted();
-        self.upload = Upload::Stopped;
-        self.upstream_sent = timer.now();
-        Poll::Ready(None)
-    }
-
-    /// Consumes the rest of the content that was admitted: a second try takes it from `resend`.
-    fn consume_admitted(&mut self) {
-        if let Upload::Sending(left) = self.upload {
-            self.client.consume(left);
-        }
-    }
-
-    /// Makes steps towards the client until there is an event or nothing more is possible.
-    fn poll_download(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Event>, Failure> {
-        loop {
-            match self.download {
-                Download::Head => {
-                    return match self.upstream.poll_head(task, &mut self.head, &self.request.method) {
-                        Poll::Ready(Ok(framing)) => {
-                            self.upstream_sent = timer.now();
-                            Ok(Poll::Ready(Event::Head(framing)))
-                        }
-                        Poll::Ready(Err(error)) => Err(error.into()),
-                        Poll::Pending => Ok(Poll::Pending),
-                    };
-                }
-                Download::Body => match self.upstream.poll_body(task) {
-                    Poll::Ready(Ok(true)) => {
-                        self.upstream_sent = timer.now();
-                        let is_last = self.upstream.ends_with_content();
-                        return Ok(Poll::Ready(Event::ResponseContent { is_last }));
-                    }
-                    Poll::Ready(Ok(false)) => self.download = Download::Finishing,
-                    Poll::Ready(Err(error)) => return Err(error.into()),
-                    Poll::Pending => return Ok(Poll::Pending),
-                },
-                Download::Sending { length, is_last } => {
-                    let content = self.upstream.content();
-                    let mut content = content.get(..length).unwrap_or(content);
-                    let mut ends = is_last;
-                    if let Some(throttle) = &self.throttle {
-                        let allowed = throttle.allowance(timer.now());
-                        if allowed == 0 {
-                            return Ok(Poll::Pending);
-                        }
-                        if let Some(part) = content.get(..allowed) {
-                            ends &= part.len() == length;
-                            content = part;
-                        }
-                    }
-                    match self.client.poll_send(task, content, ends) {
-                        Poll::Ready(Ok(sent)) => {
-                            self.upstream.consume(sent);
-                            if let Some(throttle) = &mut self.throttle {
-                                throttle.sent(sent, timer.now());
-                            }
-                            self.client_blocked = None;
-                            self.download = match length.saturating_sub(sent) {
-                                0 => Download::Body,
-                                length => Download::Sending { length, is_last },
-                            };
-                        }
-                        Poll::Ready(Err(_)) => return Err(Failure::ClientGone),
-                        Poll::Pending => {
-                            self.client_blocked.get_or_insert(timer.now());
-                            return Ok(Poll::Pending);
-                        }
-                    }
-                }
-                Download::Finishing => match self.client.poll_finish(task, &mut self.upstream.take_trailers()) {
-                    Poll::Ready(Ok(())) => {
-                        self.download = Download::Done;
-                        return Ok(Poll::Ready(Event::Over));
-                    }
-                    Poll::Ready(Err(_)) => return Err(Failure::ClientGone),
-                    Poll::Pending => {
-                        self.client_blocked.get_or_insert(timer.now());
-                        return Ok(Poll::Pending);
-                    }
-                },
-                Download::Done => return Ok(Poll::Ready(Event::Over)),
-            }
-        }
     }
 
     /// The next deadline, and the failure that names the side that misses it.

@@ -1,0 +1,165 @@
+//! The receiving side of a transfer: the response, from the upstream to the client.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use super::{Download, Event, SWITCHING_PROTOCOLS, Transfer, TransferEnd, UPGRADE_REQUIRED, Upload};
+use crate::fields::Fields;
+use crate::http::body::Framing;
+use crate::http::client::ClientHead;
+use crate::http::head::{Unreadable, Version};
+use crate::http::pace::BodyRateCredit;
+use crate::http::service::{Exchange, Failure};
+use crate::http::timer::Timer;
+use crate::units::Nanos;
+
+impl Transfer<'_, '_> {
+    /// Passes the head of a response to the client.
+    pub(super) fn respond(
+        &mut self,
+        exchange: &mut impl Exchange,
+        framing: Framing,
+        may_switch: bool,
+        wall: Nanos,
+        is_leaving: &impl Fn() -> bool,
+    ) -> Option<TransferEnd> {
+        let status = self.head.status;
+        if status == SWITCHING_PROTOCOLS {
+            if !may_switch {
+                return Some(TransferEnd::Failed(
+                    Unreadable("it switches to a protocol that the client did not request").into(),
+                ));
+            }
+            let mut fields = match exchange.response_head(&self.head) {
+                Ok(fields) => fields,
+                Err(response) => return Some(TransferEnd::Answer(response)),
+            };
+            self.head.pass_upgrade(&mut fields);
+            return Some(match self.begin_response(&fields, Framing::Empty, wall) {
+                Ok(()) => TransferEnd::Tunnel,
+                Err(_) => TransferEnd::Failed(Failure::ClientGone),
+            });
+        }
+        if status < 200 {
+            if status == 100 && self.pace.is_none() && self.upload == Upload::Reading {
+                self.pace = self.timing.min_body_rate.map(BodyRateCredit::new);
+            }
+            if self.client.accepts_interim() {
+                let mut fields = Fields::default();
+                self.head.fields.end_to_end().for_each(|field| fields.push_field(field));
+                if self.begin_response(&fields, Framing::Empty, wall).is_err() {
+                    return Some(TransferEnd::Failed(Failure::ClientGone));
+                }
+            }
+            return None;
+        }
+        let mut fields = match exchange.response_head(&self.head) {
+            Ok(fields) => fields,
+            Err(response) => return Some(TransferEnd::Answer(response)),
+        };
+        // not over HTTP/2, which has no upgrades (RFC 9113, section 8.2.2)
+        if status == UPGRADE_REQUIRED && self.request.version != Version::Http2 {
+            self.head.pass_upgrade(&mut fields);
+        }
+        // the gateway does not read the rest of such a body, and so finds no request behind it
+        let is_owed_body = self.upload != Upload::Done && !self.client.can_be_drained();
+        if is_leaving() || is_owed_body {
+            self.client.close();
+        }
+        // over HTTP/2 an upstream may send content where no response has any
+        let framing = if self.client.has_response_body(status) { framing } else { Framing::Empty };
+        if self.begin_response(&fields, framing, wall).is_err() {
+            return Some(TransferEnd::Failed(Failure::ClientGone));
+        }
+        self.download = match framing {
+            Framing::Empty => {
+                exchange.response_body(&[], true);
+                Download::Finishing
+            }
+            _ => Download::Body,
+        };
+        None
+    }
+
+    fn begin_response(&mut self, fields: &Fields, framing: Framing, wall: Nanos) -> io::Result<()> {
+        let reason = &self.head.reason;
+        let status = self.head.status;
+        // a response to GET would have had this length; 204 and interim responses have none (RFC 9110, section 8.6)
+        let declares = status == 304 || (self.request.method == "HEAD" && status > 199 && status != 204);
+        let declared = self.head.fields.get("content-length").filter(|_| declares);
+        self.client.begin_response(&ClientHead { status, reason, fields, framing, declared, wall })
+    }
+
+    /// Makes steps towards the client until there is an event or nothing more is possible.
+    pub(super) fn poll_download(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Event>, Failure> {
+        loop {
+            match self.download {
+                Download::Head => {
+                    return match self.upstream.poll_head(task, &mut self.head, &self.request.method) {
+                        Poll::Ready(Ok(framing)) => {
+                            self.upstream_sent = timer.now();
+                            Ok(Poll::Ready(Event::Head(framing)))
+                        }
+                        Poll::Ready(Err(error)) => Err(error.into()),
+                        Poll::Pending => Ok(Poll::Pending),
+                    };
+                }
+                Download::Body => match self.upstream.poll_body(task) {
+                    Poll::Ready(Ok(true)) => {
+                        self.upstream_sent = timer.now();
+                        let is_last = self.upstream.ends_with_content();
+                        return Ok(Poll::Ready(Event::ResponseContent { is_last }));
+                    }
+                    Poll::Ready(Ok(false)) => self.download = Download::Finishing,
+                    Poll::Ready(Err(error)) => return Err(error.into()),
+                    Poll::Pending => return Ok(Poll::Pending),
+                },
+                Download::Sending { length, is_last } => {
+                    let content = self.upstream.content();
+                    let mut content = content.get(..length).unwrap_or(content);
+                    let mut ends = is_last;
+                    if let Some(throttle) = &self.throttle {
+                        let allowed = throttle.allowance(timer.now());
+                        if allowed == 0 {
+                            return Ok(Poll::Pending);
+                        }
+                        if let Some(part) = content.get(..allowed) {
+                            ends &= part.len() == length;
+                            content = part;
+                        }
+                    }
+                    match self.client.poll_send(task, content, ends) {
+                        Poll::Ready(Ok(sent)) => {
+                            self.upstream.consume(sent);
+                            if let Some(throttle) = &mut self.throttle {
+                                throttle.sent(sent, timer.now());
+                            }
+                            self.client_blocked = None;
+                            self.download = match length.saturating_sub(sent) {
+                                0 => Download::Body,
+                                length => Download::Sending { length, is_last },
+                            };
+                        }
+                        Poll::Ready(Err(_)) => return Err(Failure::ClientGone),
+                        Poll::Pending => {
+                            self.client_blocked.get_or_insert(timer.now());
+                            return Ok(Poll::Pending);
+                        }
+                    }
+                }
+                Download::Finishing => match self.client.poll_finish(task, &mut self.upstream.take_trailers()) {
+                    Poll::Ready(Ok(())) => {
+                        self.download = Download::Done;
+                        return Ok(Poll::Ready(Event::Over));
+                    }
+                    Poll::Ready(Err(_)) => return Err(Failure::ClientGone),
+                    Poll::Pending => {
+                        self.client_blocked.get_or_insert(timer.now());
+                        return Ok(Poll::Pending);
+                    }
+                },
+                Download::Done => return Ok(Poll::Ready(Event::Over)),
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The sending side of a transfer: the body of the request, from the client to the upstream.
+
+use std::task::{Context, Poll};
+
+use super::{Event, Transfer, Upload};
+use crate::http::service::Failure;
+use crate::http::timer::Timer;
+
+impl Transfer<'_, '_> {
+    /// Makes one step towards the upstream. Ready with `None` if another step is possible at once.
+    pub(super) fn poll_upload(
+        &mut self,
+        task: &mut Context<'_>,
+        timer: &Timer,
+    ) -> Result<Poll<Option<Event>>, Failure> {
+        match self.upload {
+            Upload::Resending => {
+                let (content, sent) = &mut self.sent_before;
+                match self.upstream.poll_send(task, content.get(*sent..).unwrap_or_default(), false) {
+                    Poll::Ready(Ok(0)) => {
+                        self.upload = Upload::Reading;
+                        Ok(Poll::Ready(None))
+                    }
+                    Poll::Ready(Ok(length)) => {
+                        *sent = sent.saturating_add(length);
+                        Ok(Poll::Ready(None))
+                    }
+                    Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
+                    Poll::Pending => Ok(Poll::Pending),
+                }
+            }
+            Upload::Reading => match self.client.poll_body(task) {
+                Poll::Ready(Ok(true)) => {
+                    if let Some(pace) = &mut self.pace {
+                        pace.record_bytes(self.client.content().len(), timer.now());
+                    }
+                    self.client_sent = timer.now();
+                    Ok(Poll::Ready(Some(Event::RequestContent)))
+                }
+                Poll::Ready(Ok(false)) => {
+                    self.upload = Upload::Finishing;
+                    Ok(Poll::Ready(None))
+                }
+                Poll::Ready(Err(error)) => Err(error.into()),
+                Poll::Pending => {
+                    if let Some(pace) = &mut self.pace {
+                        pace.start_waiting(timer.now());
+                    }
+                    match self.upstream.poll_flush(task) {
+                        Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
+                        _ => Ok(Poll::Pending),
+                    }
+                }
+            },
+            Upload::Sending(length) => {
+                let content = self.client.content();
+                let is_last = length == content.len() && self.client.ends_with_content();
+                let content = content.get(..length).unwrap_or(content);
+                match self.upstream.poll_send(task, content, is_last) {
+                    Poll::Ready(Ok(sent)) => {
+                        self.client.consume(sent);
+                        self.upstream_took = timer.now();
+                        // the client is not responsible for the time that the upstream took
+                        self.client_sent = self.upstream_took;
+                        self.upload = match length.saturating_sub(sent) {
+                            0 => Upload::Reading,
+                            left => Upload::Sending(left),
+                        };
+                        Ok(Poll::Ready(None))
+                    }
+                    Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
+                    Poll::Pending => Ok(Poll::Pending),
+                }
+            }
+            Upload::Finishing => match self.upstream.poll_finish(task) {
+                Poll::Ready(Ok(())) => {
+                    self.upload = Upload::Done;
+                    self.pace = None;
+                    self.upstream_sent = timer.now();
+                    Ok(Poll::Ready(None))
+                }
+                Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
+                Poll::Pending => Ok(Poll::Pending),
+            },
+            Upload::Stopped | Upload::Done => Ok(Poll::Pending),
+        }
+    }
+
+    /// Stops the upload, because the upstream takes no more. It may have answered before, so the gateway still
+    /// waits for that.
+    fn stop_upload(&mut self, timer: &Timer) -> Poll<Option<Event>> {
+        self.consume_admitted();
+        self.upload = Upload::Stopped;
+        self.upstream_sent = timer.now();
+        Poll::Ready(None)
+    }
+
+    /// Consumes the rest of the content that was admitted: a second try takes it from `resend`.
+    pub(super) fn consume_admitted(&mut self) {
+        if let Upload::Sending(left) = self.upload {
+            self.client.consume(left);
+        }
+    }
+}
