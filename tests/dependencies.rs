@@ -1,5 +1,5 @@
-//! The program's dependencies come from the registry, under licences that allow distribution. `deny.toml` lists the
-//! licences for `make audit`, which also looks for known vulnerabilities.
+//! The program's dependencies come from the registry, except the stand-in in `patches`, under licences that allow
+//! distribution. `deny.toml` lists the licences for `make audit`, which also looks for known vulnerabilities.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
@@ -71,10 +71,28 @@ fn dependencies_come_from_the_registry_under_licences_that_are_allowed() {
     let allowed = allowed();
     assert!(allowed.len() > 5 && is_met("(MIT OR X) AND Unicode-3.0", &allowed) && !is_met("GPL-3.0", &allowed));
     assert!(!is_met("MIT AND GPL-3.0", &allowed) && is_met("GPL-2.0/MIT", &allowed));
-    for package in packages().iter().filter(|package| package["name"] != "tollgate") {
+    // tollgate itself, and the stand-in in `patches`
+    let is_own = |package: &&Value| package["name"] == "tollgate" || package["name"] == "tokio-test";
+    for package in packages().iter().filter(|package| !is_own(package)) {
         let name = package["name"].as_str().unwrap();
         assert_eq!(package["source"].as_str(), Some(REGISTRY), "{name}");
         let licence = package["license"].as_str().unwrap_or_default();
         assert!(is_met(licence, &allowed), "{name}: {licence}");
     }
+}
+
+/// With `test-util` tokio takes a lock whenever it reads the time.
+#[test]
+fn the_program_is_built_without_the_test_features_of_tokio() {
+    let tree = |more: &[&str]| {
+        let output = Command::new(env!("CARGO"))
+            .args(["tree", "--locked", "--offline", "--invert", "tokio", "--edges"])
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(tree(&["features"]).contains("tokio feature \"test-util\""), "the tests use it");
+    assert!(!tree(&["features,no-dev"]).contains("tokio feature \"test-util\""));
 }

@@ -373,8 +373,9 @@ pub(super) async fn conclude(
         // the chosen node belongs to the route's own upstream
         context.chosen = None;
     }
-    active.meters.observe_verdict(&active.ruleset, route, context.plan, &context.charges, &context.verdict);
+    // a ban decides which limit denies, and for how long
     bans::record_denials(context, now);
+    active.meters.observe_verdict(&active.ruleset, route, context.plan, &context.charges, &context.verdict);
     match context.verdict.outcome {
         Outcome::Deny(_) => Err(Answer::Limited),
         Outcome::Admit { wait: Nanos::ZERO } => {

@@ -104,8 +104,8 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
         return Ok(());
     };
     charge_candidate(context, now).await;
-    active.meters.observe_verdict(ruleset, id, None, &context.charges, &context.verdict);
     bans::record_denials(context, now);
+    active.meters.observe_verdict(ruleset, id, None, &context.charges, &context.verdict);
     denials::record(context, ruleset.matcher.route(id), facts, &Caller::UNKNOWN);
     Err(Answer::Limited)
 }

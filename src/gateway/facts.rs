@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::fields::Fields;
+use crate::fields::{Field, Fields};
 pub use crate::http::syntax::{Refused, is_target_byte};
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::Route;
@@ -91,15 +91,11 @@ pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &HeadLimits) -> R
     if headers.len() > bounds.max_headers {
         return Err(Refused::HeadTooLarge("the request has too many header fields"));
     }
-    let mut total = 0;
-    for field in headers.iter() {
-        let length = field.name.len() + field.value.len() + ": \r\n".len();
-        if length > bounds.max_header {
-            return Err(Refused::HeadTooLarge("a header field of the request is too large"));
-        }
-        total += length;
+    let length = |field: Field<'_>| field.name.len() + field.value.len() + ": \r\n".len();
+    if headers.iter().any(|field| length(field) > bounds.max_header) {
+        return Err(Refused::HeadTooLarge("a header field of the request is too large"));
     }
-    if total > bounds.max_headers_total {
+    if headers.as_bytes().len() > bounds.max_headers_total {
         return Err(Refused::HeadTooLarge("the header fields of the request are too large together"));
     }
     Ok(())
@@ -141,7 +137,11 @@ impl Target {
         let (host, port) = canonical_host(host)?;
         let default_port = if head.secure { 443 } else { 80 };
         let (path, query) = path_and_query(head.method, head.raw_target, &host)?;
-        let (matched, has_parameters) = (path::matched_form(&path), path::has_parameters(&path));
+        // a target that is sent on as it came has a plain path
+        let (matched, has_parameters) = match &path {
+            Cow::Borrowed(_) => (None, false),
+            Cow::Owned(path) => (path::matched_form(path), path::has_parameters(path)),
+        };
         let query = query.map(str::to_owned);
         let (host_length, mut authority) = (host.len(), host);
         if let Some(port) = port.filter(|port| *port != default_port) {

@@ -18,6 +18,7 @@ mod fields;
 
 pub use answer::{Answer, CALLER_REFUSAL_CAUSES, CAUSES_BEFORE_LIMITS};
 
+use answer::retry_in;
 use denial::ConfiguredDenial;
 pub use fields::LimitFields;
 
@@ -174,8 +175,15 @@ fn problem(answer: &Answer, status: u16, context: Option<&RequestContext>) -> Ve
     // types, titles and the names of limits hold nothing that has to be escaped
     push(&mut body, &["{\"type\":\"", answer.problem_type(), "\",\"title\":\"", answer.title(), "\",\"status\":"]);
     push(&mut body, &[itoa::Buffer::new().format(status), ",\"detail\":"]);
-    // writing to memory does not fail
-    drop(serde_json::to_writer(&mut body, &answer.detail(context)));
+    match context.map(|context| (context.verdict.outcome, context.verdict.banned)) {
+        // the most frequent detail is written without a copy
+        Some((Outcome::Deny(Denial::Later { retry_after }), false)) if *answer == Answer::Limited => {
+            let [before, seconds, after] = retry_in(retry_after, &mut itoa::Buffer::new());
+            push(&mut body, &["\"", before, seconds, after, "\""]);
+        }
+        // writing to memory does not fail
+        _ => drop(serde_json::to_writer(&mut body, &answer.detail(context))),
+    }
     let violated = context.filter(|_| *answer == Answer::Limited).into_iter().flat_map(|context| {
         let limits = &context.active.ruleset.limits;
         let named = context.verdict.violated().map(|limit| &limits[limit.0]).filter(|limit| limit.is_visible());

@@ -51,9 +51,9 @@ impl Traffic {
     }
 
     /// Counts a request that is being handled, or responses that are being sent, until the value is dropped.
-    pub(super) fn request(self: &Arc<Self>) -> RequestGuard {
+    pub(super) fn request(&self) -> RequestGuard<'_> {
         self.enter(Stage::Request);
-        RequestGuard(Arc::clone(self))
+        RequestGuard(self)
     }
 
     /// Counts an accepted connection as fresh until the value is dropped. Before that, the connection must be
@@ -115,9 +115,9 @@ impl Drop for ArrivalGuard {
 }
 
 /// See [`Traffic::request`].
-pub(super) struct RequestGuard(Arc<Traffic>);
+pub(super) struct RequestGuard<'t>(&'t Traffic);
 
-impl Drop for RequestGuard {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         self.0.leave_stage(Stage::Request);
     }

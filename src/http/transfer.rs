@@ -212,12 +212,13 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Poll::Ready(None) => continue,
                 Poll::Pending => {}
             }
-            // a cancelled request gives back its slot at once, also while the upstream takes nothing
-            if self.upload != Upload::Reading && self.client.poll_disconnect(task).is_ready() {
-                return Poll::Ready(Err(Failure::ClientGone));
-            }
-            if let Poll::Ready(event) = self.poll_download(task, timer)? {
-                return Poll::Ready(Ok(event));
+            match self.poll_download(task, timer) {
+                Ok(Poll::Ready(event)) => return Poll::Ready(Ok(event)),
+                // A cancelled request gives back its slot at once, also while the upstream takes nothing, and the upstream
+                // is not blamed for what happens to it.
+                _ if self.is_client_gone(task) => return Poll::Ready(Err(Failure::ClientGone)),
+                Ok(Poll::Pending) => {}
+                Err(failure) => return Poll::Ready(Err(failure)),
             }
             let resumes = self.resumes(timer.now());
             // a head that waits to be sent with content is sent without it
@@ -240,6 +241,11 @@ impl<'t, 'c> Transfer<'t, 'c> {
             let Some((due, failure)) = due else { return Poll::Pending };
             return timer.poll(task, due).map(|_| Err(failure));
         }
+    }
+
+    /// Whether the client has gone away. While its body is read, the reading tells.
+    fn is_client_gone(&mut self, task: &mut Context<'_>) -> bool {
+        self.upload != Upload::Reading && self.client.poll_disconnect(task).is_ready()
     }
 
     /// The time when throttled content may be sent again, if some waits.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::LocalSet;
 
 use super::accept_gate::AcceptGate;
 use super::listen::{AcceptsUntil, accept};
@@ -102,10 +102,9 @@ impl Thread {
             .collect();
         let acceptors = acceptors?;
         store.connect().await;
-        let mut accepting = JoinSet::new();
         for (listener, acceptor) in acceptors {
             let (worker, workers, gate) = (Rc::clone(&worker), Arc::clone(&workers), Arc::clone(&gate));
-            accepting.spawn_local(restart_on_panic(move || {
+            tokio::task::spawn_local(restart_on_panic(move || {
                 let (worker, workers) = (Rc::clone(&worker), Arc::clone(&workers));
                 let serve = move |socket, arriving| accepted(&worker, (&workers, number), listener, socket, arriving);
                 accept(Arc::clone(&acceptor), Arc::clone(&gate), AcceptsUntil::Stop, serve)
@@ -115,8 +114,7 @@ impl Thread {
         tokio::task::spawn_local(async move { sweeping.sweep().await });
         tokio::task::spawn_local(async move { receive(&receiving, received).await });
         gate.mark_accepting();
-        while accepting.join_next().await.is_some() {}
-        // open connections go on until they end or the process ends
+        // connections go on until they end or the process ends
         std::future::pending().await
     }
 }

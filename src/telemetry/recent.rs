@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::stripes::Striped;
 use crate::telemetry::offenders::LimitedKey;
 use crate::units::Nanos;
 
@@ -39,7 +40,7 @@ pub struct RecentDecision {
 pub struct RecentDecisions {
     /// The number of the current span times 256, plus the number of requests noted in it.
     span: AtomicU64,
-    left_out: AtomicU64,
+    left_out: Striped<AtomicU64>,
     kept: Mutex<VecDeque<RecentDecision>>,
 }
 
@@ -52,7 +53,9 @@ impl RecentDecisions {
         let after = (span << 8) | noted.saturating_add(1);
         let mine = || self.span.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if noted >= NOTED_IN_SPAN || !mine() {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
+            if let Some(left_out) = self.left_out.mine() {
+                left_out.fetch_add(1, Ordering::Relaxed);
+            }
             return;
         }
         let what = what();
@@ -66,7 +69,7 @@ impl RecentDecisions {
     /// The noted requests, the last first, and the number of requests left out so far.
     pub fn all(&self) -> (Vec<RecentDecision>, u64) {
         let kept = self.kept.lock().iter().rev().cloned().collect();
-        (kept, self.left_out.load(Ordering::Relaxed))
+        (kept, self.left_out.iter().map(|left_out| left_out.load(Ordering::Relaxed)).sum())
     }
 }
 

@@ -132,6 +132,11 @@ fn the_denial_that_bans_a_key_says_when_the_ban_ends() {
     let after = first.number("retry-after").unwrap();
     assert!((35_900..=36_000).contains(&after), "{after}");
     assert_eq!(first.number("x-ratelimit-reset"), Some(after));
+    let told = gateway.metrics().value("tollgate_limit_retry_after_seconds_sum", &[("limit", "early")]);
+    assert!(
+        told.is_some_and(|seconds| seconds > 35_000.0),
+        "the metrics have the time that the client was told: {told:?}"
+    );
 }
 
 #[test]

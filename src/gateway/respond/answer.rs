@@ -245,10 +245,13 @@ impl Answer {
             }
             Self::StoreUnavailable => "A limit cannot be checked at the moment; retry in a second.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
-                Some(Outcome::Deny(Denial::Later { retry_after })) if context.is_some_and(|it| it.verdict.banned) => {
-                    format!("Too many requests were denied: all are for now. {}", retry_in(retry_after))
+                Some(Outcome::Deny(Denial::Later { retry_after })) => {
+                    let retry = retry_in(retry_after, &mut itoa::Buffer::new()).concat();
+                    match context.is_some_and(|context| context.verdict.banned) {
+                        true => format!("Too many requests were denied: all are for now. {retry}"),
+                        false => retry,
+                    }
                 }
-                Some(Outcome::Deny(Denial::Later { retry_after })) => retry_in(retry_after),
                 Some(Outcome::Deny(Denial::Busy)) => {
                     "Too many requests are being worked on; retry when one of them has ended.".to_owned()
                 }
@@ -285,9 +288,8 @@ impl Answer {
     }
 }
 
-fn retry_in(time: Nanos) -> String {
-    match time.secs_ceil().max(1) {
-        1 => "Retry in 1 second.".to_owned(),
-        seconds => ["Retry in ", itoa::Buffer::new().format(seconds), " seconds."].concat(),
-    }
+/// The parts of the sentence that tells when to retry, with the number in `digits`.
+pub(super) fn retry_in(time: Nanos, digits: &mut itoa::Buffer) -> [&str; 3] {
+    let seconds = time.secs_ceil().max(1);
+    ["Retry in ", digits.format(seconds), if seconds == 1 { " second." } else { " seconds." }]
 }

@@ -86,7 +86,7 @@ impl Transfer<'_, '_> {
         let status = self.head.status;
         // a response to GET would have had this length; 204 and interim responses have none (RFC 9110, section 8.6)
         let declares = status == 304 || (self.request.method == "HEAD" && status > 199 && status != 204);
-        let declared = self.head.fields.get("content-length").filter(|_| declares);
+        let declared = if declares { self.head.fields.get("content-length") } else { None };
         self.client.begin_response(&ClientHead { status, reason, fields, framing, declared, wall })
     }
 
