@@ -234,6 +234,7 @@ impl<'a> LimitReader<'_, 'a> {
             None => (Some(OverLimit::default()), None),
         };
         let key = self.key(section);
+        let mode = sharing::read(section, self.scope);
         CommonSettings {
             enabled: section.get_or("enabled_percent", Share::WHOLE, |field| {
                 let share = field.parsed("a share of the keys in percent, like `12.5`", scalar::percent)?;
@@ -247,7 +248,7 @@ impl<'a> LimitReader<'_, 'a> {
             quota_unit: section.get_with("quota_unit", quota_unit::read),
             key,
             cost: cost::read(section, self.prices),
-            mode: sharing::read(section, self.scope),
+            mode,
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
                 let words = [
                     ("deny", MissingKey::Deny),
@@ -262,9 +263,7 @@ impl<'a> LimitReader<'_, 'a> {
             ban: section.get_with("ban", ban::read),
             priority: section.get_or("priority", Vec::new(), |field| priority::read(field, self.plans)),
             max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, Field::whole),
-            on_change: section.get_or("on_change", OnChange::default(), |field| {
-                field.choice(&[("carry", OnChange::Carry), ("reset", OnChange::Reset)])
-            }),
+            on_change: section.get_or("on_change", OnChange::default(), |field| sharing::on_change(field, mode)),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::terms::FileScope;
+use crate::ruleset::limit::OnChange;
 use crate::store::shared::check_shareable;
 
 /// The settings that only shared limits have.
@@ -55,6 +56,17 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
             .fail(Problem::error(field.place(), message).hint("write `nodes: 3` in `store`, if there are three"));
     }
     Some(Mode::Shared(Sharing { consistency, on_store_down: on_store_down? }))
+}
+
+/// Reads `on_change`, at `field`, of a limit with this `mode`.
+pub(super) fn on_change(field: &Field<'_>, mode: Option<Mode>) -> Option<OnChange> {
+    let on_change = field.choice(&[("carry", OnChange::Carry), ("reset", OnChange::Reset)])?;
+    if on_change == OnChange::Reset && mode.is_some_and(Mode::is_shared) {
+        let message = "is for sticky limits: Redis keeps what the keys of a shared limit have used";
+        let hint = "to begin afresh give the limit another name, or reset a key with `tollgate keys reset`";
+        return field.fail(Problem::error(field.place(), message).hint(hint));
+    }
+    Some(on_change)
 }
 
 /// Refuses, at `field`, rules that cannot be shared with the settings of `mode`.

@@ -113,15 +113,18 @@ impl RequestOverrides {
         known.entry(brought).or_insert(own).clone()
     }
 
-    /// The rules that result from `rule` with each parameter at each of its bounds. Errors: the name of a parameter whose
+    /// The rules that result from `rule` with any of the parameters at their bounds. Errors: the name of a parameter whose
     /// bound makes no valid rule.
     pub fn extremes(&self, rule: &Rule) -> Result<Vec<Rule>, &'static str> {
         let mut extremes = Vec::new();
-        for parameter in &self.parameters {
-            for value in parameter.bounds.ends() {
-                let values: Vec<Option<Value>> =
-                    self.parameters.iter().map(|other| (other.name == parameter.name).then(|| value.clone())).collect();
-                extremes.push(self.applied(rule, &values).ok_or(parameter.name)?);
+        let mut combinations: Vec<Vec<Option<Value>>> = vec![vec![None; self.parameters.len()]];
+        for (position, parameter) in self.parameters.iter().enumerate() {
+            for mut values in combinations.clone() {
+                for value in parameter.bounds.ends() {
+                    values[position] = Some(value);
+                    extremes.push(self.applied(rule, &values).ok_or(parameter.name)?);
+                    combinations.push(values.clone());
+                }
             }
         }
         Ok(extremes)

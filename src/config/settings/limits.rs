@@ -182,7 +182,7 @@ pub(in crate::config) static LIMIT: Table = Table {
             "on_change",
             Kind::Choice(&["carry", "reset"]),
             "carry",
-            "Whether keys keep what they have used when a reload changes the parameters.",
+            "Whether keys keep what they have used when a reload changes the parameters. `reset` is for sticky limits.",
         ),
         Setting::default("shadow", Kind::Flag, "false", "Whether it counts and never acts."),
         Setting::default(
