@@ -42,7 +42,6 @@ impl InStore {
             is_reset: false,
             rules: &rules,
             max_keys: u64::MAX,
-            gives_back: false,
         };
         let binding = store.bind(&[spec]);
         Self { store, binding, clock: SystemClock::new() }

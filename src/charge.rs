@@ -85,6 +85,8 @@ pub enum ChargeSource {
         local_time: Nanos,
         /// The same time on the clock of the states.
         redis_time: Nanos,
+        /// The number of the synchronisation that will take the charge.
+        sync: u64,
     },
     /// Where the limit's states are kept, as the slot of this number.
     Slot(u64),

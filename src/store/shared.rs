@@ -34,6 +34,7 @@ mod lease;
 mod limit;
 pub mod link;
 mod memory;
+mod receipt;
 mod reconcile;
 mod servers;
 mod settings;
@@ -59,6 +60,7 @@ use lease::{LeaseOutcome, Leases};
 use limit::ChargePart;
 use link::{Link, Script, Scripts};
 use memory::StateCache;
+use receipt::ChargeReceipt;
 use servers::RedisServers;
 use slots::Slots;
 
@@ -281,10 +283,16 @@ impl SharedStore {
         (now, waited): (Nanos, &mut Nanos),
     ) -> SharedOutcome {
         let node = &self.0;
-        let parts: Vec<ChargePart> =
-            limits.iter().zip(&*batch).filter_map(|(limit, charge)| limit.part(charge)).collect();
+        let mut parts: Vec<ChargePart> = Vec::with_capacity(batch.len());
+        for (position, (limit, charge)) in limits.iter().zip(&*batch).enumerate() {
+            let Some(part) = limit.part(charge) else { return SharedOutcome::FailedClosed(position) };
+            parts.push(part);
+        }
         let asked = match (limits, &*parts, &mut *batch) {
-            ([limit], [part], [charge]) if limit.is_leased() => node.charge_leased(part, charge, (now, waited)).await,
+            // a lease does not tell Redis of denied requests
+            ([limit], [part], [charge]) if limit.is_leased() && !part.enforcement.counts_denied => {
+                node.charge_leased(part, charge, (now, waited)).await
+            }
             ([limit], [part], [charge]) if limit.is_eventual() => {
                 node.charge_eventual(part, charge, (now, waited)).await
             }
@@ -423,8 +431,8 @@ impl SharedNode {
         if self.is_unavailable(part) {
             return Err(NoReply);
         }
-        if let Some(charged) = self.counters.decide(part, redis_time) {
-            charge.taken_from = ChargeSource::Counted { local_time: now, redis_time };
+        if let Some((charged, sync)) = self.counters.decide(part, redis_time) {
+            charge.taken_from = ChargeSource::Counted { local_time: now, redis_time, sync };
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
         }
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
@@ -433,11 +441,15 @@ impl SharedNode {
     }
 
     /// Waits for a call's result, for as long as the request's timeout allows; adds the wait to `waited`.
-    async fn await_reply(&self, heard: oneshot::Receiver<ChargeResult>, waited: &mut Nanos) -> ChargeResult {
+    async fn await_reply(
+        &self,
+        heard: oneshot::Receiver<ChargeResult>,
+        waited: &mut Nanos,
+    ) -> Result<(AllCharged, Nanos), NoReply> {
         let (asked, left) = (self.clock.now(), self.settings.timeout.saturating_sub(*waited));
         let heard = timeout(left.to_duration(), heard).await;
         *waited = waited.saturating_add(self.clock.now().saturating_sub(asked));
-        heard.ok().and_then(Result::ok).unwrap_or(Err(NoReply))
+        heard.ok().and_then(Result::ok).unwrap_or(Err(NoReply)).map(ChargeReceipt::keep)
     }
 
     /// Notes the `health` that a call or heartbeat for a key with this hash tag showed; may open the server's breaker.

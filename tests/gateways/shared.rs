@@ -7,13 +7,13 @@ mod redis;
 use std::sync::Arc;
 
 use tollgate::algorithm::{AlgorithmName, Rule, Value};
-use tollgate::charge::{Charge, Consistency, OnStoreDown, Sharing};
+use tollgate::charge::{Charge, Consistency, Enforcement, OnStoreDown, RuleRef, Sharing};
 use tollgate::redis_client::Servers;
 use tollgate::store::SharedStore;
 use tollgate::store::shared::{BreakerState, Settings};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
-use crate::node::{Node, in_an_hour, one, rule};
+use crate::node::{Node, begun, in_an_hour, one, rule};
 use crate::shared::redis::{Redis, RedisState};
 use crate::world::{self, Gateway, ms};
 
@@ -202,6 +202,96 @@ fn a_denied_request_keeps_no_leased_tokens_from_later_ones() {
     };
     let admitted = (0..20).filter(asks_every_three_seconds).count();
     assert!((7..=8).contains(&admitted), "{admitted}: two at once, and one in 10 s of a minute");
+}
+
+#[test]
+fn denied_requests_count_where_they_are_to_and_tokens_are_leased() {
+    let rate = Rate::new(1, Nanos::SECOND).unwrap();
+    let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(10))]);
+    let sharing = Sharing { consistency: Consistency::Leased { strict: false }, ..Sharing::default() };
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    world.start(0, 7, ms(50), &[(limit, sharing)]);
+    world.pass(Nanos::SECOND);
+    let enforcement = Enforcement { counts_denied: true, ..Enforcement::DEFAULT };
+    let asks_twice_a_second = |_: &u64| {
+        world.pass(ms(500));
+        let node = Arc::clone(&world.gateway(0).node);
+        let mut batch = [Charge { enforcement, ..one(0, LimitKey(1)) }];
+        world.run_on(0, async move { node.charge(&mut batch).await.charged[0].decision.is_admitted() })
+    };
+    let admitted: Vec<u64> = (0..80).filter(asks_twice_a_second).collect();
+    assert!((10..=21).contains(&admitted.len()), "{admitted:?}: no more once the bucket is spent");
+}
+
+#[test]
+fn a_charge_whose_request_ends_unheard_is_given_back() {
+    let slots = rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(1))]);
+    let leased = Sharing { consistency: Consistency::Leased { strict: false }, ..Sharing::default() };
+    let hourly = in_an_hour(AlgorithmName::FixedWindow, 10);
+    let exact = Sharing::default();
+    for (limit, sharing, all) in [(hourly.clone(), exact, 10), (hourly, leased, 10), (slots, exact, 1)] {
+        let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+        world.start(0, 7, ms(50), &[(limit.clone(), sharing)]);
+        world.pass(Nanos::SECOND);
+        let node = Arc::clone(&world.gateway(0).node);
+        world.run_on(0, async move {
+            let mut batch = [one(0, LimitKey(1))];
+            let mut charging = Box::pin(node.charge(&mut batch));
+            begun(&mut charging).await;
+            // the reply comes, and the request ends before it is polled again
+            tokio::time::sleep(ms(100).to_duration()).await;
+        });
+        world.pass(ms(500));
+        let node = Arc::clone(&world.gateway(0).node);
+        let admitted = world.run_on(0, async move { node.admitted(0, LimitKey(1)).await });
+        assert_eq!(admitted, all, "{} {sharing:?}", limit.describe());
+    }
+}
+
+#[test]
+fn a_rule_that_redis_cannot_keep_admits_nothing() {
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    world.start(0, 7, ms(50), &[(ten_per_second(), Sharing::default())]);
+    world.pass(Nanos::SECOND);
+    let most = Value::Whole(100);
+    let own = rule(AlgorithmName::AdaptiveConcurrency, &[("min", Value::Whole(1)), ("max", most)]);
+    let node = Arc::clone(&world.gateway(0).node);
+    let mut batch = [Charge { rule: RuleRef::Own(Arc::new(own)), ..one(0, LimitKey(1)) }];
+    let receipt = world.run_on(0, async move { node.charge(&mut batch).await });
+    assert_eq!(receipt.failed_closed, Some(0));
+}
+
+#[test]
+fn a_refund_of_a_synced_charge_leaves_later_charges_to_be_synced() {
+    let minute = Value::Duration(Nanos::from_secs(60));
+    let limit = rule(AlgorithmName::FixedWindow, &[("limit", Value::Whole(100)), ("window", minute)]);
+    let sharing = Sharing { consistency: Consistency::Eventual, ..Sharing::default() };
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    for number in 0..2 {
+        world.start(number, 7 + number as u64, ms(50), &[(limit.clone(), sharing)]);
+    }
+    let take = |world: &mut World, cost| {
+        let node = Arc::clone(&world.gateway(0).node);
+        world.run_on(0, async move {
+            let (mut batch, now) = ([Charge { cost, ..one(0, LimitKey(1)) }], node.clock.now());
+            let charged = node.charge(&mut batch).await.charged[0];
+            assert!(charged.decision.is_admitted());
+            let [charge] = batch;
+            (charge, now.saturating_add(charged.headroom.until_full))
+        })
+    };
+    world.pass(Nanos::from_secs(59));
+    // of a new key Redis is asked, then the gateway counts
+    take(&mut world, 1);
+    let early = take(&mut world, 80);
+    world.pass(Nanos::from_secs(2));
+    take(&mut world, 1);
+    take(&mut world, 99);
+    let node = Arc::clone(&world.gateway(0).node);
+    world.run_on(0, async move { node.store.refund(&node.binding, &[early], node.clock.now()) });
+    world.pass(Nanos::SECOND);
+    let node = Arc::clone(&world.gateway(1).node);
+    assert_eq!(world.run_on(1, async move { node.left(0, LimitKey(1)).await }), 0, "the window before has ended");
 }
 
 #[test]

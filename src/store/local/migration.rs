@@ -181,7 +181,6 @@ fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
         is_reset: false,
         rules: &[],
         max_keys: limit.max_keys,
-        gives_back: false,
     })
 }
 

@@ -1,7 +1,7 @@
 //! The merging of identical requests: while one call for them is on its way, later ones wait in a queue, and the next
 //! call charges all of them.
 //!
-//! A call goes on when its requests no longer wait for it; this node refunds the charges of requests that have gone.
+//! A call goes on when its requests no longer wait for it: see [`ChargeReceipt`].
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -12,17 +12,18 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::charge::{AllCharged, Enforcement};
+use crate::charge::Enforcement;
 use crate::store::shared::SharedNode;
-use crate::store::shared::calls::{CHARGE, ChargeOutcome, NoReply};
+use crate::store::shared::calls::{CHARGE, NoReply};
 use crate::store::shared::limit::ChargePart;
-use crate::units::{Cost, LimitKey, Nanos};
+use crate::store::shared::receipt::ChargeReceipt;
+use crate::units::{Cost, LimitKey};
 
 /// The properties that requests must have in common to be charged in one call.
 type CoalesceKey = SmallVec<[(LimitKey, Cost, Enforcement, u64); 2]>;
 
-/// The result that a request gets, and its time on Redis's clock.
-pub(super) type ChargeResult = Result<(AllCharged, Nanos), NoReply>;
+/// The result that a request gets.
+pub(super) type ChargeResult = Result<ChargeReceipt, NoReply>;
 
 /// The queues of waiting requests, each behind a call.
 #[derive(Default)]
@@ -72,16 +73,15 @@ impl SharedNode {
                 true => node.call_charge(CHARGE, &parts, slot).await,
                 false => Err(NoReply),
             };
-            let heard = outcome.map(|outcome| (outcome.each.first().cloned().unwrap_or_default(), outcome));
-            match heard {
-                Ok((charged, outcome)) => {
-                    if sender.send(Ok((charged.clone(), outcome.at))).is_err() && outcome.granted > 0 {
-                        node.end_slot_later(slot, parts.iter().filter(|part| part.rule().holds_slots()).cloned());
-                        node.give_back_unheard(&parts, &outcome, &[charged]);
-                    }
-                }
-                Err(down) => drop(sender.send(Err(down))),
-            }
+            let heard = outcome.map(|outcome| ChargeReceipt {
+                node,
+                parts: parts.into(),
+                slot,
+                charged: outcome.each.into_iter().next().unwrap_or_default(),
+                redis_time: outcome.at,
+                is_refundable: outcome.granted > 0,
+            });
+            drop(sender.send(heard));
         });
         receiver
     }
@@ -97,28 +97,18 @@ impl SharedNode {
         };
         match outcome {
             Ok(outcome) => {
-                let mut unheard = Vec::new();
-                for (position, (sender, charged)) in waiting.into_iter().zip(&outcome.each).enumerate() {
-                    let granted = u64::try_from(position).is_ok_and(|position| position < outcome.granted);
-                    if sender.send(Ok((charged.clone(), outcome.at))).is_err() && granted {
-                        unheard.push(charged.clone());
-                    }
+                for (position, (sender, charged)) in (0..).zip(waiting.into_iter().zip(outcome.each)) {
+                    drop(sender.send(Ok(ChargeReceipt {
+                        node: Arc::clone(&self),
+                        parts: Arc::clone(&parts),
+                        slot: 0,
+                        charged,
+                        redis_time: outcome.at,
+                        is_refundable: position < outcome.granted,
+                    })));
                 }
-                self.give_back_unheard(&parts, &outcome, &unheard);
             }
             Err(down) => waiting.into_iter().for_each(|sender| drop(sender.send(Err(down)))),
-        }
-    }
-
-    /// Refunds the charges of requests that no longer wait.
-    fn give_back_unheard(self: &Arc<Self>, parts: &[ChargePart], outcome: &ChargeOutcome, unheard: &[AllCharged]) {
-        for charged in unheard {
-            let taken = charged.iter().zip(parts).filter(|(charged, part)| {
-                part.enforcement.consumes && charged.decision.is_admitted() && !part.rule().holds_slots()
-            });
-            let back =
-                taken.map(|(charged, part)| (part.clone(), outcome.at.saturating_add(charged.headroom.until_full)));
-            self.refund_later(back.collect());
         }
     }
 }

@@ -30,7 +30,7 @@ impl SharedStore {
             }
             // exact to the nanosecond: it identifies the window or the log entry of the charge
             ChargeSource::InRedis { local_time, redis_time }
-            | ChargeSource::Counted { local_time, redis_time }
+            | ChargeSource::Counted { local_time, redis_time, .. }
             | ChargeSource::Lease { local_time, redis_time, .. } => {
                 redis_time.saturating_add(full_at.saturating_sub(local_time))
             }
@@ -39,8 +39,7 @@ impl SharedStore {
         match charge.taken_from {
             ChargeSource::Slot(slot) => node.release(slot),
             ChargeSource::Lease { expires_at, .. } if node.leases.give_back(part.key, part.cost, expires_at, now) => {}
-            ChargeSource::Counted { .. } | ChargeSource::InRedis { .. }
-                if limit.is_eventual() && node.counters.refund(&part, full_at, redis_time) => {}
+            ChargeSource::Counted { sync, .. } if node.counters.refund(&part, sync, full_at, redis_time) => {}
             _ => node.refund_later(vec![(part, full_at)]),
         }
     }

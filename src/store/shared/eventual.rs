@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -22,7 +23,11 @@ use crate::units::{Cost, LimitKey, Nanos};
 
 /// The keys that a node counts.
 #[derive(Default)]
-pub(super) struct EventualCounters(Mutex<ByKey<Count>>);
+pub(super) struct EventualCounters {
+    counts: Mutex<ByKey<Count>>,
+    /// The last number of a sync.
+    last_sync: AtomicU64,
+}
 
 /// The count of one key. Times are Redis's.
 struct Count {
@@ -32,6 +37,8 @@ struct Count {
     state: Option<State>,
     /// The tokens that this node has admitted and not yet synced.
     unsynced: Cost,
+    /// The number of the sync that will take them: a charge of another number is not among them.
+    sync: u64,
     /// Whether a request has used the key since the last sync.
     is_used: bool,
     /// Whether the node has decided about the key without Redis since, so that it has to ask Redis again.
@@ -46,9 +53,9 @@ const KEYS_OF_CALL: usize = 10;
 const CALLS_AT_ONCE: usize = 4;
 
 impl EventualCounters {
-    /// Decides `part`; `None` if the key is new.
-    pub(super) fn decide(&self, part: &ChargePart, redis_time: Nanos) -> Option<Charged> {
-        let mut counted = self.0.lock();
+    /// Decides `part`; `None` if the key is new. Returns the number of the sync that will take the charge as well.
+    pub(super) fn decide(&self, part: &ChargePart, redis_time: Nanos) -> Option<(Charged, u64)> {
+        let mut counted = self.counts.lock();
         let count = counted.get_mut(&part.key).filter(|count| !count.is_outdated)?;
         count.follow(part, redis_time);
         count.is_used = true;
@@ -61,28 +68,31 @@ impl EventualCounters {
             count.owe(part.cost, redis_time);
             decision = rule.after_debit(decision, count.state.as_ref(), part.cost, redis_time);
         }
-        Some(Charged { decision, headroom: rule.headroom(count.state.as_ref(), redis_time) })
+        let headroom = rule.headroom(count.state.as_ref(), redis_time);
+        Some((Charged { decision, headroom }, count.sync))
     }
 
     /// Begins to count the key of `part`, which has this `state` now.
     pub(super) fn begin(&self, part: &ChargePart, state: Option<State>) {
-        let mut counted = self.0.lock();
+        let mut counted = self.counts.lock();
         let unsynced = match counted.get(&part.key) {
             Some(count) if !count.is_outdated => return,
             Some(count) => count.unsynced,
             None if counted.len() >= MOST_KEYS => return,
             None => 0,
         };
-        let count = Count { part: part.for_one(), state, unsynced, is_used: true, is_outdated: false };
+        let sync = self.next_sync();
+        let count = Count { part: part.for_one(), state, unsynced, sync, is_used: true, is_outdated: false };
         counted.insert(part.key, count);
     }
 
     /// Takes what this node knows of the key of `part`, so that it can decide without Redis: the used tokens, `None` if
     /// the key is new, and the tokens that are not synced. From here on the key is new again.
     pub(super) fn take(&self, part: &ChargePart, redis_time: Nanos) -> (Option<Cost>, Cost) {
-        let mut counted = self.0.lock();
+        let mut counted = self.counts.lock();
         let Some(count) = counted.get_mut(&part.key) else { return (None, 0) };
         count.follow(part, redis_time);
+        count.sync = self.next_sync();
         let is_known = !std::mem::replace(&mut count.is_outdated, true);
         let used = is_known.then(|| part.used_in(count.state.as_ref(), redis_time));
         (used, std::mem::take(&mut count.unsynced))
@@ -90,14 +100,14 @@ impl EventualCounters {
 
     /// Whether tokens have to be synced of a key for which `is_due` is true.
     pub(super) fn has_unsynced(&self, is_due: impl Fn(&ChargePart) -> bool) -> bool {
-        self.0.lock().values().any(|count| count.unsynced > 0 && is_due(&count.part))
+        self.counts.lock().values().any(|count| count.unsynced > 0 && is_due(&count.part))
     }
 
-    /// Refunds a charge; `full_at` is when the key was going to be full. Returns false if the charge has been synced
-    /// already.
-    pub(super) fn refund(&self, part: &ChargePart, full_at: Nanos, redis_time: Nanos) -> bool {
-        let mut counted = self.0.lock();
-        let Some(count) = counted.get_mut(&part.key).filter(|count| count.unsynced >= part.cost) else { return false };
+    /// Refunds a charge that the sync of this number was going to take; `full_at` is when the key was going to be full.
+    /// Returns false if the charge has been synced already.
+    pub(super) fn refund(&self, part: &ChargePart, sync: u64, full_at: Nanos, redis_time: Nanos) -> bool {
+        let mut counted = self.counts.lock();
+        let Some(count) = counted.get_mut(&part.key).filter(|count| count.sync == sync) else { return false };
         count.follow(part, redis_time);
         count.unsynced = count.unsynced.saturating_sub(part.cost);
         count.state = count.state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, redis_time));
@@ -106,7 +116,7 @@ impl EventualCounters {
 
     /// Debits tokens that became known after the charge; false if the key is not counted here.
     pub(super) fn debit(&self, part: &ChargePart, redis_time: Nanos) -> bool {
-        let mut counted = self.0.lock();
+        let mut counted = self.counts.lock();
         let Some(count) = counted.get_mut(&part.key) else { return false };
         count.follow(part, redis_time);
         count.owe(part.cost, redis_time);
@@ -115,17 +125,22 @@ impl EventualCounters {
 
     /// Stops counting `key`: the node asks Redis for it as for a new key.
     pub(super) fn forget(&self, key: LimitKey) {
-        self.0.lock().remove(&key);
+        self.counts.lock().remove(&key);
+    }
+
+    fn next_sync(&self) -> u64 {
+        self.last_sync.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
     /// Takes the unsynced tokens of each key, to send them. Keys that no request uses are dropped.
     fn take_unsynced(&self) -> Vec<ChargePart> {
         let mut told = Vec::new();
-        self.0.lock().retain(|_, count| {
+        self.counts.lock().retain(|_, count| {
             if count.unsynced == 0 && !count.is_used {
                 return false;
             }
             told.push(ChargePart { cost: std::mem::take(&mut count.unsynced), ..count.part.clone() });
+            count.sync = self.next_sync();
             count.is_used = false;
             true
         });
@@ -134,7 +149,7 @@ impl EventualCounters {
 
     /// Takes over the `total` of the key of `part`, as it was after the sync of `part`.
     fn learn(&self, part: &ChargePart, total: Option<State>, at: Nanos) {
-        if let Some(count) = self.0.lock().get_mut(&part.key) {
+        if let Some(count) = self.counts.lock().get_mut(&part.key) {
             let unsynced = count.unsynced;
             count.state = match unsynced {
                 0 => total,
@@ -145,7 +160,7 @@ impl EventualCounters {
 
     /// Puts back the tokens of `part`, which could not be synced.
     fn keep(&self, part: &ChargePart) {
-        if let Some(count) = self.0.lock().get_mut(&part.key) {
+        if let Some(count) = self.counts.lock().get_mut(&part.key) {
             count.unsynced = count.unsynced.saturating_add(part.cost);
             count.is_used = true;
         }

@@ -22,6 +22,7 @@ use crate::store::shared::calls::{ChargeOutcome, NoReply};
 use crate::store::shared::coalescer::ChargeResult;
 use crate::store::shared::ewma::EwmaRate;
 use crate::store::shared::limit::ChargePart;
+use crate::store::shared::receipt::ChargeReceipt;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The leases of a node.
@@ -318,11 +319,10 @@ impl SharedNode {
             }
             // for waiting requests, tokens do not lapse: they belong to the requests since Redis granted them
             let taken = if waiter.part.enforcement.consumes { waiter.part.cost } else { 0 };
-            let left = lease.balance.saturating_sub(taken);
-            if waiter.sender.send(Ok((one(self.spent(&waiter.part, left, redis_time)), redis_time))).is_ok() {
-                lease.balance = left;
-                events.spent.fetch_add(taken, Ordering::Relaxed);
-            }
+            lease.balance = lease.balance.saturating_sub(taken);
+            events.spent.fetch_add(taken, Ordering::Relaxed);
+            let charged = self.spent(&waiter.part, lease.balance, redis_time);
+            self.answer(waiter, charged, redis_time);
         }
         unserved.append(&mut lease.waiting);
         lease.waiting = unserved;
@@ -335,14 +335,22 @@ impl SharedNode {
             let full_at = outcome.at.saturating_add(until_full);
             self.refund_later(vec![(ChargePart { cost: spare, ..part.clone() }, full_at)]);
         }
-        for Waiter { part, sender } in denied {
-            drop(sender.send(Ok((one(self.still_denied(&part, redis_time)), redis_time))));
+        for waiter in denied {
+            let charged = self.still_denied(&waiter.part, redis_time);
+            self.answer(waiter, charged, redis_time);
         }
     }
-}
 
-fn one(charged: Charged) -> AllCharged {
-    AllCharged::from_iter([charged])
+    fn answer(self: &Arc<Self>, Waiter { part, sender }: Waiter, charged: Charged, redis_time: Nanos) {
+        drop(sender.send(Ok(ChargeReceipt {
+            node: Arc::clone(self),
+            parts: Arc::new([part]),
+            slot: 0,
+            charged: AllCharged::from_iter([charged]),
+            redis_time,
+            is_refundable: true,
+        })));
+    }
 }
 
 impl Drop for LeaseCalls {

@@ -107,7 +107,6 @@ pub(super) mod tests {
             cost: 1,
             enforcement: Enforcement::DEFAULT,
             max_lease: 0,
-            gives_back: false,
         }
     }
 
