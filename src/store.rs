@@ -326,8 +326,8 @@ impl Store {
             }
             match self.charged_at(binding, charge) {
                 ChargedAt::Local => {
-                    let check_moved = || self.is_owned_here(binding, charge);
-                    if self.local.refund_here(&binding.local, charge, *full_at, check_moved, now).is_err()
+                    let may_have_moved = || self.may_be_elsewhere(binding, charge);
+                    if self.local.refund_here(&binding.local, charge, *full_at, may_have_moved, now).is_err()
                         && let Some((owners, limit)) = self.owners.as_ref().zip(binding.owned(charge))
                     {
                         owners.refund_when_here(limit, charge, *full_at);
@@ -340,11 +340,10 @@ impl Store {
         }
     }
 
-    /// Returns an error if the state of a charge's key is not necessarily here: another gateway may have it.
-    fn is_owned_here(&self, binding: &Binding, charge: &Charge) -> Result<(), StateElsewhere> {
+    /// Whether another gateway may have the state of a charge's key.
+    fn may_be_elsewhere(&self, binding: &Binding, charge: &Charge) -> bool {
         let cluster = self.cluster().filter(|_| binding.owned(charge).is_some());
-        let is_elsewhere = |cluster: &Arc<Cluster>| cluster.is_migrating() || !cluster.owns(charge.key);
-        if cluster.is_some_and(is_elsewhere) { Err(StateElsewhere) } else { Ok(()) }
+        cluster.is_some_and(|cluster| cluster.is_migrating() || !cluster.owns(charge.key))
     }
 
     /// Debits each charge by itself, whatever its limit says: the request was admitted before its cost was known.
@@ -355,9 +354,9 @@ impl Store {
                     let owned = self.owners.as_ref().zip(binding.owned(charge));
                     // the gateway that owns the key now, wherever the key was charged
                     let elsewhere = owned.and_then(|(owners, _)| owners.elsewhere(charge));
-                    let check_moved = || self.is_owned_here(binding, charge);
-                    let is_here =
-                        elsewhere.is_none() && self.local.debit_here(&binding.local, charge, check_moved, now).is_ok();
+                    let may_have_moved = || self.may_be_elsewhere(binding, charge);
+                    let is_here = elsewhere.is_none()
+                        && self.local.debit_here(&binding.local, charge, may_have_moved, now).is_ok();
                     if let Some((owners, limit)) = owned.filter(|_| !is_here) {
                         owners.debit(limit, charge, elsewhere.as_ref());
                     }

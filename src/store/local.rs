@@ -5,7 +5,6 @@
 //! request under several limits locks all its shards, in ascending order, before it looks at any cell: it is charged by
 //! all limits or by none, and cannot deadlock.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -98,9 +97,6 @@ struct BoundRule<'a> {
     number: u32,
     rule: &'a Rule,
 }
-
-/// The `check_moved` of a store that holds all states: no state is anywhere else.
-const ALWAYS: fn() -> Result<(), Infallible> = || Ok(());
 
 /// Whether `key` is the bucket that new keys share when their limit's table is full.
 pub fn is_overflow(key: LimitKey) -> bool {
@@ -202,20 +198,20 @@ impl LocalStore {
     /// See [`super::Store::refund`].
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         for (charge, full_at) in batch {
-            let Ok(()) = self.refund_here(binding, charge, *full_at, ALWAYS, now);
+            let (Ok(()) | Err(StateElsewhere)) = self.refund_here(binding, charge, *full_at, || false, now);
         }
     }
 
-    /// [`LocalStore::refund`] of one charge. An error if its state is not here and `check_moved` says that it may be elsewhere.
-    pub fn refund_here<E>(
+    /// [`LocalStore::refund`] of one charge. An error if its state is not here and `may_have_moved`.
+    pub fn refund_here(
         &self,
         binding: &Binding,
         charge: &Charge,
         full_at: Nanos,
-        check_moved: impl FnOnce() -> Result<(), E>,
+        may_have_moved: impl FnOnce() -> bool,
         now: Nanos,
-    ) -> Result<(), E> {
-        self.change(binding, charge, 0, check_moved, now, |rule, state, own| {
+    ) -> Result<(), StateElsewhere> {
+        self.change(binding, charge, 0, may_have_moved, now, |rule, state, own| {
             rule.refund(state?, charge.cost, full_at.shifted(own), now.shifted(own))
         })
     }
@@ -223,61 +219,64 @@ impl LocalStore {
     /// See [`super::Store::debit`]. The debt of a new key for which there is no room goes to the common bucket.
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
         for charge in batch {
-            let Ok(()) = self.debit_here(binding, charge, ALWAYS, now);
+            let (Ok(()) | Err(StateElsewhere)) = self.debit_here(binding, charge, || false, now);
         }
     }
 
-    /// [`LocalStore::debit`] of one charge. An error if its state is not here and `check_moved` says that it may be elsewhere.
-    pub fn debit_here<E>(
+    /// [`LocalStore::debit`] of one charge. An error if its state is not here and `may_have_moved`.
+    pub fn debit_here(
         &self,
         binding: &Binding,
         charge: &Charge,
-        check_moved: impl FnOnce() -> Result<(), E>,
+        may_have_moved: impl FnOnce() -> bool,
         now: Nanos,
-    ) -> Result<(), E> {
+    ) -> Result<(), StateElsewhere> {
         let table = &binding.limits[charge.limit].table;
         let debit = |rule: &Rule, state, own| rule.debit(state, charge.cost, now.shifted(own));
         let has_room = self.shards.of(charge.key).lock().cells[table.position].has_room(table, charge.key);
         if has_room.is_ok() {
-            return self.change(binding, charge, charge.cost, check_moved, now, debit);
+            return self.change(binding, charge, charge.cost, may_have_moved, now, debit);
         }
-        check_moved()?;
+        if may_have_moved() {
+            return Err(StateElsewhere);
+        }
         table.evictions.overflowed.fetch_add(1, Ordering::Relaxed);
-        self.change(binding, &Charge { key: OVERFLOW_KEY, ..charge.clone() }, charge.cost, || Ok(()), now, debit)
+        self.change(binding, &Charge { key: OVERFLOW_KEY, ..charge.clone() }, charge.cost, || false, now, debit)
     }
 
     /// See [`super::Store::complete`].
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
         for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds_slots()) {
-            let Ok(()) = self.change(binding, charge, 0, ALWAYS, now, |rule, state, own| {
-                rule.complete(state?, charge.cost, end, now.shifted(own))
-            });
+            let complete =
+                |rule: &Rule, state: Option<_>, own| rule.complete(state?, charge.cost, end, now.shifted(own));
+            let (Ok(()) | Err(StateElsewhere)) = self.change(binding, charge, 0, || false, now, complete);
         }
     }
 
     /// See [`super::Store::amend`].
     pub fn amend(&self, binding: &Binding, charge: &Charge, amendment: Amendment, now: Nanos) {
-        let Ok(()) = self.change(binding, charge, 0, ALWAYS, now, |rule, state, own| match amendment {
+        let amend = |rule: &Rule, state, own| match amendment {
             Amendment::ResetKey => None,
             Amendment::Grant(tokens) => rule.grant(state, tokens, now.shifted(own)),
-        });
+        };
+        let (Ok(()) | Err(StateElsewhere)) = self.change(binding, charge, 0, || false, now, amend);
     }
 
     /// Changes the state of a charge's key by taking `cost`, under the parameters that keep it. An error if the state is not
-    /// here and `check_moved` says that it may be elsewhere. `change` gets the rule's [`own_offset`](Rule::own_offset).
-    fn change<E>(
+    /// here and `may_have_moved`. `change` gets the rule's [`own_offset`](Rule::own_offset).
+    fn change(
         &self,
         binding: &Binding,
         charge: &Charge,
         cost: Cost,
-        check_moved: impl FnOnce() -> Result<(), E>,
+        may_have_moved: impl FnOnce() -> bool,
         now: Nanos,
         change: impl Fn(&Rule, Option<State>, ClockOffset) -> Option<State>,
-    ) -> Result<(), E> {
+    ) -> Result<(), StateElsewhere> {
         let (table, bound) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
-        check_state_present(table, cells, charge, check_moved)?;
+        check_state_present(table, cells, charge, may_have_moved)?;
         let kept = cells.keeper(table, bound, charge.key, cost, now);
         let bound = kept.as_ref().map_or(bound, |(number, rule)| BoundRule { number: *number, rule });
         let before = cells.state(table, bound, charge.key, now);

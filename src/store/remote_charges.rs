@@ -195,7 +195,6 @@ impl PeerSession for RemoteCharges {
     }
 
     fn change(&self, change: &Change, may_have_moved: &dyn Fn() -> bool, now: Nanos) -> Result<(), ChargeError> {
-        let check_moved = || if may_have_moved() { Err(StateElsewhere) } else { Ok(()) };
         let charge_of = |rule, key, cost| {
             self.charge_of(rule, key, cost, Enforcement::DEFAULT).ok_or(ChargeError::UnknownParameters)
         };
@@ -205,10 +204,10 @@ impl PeerSession for RemoteCharges {
             Change::Refund { key, .. } if is_overflow(key) && self.is_own_process() => Ok(()),
             Change::Refund { rule, key, cost, full_at } => {
                 let full_at = full_at.shifted(local.wall_offset().get().reversed());
-                local.refund_here(&binding.read(), &charge_of(rule, key, cost)?, full_at, check_moved, now)
+                local.refund_here(&binding.read(), &charge_of(rule, key, cost)?, full_at, may_have_moved, now)
             }
             Change::Debit { rule, key, cost } => {
-                local.debit_here(&binding.read(), &charge_of(rule, key, cost)?, check_moved, now)
+                local.debit_here(&binding.read(), &charge_of(rule, key, cost)?, may_have_moved, now)
             }
             Change::Complete { rule, key, slot, end } => {
                 let slot = self.slot(slot);

@@ -1,6 +1,5 @@
 //! Charges: all cells of a request or none, and a common bucket for new keys where a table is full.
 
-use std::convert::Infallible;
 use std::slice;
 use std::sync::atomic::Ordering;
 
@@ -21,18 +20,12 @@ const SEARCHED_KEYS: u64 = 1 << 16;
 pub struct StateElsewhere;
 
 /// The reason why a batch is not charged.
-enum Stop<E> {
+enum Stop {
     /// The charge at this position is of a new key for which there is no room.
     Full(usize),
-    /// A state is missing.
-    Missing(E),
+    /// A state is elsewhere.
+    Elsewhere,
 }
-
-/// A callback that fails if the state of the charge at a position may be elsewhere. The store calls it while the shard
-/// is locked, and ignores its error if the state is here.
-trait MovedCheck<E>: Fn(usize) -> Result<(), E> {}
-
-impl<E, W: Fn(usize) -> Result<(), E>> MovedCheck<E> for W {}
 
 impl LocalStore {
     /// See [`crate::store::Store::charge`].
@@ -40,7 +33,7 @@ impl LocalStore {
     pub fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
         // filled by the function that decides: moving the result of a charge costs nearly as much as deciding it
         let mut charged = AllCharged::new();
-        let Ok(()) = self.charge_into(binding, batch, &|_| Ok::<(), Infallible>(()), now, &mut charged);
+        let (Ok(()) | Err(StateElsewhere)) = self.charge_into(binding, batch, &|_| false, now, &mut charged);
         charged
     }
 
@@ -54,24 +47,25 @@ impl LocalStore {
         now: Nanos,
     ) -> Result<AllCharged, StateElsewhere> {
         let mut charged = AllCharged::new();
-        let check_moved = |position| if may_have_moved(position) { Err(StateElsewhere) } else { Ok(()) };
-        self.charge_into(binding, batch, &check_moved, now, &mut charged)?;
+        self.charge_into(binding, batch, &may_have_moved, now, &mut charged)?;
         Ok(charged)
     }
 
     #[inline]
-    fn charge_into<E>(
+    fn charge_into(
         &self,
         binding: &Binding,
         batch: &mut [Charge],
-        check_moved: &impl MovedCheck<E>,
+        may_have_moved: &impl Fn(usize) -> bool,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), E> {
-        match self.try_charge(binding, batch, check_moved, now, charged) {
+    ) -> Result<(), StateElsewhere> {
+        match self.try_charge(binding, batch, may_have_moved, now, charged) {
             Ok(()) => Ok(()),
-            Err(Stop::Missing(missing)) => Err(missing),
-            Err(Stop::Full(position)) => self.charge_with_overflow(binding, batch, position, check_moved, now, charged),
+            Err(Stop::Elsewhere) => Err(StateElsewhere),
+            Err(Stop::Full(position)) => {
+                self.charge_with_overflow(binding, batch, position, may_have_moved, now, charged)
+            }
         }
     }
 
@@ -89,10 +83,9 @@ impl LocalStore {
         now: Nanos,
     ) -> Result<AllCharged, StateElsewhere> {
         let mut charged = AllCharged::new();
-        let check_moved = |position| if may_have_moved(position) { Err(StateElsewhere) } else { Ok(()) };
-        match self.charge_all(binding, batch, true, &check_moved, now, &mut charged) {
+        match self.charge_all(binding, batch, true, &may_have_moved, now, &mut charged) {
             Ok(()) => {}
-            Err(Stop::Missing(left)) => return Err(left),
+            Err(Stop::Elsewhere) => return Err(StateElsewhere),
             // where there is no room for a new key, its usage is not recorded
             Err(Stop::Full(_)) => {
                 for charge in batch {
@@ -107,32 +100,32 @@ impl LocalStore {
     }
 
     /// Leaves `charged` unchanged if nothing is charged.
-    fn try_charge<E>(
+    fn try_charge(
         &self,
         binding: &Binding,
         batch: &[Charge],
-        check_moved: &impl MovedCheck<E>,
+        may_have_moved: &impl Fn(usize) -> bool,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), Stop<E>> {
+    ) -> Result<(), Stop> {
         match batch {
             [only] if only.enforcement.consumes && !only.enforcement.counts_denied => {
-                self.charge_one(binding, only, check_moved, now, charged)
+                self.charge_one(binding, only, may_have_moved, now, charged)
             }
-            several => self.charge_all(binding, several, false, check_moved, now, charged),
+            several => self.charge_all(binding, several, false, may_have_moved, now, charged),
         }
     }
 
     /// Charges new keys of full tables to those tables' common buckets; `full` is the position of the first.
-    fn charge_with_overflow<E>(
+    fn charge_with_overflow(
         &self,
         binding: &Binding,
         batch: &mut [Charge],
         full: usize,
-        check_moved: &impl MovedCheck<E>,
+        may_have_moved: &impl Fn(usize) -> bool,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), E> {
+    ) -> Result<(), StateElsewhere> {
         let keys: SmallVec<[_; 2]> = batch.iter().map(|charge| charge.key).collect();
         let mut position = full;
         loop {
@@ -143,35 +136,35 @@ impl LocalStore {
                 table.evictions.overflowed.fetch_add(1, Ordering::Relaxed);
                 charge.key = OVERFLOW_KEY;
             }
-            match self.try_charge(binding, batch, check_moved, now, charged) {
+            match self.try_charge(binding, batch, may_have_moved, now, charged) {
                 Ok(()) => return Ok(()),
                 Err(Stop::Full(next)) => position = next,
-                Err(Stop::Missing(missing)) => {
+                Err(Stop::Elsewhere) => {
                     batch.iter_mut().zip(keys).for_each(|(charge, key)| charge.key = key);
-                    return Err(missing);
+                    return Err(StateElsewhere);
                 }
             }
         }
     }
 
-    fn charge_one<E>(
+    fn charge_one(
         &self,
         binding: &Binding,
         charge: &Charge,
-        check_moved: &impl MovedCheck<E>,
+        may_have_moved: &impl Fn(usize) -> bool,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), Stop<E>> {
+    ) -> Result<(), Stop> {
         let (table, rule) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
-        check_state_present(table, cells, charge, || check_moved(0)).map_err(Stop::Missing)?;
+        check_state_present(table, cells, charge, || may_have_moved(0)).map_err(|StateElsewhere| Stop::Elsewhere)?;
         match cells.charge(table, rule, charge, now, charged) {
             Ok(()) => {}
             Err(NotCharged::Full) => return Err(Stop::Full(0)),
             Err(NotCharged::Kept) => {
                 drop(shard);
-                return self.charge_all(binding, slice::from_ref(charge), false, check_moved, now, charged);
+                return self.charge_all(binding, slice::from_ref(charge), false, may_have_moved, now, charged);
             }
         }
         if let Some(slot) = charge.slot
@@ -184,21 +177,22 @@ impl LocalStore {
 
     /// Decides first, and writes only if the request is not `denied` and no enforcing limit denies; a limit that counts
     /// denials records its own in any case, and denies for as long as that takes to refill.
-    fn charge_all<E>(
+    fn charge_all(
         &self,
         binding: &Binding,
         batch: &[Charge],
         denied: bool,
-        check_moved: &impl MovedCheck<E>,
+        may_have_moved: &impl Fn(usize) -> bool,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), Stop<E>> {
+    ) -> Result<(), Stop> {
         let bound: SmallVec<[_; 2]> = batch.iter().map(|charge| binding.find(charge)).collect();
         let mut locked = Locked::all(&self.shards, batch);
         let mut decided: SmallVec<[_; 2]> = SmallVec::with_capacity(batch.len());
         for (position, (charge, &(table, bound))) in batch.iter().zip(&bound).enumerate() {
             let cells = locked.cells(charge.key, table.position);
-            check_state_present(table, cells, charge, || check_moved(position)).map_err(Stop::Missing)?;
+            let may_have_moved = || may_have_moved(position);
+            check_state_present(table, cells, charge, may_have_moved).map_err(|StateElsewhere| Stop::Elsewhere)?;
             cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
             let before = cells.state(table, bound, charge.key, now);
             decided.push(bound.rule.decide(before, charge.cost, table.own_time(bound.rule, now)));
@@ -262,20 +256,15 @@ fn debit(cells: &mut Cells, table: &LimitTable, bound: BoundRule<'_>, charge: &C
     cells.put(table, bound, charge.key, bound.rule.debit(before, charge.cost, table.own_time(bound.rule, now)));
 }
 
-/// Returns the error of `check_moved` if the state of a charge is not here, or perhaps only a part of it.
-pub(super) fn check_state_present<E>(
+/// An error if the state of a charge is not here, or perhaps only a part of it, and `may_have_moved`.
+pub(super) fn check_state_present(
     table: &LimitTable,
     cells: &Cells,
     charge: &Charge,
-    check_moved: impl FnOnce() -> Result<(), E>,
-) -> Result<(), E> {
-    match check_moved() {
-        // common buckets do not move
-        Err(missing)
-            if charge.key != OVERFLOW_KEY && (table.algorithm.holds_slots() || !cells.has_state(charge.key)) =>
-        {
-            Err(missing)
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
+    may_have_moved: impl FnOnce() -> bool,
+) -> Result<(), StateElsewhere> {
+    // common buckets do not move
+    let may_have_moved = may_have_moved() && charge.key != OVERFLOW_KEY;
+    let is_elsewhere = may_have_moved && (table.algorithm.holds_slots() || !cells.has_state(charge.key));
+    if is_elsewhere { Err(StateElsewhere) } else { Ok(()) }
 }
