@@ -53,6 +53,8 @@ pub enum KeyState {
     State(Option<State>),
     /// A summary of a log, which stays in Redis.
     Log {
+        /// The time until the call's charge would be admitted, if it was denied and can ever pass.
+        retry_after: Option<Nanos>,
         /// The number of tokens in the log.
         counted: Cost,
         /// The headroom of the key.
@@ -87,15 +89,8 @@ pub struct ChargeReply {
 struct Found {
     admits: bool,
     was_fresh: bool,
-    kept: Kept,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Kept {
-    /// A state: before a charge, after another change.
-    State(Option<State>),
-    /// The summary of a log, which stays in Redis, after the call.
-    Log { retry_after: Option<Nanos>, counted: Cost, headroom: Headroom },
+    /// The state before a charge, or after another change; a log after the call.
+    state: KeyState,
 }
 
 impl ChargeReply {
@@ -116,8 +111,8 @@ impl ChargeReply {
             let text = text(reply, position, "a bucket's state")?;
             let wrong = BadReply::Field { position, expected: "a bucket's state" };
             answer.healed += usize::from(flags & HEALED != 0);
-            let kept = kept(bucket, text).ok_or(wrong)?;
-            answer.found.push(Found { admits: flags & ADMITS != 0, was_fresh: flags & FRESH != 0, kept });
+            let state = key_state(bucket, text).ok_or(wrong)?;
+            answer.found.push(Found { admits: flags & ADMITS != 0, was_fresh: flags & FRESH != 0, state });
         }
         Ok(answer)
     }
@@ -127,11 +122,11 @@ impl ChargeReply {
         let passes = self.granted > 0;
         let all = buckets.iter().zip(&self.found);
         let (mut charged, seen): (AllCharged, AllSeen) = all
-            .map(|(bucket, found)| match &found.kept {
-                Kept::Log { retry_after, headroom, .. } => {
-                    (told(bucket, found.admits, *retry_after, *headroom), found.seen())
+            .map(|(bucket, found)| match &found.state {
+                KeyState::Log { retry_after, headroom, .. } => {
+                    (told(bucket, found.admits, *retry_after, *headroom), found.state.clone())
                 }
-                Kept::State(before) => {
+                KeyState::State(before) => {
                     let (charged, after) =
                         self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1);
                     (charged, KeyState::State(after))
@@ -161,7 +156,7 @@ impl ChargeReply {
 
     /// The states of the buckets after a debit, a refund or the end of a request.
     pub fn seen(&self) -> AllSeen {
-        self.found.iter().map(Found::seen).collect()
+        self.found.iter().map(|found| found.state.clone()).collect()
     }
 
     /// For each bucket whether Redis had no state of it: it was never charged, or not since it was full again, or Redis
@@ -208,20 +203,16 @@ impl Iterator for Each<'_> {
         let passes = self.position < answer.granted;
         self.position = self.position.saturating_add(1);
         let all = self.buckets.iter().zip(&answer.found).zip(&mut self.seen);
-        let charged = all.map(|((bucket, found), seen)| match (&found.kept, seen) {
-            (Kept::Log { retry_after, headroom, .. }, _) => {
+        let charged = all.map(|((bucket, found), seen)| match seen {
+            KeyState::Log { retry_after, headroom, .. } => {
                 let admits = found.admits || (passes && bucket.enforcement.enforces);
                 told(bucket, admits, *retry_after, *headroom)
             }
-            (Kept::State(_), seen) => {
-                let state = match seen {
-                    KeyState::State(state) => state.take(),
-                    KeyState::Log { .. } => None,
-                };
+            KeyState::State(state) => {
                 let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, answer.now).0.is_admitted();
                 let admits = admits || (passes && bucket.enforcement.enforces);
-                let (charged, after) = answer.charge(bucket, state, admits, passes, false);
-                *seen = KeyState::State(after);
+                let (charged, after) = answer.charge(bucket, state.take(), admits, passes, false);
+                *state = after;
                 charged
             }
         });
@@ -245,15 +236,6 @@ impl Each<'_> {
     }
 }
 
-impl Found {
-    fn seen(&self) -> KeyState {
-        match &self.kept {
-            Kept::State(state) => KeyState::State(state.clone()),
-            Kept::Log { counted, headroom, .. } => KeyState::Log { counted: *counted, headroom: *headroom },
-        }
-    }
-}
-
 fn told(bucket: &Bucket<'_>, admits: bool, retry_after: Option<Nanos>, headroom: Headroom) -> Charged {
     let largest = bucket.rule.rule().largest_cost().unwrap_or(Cost::MAX);
     let decision = match (admits, retry_after) {
@@ -264,14 +246,14 @@ fn told(bucket: &Bucket<'_>, admits: bool, retry_after: Option<Nanos>, headroom:
     Charged { decision, headroom }
 }
 
-fn kept(bucket: &Bucket<'_>, text: &str) -> Option<Kept> {
+fn key_state(bucket: &Bucket<'_>, text: &str) -> Option<KeyState> {
     let rule = bucket.rule.rule();
     if !bucket.rule.is_log() {
         let state = match text {
             "" => None,
             text => Some(rule.read_shared(text)?),
         };
-        return Some(Kept::State(state));
+        return Some(KeyState::State(state));
     }
     let mut words = text.split(' ');
     let retry_after = match words.next()? {
@@ -286,7 +268,7 @@ fn kept(bucket: &Bucket<'_>, text: &str) -> Option<Kept> {
         measured_rate: None,
     };
     let counted = number()?;
-    words.next().is_none().then_some(Kept::Log { retry_after, counted, headroom })
+    words.next().is_none().then_some(KeyState::Log { retry_after, counted, headroom })
 }
 
 fn text<'a>(reply: &[Field<'a>], position: usize, expected: &'static str) -> Result<&'a str, BadReply> {

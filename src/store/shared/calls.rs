@@ -100,7 +100,7 @@ impl SharedNode {
         let answer = self.call(op, Call::Charge, &buckets).await?;
         self.read_repair(parts, &known, &answer);
         let (charged, seen) = answer.charged(&buckets);
-        self.learn(parts, seen, Some(&charged), answer.now);
+        self.learn(parts, seen, answer.now);
         Ok(ChargeOutcome { each: vec![charged], granted: answer.granted, at: answer.now })
     }
 
@@ -118,7 +118,7 @@ impl SharedNode {
         self.read_repair(parts, &known, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
-        self.learn(parts, all.into_seen(), each.last(), answer.now);
+        self.learn(parts, all.into_seen(), answer.now);
         Ok(ChargeOutcome { each, granted: answer.granted, at: answer.now })
     }
 
@@ -132,7 +132,7 @@ impl SharedNode {
         let answer = self.call(op, call, &buckets).await?;
         let all = answer.seen();
         for ((part, _), seen) in parts.iter().zip(&all) {
-            self.memory.remember(part, seen.clone(), None, answer.now);
+            self.memory.remember(part, seen.clone(), answer.now);
         }
         Ok((all, answer.now))
     }
@@ -210,11 +210,8 @@ impl SharedNode {
         self.call_time.store(next, Ordering::Relaxed);
     }
 
-    fn learn(&self, parts: &[ChargePart], all: AllSeen, charged: Option<&AllCharged>, at: Nanos) {
-        for (position, (part, seen)) in parts.iter().zip(all).enumerate() {
-            let charged = charged.and_then(|charged| charged.get(position));
-            self.memory.remember(part, seen, charged, at);
-        }
+    fn learn(&self, parts: &[ChargePart], all: AllSeen, at: Nanos) {
+        parts.iter().zip(all).for_each(|(part, state)| self.memory.remember(part, state, at));
     }
 
     /// Charges Redis again with the tokens that it has lost: for keys that Redis did not find but that were in use when

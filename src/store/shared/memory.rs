@@ -27,14 +27,9 @@ pub(super) struct CachedState {
     form: Arc<SharedRule>,
     /// The time of the state.
     at: Nanos,
-    kept: Kept,
-}
-
-#[derive(Clone)]
-enum Kept {
-    State(Option<State>),
-    /// For a log, which stays in Redis: the number of tokens that count, and the last result.
-    Log(Cost, CachedDenial),
+    /// The cost that the last call was to charge.
+    cost: Cost,
+    state: KeyState,
 }
 
 impl StateCache {
@@ -42,27 +37,20 @@ impl StateCache {
         Self(Cache::new(MOST_KEYS))
     }
 
-    /// Remembers that a call at `at` left the key of `part` as `seen`, and that its request got the result `charged`.
-    pub(super) fn remember(&self, part: &ChargePart, seen: KeyState, charged: Option<&Charged>, at: Nanos) {
-        let kept = match seen {
-            KeyState::State(state) => Kept::State(state),
-            KeyState::Log { counted, headroom } => {
-                let decision = charged.map_or(Decision::ADMIT, |charged| charged.decision);
-                Kept::Log(counted, CachedDenial::new(&Charged { decision, headroom }, part.cost, at))
-            }
-        };
-        self.0.insert(part.key, CachedState { form: Arc::clone(&part.form), at, kept });
+    /// Remembers that a call at `at` left the key of `part` in this `state`.
+    pub(super) fn remember(&self, part: &ChargePart, state: KeyState, at: Nanos) {
+        self.0.insert(part.key, CachedState { form: Arc::clone(&part.form), at, cost: part.cost, state });
     }
 
     /// Refunds `part`, a charge after which the key was going to be full at `full_at`.
     pub(super) fn give_back(&self, part: &ChargePart, full_at: Nanos, now: Nanos) {
         let Some(mut known) = self.known(part) else { return };
-        match &mut known.kept {
-            Kept::State(state) => {
+        match &mut known.state {
+            KeyState::State(state) => {
                 *state = state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, now));
             }
             // only a key that Redis has lost altogether is repaired from this count
-            Kept::Log(counted, _) => *counted = counted.saturating_sub(part.cost),
+            KeyState::Log { counted, .. } => *counted = counted.saturating_sub(part.cost),
         }
         self.0.insert(part.key, known);
     }
@@ -117,32 +105,36 @@ impl StateCache {
 impl CachedState {
     fn predict(&self, part: &ChargePart, now: Nanos) -> Charged {
         let rule = part.rule();
-        match &self.kept {
-            Kept::State(state) => Charged {
+        match &self.state {
+            KeyState::State(state) => Charged {
                 decision: rule.decide(state.clone(), part.cost, now).0,
                 headroom: rule.headroom(state.as_ref(), now),
             },
-            Kept::Log(_, told) => told.predict(rule, part.cost, now),
+            KeyState::Log { retry_after, headroom, .. } => {
+                let decision = retry_after.map_or(Decision::ADMIT, Decision::later);
+                let last = Charged { decision, headroom: *headroom };
+                CachedDenial::new(&last, self.cost, self.at).predict(rule, part.cost, now)
+            }
         }
     }
 
     /// The last state; `None` if the key was fresh, or has a log.
     pub(super) const fn state(&self) -> Option<&State> {
-        match &self.kept {
-            Kept::State(state) => state.as_ref(),
-            Kept::Log(..) => None,
+        match &self.state {
+            KeyState::State(state) => state.as_ref(),
+            KeyState::Log { .. } => None,
         }
     }
 
     /// The number of used tokens of the key of `part` at `now`. For a log, the number includes tokens that have left
     /// its window since.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
-        match &self.kept {
-            Kept::Log(counted, told) => match told.predict(part.rule(), part.cost, now).headroom.until_full {
-                Nanos::ZERO => 0,
-                _ => *counted,
+        match &self.state {
+            KeyState::Log { counted, headroom, .. } => match now.saturating_sub(self.at) < headroom.until_full {
+                true => *counted,
+                false => 0,
             },
-            Kept::State(state) => part.used_in(state.as_ref(), now),
+            KeyState::State(state) => part.used_in(state.as_ref(), now),
         }
     }
 }
@@ -157,7 +149,7 @@ mod tests {
         let part = ChargePart { cost: 60, ..test_part() };
         let spent = part.rule().debit(None, 300, Nanos::SECOND);
         let memory = StateCache::new();
-        memory.remember(&part, KeyState::State(spent), None, Nanos::SECOND);
+        memory.remember(&part, KeyState::State(spent), Nanos::SECOND);
         let later = Nanos::SECOND.saturating_add(SETTLING);
         assert!(memory.denial(&part, later.saturating_sub(Nanos::new(1))).is_some());
         assert_eq!(memory.denial(&part, later), None);
