@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Decision, Headroom, Rule};
-use crate::units::{Cost, LimitKey, Nanos};
+use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
 /// One limit's part in a request: `cost` tokens from the bucket `key`.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +26,9 @@ pub struct Charge {
     pub enforcement: Enforcement,
     /// Where it was charged. The store sets this, to correct the charge in the same place.
     pub taken_from: ChargeSource,
+    /// How far the clock of the states is ahead of this gateway's, to the nanosecond at the time of the charge. The store
+    /// sets this too: a later correction names the window or the log entry of the charge by a time.
+    pub ahead: ClockOffset,
     /// The slot that the request holds while it runs, where gateways divide keys. The store sets this too.
     pub slot: Option<Slot>,
 }
@@ -51,6 +54,7 @@ impl Charge {
             floor: 0,
             enforcement,
             taken_from: ChargeSource::LimitStore,
+            ahead: ClockOffset::ZERO,
             slot: None,
         }
     }
@@ -72,19 +76,8 @@ pub enum ChargeSource {
     /// Where the limit's states are kept.
     #[default]
     LimitStore,
-    /// Where the limit's states are kept, by another clock than this gateway's.
-    InRedis {
-        /// The time of the charge on this gateway's clock.
-        local_time: Nanos,
-        /// The same time on the clock of the states.
-        redis_time: Nanos,
-    },
     /// Where the limit's states are kept, through the count that this node keeps and synchronises.
     Counted {
-        /// The time of the charge on this gateway's clock.
-        local_time: Nanos,
-        /// The same time on the clock of the states.
-        redis_time: Nanos,
         /// The number of the synchronisation that will take the charge.
         sync: u64,
     },
@@ -92,10 +85,6 @@ pub enum ChargeSource {
     Slot(u64),
     /// From a lease: tokens that this node had taken ahead.
     Lease {
-        /// The time of the charge on this gateway's clock.
-        local_time: Nanos,
-        /// The same time on the clock of the states.
-        redis_time: Nanos,
         /// When the lease expires; this time identifies the lease.
         expires_at: Nanos,
     },
@@ -109,15 +98,8 @@ pub enum ChargeSource {
         /// the whole rate, by Redis's clock.
         refill_times: [Nanos; 2],
     },
-    /// At the gateway that owns its key.
-    Owner {
-        /// The owner, by a number that this process gave it.
-        node: u32,
-        /// The time of the charge on this gateway's clock.
-        local_time: Nanos,
-        /// The same time on the owner's wall clock.
-        owner_time: Nanos,
-    },
+    /// At the gateway that owns its key, by a number that this process gave it. Its states go by its wall clock.
+    Owner(u32),
     /// Nowhere: the request passed because Redis was unavailable.
     FailedOpen,
 }

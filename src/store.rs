@@ -388,7 +388,7 @@ impl Store {
     fn charged_at<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> ChargedAt<'a> {
         match (charge.taken_from, &self.shared, binding.shared(charge)) {
             (ChargeSource::FailedOpen, _, _) => ChargedAt::FailedOpen,
-            (ChargeSource::Owner { .. }, _, _) => match (&self.owners, binding.owned(charge)) {
+            (ChargeSource::Owner(_), _, _) => match (&self.owners, binding.owned(charge)) {
                 (Some(owners), Some(limit)) => ChargedAt::Owner(owners, limit),
                 _ => ChargedAt::FailedOpen,
             },

@@ -13,7 +13,7 @@ use crate::store::LimitSpec;
 use crate::store::cached_denial::{CachedDenial, SETTLING, denial_holds};
 use crate::store::local::is_overflow;
 use crate::store::running_slots::{CountedAt, RunningSlots};
-use crate::units::{LimitKey, Nanos};
+use crate::units::{ClockOffset, LimitKey, Nanos};
 
 /// The store's access to the gateways that divide keys.
 pub(super) struct Owners {
@@ -102,7 +102,8 @@ impl Owners {
         let (denials, owner_time) = heard.keep();
         let mut all = AllCharged::new();
         for ((charge, part), ChargeReply { charged, common }) in batch.iter_mut().zip(&parts).zip(denials) {
-            charge.taken_from = ChargeSource::Owner { node: peer.number, local_time: now, owner_time };
+            charge.taken_from = ChargeSource::Owner(peer.number);
+            charge.ahead = ClockOffset::between(owner_time, now);
             charge.key = common.unwrap_or(charge.key);
             self.denials.insert(part.key, (part.form.id(), CachedDenial::new(&charged, charge.cost, now)));
             all.push(charged);
@@ -157,13 +158,11 @@ impl Owners {
     /// Refunds a charge at the gateway that it was made at, or at the owner of its key if that gateway is no member any
     /// more; `full_at` as in [`super::Store::refund`].
     pub(super) fn refund(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
-        let ChargeSource::Owner { node, local_time, owner_time } = charge.taken_from else { return };
+        let ChargeSource::Owner(node) = charge.taken_from else { return };
         let Some(part) = self.part(limit, charge) else { return };
         // a cached denial would deny the tokens that are refunded
         self.denials.remove(&charge.key);
-        // exact to the nanosecond: it identifies the window or the log entry of the charge
-        let full_at = owner_time.saturating_add(full_at.saturating_sub(local_time));
-        let refund = Correction::Refund { part, full_at };
+        let refund = Correction::Refund { part, full_at: full_at.shifted(charge.ahead) };
         match self.cluster.member(node).or_else(|| self.cluster.owner_peer(charge.key)) {
             Some(peer) => peer.correct(refund),
             None => self.cluster.correct_here(refund),

@@ -63,7 +63,7 @@ impl CountedAt {
     /// The gateway that a charge was made at.
     pub(super) const fn of(charge: &Charge) -> Self {
         match charge.taken_from {
-            ChargeSource::Owner { node, .. } => Self::PeerNode(node),
+            ChargeSource::Owner(node) => Self::PeerNode(node),
             _ => Self::ThisNode,
         }
     }

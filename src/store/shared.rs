@@ -17,7 +17,7 @@ use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource};
 use crate::clock::Clock;
 use crate::store::LimitSpec;
 use crate::store::redis::SCRIPT;
-use crate::units::{LimitKey, Nanos};
+use crate::units::{ClockOffset, LimitKey, Nanos};
 
 mod amend;
 mod background;
@@ -369,7 +369,8 @@ impl SharedNode {
         };
         let (charged, redis_time) = self.await_reply(heard, waited).await?;
         for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
-            charge.taken_from = ChargeSource::InRedis { local_time: now, redis_time };
+            charge.taken_from = ChargeSource::LimitStore;
+            charge.ahead = ClockOffset::between(redis_time, now);
             let holds = part.rule().holds_slots() && part.enforcement.consumes && charged.decision.is_admitted();
             if let Some(slot) = slot.filter(|_| holds) {
                 charge.taken_from = ChargeSource::Slot(slot);
@@ -388,12 +389,14 @@ impl SharedNode {
     ) -> Result<(AllCharged, DecisionSource), NoReply> {
         match self.lease(part, now, *waited < self.settings.timeout) {
             LeaseOutcome::Now { charged, redis_time, expires_at } => {
-                charge.taken_from = ChargeSource::Lease { local_time: now, redis_time, expires_at };
+                charge.taken_from = ChargeSource::Lease { expires_at };
+                charge.ahead = ClockOffset::between(redis_time, now);
                 Ok((AllCharged::from_iter([charged]), DecisionSource::Lease))
             }
             LeaseOutcome::Pending(heard) => {
                 let (charged, redis_time) = self.await_reply(heard, waited).await?;
-                charge.taken_from = ChargeSource::InRedis { local_time: now, redis_time };
+                charge.taken_from = ChargeSource::LimitStore;
+                charge.ahead = ClockOffset::between(redis_time, now);
                 Ok((charged, DecisionSource::Store))
             }
             LeaseOutcome::Rejected => {
@@ -432,7 +435,8 @@ impl SharedNode {
             return Err(NoReply);
         }
         if let Some((charged, sync)) = self.counters.decide(part, redis_time) {
-            charge.taken_from = ChargeSource::Counted { local_time: now, redis_time, sync };
+            charge.taken_from = ChargeSource::Counted { sync };
+            charge.ahead = ClockOffset::between(redis_time, now);
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
         }
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;

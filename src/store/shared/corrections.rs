@@ -28,18 +28,12 @@ impl SharedStore {
                 // Redis does not count the charge as refilled before it was reconciled
                 alone
             }
-            // exact to the nanosecond: it identifies the window or the log entry of the charge
-            ChargeSource::InRedis { local_time, redis_time }
-            | ChargeSource::Counted { local_time, redis_time, .. }
-            | ChargeSource::Lease { local_time, redis_time, .. } => {
-                redis_time.saturating_add(full_at.saturating_sub(local_time))
-            }
-            _ => node.redis_time(&part, full_at),
+            _ => full_at.shifted(charge.ahead),
         };
         match charge.taken_from {
             ChargeSource::Slot(slot) => node.release(slot),
-            ChargeSource::Lease { expires_at, .. } if node.leases.give_back(part.key, part.cost, expires_at, now) => {}
-            ChargeSource::Counted { sync, .. } if node.counters.refund(&part, sync, full_at, redis_time) => {}
+            ChargeSource::Lease { expires_at } if node.leases.give_back(part.key, part.cost, expires_at, now) => {}
+            ChargeSource::Counted { sync } if node.counters.refund(&part, sync, full_at, redis_time) => {}
             _ => node.refund_later(vec![(part, full_at)]),
         }
     }
