@@ -23,6 +23,7 @@ pub use shared::{SharedLimit, SharedStore};
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::slice;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -90,10 +91,30 @@ pub struct Usage {
 pub struct Binding {
     /// All limits; for limits that nodes share, the tables that decide while Redis is unavailable.
     local: local::Binding,
-    /// The limits that nodes share, at their positions.
-    shared: Vec<Option<SharedLimit>>,
-    /// The limits whose keys nodes divide among themselves, at their positions.
-    owned: Vec<Option<OwnedLimit>>,
+    /// Where the states of each limit are kept.
+    homes: Vec<Home>,
+}
+
+/// Where the states of a limit are kept.
+#[derive(Debug)]
+enum Home {
+    /// In this process's memory.
+    Here,
+    /// In Redis, which nodes share.
+    Shared(SharedLimit),
+    /// In the memory of nodes, which divide the keys among themselves.
+    Owned(OwnedLimit),
+}
+
+/// The part of the store that decides about a charge.
+#[derive(Clone, Copy)]
+enum Authority<'a> {
+    /// This process's memory.
+    Here,
+    /// Redis, or this process while Redis is unavailable.
+    Shared(&'a SharedStore, &'a SharedLimit),
+    /// The memory of the node that owns the key, which may be this one.
+    Owned(&'a Owners, &'a OwnedLimit),
 }
 
 /// The outcome of a batch of charges.
@@ -132,8 +153,10 @@ impl Store {
 
     /// The gateway that owns the key of a charge, where keys are divided.
     pub fn owner(&self, binding: &Binding, charge: &Charge) -> Option<SocketAddr> {
-        binding.owned(charge)?;
-        Some(self.owners.as_ref()?.cluster.owner(charge.key))
+        match self.authority(binding, charge) {
+            Authority::Owned(owners, _) => Some(owners.cluster.owner(charge.key)),
+            Authority::Here | Authority::Shared(..) => None,
+        }
     }
 
     /// Whether the process can end now without losing anything that it still has to send to Redis or to other gateways.
@@ -167,13 +190,20 @@ impl Store {
     /// The store keeps the states of limits that no binding knows any more until they are as good as new, in case the
     /// limit comes back. The number of such limits is bounded.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
-        let shared = |spec| self.shared.as_ref().and_then(|shared| shared.limit(spec));
-        let owned =
-            |spec: &LimitSpec<'_>| (self.owners.is_some() && !spec.mode.is_shared()).then(|| OwnedLimit::new(spec));
-        Binding {
-            local: self.local.bind(limits),
-            shared: limits.iter().map(shared).collect(),
-            owned: limits.iter().map(owned).collect(),
+        let home = |spec: &LimitSpec<'_>| match self.shared.as_ref().and_then(|shared| shared.limit(spec)) {
+            Some(limit) => Home::Shared(limit),
+            None if self.owners.is_some() && !spec.mode.is_shared() => Home::Owned(OwnedLimit::new(spec)),
+            None => Home::Here,
+        };
+        Binding { local: self.local.bind(limits), homes: limits.iter().map(home).collect() }
+    }
+
+    /// The part of the store that decides about a charge.
+    fn authority<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> Authority<'a> {
+        match (binding.homes.get(charge.limit), &self.shared, &self.owners) {
+            (Some(Home::Shared(limit)), Some(shared), _) => Authority::Shared(shared, limit),
+            (Some(Home::Owned(limit)), _, Some(owners)) => Authority::Owned(owners, limit),
+            _ => Authority::Here,
         }
     }
 
@@ -204,8 +234,7 @@ impl Store {
     /// [`Store::charge`] where this process decides all of `batch` in memory and has no cluster. `None`, with nothing
     /// charged, in all other cases.
     fn charge_in_memory(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Option<Receipt> {
-        let is_alone = self.cluster().is_none() && self.owners.is_none();
-        if !is_alone || !batch.iter().all(|charge| self.is_decided_locally(binding, charge)) {
+        if self.owners.is_some() || !batch.iter().all(|charge| self.is_decided_locally(binding, charge)) {
             return None;
         }
         let charged = floors::charge_local(&self.local, &binding.local, batch, now);
@@ -262,22 +291,26 @@ impl Store {
 
     /// Numbers the slots that the charges will hold, where keys are divided among gateways.
     fn number_slots(&self, binding: &Binding, batch: &mut [Charge]) {
-        let Some(owners) = &self.owners else { return };
         for charge in batch {
-            charge.slot = binding.owned(charge).and_then(|limit| owners.slot(limit, charge));
+            if let Authority::Owned(owners, limit) = self.authority(binding, charge) {
+                charge.slot = owners.slot(limit, charge);
+            }
         }
     }
 
     /// Records the slots that the charges of `batch` hold from now on, if all enforcing limits admitted.
     fn record_slots(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
-        let Some(owners) = &self.owners else { return };
         let mut all = batch.iter().zip(charged);
-        if !all.all(|(charge, charged)| !charge.enforcement.enforces || charged.decision.is_admitted()) {
+        if self.owners.is_none()
+            || !all.all(|(charge, charged)| !charge.enforcement.enforces || charged.decision.is_admitted())
+        {
             return;
         }
         let admitted = batch.iter().zip(charged).filter(|(_, charged)| charged.decision.is_admitted());
-        for (charge, limit) in admitted.filter_map(|(charge, _)| Some((charge, binding.owned(charge)?))) {
-            owners.record_slot(limit, charge, CountedAt::of(charge), now);
+        for (charge, _) in admitted {
+            if let Authority::Owned(owners, limit) = self.authority(binding, charge) {
+                owners.record_slot(limit, charge, CountedAt::of(charge), now);
+            }
         }
     }
 
@@ -295,7 +328,7 @@ impl Store {
     /// Ends the slot of a charge that `peer` did not answer. `peer` may have made the charge or may still make it, and the
     /// slot may have moved on with the state of its key.
     fn end_unanswered(&self, binding: &Binding, charge: &Charge, peer: &Peer) {
-        if let Some((owners, limit)) = self.owners.as_ref().zip(binding.owned(charge)) {
+        if let Authority::Owned(owners, limit) = self.authority(binding, charge) {
             let now = owners.cluster.now();
             owners.record_slot(limit, charge, CountedAt::at(Some(peer)), now);
             self.end(binding, charge, Completion::UNMEASURED, now);
@@ -304,7 +337,7 @@ impl Store {
 
     /// Fetches those states of `charges` that other gateways may still have.
     async fn fetch_states(&self, cluster: &Cluster, binding: &Binding, charges: &[Charge]) -> Vec<Fetch> {
-        let owned = charges.iter().filter(|charge| binding.owned(charge).is_some());
+        let owned = charges.iter().filter(|charge| matches!(self.authority(binding, charge), Authority::Owned(..)));
         let wanted =
             owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
         let wanted: Vec<_> = wanted.collect();
@@ -313,56 +346,55 @@ impl Store {
 
     /// Whether this process decides a charge in its memory.
     pub fn is_decided_locally(&self, binding: &Binding, charge: &Charge) -> bool {
-        let owned = self.owners.as_ref().filter(|_| binding.owned(charge).is_some());
-        binding.shared(charge).is_none() && owned.is_none_or(|owners| owners.cluster.owns(charge.key))
+        match self.authority(binding, charge) {
+            Authority::Here => true,
+            Authority::Shared(..) => false,
+            Authority::Owned(owners, _) => owners.cluster.owns(charge.key),
+        }
     }
 
     /// Refunds charges, as far as the algorithms allow. Each charge comes with the time at which its key was going to
     /// be whole again, as [`crate::algorithm::Headroom::until_full`] gave it right after the charge.
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
-        for (charge, full_at) in batch {
+        for correction in batch {
+            let (charge, full_at) = correction;
             if self.end(binding, charge, Completion::UNMEASURED, now) {
                 continue;
             }
-            match self.charged_at(binding, charge) {
-                ChargedAt::Local => {
-                    let may_have_moved = || self.may_be_elsewhere(binding, charge);
-                    if self.local.refund_here(&binding.local, charge, *full_at, may_have_moved, now).is_err()
-                        && let Some((owners, limit)) = self.owners.as_ref().zip(binding.owned(charge))
-                    {
+            match (self.authority(binding, charge), charge.taken_from) {
+                (_, ChargeSource::FailedOpen) => {}
+                (Authority::Here, _) => self.local.refund(&binding.local, slice::from_ref(correction), now),
+                (Authority::Shared(shared, limit), _) => {
+                    shared.refund(self.tables_of(binding), limit, charge, *full_at);
+                }
+                (Authority::Owned(owners, limit), ChargeSource::Owner(_)) => owners.refund(limit, charge, *full_at),
+                (Authority::Owned(owners, limit), _) => {
+                    let may_have_moved = || owners.may_be_elsewhere(charge);
+                    if self.local.refund_here(&binding.local, charge, *full_at, may_have_moved, now).is_err() {
                         owners.refund_when_here(limit, charge, *full_at);
                     }
                 }
-                ChargedAt::Shared(shared, limit) => shared.refund(self.tables_of(binding), limit, charge, *full_at),
-                ChargedAt::Owner(owners, limit) => owners.refund(limit, charge, *full_at),
-                ChargedAt::FailedOpen => {}
             }
         }
-    }
-
-    /// Whether another gateway may have the state of a charge's key.
-    fn may_be_elsewhere(&self, binding: &Binding, charge: &Charge) -> bool {
-        let cluster = self.cluster().filter(|_| binding.owned(charge).is_some());
-        cluster.is_some_and(|cluster| cluster.is_migrating() || !cluster.owns(charge.key))
     }
 
     /// Debits each charge by itself, whatever its limit says: the request was admitted before its cost was known.
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
         for charge in batch {
-            match self.charged_at(binding, charge) {
-                ChargedAt::Local | ChargedAt::Owner(..) => {
-                    let owned = self.owners.as_ref().zip(binding.owned(charge));
+            match self.authority(binding, charge) {
+                _ if charge.taken_from == ChargeSource::FailedOpen => {}
+                Authority::Here => self.local.debit(&binding.local, slice::from_ref(charge), now),
+                Authority::Shared(shared, limit) => shared.debit(self.tables_of(binding), limit, charge),
+                Authority::Owned(owners, limit) => {
                     // the gateway that owns the key now, wherever the key was charged
-                    let elsewhere = owned.and_then(|(owners, _)| owners.elsewhere(charge));
-                    let may_have_moved = || self.may_be_elsewhere(binding, charge);
-                    let is_here = elsewhere.is_none()
-                        && self.local.debit_here(&binding.local, charge, may_have_moved, now).is_ok();
-                    if let Some((owners, limit)) = owned.filter(|_| !is_here) {
+                    let elsewhere = owners.elsewhere(charge);
+                    let may_have_moved = || owners.may_be_elsewhere(charge);
+                    if elsewhere.is_some()
+                        || self.local.debit_here(&binding.local, charge, may_have_moved, now).is_err()
+                    {
                         owners.debit(limit, charge, elsewhere.as_ref());
                     }
                 }
-                ChargedAt::Shared(shared, limit) => shared.debit(self.tables_of(binding), limit, charge),
-                ChargedAt::FailedOpen => {}
             }
         }
     }
@@ -374,27 +406,14 @@ impl Store {
             if self.end(binding, charge, end, now) {
                 continue;
             }
-            match self.charged_at(binding, charge) {
-                ChargedAt::Local => local.push(charge.clone()),
-                ChargedAt::Shared(shared, _) => shared.complete(charge),
+            match (self.authority(binding, charge), charge.taken_from) {
+                (Authority::Shared(shared, _), _) => shared.complete(charge),
                 // every charge that is held there has a slot, which `end` has given back
-                ChargedAt::Owner(..) | ChargedAt::FailedOpen => {}
+                (Authority::Owned(..), ChargeSource::Owner(_)) => {}
+                (Authority::Here | Authority::Owned(..), _) => local.push(charge.clone()),
             }
         }
         self.local.complete(&binding.local, &local, end, now);
-    }
-
-    /// The place where a charge was made.
-    fn charged_at<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> ChargedAt<'a> {
-        match (charge.taken_from, &self.shared, binding.shared(charge)) {
-            (ChargeSource::FailedOpen, _, _) => ChargedAt::FailedOpen,
-            (ChargeSource::Owner(_), _, _) => match (&self.owners, binding.owned(charge)) {
-                (Some(owners), Some(limit)) => ChargedAt::Owner(owners, limit),
-                _ => ChargedAt::FailedOpen,
-            },
-            (_, Some(shared), Some(limit)) => ChargedAt::Shared(shared, limit),
-            _ => ChargedAt::Local,
-        }
     }
 
     const fn tables_of<'a>(&'a self, binding: &'a Binding) -> Tables<'a> {
@@ -427,25 +446,22 @@ impl Store {
     }
 }
 
-/// The place where a charge was made: see [`Store::charged_at`].
-enum ChargedAt<'a> {
-    /// In this process's memory.
-    Local,
-    /// In Redis, or in this process because Redis was unavailable.
-    Shared(&'a SharedStore, &'a SharedLimit),
-    /// In the memory of the gateway that the charge names.
-    Owner(&'a Owners, &'a OwnedLimit),
-    FailedOpen,
-}
-
-impl Binding {
-    /// The shared side of a charge's limit, if nodes share the limit.
-    fn shared(&self, charge: &Charge) -> Option<&SharedLimit> {
-        self.shared.get(charge.limit)?.as_ref()
+impl Authority<'_> {
+    /// The denial of a charge, if it is certain without a call.
+    fn denial(self, charge: &Charge, now: Nanos) -> Option<Charged> {
+        match self {
+            Self::Shared(shared, limit) => shared.denial(limit, charge, now),
+            Self::Owned(owners, limit) if !owners.cluster.owns(charge.key) => owners.denial(limit, charge, now),
+            Self::Here | Self::Owned(..) => None,
+        }
     }
 
-    /// The clustered side of a charge's limit, if its keys are divided among gateways.
-    fn owned(&self, charge: &Charge) -> Option<&OwnedLimit> {
-        self.owned.get(charge.limit)?.as_ref()
+    /// The result that this node expects for a charge, if it remembers its key.
+    fn predict(self, charge: &Charge, now: Nanos) -> Option<Charged> {
+        match self {
+            Self::Here => None,
+            Self::Shared(shared, limit) => shared.predict(limit, charge, now),
+            Self::Owned(owners, limit) => owners.predict(limit, charge, now),
+        }
     }
 }

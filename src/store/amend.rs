@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::charge::{Charge, DecisionSource, Enforcement};
-use crate::store::{Binding, Receipt, Store};
+use crate::store::{Authority, Binding, Receipt, Store};
 use crate::units::{Cost, Nanos};
 
 /// A change of a key.
@@ -35,7 +35,7 @@ impl Store {
     pub async fn ask(&self, binding: &Binding, charge: &Charge, now: Nanos) -> Receipt {
         let mut asks = [Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() }];
         let [ask] = &asks;
-        if let (Some(shared), Some(limit)) = (&self.shared, binding.shared(ask))
+        if let Authority::Shared(shared, limit) = self.authority(binding, ask)
             && ask.floor == 0
             && let Some(charged) = shared.ask(limit, ask).await
         {
@@ -58,13 +58,12 @@ impl Store {
         if binding.local.rule(&asks).holds_slots() {
             return Err(AmendError::Holds);
         }
-        match (&self.shared, binding.shared(&asks)) {
-            (Some(shared), Some(limit)) => shared.amend(limit, &asks, amendment).await,
-            _ => {
-                let owner = self.owner(binding, &asks).filter(|_| !self.is_decided_locally(binding, &asks));
-                if let Some(owner) = owner {
-                    return Err(AmendError::Elsewhere(owner));
-                }
+        match self.authority(binding, &asks) {
+            Authority::Shared(shared, limit) => shared.amend(limit, &asks, amendment).await,
+            Authority::Owned(owners, _) if !owners.cluster.owns(asks.key) => {
+                Err(AmendError::Elsewhere(owners.cluster.owner(asks.key)))
+            }
+            Authority::Here | Authority::Owned(..) => {
                 let _fetches = match self.cluster().filter(|cluster| cluster.is_migrating()) {
                     Some(cluster) => self.fetch_states(cluster, binding, std::slice::from_ref(&asks)).await,
                     None => Vec::new(),

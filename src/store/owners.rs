@@ -196,6 +196,11 @@ impl Owners {
         }
     }
 
+    /// Whether another gateway may have the state of a charge's key.
+    pub(super) fn may_be_elsewhere(&self, charge: &Charge) -> bool {
+        self.cluster.is_migrating() || !self.cluster.owns(charge.key)
+    }
+
     /// Debits a charge at `peer`, or here once the state has been fetched.
     pub(super) fn debit(&self, limit: &OwnedLimit, charge: &Charge, peer: Option<&Arc<Peer>>) {
         let charge = Charge { enforcement: Enforcement { consumes: false, ..charge.enforcement }, ..charge.clone() };

@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 use crate::charge::{Charge, Charged, DecisionSource};
 use crate::cluster::{Decider, Outcome, Peer};
 use crate::store::local::StateElsewhere;
-use crate::store::owners::{OwnedLimit, Owners};
-use crate::store::shared::{SharedLimit, SharedOutcome, SharedStore};
-use crate::store::{Binding, Receipt, Store};
+use crate::store::owners::OwnedLimit;
+use crate::store::shared::{SharedLimit, SharedOutcome};
+use crate::store::{Authority, Binding, Receipt, Store};
 use crate::units::Nanos;
 
 /// A request being charged.
@@ -69,7 +69,8 @@ const OFTEN: usize = 4;
 impl<'a> ChargeTransaction<'a> {
     /// See [`Store::charge`].
     pub(super) async fn charge(&self, batch: &mut [Charge]) -> Receipt {
-        let mut decisions: Decisions = batch.iter().map(|charge| self.denial(charge)).collect();
+        let mut decisions: Decisions =
+            batch.iter().map(|charge| self.authority(charge).denial(charge, self.now)).collect();
         let mut source =
             if decisions.iter().any(Option::is_some) { DecisionSource::DenialCache } else { DecisionSource::Local };
         let mut failed_closed = None;
@@ -123,21 +124,8 @@ impl<'a> ChargeTransaction<'a> {
         Receipt { charged: charged.collect(), source, failed_closed }
     }
 
-    fn shared(&self, charge: &Charge) -> Option<(&'a SharedStore, &'a SharedLimit)> {
-        self.store.shared.as_ref().zip(self.binding.shared.get(charge.limit)?.as_ref())
-    }
-
-    fn owned(&self, charge: &Charge) -> Option<(&'a Owners, &'a OwnedLimit)> {
-        self.store.owners.as_ref().zip(self.binding.owned.get(charge.limit)?.as_ref())
-    }
-
-    /// The denial of a charge, if it is certain without a call.
-    fn denial(&self, charge: &Charge) -> Option<Charged> {
-        if let Some((shared, limit)) = self.shared(charge) {
-            return shared.denial(limit, charge, self.now);
-        }
-        let (owners, limit) = self.owned(charge)?;
-        if owners.cluster.owns(charge.key) { None } else { owners.denial(limit, charge, self.now) }
+    fn authority(&self, charge: &Charge) -> Authority<'a> {
+        self.store.authority(self.binding, charge)
     }
 
     /// The charges that are decided together, in this order: those in memory; those of each owner; those of Redis that this
@@ -148,8 +136,9 @@ impl<'a> ChargeTransaction<'a> {
         let mut alone: SmallVec<[Positions; 2]> = SmallVec::new();
         let mut by_slot: SmallVec<[(u16, Positions); 2]> = SmallVec::new();
         for (position, charge) in batch.iter().enumerate().filter(|(position, _)| decisions[*position].is_none()) {
-            match (self.shared(charge), self.owned(charge)) {
-                (Some((shared, limit)), _) => {
+            match self.authority(charge) {
+                Authority::Here => here.push(position),
+                Authority::Shared(shared, limit) => {
                     let slot = shared.slot(charge.tag);
                     match by_slot.iter_mut().find(|(known, _)| *known == slot) {
                         _ if limit.is_by_itself() => alone.push(SmallVec::from_slice(&[position])),
@@ -157,11 +146,10 @@ impl<'a> ChargeTransaction<'a> {
                         None => by_slot.push((slot, SmallVec::from_slice(&[position]))),
                     }
                 }
-                (None, Some((owners, _))) => match Site::from(owners.decider(charge)) {
+                Authority::Owned(owners, _) => match Site::from(owners.decider(charge)) {
                     Site::ThisNode => here.push(position),
                     site => join(&mut owned, Group::new(site, SmallVec::from_slice(&[position]))),
                 },
-                (None, None) => here.push(position),
             }
         }
         let redis = alone.into_iter().chain(by_slot.into_iter().map(|(_, positions)| positions));
@@ -177,7 +165,7 @@ impl<'a> ChargeTransaction<'a> {
         let unanswered = group.unanswered.saturating_add(usize::from(!is_answered));
         let mut groups = Vec::new();
         for position in &group.positions {
-            let Some((owners, limit)) = self.owned(&batch[*position]) else { continue };
+            let Authority::Owned(owners, limit) = self.authority(&batch[*position]) else { continue };
             // the gateway that did not answer may still charge the old slot, which has ended
             batch[*position].slot = owners.slot(limit, &batch[*position]);
             let decider = match (outcome, &group.site) {
@@ -233,7 +221,11 @@ impl<'a> ChargeTransaction<'a> {
         (peer, stands_in): (&Arc<Peer>, StandsIn),
     ) -> Result<(), Outcome> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
-        let limits: SmallVec<[&OwnedLimit; 4]> = some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
+        let limits = some.iter().filter_map(|charge| match self.authority(charge) {
+            Authority::Owned(_, limit) => Some(limit),
+            Authority::Here | Authority::Shared(..) => None,
+        });
+        let limits: SmallVec<[&OwnedLimit; 4]> = limits.collect();
         let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
         let holding = some.iter().filter(|charge| charge.slot.is_some()).cloned();
         let mut unanswered = Unanswered { store: self.store, binding: self.binding, peer, charges: holding.collect() };
@@ -260,8 +252,11 @@ impl<'a> ChargeTransaction<'a> {
         waited: &mut Nanos,
     ) -> Result<DecisionSource, usize> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
-        let limits: SmallVec<[&SharedLimit; 4]> =
-            some.iter().filter_map(|charge| Some(self.shared(charge)?.1)).collect();
+        let limits = some.iter().filter_map(|charge| match self.authority(charge) {
+            Authority::Shared(_, limit) => Some(limit),
+            Authority::Here | Authority::Owned(..) => None,
+        });
+        let limits: SmallVec<[&SharedLimit; 4]> = limits.collect();
         let tables = self.store.tables_of(self.binding);
         let first = || group.first().copied().unwrap_or_default();
         let shared = self.store.shared.as_ref().ok_or_else(first)?;
@@ -281,7 +276,8 @@ impl<'a> ChargeTransaction<'a> {
 
     /// The result for a limit that was not asked, because another one denied the request.
     fn not_asked(&self, charge: &Charge, denied: bool) -> Charged {
-        let elsewhere = self.shared(charge).is_some() || self.owned(charge).is_some();
+        let authority = self.authority(charge);
+        let elsewhere = !matches!(authority, Authority::Here);
         if elsewhere && denied && charge.enforcement.consumes && charge.enforcement.counts_denied {
             self.store.debit(self.binding, std::slice::from_ref(charge), self.now);
         }
@@ -290,12 +286,7 @@ impl<'a> ChargeTransaction<'a> {
             decision: rule.decide(None, charge.cost, self.now).0,
             headroom: rule.headroom(None, self.now),
         };
-        let standing = match (self.shared(charge), self.owned(charge)) {
-            (Some((shared, limit)), _) => shared.predict(limit, charge, self.now),
-            (None, Some((owners, limit))) => owners.predict(limit, charge, self.now),
-            (None, None) => None,
-        };
-        standing.unwrap_or_else(fresh)
+        authority.predict(charge, self.now).unwrap_or_else(fresh)
     }
 }
 
