@@ -130,6 +130,11 @@ impl Enforcement {
     pub const DEFAULT: Self = Self { enforces: true, consumes: true, counts_denied: false };
     /// Asks for the decision on a request, and changes nothing.
     pub const DRY_RUN: Self = Self { enforces: false, consumes: false, counts_denied: false };
+
+    /// Whether a request that is admitted in the end takes its tokens, given the limit's own decision.
+    pub const fn takes(self, decision: Decision) -> bool {
+        self.consumes && decision.is_admitted()
+    }
 }
 
 /// The results of a batch of charges, in its order. Most requests are under few limits.

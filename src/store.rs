@@ -252,7 +252,7 @@ impl Store {
                 return Receipt { charged, source: DecisionSource::Local, failed_closed: None };
             }
         }
-        ChargeTransaction { store: self, binding, now }.charge(batch).await
+        ChargeTransaction::new(self, binding, batch, now).charge().await
     }
 
     /// Makes the charges that this process decides in memory; of a request that is `denied` already, only charges that

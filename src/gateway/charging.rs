@@ -139,8 +139,7 @@ impl EarlyCharges {
     }
 
     fn refund(&self, charges: Vec<(Charge, Charged)>, is_refunded: impl Fn(&Charge) -> bool) {
-        let took =
-            |(charge, charged): &(Charge, Charged)| charge.enforcement.consumes && charged.decision.is_admitted();
+        let took = |(charge, charged): &(Charge, Charged)| charge.enforcement.takes(charged.decision);
         let back = charges.into_iter().filter(took).filter(|(charge, _)| is_refunded(charge));
         let full_at = |charged: Charged| self.now.saturating_add(charged.headroom.until_full);
         let back: Vec<_> = back.map(|(charge, charged)| (charge, full_at(charged))).collect();

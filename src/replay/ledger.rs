@@ -282,7 +282,7 @@ impl Ledger {
         for (charge, standing) in charges.iter().zip(&self.verdict.standings) {
             let limit = &ruleset.limits[charge.limit];
             let rule = limit.rule(&charge.rule);
-            if rule.holds_slots() && charge.enforcement.consumes && standing.decision.is_admitted() {
+            if rule.holds_slots() && charge.enforcement.takes(standing.decision) {
                 held.push(charge.clone());
                 continue;
             }

@@ -172,8 +172,7 @@ impl Verdict {
     /// The `charges` that took something when the request was admitted. Limits that let requests over them pass took
     /// nothing for it.
     pub fn consuming_charges<'a>(&'a self, charges: &'a [Charge]) -> impl Iterator<Item = (&'a Charge, &'a Standing)> {
-        let took =
-            |(charge, standing): &(&Charge, &Standing)| charge.enforcement.consumes && standing.decision.is_admitted();
+        let took = |(charge, standing): &(&Charge, &Standing)| charge.enforcement.takes(standing.decision);
         charges.iter().zip(&self.standings).filter(took)
     }
 

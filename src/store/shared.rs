@@ -371,7 +371,7 @@ impl SharedNode {
         for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
             charge.taken_from = ChargeSource::LimitStore;
             charge.ahead = ClockOffset::between(redis_time, now);
-            let holds = part.rule().holds_slots() && part.enforcement.consumes && charged.decision.is_admitted();
+            let holds = part.rule().holds_slots() && part.enforcement.takes(charged.decision);
             if let Some(slot) = slot.filter(|_| holds) {
                 charge.taken_from = ChargeSource::Slot(slot);
                 self.slots.hold(slot, part);

@@ -1,15 +1,15 @@
 //! Charges a request under several limits, all or none. Their states are in this process's memory, in Redis, or with the
 //! gateways that own their keys.
 //!
-//! Limits in memory are decided first, so that a request that they deny costs no call. Charges that were made are kept in an
-//! [`Undo`], which gives them back when a later limit denies or the request goes away.
+//! Limits in memory are decided first, so that a request that they deny costs no call. The [`ChargeTransaction`] gives back
+//! the charges that were made when a later limit denies or the request goes away.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::charge::{Charge, Charged, DecisionSource};
+use crate::charge::{AllCharged, Charge, Charged, DecisionSource};
 use crate::cluster::{Decider, Outcome, Peer};
 use crate::store::local::StateElsewhere;
 use crate::store::owners::OwnedLimit;
@@ -17,11 +17,19 @@ use crate::store::shared::{SharedLimit, SharedOutcome};
 use crate::store::{Authority, Binding, Receipt, Store};
 use crate::units::Nanos;
 
-/// A request being charged.
+/// A request being charged. Dropping it gives back the charges so far.
 pub(super) struct ChargeTransaction<'a> {
-    pub(super) store: &'a Store,
-    pub(super) binding: &'a Binding,
-    pub(super) now: Nanos,
+    store: &'a Store,
+    binding: &'a Binding,
+    batch: &'a mut [Charge],
+    now: Nanos,
+    decisions: Decisions,
+    /// The furthest place that decided.
+    source: DecisionSource,
+    /// The time that the request has waited for Redis.
+    waited: Nanos,
+    /// The charges so far, each with the time at which its key was going to be full.
+    taken: Vec<(Charge, Nanos)>,
 }
 
 /// The result of each charge so far.
@@ -66,62 +74,52 @@ const MAX_UNANSWERED: usize = 2;
 /// A charge that was tried this often is decided by the next gateway, whoever owns the key.
 const OFTEN: usize = 4;
 
+/// The reason why a group is not charged.
+enum Stop {
+    /// Its gateway did not decide, or its states have moved if there is no outcome.
+    Elsewhere(Option<Outcome>),
+    /// Redis is unavailable, and the limit at this position of the group then denies everything.
+    FailedClosed(usize),
+}
+
 impl<'a> ChargeTransaction<'a> {
-    /// See [`Store::charge`].
-    pub(super) async fn charge(&self, batch: &mut [Charge]) -> Receipt {
-        let mut decisions: Decisions =
-            batch.iter().map(|charge| self.authority(charge).denial(charge, self.now)).collect();
-        let mut source =
+    /// A transaction that has charged nothing yet.
+    pub(super) fn new(store: &'a Store, binding: &'a Binding, batch: &'a mut [Charge], now: Nanos) -> Self {
+        let denial = |charge: &Charge| store.authority(binding, charge).denial(charge, now);
+        let decisions: Decisions = batch.iter().map(denial).collect();
+        let source =
             if decisions.iter().any(Option::is_some) { DecisionSource::DenialCache } else { DecisionSource::Local };
+        Self { store, binding, batch, now, decisions, source, waited: Nanos::ZERO, taken: Vec::new() }
+    }
+
+    /// See [`Store::charge`].
+    pub(super) async fn charge(mut self) -> Receipt {
+        let mut groups = self.groups();
         let mut failed_closed = None;
-        let mut undo = Undo { store: self.store, binding: self.binding, taken: Vec::new(), now: self.now };
-        let mut groups = self.groups(batch, &decisions);
-        let mut waited = Nanos::ZERO;
         while let Some(group) = groups.pop_front() {
             // limits in memory still count a denied request if they are configured to
-            if denies(batch, &decisions) && !matches!(group.site, Site::ThisNode) {
+            if self.is_denied() && !matches!(group.site, Site::ThisNode) {
                 break;
             }
-            let asked = match &group.site {
-                Site::ThisNode | Site::Isolated => match self.charge_local(batch, &group, &mut decisions).await {
-                    Ok(asked) => asked,
-                    Err(StateElsewhere) => {
-                        let others = self.others(batch, &group, None);
-                        others.into_iter().rev().for_each(|group| groups.push_front(group));
-                        continue;
-                    }
-                },
-                Site::Redis => match self.charge_shared(batch, &group.positions, &mut decisions, &mut waited).await {
-                    Ok(asked) => asked,
-                    Err(position) => {
-                        failed_closed = Some(position);
-                        break;
-                    }
-                },
-                Site::Peer(peer, stands_in) => {
-                    match self.charge_owned(batch, &group.positions, &mut decisions, (peer, *stands_in)).await {
-                        Ok(()) => DecisionSource::Owner,
-                        Err(outcome) => {
-                            let others = self.others(batch, &group, Some(outcome));
-                            others.into_iter().rev().for_each(|group| groups.push_front(group));
-                            continue;
-                        }
-                    }
+            match self.decide(&group).await {
+                Ok(()) => {}
+                Err(Stop::Elsewhere(outcome)) => {
+                    self.others(&group, outcome).into_iter().rev().for_each(|group| groups.push_front(group));
                 }
-            };
-            source = source.max(asked);
-            undo.note(batch, &decisions, &group.positions);
+                Err(Stop::FailedClosed(position)) => {
+                    failed_closed = Some(group.positions.get(position).copied().unwrap_or_default());
+                    break;
+                }
+            }
         }
-        let denied = failed_closed.is_some() || denies(batch, &decisions);
-        if !denied {
-            undo.taken.clear();
+        let denied = failed_closed.is_some() || self.is_denied();
+        if denied {
+            self.give_back();
         }
-        drop(undo);
-        let charged = batch
-            .iter()
-            .zip(decisions)
-            .map(|(charge, decisions)| decisions.unwrap_or_else(|| self.not_asked(charge, denied)));
-        Receipt { charged: charged.collect(), source, failed_closed }
+        self.taken.clear();
+        let all = self.batch.iter().zip(&self.decisions);
+        let charged = all.map(|(charge, charged)| charged.unwrap_or_else(|| self.not_asked(charge, denied))).collect();
+        Receipt { charged, source: self.source, failed_closed }
     }
 
     fn authority(&self, charge: &Charge) -> Authority<'a> {
@@ -130,12 +128,13 @@ impl<'a> ChargeTransaction<'a> {
 
     /// The charges that are decided together, in this order: those in memory; those of each owner; those of Redis that this
     /// gateway leases or counts by itself, one by one; the others of Redis by hash slot.
-    fn groups(&self, batch: &[Charge], decisions: &Decisions) -> VecDeque<Group> {
+    fn groups(&self) -> VecDeque<Group> {
         let mut here = Positions::new();
         let mut owned: Vec<Group> = Vec::new();
         let mut alone: SmallVec<[Positions; 2]> = SmallVec::new();
         let mut by_slot: SmallVec<[(u16, Positions); 2]> = SmallVec::new();
-        for (position, charge) in batch.iter().enumerate().filter(|(position, _)| decisions[*position].is_none()) {
+        let undecided = |(position, _): &(usize, &Charge)| self.decisions[*position].is_none();
+        for (position, charge) in self.batch.iter().enumerate().filter(undecided) {
             match self.authority(charge) {
                 Authority::Here => here.push(position),
                 Authority::Shared(shared, limit) => {
@@ -158,16 +157,17 @@ impl<'a> ChargeTransaction<'a> {
         here.into_iter().chain(owned).chain(redis).collect()
     }
 
-    /// The groups to try after `group`, whose gateway did not decide, or whose states have moved if there is no `outcome`.
-    fn others(&self, batch: &mut [Charge], group: &Group, outcome: Option<Outcome>) -> Vec<Group> {
+    /// The groups to try after `group`, which was not decided: see [`Stop::Elsewhere`].
+    fn others(&mut self, group: &Group, outcome: Option<Outcome>) -> Vec<Group> {
         let tried = group.tried.saturating_add(1);
         let is_answered = matches!(outcome, None | Some(Outcome::NotOwner(_)));
         let unanswered = group.unanswered.saturating_add(usize::from(!is_answered));
         let mut groups = Vec::new();
         for position in &group.positions {
-            let Authority::Owned(owners, limit) = self.authority(&batch[*position]) else { continue };
+            let Authority::Owned(owners, limit) = self.authority(&self.batch[*position]) else { continue };
+            let charge = &mut self.batch[*position];
             // the gateway that did not answer may still charge the old slot, which has ended
-            batch[*position].slot = owners.slot(limit, &batch[*position]);
+            charge.slot = owners.slot(limit, charge);
             let decider = match (outcome, &group.site) {
                 (Some(Outcome::NotOwner(owner)), Site::Peer(asked, _)) => {
                     owners.cluster.redirected(asked, owner, tried >= OFTEN)
@@ -175,7 +175,7 @@ impl<'a> ChargeTransaction<'a> {
                 // a gateway that does not know the parameters does not know them the next time either
                 (Some(Outcome::UnknownParameters), _) => owners.cluster.decide_isolated(),
                 (Some(_), _) if unanswered >= MAX_UNANSWERED => owners.cluster.decide_isolated(),
-                _ => owners.decider(&batch[*position]),
+                _ => owners.decider(charge),
             };
             let site = Site::from(decider);
             join(&mut groups, Group { site, positions: SmallVec::from_slice(&[*position]), tried, unanswered });
@@ -183,95 +183,103 @@ impl<'a> ChargeTransaction<'a> {
         groups
     }
 
+    /// Has the charges of `group` decided, and notes the results.
+    async fn decide(&mut self, group: &Group) -> Result<(), Stop> {
+        let charges = group.positions.iter().map(|position| self.batch[*position].clone());
+        let mut charges: SmallVec<[Charge; 4]> = charges.collect();
+        let (charged, source) = match &group.site {
+            Site::ThisNode => (self.charge_local(&mut charges, group.tried).await?, DecisionSource::Local),
+            Site::Isolated => (self.charge_local(&mut charges, group.tried).await?, DecisionSource::Fallback),
+            Site::Peer(peer, stands_in) => {
+                (self.charge_owned(&mut charges, (peer, *stands_in)).await?, DecisionSource::Owner)
+            }
+            Site::Redis => self.charge_shared(&mut charges).await?,
+        };
+        self.source = self.source.max(source);
+        for ((position, charge), charged) in group.positions.iter().zip(charges).zip(charged) {
+            self.batch[*position] = charge;
+            self.decisions[*position] = Some(charged);
+        }
+        if !self.is_denied() {
+            for position in &group.positions {
+                let (charge, Some(charged)) = (&self.batch[*position], self.decisions[*position]) else { continue };
+                // a limit that counts denied requests keeps the charge
+                if charge.enforcement.takes(charged.decision) && !charge.enforcement.counts_denied {
+                    let full_at = self.now.saturating_add(charged.headroom.until_full);
+                    self.taken.push((charge.clone(), full_at));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Charges limits in memory, once the states that other gateways may have are here. Of a denied request, charges only
-    /// limits that count denied requests.
-    async fn charge_local(
-        &self,
-        batch: &mut [Charge],
-        group: &Group,
-        decisions: &mut Decisions,
-    ) -> Result<DecisionSource, StateElsewhere> {
-        let mut some: SmallVec<[Charge; 4]> = group.positions.iter().map(|position| batch[*position].clone()).collect();
-        let epoch = self.store.ownership_epoch(&some);
-        let cluster = self.store.cluster().filter(|cluster| group.tried > 0 || cluster.is_migrating());
+    /// limits that count denied requests. The group was tried before this often.
+    async fn charge_local(&self, charges: &mut [Charge], tried: usize) -> Result<AllCharged, Stop> {
+        let epoch = self.store.ownership_epoch(charges);
+        let cluster = self.store.cluster().filter(|cluster| tried > 0 || cluster.is_migrating());
         let _fetches = match cluster {
-            Some(cluster) => self.store.fetch_states(cluster, self.binding, &some).await,
+            Some(cluster) => self.store.fetch_states(cluster, self.binding, charges).await,
             None => Vec::new(),
         };
-        let denied = denies(batch, decisions);
         let is_late = self.store.cluster().is_none_or(|cluster| cluster.is_late(self.now));
         let may_have_moved = |position| !is_late && self.store.may_have_moved(&epoch, position);
-        let charged = self.store.charge_here(self.binding, &mut some, denied, may_have_moved, self.now)?;
+        let charged = self.store.charge_here(self.binding, charges, self.is_denied(), may_have_moved, self.now);
+        let charged = charged.map_err(|StateElsewhere| Stop::Elsewhere(None))?;
         if let Some(cluster) = cluster {
-            cluster.note_charged(some.iter().map(|charge| charge.key));
+            cluster.note_charged(charges.iter().map(|charge| charge.key));
         }
-        for ((position, charge), charged) in group.positions.iter().zip(some).zip(charged) {
-            batch[*position] = charge;
-            decisions[*position] = Some(charged);
-        }
-        Ok(if matches!(group.site, Site::Isolated) { DecisionSource::Fallback } else { DecisionSource::Local })
+        Ok(charged)
     }
 
     /// Charges keys that another gateway owns, if it answers.
     async fn charge_owned(
         &self,
-        batch: &mut [Charge],
-        group: &[usize],
-        decisions: &mut Decisions,
+        charges: &mut [Charge],
         (peer, stands_in): (&Arc<Peer>, StandsIn),
-    ) -> Result<(), Outcome> {
-        let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
-        let limits = some.iter().filter_map(|charge| match self.authority(charge) {
+    ) -> Result<AllCharged, Stop> {
+        let Some(owners) = &self.store.owners else { return Err(Stop::Elsewhere(Some(Outcome::Unreachable))) };
+        let limits = charges.iter().filter_map(|charge| match self.authority(charge) {
             Authority::Owned(_, limit) => Some(limit),
             Authority::Here | Authority::Shared(..) => None,
         });
         let limits: SmallVec<[&OwnedLimit; 4]> = limits.collect();
-        let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
-        let holding = some.iter().filter(|charge| charge.slot.is_some()).cloned();
+        let holding = charges.iter().filter(|charge| charge.slot.is_some()).cloned();
         let mut unanswered = Unanswered { store: self.store, binding: self.binding, peer, charges: holding.collect() };
-        let charged = owners.charge((peer, stands_in), &limits, &mut some, self.now).await;
+        let charged = owners.charge((peer, stands_in), &limits, charges, self.now).await;
         if !matches!(charged, Err(Outcome::TimedOut | Outcome::Cut)) {
             unanswered.charges.clear();
         }
-        let charged = charged?;
-        self.store.record_slots(self.binding, &some, &charged, self.now);
-        for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
-            batch[*position] = charge;
-            decisions[*position] = Some(charged);
-        }
-        Ok(())
+        let charged = charged.map_err(|outcome| Stop::Elsewhere(Some(outcome)))?;
+        self.store.record_slots(self.binding, charges, &charged, self.now);
+        Ok(charged)
     }
 
-    /// Charges keys of one hash slot in Redis. `waited` is how long the request has waited for Redis. The error is the
-    /// position of a limit that denies while Redis is unavailable.
-    async fn charge_shared(
-        &self,
-        batch: &mut [Charge],
-        group: &[usize],
-        decisions: &mut Decisions,
-        waited: &mut Nanos,
-    ) -> Result<DecisionSource, usize> {
-        let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
-        let limits = some.iter().filter_map(|charge| match self.authority(charge) {
+    /// Charges keys of one hash slot in Redis.
+    async fn charge_shared(&mut self, charges: &mut [Charge]) -> Result<(AllCharged, DecisionSource), Stop> {
+        let shared = self.store.shared.as_ref().ok_or(Stop::FailedClosed(0))?;
+        let limits = charges.iter().filter_map(|charge| match self.authority(charge) {
             Authority::Shared(_, limit) => Some(limit),
             Authority::Here | Authority::Owned(..) => None,
         });
         let limits: SmallVec<[&SharedLimit; 4]> = limits.collect();
         let tables = self.store.tables_of(self.binding);
-        let first = || group.first().copied().unwrap_or_default();
-        let shared = self.store.shared.as_ref().ok_or_else(first)?;
-        let (charged, source) = match shared.charge(tables, &limits, &mut some, (self.now, waited)).await {
-            SharedOutcome::Charged(charged, source) => (charged, source),
-            SharedOutcome::Degraded(charged) => (charged, DecisionSource::Fallback),
-            SharedOutcome::FailedClosed(failed_closed) => {
-                return Err(group.get(failed_closed).copied().unwrap_or_default());
-            }
-        };
-        for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
-            batch[*position] = charge;
-            decisions[*position] = Some(charged);
+        match shared.charge(tables, &limits, charges, (self.now, &mut self.waited)).await {
+            SharedOutcome::Charged(charged, source) => Ok((charged, source)),
+            SharedOutcome::Degraded(charged) => Ok((charged, DecisionSource::Fallback)),
+            SharedOutcome::FailedClosed(position) => Err(Stop::FailedClosed(position)),
         }
-        Ok(source)
+    }
+
+    /// Whether an enforcing limit denies.
+    fn is_denied(&self) -> bool {
+        let known = self.batch.iter().zip(&self.decisions).filter(|(charge, _)| charge.enforcement.enforces);
+        known.filter_map(|(_, charged)| *charged).any(|charged| !charged.decision.is_admitted())
+    }
+
+    /// Gives back the charges so far.
+    fn give_back(&self) {
+        self.store.refund(self.binding, &self.taken, self.now);
     }
 
     /// The result for a limit that was not asked, because another one denied the request.
@@ -287,6 +295,12 @@ impl<'a> ChargeTransaction<'a> {
             headroom: rule.headroom(None, self.now),
         };
         authority.predict(charge, self.now).unwrap_or_else(fresh)
+    }
+}
+
+impl Drop for ChargeTransaction<'_> {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 
@@ -314,12 +328,6 @@ fn join(groups: &mut Vec<Group>, group: Group) {
     }
 }
 
-/// Whether an enforcing limit denies.
-fn denies(batch: &[Charge], decisions: &Decisions) -> bool {
-    let known = batch.iter().zip(decisions).filter(|(charge, _)| charge.enforcement.enforces);
-    known.filter_map(|(_, decisions)| *decisions).any(|charged| !charged.decision.is_admitted())
-}
-
 /// Charges with slots that another gateway has not answered yet. If it does not answer, or the request goes away, their
 /// slots end.
 struct Unanswered<'a> {
@@ -333,39 +341,6 @@ impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         for charge in &self.charges {
             self.store.end_unanswered(self.binding, charge, self.peer);
-        }
-    }
-}
-
-/// The charges of a request so far, which are given back unless it is admitted.
-struct Undo<'a> {
-    store: &'a Store,
-    binding: &'a Binding,
-    taken: Vec<(Charge, Nanos)>,
-    now: Nanos,
-}
-
-impl Undo<'_> {
-    /// Notes the charges at `positions`, unless one of them denied the request.
-    fn note(&mut self, batch: &[Charge], decisions: &Decisions, positions: &[usize]) {
-        if denies(batch, decisions) {
-            return;
-        }
-        for position in positions {
-            let (charge, Some(charged)) = (&batch[*position], decisions[*position]) else { continue };
-            // a limit that counts denied requests keeps the charge
-            if charge.enforcement.consumes && !charge.enforcement.counts_denied && charged.decision.is_admitted() {
-                let full_at = self.now.saturating_add(charged.headroom.until_full);
-                self.taken.push((charge.clone(), full_at));
-            }
-        }
-    }
-}
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        if !self.taken.is_empty() {
-            self.store.refund(self.binding, &self.taken, self.now);
         }
     }
 }

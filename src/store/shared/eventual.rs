@@ -61,7 +61,7 @@ impl EventualCounters {
         count.is_used = true;
         let rule = part.rule();
         let (mut decision, after) = rule.decide(count.state.clone(), part.cost, redis_time);
-        if part.enforcement.consumes && decision.is_admitted() {
+        if part.enforcement.takes(decision) {
             count.state = after;
             count.unsynced = count.unsynced.saturating_add(part.cost);
         } else if part.enforcement.consumes && part.enforcement.counts_denied {

@@ -34,8 +34,8 @@ impl Drop for ChargeReceipt {
         if !self.is_refundable {
             return;
         }
-        let taken = self.parts.iter().zip(&self.charged);
-        let taken = taken.filter(|(part, charged)| part.enforcement.consumes && charged.decision.is_admitted());
+        let all = self.parts.iter().zip(&self.charged);
+        let taken = all.filter(|(part, charged)| part.enforcement.takes(charged.decision));
         let (slots, tokens): (Vec<_>, Vec<_>) = taken.partition(|(part, _)| part.rule().holds_slots());
         self.node.end_slot_later(self.slot, slots.into_iter().map(|(part, _)| part.clone()));
         let full_at = |headroom: Headroom| self.redis_time.saturating_add(headroom.until_full);

@@ -78,7 +78,7 @@ impl Slots {
         let charged: AllCharged = parts.iter().map(decide).collect();
         let all = || parts.iter().map(|(part, _)| part).zip(&charged);
         if all().all(|(part, charged)| !part.enforcement.enforces || charged.decision.is_admitted()) {
-            let taken = all().filter(|(part, charged)| part.enforcement.consumes && charged.decision.is_admitted());
+            let taken = all().filter(|(part, charged)| part.enforcement.takes(charged.decision));
             taken.for_each(|(part, _)| table.hold(slot, part, false));
         }
         charged
