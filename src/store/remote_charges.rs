@@ -55,22 +55,22 @@ impl EndedSlots {
 #[derive(Debug)]
 struct Limits {
     /// The limits so far; a limit that starts afresh is replaced.
-    binding: RwLock<Binding>,
+    binding: Binding,
     /// The position in the binding of each set of parameters on this connection; none if this program does not know them.
-    positions: RwLock<Vec<Option<usize>>>,
+    positions: Vec<Option<usize>>,
 }
 
 /// The store as one connection uses it.
 struct RemoteCharges {
     store: Arc<Store>,
     process: u64,
-    limits: Arc<Limits>,
+    limits: RwLock<Limits>,
 }
 
 impl StateService for Store {
     fn open_session(self: Arc<Self>, process: u64) -> Arc<dyn PeerSession> {
-        let limits = Limits { binding: RwLock::new(Binding::empty()), positions: RwLock::default() };
-        Arc::new(RemoteCharges { store: self, process, limits: Arc::new(limits) })
+        let limits = RwLock::new(Limits { binding: Binding::empty(), positions: Vec::new() });
+        Arc::new(RemoteCharges { store: self, process, limits })
     }
 
     fn release(&self, process: u64, now: Nanos) {
@@ -128,14 +128,15 @@ impl StateService for Store {
     }
 }
 
-impl RemoteCharges {
+impl Limits {
     /// The charge of `key` under these parameters; `None` if this program does not know them.
     fn charge_of(&self, rule: u32, key: LimitKey, cost: Cost, enforcement: Enforcement) -> Option<Charge> {
-        let position = usize::try_from(rule).ok()?;
-        let limit = (*self.limits.positions.read().get(position)?)?;
+        let limit = (*self.positions.get(usize::try_from(rule).ok()?)?)?;
         Some(Charge::new(limit, RuleRef::Listed(0), key, cost, enforcement))
     }
+}
 
+impl RemoteCharges {
     const fn slot(&self, number: u64) -> Slot {
         Slot { process: self.process, number }
     }
@@ -150,18 +151,19 @@ impl PeerSession for RemoteCharges {
     fn learn(&self, limit: &LimitIdentity, parameters: &Parameters) {
         let algorithm = AlgorithmName::canonical_of(&limit.algorithm);
         let rule = algorithm.and_then(|algorithm| Some((algorithm, parameters.rule(algorithm)?)));
-        let mut positions = self.limits.positions.write();
-        positions.push(rule.map(|(algorithm, rule)| {
+        let mut limits = self.limits.write();
+        let position = rule.map(|(algorithm, rule)| {
             let spec = LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) };
-            self.store.local.adopt(&mut self.limits.binding.write(), &spec, rule)
-        }));
+            self.store.local.adopt(&mut limits.binding, &spec, rule)
+        });
+        limits.positions.push(position);
     }
 
     fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<LimitIdentity>, LimitKey)> {
-        let binding = self.limits.binding.read();
+        let limits = self.limits.read();
         let unknown = keys.iter().filter_map(|(rule, key)| {
-            let charge = self.charge_of(*rule, *key, 0, Enforcement::DEFAULT)?;
-            Some((Arc::new(self.store.local.misses(&binding, &charge)?), *key))
+            let charge = limits.charge_of(*rule, *key, 0, Enforcement::DEFAULT)?;
+            Some((Arc::new(self.store.local.misses(&limits.binding, &charge)?), *key))
         });
         unknown.collect()
     }
@@ -172,19 +174,22 @@ impl PeerSession for RemoteCharges {
         may_have_moved: &dyn Fn(usize) -> bool,
         now: Nanos,
     ) -> Result<Vec<ChargeReply>, ChargeError> {
+        let mut limits = self.limits.read();
         let charges = wanted.iter().map(|wanted| {
             let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
-            Some(Charge { slot, ..self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.enforcement)? })
+            Some(Charge { slot, ..limits.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.enforcement)? })
         });
         let mut batch = charges.collect::<Option<Vec<Charge>>>().ok_or(ChargeError::UnknownParameters)?;
-        if self.limits.binding.read().is_stale(&batch) {
-            self.store.local.renew(&mut self.limits.binding.write());
+        if limits.binding.is_stale(&batch) {
+            drop(limits);
+            self.store.local.renew(&mut self.limits.write().binding);
+            limits = self.limits.read();
         }
-        let charged = self.store.local.charge_unless(&self.limits.binding.read(), &mut batch, may_have_moved, now);
+        let charged = self.store.local.charge_unless(&limits.binding, &mut batch, may_have_moved, now);
         let charged = charged.map_err(|StateElsewhere| ChargeError::StateElsewhere)?;
         for (charge, slot) in batch.iter().filter_map(|charge| Some((charge, charge.slot?))) {
             if self.store.ended_slots.has(slot) {
-                self.store.local.end(&self.limits.binding.read(), charge, slot, Completion::UNMEASURED, now);
+                self.store.local.end(&limits.binding, charge, slot, Completion::UNMEASURED, now);
             }
         }
         let replies = wanted.iter().zip(batch).zip(charged).map(|((wanted, charge), charged)| ChargeReply {
@@ -195,24 +200,24 @@ impl PeerSession for RemoteCharges {
     }
 
     fn change(&self, change: &Change, may_have_moved: &dyn Fn() -> bool, now: Nanos) -> Result<(), ChargeError> {
+        let (local, limits) = (&self.store.local, self.limits.read());
         let charge_of = |rule, key, cost| {
-            self.charge_of(rule, key, cost, Enforcement::DEFAULT).ok_or(ChargeError::UnknownParameters)
+            limits.charge_of(rule, key, cost, Enforcement::DEFAULT).ok_or(ChargeError::UnknownParameters)
         };
-        let (local, binding) = (&self.store.local, &self.limits.binding);
         let changed = match *change {
             // the common bucket of a gateway that is gone has ended with it
             Change::Refund { key, .. } if is_overflow(key) && self.is_own_process() => Ok(()),
             Change::Refund { rule, key, cost, full_at } => {
                 let full_at = full_at.shifted(local.wall_offset().get().reversed());
-                local.refund_here(&binding.read(), &charge_of(rule, key, cost)?, full_at, may_have_moved, now)
+                local.refund_here(&limits.binding, &charge_of(rule, key, cost)?, full_at, may_have_moved, now)
             }
             Change::Debit { rule, key, cost } => {
-                local.debit_here(&binding.read(), &charge_of(rule, key, cost)?, may_have_moved, now)
+                local.debit_here(&limits.binding, &charge_of(rule, key, cost)?, may_have_moved, now)
             }
             Change::Complete { rule, key, slot, end } => {
                 let slot = self.slot(slot);
                 self.store.ended_slots.note_end(slot);
-                local.end(&binding.read(), &charge_of(rule, key, 0)?, slot, end, now);
+                local.end(&limits.binding, &charge_of(rule, key, 0)?, slot, end, now);
                 Ok(())
             }
         };
