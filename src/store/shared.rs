@@ -149,7 +149,7 @@ pub(super) enum SharedOutcome {
     Charged(AllCharged, DecisionSource),
     /// Redis was unavailable, and this node decided.
     Degraded(AllCharged),
-    /// Redis was unavailable, and the limit at this position then denies everything.
+    /// Redis was unavailable, and the limit at this position then denies everything; or it has no rule for Redis.
     FailedClosed(usize),
 }
 
