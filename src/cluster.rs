@@ -53,6 +53,7 @@ use self::drain_latch::DrainLatch;
 use self::members::{ALONE_AFTER, HEARTBEAT_INTERVAL, MemberState, Members};
 use self::migration::{Fetch, MigrationState, OwnershipEpoch};
 use self::peer::PeerContext;
+use self::processes::Processes;
 use self::ring::Member;
 use self::serve::PeerServer;
 use self::settings::{Peers, Settings};
@@ -72,6 +73,8 @@ struct Node {
     view: ArcSwap<View>,
     migration: Arc<MigrationState>,
     latch: Arc<DrainLatch>,
+    /// Kept while [`Cluster::run`] does not run: a process that comes back sends corrections again that were made before.
+    processes: Processes,
     /// The store, once [`Cluster::run`] has begun.
     service: OnceLock<Weak<dyn StateService>>,
     /// The other gateways, as the configuration names them.
@@ -159,6 +162,7 @@ impl Cluster {
             view: ArcSwap::from_pointee(View { ring, peers: BTreeMap::new() }),
             migration: Arc::default(),
             latch: Arc::default(),
+            processes: Processes::default(),
             service: OnceLock::new(),
             peer_settings: watch::Sender::new(peers.clone()),
             peers: RwLock::default(),

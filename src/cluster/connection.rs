@@ -226,10 +226,9 @@ mod tests {
         let (here, mut there) = duplex(1);
         let (reader, writer) = tokio::io::split(here);
         let connection = Connection::new(Stream::new(reader, writer), &transcript, Role::Acceptor, hello(address));
-        let (queue, kept) = (Outgoing::default(), Arc::new(()));
-        let sending = queue.clone();
-        tokio::spawn(async move { sending.send_all(connection.writer, None).await });
-        queue.push([Item { _kept: Arc::clone(&kept) }]);
+        let ((queue, queued), kept) = (Outgoing::new(), Arc::new(()));
+        tokio::spawn(async move { queued.serve(connection.writer, None, std::future::pending()).await });
+        queue.push(Item { _kept: Arc::clone(&kept) });
         yield_now().await;
         assert_eq!(Arc::strong_count(&kept), 2);
         tokio::spawn(async move { there.read_to_end(&mut Vec::new()).await });

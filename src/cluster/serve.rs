@@ -16,7 +16,7 @@ use super::corrections::Correction;
 use super::drain_latch::InFlight;
 use super::handshake::Hello;
 use super::platform::Stream;
-use super::processes::{GONE_AFTER, Processes};
+use super::processes::GONE_AFTER;
 use super::ring::RingHash;
 use super::session::Outgoing;
 use super::state_service::{ChargeError, PeerSession, StateService};
@@ -30,7 +30,6 @@ pub(super) struct PeerServer {
     unknown_handshakes: Semaphore,
     /// The limit of concurrent handshakes from addresses of known gateways, like the one for other addresses.
     known_handshakes: Semaphore,
-    processes: Processes,
     quiet: Mutex<HashMap<Option<SocketAddr>, Nanos>>,
 }
 
@@ -51,7 +50,6 @@ impl PeerServer {
             service,
             unknown_handshakes: Semaphore::new(MAX_PER_ORIGIN),
             known_handshakes: Semaphore::new(MAX_PER_ORIGIN),
-            processes: Processes::default(),
             quiet: Mutex::default(),
         }
     }
@@ -89,41 +87,39 @@ impl PeerServer {
         let arrived = Arrived::new(self, other.process, other.from);
         let session = Arc::clone(&self.service).open_session(other.process);
         let gone = arrived.gone.notified();
-        let answers = Outgoing::<Reply>::default();
-        let sending = answers.clone();
-        tokio::spawn(async move { sending.send_all(writer, None).await });
+        let (answers, queued) = Outgoing::new();
+        let answers = Arc::new(answers);
         let reading = async {
             while let Ok(frame) = reader.frame().await {
                 let Some((ring, asks)) = Items::<Ask>::asked(frame) else { return };
                 let Some(in_flight) = self.node.enter() else { return };
                 let now = self.node.context.clock.now();
-                let mut ready = Vec::new();
                 for item in asks {
                     let Some((number, ask)) = item else { return };
                     self.node.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
                     match self.answer(ask, (&other, ring), &*session, now) {
-                        Disposition::Now(answer) => ready.push(Reply { number, answer, _in_flight: in_flight.clone() }),
+                        Disposition::Now(answer) => {
+                            answers.push(Reply { number, answer, _in_flight: in_flight.clone() })
+                        }
                         Disposition::Never => {}
                         Disposition::Later(later) => {
-                            let (server, session, answers) = (Arc::clone(self), Arc::clone(&session), answers.clone());
+                            let (server, session, answers) =
+                                (Arc::clone(self), Arc::clone(&session), Arc::clone(&answers));
                             let _in_flight = in_flight.clone();
                             tokio::spawn(async move {
                                 let answer = server.answer_later(later, other.from, &*session).await;
-                                answers.push([Reply { number, answer, _in_flight }]);
+                                answers.push(Reply { number, answer, _in_flight });
                             });
                         }
                     }
                 }
-                answers.push(ready);
             }
         };
         tokio::select! {
             biased;
             () = gone => {}
-            () = answers.ended() => {}
-            () = reading => {}
+            () = queued.serve(writer, None, reading) => {}
         }
-        answers.end();
     }
 
     fn answer(
@@ -143,16 +139,16 @@ impl PeerServer {
                 return self.work(Work::Charge(wanted, stands_in), ring, session, now);
             }
             Ask::Change { number, change } => {
-                if self.processes.is_new(other.process, number) {
+                if self.node.processes.is_new(other.process, number) {
                     return self.work(Work::Change(change), ring, session, now);
                 }
             }
             Ask::Heartbeat(beat) => {
-                self.processes.record_heartbeat(other.process);
+                self.node.processes.record_heartbeat(other.process);
                 return Disposition::Now(Answer::Heartbeat(self.node.handle_heartbeat(other.from, beat)));
             }
             Ask::Put { ring, states } => self.node.receive(&states, ring),
-            Ask::SlotsAnnounced => self.processes.announced(other.process, now),
+            Ask::SlotsAnnounced => self.node.processes.announced(other.process, now),
         }
         Disposition::Now(Answer::Done)
     }
@@ -261,8 +257,8 @@ impl PeerServer {
     /// address refuses connections.
     pub(super) fn release_gone(&self, refuses: impl Fn(SocketAddr) -> bool) {
         let now = self.node.context.clock.now();
-        self.processes.take_gone(refuses).into_iter().for_each(|process| self.service.release(process, now));
-        let announced = self.processes.all_announced();
+        self.node.processes.take_gone(refuses).into_iter().for_each(|process| self.service.release(process, now));
+        let announced = self.node.processes.all_announced();
         // slots of an unknown process arrived with states: it reports them soon, or it is gone
         let until = |process| announced.get(&process).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
         self.service.release_stale_slots(&until, now);
@@ -321,13 +317,13 @@ struct Arrived<'a> {
 
 impl<'a> Arrived<'a> {
     fn new(server: &'a PeerServer, process: u64, address: SocketAddr) -> Self {
-        let gone = server.processes.arrived(process, address);
+        let gone = server.node.processes.arrived(process, address);
         Self { server, process, gone }
     }
 }
 
 impl Drop for Arrived<'_> {
     fn drop(&mut self) {
-        self.server.processes.disconnected(self.process);
+        self.server.node.processes.disconnected(self.process);
     }
 }

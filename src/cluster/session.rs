@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use super::connection::{Connection, Reader, Writer};
 use super::wire::{Answer, Ask, ChargeRequest, Items, LimitIdentity};
@@ -111,27 +111,21 @@ pub(super) struct Question<'a> {
 }
 
 impl Session {
-    /// Starts tasks that serve `connection` until it ends or this value is dropped. Each frame begins with `ring`, the
+    /// Starts a task that serves `connection` until it ends or this value is dropped. Each frame begins with `ring`, the
     /// hash of the ring.
     pub(super) fn begin(connection: Connection, ring: Arc<AtomicU64>) -> Arc<Self> {
         let Connection { reader, writer, other } = connection;
+        let (queue, queued) = Outgoing::new();
         let session = Arc::new(Self {
             process: other.process,
-            queue: Outgoing::default(),
+            queue,
             next: AtomicU64::new(0),
             waiting: Mutex::default(),
             known: Mutex::default(),
         });
-        let queue = session.queue.clone();
-        tokio::spawn(async move { queue.send_all(writer, Some(ring)).await });
-        let (weak, queue) = (Arc::downgrade(&session), session.queue.clone());
+        let weak = Arc::downgrade(&session);
         tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                () = queue.ended() => {}
-                () = read(reader, &weak) => {}
-            }
-            queue.end();
+            queued.serve(writer, Some(&ring), read(reader, &weak)).await;
             if let Some(session) = weak.upgrade() {
                 session.give_up();
             }
@@ -141,7 +135,7 @@ impl Session {
 
     /// Whether answers can still arrive.
     pub(super) fn is_open(&self) -> bool {
-        !self.queue.is_ended()
+        !self.queue.items.is_closed()
     }
 
     /// Sends a request. Returns whether it was sent: otherwise `on_reply` is not called.
@@ -156,21 +150,19 @@ impl Session {
         }
         // locked until the request is queued: the parameters that it refers to must be sent before it
         let mut known = self.known.lock();
-        let mut asks: Vec<Asked> = Vec::with_capacity(1);
         let mut numbers: smallvec::SmallVec<[u32; 4]> = smallvec::SmallVec::new();
         for form in question.forms {
             let next = u32::try_from(known.len()).unwrap_or(u32::MAX);
             numbers.push(*known.entry(form.id).or_insert_with(|| {
                 let learn = Ask::Learn { limit: (*form.limit).clone(), parameters: form.parameters.clone() };
-                asks.push((number, learn));
+                self.queue.push((number, learn));
                 next
             }));
         }
-        asks.push((number, (question.ask)(&numbers)));
-        self.queue.push(asks);
+        self.queue.push((number, (question.ask)(&numbers)));
         if known.len() > MAX_RULES {
             // the other side of the next connection learns them again
-            self.end();
+            self.queue.end();
         }
         true
     }
@@ -182,12 +174,7 @@ impl Session {
 
     /// Waits until no answer can arrive any more.
     pub(super) async fn ended(&self) {
-        self.queue.ended().await;
-    }
-
-    /// Closes the connection.
-    fn end(&self) {
-        self.queue.end();
+        self.queue.items.closed().await;
     }
 
     fn answered(&self, number: u64, answer: Answer) {
@@ -210,12 +197,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.end();
+        self.queue.end();
         self.give_up();
     }
 }
 
-async fn read(mut reader: Reader, session: &std::sync::Weak<Session>) {
+async fn read(mut reader: Reader, session: &Weak<Session>) {
     while let Ok(frame) = reader.frame().await {
         let Some(session) = session.upgrade() else { return };
         for item in Items::answered(frame) {
@@ -228,87 +215,62 @@ async fn read(mut reader: Reader, session: &std::sync::Weak<Session>) {
 // === outgoing queue ===
 
 /// The queue of items to send over a connection: all items that are queued during a write go out together in the next one.
-pub(super) struct Outgoing<T>(Arc<Shared<T>>);
-
-struct Shared<T> {
-    items: Mutex<Vec<T>>,
-    some: Notify,
-    is_ended: AtomicBool,
-    ended: Notify,
+pub(super) struct Outgoing<T> {
+    items: mpsc::Sender<T>,
+    /// Notified when this side ends the connection.
+    end: Arc<Notify>,
 }
 
-impl<T> Clone for Outgoing<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> Default for Outgoing<T> {
-    fn default() -> Self {
-        Self(Arc::new(Shared {
-            items: Mutex::default(),
-            some: Notify::new(),
-            is_ended: AtomicBool::new(false),
-            ended: Notify::new(),
-        }))
-    }
+/// The receiving end of an [`Outgoing`] queue, which the connection's task has.
+pub(super) struct Queued<T> {
+    items: mpsc::Receiver<T>,
+    end: Arc<Notify>,
 }
 
 /// The maximum number of queued items. With more, the other side does not read, and the connection is closed.
 const MAX_QUEUED: usize = 65_536;
 
-impl<T: Serialize> Outgoing<T> {
-    pub(super) fn push(&self, items: impl IntoIterator<Item = T>) {
-        let queued = {
-            let mut queue = self.0.items.lock();
-            queue.extend(items);
-            queue.len()
-        };
-        if queued > MAX_QUEUED {
+impl<T> Outgoing<T> {
+    pub(super) fn new() -> (Self, Queued<T>) {
+        let ((sender, receiver), end) = (mpsc::channel(MAX_QUEUED), Arc::default());
+        (Self { items: sender, end: Arc::clone(&end) }, Queued { items: receiver, end })
+    }
+
+    /// Queues an item. Ends the connection if there is no room.
+    pub(super) fn push(&self, item: T) {
+        if self.items.try_send(item).is_err() {
             self.end();
         }
-        self.0.some.notify_one();
     }
 
     /// Ends the connection in both directions.
-    pub(super) fn end(&self) {
-        self.0.is_ended.store(true, Ordering::Release);
-        self.0.some.notify_one();
-        self.0.ended.notify_waiters();
+    fn end(&self) {
+        self.end.notify_one();
     }
+}
 
-    pub(super) fn is_ended(&self) -> bool {
-        self.0.is_ended.load(Ordering::Acquire)
-    }
-
-    /// Waits until the connection has ended.
-    pub(super) async fn ended(&self) {
-        let ended = self.0.ended.notified();
-        let mut ended = std::pin::pin!(ended);
-        ended.as_mut().enable();
-        if !self.is_ended() {
-            ended.await;
-        }
-    }
-
-    /// Sends items until the connection ends. Each frame begins with the number in `head`, if there is one.
-    pub(super) async fn send_all(&self, mut writer: Writer, head: Option<Arc<AtomicU64>>) {
-        loop {
-            self.0.some.notified().await;
-            let items = std::mem::take(&mut *self.0.items.lock());
-            if self.is_ended() {
-                return;
+impl<T: Serialize> Queued<T> {
+    /// Sends the items while `reading` receives, until one of the two ends or this side ends the connection; dropping this
+    /// ends it too. Each frame begins with the number in `head`, if there is one.
+    pub(super) async fn serve(self, mut writer: Writer, head: Option<&AtomicU64>, reading: impl Future<Output = ()>) {
+        let Self { items: mut queue, end } = self;
+        let writing = async {
+            loop {
+                let mut items = Vec::new();
+                let head = match queue.recv_many(&mut items, MAX_QUEUED).await {
+                    0 => return,
+                    _ => head.map(|head| head.load(Ordering::Relaxed)),
+                };
+                if writer.send(head, &items).await.is_err() {
+                    return;
+                }
             }
-            let head = head.as_ref().map(|head| head.load(Ordering::Relaxed));
-            let sent = tokio::select! {
-                biased;
-                () = self.ended() => return,
-                sent = writer.send(head, &items) => sent,
-            };
-            if sent.is_err() {
-                self.end();
-                return;
-            }
+        };
+        tokio::select! {
+            biased;
+            () = end.notified() => {}
+            () = reading => {}
+            () = writing => {}
         }
     }
 }

@@ -5,11 +5,16 @@
 //! one ends before any byte of a response: HTTP asks clients for that (RFC 9112, section 9.3.1), because a server may close
 //! a connection while a request is on its way.
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
+
 use crate::support::client::request;
+use crate::support::cluster::{Nodes, keys, members, wait_for_members};
 use crate::support::gateway::{ALL_GUARDED, is_ready};
 use crate::support::process::{Process, signal};
 use crate::support::{Client, Folder, Gateway, Origin, SetOnDrop, free_port, now, wait_for, wait_until};
@@ -320,4 +325,64 @@ fn a_process_that_cannot_start_takes_nothing_over() {
     std::fs::write(folder.join("tollgate.yaml"), good).unwrap();
     lineage.upgrade();
     is_spent(address);
+}
+
+/// The successor says that it is ready, and never serves.
+#[test]
+fn the_others_of_a_cluster_find_a_gateway_again_whose_handover_failed() {
+    let origin = Origin::start();
+    let mut gateways = Nodes::new(2).start_all(&origin, "algorithm: gcra, rate: 1/h, burst: 2");
+    let hands_over = &mut gateways[1];
+    let folder = hands_over.folder.path().to_owned();
+    let program = folder.join("tollgate");
+    symlink(env!("CARGO_BIN_EXE_tollgate"), &program).unwrap();
+    hands_over.end("TERM");
+    hands_over.process = Process::program(program.to_str().unwrap(), &["run", "--config", "tollgate.yaml"], &folder);
+    let admin = hands_over.admin;
+    wait_until("readiness", || is_ready(admin));
+    wait_for_members(&gateways, 2);
+
+    std::fs::remove_file(&program).unwrap();
+    std::fs::write(&program, "#!/bin/sh\necho $$ > successor\nprintf R >&0\nexec sleep 60\n").unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    gateways[1].process.signal("USR2");
+    wait_until("the pause", || members(&gateways[0]).len() == 1);
+    signal(std::fs::read_to_string(folder.join("successor")).unwrap().trim().parse().unwrap(), "KILL");
+    wait_for_members(&gateways, 2);
+    for key in 0..20 {
+        let ask = |gateway: &Gateway| gateway.get("/", &[("x-key", &key.to_string())]).status;
+        assert_eq!([0, 1, 0].map(|number: usize| ask(&gateways[number])), [200, 200, 429], "key {key}");
+    }
+}
+
+/// What the request then settles with the other gateway is lost; the process does not wait for it.
+#[test]
+fn a_process_that_has_handed_over_its_place_in_a_cluster_ends_with_its_requests() {
+    let (release, held) = std::sync::mpsc::channel();
+    let held = Mutex::new(held);
+    let origin = Origin::with(move |exchange| {
+        if exchange.path() == "/held" {
+            held.lock().recv().unwrap();
+        }
+        exchange.reply("200 OK", "x-cost: 5\r\n", b"")
+    });
+    let limit = "algorithm: gcra, rate: 1/h, burst: 100, cost: { response_header: x-cost }, \
+                 charge: { when: response, reserve: 1 }";
+    let mut gateways = Nodes::new(2).start_all(&origin, limit);
+    let is_of_other = |key: &String| {
+        let before = keys(&gateways[0]);
+        assert_eq!(gateways[1].get("/", &[("x-key", key)]).status, 200);
+        keys(&gateways[0]) > before
+    };
+    let key = (0..).map(|number| number.to_string()).find(is_of_other).unwrap();
+    let mut lineage = Lineage::of(gateways.pop().unwrap());
+    let mut client = lineage.gateway.client();
+    client.send_request("GET", "/held", &[("x-key", &key)]);
+    wait_until("the request", || origin.received().iter().any(|seen| seen.target() == "/held"));
+    let before = lineage.current;
+    signal(before, "USR2");
+    lineage.current = wait_for("another process", || lineage.serving().filter(|serving| *serving != before));
+    release.send(()).unwrap();
+    assert_eq!(client.receive().status, 200);
+    wait_until("the end of the one before", || lineage.gateway.process.has_ended());
 }

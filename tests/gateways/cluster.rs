@@ -444,3 +444,35 @@ fn a_slot_that_a_stand_in_takes_too_late_ends_at_the_owner_too() {
         assert!(world.wait_until(Nanos::from_secs(8), is_free), "seed {seed}");
     }
 }
+
+/// The gateway that asked does not learn before the connection ends that its refund was made.
+#[test]
+fn a_refund_that_was_made_before_a_handover_failed_is_not_made_again() {
+    let mut world = World::of(1, 2, (20, 20), Setup::usual(5, ms(100)));
+    (0..2).for_each(|number| world.start(number));
+    assert!(world.wait_until(Nanos::from_secs(10), |world| world.is_quiet()));
+    let [asks, owns] = [0, 1].map(|number| Arc::clone(&world.gateway(number).node));
+    let key = (0_u128..).map(|number| LimitKey(number << 48 | number)).find(|key| owns.cluster().owns(*key)).unwrap();
+    let node = Arc::clone(&asks);
+    let refund = world.run_on(0, async move {
+        assert!(node.admits(BURST, key).await);
+        let (mut batch, now) = ([one(BURST, key)], node.clock.now());
+        let receipt = node.store.charge(&node.binding, &mut batch, now).await;
+        let [charge] = batch;
+        [(charge, now.saturating_add(receipt.charged[0].headroom.until_full))]
+    });
+    let node = Arc::clone(&asks);
+    world.run_on(0, async move { node.store.refund(&node.binding, &refund, node.clock.now()) });
+    // the answers to what is on its way wait
+    world.environment.network.part([pair(0, 1)]);
+    let left = |world: &mut World| {
+        let node = Arc::clone(&owns);
+        world.run_on(1, async move { node.left(BURST, key).await })
+    };
+    assert!(world.wait_until(ms(500), |world| left(world) == 4));
+    assert!(!asks.store.is_settled());
+    world.take_part(1);
+    world.environment.network.heal(world.now);
+    assert!(world.wait_until(Nanos::from_secs(10), |world| world.is_quiet()));
+    assert_eq!(left(&mut world), 4);
+}
