@@ -20,7 +20,7 @@ pub(super) enum DnsVerdict {
     Believed,
     /// The answer has no address.
     Empty,
-    /// More than half of the known nodes are missing in the answer, although they still answer heartbeats.
+    /// More than half of the known nodes that answer heartbeats are missing in the answer.
     DropsMany,
 }
 
@@ -30,10 +30,11 @@ pub(super) fn judge(
     found: &BTreeSet<SocketAddr>,
     answers: impl Fn(&SocketAddr) -> bool,
 ) -> DnsVerdict {
-    let dropped = known.difference(found).filter(|address| answers(address)).count();
+    let alive: Vec<&SocketAddr> = known.iter().filter(|address| answers(address)).collect();
+    let dropped = alive.iter().filter(|address| !found.contains(address)).count();
     match found.is_empty() {
         true => DnsVerdict::Empty,
-        false if dropped.saturating_mul(2) > known.len() => DnsVerdict::DropsMany,
+        false if dropped.saturating_mul(2) > alive.len() => DnsVerdict::DropsMany,
         false => DnsVerdict::Believed,
     }
 }
@@ -67,7 +68,6 @@ impl Node {
 
     /// Looks `name` up repeatedly, until dropped.
     async fn ask_for(&self, name: &Name) {
-        let mut known = BTreeSet::new();
         let mut complaint = None;
         loop {
             let found = match timeout(ANSWERS_WITHIN.to_duration(), lookup_host((name.host.as_str(), name.port))).await
@@ -76,15 +76,13 @@ impl Node {
                 Ok(Err(error)) => Err(error.to_string()),
                 Err(_) => Err("no answer".to_owned()),
             };
+            let known = self.members.lock().listed();
             let reason = match found {
                 Ok(found) => match judge(&known, &found, |address| self.answers(*address)) {
                     DnsVerdict::Believed => {
                         let members: Vec<Member> =
                             found.iter().map(|address| Member { address: *address, weight: 1 }).collect();
-                        if found != known {
-                            self.take_up(&members);
-                            known = found;
-                        }
+                        self.take_up(&members);
                         None
                     }
                     DnsVerdict::Empty => Some("the name has no address".to_owned()),
@@ -134,6 +132,10 @@ mod tests {
         assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[3, 4, 5]), all), DnsVerdict::Believed);
         assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[4, 5, 6, 7]), all), DnsVerdict::DropsMany);
         assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[4, 5, 6, 7]), nobody), DnsVerdict::Believed);
+        // only those that answer count
+        let half = |address: &SocketAddr| of(&[1, 2, 3]).contains(address);
+        assert_eq!(judge(&of(&[1, 2, 3, 4, 5, 6]), &of(&[3]), half), DnsVerdict::DropsMany);
+        assert_eq!(judge(&of(&[1, 2, 3, 4, 5, 6]), &of(&[2, 3]), half), DnsVerdict::Believed);
         assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[]), nobody), DnsVerdict::Empty);
         assert_eq!(judge(&of(&[]), &of(&[]), nobody), DnsVerdict::Empty);
     }

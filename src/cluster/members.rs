@@ -8,7 +8,7 @@
 //!
 //! This module is pure: time and heartbeats are passed in; it returns a ring and the heartbeats to send.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -132,6 +132,8 @@ pub struct Members {
     peers: BTreeMap<SocketAddr, Peer>,
     /// Whether the configuration or DNS has named the nodes.
     has_listing: bool,
+    /// Whether it named this node among them.
+    is_own_listed: bool,
     started: Nanos,
     last_tick: Nanos,
     /// Whether this node has pushed all states that other members own, since the last change of the ring and
@@ -155,6 +157,7 @@ impl Members {
             incarnation,
             peers: BTreeMap::new(),
             has_listing: false,
+            is_own_listed: false,
             started: now,
             last_tick: now,
             is_drained: false,
@@ -220,12 +223,14 @@ impl Members {
     /// Sets the nodes that the configuration or DNS names. If this node is among them, it takes its weight from there.
     pub fn set_listed(&mut self, members: &[Member], now: Nanos) {
         self.has_listing = true;
+        self.is_own_listed = false;
         for peer in self.peers.values_mut() {
             peer.listed = false;
         }
         for member in members {
             if member.address == self.own.address {
                 self.own.weight = member.weight;
+                self.is_own_listed = true;
                 continue;
             }
             let peer = self.peers.entry(member.address).or_insert_with(|| Peer::unheard(*member, now));
@@ -233,6 +238,12 @@ impl Members {
             peer.listed = true;
         }
         self.update(now);
+    }
+
+    /// The nodes that the configuration or DNS names; none before it has named any.
+    pub fn listed(&self) -> BTreeSet<SocketAddr> {
+        let peers = self.peers.values().filter(|peer| peer.listed).map(|peer| peer.member.address);
+        peers.chain(self.is_own_listed.then_some(self.own.address)).collect()
     }
 
     /// Processes a heartbeat of the peer at `address`.

@@ -33,7 +33,7 @@ pub struct Report {
     pub moved: MigrationCounts,
     /// DNS lookups that failed or whose answer this gateway rejected.
     pub not_found: u64,
-    /// Corrections of charges made here that were discarded.
+    /// Corrections that were discarded of charges made here, or for gateways that are no longer known.
     pub lost: u64,
 }
 

@@ -39,6 +39,7 @@ impl Node {
         for peer in gone {
             self.peers.write().remove(&peer.number);
             self.redirect(peer.pending.lock().take_all());
+            self.corrections.lost.fetch_add(peer.lost(), Ordering::Relaxed);
         }
         let missing: Vec<SocketAddr> = known.into_iter().filter(|address| self.find(*address).is_none()).collect();
         for address in missing {
@@ -103,5 +104,37 @@ impl Node {
 
     pub(super) fn find(&self, address: SocketAddr) -> Option<Arc<Peer>> {
         self.peers.read().values().find(|peer| peer.address == address).map(Arc::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::cluster::ring::Member;
+    use crate::cluster::settings::{Peers, Settings};
+    use crate::cluster::{Cluster, OsPlatform, Secret};
+
+    #[test]
+    fn corrections_lost_for_a_gateway_stay_counted_when_it_is_taken_off_the_list() {
+        let [own, other] = [1, 2].map(|last| SocketAddr::from(([10, 0, 0, last], 7946)));
+        let members = [own, other].map(|address| Member { address, weight: 1 });
+        let settings = Settings {
+            own,
+            listen: own,
+            peers: Peers::Listed(members.to_vec()),
+            secret: Secret::of(b"one secret of a cluster"),
+            founding: Default::default(),
+            timeout: Nanos::SECOND,
+        };
+        let clock = Arc::new(SystemClock::new());
+        let cluster = Cluster::new(&settings, 1, clock, Arc::new(OsPlatform), Box::new(|_, _, _| {}));
+        let node = &cluster.0;
+        node.find(other).unwrap().lost.store(3, Ordering::Relaxed);
+        node.members.lock().set_listed(&members[..1], Nanos::SECOND);
+        node.members.lock().tick(Nanos::SECOND);
+        node.apply_membership();
+        let report = cluster.report();
+        assert_eq!((report.peers.len(), report.lost), (0, 3));
     }
 }

@@ -290,3 +290,23 @@ fn a_name_that_stands_for_nobody_changes_nothing_and_one_that_does_is_followed()
     assert_eq!(local.get("/", &[]).status, 200);
     assert_eq!(local.metrics().value(failures, &[]), Some(0.0));
 }
+
+/// What the list named counts as known when the name is looked up for the first time.
+#[test]
+fn a_name_that_takes_the_place_of_a_list_and_lacks_most_gateways_changes_nothing() {
+    let origin = Origin::start();
+    let port = free_port();
+    let nodes = Nodes((1..=3).map(|last| ([127, 0, 0, last], port).into()).collect());
+    let rest = proxied(&origin, "");
+    let gateways: Vec<Gateway> = (0..3).map(|node| nodes.start_with(node, "timeout: 1s", &rest)).collect();
+    wait_for_members(&gateways, 3);
+    let named = format!(
+        "cluster: {{ self: \"127.0.0.1:{port}\", peers: {{ dns: localhost, every: 100ms }}, secret_file: cluster.key, timeout: 1s }}\n"
+    );
+    gateways[0].rewrite(&format!("{named}{rest}"));
+    assert_eq!(gateways[0].reload().status, 200);
+    wait_until("looks whose answer is not used", || {
+        gateways[0].metrics().value("tollgate_cluster_discovery_failures_total", &[]) > Some(1.0)
+    });
+    assert_eq!(members(&gateways[0]).len(), 3);
+}
