@@ -329,7 +329,7 @@ impl Prepared {
         server.add_service(AppListener::new("admin".to_owned(), admin, app, Arc::clone(&gate), AcceptsUntil::End));
         let reloader = Reloader::new(
             gateway.clone(),
-            telemetry.clone(),
+            (telemetry.clone(), Arc::clone(&history)),
             (Arc::clone(&reloads), asked),
             (Arc::clone(&snapshot_writer), access),
             senders.clone(),

@@ -232,18 +232,18 @@ impl Telemetry {
         self.config_info.with_label_values(&[hash]).set(1);
         self.configured.set(ruleset);
         drop(exchange);
-        self.reload_ended("success", now);
+        self.last_reload_success.set(now.as_secs_f64());
+        self.reload_ended("success");
     }
 
-    /// The configuration that was read at `now` is already in force.
-    pub fn reload_unchanged(&self, now: Nanos) {
-        self.reload_ended("unchanged", now);
+    /// The configuration that was read is already in force.
+    pub fn reload_unchanged(&self) {
+        self.reload_ended("unchanged");
     }
 
-    fn reload_ended(&self, result: &str, now: Nanos) {
+    fn reload_ended(&self, result: &str) {
         self.reloads.with_label_values(&[result]).inc();
         self.last_reload_successful.set(1);
-        self.last_reload_success.set(now.as_secs_f64());
     }
 
     /// A configuration was refused; the one before stays in force.

@@ -38,6 +38,7 @@ use crate::ruleset::Ruleset;
 use crate::ruleset::changes;
 pub use crate::store::shared::{KeySecret, Settings as StoreSettings};
 use crate::telemetry::Telemetry;
+use crate::telemetry::history::History;
 use crate::units::Nanos;
 
 /// How often the reloader checks whether requests still hold a retired configuration, and its pause after a panic.
@@ -100,6 +101,7 @@ pub struct ConfigSource {
 pub(super) struct Reloader {
     gateway: Gateway,
     telemetry: Telemetry,
+    history: Arc<History>,
     reloads: Arc<Reloads>,
     asked: Receiver<ReloadRequest>,
     snapshot_writer: Arc<SnapshotWriter>,
@@ -122,7 +124,7 @@ pub(super) struct Reloader {
 impl Reloader {
     pub(super) fn new(
         gateway: Gateway,
-        telemetry: Telemetry,
+        (telemetry, history): (Telemetry, Arc<History>),
         (reloads, asked): (Arc<Reloads>, Receiver<ReloadRequest>),
         (snapshot_writer, access): (Arc<SnapshotWriter>, Arc<Access>),
         senders: Senders,
@@ -137,6 +139,7 @@ impl Reloader {
         Self {
             gateway,
             telemetry,
+            history,
             reloads,
             asked,
             snapshot_writer,
@@ -327,7 +330,7 @@ impl Reloader {
                 tracing::info!(trigger, duration_seconds = took, config_hash = active.hash, "configuration reloaded");
             }
             ReloadOutcome::Unchanged => {
-                self.telemetry.reload_unchanged(now);
+                self.telemetry.reload_unchanged();
                 tracing::info!(trigger, config_hash = active.hash, "configuration read again: nothing changed");
             }
             ReloadOutcome::Refused { errors } => {
@@ -355,12 +358,13 @@ impl Reloader {
         self.has_old_series = !self.retired.is_empty();
         let mut kept = self.retired.clone();
         kept.push(self.gateway.active.load_full());
-        let telemetry = self.telemetry.clone();
+        let (telemetry, history) = (self.telemetry.clone(), Arc::clone(&self.history));
         let work = move || {
             // dropping a large configuration takes a while
             drop(gone);
             let rulesets: Vec<&Ruleset> = kept.iter().map(|active| &active.ruleset).collect();
             telemetry.retain(&rulesets);
+            history.retain(&rulesets);
         };
         if let Err(error) = spawn_blocking(work).await {
             tracing::error!(%error, "cannot free the configurations that are no longer in force");

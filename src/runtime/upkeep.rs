@@ -58,7 +58,7 @@ impl Upkeep {
                 known = offset;
             }
             let active = gateway.active.load_full();
-            history.take_sample(&active.meters, (&active.ruleset, &active.hash), gateway.clock.now());
+            history.take_sample(&active.meters, &active.ruleset, gateway.clock.now());
         }
     }
 

@@ -1,8 +1,8 @@
 //! The traffic of the last minute: the increase of the meters, sampled once a second (a look).
 //!
-//! Meters only grow, and live as long as a ruleset names their route and limit. The increase of each since the last look
-//! is kept by the names of routes and limits, so that a reload interrupts no curve: a meter that new handles have not
-//! counted on yet reads 0, which adds nothing and lowers nothing.
+//! Meters only grow, and live until no ruleset in use names their route, limit and plan ([`History::retain`]). The increase
+//! of each since the last look is kept by these names, so that a reload interrupts no curve: a meter that new handles have
+//! not counted on yet reads 0, which adds nothing and lowers nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::ruleset::Ruleset;
 use crate::telemetry::meters::{Meters, RequestTotals, Total};
-use crate::telemetry::names::NO_ROUTE;
+use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
 use crate::units::Nanos;
 
 /// The number of samples that are kept, one a second.
@@ -28,12 +28,18 @@ struct Samples {
     /// The times of the samples, the last one last, and the number of all samples ever taken.
     samples: VecDeque<Nanos>,
     number: u64,
-    /// Identifies the configuration that was in force.
-    config: String,
-    /// The highest totals of each meter, by a hash of its names, with a hash of its route's name.
-    last_totals: HashMap<u64, (u64, RequestTotals)>,
+    /// The highest totals of each meter, by a hash of its names.
+    last_totals: HashMap<u64, LastTotals>,
     routes: IncreaseSeries,
     limits: IncreaseSeries,
+}
+
+/// The highest totals of one meter.
+#[derive(Debug)]
+struct LastTotals {
+    /// Hashes of the names without which there is no such meter.
+    names: [u64; 2],
+    totals: RequestTotals,
 }
 
 /// The increase of each name at each look, by the look's number; samples without an increase are left out.
@@ -72,13 +78,9 @@ impl RequestRate {
 }
 
 impl History {
-    /// Takes a look at the meters of `ruleset`, which `config` identifies, at `now`.
-    pub fn take_sample(&self, meters: &Meters, (ruleset, config): (&Ruleset, &str), now: Nanos) {
+    /// Takes a look at the meters of `ruleset` at `now`.
+    pub fn take_sample(&self, meters: &Meters, ruleset: &Ruleset, now: Nanos) {
         let mut kept = self.0.lock();
-        if kept.config != config {
-            kept.forget_others(ruleset);
-            config.clone_into(&mut kept.config);
-        }
         let Samples { samples, number, last_totals, routes, limits, .. } = &mut *kept;
         *number = number.saturating_add(1);
         samples.push_back(now);
@@ -89,8 +91,9 @@ impl History {
         let is_first = samples.len() == 1;
         meters.totals(ruleset, |total| {
             let counts = counts_of(&total);
-            let (route, name) = names_of(&total);
-            let (_, before) = last_totals.entry(name).or_insert((route, RequestTotals::default()));
+            let (names, meter) = names_of(&total);
+            let before = last_totals.entry(meter).or_insert(LastTotals { names, totals: RequestTotals::default() });
+            let before = &mut before.totals;
             let increase = counts.since(*before);
             *before = before.most(counts);
             if is_first || increase == RequestTotals::default() {
@@ -114,6 +117,21 @@ impl History {
         limits.forget(oldest);
     }
 
+    /// Forgets the totals of meters that no ruleset of `rulesets` has, after [`super::Telemetry::retain`]: they begin at 0 if
+    /// they come back.
+    pub fn retain(&self, rulesets: &[&Ruleset]) {
+        let mut known = HashSet::from([route_limit(NO_ROUTE, ""), hash_of(NO_PLAN)]);
+        for ruleset in rulesets {
+            known.extend(ruleset.plans.iter().map(|plan| hash_of(plan.as_str())));
+            for route in ruleset.matcher.all() {
+                let limits = route.limits.iter().filter_map(|id| ruleset.limits.get(id.0));
+                let limits = limits.map(|limit| limit.name.as_str()).chain([""]);
+                known.extend(limits.map(|limit| route_limit(&route.name, limit)));
+            }
+        }
+        self.0.lock().last_totals.retain(|_, last| last.names.iter().all(|name| known.contains(name)));
+    }
+
     /// The traffic of the route of this name: responses, and the requests that limits denied or delayed.
     pub fn of_route(&self, name: &str) -> Activity {
         let kept = self.0.lock();
@@ -128,13 +146,6 @@ impl History {
 }
 
 impl Samples {
-    /// Forgets the totals of routes that `ruleset` does not have: their meters are gone, and begin at 0 if they come back.
-    fn forget_others(&mut self, ruleset: &Ruleset) {
-        let routes = ruleset.matcher.all().iter().map(|route| hash_of(route.name.as_str()));
-        let known: HashSet<u64> = routes.chain([hash_of(NO_ROUTE)]).collect();
-        self.last_totals.retain(|_, (route, _)| known.contains(route));
-    }
-
     fn activity(&self, tracks: &IncreaseSeries, name: &str) -> Activity {
         let intervals = self.samples.len().saturating_sub(1);
         let mut samples = vec![RequestTotals::default(); intervals];
@@ -193,12 +204,19 @@ fn counts_of(total: &Total<'_>) -> RequestTotals {
     }
 }
 
-/// The hash of a meter's route name, and the hash of all its names.
-fn names_of(total: &Total<'_>) -> (u64, u64) {
+/// The hashes of the names without which there is no such meter, and the hash of all its names.
+fn names_of(total: &Total<'_>) -> ([u64; 2], u64) {
     match total {
-        Total::Answers { route, code, .. } => (hash_of(route), hash_of(&(route, code))),
-        Total::Outcomes { route, limit, plan, .. } => (hash_of(route), hash_of(&(route, limit, plan))),
+        Total::Answers { route, code, .. } => ([route_limit(route, ""), hash_of(NO_PLAN)], hash_of(&(route, code))),
+        Total::Outcomes { route, limit, plan, .. } => {
+            ([route_limit(route, limit), hash_of(*plan)], hash_of(&(route, limit, plan)))
+        }
     }
+}
+
+/// The hash of a limit of a route, or of the route alone.
+fn route_limit(route: &str, limit: &str) -> u64 {
+    hash_of(&(route, limit))
 }
 
 fn hash_of(name: &(impl Hash + ?Sized)) -> u64 {

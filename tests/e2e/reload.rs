@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::redis::Redis;
 use crate::support::wire::Framing;
-use crate::support::{Gateway, Origin, wait_for, wait_until};
+use crate::support::{Client, Gateway, Origin, wait_for, wait_until};
 
 const SIGHUP: u32 = 1;
 
@@ -54,9 +54,12 @@ fn a_change_comes_into_force_by_itself_on_a_signal_and_on_request() {
 
     wait_until("the handler", || gateway.process.catches(SIGHUP));
     let unchanged = || gateway.metrics().value("tollgate_config_reloads_total", &[("result", "unchanged")]);
-    let before = unchanged();
+    let in_force_since =
+        || gateway.metrics().value("tollgate_config_last_reload_success_timestamp_seconds", &[]).unwrap();
+    let before = (unchanged(), in_force_since());
     gateway.process.signal("HUP");
-    wait_until("the signal to be heard", || unchanged() > before);
+    wait_until("the signal to be heard", || unchanged() > before.0);
+    assert_eq!(in_force_since(), before.1);
     assert_eq!(status_of(&gateway, "a"), 429, "spent under the first configuration");
 }
 
@@ -349,6 +352,50 @@ routes: [{{ name: {name}, match: {{ path: /{name} }}, upstream: origin, limits: 
     assert!(!left.contains("route=\"old\""), "{left}");
     command.send(b"").unwrap();
     assert_eq!(gateway.get("/new", &[]).status, 200, "the slot is free");
+}
+
+/// A request that goes on under the first configuration keeps the series of its route.
+#[test]
+fn a_route_that_comes_back_shows_no_request_a_second_time() {
+    let (command, origin) = Origin::on_command();
+    let routes = |more: &str| {
+        let upstream = origin.upstream();
+        format!("{upstream}routes: [{more}{{ name: all, upstream: origin }}]\n")
+    };
+    let gateway = Gateway::start(&routes("{ name: r, match: { path: /r }, upstream: origin }, "));
+    let counts = |name: &str| -> Vec<u64> {
+        let fields = [("host", "localhost"), ("connection", "close")];
+        let answer = Client::connect(gateway.admin).round_trip("GET", "/v1/routes", &fields).json();
+        let route = answer["routes"].as_array().unwrap().iter().find(|route| route["name"] == name).cloned();
+        let series = route.map(|route| route["series"]["requests"].clone()).unwrap_or_default();
+        series.as_array().into_iter().flatten().map(|count| count.as_u64().unwrap()).collect()
+    };
+    let ask = |target: &str| {
+        command.send(b"").unwrap();
+        assert_eq!(gateway.get(target, &[]).status, 200);
+    };
+    // the first look only begins
+    wait_until("a look", || {
+        ask("/");
+        !counts("all").is_empty()
+    });
+    (0..3).for_each(|_| ask("/r"));
+    wait_until("the requests to show", || counts("r").iter().sum::<u64>() == 3);
+    let (mut client, before) = (gateway.client(), origin.count());
+    client.send_request("GET", "/r", &[]);
+    origin.wait_for_count(before + 1);
+    for more in ["", "{ name: r, match: { path: /r }, upstream: origin }, "] {
+        gateway.rewrite(&routes(more));
+        assert_eq!(gateway.reload().status, 200);
+        let looks = counts("all").len();
+        wait_until("two looks", || counts("all").len() >= looks + 2);
+    }
+    command.send(b"").unwrap();
+    assert_eq!(client.receive().status, 200);
+    ask("/r");
+    let shown = || counts("r").iter().sum::<u64>();
+    wait_until("both requests to show", || shown() >= 5);
+    assert_eq!(shown(), 5);
 }
 
 #[test]
