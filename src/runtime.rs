@@ -200,18 +200,14 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     });
     let hasher = KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed()));
     let hasher = if cluster.is_some() { hasher.divided() } else { hasher };
+    let peers = cluster.as_ref().map(|settings| settings.peers.others());
     let cluster = cluster.map(|settings| {
         let metrics = telemetry.cluster.clone();
         let told: PeerObserver = Box::new(move |peer, outcome, took| metrics.asked(peer, outcome.as_str(), took));
         Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), Arc::new(OsPlatform), told))
     });
     let store = Arc::new(Store::new(local, shared, cluster));
-    let needs = Needs {
-        workers: sockets.clients.len(),
-        listeners: clients.len(),
-        is_clustered: store.cluster().is_some(),
-        has_sample: sample.is_some(),
-    };
+    let needs = Needs { workers: sockets.clients.len(), listeners: clients.len(), peers, has_sample: sample.is_some() };
     let room = FdBudget::within(descriptors::limit(), needs);
     let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(&active.ruleset, &active.hash, clock.wall());

@@ -270,7 +270,7 @@ fn beyond_descriptors(file: &str, loaded: &LoadedConfig) -> Option<Warning> {
     let needs = Needs {
         workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
         listeners: loaded.server.listeners.len(),
-        is_clustered: loaded.cluster.is_some(),
+        peers: loaded.cluster.as_ref().map(|cluster| cluster.peers.others()),
         has_sample: false,
     };
     let room = FdBudget::within(limit, needs);

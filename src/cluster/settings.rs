@@ -33,6 +33,17 @@ pub enum Peers {
     Named(Name),
 }
 
+impl Peers {
+    /// How many other nodes there are; a guess for those behind a name.
+    pub const fn others(&self) -> usize {
+        const BEHIND_A_NAME: usize = 8;
+        match self {
+            Self::Listed(members) => members.len().saturating_sub(1),
+            Self::Named(_) => BEHIND_A_NAME,
+        }
+    }
+}
+
 /// A DNS name that resolves to nodes of equal weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {

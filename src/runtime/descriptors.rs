@@ -6,7 +6,7 @@ use crate::cluster::serve::MAX_HANDSHAKES;
 
 /// The maximum number of idle upstream connections that each worker keeps for further requests.
 const MOST_KEPT: usize = 512;
-/// Descriptors of the process itself: logs, state, Redis, other gateways, health checks, files that are read again.
+/// Descriptors of the process itself: logs, state, Redis, health checks, files that are read again.
 const OWN: usize = 64;
 /// The maximum number of connections to the admin port.
 pub(super) const MOST_ADMIN: usize = 64;
@@ -32,8 +32,8 @@ pub struct Needs {
     pub workers: usize,
     /// The number of listeners of each worker.
     pub listeners: usize,
-    /// Whether the process listens for other gateways.
-    pub is_clustered: bool,
+    /// The number of other gateways in the cluster; `None` without a cluster.
+    pub peers: Option<usize>,
     /// Whether the sample upstream is served by the same process.
     pub has_sample: bool,
 }
@@ -42,10 +42,13 @@ impl FdBudget {
     /// The budget for `limit` descriptors. Each client connection needs three: itself, an upstream connection for its
     /// request, and one that another worker keeps idle.
     pub fn within(limit: usize, needs: Needs) -> Self {
-        let Needs { workers, listeners, is_clustered, has_sample } = needs;
+        let Needs { workers, listeners, peers, has_sample } = needs;
         let of_worker = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_WORKER);
         let own = of_worker.saturating_mul(workers).saturating_add(OWN).saturating_add(MOST_ADMIN);
-        let own = own.saturating_add(if is_clustered { OF_CLUSTER } else { 0 });
+        // the workers, the background work and the heartbeats have a connection to each peer, and it has as many to this one
+        let of_peer = workers.saturating_add(2).saturating_mul(2);
+        let of_cluster = peers.map_or(0, |peers| of_peer.saturating_mul(peers).saturating_add(OF_CLUSTER));
+        let own = own.saturating_add(of_cluster);
         let each = if has_sample { 5 } else { 3 };
         let clients = limit.saturating_sub(own).checked_div(each).unwrap_or(0).max(1);
         let kept = clients.checked_div(workers).unwrap_or(clients).clamp(1, MOST_KEPT);
@@ -78,10 +81,11 @@ mod tests {
 
     #[test]
     fn clients_get_a_third_of_what_is_left() {
-        let plain = Needs { workers: 4, listeners: 1, is_clustered: false, has_sample: false };
+        let plain = Needs { workers: 4, listeners: 1, peers: None, has_sample: false };
         assert_eq!(FdBudget::within(256, plain), FdBudget { clients: 29, kept: 7 });
         assert_eq!(FdBudget::within(1024, plain), FdBudget { clients: 285, kept: 71 });
-        assert_eq!(FdBudget::within(1024, Needs { is_clustered: true, ..plain }), FdBudget { clients: 242, kept: 60 });
+        assert_eq!(FdBudget::within(1024, Needs { peers: Some(0), ..plain }), FdBudget { clients: 242, kept: 60 });
+        assert_eq!(FdBudget::within(1024, Needs { peers: Some(7), ..plain }).clients, 242 - 7 * 12 / 3);
         assert_eq!(FdBudget::within(1024, Needs { has_sample: true, ..plain }), FdBudget { clients: 171, kept: 42 });
         assert_eq!(FdBudget::within(1 << 20, Needs { listeners: 2, ..plain }).kept, MOST_KEPT);
         assert_eq!(
