@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, RwLock, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -91,12 +91,15 @@ pub(super) struct Courier<M: DeliveryKind> {
     is_open: watch::Sender<bool>,
     /// Notified when a record was written to the queue.
     written: Notify,
+    /// Locked for reading by work that waits for the disk: it goes on when the future that began it is dropped.
+    working: Arc<RwLock<()>>,
 }
 
 impl<M: DeliveryKind> Courier<M> {
     pub(super) fn new(gateway: Gateway, telemetry: Telemetry, record_kind: M, settings: Option<M::Settings>) -> Self {
         let (settings, is_open) = (watch::Sender::new(settings), watch::Sender::new(false));
-        Self { gateway, telemetry, record_kind, settings, queue: Mutex::default(), is_open, written: Notify::new() }
+        let (queue, written, working) = (Mutex::default(), Notify::new(), Arc::default());
+        Self { gateway, telemetry, record_kind, settings, queue, is_open, written, working }
     }
 
     /// Applies new settings. Records in the old queue stay there if the directory is another one.
@@ -111,7 +114,7 @@ impl<M: DeliveryKind> Courier<M> {
     /// Writes and delivers records until dropped.
     pub(super) async fn run(self: Arc<Self>) {
         // an earlier run may have panicked
-        self.close();
+        self.close().await;
         let mut settings = self.settings.subscribe();
         loop {
             let now = settings.borrow_and_update().clone();
@@ -130,13 +133,14 @@ impl<M: DeliveryKind> Courier<M> {
             if let Some(before) = now.filter(|_| self.is_open()) {
                 self.blocking(move |courier| M::flush_to_queue(courier, &before)).await;
             }
-            self.close();
+            self.close().await;
         }
     }
 
     /// Writes the records to the queue that are still in memory; at the end of the process.
     pub(super) fn flush_to_queue(&self) {
         if let Some(settings) = self.settings() {
+            drop(self.working.blocking_write());
             M::flush_to_queue(self, &settings);
         }
     }
@@ -185,7 +189,9 @@ impl<M: DeliveryKind> Courier<M> {
         }
     }
 
-    fn close(&self) {
+    /// Closes the queue once no work uses it any more.
+    async fn close(&self) {
+        drop(self.working.write().await);
         *self.queue.lock() = None;
         self.is_open.send_replace(false);
     }
@@ -304,8 +310,13 @@ impl<M: DeliveryKind> Courier<M> {
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> T {
-        let courier = Arc::clone(self);
-        match spawn_blocking(move || work(&courier)).await {
+        let (courier, working) = (Arc::clone(self), Arc::clone(&self.working).read_owned().await);
+        let work = move || {
+            let done = work(&courier);
+            drop(working);
+            done
+        };
+        match spawn_blocking(work).await {
             Ok(done) => done,
             // the work panicked: so does this task, which then restarts
             Err(error) => std::panic::resume_unwind(error.into_panic()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::support::gateway::proxied;
 use crate::support::origin::ReceivedRequest;
 use crate::support::tls::Authority;
-use crate::support::{Gateway, Origin, RefusingNode, free_port, wait_until};
+use crate::support::{Gateway, Origin, RefusingNode, SetOnDrop, free_port, wait_until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OTHER: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
@@ -213,4 +213,31 @@ fn a_full_queue_loses_what_comes_and_no_request_waits() {
     // and the queue has room again
     use_up(&gateway, "later");
     ended(&gateway, "delivered", kept + 2.0);
+}
+
+/// The settings change while a batch is being written.
+#[test]
+fn a_reload_of_the_webhook_loses_no_message() {
+    let (origin, receiver) = (Origin::start(), nowhere());
+    let config = config(&origin, receiver, "").replace("burst: 20, warn_at: [80, 95]", "burst: 2, warn_at: [50]");
+    let gateway = Gateway::start_with(&config, &[("secret", SECRET)], &[]);
+    let over = AtomicBool::new(false);
+    let keys = std::thread::scope(|scope| {
+        let ends = SetOnDrop(&over);
+        let clients = ["a", "b"].map(|name| {
+            let (mut client, over) = (gateway.client(), &over);
+            scope.spawn(move || {
+                let keys = (0..).take_while(|_| !over.load(Ordering::Relaxed));
+                keys.map(|key| client.round_trip("GET", "/", &[("x-account", &format!("{name}-{key}"))])).count()
+            })
+        });
+        for turn in 0..40 {
+            gateway.folder.write("secret", if turn % 2 == 0 { OTHER } else { SECRET });
+            assert_eq!(gateway.reload().status, 200);
+        }
+        drop(ends);
+        clients.map(|client| client.join().unwrap()).iter().sum::<usize>()
+    });
+    let keys = f64::from(u32::try_from(keys).unwrap());
+    wait_until("a message about each key on disk", || queued(&gateway) == keys);
 }
