@@ -34,7 +34,7 @@ use corrections::LocalCorrections;
 pub use handshake::Secret;
 pub use peer::{Observer, Outcome, Peer, PeerReceipt};
 pub use platform::{OsPlatform, Platform, Stream};
-pub use report::{MigrationCounts, PeerReport, Report};
+pub use report::{PeerReport, Report};
 pub use session::{PeerCharge, WireRule};
 
 use std::collections::{BTreeMap, HashSet};

@@ -1,9 +1,9 @@
 //! The state of the cluster, for `/status` and the metrics.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::cluster::members::MemberState;
-use crate::cluster::{Cluster, MigrationCounts, PeerReport, Report};
+use crate::cluster::{Cluster, PeerReport, Report};
 use crate::telemetry::ClusterUsage;
 use crate::units::Nanos;
 
@@ -16,14 +16,11 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         members,
         peers,
         asked_under_other_ring,
-        stood_in,
-        alone,
-        unfetched,
-        moved,
+        decisions: [(_, stood_in), (_, alone), (_, unfetched)],
+        states,
         not_found,
         lost,
     } = cluster.report();
-    let MigrationCounts { pushed, given, received, merged, unknown, too_large } = moved;
     let peers = peers.iter().map(|peer| {
         let PeerReport { address, state, is_reachable, ring: seen, heard, lost } = peer;
         json!({
@@ -52,14 +49,7 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         "decided_standing_in": stood_in,
         "decided_alone": alone,
         "decided_unfetched": unfetched,
-        "states": {
-            "pushed": pushed,
-            "given": given,
-            "received": received,
-            "merged": merged,
-            "unknown": unknown,
-            "too_large": too_large,
-        },
+        "states": states.map(|(event, count)| (event.to_owned(), count.into())).into_iter().collect::<Map<_, _>>(),
         "discoveries_failed": not_found,
         "lost_corrections": lost,
     })
@@ -67,22 +57,13 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
 
 /// The cluster's numbers for the metrics.
 pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
-    let Report {
-        ring, members, peers, asked_under_other_ring, stood_in, alone, unfetched, moved, not_found, lost, ..
-    } = cluster.report();
-    let MigrationCounts { pushed, given, received, merged, unknown, too_large } = moved;
+    let Report { ring, members, peers, asked_under_other_ring, decisions, states, not_found, lost, .. } =
+        cluster.report();
     ClusterUsage {
         ring: ring.to_string(),
         members: members.len(),
-        decisions: [("stand_in", stood_in), ("alone", alone), ("unfetched", unfetched)],
-        states: [
-            ("pushed", pushed),
-            ("given", given),
-            ("received", received),
-            ("merged", merged),
-            ("unknown", unknown),
-            ("too_large", too_large),
-        ],
+        decisions,
+        states,
         not_found,
         under_another_ring: asked_under_other_ring,
         corrections_lost: peers.iter().map(|peer| peer.lost).sum::<u64>().saturating_add(lost),

@@ -20,7 +20,6 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::MigrationCounts;
 use super::members::{HEARTBEAT_INTERVAL, Peer};
 use super::ring::Ring;
 use crate::units::{LimitKey, Nanos};
@@ -131,20 +130,16 @@ type Lent = (SocketAddr, Nanos);
 /// Counters of the states that were sent and received.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
+    /// Pushed to their owners.
     pub(super) pushed: AtomicU64,
+    /// Given to gateways that fetched them.
     pub(super) given: AtomicU64,
+    /// Received and kept.
     pub(super) received: AtomicU64,
+    /// Received and merged with this gateway's own state of the key.
     pub(super) merged: AtomicU64,
+    /// Received and not understood.
     pub(super) unknown: AtomicU64,
-}
-
-impl Counts {
-    pub(super) fn read(&self) -> MigrationCounts {
-        let [pushed, given, received, merged, unknown] =
-            [&self.pushed, &self.given, &self.received, &self.merged, &self.unknown]
-                .map(|count| count.load(Ordering::Relaxed));
-        MigrationCounts { pushed, given, received, merged, unknown, too_large: 0 }
-    }
 }
 
 /// The number of groups of keys, each of which has its own counter.

@@ -23,35 +23,15 @@ pub struct Report {
     pub peers: Vec<PeerReport>,
     /// Requests from gateways that saw other members.
     pub asked_under_other_ring: u64,
-    /// Charges decided here because the owner could not be reached.
-    pub stood_in: u64,
-    /// Charges decided here because no gateway could be reached.
-    pub alone: u64,
-    /// States that a request needed and that this gateway could not fetch from earlier owners in time.
-    pub unfetched: u64,
-    /// The numbers of states that were sent and received.
-    pub moved: MigrationCounts,
+    /// Charges that a gateway other than the owner decided, by cause: here because the owner could not be reached, here
+    /// because no gateway could be reached, without a state that could not be fetched from earlier owners in time.
+    pub decisions: [(&'static str, u64); 3],
+    /// States that were sent to other gateways and received from them, by event.
+    pub states: [(&'static str, u64); 6],
     /// DNS lookups that failed or whose answer this gateway rejected.
     pub not_found: u64,
     /// Corrections that were discarded of charges made here, or for gateways that are no longer known.
     pub lost: u64,
-}
-
-/// The numbers of states that were sent to other gateways and received from them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MigrationCounts {
-    /// States that this gateway pushed to their owners.
-    pub pushed: u64,
-    /// States that this gateway gave to gateways that fetched them.
-    pub given: u64,
-    /// States that this gateway received and kept.
-    pub received: u64,
-    /// States that this gateway received and merged with its own state of the key.
-    pub merged: u64,
-    /// States that this gateway received and did not understand.
-    pub unknown: u64,
-    /// States that this gateway lost because they were too large to move.
-    pub too_large: u64,
 }
 
 /// Another gateway as this one sees it.
@@ -74,7 +54,7 @@ pub struct PeerReport {
 impl Cluster {
     /// The state of the cluster as this gateway sees it.
     pub fn report(&self) -> Report {
-        let node = &self.0;
+        let (node, states) = (&self.0, &self.0.migration.counts);
         let view = node.view.load();
         let members = node.members.lock();
         let peers = members.peers().map(|peer| {
@@ -96,13 +76,19 @@ impl Cluster {
             members: view.ring.members().collect(),
             peers: peers.collect(),
             asked_under_other_ring: node.counts.asked_under_other_ring.load(Ordering::Relaxed),
-            stood_in: node.counts.stood_in.load(Ordering::Relaxed),
-            alone: node.counts.alone.load(Ordering::Relaxed),
-            unfetched: node.counts.unfetched.load(Ordering::Relaxed),
-            moved: MigrationCounts {
-                too_large: node.service().map_or(0, |service| service.too_large()),
-                ..node.migration.counts.read()
-            },
+            decisions: [
+                ("stand_in", node.counts.stood_in.load(Ordering::Relaxed)),
+                ("alone", node.counts.alone.load(Ordering::Relaxed)),
+                ("unfetched", node.counts.unfetched.load(Ordering::Relaxed)),
+            ],
+            states: [
+                ("pushed", states.pushed.load(Ordering::Relaxed)),
+                ("given", states.given.load(Ordering::Relaxed)),
+                ("received", states.received.load(Ordering::Relaxed)),
+                ("merged", states.merged.load(Ordering::Relaxed)),
+                ("unknown", states.unknown.load(Ordering::Relaxed)),
+                ("too_large", node.service().map_or(0, |service| service.too_large())),
+            ],
             not_found: node.counts.not_found.load(Ordering::Relaxed),
             lost: node.corrections.lost.load(Ordering::Relaxed),
         }

@@ -304,7 +304,7 @@ impl History {
     /// The number of times that an owner did not answer in time, so that a stand-in decided, or that a former owner did not
     /// hand over a state.
     fn late(&self) -> usize {
-        let unfetched: u64 = self.world.reports().iter().map(|report| report.unfetched).sum();
+        let unfetched: u64 = self.world.reports().iter().map(|report| report.decisions[2].1).sum();
         self.setup.unanswered.load(Ordering::Relaxed) + usize::try_from(unfetched).unwrap()
     }
 
