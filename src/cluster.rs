@@ -51,7 +51,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use self::connection::OwnIdentity;
 use self::drain_latch::DrainLatch;
 use self::members::{ALONE_AFTER, HEARTBEAT_INTERVAL, MemberState, Members};
-use self::migration::{Fetch, MigrationState, OwnershipEpoch};
+use self::migration::{MigrationState, OwnershipEpoch};
 use self::peer::PeerContext;
 use self::processes::Processes;
 use self::ring::Member;
@@ -64,10 +64,7 @@ use crate::panics::restart_on_panic;
 use crate::units::{LimitKey, Nanos};
 
 /// This gateway's side of the cluster.
-pub struct Cluster(Arc<Node>);
-
-struct Node {
-    this: Weak<Self>,
+pub struct Cluster {
     context: Arc<PeerContext>,
     members: Mutex<Members>,
     view: ArcSwap<View>,
@@ -131,7 +128,7 @@ impl Cluster {
         clock: Arc<dyn Clock>,
         platform: Arc<dyn Platform>,
         observer: Observer,
-    ) -> Self {
+    ) -> Arc<Self> {
         let Settings { own: address, peers, secret, founding, timeout, .. } = settings;
         let listed = match peers {
             Peers::Listed(members) => members.as_slice(),
@@ -154,8 +151,7 @@ impl Cluster {
             ring: Arc::new(AtomicU64::new(ring.hash().0)),
             threads,
         });
-        let node = Arc::new_cyclic(|this| Node {
-            this: this.clone(),
+        let cluster = Arc::new(Self {
             context,
             is_ready: watch::Sender::new(members.is_ready()),
             members: Mutex::new(members),
@@ -173,28 +169,23 @@ impl Cluster {
             corrections: LocalCorrections::default(),
             counts: Counts::default(),
         });
-        node.apply_membership();
-        Self(node)
+        cluster.apply_membership();
+        cluster
     }
 
     /// This gateway's address.
     pub fn own(&self) -> SocketAddr {
-        self.0.context.own.address
-    }
-
-    /// Whether this gateway owns `key`.
-    pub fn owns(&self, key: LimitKey) -> bool {
-        self.0.owns(key)
+        self.context.own.address
     }
 
     /// The owner of `key`.
     pub fn owner(&self, key: LimitKey) -> SocketAddr {
-        self.0.view.load().ring.owner(key).unwrap_or(self.own())
+        self.view.load().ring.owner(key).unwrap_or(self.own())
     }
 
     /// The gateway that decides about `key`.
     pub fn decider(&self, key: LimitKey) -> Decider {
-        let (view, own) = (self.0.view.load(), self.own());
+        let (view, own) = (self.view.load(), self.own());
         let reachable = |address| view.peers.get(&address).filter(|peer| !peer.is_suspected()).map(Arc::clone);
         match view.ring.owner(key) {
             Some(owner) if owner == own => return Decider::ThisNode,
@@ -207,8 +198,8 @@ impl Cluster {
         }
         for address in view.ring.order(key).into_iter().skip(1) {
             if address == own {
-                self.0.counts.stood_in.fetch_add(1, Ordering::Relaxed);
-                self.0.note_stand_in();
+                self.counts.stood_in.fetch_add(1, Ordering::Relaxed);
+                self.note_stand_in();
                 return Decider::StandIn;
             }
             if let Some(peer) = reachable(address) {
@@ -224,7 +215,7 @@ impl Cluster {
         if owner == self.own() {
             return Decider::ThisNode;
         }
-        let view = self.0.view.load();
+        let view = self.view.load();
         match view.peers.get(&owner).filter(|peer| !peer.is_suspected()) {
             Some(peer) if !often => Decider::OwnerPeer(Arc::clone(peer)),
             peer => Decider::StandInPeer(Arc::clone(peer.unwrap_or(asked))),
@@ -233,57 +224,57 @@ impl Cluster {
 
     /// The owner of `key`, if it is another gateway, whether it is reachable or not.
     pub fn owner_peer(&self, key: LimitKey) -> Option<Arc<Peer>> {
-        let view = self.0.view.load();
+        let view = self.view.load();
         view.peers.get(&view.ring.owner(key)?).map(Arc::clone)
     }
 
     /// Notes that a request here holds a slot that the owner of its key does not count yet.
     pub fn announce(&self) {
-        self.0.migration.announce.notify_one();
+        self.migration.announce.notify_one();
     }
 
     /// The time.
     pub fn now(&self) -> Nanos {
-        self.0.context.clock.now()
+        self.context.clock.now()
     }
 
     /// The wall clock's time at the steady time `at`.
     pub fn wall_at(&self, at: Nanos) -> Nanos {
-        self.0.context.clock.wall_at(at)
+        self.context.clock.wall_at(at)
     }
 
     /// Identifies this process among all others.
     pub fn process(&self) -> u64 {
-        self.0.context.own.process
+        self.context.own.process
     }
 
     /// Notes that this gateway has charged `keys` while ownership changed: other gateways may own them by now.
     pub fn note_charged(&self, mut keys: impl Iterator<Item = LimitKey>) {
         if keys.any(|key| !self.owns(key)) {
-            self.0.note_stand_in();
+            self.note_stand_in();
         }
     }
 
     /// Counts a charge that this gateway decides because no other can be reached.
     pub fn decide_isolated(&self) -> Decider {
-        self.0.counts.alone.fetch_add(1, Ordering::Relaxed);
-        self.0.note_stand_in();
+        self.counts.alone.fetch_add(1, Ordering::Relaxed);
+        self.note_stand_in();
         Decider::Isolated
     }
 
     /// The gateway with this number, if it is a member.
     pub fn member(&self, number: u32) -> Option<Arc<Peer>> {
-        self.peer(number).filter(|peer| self.0.view.load().ring.has(peer.address))
+        self.peer(number).filter(|peer| self.view.load().ring.has(peer.address))
     }
 
     /// The gateway with this number.
     pub fn peer(&self, number: u32) -> Option<Arc<Peer>> {
-        self.0.peers.read().get(&number).map(Arc::clone)
+        self.peers.read().get(&number).map(Arc::clone)
     }
 
     /// A number for a slot that no other slot of this process has. Never 0.
     pub fn next_slot(&self) -> u64 {
-        self.0.last_slot.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+        self.last_slot.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
     /// Whether no correction waits that can still be made and, if this gateway leaves, no state is left to hand over.
@@ -291,25 +282,24 @@ impl Cluster {
     pub fn is_settled(&self) -> bool {
         let is_settled = || {
             // a fetch is noted before its state arrives
-            let node = &self.0;
-            !node.migration.is_fetching()
-                && !node.note_stand_in.load(Ordering::Relaxed)
-                && node.corrections.is_empty()
-                && node.members.lock().is_ready_to_end()
-                && node.peers.read().values().all(|peer| peer.is_settled())
+            !self.migration.is_fetching()
+                && !self.note_stand_in.load(Ordering::Relaxed)
+                && self.corrections.is_empty()
+                && self.members.lock().is_ready_to_end()
+                && self.peers.read().values().all(|peer| peer.is_settled())
         };
-        let is_leaving_member = self.0.members.lock().member_state() == MemberState::Leaving;
-        is_settled() && (!is_leaving_member || self.0.latch.close_if(is_settled))
+        let is_leaving_member = self.members.lock().member_state() == MemberState::Leaving;
+        is_settled() && (!is_leaving_member || self.latch.close_if(is_settled))
     }
 
     /// Waits for a short time until the owners of keys are known, and opens the connections of the calling thread, so
     /// that its first requests do not wait for them.
     pub async fn connect(&self) {
-        let mut ready = self.0.is_ready.subscribe();
+        let mut ready = self.is_ready.subscribe();
         let connecting = async {
             // the sender lives as long as this value
             drop(ready.wait_for(|ready| *ready).await);
-            let view = self.0.view.load_full();
+            let view = self.view.load_full();
             let members = view.ring.members().filter_map(|member| view.peers.get(&member.address).map(Arc::clone));
             let mut opening: JoinSet<()> =
                 members.map(|peer| async move { peer.open_when_reachable().await }).collect();
@@ -321,13 +311,13 @@ impl Cluster {
 
     /// How many members are known and how many this gateway needs, while it is not ready.
     pub fn waits_for(&self) -> Option<(usize, usize)> {
-        let members = self.0.members.lock();
+        let members = self.members.lock();
         (!members.is_ready()).then(|| members.waits_for())
     }
 
     /// Sets the other gateways, after a reload.
     pub fn set_peers(&self, peers: &Peers) {
-        self.0.peer_settings.send_if_modified(|known| {
+        self.peer_settings.send_if_modified(|known| {
             let differs = known != peers;
             known.clone_from(peers);
             differs
@@ -336,54 +326,49 @@ impl Cluster {
 
     /// Leaves the cluster: this gateway owns nothing from now on, and pushes its states to the owners.
     pub fn leave(&self) {
-        self.0.members.lock().leave(self.0.context.clock.now());
-        self.0.apply_membership();
-        self.0.heartbeat_now();
+        self.members.lock().leave(self.context.clock.now());
+        self.apply_membership();
+        self.heartbeat_now();
     }
 
     /// Makes `correction` of a charge that was made here, once the state of its key has been fetched.
     pub fn correct_here(&self, correction: Correction) {
-        self.0.corrections.push(correction);
+        self.corrections.push(correction);
     }
 
     /// Whether another gateway may still have states of keys that this gateway owns.
     pub fn is_migrating(&self) -> bool {
-        self.0.migration.is_active()
+        self.migration.is_active()
     }
 
     /// The current epoch of `keys`, for [`Cluster::may_have_moved`].
     pub fn ownership_epoch(&self, keys: impl Iterator<Item = LimitKey>) -> OwnershipEpoch {
-        self.0.migration.ownership_epoch(keys)
+        self.migration.ownership_epoch(keys)
     }
 
     /// Whether the state of the key at this position may have moved since `epoch`.
     pub fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool {
-        self.0.migration.may_have_moved(epoch, position)
+        self.migration.may_have_moved(epoch, position)
     }
 
     /// Whether a charge that began at `since` has waited for states as long as it may: two timeouts, of which an owner
     /// that did not answer has taken one.
     pub fn is_late(&self, since: Nanos) -> bool {
-        let PeerContext { clock, timeout, .. } = &*self.0.context;
+        let PeerContext { clock, timeout, .. } = &*self.context;
         clock.now().saturating_sub(since) >= timeout.saturating_add(*timeout)
-    }
-
-    /// Fetches states from the gateways that may have them. The states stay here until the caller drops the result.
-    pub async fn fetch_states(&self, wanted: Vec<(Arc<wire::LimitIdentity>, LimitKey)>) -> Vec<Fetch> {
-        Box::pin(self.0.fetch_states(wanted)).await
     }
 
     /// Exchanges heartbeats with the other gateways and serves the `accepted` connections, until dropped.
     pub async fn run(
-        &self,
+        self: &Arc<Self>,
         service: Arc<dyn StateService>,
         mut accepted: tokio::sync::mpsc::Receiver<(impl Into<Stream>, SocketAddr)>,
     ) {
-        let clock = &self.0.context.clock;
-        self.0.service.get_or_init(|| Arc::downgrade(&service));
-        let server = Arc::new(PeerServer::new(Arc::clone(&self.0), service));
+        let clock = &self.context.clock;
+        self.service.get_or_init(|| Arc::downgrade(&service));
+        let server = Arc::new(PeerServer::new(Arc::clone(self), service));
         let mut served = JoinSet::new();
-        let (pushing, announcing, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0), Arc::clone(&self.0));
+        let (pushing, announcing, discovering) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
         served.spawn(restart_on_panic(move || {
             let pushing = Arc::clone(&pushing);
             async move { pushing.push().await }
@@ -393,7 +378,7 @@ impl Cluster {
             async move { announcing.announce_slots().await }
         }));
         served.spawn(restart_on_panic(move || Arc::clone(&discovering).discover()));
-        let (correcting, made_by) = (Arc::clone(&self.0), Arc::clone(&server));
+        let (correcting, made_by) = (Arc::clone(self), Arc::clone(&server));
         served.spawn(restart_on_panic(move || {
             let (correcting, made_by) = (Arc::clone(&correcting), Arc::clone(&made_by));
             async move {
@@ -404,7 +389,7 @@ impl Cluster {
                 correcting.corrections.make(correct).await;
             }
         }));
-        self.0.migration.push.notify_one();
+        self.migration.push.notify_one();
         let mut kept: BTreeMap<SocketAddr, tokio::task::AbortHandle> = BTreeMap::new();
         let mut keeping = JoinSet::new();
         let mut beats = interval(HEARTBEAT_INTERVAL.to_duration());
@@ -413,11 +398,11 @@ impl Cluster {
             tokio::select! {
                 biased;
                 _ = beats.tick() => {
-                    self.0.members.lock().tick(clock.now());
-                    self.0.apply_membership();
-                    self.0.push_if_undrained();
-                    server.release_gone(|address| self.0.refusing.lock().contains(&address));
-                    let peers = self.0.known();
+                    self.members.lock().tick(clock.now());
+                    self.apply_membership();
+                    self.push_if_undrained();
+                    server.release_gone(|address| self.refusing.lock().contains(&address));
+                    let peers = self.known();
                     kept.retain(|address, task| {
                         let stays = peers.contains_key(address);
                         if !stays {
@@ -426,9 +411,9 @@ impl Cluster {
                         stays
                     });
                     for (address, peer) in peers {
-                        let node = &self.0;
-                        let keep = |node: Arc<Node>| restart_on_panic(move || heartbeat::run(Arc::clone(&node), Arc::clone(&peer)));
-                        kept.entry(address).or_insert_with(|| keeping.spawn(keep(Arc::clone(node))));
+                        let cluster = Arc::clone(self);
+                        let keep = restart_on_panic(move || heartbeat::run(Arc::clone(&cluster), Arc::clone(&peer)));
+                        kept.entry(address).or_insert_with(|| keeping.spawn(keep));
                     }
                     while keeping.try_join_next().is_some() {}
                 }

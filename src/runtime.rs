@@ -204,7 +204,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let cluster = cluster.map(|settings| {
         let metrics = telemetry.cluster.clone();
         let told: PeerObserver = Box::new(move |peer, outcome, took| metrics.asked(peer, outcome.as_str(), took));
-        Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), Arc::new(OsPlatform), told))
+        Cluster::new(&settings, asking, Arc::clone(&clock), Arc::new(OsPlatform), told)
     });
     let store = Arc::new(Store::new(local, shared, cluster));
     let needs = Needs { workers: sockets.clients.len(), listeners: clients.len(), peers, has_sample: sample.is_some() };

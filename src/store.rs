@@ -129,6 +129,15 @@ pub struct Receipt {
     pub failed_closed: Option<usize>,
 }
 
+impl Receipt {
+    /// Whether an enforcing limit denied `batch`, which this is the receipt of, or could not be asked.
+    pub fn is_denied(&self, batch: &[Charge]) -> bool {
+        let denies =
+            |(charge, charged): (&Charge, &Charged)| charge.enforcement.enforces && !charged.decision.is_admitted();
+        self.failed_closed.is_some() || batch.iter().zip(&self.charged).any(denies)
+    }
+}
+
 /// The states of all keys: in this process's memory, in Redis for limits that nodes share, and in the memory of other
 /// gateways for keys that they own.
 #[derive(Debug, Default)]
@@ -336,12 +345,12 @@ impl Store {
     }
 
     /// Fetches those states of `charges` that other gateways may still have.
-    async fn fetch_states(&self, cluster: &Cluster, binding: &Binding, charges: &[Charge]) -> Vec<Fetch> {
+    async fn fetch_states(&self, cluster: &Arc<Cluster>, binding: &Binding, charges: &[Charge]) -> Vec<Fetch> {
         let owned = charges.iter().filter(|charge| matches!(self.authority(binding, charge), Authority::Owned(..)));
         let wanted =
             owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
         let wanted: Vec<_> = wanted.collect();
-        if wanted.is_empty() { Vec::new() } else { cluster.fetch_states(wanted).await }
+        if wanted.is_empty() { Vec::new() } else { Box::pin(cluster.fetch_states(wanted)).await }
     }
 
     /// Whether this process decides a charge in its memory.

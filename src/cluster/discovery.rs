@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use tokio::net::lookup_host;
 use tokio::time::{sleep, timeout};
 
-use super::Node;
+use super::Cluster;
 use super::ring::Member;
 use super::settings::{Name, Peers};
 use crate::units::Nanos;
@@ -42,7 +42,7 @@ pub(super) fn judge(
 /// The timeout of a DNS lookup.
 const ANSWERS_WITHIN: Nanos = Nanos::from_secs(5);
 
-impl Node {
+impl Cluster {
     /// Takes over the listed nodes, or looks their name up again and again, until dropped.
     pub(super) async fn discover(self: Arc<Self>) {
         let mut peers = self.peer_settings.subscribe();

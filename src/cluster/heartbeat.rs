@@ -12,11 +12,11 @@ use super::drain_latch::InFlight;
 use super::members::{HEARTBEAT_INTERVAL, Heartbeat};
 use super::ring::RingHash;
 use super::session::Session;
-use super::{Node, Peer};
+use super::{Cluster, Peer};
 use crate::panics::failpoint;
 use crate::units::Nanos;
 
-impl Node {
+impl Cluster {
     fn heartbeat_for(&self, to: SocketAddr) -> Heartbeat {
         self.members.lock().heartbeat_for(to)
     }
@@ -40,8 +40,10 @@ impl Node {
             };
             if is_time {
                 failpoint("beat");
-                let (node, address) = (Arc::clone(self), peer.address);
-                peer.send_beat(session, &self.heartbeat_for(address), move |beat| node.record_heartbeat(address, beat));
+                let (cluster, address) = (Arc::clone(self), peer.address);
+                peer.send_beat(session, &self.heartbeat_for(address), move |beat| {
+                    cluster.record_heartbeat(address, beat)
+                });
             }
             peer.send_corrections(session);
         }
@@ -76,7 +78,7 @@ impl Node {
 
 // === answers to other gateways ===
 
-impl Node {
+impl Cluster {
     /// Processes the heartbeat of the gateway at `from`, and returns this gateway's heartbeat.
     pub(super) fn handle_heartbeat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat {
         match self.find(from) {
@@ -108,17 +110,17 @@ impl Node {
 }
 
 /// Keeps the control connection to `peer` open, until dropped.
-pub(super) async fn run(node: Arc<Node>, peer: Arc<Peer>) {
+pub(super) async fn run(cluster: Arc<Cluster>, peer: Arc<Peer>) {
     let mut was_told = None;
     loop {
-        let since = node.context.clock.now();
+        let since = cluster.context.clock.now();
         match peer.connect().await {
             Ok(connection) => {
-                node.refusing.lock().remove(&peer.address);
+                cluster.refusing.lock().remove(&peer.address);
                 was_told = None;
-                let session = Session::begin(connection, Arc::clone(&node.context.ring));
-                node.redirect(peer.arrived(&session));
-                node.talk(&peer, &session).await;
+                let session = Session::begin(connection, Arc::clone(&cluster.context.ring));
+                cluster.redirect(peer.arrived(&session));
+                cluster.talk(&peer, &session).await;
             }
             Err(failed) => {
                 let reason = failed.to_string();
@@ -126,7 +128,7 @@ pub(super) async fn run(node: Arc<Node>, peer: Arc<Peer>) {
                     tracing::warn!(peer = %peer.address, reason, "cannot reach a gateway of the cluster");
                     was_told = Some(reason);
                 }
-                node.unreachable(&peer, &failed, since);
+                cluster.unreachable(&peer, &failed, since);
                 drop(timeout(HEARTBEAT_INTERVAL.to_duration(), peer.beat.notified()).await);
             }
         }

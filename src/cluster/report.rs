@@ -54,12 +54,12 @@ pub struct PeerReport {
 impl Cluster {
     /// The state of the cluster as this gateway sees it.
     pub fn report(&self) -> Report {
-        let (node, states) = (&self.0, &self.0.migration.counts);
-        let view = node.view.load();
-        let members = node.members.lock();
+        let (counts, states) = (&self.counts, &self.migration.counts);
+        let view = self.view.load();
+        let members = self.members.lock();
         let peers = members.peers().map(|peer| {
             let address = peer.member.address;
-            let reached = node.find(address);
+            let reached = self.find(address);
             PeerReport {
                 address,
                 state: peer.state,
@@ -75,11 +75,11 @@ impl Cluster {
             ring: view.ring.hash(),
             members: view.ring.members().collect(),
             peers: peers.collect(),
-            asked_under_other_ring: node.counts.asked_under_other_ring.load(Ordering::Relaxed),
+            asked_under_other_ring: counts.asked_under_other_ring.load(Ordering::Relaxed),
             decisions: [
-                ("stand_in", node.counts.stood_in.load(Ordering::Relaxed)),
-                ("alone", node.counts.alone.load(Ordering::Relaxed)),
-                ("unfetched", node.counts.unfetched.load(Ordering::Relaxed)),
+                ("stand_in", counts.stood_in.load(Ordering::Relaxed)),
+                ("alone", counts.alone.load(Ordering::Relaxed)),
+                ("unfetched", counts.unfetched.load(Ordering::Relaxed)),
             ],
             states: [
                 ("pushed", states.pushed.load(Ordering::Relaxed)),
@@ -87,10 +87,10 @@ impl Cluster {
                 ("received", states.received.load(Ordering::Relaxed)),
                 ("merged", states.merged.load(Ordering::Relaxed)),
                 ("unknown", states.unknown.load(Ordering::Relaxed)),
-                ("too_large", node.service().map_or(0, |service| service.too_large())),
+                ("too_large", self.service().map_or(0, |service| service.too_large())),
             ],
-            not_found: node.counts.not_found.load(Ordering::Relaxed),
-            lost: node.corrections.lost.load(Ordering::Relaxed),
+            not_found: counts.not_found.load(Ordering::Relaxed),
+            lost: self.corrections.lost.load(Ordering::Relaxed),
         }
     }
 }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
-use super::Node;
+use super::Cluster;
 use super::connection::{self, ConnectError, Connection};
 use super::corrections::Correction;
 use super::drain_latch::InFlight;
@@ -25,7 +25,7 @@ use crate::units::{LimitKey, Nanos};
 
 /// The server for the requests of other gateways.
 pub(super) struct PeerServer {
-    node: Arc<Node>,
+    cluster: Arc<Cluster>,
     service: Arc<dyn StateService>,
     unknown_handshakes: Semaphore,
     /// The limit of concurrent handshakes from addresses of known gateways, like the one for other addresses.
@@ -44,9 +44,9 @@ const CHANGE_PATIENCE: Nanos = Nanos::from_secs(10);
 const QUIET: Nanos = Nanos::from_secs(10);
 
 impl PeerServer {
-    pub(super) fn new(node: Arc<Node>, service: Arc<dyn StateService>) -> Self {
+    pub(super) fn new(cluster: Arc<Cluster>, service: Arc<dyn StateService>) -> Self {
         Self {
-            node,
+            cluster,
             service,
             unknown_handshakes: Semaphore::new(MAX_PER_ORIGIN),
             known_handshakes: Semaphore::new(MAX_PER_ORIGIN),
@@ -58,10 +58,10 @@ impl PeerServer {
     pub(super) async fn serve(self: Arc<Self>, stream: Stream, from: SocketAddr) {
         // connections from other addresses, however many, never block a known gateway
         let places =
-            if self.node.is_known_address(from.ip()) { &self.known_handshakes } else { &self.unknown_handshakes };
+            if self.cluster.is_known_address(from.ip()) { &self.known_handshakes } else { &self.unknown_handshakes };
         // a connection beyond the maximum is dropped without an answer
         let Ok(place) = places.try_acquire() else { return };
-        let accepting = connection::accept(&self.node.context.own, stream);
+        let accepting = connection::accept(&self.cluster.context.own, stream);
         let accepted = timeout(HANDSHAKE_TIME.to_duration(), accepting).await;
         drop(place);
         match accepted {
@@ -72,7 +72,7 @@ impl PeerServer {
     }
 
     fn complain(&self, peer: Option<SocketAddr>, from: SocketAddr, failed: &ConnectError) {
-        let now = self.node.context.clock.now();
+        let now = self.cluster.context.clock.now();
         let mut quiet = self.quiet.lock();
         quiet.retain(|_, until| now < *until);
         // all connections without a known address count as one
@@ -92,11 +92,11 @@ impl PeerServer {
         let reading = async {
             while let Ok(frame) = reader.frame().await {
                 let Some((ring, asks)) = Items::<Ask>::asked(frame) else { return };
-                let Some(in_flight) = self.node.enter() else { return };
-                let now = self.node.context.clock.now();
+                let Some(in_flight) = self.cluster.enter() else { return };
+                let now = self.cluster.context.clock.now();
                 for item in asks {
                     let Some((number, ask)) = item else { return };
-                    self.node.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
+                    self.cluster.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
                     match self.answer(ask, (&other, ring), &*session, now) {
                         Disposition::Now(answer) => {
                             answers.push(Reply { number, answer, _in_flight: in_flight.clone() })
@@ -139,16 +139,16 @@ impl PeerServer {
                 return self.work(Work::Charge(wanted, stands_in), ring, session, now);
             }
             Ask::Change { number, change } => {
-                if self.node.processes.is_new(other.process, number) {
+                if self.cluster.processes.is_new(other.process, number) {
                     return self.work(Work::Change(change), ring, session, now);
                 }
             }
             Ask::Heartbeat(beat) => {
-                self.node.processes.record_heartbeat(other.process);
-                return Disposition::Now(Answer::Heartbeat(self.node.handle_heartbeat(other.from, beat)));
+                self.cluster.processes.record_heartbeat(other.process);
+                return Disposition::Now(Answer::Heartbeat(self.cluster.handle_heartbeat(other.from, beat)));
             }
-            Ask::Put { ring, states } => self.node.receive(&states, ring),
-            Ask::SlotsAnnounced => self.node.processes.announced(other.process, now),
+            Ask::Put { ring, states } => self.cluster.receive(&states, ring),
+            Ask::SlotsAnnounced => self.cluster.processes.announced(other.process, now),
         }
         Disposition::Now(Answer::Done)
     }
@@ -159,12 +159,12 @@ impl PeerServer {
         if let Some(owner) = self.redirects(&work) {
             return Disposition::Now(Answer::NotOwner(owner));
         }
-        let epoch = self.node.ownership_epoch(&keys);
-        let is_owned_elsewhere = || keys.iter().any(|(_, key)| !self.node.owns(*key));
-        if (self.node.may_be_elsewhere(ring) || is_owned_elsewhere()) && !session.unknown(&keys).is_empty() {
+        let epoch = self.cluster.ownership_epoch(keys.iter().map(|(_, key)| *key));
+        let is_owned_elsewhere = || keys.iter().any(|(_, key)| !self.cluster.owns(*key));
+        if (self.cluster.may_be_elsewhere(ring) || is_owned_elsewhere()) && !session.unknown(&keys).is_empty() {
             return Disposition::Later(Later::Work(work));
         }
-        match self.attempt(&work, session, &|position| self.node.may_have_moved(&epoch, position), now) {
+        match self.attempt(&work, session, &|position| self.cluster.may_have_moved(&epoch, position), now) {
             Some(answer) => Disposition::Now(answer),
             None => Disposition::Later(Later::Work(work)),
         }
@@ -173,14 +173,14 @@ impl PeerServer {
     /// The reachable gateway that owns a key of `work`, unless this gateway must decide regardless of the owner.
     fn redirects(&self, work: &Work) -> Option<SocketAddr> {
         match work {
-            Work::Charge(wanted, false) => wanted.iter().find_map(|wanted| self.node.reachable_owner(wanted.key)),
+            Work::Charge(wanted, false) => wanted.iter().find_map(|wanted| self.cluster.reachable_owner(wanted.key)),
             Work::Charge(_, true) | Work::Change(_) => None,
         }
     }
 
     async fn answer_later(&self, later: Later, from: SocketAddr, session: &dyn PeerSession) -> Answer {
         match later {
-            Later::Take(limit, key) => Answer::TakenState(self.node.give(from, &limit, key).await),
+            Later::Take(limit, key) => Answer::TakenState(self.cluster.give(from, &limit, key).await),
             Later::Work(work) => self.work_later(&work, session).await,
         }
     }
@@ -189,13 +189,14 @@ impl PeerServer {
     async fn work_later(&self, work: &Work, session: &dyn PeerSession) -> Answer {
         // the gateway that sent the charge has a timeout as well
         let patience = match work {
-            Work::Charge(..) => Nanos::new(self.node.context.timeout.get() / 4 * 3),
+            Work::Charge(..) => Nanos::new(self.cluster.context.timeout.get() / 4 * 3),
             Work::Change(_) => CHANGE_PATIENCE,
         };
         let done = timeout(patience.to_duration(), self.work_where_states_are(work, session)).await;
         done.unwrap_or_else(|_| {
-            self.node.note_stand_in();
-            self.attempt(work, session, &|_| false, self.node.context.clock.now()).unwrap_or(Answer::UnknownParameters)
+            self.cluster.note_stand_in();
+            self.attempt(work, session, &|_| false, self.cluster.context.clock.now())
+                .unwrap_or(Answer::UnknownParameters)
         })
     }
 
@@ -206,13 +207,13 @@ impl PeerServer {
             if let Some(owner) = self.redirects(work) {
                 return Answer::NotOwner(owner);
             }
-            let epoch = self.node.ownership_epoch(&keys);
-            let _fetches = self.node.fetch_states(session.unknown(&keys)).await;
-            let may_have_moved = |position| self.node.may_have_moved(&epoch, position);
-            if let Some(answer) = self.attempt(work, session, &may_have_moved, self.node.context.clock.now()) {
+            let epoch = self.cluster.ownership_epoch(keys.iter().map(|(_, key)| *key));
+            let _fetches = self.cluster.fetch_states(session.unknown(&keys)).await;
+            let may_have_moved = |position| self.cluster.may_have_moved(&epoch, position);
+            if let Some(answer) = self.attempt(work, session, &may_have_moved, self.cluster.context.clock.now()) {
                 // states of other owners that were charged here are pushed to them
-                if keys.iter().any(|(_, key)| !self.node.owns(*key)) {
-                    self.node.note_stand_in();
+                if keys.iter().any(|(_, key)| !self.cluster.owns(*key)) {
+                    self.cluster.note_stand_in();
                 }
                 return answer;
             }
@@ -233,7 +234,7 @@ impl PeerServer {
         let done = match work {
             Work::Charge(wanted, _) => session
                 .charge(wanted, may_have_moved, now)
-                .map(|replies| Answer::Charged { at: self.node.context.clock.wall_at(now), replies }),
+                .map(|replies| Answer::Charged { at: self.cluster.context.clock.wall_at(now), replies }),
             Work::Change(change) => session.change(change, &|| may_have_moved(0), now).map(|()| Answer::Done),
         };
         match done {
@@ -247,7 +248,7 @@ impl PeerServer {
 
     /// Corrects a charge that this gateway made, or another one that is gone, once it has fetched the state.
     pub(super) async fn correct(&self, correction: &Correction) {
-        let session = Arc::clone(&self.service).open_session(self.node.context.own.process);
+        let session = Arc::clone(&self.service).open_session(self.cluster.context.own.process);
         let form = &correction.part().form;
         session.learn(form.limit(), form.parameters());
         self.work_later(&Work::Change(correction.change(0)), &*session).await;
@@ -256,9 +257,9 @@ impl PeerServer {
     /// Returns the slots of processes that are gone, and slots that are no longer reported. `refuses` says whether an
     /// address refuses connections.
     pub(super) fn release_gone(&self, refuses: impl Fn(SocketAddr) -> bool) {
-        let now = self.node.context.clock.now();
-        self.node.processes.take_gone(refuses).into_iter().for_each(|process| self.service.release(process, now));
-        let announced = self.node.processes.all_announced();
+        let now = self.cluster.context.clock.now();
+        self.cluster.processes.take_gone(refuses).into_iter().for_each(|process| self.service.release(process, now));
+        let announced = self.cluster.processes.all_announced();
         // slots of an unknown process arrived with states: it reports them soon, or it is gone
         let until = |process| announced.get(&process).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
         self.service.release_stale_slots(&until, now);
@@ -317,13 +318,13 @@ struct Arrived<'a> {
 
 impl<'a> Arrived<'a> {
     fn new(server: &'a PeerServer, process: u64, address: SocketAddr) -> Self {
-        let gone = server.node.processes.arrived(process, address);
+        let gone = server.cluster.processes.arrived(process, address);
         Self { server, process, gone }
     }
 }
 
 impl Drop for Arrived<'_> {
     fn drop(&mut self) {
-        self.server.node.processes.disconnected(self.process);
+        self.server.cluster.processes.disconnected(self.process);
     }
 }

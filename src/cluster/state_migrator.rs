@@ -10,12 +10,12 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::members::HEARTBEAT_INTERVAL;
-use super::migration::{Fetch, OwnershipEpoch, StoreCursor};
+use super::migration::{Fetch, StoreCursor};
 use super::peer::Peer;
 use super::ring::RingHash;
 use super::state_service::StateService;
 use super::wire::{Answer, Ask, LimitIdentity, SLOTS_ANNOUNCED_WITHIN, StateBatch, TakenState};
-use super::{Node, View};
+use super::{Cluster, View};
 use crate::units::{LimitKey, Nanos};
 
 /// A limit, and a key of it whose state is not here.
@@ -28,24 +28,22 @@ const MAX_TRIES: usize = 4;
 /// How often a gateway reports its slots: each slot once in one or two of these intervals.
 const ANNOUNCE_SLOTS_EVERY: Nanos = Nanos::new(SLOTS_ANNOUNCED_WITHIN.get() / 2);
 
-impl Node {
+impl Cluster {
     /// Whether another gateway may have a state that is not here, for a request of a gateway that sees `ring`.
     pub(super) fn may_be_elsewhere(&self, ring: RingHash) -> bool {
         self.migration.is_active() || ring.0 != self.context.ring.load(Ordering::Relaxed)
     }
 
     /// Fetches states from the gateways that may have them. The states stay here until the caller drops the result.
-    pub(super) async fn fetch_states(&self, wanted: Vec<MissingState>) -> Vec<Fetch> {
-        let mut fetches = Vec::new();
-        let Some(node) = self.this.upgrade() else { return fetches };
-        let (mut gathering, count) = (JoinSet::new(), wanted.len());
+    pub async fn fetch_states(self: &Arc<Self>, wanted: Vec<MissingState>) -> Vec<Fetch> {
+        let (mut fetches, mut gathering, count) = (Vec::new(), JoinSet::new(), wanted.len());
         for (limit, key) in wanted {
-            let node = Arc::clone(&node);
+            let cluster = Arc::clone(self);
             gathering.spawn(async move {
                 let holds = limit.holds_slots();
-                let fetch = node.fetch(limit, key).await;
+                let fetch = cluster.fetch(limit, key).await;
                 if holds {
-                    node.wait_for_reports(key).await;
+                    cluster.wait_for_reports(key).await;
                 }
                 fetch
             });
@@ -69,7 +67,7 @@ impl Node {
     }
 
     /// Whether this gateway owns `key`.
-    pub(super) fn owns(&self, key: LimitKey) -> bool {
+    pub fn owns(&self, key: LimitKey) -> bool {
         self.view.load().ring.owner(key) == Some(self.context.own.address)
     }
 
@@ -78,16 +76,6 @@ impl Node {
         let view = self.view.load();
         let owner = view.ring.owner(key).filter(|owner| *owner != self.context.own.address)?;
         view.peers.get(&owner).is_some_and(|peer| peer.is_reachable()).then_some(owner)
-    }
-
-    /// The current epoch of `keys`.
-    pub(super) fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch {
-        self.migration.ownership_epoch(keys.iter().map(|(_, key)| *key))
-    }
-
-    /// Whether the state of the key at this position may have moved since `epoch`.
-    pub(super) fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool {
-        self.migration.may_have_moved(epoch, position)
     }
 
     /// Gives the state of `key` to `to`, which decides about the key from now on.
@@ -120,7 +108,7 @@ impl Node {
     }
 }
 
-impl Node {
+impl Cluster {
     /// Waits briefly for all gateways to report their slots of `key`, in case a gateway that has counted them is gone.
     async fn wait_for_reports(&self, key: LimitKey) {
         let own = self.context.own.address;
@@ -169,7 +157,7 @@ impl Node {
     /// push. Waiting for the others as well would risk that another gateway fetches the state back in the meantime.
     /// But for a limit with slots, it waits for all, because each of them may have counted slots; for each as long
     /// as for a decision.
-    async fn fetch(&self, limit: Arc<LimitIdentity>, key: LimitKey) -> Fetch {
+    async fn fetch(self: &Arc<Self>, limit: Arc<LimitIdentity>, key: LimitKey) -> Fetch {
         let fetch = self.migration.begin_fetch(key);
         if self.latch.is_closed() || !fetch.has_to_ask().await {
             return fetch;
@@ -182,9 +170,9 @@ impl Node {
             // a gateway that has just started can send requests before this one has connected to it
             let is_coming = |peer: &Peer| !peer.is_connected() && self.migration.differs(source);
             let peer = view.peers.get(&source).filter(|peer| peer.is_reachable() || is_coming(peer));
-            if let Some((peer, node)) = peer.cloned().zip(self.this.upgrade()) {
-                let limit = Arc::clone(&limit);
-                taking.spawn(async move { node.take(&peer, &limit, key).await });
+            if let Some(peer) = peer.cloned() {
+                let (cluster, limit) = (Arc::clone(self), Arc::clone(&limit));
+                taking.spawn(async move { cluster.take(&peer, &limit, key).await });
             }
         }
         let has_come = || !limit.holds_slots() && self.service().is_some_and(|service| service.has_state(&limit, key));
@@ -199,21 +187,21 @@ impl Node {
     /// Asks `peer` for its state and stores it as soon as it arrives, whether a request still waits for it or not.
     async fn take(self: Arc<Self>, peer: &Arc<Peer>, limit: &Arc<LimitIdentity>, key: LimitKey) {
         let (sender, receiver) = oneshot::channel::<()>();
-        let (node, wanted) = (Arc::clone(&self), Arc::clone(limit));
+        let (cluster, wanted) = (Arc::clone(&self), Arc::clone(limit));
         let on_reply = move |answer| {
             match answer {
                 Some(Answer::TakenState(TakenState::State(states))) => {
-                    node.put(&states);
-                    if node.view.load().ring.owner(key) != Some(node.context.own.address) {
+                    cluster.put(&states);
+                    if cluster.view.load().ring.owner(key) != Some(cluster.context.own.address) {
                         // the gateway that needed it sees other members: the next push sends it to the owner
-                        node.members.lock().set_undrained();
+                        cluster.members.lock().set_undrained();
                     }
                 }
                 // unless the state has moved to this gateway
                 Some(Answer::TakenState(TakenState::Moved(to)))
-                    if !node.service().is_some_and(|service| service.has_state(&wanted, key)) =>
+                    if !cluster.service().is_some_and(|service| service.has_state(&wanted, key)) =>
                 {
-                    node.migration.note_moved(key, &to, node.context.clock.now());
+                    cluster.migration.note_moved(key, &to, cluster.context.clock.now());
                 }
                 _ => {}
             }
@@ -270,7 +258,7 @@ impl Node {
     // === pushing ===
 
     /// Pushes states to the gateways that own them, whenever there may be some, until dropped.
-    pub(super) async fn push(&self) {
+    pub(super) async fn push(self: &Arc<Self>) {
         loop {
             self.migration.push.notified().await;
             // at first half a timeout: a request may need a state that is on its way to a gateway that hangs
@@ -283,7 +271,7 @@ impl Node {
     }
 
     /// Searches the whole store and pushes states. Returns whether no state of another owner is left.
-    async fn push_all(&self, patience: Nanos) -> bool {
+    async fn push_all(self: &Arc<Self>, patience: Nanos) -> bool {
         let Some(service) = self.service() else { return true };
         let view = self.view.load_full();
         let before = self.members.lock().undrained_count();
@@ -306,30 +294,30 @@ impl Node {
     /// Pushes one part of the store. Another thread searches it, so that this gateway still answers others
     /// in the meantime.
     async fn push_some(
-        &self,
+        self: &Arc<Self>,
         service: &Arc<dyn StateService>,
         view: &Arc<View>,
         cursor: &mut StoreCursor,
         patience: Nanos,
     ) -> bool {
         let peers: Arc<[Arc<Peer>]> = view.peers.values().filter(|peer| peer.is_reachable()).cloned().collect();
-        let Some(node) = self.this.upgrade() else { return true };
+        let cluster = Arc::clone(self);
         let (searched, seen, reachable, mut at) =
             (Arc::clone(service), Arc::clone(view), Arc::clone(&peers), std::mem::take(cursor));
         let (sender, found) = oneshot::channel();
         self.context.platform.spawn_long(Box::new(move || {
-            let (own, is_all) = (node.context.own.address, Cell::new(true));
+            let (own, is_all) = (cluster.context.own.address, Cell::new(true));
             let to = |key: LimitKey| {
                 let owner = seen.ring.owner(key).filter(|owner| *owner != own)?;
                 let place = reachable.iter().position(|peer| peer.address == owner);
                 match place {
-                    Some(_) => node.migration.begin_push(key, node.context.clock.now()),
+                    Some(_) => cluster.migration.begin_push(key, cluster.context.clock.now()),
                     // the state stays here until the owner is reachable or no longer a member
                     None => is_all.set(false),
                 }
                 place
             };
-            let parts = searched.take_moved(&mut at, &to, node.context.clock.now());
+            let parts = searched.take_moved(&mut at, &to, cluster.context.clock.now());
             drop(sender.send((at, parts, is_all.get())));
         }));
         let Ok((at, parts, mut is_all)) = found.await else { return false };

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Node;
+use super::Cluster;
 use super::members::{PeerState, UP_AFTER};
 use super::peer::Peer;
 use super::ring::{Ring, RingHash};
@@ -20,7 +20,7 @@ pub(super) struct View {
     pub(super) peers: BTreeMap<SocketAddr, Arc<Peer>>,
 }
 
-impl Node {
+impl Cluster {
     /// Publishes the current members: updates the ring, the peers and the migration of states.
     pub(super) fn apply_membership(&self) {
         let members = self.members.lock();
@@ -113,7 +113,7 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::cluster::ring::Member;
     use crate::cluster::settings::{Peers, Settings};
-    use crate::cluster::{Cluster, OsPlatform, Secret};
+    use crate::cluster::{OsPlatform, Secret};
 
     #[test]
     fn corrections_lost_for_a_gateway_stay_counted_when_it_is_taken_off_the_list() {
@@ -129,11 +129,10 @@ mod tests {
         };
         let clock = Arc::new(SystemClock::new());
         let cluster = Cluster::new(&settings, 1, clock, Arc::new(OsPlatform), Box::new(|_, _, _| {}));
-        let node = &cluster.0;
-        node.find(other).unwrap().lost.store(3, Ordering::Relaxed);
-        node.members.lock().set_listed(&members[..1], Nanos::SECOND);
-        node.members.lock().tick(Nanos::SECOND);
-        node.apply_membership();
+        cluster.find(other).unwrap().lost.store(3, Ordering::Relaxed);
+        cluster.members.lock().set_listed(&members[..1], Nanos::SECOND);
+        cluster.members.lock().tick(Nanos::SECOND);
+        cluster.apply_membership();
         let report = cluster.report();
         assert_eq!((report.peers.len(), report.lost), (0, 3));
     }

@@ -103,7 +103,7 @@ impl Node {
                 .fetch_add(usize::from(!matches!(outcome, Outcome::Ok | Outcome::NotOwner(_))), Ordering::Relaxed);
         });
         let cluster = Cluster::new(&settings, 1, Arc::clone(&clock), platform, told);
-        let store = Arc::new(Store::new((setup.states)(), None, Some(Arc::new(cluster))));
+        let store = Arc::new(Store::new((setup.states)(), None, Some(cluster)));
         let named = setup.limits.iter().enumerate().map(|(number, limit)| (format!("limit {number}"), limit));
         let named: Vec<_> = named.collect();
         let limits = named.iter().map(|(name, (rule, max_keys))| LimitSpec {
@@ -131,7 +131,7 @@ impl Node {
         Self { store, binding, clock, asked: Arc::default() }
     }
 
-    pub(crate) fn cluster(&self) -> &Cluster {
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
         self.store.cluster().unwrap()
     }
 
