@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
 /// The most stripes, because each stripe of each counter takes a cache line. More workers than this share stripes.
@@ -26,6 +27,15 @@ pub fn count() -> usize {
 /// The stripe of the calling thread.
 pub fn current() -> usize {
     CURRENT.get()
+}
+
+/// A small number that no other thread has.
+pub fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
 }
 
 /// One value for each stripe, each on cache lines of its own.

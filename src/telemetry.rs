@@ -156,36 +156,27 @@ impl Telemetry {
             limit_keys_evicted: counter(&registry, &names::LIMIT_KEYS_EVICTED)?,
             store: StoreMetrics::new(&registry)?,
             sources: SourceMetrics::new(&registry)?,
-            cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
+            cluster_members: single(&registry, &names::CLUSTER_MEMBERS, IntGauge::with_opts)?,
             cluster: ClusterMetrics::new(&registry)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
             upstream_pending: gauge(&registry, &names::UPSTREAM_PENDING)?,
             upstream_ejections: counter(&registry, &names::UPSTREAM_EJECTIONS)?,
             upstream_refused: counter(&registry, &names::UPSTREAM_REFUSED)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
-            last_reload_successful: registered(
-                &registry,
-                IntGauge::with_opts(opts(&names::CONFIG_LAST_RELOAD_SUCCESSFUL))?,
-            )?,
-            last_reload_success: registered(
-                &registry,
-                Gauge::with_opts(opts(&names::CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP))?,
-            )?,
+            last_reload_successful: single(&registry, &names::CONFIG_LAST_RELOAD_SUCCESSFUL, IntGauge::with_opts)?,
+            last_reload_success: single(&registry, &names::CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP, Gauge::with_opts)?,
             config_info: gauge(&registry, &names::CONFIG_INFO)?,
             configured: ConfiguredLimitMetrics::new(&registry)?,
             state_restores: counter(&registry, &names::STATE_RESTORES)?,
             state_snapshots: counter(&registry, &names::STATE_SNAPSHOTS)?,
             state_last: [
-                registered(&registry, Gauge::with_opts(opts(&names::STATE_LAST_SNAPSHOT_TIMESTAMP))?)?,
-                registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_DURATION))?)?,
-                registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_SIZE))?)?,
+                single(&registry, &names::STATE_LAST_SNAPSHOT_TIMESTAMP, Gauge::with_opts)?,
+                single(&registry, &names::STATE_SNAPSHOT_DURATION, Gauge::with_opts)?,
+                single(&registry, &names::STATE_SNAPSHOT_SIZE, Gauge::with_opts)?,
             ],
-            last_snapshot_successful: registered(
-                &registry,
-                IntGauge::with_opts(opts(&names::STATE_LAST_SNAPSHOT_SUCCESSFUL))?,
-            )?,
-            upgrade_failures: registered(&registry, IntCounter::with_opts(opts(&names::UPGRADE_FAILURES))?)?,
-            panics: registered(&registry, IntCounter::with_opts(opts(&names::PANICS))?)?,
+            last_snapshot_successful: single(&registry, &names::STATE_LAST_SNAPSHOT_SUCCESSFUL, IntGauge::with_opts)?,
+            upgrade_failures: single(&registry, &names::UPGRADE_FAILURES, IntCounter::with_opts)?,
+            panics: single(&registry, &names::PANICS, IntCounter::with_opts)?,
             log_lines_dropped: counter(&registry, &names::LOG_LINES_DROPPED)?,
             top_denied: [
                 gauge(&registry, &names::LIMIT_TOP_DENIED_REQUESTS)?,
@@ -393,6 +384,15 @@ fn histogram_opts(name: &Name, buckets: &[f64]) -> HistogramOpts {
 fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
     registry.register(Box::new(collector.clone()))?;
     Ok(collector)
+}
+
+/// A metric without labels, which `make` makes.
+fn single<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    name: &Name,
+    make: fn(Opts) -> Result<C, prometheus::Error>,
+) -> Result<C, prometheus::Error> {
+    registered(registry, make(opts(name))?)
 }
 
 fn counter<N: Atomic + 'static>(registry: &Registry, name: &Name) -> Result<GenericCounterVec<N>, prometheus::Error> {

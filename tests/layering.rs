@@ -54,7 +54,7 @@ const LAYERS: &[Layer] = &[
     // for the cluster, keys and states are opaque: the store implements its trait, and the cluster does not use the store
     Layer {
         module: "cluster",
-        may_use: &["units", "algorithm", "charge", "clock", "panics"],
+        may_use: &["stripes", "units", "algorithm", "charge", "clock", "panics"],
         never: &["pingora::", "prometheus::", "std::time", "std::fs"],
     },
     Layer { module: "template", may_use: &[], never: PURE },
@@ -92,7 +92,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "store",
-        may_use: &["units", "algorithm", "charge", "clock", "redis_client", "cluster"],
+        may_use: &["stripes", "units", "algorithm", "charge", "clock", "redis_client", "cluster"],
         never: &["pingora::", "prometheus::", "std::time"],
     },
     Layer {

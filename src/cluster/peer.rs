@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
@@ -20,6 +20,7 @@ use super::session::{PeerCharge, Question, ReplyCallback, Session, WireRule};
 use super::wire::{Answer, Ask, ChargeReply};
 use crate::algorithm::Completion;
 use crate::clock::Clock;
+use crate::stripes::thread_number;
 use crate::units::Nanos;
 
 /// Called for every request for charges, with the gateway, the outcome and how long it took.
@@ -408,17 +409,4 @@ impl Drop for PeerReceipt {
             }
         }
     }
-}
-
-/// A small number that no other thread has.
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
-    }
-    NUMBER.with(|number| {
-        let own = number.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
-        number.set(Some(own));
-        own
-    })
 }

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, RwLock, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::delivery::{DeliveryRequest, deliver};
+use super::delivery::{DeliveryRequest, backoff, deliver};
 use crate::gateway::Gateway;
 use crate::outbox::{OpenError, Outbox};
 use crate::ruleset::{Ruleset, UpstreamId};
@@ -26,8 +26,7 @@ use crate::units::Nanos;
 /// The pauses before a retry to open a queue that another process has, and to use one that cannot be read or written.
 const TAKEN_PAUSE: Nanos = Nanos::new(250_000_000);
 const BROKEN_PAUSE: Nanos = Nanos::from_secs(10);
-/// The pause between two attempts: at first, and at most.
-const FIRST_PAUSE: Nanos = Nanos::SECOND;
+/// The longest pause between two attempts.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(300);
 /// The maximum number of refusals of a record; after them the courier gives it up.
 const MOST_REFUSALS: u32 = 5;
@@ -261,7 +260,7 @@ impl<M: DeliveryKind> Courier<M> {
                 self.end(ended, records.len()).await;
             } else {
                 tracing::warn!(queue, what, reason, "cannot deliver to the receiver; retrying");
-                sleep(pause(attempts, rand::random()).to_duration()).await;
+                sleep(backoff(attempts, LONGEST_PAUSE, rand::random()).to_duration()).await;
                 attempts = u32::saturating_add(attempts, 1);
             }
         }
@@ -324,13 +323,6 @@ impl<M: DeliveryKind> Courier<M> {
     }
 }
 
-/// The pause after `attempts` failed attempts: it doubles each time, minus up to half of it at random (`chance`, 0 to
-/// 255).
-fn pause(attempts: u32, chance: u8) -> Nanos {
-    let longest = FIRST_PAUSE.doubled(attempts).min(LONGEST_PAUSE).get();
-    Nanos::new(longest.saturating_sub(longest / 512 * u64::from(chance)))
-}
-
 /// A time in the format of RFC 3339; `None` if it is too late for that format.
 pub(super) fn rfc3339(time: Nanos) -> Option<String> {
     let time = Timestamp::from_nanosecond(time.get().into()).ok()?;
@@ -343,7 +335,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_five_minutes_and_differ_by_chance() {
-        let seconds = |attempts, chance| pause(attempts, chance).as_secs_f64();
+        let seconds = |attempts, chance| backoff(attempts, LONGEST_PAUSE, chance).as_secs_f64();
         assert_eq!(
             [0, 1, 2, 8, 9, 63, 64, u32::MAX].map(|attempts| seconds(attempts, 0)),
             [1.0, 2.0, 4.0, 256.0, 300.0, 300.0, 300.0, 300.0]

@@ -9,6 +9,7 @@ use crate::gateway::Gateway;
 use crate::http::head::ResponseHead;
 use crate::http::upstream::{OutgoingRequest, post};
 use crate::ruleset::{Ruleset, UpstreamId};
+use crate::units::Nanos;
 
 /// The token that the gateway presents to a receiver.
 #[derive(Clone, PartialEq, Eq)]
@@ -69,4 +70,11 @@ pub(super) async fn deliver(
         Ok(answered) => answered.map_err(|error| error.to_string()),
         Err(_) => Err(format!("it did not answer within {patience}")),
     }
+}
+
+/// The pause before another attempt: a second, doubled so many `times` but at most `longest`, minus up to half of it at
+/// random (`chance`, 0 to 255).
+pub(super) fn backoff(times: u32, longest: Nanos, chance: u8) -> Nanos {
+    let doubled = Nanos::SECOND.doubled(times).min(longest).get();
+    Nanos::new(doubled.saturating_sub(doubled / 512 * u64::from(chance)))
 }

@@ -13,7 +13,7 @@ mod otlp;
 
 use otlp::Source;
 
-use super::delivery::{BearerToken, DeliveryRequest, deliver};
+use super::delivery::{BearerToken, DeliveryRequest, backoff, deliver};
 use crate::gateway::Gateway;
 use crate::gateway::spans::{EndedSpan, Spans};
 use crate::http::head::ResponseHead;
@@ -26,8 +26,7 @@ use crate::units::Nanos;
 const EVERY: Nanos = Nanos::from_secs(2);
 /// The maximum number of attempts for a batch.
 const ATTEMPTS: u32 = 4;
-/// The pause after the first attempt, which doubles with each further one, and the longest that a collector may ask for.
-const FIRST_PAUSE: Nanos = Nanos::SECOND;
+/// The longest pause between two attempts, also where the collector asks for one.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(30);
 /// How long the end of the process waits until the last spans are sent.
 const LAST: Nanos = Nanos::from_secs(2);
@@ -168,12 +167,9 @@ fn retry_after(head: &ResponseHead) -> Option<Nanos> {
     Some(Nanos::from_secs(seconds).min(LONGEST_PAUSE))
 }
 
-/// The pause after `attempts` attempts: the collector's `retry_after`, or a time that doubles with each attempt,
-/// minus up to half of it at random (`chance`, 0 to 255).
+/// The pause after `attempts` attempts: the collector's `retry_after`, or as for other deliveries.
 fn pause(attempts: u32, retry_after: Option<Nanos>, chance: u8) -> Nanos {
-    let doubled = FIRST_PAUSE.doubled(attempts.saturating_sub(1)).min(LONGEST_PAUSE).get();
-    let shortened = Nanos::new(doubled.saturating_sub(doubled / 512 * u64::from(chance)));
-    retry_after.unwrap_or(shortened)
+    retry_after.unwrap_or_else(|| backoff(attempts.saturating_sub(1), LONGEST_PAUSE, chance))
 }
 
 #[cfg(test)]

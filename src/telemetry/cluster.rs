@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry};
 
-use super::{counter, gauge, histogram, names, opts, raise, registered, series};
+use super::{counter, gauge, histogram, names, raise, series, single};
 use crate::units::Nanos;
 
 /// The metrics of a cluster.
@@ -45,7 +45,7 @@ pub struct ClusterUsage {
 
 impl ClusterMetrics {
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let plain = |name| registered(registry, IntCounter::with_opts(opts(name))?);
+        let plain = |name| single(registry, name, IntCounter::with_opts);
         Ok(Self {
             ring: gauge(registry, &names::CLUSTER_RING_INFO)?,
             up: gauge(registry, &names::PEER_UP)?,

@@ -2,8 +2,7 @@
 
 use prometheus::{IntCounterVec, IntGauge, Registry};
 
-use super::names::Name;
-use super::{counter, gauge_value, names, opts, registered};
+use super::{counter, gauge_value, names, single};
 
 /// The metrics of deliveries to one receiver.
 #[derive(Clone, Debug)]
@@ -39,7 +38,7 @@ impl AllDeliveries {
             ["success", "failure"].iter().for_each(|result| drop(attempts.with_label_values(&[to, result])));
             Ok::<_, prometheus::Error>(metrics)
         };
-        let gauge = |name: &Name| registered(registry, IntGauge::with_opts(opts(name))?);
+        let gauge = |name| single(registry, name, IntGauge::with_opts);
         let webhook = ["delivered", "refused", "expired", "no_room", "lost"];
         Ok(Self {
             webhook: QueueMetrics {

@@ -2,7 +2,7 @@
 
 use prometheus::{GaugeVec, Histogram, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::{counter, gauge, histogram_opts, names, opts, registered};
+use super::{counter, gauge, histogram_opts, names, registered, single};
 use crate::units::Nanos;
 
 /// The metrics of sources.
@@ -33,7 +33,7 @@ impl SourceMetrics {
             refreshes: counter(registry, &names::SOURCE_REFRESHES)?,
             entries: gauge(registry, &names::SOURCE_ENTRIES)?,
             last_success: gauge(registry, &names::SOURCE_LAST_SUCCESS_TIMESTAMP)?,
-            refused_rows: registered(registry, IntGauge::with_opts(opts(&names::DIRECTORY_REFUSED_ROWS))?)?,
+            refused_rows: single(registry, &names::DIRECTORY_REFUSED_ROWS, IntGauge::with_opts)?,
             lookups: counter(registry, &names::CUSTOMER_LOOKUPS)?,
             lookup_duration: registered(
                 registry,

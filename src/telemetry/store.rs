@@ -2,7 +2,7 @@
 
 use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
-use super::{counter, gauge, gauge_value, histogram, histogram_opts, names, opts, raise, registered};
+use super::{counter, gauge, gauge_value, histogram, histogram_opts, names, raise, registered, single};
 use crate::units::Nanos;
 
 /// The metrics of a store.
@@ -46,7 +46,7 @@ pub struct StoreUsage {
 
 impl StoreMetrics {
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let number = |name| registered(registry, IntGauge::with_opts(opts(name))?);
+        let number = |name| single(registry, name, IntGauge::with_opts);
         Ok(Self {
             requests: counter(registry, &names::STORE_REQUESTS)?,
             duration: histogram(registry, &names::STORE_REQUEST_DURATION, names::STORE_SECONDS)?,
@@ -55,9 +55,9 @@ impl StoreMetrics {
                 Histogram::with_opts(histogram_opts(&names::STORE_BATCH_CHARGES, names::BATCH))?,
             )?,
             waiters: number(&names::STORE_QUEUE_WAITERS)?,
-            clock_offset: registered(registry, Gauge::with_opts(opts(&names::STORE_CLOCK_OFFSET))?)?,
+            clock_offset: single(registry, &names::STORE_CLOCK_OFFSET, Gauge::with_opts)?,
             breaker: gauge(registry, &names::STORE_BREAKER_STATE)?,
-            healed: registered(registry, IntCounter::with_opts(opts(&names::STORE_STATES_HEALED))?)?,
+            healed: single(registry, &names::STORE_STATES_HEALED, IntCounter::with_opts)?,
             overshoot: counter(registry, &names::LIMIT_OVERSHOOT)?,
             unsynced: number(&names::LIMIT_UNSYNCED)?,
             lease_tokens: counter(registry, &names::LEASE_TOKENS)?,

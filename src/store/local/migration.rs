@@ -14,7 +14,7 @@ use super::held::Holders;
 use super::table::{DetachedCell, KEY_BYTES, read_cell, write_cell};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard};
 use crate::algorithm::{AlgorithmName, Completion, Parameters, Rule, State};
-use crate::charge::{Charge, Mode};
+use crate::charge::Charge;
 use crate::cluster::migration::{ImportCounts, StoreCursor};
 use crate::cluster::wire::{HeldSlot, LimitIdentity, StateBatch};
 use crate::store::LimitSpec;
@@ -173,15 +173,7 @@ fn unheld(rule: &Rule, state: State, now: Nanos) -> Option<State> {
 /// The limit with this identity; `None` if this program does not know its algorithm.
 fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
     let algorithm = AlgorithmName::canonical_of(&limit.algorithm)?;
-    Some(LimitSpec {
-        name: &limit.name,
-        algorithm,
-        mode: Mode::Sticky,
-        key: limit.key,
-        is_reset: false,
-        rules: &[],
-        max_keys: limit.max_keys,
-    })
+    Some(LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) })
 }
 
 /// States of one limit that are sent together.

@@ -4,9 +4,6 @@
 //! the commands of the scripts: `+get +set +del +pexpire +pttl +type +zadd +zcard +zrange +zrangebylex +zrangebyscore
 //! +zrem +zremrangebyrank +zremrangebyscore`.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use async_trait::async_trait;
 use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 use smallvec::SmallVec;
@@ -18,6 +15,7 @@ pub use crate::redis_client::{CallError, Servers};
 use crate::redis_client::{CONNECT_TIME, MAX_SERVERS, Pool, SLOTS, slot_of};
 use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{Encoded, Field};
+use crate::stripes::thread_number;
 use crate::units::LimitKey;
 
 /// A node's access to the Redis servers of shared limits. A simulation implements it without Redis.
@@ -197,17 +195,4 @@ fn command(name: &str, script: &str, encoded: &Encoded) -> Cmd {
     let mut command = redis::cmd(name);
     command.arg(script).arg(encoded.keys.len()).arg(&encoded.keys).arg(&encoded.arguments);
     command
-}
-
-/// A small number, unique to this thread.
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-    NUMBER.with(|number| {
-        let own = number.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
-        number.set(Some(own));
-        own
-    })
 }
