@@ -1,5 +1,5 @@
 //! Common and combined log format: `client ident user [time] "request" status bytes "referer" "user agent"`, also with
-//! `host:port` in front, as Apache's `vhost_combined` has it.
+//! `host:port` in front, as Apache's `vhost_combined` has it, and behind what syslog or Docker put in front of a line.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,6 +9,7 @@ use memchr::{memchr, memchr_iter, memchr2, memrchr};
 use super::fields::WantedFields;
 use super::record::{self, Record, Unreadable};
 use super::stamp;
+use crate::gateway::facts::read_address;
 use crate::units::Nanos;
 
 /// Reads lines. Remembers the last timestamp, because many lines have the same one.
@@ -81,15 +82,33 @@ impl<'l> Preamble<'l> {
         let is_end = |end: &usize| line.get(*end..).is_some_and(|rest| rest.starts_with(BEFORE_REQUEST));
         let (before, rest) = line.split_at_checked(memchr_iter(b']', line).find(is_end)?)?;
         let (caller, time) = before.split_at_checked(memrchr(b'[', before)?)?;
-        let (first, caller) = split(caller, b' ')?;
-        let (second, caller) = split(caller, b' ')?;
+        let (first, others) = split(caller, b' ')?;
+        let (second, user) = split(others, b' ')?;
         let (time, rest) = (time.get(1..)?, rest.get(BEFORE_REQUEST.len()..)?);
         // an address is not an ident: it is the client's, behind the host
         if str::from_utf8(second).is_ok_and(|word| word.parse::<IpAddr>().is_ok()) {
-            let (_ident, user) = split(caller, b' ')?;
+            let (_ident, user) = split(user, b' ')?;
             return Some(Self { host: Some(first), client: second, user, time, rest });
         }
-        Some(Self { host: None, client: first, user: caller, time, rest })
+        if second == NO_IDENT || read_address(first).is_some() {
+            return Some(Self { host: None, client: first, user, time, rest });
+        }
+        let (client, user) = behind_prefix(user)?;
+        Some(Self { host: None, client, user, time, rest })
+    }
+}
+
+/// What servers write in place of an ident, which they do not know.
+const NO_IDENT: &[u8] = b"-";
+
+/// The client and the user of a line with words in front of them: the client is an address with no ident behind it.
+fn behind_prefix(mut words: &[u8]) -> Option<(&[u8], &[u8])> {
+    loop {
+        let (word, others) = split(words, b' ')?;
+        match split(others, b' ')? {
+            (NO_IDENT, user) if read_address(word).is_some() => return Some((word, user)),
+            _ => words = others,
+        }
     }
 }
 
@@ -249,6 +268,28 @@ mod tests {
             let line = format!("{host} {COMBINED}");
             let expected = Record { host: Some(host.as_bytes().into()), ..read(COMBINED).unwrap() };
             assert_eq!(read(&line).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_line_begins_behind_what_syslog_or_docker_put_in_front() {
+        for prefix in [
+            "Nov 26 12:00:00 web1 nginx: ",
+            "<190>Nov 26 12:00:00 192.0.2.99 nginx: ",
+            "2026-11-26T12:00:00+00:00 web1 nginx[12]: ",
+            "nginx-1  | ",
+            "nginx-1 | ",
+        ] {
+            assert_eq!(read(&format!("{prefix}{COMBINED}")), read(COMBINED), "{prefix}");
+            // without an address it is not known where the line begins
+            let named = COMBINED.replace("192.0.2.7", "host.example");
+            assert_eq!(read(&format!("{prefix}{named}")), Err(Unreadable::Format), "{prefix}");
+        }
+        for client in ["host.example", "unix:"] {
+            let named = COMBINED.replace("192.0.2.7", client).replace("ann", "x 192.0.2.9 - y");
+            let record = read(&named).unwrap();
+            assert_eq!(record.client.as_deref(), Some(client.as_bytes()));
+            assert_eq!(record.customer.as_deref(), Some("x 192.0.2.9 - y"));
         }
     }
 
