@@ -93,8 +93,9 @@ What a line tells:
   JSON               what tollgate, nginx, Caddy and Traefik call time, client, method, path, host,
                      status, bytes, request_bytes, duration, wait, customer, plan and upstream; header
                      fields that the rules ask for under request.headers, headers or http_NAME.
-                     --field NAME=PATH says where else: one of these names, `request` (a request
-                     line), header.NAME or response_header.NAME, and the way through nested objects
+                     --field NAME=PATH says where instead: one of these names, `request` (a request
+                     line), duration_ms, duration_us or duration_ns (a duration in that unit),
+                     header.NAME or response_header.NAME, and the way through nested objects
   The user of a line is a customer by name. The directory says its plan, or else the line, or else
   --plan. Where a line names nobody, a credential in it is looked up as the gateway does.
 

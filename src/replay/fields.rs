@@ -8,6 +8,7 @@ use crate::ruleset::cost::CostRule;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::Balance;
 use crate::ruleset::{AddressHeader, CredentialSource, Ruleset};
+use crate::units::Nanos;
 
 /// The fields that the rules ask about. Only these are read from a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,8 +23,6 @@ pub struct WantedFields {
     pub user_agent: Option<usize>,
     /// The request header fields that limits and routes ask about, without those that only identify callers.
     pub rule_headers: Vec<HeaderName>,
-    /// The fields that no rule asks about. The reader skips them.
-    pub skipped_fields: Vec<RecordField>,
 }
 
 /// A field of a record.
@@ -31,8 +30,10 @@ pub struct WantedFields {
 pub enum RecordField {
     /// The time of the line.
     Time,
-    /// How long the request took.
-    Took(Unit),
+    /// The time at which the request came, in a line that also has a duration.
+    Began,
+    /// How long the request took, in this unit.
+    Took(Nanos),
     /// How long the gateway delayed the request; a part of its duration.
     Waited,
     /// The client's address.
@@ -69,94 +70,97 @@ pub enum RecordField {
     ResponseHeader(usize),
 }
 
-/// The unit of a duration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Seconds.
-    Seconds,
-    /// Nanoseconds.
-    Nanoseconds,
-}
-
-/// The usual places of each field: first the name that tollgate's own access log uses, then the names of nginx, Caddy and
-/// Traefik.
-const USUAL: [(RecordField, &[&str]); 18] = [
+/// The usual places of each field, with its name in a [`Mapping`]: first the place that tollgate's own access log uses, then
+/// those of nginx, Caddy and Traefik. A field without a name cannot be mapped.
+const USUAL: [(&str, RecordField, &[&str]); 21] = [
     (
+        "time",
         RecordField::Time,
-        &["timestamp", "time", "ts", "@timestamp", "time_iso8601", "msec", "StartUTC", "datetime", "time_local"],
+        // `msec` is exact, which nginx's other times are not
+        &["timestamp", "time", "ts", "@timestamp", "msec", "time_iso8601", "datetime", "time_local"],
     ),
-    (RecordField::Took(Unit::Seconds), &["duration_seconds", "request_time", "duration"]),
-    (RecordField::Took(Unit::Nanoseconds), &["Duration"]),
-    (RecordField::Waited, &["wait_seconds"]),
+    ("", RecordField::Began, &["StartUTC"]),
     (
+        "client",
         RecordField::Client,
         &["client", "client_ip", "request.client_ip", "request.remote_ip", "remote_addr", "remote_ip", "ClientHost"],
     ),
-    (RecordField::Method, &["method", "request.method", "request_method", "RequestMethod"]),
-    (RecordField::Target, &["path", "request.uri", "request_uri", "uri", "RequestPath"]),
-    (RecordField::RequestLine, &["request"]),
-    (RecordField::Host, &["host", "request.host", "http_host", "RequestHost", "server_name"]),
-    (RecordField::Status, &["status", "DownstreamStatus", "status_code"]),
-    (RecordField::RequestBytes, &["request_bytes", "bytes_read", "content_length", "RequestContentSize"]),
-    (RecordField::ResponseBytes, &["bytes", "body_bytes_sent", "size", "bytes_sent", "DownstreamContentSize"]),
-    (RecordField::Customer, &["customer", "user", "user_id", "remote_user", "ClientUsername"]),
-    (RecordField::Plan, &["plan"]),
-    (RecordField::Node, &["upstream", "upstream_addr", "ServiceAddr"]),
-    (RecordField::Answered, &["answered"]),
-    (RecordField::Decision, &["decision"]),
-    (RecordField::Charges, &["charges"]),
+    ("method", RecordField::Method, &["method", "request.method", "request_method", "RequestMethod"]),
+    ("path", RecordField::Target, &["path", "request.uri", "request_uri", "uri", "RequestPath"]),
+    ("request", RecordField::RequestLine, &["request"]),
+    ("host", RecordField::Host, &["host", "request.host", "http_host", "RequestHost", "server_name"]),
+    ("status", RecordField::Status, &["status", "DownstreamStatus", "status_code"]),
+    ("bytes", RecordField::ResponseBytes, &["bytes", "body_bytes_sent", "size", "bytes_sent", "DownstreamContentSize"]),
+    (
+        "request_bytes",
+        RecordField::RequestBytes,
+        &["request_bytes", "bytes_read", "content_length", "RequestContentSize"],
+    ),
+    ("duration", RecordField::Took(Nanos::SECOND), &["duration_seconds", "request_time", "duration"]),
+    ("duration_ms", RecordField::Took(Nanos::new(1_000_000)), &[]),
+    ("duration_us", RecordField::Took(Nanos::new(1_000)), &[]),
+    ("duration_ns", RecordField::Took(Nanos::new(1)), &["Duration"]),
+    ("wait", RecordField::Waited, &["wait_seconds"]),
+    ("customer", RecordField::Customer, &["customer", "user", "user_id", "remote_user", "ClientUsername"]),
+    ("plan", RecordField::Plan, &["plan"]),
+    ("upstream", RecordField::Node, &["upstream", "upstream_addr", "ServiceAddr"]),
+    ("", RecordField::Answered, &["answered"]),
+    ("", RecordField::Decision, &["decision"]),
+    ("", RecordField::Charges, &["charges"]),
 ];
 
-/// `NAME=PATH`: the place of a field in a log.
+/// `NAME=PATH`: the place of a field in a log, in place of the usual ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    what: MappedField,
+    name: String,
     path: String,
 }
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum MappedField {
-    RecordField(RecordField),
-    Header(HeaderName),
-    ResponseHeader(HeaderName),
-}
-
-/// The names that can be mapped.
-pub const NAMES: &str = "time, client, method, path, request, host, status, bytes, request_bytes, duration, wait, \
-                         customer, plan, upstream, header.NAME or response_header.NAME";
 
 impl FromStr for Mapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, path) = text.split_once('=').ok_or("expected NAME=PATH, like customer=request.user.id")?;
-        let header =
-            |name: &str| HeaderName::from_str(name).map_err(|_| format!("`{name}` is not the name of a header field"));
-        let what = match name {
-            "time" => MappedField::RecordField(RecordField::Time),
-            "client" => MappedField::RecordField(RecordField::Client),
-            "method" => MappedField::RecordField(RecordField::Method),
-            "path" => MappedField::RecordField(RecordField::Target),
-            "request" => MappedField::RecordField(RecordField::RequestLine),
-            "host" => MappedField::RecordField(RecordField::Host),
-            "status" => MappedField::RecordField(RecordField::Status),
-            "bytes" => MappedField::RecordField(RecordField::ResponseBytes),
-            "request_bytes" => MappedField::RecordField(RecordField::RequestBytes),
-            "duration" => MappedField::RecordField(RecordField::Took(Unit::Seconds)),
-            "wait" => MappedField::RecordField(RecordField::Waited),
-            "customer" => MappedField::RecordField(RecordField::Customer),
-            "plan" => MappedField::RecordField(RecordField::Plan),
-            "upstream" => MappedField::RecordField(RecordField::Node),
-            name => match (name.strip_prefix("header."), name.strip_prefix("response_header.")) {
-                (Some(name), _) => MappedField::Header(header(name)?),
-                (_, Some(name)) => MappedField::ResponseHeader(header(name)?),
-                (None, None) => return Err(format!("found `{name}`, expected {NAMES}")),
-            },
-        };
+        match name.strip_prefix("header.").or_else(|| name.strip_prefix("response_header.")) {
+            Some(header) if HeaderName::from_str(header).is_err() => {
+                return Err(format!("`{header}` is not the name of a header field"));
+            }
+            None if name.is_empty() || !USUAL.iter().any(|(known, ..)| *known == name) => {
+                let known = USUAL.map(|(known, ..)| known);
+                let known: Vec<&str> = known.into_iter().filter(|known| !known.is_empty()).collect();
+                let known = known.join(", ");
+                return Err(format!("found `{name}`, expected {known}, header.NAME or response_header.NAME"));
+            }
+            _ => {}
+        }
         if path.is_empty() || path.split('.').any(str::is_empty) {
             return Err("expected the names on the way to the field, with dots between them".to_owned());
         }
-        Ok(Self { what, path: path.to_owned() })
+        Ok(Self { name: name.to_owned(), path: path.to_owned() })
+    }
+}
+
+impl Mapping {
+    /// The field; `None` for a header field that no rule asks about.
+    fn field(&self, wanted: &WantedFields) -> Option<RecordField> {
+        let position = |names: &[HeaderName], name: &str| names.iter().position(|wanted| wanted == name);
+        match (self.name.strip_prefix("header."), self.name.strip_prefix("response_header.")) {
+            (Some(name), _) => position(&wanted.headers, name).map(RecordField::Header),
+            (_, Some(name)) => position(&wanted.response_headers, name).map(RecordField::ResponseHeader),
+            _ => USUAL.iter().find(|(name, ..)| *name == self.name).map(|(_, field, _)| *field),
+        }
+    }
+}
+
+impl RecordField {
+    /// Whether both are the same field, perhaps in different units.
+    pub(super) fn is_same(self, other: Self) -> bool {
+        self == other || matches!((self, other), (Self::Took(_), Self::Took(_)))
+    }
+
+    /// Whether a mapping of this field stands in for the usual places of `other`.
+    fn replaces(self, other: Self) -> bool {
+        self.is_same(other) || (self, other) == (Self::Time, Self::Began)
     }
 }
 
@@ -164,50 +168,38 @@ impl FromStr for Mapping {
 #[derive(Debug, Default)]
 pub(super) struct FieldTree {
     /// The record fields, each with its rank. If several values fill one field, the value of the lowest rank counts.
-    pub(super) slots: Vec<(u8, RecordField)>,
+    pub(super) slots: Vec<(usize, RecordField)>,
     /// The nodes below, by the length of their names.
     below: Vec<Vec<(String, Self)>>,
 }
 
 impl FieldTree {
-    /// The tree of the usual and the mapped names of all wanted fields.
+    /// The tree of the places of all wanted fields: those of the mappings of a field, or else its usual ones.
     pub(super) fn root(mappings: &[Mapping], wanted: &WantedFields) -> Self {
+        let mapped = mappings.iter().filter_map(|mapping| Some((mapping.field(wanted)?, mapping.path.as_str())));
+        let mapped: Vec<(RecordField, &str)> = mapped.collect();
         let mut root = Self::default();
-        let is_wanted = |slot: &RecordField| !wanted.skipped_fields.contains(slot);
-        for (slot, paths) in USUAL.into_iter().filter(|(slot, _)| is_wanted(slot)) {
-            for (rank, path) in (1..).zip(paths) {
-                root.add(path, rank, slot);
+        let mut add_usual = |field: RecordField, paths: &[&str]| {
+            if !mapped.iter().any(|(other, _)| other.replaces(field)) {
+                (0..).zip(paths).for_each(|(rank, path)| root.add(path, rank, field));
             }
-        }
+        };
+        USUAL.into_iter().for_each(|(_, field, paths)| add_usual(field, paths));
         for (position, name) in wanted.headers.iter().enumerate() {
             let underscored = format!("http_{}", name.as_str().replace('-', "_"));
-            root.add(&underscored, 1, RecordField::Header(position));
-            root.add(&format!("request_{name}"), 1, RecordField::Header(position));
-            for above in ["request.headers", "headers"] {
-                root.add(&format!("{above}.{name}"), 1, RecordField::Header(position));
-            }
+            let [behind, below, at_top] =
+                ["request_", "request.headers.", "headers."].map(|start| format!("{start}{name}"));
+            add_usual(RecordField::Header(position), &[&underscored, &behind, &below, &at_top]);
         }
         for (position, name) in wanted.response_headers.iter().enumerate() {
-            root.add(&format!("resp_headers.{name}"), 1, RecordField::ResponseHeader(position));
-            root.add(&format!("downstream_{name}"), 1, RecordField::ResponseHeader(position));
+            let [below, behind] = ["resp_headers.", "downstream_"].map(|start| format!("{start}{name}"));
+            add_usual(RecordField::ResponseHeader(position), &[&below, &behind]);
         }
-        for mapping in mappings {
-            let position = |names: &[HeaderName], name| names.iter().position(|wanted| wanted == name);
-            let slot = match &mapping.what {
-                MappedField::RecordField(slot) => Some(*slot).filter(is_wanted),
-                MappedField::Header(name) => position(&wanted.headers, name).map(RecordField::Header),
-                MappedField::ResponseHeader(name) => {
-                    position(&wanted.response_headers, name).map(RecordField::ResponseHeader)
-                }
-            };
-            if let Some(slot) = slot {
-                root.add(&mapping.path, 0, slot);
-            }
-        }
+        (0..).zip(&mapped).for_each(|(rank, (field, path))| root.add(path, rank, *field));
         root
     }
 
-    fn add(&mut self, path: &str, rank: u8, slot: RecordField) {
+    fn add(&mut self, path: &str, rank: usize, slot: RecordField) {
         let mut place = self;
         for name in path.split('.') {
             if place.below.len() <= name.len() {
@@ -245,7 +237,6 @@ impl WantedFields {
         rulesets.iter().for_each(|ruleset| wanted.add_callers(ruleset));
         let position = |name| wanted.headers.iter().position(|known| known == name);
         (wanted.referer, wanted.user_agent) = (position(header::REFERER), position(header::USER_AGENT));
-        wanted.pass_over(&rulesets);
         wanted
     }
 
@@ -311,24 +302,9 @@ impl WantedFields {
                 AddressHeader::Forwarded => self.want(&header::FORWARDED),
             }
         }
-    }
-
-    /// Lists the fields that no rule asks about. Only limits that are settled at the end of a request need to know how it
-    /// ended, and only customers have plans.
-    fn pass_over(&mut self, rulesets: &[&Ruleset]) {
-        let limits = || rulesets.iter().flat_map(|ruleset| &ruleset.limits);
-        let ends = limits().any(|limit| !limit.is_settled_at_once());
-        let lengths = ends || self.headers.contains(&header::CONTENT_LENGTH);
-        let nodes = limits().any(|limit| limit.key.counts_by_node());
-        let plans = rulesets.iter().any(|ruleset| ruleset.customers.is_some());
-        let asked = [
-            (RecordField::Waited, ends),
-            (RecordField::ResponseBytes, ends),
-            (RecordField::RequestBytes, lengths),
-            (RecordField::Node, nodes),
-            (RecordField::Plan, plans),
-        ];
-        self.skipped_fields = asked.into_iter().filter(|(_, is_asked)| !is_asked).map(|(slot, _)| slot).collect();
+        if ruleset.matcher.routes().iter().any(|route| route.max_request_body.is_some()) {
+            self.want(&header::CONTENT_LENGTH);
+        }
     }
 
     fn want(&mut self, name: &HeaderName) {
@@ -345,13 +321,12 @@ mod tests {
     #[test]
     fn a_mapping_names_something_and_the_way_to_it() {
         let mapping: Mapping = "header.X-Api-Key=req.key".parse().unwrap();
-        assert_eq!(
-            mapping,
-            Mapping { what: MappedField::Header("x-api-key".parse().unwrap()), path: "req.key".to_owned() }
-        );
+        let wanted = WantedFields { headers: vec!["x-api-key".parse().unwrap()], ..WantedFields::default() };
+        assert_eq!((mapping.field(&wanted), mapping.path.as_str()), (Some(RecordField::Header(0)), "req.key"));
         for (bad, says) in [
             ("customer", "NAME=PATH"),
             ("custmer=a", "expected time, client"),
+            ("=a", "expected time, client"),
             ("header.=a", "not the name"),
             ("customer=", "names on the way"),
             ("customer=a..b", "names on the way"),

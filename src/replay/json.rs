@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Formatter};
-use std::mem::{Discriminant, discriminant};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use smallvec::SmallVec;
 
 use super::common::request_line;
-use super::fields::{FieldTree, RecordField, Unit};
+use super::fields::{FieldTree, RecordField};
 use super::record::{Record, Unreadable};
 use super::stamp::{self, LogTime};
 use crate::units::Nanos;
@@ -28,9 +27,11 @@ struct Fields<'r, 'l> {
     record: &'r mut Record<'l>,
     /// The outer `Option` says whether the line has a time, the inner one whether that time is valid.
     time: Option<Option<LogTime>>,
+    /// When the request came.
+    began: Option<LogTime>,
     request_line: Option<Cow<'l, str>>,
     /// The rank of the place from which each slot was filled. A slot is overwritten only from a place of a lower rank.
-    ranks: SmallVec<[(Discriminant<RecordField>, u8); 16]>,
+    ranks: SmallVec<[(RecordField, usize); 16]>,
 }
 
 /// A JSON value that is neither `null`, a boolean, a list nor an object.
@@ -63,7 +64,7 @@ impl JsonReader {
     }
 
     fn read_text<'l>(&self, line: &'l str, record: &mut Record<'l>) -> Result<(), Unreadable> {
-        let mut fields = Fields { record, time: None, request_line: None, ranks: SmallVec::new() };
+        let mut fields = Fields { record, time: None, began: None, request_line: None, ranks: SmallVec::new() };
         let mut json = serde_json::Deserializer::from_str(line);
         let read = ValueSeed { place: &self.root, fields: &mut fields }.deserialize(&mut json);
         read.and_then(|()| json.end()).map_err(|error| Unreadable::Json(error.to_string()))?;
@@ -174,15 +175,14 @@ impl<'s> Visitor<'_> for NameSeed<'s> {
 impl<'l> Fields<'_, 'l> {
     /// Takes a value for a slot, unless the slot was filled from a place of the same or a lower rank. A header field may
     /// have several values.
-    fn put(&mut self, rank: u8, slot: RecordField, value: &Value<'l>) {
+    fn put(&mut self, rank: usize, slot: RecordField, value: &Value<'l>) {
         if matches!(slot, RecordField::Header(_) | RecordField::ResponseHeader(_)) {
             self.take(slot, value);
             return;
         }
-        let kind = discriminant(&slot);
-        let is_filled = self.ranks.iter().any(|(filled, best)| *filled == kind && *best <= rank);
+        let is_filled = self.ranks.iter().any(|(filled, best)| filled.is_same(slot) && *best <= rank);
         if !is_filled && self.take(slot, value) {
-            self.ranks.push((kind, rank));
+            self.ranks.push((slot, rank));
         }
     }
 
@@ -195,10 +195,13 @@ impl<'l> Fields<'_, 'l> {
                 self.time = Some(time.or_else(|| self.time.flatten()));
                 time.is_some()
             }
-            RecordField::Took(Unit::Seconds) => put(&mut record.took, value.float().and_then(stamp::seconds)),
-            RecordField::Took(Unit::Nanoseconds) => put(&mut record.took, value.whole().map(Nanos::new)),
+            RecordField::Began => put(&mut self.began, value.time()),
+            RecordField::Took(unit) => {
+                put(&mut record.took, value.float().and_then(|took| stamp::duration(took, unit)))
+            }
             RecordField::Waited => {
-                record.waited = value.float().and_then(stamp::seconds).unwrap_or_default();
+                let waited = value.float().and_then(|waited| stamp::duration(waited, Nanos::SECOND));
+                record.waited = waited.unwrap_or_default();
                 true
             }
             RecordField::Client => put(&mut record.client, value.bytes()),
@@ -229,7 +232,11 @@ impl<'l> Fields<'_, 'l> {
     /// Checks the record once the whole line is read.
     fn finish(self) -> Result<(), Unreadable> {
         let record = self.record;
-        let stamp = self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time)?;
+        // a request that tells its beginning ends, and is logged, after its duration
+        let ended =
+            self.began.zip(record.took).map(|(began, took)| LogTime { time: began.time.saturating_add(took), ..began });
+        let told = || self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time);
+        let stamp = ended.map_or_else(told, Ok)?;
         record.logged = stamp.time;
         record.within_second = stamp.is_whole_second.then_some(Nanos::ZERO);
         if record.target.is_none()

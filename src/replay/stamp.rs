@@ -64,10 +64,11 @@ pub(super) fn float(value: f64) -> Option<LogTime> {
     })
 }
 
-/// A number of seconds as a duration; `None` if it is negative, not a number, or a billion or more.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
-pub(super) fn seconds(value: f64) -> Option<Nanos> {
-    (0.0..1e9).contains(&value).then(|| Nanos::new((value * 1e9).round() as u64))
+/// A number of `unit`s as a duration; `None` if it is negative, not a number, or a billion seconds or more.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "checked")]
+pub(super) fn duration(value: f64, unit: Nanos) -> Option<Nanos> {
+    let nanos = value * unit.get() as f64;
+    (0.0..1e18).contains(&nanos).then(|| Nanos::new(nanos.round() as u64))
 }
 
 /// The unit of a number of this size, in nanoseconds. Each unit covers the years from 1973 to 5138.
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(rfc3339(b"2000-10-10T20:55:36.5000000009Z"), half);
         assert_eq!((number(b"971211336.5"), number(b"971211336500"), float(971_211_336.5)), (half, half, half));
         assert_eq!(number(b"971211336500.25"), stamp(971_211_336_500_250_000, false));
-        assert_eq!(seconds(0.25), Some(Nanos::new(250_000_000)));
+        assert_eq!(duration(0.25, Nanos::SECOND), Some(Nanos::new(250_000_000)));
     }
 
     #[test]
@@ -138,7 +139,7 @@ mod tests {
         for text in ["", "-5", "5.", "5.x", "99999999999999999999", "1e9"] {
             assert_eq!(number(text.as_bytes()), None, "{text}");
         }
-        assert_eq!((float(-1.0), float(f64::NAN), seconds(-0.5)), (None, None, None));
+        assert_eq!((float(-1.0), float(f64::NAN), duration(-0.5, Nanos::SECOND)), (None, None, None));
     }
 
     proptest! {

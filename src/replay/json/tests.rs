@@ -60,16 +60,36 @@ fn lines_of_traefik_tell_in_nanoseconds_how_long_a_request_took() {
     assert_eq!(record.headers, [(0, "k".into())]);
     let caddy = line.replace("\"Duration\":1500000", "\"duration\":1.5");
     assert_eq!(read_with(&caddy, &[]).unwrap().took, Some(Nanos::new(1_500_000_000)));
+    // its `time` is a whole second, but it tells the beginning exactly
+    let line = line.replace('}', ",\"StartUTC\":\"2000-10-10T20:55:35.750000001Z\"}");
+    let record = read_with(&line, &[]).unwrap();
+    assert_eq!((record.logged.get(), record.within_second), (971_211_335_751_500_001, None));
     let line = line.replace('}', ",\"took\":2}");
-    assert_eq!(read_with(&line, &["duration=took"]).unwrap().took, Some(Nanos::from_secs(2)));
+    let record = read_with(&line, &["duration=took", "time=time"]).unwrap();
+    assert_eq!((record.took, record.logged), (Some(Nanos::from_secs(2)), Nanos::from_secs(971_211_336)));
 }
 
 #[test]
-fn a_mapping_outranks_the_usual_places() {
-    let line = r#"{"time":1,"start":971211336,"user":"a","who":{"id":42},"uri":"/u","path":"/p","client":"bad"}"#;
-    let record = read_with(line, &["time=start", "customer=who.id", "path=uri"]).unwrap();
+fn an_exact_time_of_nginx_counts_before_one_in_whole_seconds() {
+    let line = r#"{"time_iso8601":"2000-10-10T20:55:36+00:00","msec":"971211336.250","time_local":"-"}"#;
+    let record = read_with(line, &[]).unwrap();
+    assert_eq!((record.logged.get(), record.within_second), (971_211_336_250_000_000, None));
+}
+
+#[test]
+fn a_mapping_stands_in_for_the_usual_places() {
+    let line = r#"{"time":1,"start":971211336,"user":"a","who":{"id":42},"uri":"/u","path":"/p","client":"bad",
+        "duration":12,"http_x_api_key":"ab***","req":{"key":"abcd"}}"#;
+    let mappings =
+        ["time=start", "customer=who.id", "path=uri", "client=at", "duration_ms=duration", "header.X-API-Key=req.key"];
+    let record = read_with(line, &mappings).unwrap();
     assert_eq!((record.logged, record.customer.as_deref()), (Nanos::from_secs(971_211_336), Some("42")));
-    assert_eq!(record.target.as_deref(), Some(&b"/u"[..]));
+    assert_eq!((record.target.as_deref(), record.client), (Some(&b"/u"[..]), None));
+    assert_eq!(record.headers, [(0, "abcd".into())]);
+    assert_eq!(record.took, Some(Nanos::new(12_000_000)));
+    for (mapping, took) in [("duration_us=duration", 12_000), ("duration_ns=duration", 12), ("duration_ns=x", 0)] {
+        assert_eq!(read_with(line, &[mapping]).unwrap().took.unwrap_or_default(), Nanos::new(took), "{mapping}");
+    }
 }
 
 #[test]
