@@ -26,7 +26,7 @@ pub enum BodySource<'b> {
 
 impl BodySource<'_> {
     /// Whether the body of a request with these `facts` is known to have more than `max` bytes.
-    pub(super) fn is_longer_than(self, max: u64, facts: &Facts<'_>) -> bool {
+    pub fn is_longer_than(self, max: u64, facts: &Facts<'_>) -> bool {
         let length = match self {
             Self::Streaming(Framing::Length(length)) => length,
             Self::Buffered(body) => u64::try_from(body.len()).unwrap_or(u64::MAX),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 mod limits;
-pub(super) mod masked;
+pub(crate) mod masked;
 mod question;
 mod route_match;
 

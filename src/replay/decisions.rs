@@ -63,7 +63,7 @@ impl DecisionSummary {
             Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
             _ => None,
         };
-        let caller = decided.known.map(|(facts, resolved)| who::caller(facts, resolved));
+        let caller = decided.known.map(who::caller);
         Self {
             word,
             cause: decided.refused,

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::io;
 
+use super::notes::counted;
 use super::play::{Player, RulesetRun};
-use super::render::{counted, exactness, numbers};
+use super::render::{exactness, numbers};
 use super::report::{CompleteReport, Difference, ReplayReport};
 use super::top::DeniedKey;
 use super::when;

@@ -24,16 +24,16 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: ReorderStats, wanted: &
         };
         let ReorderStats { late, by } = disorder;
         notes.push(format!(
-            "{late} {} out of order, by {by} at most: each came at the time of the one before it{hint}",
-            requests(late)
+            "{} out of order, by {by} at most: each came at the time of the one before it{hint}",
+            counted(late, "request")
         ));
     }
     let coarse = player.lines.whole_seconds;
     if coarse > 0 {
         notes.push(format!(
-            "{coarse} {} timestamps in whole seconds: the requests of one second are spread evenly over it, in the order of \
-             their lines; bursts within a second do not show",
-            if coarse == 1 { "line has" } else { "lines have" },
+            "{} timestamps in whole seconds: the requests of one second are spread evenly over it, in the order of their \
+             lines; bursts within a second do not show",
+            counted_with(coarse, "line", ["has", "have"]),
         ));
     }
     let readable = player.lines.all.saturating_sub(player.lines.unreadable);
@@ -59,10 +59,8 @@ fn missing_input_notes(side: &RulesetRun) -> Vec<String> {
     let (rules, missing_inputs) = (side.replayer.rules(), side.replayer.missing_inputs());
     if missing_inputs.requests > 0 {
         notes.push(format!(
-            "{} {} no method or no path: counted as malformed (--field method=PATH and --field path=PATH say where they \
-             are)",
-            missing_inputs.requests,
-            if missing_inputs.requests == 1 { "line tells" } else { "lines tell" },
+            "{} no method or no path: counted as malformed (--field method=PATH and --field path=PATH say where they are)",
+            counted_with(missing_inputs.requests, "line", ["tells", "tell"]),
         ));
     }
     if missing_inputs.callers > 0 {
@@ -71,22 +69,19 @@ fn missing_input_notes(side: &RulesetRun) -> Vec<String> {
             None => "are refused",
         };
         notes.push(format!(
-            "{} of no customer and {} no credential: they {become_what} (--plan gives them a plan, --field \
-             customer=PATH says where the name is)",
-            if missing_inputs.callers == 1 {
-                "1 request tells".to_owned()
-            } else {
-                format!("{} requests tell", missing_inputs.callers)
-            },
-            if missing_inputs.callers == 1 { "shows" } else { "show" },
+            "{} no credential: they {become_what} (--plan gives them a plan, --field customer=PATH says where the name is)",
+            counted_with(
+                missing_inputs.callers,
+                "request",
+                ["tells of no customer and shows", "tell of no customer and show"]
+            ),
         ));
     }
     if missing_inputs.customers > 0 {
         notes.push(format!(
-            "{} {} of customers whom the directory does not hold, and nothing tells their plan: they are treated as \
-             unknown (--plan gives them a plan)",
-            missing_inputs.customers,
-            requests(missing_inputs.customers),
+            "{} of customers whom the directory does not hold, and nothing tells their plan: they are treated as unknown \
+             (--plan gives them a plan)",
+            counted(missing_inputs.customers, "request"),
         ));
     }
     if let Some(server) = match *rules.directory {
@@ -99,13 +94,20 @@ fn missing_input_notes(side: &RulesetRun) -> Vec<String> {
         notes.push(format!("customers stand in {server} is not asked: plans are those of the lines, or of --plan"));
     }
     if missing_inputs.addresses > 0 {
-        notes.push(format!("{} {} tell no address", missing_inputs.addresses, requests(missing_inputs.addresses)));
+        notes.push(format!("{} no address", counted_with(missing_inputs.addresses, "request", ["tells", "tell"])));
+    }
+    if missing_inputs.clients > 0 {
+        let header = rules.ruleset.client_address.header.name();
+        notes.push(format!(
+            "{} from trusted proxies without the header {header}: they count by the addresses of the proxies (--field \
+             header.{header}=PATH says where it is)",
+            counted_with(missing_inputs.clients, "request", ["comes", "come"]),
+        ));
     }
     if missing_inputs.costs > 0 {
         notes.push(format!(
-            "{} {} whose cost only the response told: what was reserved stays taken",
-            missing_inputs.costs,
-            requests(missing_inputs.costs),
+            "{} whose cost only the response told: what was reserved stays taken",
+            counted(missing_inputs.costs, "request"),
         ));
     }
     notes
@@ -138,8 +140,8 @@ fn of_side(side: &RulesetRun) -> Vec<String> {
             MissingKey::SharedBucket => "they share one bucket",
             MissingKey::Skip => "it does not apply to them",
         };
-        let (name, part, verb) = (&limit.name, part.describe(), if count == 1 { "lacks" } else { "lack" });
-        notes.push(format!("limit `{name}`: {count} {} {verb} its key's {part}: {what}", requests(count)));
+        let (name, part, lack) = (&limit.name, part.describe(), counted_with(count, "request", ["lacks", "lack"]));
+        notes.push(format!("limit `{name}`: {lack} its key's {part}: {what}"));
     }
     for (name, count) in replayer.overflowed() {
         notes.push(format!(
@@ -151,11 +153,17 @@ fn of_side(side: &RulesetRun) -> Vec<String> {
             true => "; where the log tells no hosts, --host does",
             false => "",
         };
-        notes.push(format!("{count} {} take no route{hint}", requests(*count)));
+        notes.push(format!("{} no route{hint}", counted_with(*count, "request", ["takes", "take"])));
     }
     notes
 }
 
-const fn requests(count: u64) -> &'static str {
-    if count == 1 { "request" } else { "requests" }
+/// A number of things.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A number of things, and the verb in the form for one or for several.
+fn counted_with(count: u64, what: &str, [one, several]: [&str; 2]) -> String {
+    format!("{} {}", counted(count, what), if count == 1 { one } else { several })
 }

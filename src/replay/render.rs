@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::notes::counted;
 use super::report::{CompleteReport, Difference, LimitReport, ReplayReport, RequestCounts};
 use super::tally::Minute;
 use super::top::DeniedKey;
@@ -211,8 +212,4 @@ fn worst(minute: Minute) -> String {
 #[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
 pub(super) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.2} %", part as f64 * 100.0 / whole as f64) }
-}
-
-pub(super) fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -16,6 +16,7 @@ use super::record::{ArrivalSpan, Record};
 use super::rules::{CallerFinder, MissingInputs, ReplayCaller, ReplayRules, is_preflight, set_headers};
 use crate::charge::Charge;
 use crate::fields::Fields;
+use crate::gateway::awaited_body::BodySource;
 use crate::gateway::caller::Caller;
 use crate::gateway::facts;
 use crate::gateway::identify::Identity;
@@ -29,7 +30,6 @@ use crate::ruleset::{LimitId, PlanId, Ruleset, path};
 use crate::units::Nanos;
 
 /// The decision on a request.
-#[derive(Debug)]
 pub struct ReplayDecision<'d> {
     /// When the request came.
     pub at: Nanos,
@@ -46,7 +46,16 @@ pub struct ReplayDecision<'d> {
     /// The combined decision of its limits.
     pub verdict: &'d Verdict,
     /// The input of the keys; absent for a refused request.
-    pub known: Option<(&'d Facts<'d>, &'d Resolved<'d>)>,
+    pub known: Option<KeySource<'d>>,
+}
+
+/// The input of the keys that are charged.
+#[derive(Clone, Copy)]
+pub enum KeySource<'d> {
+    /// A request.
+    Request(&'d Facts<'d>, &'d Resolved<'d>),
+    /// The charges of a program that is not a proxy.
+    Program(&'d ChargeQuestion),
 }
 
 /// A set of rules and the state of its limits.
@@ -141,15 +150,16 @@ impl Replayer {
         if let Some(text) = record.charges.as_deref() {
             let context =
                 KeyContext { hasher: hashers.hasher(), ruleset, directory: &rules.directory, groups: &rules.groups };
-            let known = ChargeQuestion::from_log(text).ok().and_then(|question| question.charges(&context));
-            let gives_back = known.iter().flatten().any(|(_, tokens)| *tokens < 0);
+            let question = ChargeQuestion::from_log(text).ok();
+            let made = question.as_ref().and_then(|question| question.charges(&context));
+            let gives_back = made.iter().flatten().any(|(_, tokens)| *tokens < 0);
             charges.clear();
-            charges.extend(known.iter().flatten().map(|(charge, _)| charge.clone()));
+            charges.extend(made.iter().flatten().map(|(charge, _)| charge.clone()));
             let verdict = ledger.charge_program(ruleset, (charges, gives_back), at);
             let charges = if gives_back { &[] } else { charges.as_slice() };
-            let (refused, bypassed) = (known.is_none().then_some(UNCHARGEABLE), gives_back);
-            let decided =
-                ReplayDecision { at, route: None, plan: None, refused, bypassed, charges, verdict, known: None };
+            let (refused, bypassed) = (made.is_none().then_some(UNCHARGEABLE), gives_back);
+            let known = question.as_ref().filter(|_| made.is_some()).map(KeySource::Program);
+            let decided = ReplayDecision { at, route: None, plan: None, refused, bypassed, charges, verdict, known };
             return seen(&decided, ruleset);
         }
         set_headers(headers, record, names);
@@ -177,6 +187,10 @@ impl Replayer {
             if target.has_parameters && !route.path_parameters && !asks_usage {
                 break 'refused Answer::from(facts::PATH_PARAMETERS).cause();
             }
+            let is_too_large = |max| !asks_usage && BodySource::Unavailable.is_longer_than(max, &facts);
+            if route.max_request_body.is_some_and(is_too_large) {
+                break 'refused Answer::BodyTooLarge.cause();
+            }
             let is_preflight = is_preflight(route, record, &facts);
             if ruleset.denies_address_access(route, facts.address) {
                 break 'refused Answer::AccessDenied.cause();
@@ -201,8 +215,8 @@ impl Replayer {
                 if !charges.is_empty() && (is_refused || ledger.would_deny(charges, at)) {
                     let verdict = ledger.charge_early(ruleset, record, &facts, charges, at);
                     if verdict.is_denied() && !asks_usage {
-                        let (charges, known) =
-                            (charges.as_slice(), Some((&facts, &ruleset.resolve_unidentified(route))));
+                        let resolved = ruleset.resolve_unidentified(route);
+                        let (charges, known) = (charges.as_slice(), Some(KeySource::Request(&facts, &resolved)));
                         let (plan, refused, bypassed) = (None, None, false);
                         let decided =
                             ReplayDecision { at, route: id, plan, refused, bypassed, charges, verdict, known };
@@ -242,7 +256,7 @@ impl Replayer {
             }
             let verdict = ledger.charge(ruleset, record, &facts, charges, arrival);
             let plan = resolved.plan.map(|(plan, _)| plan);
-            let (charges, known) = (charges.as_slice(), Some((&facts, &resolved)));
+            let (charges, known) = (charges.as_slice(), Some(KeySource::Request(&facts, &resolved)));
             let decided = ReplayDecision { at, route: id, plan, refused: None, bypassed, charges, verdict, known };
             return seen(&decided, ruleset);
         };
@@ -323,7 +337,10 @@ fn target_of<'r>(
     let path = path::matched_form(&path).map_or(path, Cow::Owned);
     let peer = record.client.as_deref().and_then(facts::read_address);
     missing_inputs.addresses += u64::from(peer.is_none());
-    let address = peer.and_then(|peer| facts::client_address(Some(peer), headers, &ruleset.client_address));
+    let rules = &ruleset.client_address;
+    let is_proxy = peer.is_some_and(|peer| rules.is_trusted(Some(peer.to_canonical())));
+    missing_inputs.clients += u64::from(is_proxy && !headers.contains(rules.header.name()));
+    let address = peer.and_then(|peer| facts::client_address(Some(peer), headers, rules));
     let client = address.map(|address| ruleset.client_address.prefixes.network(address));
     Ok(CanonicalTarget { method, host, path, has_parameters, query, address, client })
 }

@@ -45,6 +45,8 @@ pub struct MissingInputs {
     pub callers: u64,
     /// Lines without an address that can be read.
     pub addresses: u64,
+    /// Lines with the address of a trusted proxy, and without the header field in which it names its client.
+    pub clients: u64,
     /// Admitted requests whose real cost only the response told.
     pub costs: u64,
 }

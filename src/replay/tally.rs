@@ -100,17 +100,6 @@ impl DenialCounts {
         let (minute, denied) = self.worst;
         (denied > 0).then(|| Minute { begins: Nanos::new(minute.saturating_mul(MINUTE)), denied })
     }
-
-    /// Adds the counts of `other`; the worst minute is the worse of both.
-    pub fn merge(&mut self, other: &Self) {
-        self.offered += other.offered;
-        self.denied += other.denied;
-        self.first = [self.first, other.first].into_iter().flatten().min();
-        self.last = self.last.max(other.last);
-        if other.worst.1 > self.worst.1 {
-            self.worst = other.worst;
-        }
-    }
 }
 
 // === impl Tally ===
@@ -197,8 +186,8 @@ impl Tally {
         }
         let waits = matches!(standing.decision, Decision::Admit { wait } if wait > Nanos::ZERO);
         tally.delayed += u64::from(waits && !request_denied);
-        if let (true, Some((facts, resolved))) = (denied, decided.known) {
-            tally.top.add(charge.key, decided.at, || who::describe(ruleset, &limit.key, facts, resolved));
+        if let (true, Some(source)) = (denied, decided.known) {
+            tally.top.add(charge.key, decided.at, || who::describe(ruleset, limit, source));
         }
         if let Some(series) = &mut tally.series {
             note(series, decided.at.saturating_sub(begins), charge.cost, over, denied);
@@ -225,12 +214,5 @@ mod tests {
         }
         assert_eq!(count.worst(), Some(Minute { begins: Nanos::ZERO, denied: 2 }));
         assert_eq!((count.offered, count.denied, count.last), (6, 5, Some(Nanos::from_secs(600))));
-        let mut other = DenialCounts::default();
-        for second in [700, 701, 702] {
-            other.add(Nanos::from_secs(second), true);
-        }
-        count.merge(&other);
-        assert_eq!(count.worst(), Some(Minute { begins: Nanos::from_secs(660), denied: 3 }));
-        assert_eq!((count.first, count.last), (Some(Nanos::ZERO), Some(Nanos::from_secs(702))));
     }
 }

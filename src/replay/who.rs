@@ -2,23 +2,42 @@
 
 use std::fmt::Write as _;
 
-use http::{HeaderName, header};
-
-use crate::ruleset::key::{self, Caller, Facts, Key, KeyHasher, KeyPart, Resolved, Value};
-use crate::ruleset::{CredentialSource, Ruleset};
+use super::replayer::KeySource;
+use crate::gateway::explain::masked::may_be_secret;
+use crate::ruleset::Ruleset;
+use crate::ruleset::key::{self, Caller, Facts, KeyHasher, KeyPart, Resolved, Value};
+use crate::ruleset::limit::Limit;
 
 /// The longest value that is shown whole, in characters.
 const LONGEST: usize = 80;
 
-/// The key of a request in words: its parts with commas between them. Where a part may be a credential, a fingerprint
-/// stands for it.
-pub fn describe(ruleset: &Ruleset, key: &Key, facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
-    let parts: Vec<String> = key.parts.iter().map(|part| describe_part(ruleset, part, facts, resolved)).collect();
+/// The key of a charge under `limit` in words: its parts with commas between them. Where a part may be a credential, a
+/// fingerprint stands for it.
+pub fn describe(ruleset: &Ruleset, limit: &Limit, source: KeySource<'_>) -> String {
+    let parts: Vec<String> = match source {
+        KeySource::Request(facts, resolved) => {
+            limit.key.parts.iter().map(|part| describe_part(ruleset, part, facts, resolved)).collect()
+        }
+        KeySource::Program(question) => {
+            let words = |(part, value): &(String, String)| match part.as_str() {
+                "customer" | "client_address" => shown(value.as_bytes()),
+                part => shown(format!("{part} {value}").as_bytes()),
+            };
+            question.named_parts(&limit.name).iter().map(words).collect()
+        }
+    };
     if parts.is_empty() { "everybody".to_owned() } else { parts.join(", ") }
 }
 
 /// The caller: a customer's name, or the address of an anonymous caller.
-pub fn caller(facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
+pub fn caller(source: KeySource<'_>) -> String {
+    match source {
+        KeySource::Request(facts, resolved) => caller_of(facts, resolved),
+        KeySource::Program(_) => "a program".to_owned(),
+    }
+}
+
+fn caller_of(facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
     match resolved.caller {
         Caller::Customer(name) => shown(name.as_bytes()),
         Caller::Anonymous => address(facts),
@@ -28,7 +47,7 @@ pub fn caller(facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
 fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
     let named = |value: Option<Value<'_>>| match value {
         None => format!("no {}", part.describe()),
-        Some(_) if is_secret(ruleset, part) => {
+        Some(_) if may_be_secret(part, ruleset.customers.as_ref()) => {
             let print = KeyHasher::stable().part(part, facts, resolved).map_or(0, |hash| hash.0 >> 96);
             format!("{} #{print:08x}", part.describe())
         }
@@ -36,7 +55,7 @@ fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved:
         Some(Value::Address(address)) => format!("{} {address}", part.describe()),
     };
     match part {
-        KeyPart::Customer => caller(facts, resolved),
+        KeyPart::Customer => caller_of(facts, resolved),
         KeyPart::ClientAddress => address(facts),
         KeyPart::Plan => resolved.plan.map_or_else(|| "no plan".to_owned(), |(_, plan)| format!("plan {plan}")),
         KeyPart::Host => shown(facts.host.as_bytes()),
@@ -57,32 +76,6 @@ fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved:
 
 fn address(facts: &Facts<'_>) -> String {
     facts.client.map_or_else(|| "no address".to_owned(), |address| address.to_string())
-}
-
-/// Whether the part may hold a credential.
-fn is_secret(ruleset: &Ruleset, part: &KeyPart) -> bool {
-    let mut sources = ruleset.customers.iter().flat_map(|rules| &rules.identify);
-    match part {
-        KeyPart::Cookie(..) => true,
-        KeyPart::Header(name, _) => {
-            const SECRET: [HeaderName; 3] = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
-            let is_source = |source: &CredentialSource| match source {
-                CredentialSource::Header(other) => other == name,
-                CredentialSource::Jwt(rules) => rules.header.as_ref() == Some(name),
-                _ => false,
-            };
-            SECRET.contains(name)
-                || name.as_str().contains("key")
-                || name.as_str().contains("token")
-                || sources.any(is_source)
-        }
-        KeyPart::Query(name, _) => {
-            name.contains("key")
-                || name.contains("token")
-                || sources.any(|source| matches!(source, CredentialSource::Query(other) if other == name))
-        }
-        _ => false,
-    }
 }
 
 /// The text without control characters, which a terminal would obey, and cut if it is long.

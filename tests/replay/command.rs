@@ -378,6 +378,53 @@ fn a_sum_of_response_headers_is_charged_and_one_with_a_body_field_stays_reserved
 }
 
 #[test]
+fn a_body_over_the_bound_of_its_route_is_refused_before_any_charge() {
+    let folder = folder();
+    folder.write("tollgate.yaml", CONFIG.replace("name: all,", "name: all, max_request_body: 1KiB,"));
+    let line =
+        |bytes: u32| format!("{{\"time\":971182800.5,\"method\":\"POST\",\"path\":\"/\",\"request_bytes\":{bytes}}}\n");
+    folder.write("access.log", [1024, 1_000_000, 1025, 1].map(line).concat());
+    let report = report(&folder, &["access.log"]);
+    assert_eq!(report["rules"]["refused"], serde_json::json!({ "body_too_large": 2 }));
+    assert_eq!((&report["rules"]["offered"], &report["rules"]["denied"]), (&2.into(), &0.into()));
+}
+
+#[test]
+fn clients_that_only_a_proxy_knows_are_noted() {
+    let folder = folder();
+    let trusted = "client_address: { trusted_proxies: [192.0.2.1] }\n";
+    folder.write("tollgate.yaml", format!("{trusted}{CONFIG}"));
+    folder.write("access.log", log());
+    let note = "5 requests come from trusted proxies without the header x-forwarded-for: they count by the addresses of the \
+                proxies (--field header.x-forwarded-for=PATH says where it is)";
+    let notes = |log: String| {
+        folder.write("access.log", log);
+        report(&folder, &["access.log"])["notes"].clone()
+    };
+    assert!(notes(log()).as_array().unwrap().contains(&note.into()), "{}", notes(log()));
+    let told = "{\"time\":971182800.5,\"method\":\"GET\",\"path\":\"/\",\"client\":\"192.0.2.1\",\"http_x_forwarded_for\":\"192.0.2.9\"}\n";
+    assert_eq!(notes(told.to_owned()), serde_json::json!([]));
+}
+
+#[test]
+fn keys_that_programs_charge_are_counted_and_named() {
+    let folder = folder();
+    folder.write("tollgate.yaml", CONFIG.replace("limit: 2", "limit: 1"));
+    folder.write("old.yaml", CONFIG);
+    let line = |from: u32| {
+        let charges =
+            format!("[{{\"limit\":\"guard\",\"key\":{{\"client_address\":\"192.0.2.{from}\"}},\"tokens\":2}}]");
+        format!("{}\n", serde_json::json!({ "time": 971_182_800.5, "charges": charges, "decision": "denied" }))
+    };
+    folder.write("access.log", [1, 2, 2].map(line).concat());
+    let report = report(&folder, &["--against", "old.yaml", "access.log"]);
+    let guard = &report["rules"]["limits"][0];
+    assert_eq!((&guard["plans"][0]["denied"], &guard["denied_keys"]), (&3.into(), &2.into()));
+    assert_eq!((&guard["top"][0]["who"], &guard["top"][0]["denied"]), (&"192.0.2.2".into(), &2.into()));
+    assert_eq!(report["comparison"]["denied_only_here"]["top"][0]["who"], "a program");
+}
+
+#[test]
 fn lines_without_a_request_are_counted_and_said() {
     let folder = folder();
     let told = "{\"time\":971182800,\"method\":\"GET\",\"path\":\"/\"}\n";
@@ -393,17 +440,21 @@ fn lines_without_a_request_are_counted_and_said() {
 #[test]
 fn credentials_never_show() {
     let folder = Folder::new();
-    let config =
-        CONFIG.replace("key: client_address", "key: [{ header: x-api-key }, { cookie: sid }, { header: x-user }]");
+    let config = CONFIG.replace(
+        "key: client_address",
+        "key: [{ header: x-api-key }, { cookie: sid }, { header: x-user }, { header: x-session-id }, { query: apiKey }, { query: sig }]",
+    );
     folder.write("tollgate.yaml", config);
-    let object = "{\"time\":971182800,\"method\":\"GET\",\"path\":\"/\",\"request\":{\"headers\":{\"X-Api-Key\":[\"s3cret-a\"],\
-                  \"Cookie\":[\"sid=s3cret-b\"],\"X-User\":[\"an\\u009bn\"]}}}\n";
+    let object = "{\"time\":971182800,\"method\":\"GET\",\"path\":\"/?apiKey=s3cret-c&sig=s3cret-d\",\"request\":{\"headers\":\
+                  {\"X-Api-Key\":[\"s3cret-a\"],\"Cookie\":[\"sid=s3cret-b\"],\"X-User\":[\"an\\u009bn\"],\
+                  \"X-Session-Id\":[\"s3cret-e\"]}}}\n";
     folder.write("access.log", object.repeat(4));
     let flags = ["--decisions", "d.csv", "--html", "page.html", "access.log"];
     let table = folder.replayed(&[&REPLAY, &flags[..]].concat());
     assert!(
         table.contains("header x-api-key #")
             && table.contains("cookie sid #")
+            && table.contains("query apiKey #")
             && table.contains("header x-user an\\u{9b}n"),
         "{table}"
     );

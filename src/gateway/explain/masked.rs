@@ -21,7 +21,7 @@ pub(in crate::gateway) fn masked_value(part: &KeyPart, value: &Value<'_>, custom
 }
 
 /// Whether credentials are read from this part of a key, or its name suggests a secret.
-fn may_be_secret(part: &KeyPart, customers: Option<&CustomerRules>) -> bool {
+pub(crate) fn may_be_secret(part: &KeyPart, customers: Option<&CustomerRules>) -> bool {
     const WORDS: [&str; 10] =
         ["auth", "key", "token", "secret", "session", "password", "passwd", "cookie", "credential", "sig"];
     let of_body;

@@ -146,6 +146,14 @@ impl ChargeQuestion {
         }))
     }
 
+    /// The parts of the key that the question names for a limit.
+    pub fn named_parts(&self, limit: &str) -> &[(String, String)] {
+        match self.0.iter().find(|(question, _)| question.limit == limit).map(|(question, _)| &question.selector) {
+            Some(KeySelector::Parts { key, .. }) => key,
+            Some(KeySelector::Request(_)) | None => &[],
+        }
+    }
+
     /// The charges under the limits and to the customers of `context`, each with its tokens; `None` if a limit counts
     /// running requests, or if a key is named by a request, which no log line does.
     pub fn charges(&self, context: &KeyContext<'_>) -> Option<Vec<(Charge, i64)>> {
