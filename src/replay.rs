@@ -1,6 +1,6 @@
 //! Plays access logs through the gateway's rules, on the time of the log, and reports which requests the limits would deny.
 //!
-//! `logs (source, lines) -> records (common, json) -> spread -> reorder (reading) -> replayer
+//! `logs (source) -> records (common, json) -> spread -> reorder (reading) -> replayer
 //! -> (report | decisions) -> render`
 //!
 //! A store of the replay's own, on a virtual clock, keeps the states; the gateway's code decides (see `replayer`). Memory
@@ -13,7 +13,6 @@ pub mod fields;
 pub mod html;
 mod json;
 mod ledger;
-pub mod lines;
 mod notes;
 pub mod play;
 pub mod reading;

@@ -11,6 +11,7 @@ use crate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Rule, Value};
 use crate::units::{Cost, Nanos, Rate};
 
 pub mod arrivals;
+pub mod lines;
 pub mod plot;
 pub mod render;
 pub mod report;

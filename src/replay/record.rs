@@ -160,7 +160,7 @@ pub enum Unreadable {
     #[error("has no time that can be read")]
     Time,
     /// The line is too long.
-    #[error("is longer than {} bytes", super::lines::MAX_LINE)]
+    #[error("is longer than {} bytes", crate::simulation::lines::MAX_LINE)]
     TooLong,
 }
 

@@ -24,83 +24,19 @@ const SET_RATE: &str = "set_rate";
 /// Reads a rate as the configuration writes it; the error says what is wrong with the text (`is not a rate`).
 pub type ParseRate = fn(&str) -> Result<Rate, String>;
 
-/// An error in a trace. Lines are counted from 1, the header line included.
+/// An error in a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The trace has no header line.
     #[error("the trace is empty: expected a header line with at least the columns `t_ns` and `key`")]
     Empty,
-    /// The header lacks a column.
-    #[error("line {line}: found the columns {found}, expected at least `t_ns` and `key`: there is no `{missing}`")]
-    NoColumn {
-        /// The line of the header.
+    /// A line is wrong.
+    #[error("line {line}{what}")]
+    Line {
+        /// The line, counted from 1, the header line included.
         line: u64,
-        /// The column.
-        missing: &'static str,
-        /// The columns there are.
-        found: String,
-    },
-    /// The header names a column twice.
-    #[error("line {line}: found the column `{column}` twice, expected it once")]
-    Twice {
-        /// The line of the header.
-        line: u64,
-        /// The column.
-        column: &'static str,
-    },
-    /// A field is not a valid value of its column.
-    #[error("line {line}, column `{column}`: found `{found}`, expected {expected}")]
-    Field {
-        /// The line of the row.
-        line: u64,
-        /// The column.
-        column: &'static str,
-        /// The field, shortened.
-        found: String,
-        /// The expected value.
-        expected: String,
-    },
-    /// A `set_rate` is not a rate.
-    #[error("line {line}, column `set_rate`: found `{found}`, which {problem}; expected a rate like `20/s`")]
-    Rate {
-        /// The line of the row.
-        line: u64,
-        /// The field, shortened.
-        found: String,
-        /// The error in the field.
-        problem: String,
-    },
-    /// A row is longer or shorter than the header.
-    #[error("line {line}: found {found} fields, expected {expected} as in the header line")]
-    Ragged {
-        /// The line of the row.
-        line: u64,
-        /// How many fields it has.
-        found: usize,
-        /// How many the header has.
-        expected: usize,
-    },
-    /// Time goes back.
-    #[error(
-        "line {line}, column `t_ns`: found `{found}`, expected {before} (the time of the row before) or later: rows are in the order of time"
-    )]
-    Backwards {
-        /// The line of the row.
-        line: u64,
-        /// Its time.
-        found: u64,
-        /// The time of the row before.
-        before: u64,
-    },
-    /// A quote is open at the end of its line.
-    #[error(
-        "line {line}, field {field}: found a quote that is not closed before the end of the line, expected the whole field on one line, and a quote in it doubled"
-    )]
-    OpenQuote {
-        /// The line of the row.
-        line: u64,
-        /// The number of the field in the row, from 1.
-        field: usize,
+        /// The place in the line, what was found there and what was expected.
+        what: String,
     },
     /// The file cannot be read.
     #[error("cannot read the trace: {0}")]
@@ -148,9 +84,12 @@ impl<R: Read> Trace<R> {
         let field = self.field(self.columns.time);
         let at = whole(field)
             .map(Nanos::new)
-            .ok_or_else(|| self.wrong(TIME, field, "whole nanoseconds from 0 to 18446744073709551615"))?;
+            .ok_or_else(|| self.wrong(TIME, field, ", expected whole nanoseconds from 0 to 18446744073709551615"))?;
         if at < self.last {
-            return Err(TraceError::Backwards { line: self.line(), found: at.get(), before: self.last.get() });
+            let before = self.last.get();
+            let expected =
+                format!(", expected {before} (the time of the row before) or later: rows are in the order of time");
+            return Err(self.wrong(TIME, field, &expected));
         }
         Ok(at)
     }
@@ -158,8 +97,9 @@ impl<R: Read> Trace<R> {
     fn cost(&self) -> Result<Cost, TraceError> {
         match self.columns.cost.map(|column| self.field(column)) {
             None | Some([]) => Ok(1),
-            Some(field) => whole(field)
-                .ok_or_else(|| self.wrong(COST, field, "a whole number of tokens from 0 to 18446744073709551615")),
+            Some(field) => whole(field).ok_or_else(|| {
+                self.wrong(COST, field, ", expected a whole number of tokens from 0 to 18446744073709551615")
+            }),
         }
     }
 
@@ -168,10 +108,8 @@ impl<R: Read> Trace<R> {
             None | Some([]) => Ok(None),
             Some(field) => {
                 let text = str::from_utf8(field).map_err(|_| "is not text".to_owned());
-                text.and_then(|text| (self.parse_rate)(text.trim())).map(Some).map_err(|problem| TraceError::Rate {
-                    line: self.line(),
-                    found: shown(field),
-                    problem,
+                text.and_then(|text| (self.parse_rate)(text.trim())).map(Some).map_err(|problem| {
+                    self.wrong(SET_RATE, field, &format!(", which {problem}; expected a rate like `20/s`"))
                 })
             }
         }
@@ -181,8 +119,10 @@ impl<R: Read> Trace<R> {
         self.record.get(column).unwrap_or_default()
     }
 
-    fn wrong(&self, column: &'static str, found: &[u8], expected: &str) -> TraceError {
-        TraceError::Field { line: self.line(), column, found: shown(found), expected: expected.to_owned() }
+    /// The error in the field of a column; `problem` follows what was found.
+    fn wrong(&self, column: &str, found: &[u8], problem: &str) -> TraceError {
+        let what = format!(", column `{column}`: found `{}`{problem}", shown(found));
+        TraceError::Line { line: self.line(), what }
     }
 }
 
@@ -193,7 +133,8 @@ impl<R: Read> Traffic for Trace<R> {
         }
         let (found, expected) = (self.record.len(), self.columns.count);
         if found != expected {
-            return Err(TraceError::Ragged { line: self.line(), found, expected });
+            let what = format!(": found {found} fields, expected {expected} as in the header line");
+            return Err(TraceError::Line { line: self.line(), what });
         }
         let at = self.time()?;
         let (cost, set_rate) = (self.cost()?, self.set_rate()?);
@@ -215,19 +156,22 @@ impl<R: Read> Traffic for Trace<R> {
 
 impl Columns {
     fn find(header: &ByteRecord, line: u64) -> Result<Self, TraceError> {
-        let optional = |column: &'static str| {
+        let wrong = |what| TraceError::Line { line, what };
+        let optional = |column: &str| {
             let mut places = (0..).zip(header).filter(|(_, name)| name.trim_ascii() == column.as_bytes());
             match (places.next(), places.next()) {
-                (_, Some(_)) => Err(TraceError::Twice { line, column }),
+                (_, Some(_)) => Err(wrong(format!(": found the column `{column}` twice, expected it once"))),
                 (place, None) => Ok(place.map(|(place, _)| place)),
             }
         };
-        let required = |column: &'static str| {
-            optional(column)?.ok_or_else(|| TraceError::NoColumn {
-                line,
-                missing: column,
-                found: header.iter().map(|name| format!("`{}`", shown(name))).collect::<Vec<_>>().join(", "),
-            })
+        let required = |column: &str| match optional(column)? {
+            Some(place) => Ok(place),
+            None => {
+                let found: Vec<String> = header.iter().map(|name| format!("`{}`", shown(name))).collect();
+                let found = found.join(", ");
+                let expected = "expected at least `t_ns` and `key`";
+                Err(wrong(format!(": found the columns {found}, {expected}: there is no `{column}`")))
+            }
         };
         Ok(Self {
             time: required(TIME)?,

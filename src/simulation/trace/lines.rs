@@ -1,62 +1,49 @@
-//! Reads a CSV line by line, each line with its number in the file.
+//! Reads the fields of a CSV line by line.
 //!
 //! A field cannot contain a line end: no trace needs that, and a quote that is not closed would silently take in all
 //! rows after it.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufReader, Read};
 
 use csv::ByteRecord;
 
 use super::TraceError;
-
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+use crate::simulation::lines::{Lines, MAX_LINE};
 
 /// The reader of a trace's lines.
 pub(super) struct TraceLines<R> {
-    input: BufReader<R>,
-    text: Vec<u8>,
+    lines: Lines<BufReader<R>>,
     field: Vec<u8>,
-    number: u64,
 }
 
 // === impl TraceLines ===
 
 impl<R: Read> TraceLines<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input: BufReader::with_capacity(1 << 16, input), text: Vec::new(), field: Vec::new(), number: 0 }
+        Self { lines: Lines::new(BufReader::with_capacity(1 << 16, input)), field: Vec::new() }
     }
 
     /// The number of the last line read, from 1.
     pub(super) const fn number(&self) -> u64 {
-        self.number
+        self.lines.number()
     }
 
     /// Reads the fields of the next line that is not blank; `false` at the end.
     pub(super) fn read(&mut self, record: &mut ByteRecord) -> Result<bool, TraceError> {
-        while self.next_line()? {
-            let mut line = self.text.as_slice();
-            for end in [b"\n", b"\r"] {
-                line = line.strip_suffix(end).unwrap_or(line);
-            }
-            if self.number == 1 {
-                line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
-            }
-            if line.is_empty() {
-                continue;
-            }
-            return match split(line, record, &mut self.field) {
-                Ok(()) => Ok(true),
-                Err(OpenQuote { field }) => Err(TraceError::OpenQuote { line: self.number, field }),
-            };
+        if !self.lines.advance()? {
+            return Ok(false);
         }
-        Ok(false)
-    }
-
-    fn next_line(&mut self) -> io::Result<bool> {
-        self.text.clear();
-        let read = self.input.read_until(b'\n', &mut self.text)?;
-        self.number += u64::from(read > 0);
-        Ok(read > 0)
+        let wrong = |what| Err(TraceError::Line { line: self.lines.number(), what });
+        if self.lines.is_cut() {
+            return wrong(format!(" is longer than {MAX_LINE} bytes"));
+        }
+        match split(self.lines.line(), record, &mut self.field) {
+            Ok(()) => Ok(true),
+            Err(OpenQuote { field }) => wrong(format!(
+                ", field {field}: found a quote that is not closed before the end of the line, expected the whole field on \
+                 one line, and a quote in it doubled"
+            )),
+        }
     }
 }
 
