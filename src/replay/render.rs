@@ -3,30 +3,67 @@
 use std::io;
 
 use super::notes::counted;
-use super::report::{CompleteReport, Difference, LimitReport, ReplayReport, RequestCounts};
-use super::tally::Minute;
+use super::report::{CompleteReport, Difference, LimitReport, ReplayReport};
+use super::tally::{DenialCounts, Minute};
 use super::top::DeniedKey;
 use super::when;
 use crate::simulation::render::columns;
 use crate::units::Nanos;
 
+/// A section of a report for people.
+#[derive(Default)]
+pub(super) struct Section {
+    /// The title; empty for a table that belongs to the section before. That of a chapter begins with [`CHAPTER`].
+    pub(super) title: String,
+    /// The names of the columns; empty if these need none.
+    pub(super) header: Vec<String>,
+    /// The rows of the table.
+    pub(super) rows: Vec<Vec<String>>,
+    /// How many columns hold names. They stand in front of those with numbers.
+    names: usize,
+    /// The lines below the table.
+    pub(super) lines: Vec<String>,
+}
+
+/// How the title of a chapter begins.
+pub(super) const CHAPTER: &str = "== ";
+
 /// The report as a table for people.
 pub fn table(played: &CompleteReport) -> String {
-    let mut text = heading(played);
-    for (number, report) in std::iter::once(&played.rules).chain(&played.against).enumerate() {
-        if played.against.is_some() {
-            text.push_str(&format!("\n== {}{}\n", if number > 0 { "against " } else { "" }, report.config));
+    let mut text = String::new();
+    for Section { title, header, rows, names, lines } in sections(played) {
+        if !text.is_empty() {
+            text.push('\n');
         }
-        text.push_str(&of_report(report));
-    }
-    if let (Some(difference), Some(against)) = (&played.comparison, &played.against) {
-        text.push_str(&of_difference(difference, &played.rules.config, &against.config));
-    }
-    if !played.notes.is_empty() {
-        text.push_str("\nnotes\n");
-        text.extend(played.notes.iter().map(|note| format!("  {note}\n")));
+        if !title.is_empty() {
+            text.push_str(&format!("{title}\n"));
+        }
+        let header = (!header.is_empty()).then_some(header);
+        text.push_str(&columns(&header.into_iter().chain(rows).collect::<Vec<_>>(), names));
+        text.extend(lines.iter().map(|line| format!("{line}\n")));
     }
     text
+}
+
+/// The report in sections.
+pub(super) fn sections(played: &CompleteReport) -> Vec<Section> {
+    let mut sections = vec![heading(played)];
+    match &played.against {
+        None => sections.extend(of_report(&played.rules)),
+        Some(against) => {
+            for (report, word) in [(&played.rules, ""), (against, "against ")] {
+                sections.push(Section { title: format!("{CHAPTER}{word}{}", report.config), ..Section::default() });
+                sections.extend(of_report(report));
+            }
+            let difference = played.comparison.iter();
+            sections.extend(difference.flat_map(|of| of_difference(of, &played.rules.config, &against.config)));
+        }
+    }
+    if !played.notes.is_empty() {
+        let lines = played.notes.iter().map(|note| format!("  {note}")).collect();
+        sections.push(Section { title: "notes".to_owned(), lines, ..Section::default() });
+    }
+    sections
 }
 
 /// The report as JSON for programs: times in RFC 3339, shares between 0 and 1.
@@ -65,39 +102,38 @@ pub fn csv(played: &CompleteReport, output: impl io::Write) -> io::Result<()> {
     rows.flush()
 }
 
-fn row(names: [&str; 5], line: &RequestCounts) -> Vec<String> {
+fn row(names: [&str; 5], count: &DenialCounts) -> Vec<String> {
     let time = |time: Option<Nanos>| time.map(when::utc).unwrap_or_default();
     let mut row: Vec<String> = names.map(str::to_owned).to_vec();
     row.extend([
-        line.offered.to_string(),
-        line.denied.to_string(),
-        line.share.map(|share| share.to_string()).unwrap_or_default(),
-        time(line.first_denied),
-        time(line.last_denied),
-        time(line.worst_minute.map(|minute| minute.begins)),
-        line.worst_minute.map(|minute| minute.denied.to_string()).unwrap_or_default(),
+        count.offered.to_string(),
+        count.denied.to_string(),
+        count.share().map(|share| share.to_string()).unwrap_or_default(),
+        time(count.first),
+        time(count.last),
+        time(count.worst().map(|minute| minute.begins)),
+        count.worst().map(|minute| minute.denied.to_string()).unwrap_or_default(),
     ]);
     row
 }
 
-fn heading(played: &CompleteReport) -> String {
-    let mut text = format!("{}: {}", played.logs.join(", "), counted(played.lines, "line"));
+fn heading(played: &CompleteReport) -> Section {
+    let mut title = format!("{}: {}", played.logs.join(", "), counted(played.lines, "line"));
     if let (Some(from), Some(to)) = (played.from, played.to) {
-        text.push_str(&format!(", {} to {}", when::second(from), when::second(to)));
+        title.push_str(&format!(", {} to {}", when::second(from), when::second(to)));
     }
-    text.push('\n');
+    let mut lines = Vec::new();
     if played.unreadable > 0 {
-        text.push_str(&format!("{} unreadable, the first of them:\n", counted(played.unreadable, "line")));
-        text.extend(played.unreadable_first.iter().map(|line| format!("  {line}\n")));
+        lines.push(format!("{} unreadable, the first of them:", counted(played.unreadable, "line")));
+        lines.extend(played.unreadable_first.iter().map(|line| format!("  {line}")));
     }
     if played.answered_429 > 0 {
-        text.push_str(&format!("{} answered with 429 in the log\n", counted(played.answered_429, "line")));
+        lines.push(format!("{} answered with 429 in the log", counted(played.answered_429, "line")));
     }
-    text
+    Section { title, lines, ..Section::default() }
 }
 
-fn of_report(report: &ReplayReport) -> String {
-    let mut text = String::from("\n");
+fn of_report(report: &ReplayReport) -> Vec<Section> {
     let mut rows = vec![vec!["requests".to_owned(), report.all.offered.to_string(), String::new()]];
     let mut words: Vec<(&str, u64)> = report.decisions.iter().map(|(word, count)| (*word, *count)).collect();
     if !report.decisions.contains_key("denied") {
@@ -112,97 +148,95 @@ fn of_report(report: &ReplayReport) -> String {
         let causes = report.refused.iter();
         rows.extend(causes.map(|(cause, count)| vec![format!("  {cause}"), count.to_string(), String::new()]));
     }
-    text.push_str(&columns(&rows, 1));
-    let mut rows = Vec::new();
-    for limit in &report.limits {
-        for plan in &limit.plans {
-            let name = plan.plan.clone().unwrap_or_else(|| "-".to_owned());
-            rows.push(numbers(vec![limit.limit.clone(), name, limit.over_limit.to_owned()], &plan.line));
-        }
-    }
-    text.push_str(&headed(&["limit", "plan", "over it"], rows));
-    let used = report.routes.iter().filter(|route| route.line.offered > 0);
-    text.push_str(&headed(&["route"], used.map(|route| numbers(vec![route.route.clone()], &route.line)).collect()));
-    for limit in report.limits.iter().filter(|limit| !limit.top.is_empty()) {
-        text.push_str(&format!("\nover {} most often ({}):\n", limit.limit, exactness(limit)));
-        text.push_str(&of_top(&limit.top));
-    }
-    text
+    let mut sections = vec![Section { rows, names: 1, ..Section::default() }];
+    let limits = report.limits.iter().flat_map(|limit| limit.plans.iter().map(move |plan| (limit, plan)));
+    let limits = limits.map(|(limit, plan)| {
+        let names = [&limit.limit, plan.plan.as_deref().unwrap_or("-"), limit.over_limit];
+        numbers(&names, &plan.line)
+    });
+    sections.extend(counts(&["limit", "plan", "over it"], limits.collect()));
+    let routes = report.routes.iter().filter(|route| route.line.offered > 0);
+    sections.extend(counts(&["route"], routes.map(|route| numbers(&[&route.route], &route.line)).collect()));
+    let denying = report.limits.iter().filter(|limit| !limit.top.is_empty());
+    sections.extend(denying.map(|limit| Section {
+        title: format!("over {} most often ({}):", limit.limit, exactness(limit)),
+        rows: of_top(&limit.top),
+        names: 1,
+        ..Section::default()
+    }));
+    sections
 }
 
 /// How exact the counts of a limit's keys are.
-pub(super) fn exactness(limit: &LimitReport) -> String {
+fn exactness(limit: &LimitReport) -> String {
     match limit.denied_keys {
         Some(keys) => format!("{}, counted exactly", counted(u64::try_from(keys).unwrap_or(u64::MAX), "key")),
         None => "of very many keys; counts are at most too high by what is said".to_owned(),
     }
 }
 
-fn of_top(top: &[DeniedKey]) -> String {
-    let rows: Vec<Vec<String>> = top
-        .iter()
-        .map(|denied| {
-            let error = if denied.error > 0 { format!("(-{})", denied.error) } else { String::new() };
-            let (first, last) = (when::second(denied.first), when::second(denied.last));
-            vec![format!("  {}", denied.who), denied.denied.to_string(), format!("{first} to {last}"), error]
-        })
-        .collect();
-    columns(&rows, 1)
+fn of_top(top: &[DeniedKey]) -> Vec<Vec<String>> {
+    let row = |denied: &DeniedKey| {
+        let error = if denied.error > 0 { format!("(-{})", denied.error) } else { String::new() };
+        let (first, last) = (when::second(denied.first), when::second(denied.last));
+        vec![format!("  {}", denied.who), denied.denied.to_string(), format!("{first} to {last}"), error]
+    };
+    top.iter().map(row).collect()
 }
 
-fn of_difference(difference: &Difference, first: &str, second: &str) -> String {
-    let mut text = format!("\n== {first} against {second}, request by request\n\n");
-    let mut rows = vec![
-        ["", "requests", "denied by both", "denied only by", "denied only by", "by neither"]
-            .map(str::to_owned)
-            .to_vec(),
-        ["", "", "", first, second, ""].map(str::to_owned).to_vec(),
-    ];
+fn of_difference(difference: &Difference, first: &str, second: &str) -> Vec<Section> {
+    let title = format!("{CHAPTER}{first} against {second}, request by request");
+    let header = ["", "requests", "denied by both", "denied only by", "denied only by", "by neither"];
+    let mut rows = vec![["", "", "", first, second, ""].map(str::to_owned).to_vec()];
     let routes = difference.routes.iter().map(|route| (route.route.as_str(), route.cells));
     for (name, cells) in std::iter::once(("all", difference.cells)).chain(routes) {
         let counts = [cells.all(), cells.both, cells.only_first, cells.only_second, cells.neither];
         rows.push(std::iter::once(name.to_owned()).chain(counts.map(|count| count.to_string())).collect());
     }
-    text.push_str(&columns(&rows, 1));
+    let mut lines = Vec::new();
     if difference.refused_differently > 0 {
         let count = counted(difference.refused_differently, "request");
-        text.push_str(&format!("{count} refused before any limit by one, and not or for another cause by the other\n"));
+        lines.push(format!("{count} refused before any limit by one, and not or for another cause by the other"));
     }
+    let header = header.map(str::to_owned).to_vec();
+    let mut sections =
+        vec![Section { title, ..Section::default() }, Section { header, rows, names: 1, lines, ..Section::default() }];
     for (config, side) in [(first, &difference.denied_only_here), (second, &difference.denied_only_there)] {
         if side.top.is_empty() {
             continue;
         }
         let worst = side.worst_minute.map(|minute| format!("; worst minute {}", worst(minute))).unwrap_or_default();
-        text.push_str(&format!("\ndenied only by {config}{worst}\n"));
-        text.push_str(&of_top(&side.top));
-        text.extend(side.examples.iter().map(|example| format!("  {example}\n")));
+        sections.push(Section {
+            title: format!("denied only by {config}{worst}"),
+            rows: of_top(&side.top),
+            names: 1,
+            lines: side.examples.iter().map(|example| format!("  {example}")).collect(),
+            ..Section::default()
+        });
     }
-    text
+    sections
 }
 
 const NUMBERS: [&str; 6] = ["offered", "denied", "share", "first", "last", "worst minute"];
 
-/// A row of a table: `names`, and then the [`NUMBERS`] of a line.
-pub(super) fn numbers(mut names: Vec<String>, line: &RequestCounts) -> Vec<String> {
+/// A row of a table: `names`, and then the [`NUMBERS`] of a count.
+fn numbers(names: &[&str], count: &DenialCounts) -> Vec<String> {
     let time = |time: Option<Nanos>| time.map_or_else(|| "-".to_owned(), when::second);
-    names.extend([
-        line.offered.to_string(),
-        line.denied.to_string(),
-        percent(line.denied, line.offered),
-        time(line.first_denied),
-        time(line.last_denied),
-        line.worst_minute.map_or_else(|| "-".to_owned(), worst),
-    ]);
-    names
+    let numbers = [
+        count.offered.to_string(),
+        count.denied.to_string(),
+        percent(count.denied, count.offered),
+        time(count.first),
+        time(count.last),
+        count.worst().map_or_else(|| "-".to_owned(), worst),
+    ];
+    names.iter().map(|name| (*name).to_owned()).chain(numbers).collect()
 }
 
-fn headed(names: &[&str], rows: Vec<Vec<String>>) -> String {
-    if rows.is_empty() {
-        return String::new();
-    }
-    let heading: Vec<String> = names.iter().chain(&NUMBERS).map(|name| (*name).to_owned()).collect();
-    let all: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
-    format!("\n{}", columns(&all, names.len()))
+/// A table of counts, if it has rows.
+fn counts(names: &[&str], rows: Vec<Vec<String>>) -> Option<Section> {
+    let header = names.iter().chain(&NUMBERS).map(|name| (*name).to_owned()).collect();
+    (!rows.is_empty()).then(|| Section { header, rows, names: names.len(), ..Section::default() })
 }
 
 fn worst(minute: Minute) -> String {
@@ -210,6 +244,6 @@ fn worst(minute: Minute) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
-pub(super) fn percent(part: u64, whole: u64) -> String {
+fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.2} %", part as f64 * 100.0 / whole as f64) }
 }

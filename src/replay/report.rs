@@ -9,7 +9,7 @@ use super::fields::WantedFields;
 use super::play::{Player, RulesetRun};
 use super::record::LogPosition;
 use super::reorder::ReorderStats;
-use super::tally::{DenialCounts, LimitTally, Minute, OutcomeCounts};
+use super::tally::{DenialCounts, LimitTally, Minute, OutcomeCounts, share};
 use super::top::DeniedKey;
 use super::{notes, when};
 use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
@@ -59,7 +59,7 @@ pub struct ReplayReport {
     pub config: String,
     /// All requests that are not refused before their limits.
     #[serde(flatten)]
-    pub all: RequestCounts,
+    pub all: DenialCounts,
     /// The number of these requests by outcome, in the access log's words.
     pub decisions: OutcomeCounts,
     /// Requests refused before any limit, by cause.
@@ -68,25 +68,6 @@ pub struct ReplayReport {
     pub limits: Vec<LimitReport>,
     /// The counts by route.
     pub routes: Vec<RouteReport>,
-}
-
-/// Counts of requests and of denials.
-#[derive(Clone, Debug, Serialize)]
-pub struct RequestCounts {
-    /// The number of requests.
-    pub offered: u64,
-    /// The number of denied requests.
-    pub denied: u64,
-    /// The share of denied requests, 0 to 1.
-    pub share: Option<f64>,
-    /// The time of the first denial.
-    #[serde(serialize_with = "when::serialize_if")]
-    pub first_denied: Option<Nanos>,
-    /// The time of the last denial.
-    #[serde(serialize_with = "when::serialize_if")]
-    pub last_denied: Option<Nanos>,
-    /// The minute with the most denials.
-    pub worst_minute: Option<Minute>,
 }
 
 /// The report of one limit.
@@ -117,7 +98,7 @@ pub struct PlanReport {
     pub words: String,
     /// The numbers.
     #[serde(flatten)]
-    pub line: RequestCounts,
+    pub line: DenialCounts,
 }
 
 /// The counts of one route.
@@ -127,7 +108,7 @@ pub struct RouteReport {
     pub route: String,
     /// The numbers.
     #[serde(flatten)]
-    pub line: RequestCounts,
+    pub line: DenialCounts,
 }
 
 /// The difference between two sets of rules.
@@ -223,26 +204,13 @@ impl ReplayReport {
         let routes = ruleset.matcher.routes().iter().zip(&side.tally.routes);
         Self {
             config: side.name.clone(),
-            all: RequestCounts::of(&side.tally.all),
+            all: side.tally.all.clone(),
             decisions: side.tally.outcome_counts(),
             refused: side.tally.refused.clone(),
             limits: limits.map(|(limit, tally)| LimitReport::of(ruleset, limit, tally, most)).collect(),
             routes: routes
-                .map(|(route, count)| RouteReport { route: route.name.clone(), line: RequestCounts::of(count) })
+                .map(|(route, count)| RouteReport { route: route.name.clone(), line: count.clone() })
                 .collect(),
-        }
-    }
-}
-
-impl RequestCounts {
-    fn of(count: &DenialCounts) -> Self {
-        Self {
-            offered: count.offered,
-            denied: count.denied,
-            share: share(count.denied, count.offered),
-            first_denied: count.first,
-            last_denied: count.last,
-            worst_minute: count.worst(),
         }
     }
 }
@@ -259,7 +227,7 @@ impl LimitReport {
                 PlanTerms::Unlimited => "unlimited".to_owned(),
             };
             let plan = plan.and_then(|plan| ruleset.plans.get(plan)).cloned();
-            PlanReport { plan, words, line: RequestCounts::of(count) }
+            PlanReport { plan, words, line: count.clone() }
         });
         Self {
             limit: limit.name.clone(),
@@ -317,9 +285,4 @@ impl Difference {
             denied_only_there: side(&comparison.only_second, second),
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
-fn share(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| part as f64 / whole as f64)
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 
 use super::replayer::ReplayDecision;
 use super::top::TopKeys;
@@ -95,11 +96,34 @@ impl DenialCounts {
         }
     }
 
+    /// The share of denied requests, 0 to 1; `None` if there was no request.
+    pub(super) fn share(&self) -> Option<f64> {
+        share(self.denied, self.offered)
+    }
+
     /// The first minute with the most denials, if there is a denial.
     pub fn worst(&self) -> Option<Minute> {
         let (minute, denied) = self.worst;
         (denied > 0).then(|| Minute { begins: Nanos::new(minute.saturating_mul(MINUTE)), denied })
     }
+}
+
+impl Serialize for DenialCounts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("DenialCounts", 6)?;
+        object.serialize_field("offered", &self.offered)?;
+        object.serialize_field("denied", &self.denied)?;
+        object.serialize_field("share", &self.share())?;
+        object.serialize_field("first_denied", &self.first.map(when::utc))?;
+        object.serialize_field("last_denied", &self.last.map(when::utc))?;
+        object.serialize_field("worst_minute", &self.worst())?;
+        object.end()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
+pub(super) fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 // === impl Tally ===
