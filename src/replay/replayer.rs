@@ -13,13 +13,12 @@ use http::HeaderName;
 use super::fields::WantedFields;
 use super::ledger::Ledger;
 use super::record::{ArrivalSpan, Record};
-use super::rules::{CallerFinder, MissingInputs, ReplayCaller, ReplayRules, is_preflight, set_headers};
+use super::rules::{CallerFinder, MissingInputs, ReplayRules, is_preflight, set_headers};
 use crate::charge::Charge;
 use crate::fields::Fields;
 use crate::gateway::awaited_body::BodySource;
 use crate::gateway::caller::Caller;
 use crate::gateway::facts;
-use crate::gateway::identify::Identity;
 use crate::gateway::keys::{ChargeQuestion, KeyContext};
 use crate::gateway::respond::{Answer, CALLER_REFUSAL_CAUSES, CAUSES_BEFORE_LIMITS};
 use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, ValueFault};
@@ -204,7 +203,7 @@ impl Replayer {
                 (None, Some(asked)) if !is_preflight => {
                     callers.find(rules, asked, record, &facts, at, missing_inputs).map_err(|answer| answer.cause())
                 }
-                (None, _) => Ok(ReplayCaller::Identity(Identity::Anonymous)),
+                (None, _) => Ok(Caller::UNKNOWN),
             };
             let is_refused = who.as_ref().err().is_some_and(|cause| *cause != USAGE);
             if is_refused || (who.is_ok() && was_unidentified(record)) {
@@ -228,15 +227,11 @@ impl Replayer {
                 Ok(who) => who,
                 Err(cause) => break 'refused cause,
             };
-            let name = who.known().map(|known| known.name);
-            if !is_preflight && ruleset.denies_access(route, facts.address, name) {
+            if !is_preflight && ruleset.denies_access(route, facts.address, who.customer()) {
                 break 'refused Answer::AccessDenied.cause();
             }
-            let mut resolved = ruleset.resolve(route, (who.known(), None), who.claims());
+            let mut resolved = who.resolved(ruleset, route);
             resolved.upstream_node = record.node.as_deref();
-            if let ReplayCaller::Planned(plan) = who {
-                resolved.plan = ruleset.plans.get(plan.0).map(|name| (plan, name.as_str()));
-            }
             for missing in missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
                 let is_missing = key::value(&missing.part, &facts, &resolved) == Err(ValueFault::Missing);
                 missing.count += u64::from(is_missing);
@@ -244,7 +239,7 @@ impl Replayer {
             if let Err(fault) = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()) {
                 break 'refused Answer::from(fault).cause();
             }
-            let bypassed = is_preflight || route.bypass.covers(&facts, name);
+            let bypassed = is_preflight || route.bypass.covers(&facts, who.customer());
             charges.clear();
             let made = match bypassed {
                 true => Ok(()),

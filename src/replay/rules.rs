@@ -6,13 +6,13 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue, header};
 
 use crate::customers::directory::GroupTable;
-use crate::customers::{Directory, TokenVerifier};
+use crate::customers::{Customer, Directory, TokenVerifier};
 use crate::fields::Fields;
+use crate::gateway::caller::Caller;
 use crate::gateway::identify::{self, Identity};
 use crate::gateway::respond::Answer;
 use crate::replay::record::Record;
-use crate::ruleset::charges::KnownCaller;
-use crate::ruleset::key::{Claims, Facts};
+use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::{CustomerRules, PlanId, Ruleset};
 use crate::units::Nanos;
@@ -51,16 +51,6 @@ pub struct MissingInputs {
     pub costs: u64,
 }
 
-/// The caller of a request.
-pub(super) enum ReplayCaller<'r> {
-    /// The identity that the gateway's code found.
-    Identity(Identity),
-    /// A named customer, whose plan the line or the command line tells.
-    Named(&'r str, PlanId),
-    /// A caller without a name, whose plan the command line tells.
-    Planned(PlanId),
-}
-
 /// Finds the callers of requests.
 #[derive(Debug)]
 pub(super) struct CallerFinder {
@@ -75,61 +65,37 @@ impl CallerFinder {
     }
 
     /// Finds the caller of a request by the name in the line, or else by a credential in it.
-    pub(super) fn find<'r>(
+    pub(super) fn find(
         &self,
         rules: &ReplayRules,
         asked: &CustomerRules,
-        record: &'r Record<'_>,
+        record: &Record<'_>,
         facts: &Facts<'_>,
         at: Nanos,
         missing_inputs: &mut MissingInputs,
-    ) -> Result<ReplayCaller<'r>, Answer> {
+    ) -> Result<Caller, Answer> {
+        let identified = |identity| Caller { identity, ..Caller::UNKNOWN };
         let Some(name) = record.customer.as_deref() else {
-            let found = identify::identify_recorded(asked, facts, &rules.directory, rules.tokens.as_ref(), at)
-                .map(ReplayCaller::Identity);
-            return match (found, rules.default_plan) {
-                (Ok(ReplayCaller::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing), Some(plan)) => {
-                    Ok(ReplayCaller::Planned(plan))
-                }
-                (found, _) => {
-                    let nobody = matches!(
-                        found,
-                        Ok(ReplayCaller::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing)
-                    );
-                    // a line with a decision is a gateway's own, which names its customers: there was no credential
-                    missing_inputs.callers += u64::from(nobody && record.was_exempt.is_none());
-                    found
-                }
-            };
+            let found = identify::identify_recorded(asked, facts, &rules.directory, rules.tokens.as_ref(), at);
+            let is_nobody = matches!(found, Ok(Identity::Anonymous) | Err(Answer::CredentialMissing));
+            if is_nobody && rules.default_plan.is_some() {
+                return Ok(Caller { proxy_plan: rules.default_plan, ..Caller::UNKNOWN });
+            }
+            // a line with a decision is a gateway's own, which names its customers: there was no credential
+            missing_inputs.callers += u64::from(is_nobody && record.was_exempt.is_none());
+            return found.map(identified);
         };
         if let Ok(Some(customer)) = rules.directory.named(name) {
-            return Ok(ReplayCaller::Identity(Identity::Directory(customer)));
+            return Ok(identified(Identity::Directory(customer)));
         }
         let told = record.plan.as_deref().and_then(|plan| self.plans.get(plan)).copied();
-        match told.or(rules.default_plan) {
-            Some(plan) => Ok(ReplayCaller::Named(name, plan)),
-            None => {
-                missing_inputs.customers += 1;
-                identify::apply_unknown_rule(asked, Err(Answer::CredentialUnknown)).map(ReplayCaller::Identity)
-            }
-        }
-    }
-}
-
-impl ReplayCaller<'_> {
-    pub(super) fn known(&self) -> Option<KnownCaller<'_>> {
-        match self {
-            Self::Identity(identity) => identity.customer().map(|customer| customer.known()),
-            Self::Named(name, plan) => Some(KnownCaller { name, plan: *plan, own: None, groups: None }),
-            Self::Planned(_) => None,
-        }
-    }
-
-    pub(super) fn claims(&self) -> Option<&dyn Claims> {
-        match self {
-            Self::Identity(identity) => identity.claims(),
-            Self::Named(..) | Self::Planned(_) => None,
-        }
+        let Some(plan) = told.or(rules.default_plan) else {
+            missing_inputs.customers += 1;
+            return identify::apply_unknown_rule(asked, Err(Answer::CredentialUnknown)).map(identified);
+        };
+        let name = name.into();
+        let customer = Customer { name, plan, own: None, groups: None, valid_until: None, suspended: false };
+        Ok(identified(Identity::Directory(Arc::new(customer))))
     }
 }
 
