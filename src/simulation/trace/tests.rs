@@ -86,6 +86,12 @@ fn every_mistake_names_its_row_what_was_found_and_what_was_expected() {
 }
 
 #[test]
+fn a_line_that_is_too_long_is_refused() {
+    let text = format!("t_ns,key\n0,{}\n", "x".repeat(1 << 20));
+    assert_eq!(read(&text), Err("line 2 is longer than 1048576 bytes".to_owned()));
+}
+
+#[test]
 fn what_was_found_is_shown_on_one_line_and_shortened() {
     let error = read(&format!("t_ns,key\n\"{}\t{}\",a\n", "x".repeat(30), "y".repeat(1000))).unwrap_err();
     assert!(
