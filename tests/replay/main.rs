@@ -6,6 +6,7 @@
 
 mod command;
 mod played;
+mod records;
 mod speed;
 mod stage;
 mod stamps;
