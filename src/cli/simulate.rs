@@ -22,7 +22,6 @@ mod subjects;
 mod traffic;
 pub(super) mod values;
 
-use subjects::SubjectError;
 pub use traffic::{Spread, TrafficArgs};
 use values::{duration, factor, longer_than_nothing, servers};
 
@@ -83,9 +82,9 @@ pub enum SimulateError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] Problems),
-    /// There is no such limit to run.
-    #[error(transparent)]
-    Subject(#[from] SubjectError),
+    /// A limit cannot be run, for this reason.
+    #[error("{0}")]
+    Subject(String),
     /// A flag's value makes no sense.
     #[error("{flag}: found `{found}`, expected {expected}")]
     Flag {
@@ -149,7 +148,8 @@ pub fn execute(args: &SimulateArgs, input: impl Read, output: impl Write) -> Res
     let limits = source::open_limits(&args.config)?;
     let names = iter::once(&args.limit).chain(&args.compare);
     let subjects = names.map(|name| subjects::subject(&limits, name, args.plan.as_deref()));
-    simulate(args, subjects.collect::<Result<Vec<_>, _>>()?, input, output)
+    let subjects = subjects.collect::<Result<Vec<_>, _>>().map_err(SimulateError::Subject)?;
+    simulate(args, subjects, input, output)
 }
 
 /// Runs `subjects`. It is no error if the reader closes the output early.
@@ -164,7 +164,7 @@ fn simulate(
         return Err(SimulateError::RowsOfSeveral);
     }
     let upstream = Upstream { hold: args.hold, servers: args.servers };
-    let start = |subject| Run::new(subject, upstream).map_err(SubjectError::from);
+    let start = |subject| Run::new(subject, upstream).map_err(|invalid| SimulateError::Subject(invalid.to_string()));
     let mut runs = subjects.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let mut columns = if args.plot.is_some() { runs.iter().map(column).collect() } else { Vec::new() };
     let mut traffic = args.traffic.open(input)?;

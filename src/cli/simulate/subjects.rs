@@ -1,66 +1,26 @@
 //! The subjects of a simulation, from the limits of a configuration.
 
-use crate::algorithm::InvalidParameter;
 use crate::config::{self, LimitSpec, Limits};
 use crate::simulation::SimulatedLimit;
 
-/// Why a limit cannot be simulated.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubjectError {
-    /// The configuration has no limit of that name.
-    #[error("found no limit `{name}`, expected {known}")]
-    NoLimit {
-        /// The name.
-        name: String,
-        /// The limits that it has.
-        known: String,
-    },
-    /// The configuration has no plan of that name.
-    #[error("found no plan `{plan}`, expected {known}")]
-    NoPlan {
-        /// The name.
-        plan: String,
-        /// The plans that it has.
-        known: String,
-    },
-    /// Without a plan the limit has no parameters.
-    #[error("limit `{name}` has parameters per plan: choose one with --plan, {known}")]
-    NeedsPlan {
-        /// The limit.
-        name: String,
-        /// Its plans.
-        known: String,
-    },
-    /// There is nothing to simulate.
-    #[error("limit `{name}` does not apply to plan `{plan}`: it is unlimited")]
-    Unlimited {
-        /// The limit.
-        name: String,
-        /// The plan.
-        plan: String,
-    },
-    /// The parameters make no sense.
-    #[error(transparent)]
-    InvalidParameter(#[from] InvalidParameter),
-}
-
-/// The limit `name` with the parameters of `plan`.
-pub(super) fn subject(limits: &Limits, name: &str, plan: Option<&str>) -> Result<SimulatedLimit, SubjectError> {
+/// The limit `name` with the parameters of `plan`. `Err` says why it cannot be simulated.
+pub(super) fn subject(limits: &Limits, name: &str, plan: Option<&str>) -> Result<SimulatedLimit, String> {
     let found = limits.limits.iter().find(|limit| limit.name == name);
-    let limit = found.ok_or_else(|| SubjectError::NoLimit {
-        name: name.to_owned(),
-        known: one_of(name, limits.limits.iter().map(|limit| limit.name.as_str())),
+    let limit = found.ok_or_else(|| {
+        let known = one_of(name, limits.limits.iter().map(|limit| limit.name.as_str()));
+        format!("found no limit `{name}`, expected {known}")
     })?;
     if let Some(plan) = plan.filter(|plan| !limits.plans.iter().any(|known| known == plan)) {
         let known = one_of(plan, limits.plans.iter().map(String::as_str));
-        return Err(SubjectError::NoPlan { plan: plan.to_owned(), known });
+        return Err(format!("found no plan `{plan}`, expected {known}"));
     }
-    let arguments = limit
-        .arguments(plan)
-        .ok_or_else(|| SubjectError::Unlimited { name: name.to_owned(), plan: plan.unwrap_or_default().to_owned() })?;
+    let arguments = limit.arguments(plan).ok_or_else(|| {
+        let plan = plan.unwrap_or_default();
+        format!("limit `{name}` does not apply to plan `{plan}`: it is unlimited")
+    })?;
     if plan.is_none() && needs_plan(limit) {
         let known = listed(limit.plans.iter().map(|(plan, _)| plan.as_str()));
-        return Err(SubjectError::NeedsPlan { name: name.to_owned(), known });
+        return Err(format!("limit `{name}` has parameters per plan: choose one with --plan, {known}"));
     }
     Ok(SimulatedLimit {
         name: name.to_owned(),

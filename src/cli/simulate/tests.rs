@@ -30,8 +30,7 @@ fn run(line: &str, input: &str) -> Result<String, String> {
     let names = iter::once(&args.limit).chain(&args.compare);
     let subjects = names.map(|name| subjects::subject(&limits, name, args.plan.as_deref())).collect::<Result<_, _>>();
     let mut output = Vec::new();
-    simulate(&args, subjects.map_err(|error| error.to_string())?, input.as_bytes(), &mut output)
-        .map_err(|error| error.to_string())?;
+    simulate(&args, subjects?, input.as_bytes(), &mut output).map_err(|error| error.to_string())?;
     Ok(String::from_utf8(output).unwrap())
 }
 
