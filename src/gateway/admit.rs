@@ -392,9 +392,7 @@ fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
     match queue::enter_all(&context.active.queues, &context.verdict, now) {
         Ok(places) => places,
         Err(full) => {
-            // charges of limits that count denials stay
-            context.refund(now, |charge| charge.enforcement.counts_denied);
-            context.admission = Admission::None;
+            context.refund_as_denied(now);
             context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
             Vec::new()
         }

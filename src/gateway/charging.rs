@@ -46,9 +46,7 @@ async fn charge_remaining(context: &mut RequestContext, charges: &mut [Charge], 
     if !rest.is_empty() {
         receipt = gateway.store.charge(&active.binding, &mut rest, now).await;
     }
-    let denies =
-        |(charge, charged): (&Charge, &Charged)| charge.enforcement.enforces && !charged.decision.is_admitted();
-    let denied = receipt.failed_closed.is_some() || rest.iter().zip(&receipt.charged).any(denies);
+    let denied = receipt.is_denied(&rest);
     for ((position, charge), charged) in pending.iter().zip(rest).zip(&receipt.charged) {
         charges[*position] = charge;
         results[*position] = Some(*charged);

@@ -14,10 +14,10 @@ use crate::algorithm::AlgorithmName;
 use crate::charge::Charge;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::subject::{bucket, subject};
+use crate::ruleset::Ruleset;
 use crate::ruleset::key::{KeyPart, Value};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::Standing;
-use crate::ruleset::{LimitId, Ruleset};
 use crate::telemetry::offenders::LimitedKey;
 use crate::units::{LimitKey, Nanos};
 
@@ -109,33 +109,34 @@ pub(super) fn has_notification(context: &RequestContext) -> bool {
     ruleset.webhook.is_some() && reached(context, ruleset).next().is_some()
 }
 
-/// The limits of an admitted request whose keys have reached a mark: each with its standing, its charge and the mark.
+/// The charges of an admitted request whose keys have reached a mark: each with its position, its limit, its standing and the
+/// mark.
 fn reached<'c>(
     context: &'c RequestContext,
     ruleset: &'c Ruleset,
-) -> impl Iterator<Item = (&'c Limit, &'c Standing, &'c Charge, u8)> {
+) -> impl Iterator<Item = (usize, &'c Limit, &'c Standing, &'c Charge, u8)> {
     let pairs = context.verdict.standings.iter().zip(&context.charges).filter(|_| !context.verdict.is_denied());
-    pairs.filter_map(|(standing, charge)| {
+    pairs.enumerate().filter_map(|(position, (standing, charge))| {
         let limit = ruleset.limits.get(standing.limit.0).filter(|limit| limit.acts())?;
         let mark = limit.mark_at(standing.used_percent())?;
-        Some((limit, standing, charge, mark))
+        Some((position, limit, standing, charge, mark))
     })
 }
 
 /// Notifies the webhook of the keys that the request has brought to a mark.
-pub(super) fn notify_reached<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
+pub(super) fn notify_reached<'v>(context: &RequestContext, value: impl Fn(usize, &KeyPart) -> Option<Value<'v>>) {
     let (ruleset, gateway) = (&context.active.ruleset, &context.gateway);
     if ruleset.webhook.is_none() {
         return;
     }
     let at = gateway.clock.wall_at(context.charged_at);
-    for (limit, standing, charge, mark) in reached(context, ruleset) {
+    for (position, limit, standing, charge, mark) in reached(context, ruleset) {
         let full_at = at.saturating_add(standing.headroom.until_full);
         let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
         if !gateway.crossings.insert_if_new(bucket(limit, charge), Notified { window, mark }) {
             continue;
         }
-        let values = |part: &KeyPart| value(standing.limit, part);
+        let values = |part: &KeyPart| value(position, part);
         gateway.crossings.notify(Crossing {
             identity: identity(limit, values, (mark, window)),
             at,

@@ -11,7 +11,6 @@ use crate::gateway::caller::Caller;
 use crate::gateway::crossings;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::subject::{bucket, subject};
-use crate::ruleset::LimitId;
 use crate::ruleset::key::{self, Facts, KeyPart, Resolved, Value};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
@@ -57,21 +56,19 @@ pub(super) fn record_without_head(context: &RequestContext) {
 }
 
 /// Records the outcome of a request or a question that was charged under the limits of `route`; `value` gives the values for
-/// the parts of a limit's key.
+/// the parts of the key of the charge at a position.
 pub(super) fn record_with<'v>(
     context: &RequestContext,
     route: &Route,
-    value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>,
+    value: impl Fn(usize, &KeyPart) -> Option<Value<'v>>,
 ) {
     crossings::notify_reached(context, &value);
     let (active, gateway) = (&context.active, &context.gateway);
     let ruleset = &active.ruleset;
-    let (outcome, Some(id), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };
-    let standings = &context.verdict.standings;
-    let charge = standings.iter().position(|standing| standing.limit == id).and_then(|at| context.charges.get(at));
-    let Some(charge) = charge else { return };
-    let Some(limit) = ruleset.limits.get(id.0).filter(|_| outcome != "admitted") else { return };
-    let subject = || subject(ruleset, limit, charge, |part| value(id, part));
+    let (outcome, Some(position), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };
+    let Some(charge) = context.charges.get(position) else { return };
+    let Some(limit) = ruleset.limits.get(charge.limit).filter(|_| outcome != "admitted") else { return };
+    let subject = || subject(ruleset, limit, charge, |part| value(position, part));
     let retry_after = match context.verdict.outcome {
         Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
         Outcome::Deny(_) | Outcome::Admit { .. } => None,

@@ -53,13 +53,15 @@ pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<
         };
         match queues[standing.limit.0].enter(turn) {
             Ok(place) => places.push(place),
-            Err(free) => {
-                let retry_after = free.min(turn).saturating_sub(now).max(Nanos::new(1));
-                return Err(FullQueue { position, retry_after });
-            }
+            Err(free) => return Err(FullQueue { position, retry_after: retry_after(free, turn, now) }),
         }
     }
     Ok(places)
+}
+
+/// The time after which to retry a request whose turn would come at `turn`, if the first place becomes free at `free`.
+fn retry_after(free: Nanos, turn: Nanos, now: Nanos) -> Nanos {
+    free.min(turn).saturating_sub(now).max(Nanos::new(1))
 }
 
 impl Queue {
@@ -83,9 +85,16 @@ impl Queue {
         Ok(QueuePlace { waiting: Arc::clone(&self.waiting), turn: (turn, number) })
     }
 
-    /// The same for a request that takes no place.
-    pub fn check_room(&self, turn: Nanos) -> Result<(), Nanos> {
-        self.room_in(&self.waiting.lock(), turn)
+    /// The `decision` on a request that takes no place: a denial if the request would have to wait and all places are taken.
+    pub fn decide_without_place(&self, decision: Decision, now: Nanos) -> Decision {
+        let turn = match decision {
+            Decision::Admit { wait } if wait > Nanos::ZERO => now.saturating_add(wait),
+            decided => return decided,
+        };
+        match self.room_in(&self.waiting.lock(), turn) {
+            Ok(()) => decision,
+            Err(free) => Decision::later(retry_after(free, turn, now)),
+        }
     }
 
     fn room_in(&self, waiting: &Waiting, turn: Nanos) -> Result<(), Nanos> {

@@ -201,6 +201,14 @@ impl RequestContext {
         self.gateway.store.refund(&self.active.binding, &back, now);
     }
 
+    /// Refunds the charges of a request that is denied after all, except those of limits that count denials.
+    pub fn refund_as_denied(&mut self, now: Nanos) {
+        if self.admission == Admission::Waiting {
+            self.refund(now, |charge| charge.enforcement.counts_denied);
+            self.admission = Admission::None;
+        }
+    }
+
     /// The time at which the key of a charge was going to be full again, as known right after the charge.
     pub fn full_at(&self, standing: &Standing) -> Nanos {
         self.charged_at.saturating_add(standing.headroom.until_full)

@@ -57,7 +57,7 @@ impl DecisionSummary {
     #[inline(never)] // most replays write no decisions
     pub(super) fn of(
         decided: &ReplayDecision<'_>,
-        (word, limit, wait): (&'static str, Option<LimitId>, Nanos),
+        (word, position, wait): (&'static str, Option<usize>, Nanos),
     ) -> Self {
         let retry_after = match decided.verdict.outcome {
             Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
@@ -67,7 +67,7 @@ impl DecisionSummary {
         Self {
             word,
             cause: decided.refused,
-            limit,
+            limit: position.and_then(|position| decided.verdict.standings.get(position)).map(|named| named.limit),
             denied: decided.verdict.is_denied(),
             wait,
             retry_after,

@@ -191,18 +191,19 @@ impl Verdict {
 
     /// The limits that denied the request.
     pub fn violated(&self) -> impl Iterator<Item = LimitId> {
-        self.exceeded(true)
+        self.exceeded(true).map(|(_, standing)| standing.limit)
     }
 
     /// The limits that the request is over and that let it pass: they watch, mark or divert. None on a denial.
     pub fn unenforced_violations(&self) -> impl Iterator<Item = LimitId> {
         let admitted = matches!(self.outcome, Outcome::Admit { .. });
-        self.exceeded(false).filter(move |_| admitted)
+        self.exceeded(false).filter(move |_| admitted).map(|(_, standing)| standing.limit)
     }
 
-    fn exceeded(&self, enforces: bool) -> impl Iterator<Item = LimitId> {
-        let over = self.standings.iter().filter(move |standing| standing.enforces == enforces);
-        over.filter(|standing| !standing.decision.is_admitted()).map(|standing| standing.limit)
+    /// The standings that the request is over, with their positions.
+    fn exceeded(&self, enforces: bool) -> impl Iterator<Item = (usize, &Standing)> {
+        let over = self.standings.iter().enumerate().filter(move |(_, standing)| standing.enforces == enforces);
+        over.filter(|(_, standing)| !standing.decision.is_admitted())
     }
 
     /// The first limit that diverts the request, and the upstream that it goes to instead of its route's.
@@ -272,18 +273,18 @@ impl Verdict {
         }
     }
 
-    /// The outcome in a word, the limit that is named for it, and the time that the request waits.
-    pub fn summary(&self, ruleset: &Ruleset, bypassed: bool) -> (&'static str, Option<LimitId>, Nanos) {
-        let tightest = self.tightest.and_then(|position| self.standings.get(position)).map(|standing| standing.limit);
+    /// The outcome in a word, the position of the standing that is named for it, and the time that the request waits.
+    pub fn summary(&self, ruleset: &Ruleset, bypassed: bool) -> (&'static str, Option<usize>, Nanos) {
+        let tightest = self.tightest;
         let Outcome::Admit { wait } = self.outcome else {
             return (if self.banned { "banned" } else { "denied" }, tightest, Nanos::ZERO);
         };
         let mut mark = None;
-        for id in self.unenforced_violations() {
-            let limit = &ruleset.limits[id.0];
+        for (position, standing) in self.exceeded(false) {
+            let limit = &ruleset.limits[standing.limit.0];
             match limit.over_limit {
-                OverLimit::Divert(_) if limit.acts() => return ("diverted", Some(id), wait),
-                OverLimit::Mark(_) if limit.acts() => mark = mark.or(Some(id)),
+                OverLimit::Divert(_) if limit.acts() => return ("diverted", Some(position), wait),
+                OverLimit::Mark(_) if limit.acts() => mark = mark.or(Some(position)),
                 _ => {}
             }
         }

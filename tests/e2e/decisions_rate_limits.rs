@@ -7,7 +7,8 @@ use prost::Message;
 
 use crate::decisions_grpc::{CHECK, GRPC, Header, framed, message, refused, start};
 use crate::support::http2::Http2;
-use crate::support::{Client, Gateway, PATIENCE};
+use crate::support::{Client, Gateway, Origin, PATIENCE};
+use crate::webhook::SECRET;
 
 pub const LIMIT: &str = "http://test/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 pub const OK: i32 = 1;
@@ -289,23 +290,65 @@ async fn a_question_without_hits_is_answered_at_once_and_takes_no_place_in_the_q
     let rules = "limits:
   paced: { algorithm: leaky_queue, rate: 1/h, capacity: 5, key: { descriptor: user },
     over_limit: { delay: { max_wait: 5h, max_waiting: 1 } } }
-domains: { edge: { descriptors: [{ key: user, limits: [paced] }] } }
+  plain: { algorithm: gcra, rate: 1/d, burst: 5, key: all }
+domains: { edge: { descriptors: [{ key: user, limits: [paced] }, { key: plain, limits: [plain] }] } }
 ";
     let gateway = start("rate_limit_service", rules);
     let (mut envoy, mut other) = (Envoy::connect(&gateway).await, Envoy::connect(&gateway).await);
-    let mut peek = async || {
-        let question = Descriptor { hits_addend: Some(Hits { value: 0 }), ..descriptor("user=a") };
-        tokio::time::timeout(PATIENCE, envoy.codes(vec![question])).await.expect("an answer at once").0
+    let without_hits = |entries| Descriptor { hits_addend: Some(Hits { value: 0 }), ..descriptor(entries) };
+    let mut peek = async |others: &[Descriptor]| {
+        let question = [&[without_hits("user=a")], others].concat();
+        tokio::time::timeout(PATIENCE, envoy.codes(question)).await.expect("an answer at once")
     };
     assert_eq!(other.codes(vec![descriptor("user=a")]).await.0, OK);
-    assert_eq!((peek().await, peek().await), (OK, OK));
+    assert_eq!((peek(&[]).await.0, peek(&[]).await.0), (OK, OK));
     let waiting = tokio::spawn(async move { other.codes(vec![descriptor("user=a")]).await });
     let delayed = [("route", "edge"), ("limit", "paced"), ("plan", "none"), ("outcome", "delayed")];
     gateway.wait_for_metric("tollgate_limit_requests_total", &delayed, 1.0);
-    assert_eq!(peek().await, OVER, "the queue is full");
+    assert_eq!(peek(&[]).await.0, OVER, "the queue is full");
+    for _ in 0..3 {
+        assert_eq!(peek(&[descriptor("plain=1")]).await.0, OVER);
+    }
+    let (_, statuses) = peek(&[without_hits("plain=1")]).await;
+    assert_eq!(statuses[1], (OK, 5), "the answer is a denial, so no limit is charged");
     waiting.abort();
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "edge")], 0.0);
-    assert_eq!(peek().await, OK);
+    assert_eq!(peek(&[]).await.0, OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_keys_of_one_limit_the_one_that_denies_or_reaches_a_mark_is_named() {
+    let receiver = Origin::start();
+    let config = format!(
+        "client_address: {{ trusted_proxies: [127.0.0.1] }}
+upstreams: {{ hooks: {{ nodes: [{}] }} }}
+limits: {{ per-user: {{ algorithm: fixed_window, limit: 2, window: 30d, key: {{ descriptor: user }}, warn_at: [50] }} }}
+domains: {{ edge: {{ descriptors: [{{ key: user, limits: [per-user] }}] }} }}
+webhook: {{ upstream: hooks, path: /told, secret_file: secret, queue: queue }}
+",
+        receiver.node()
+    );
+    let gateway = tokio::task::block_in_place(|| {
+        Gateway::start_listening("serves: rate_limit_service", &config, &[("secret", SECRET)])
+    });
+    let mut envoy = Envoy::connect(&gateway).await;
+    let both = || vec![descriptor("user=a"), descriptor("user=b")];
+    assert_eq!(envoy.codes(both()).await.0, OK);
+    gateway.wait_for_metric("tollgate_webhook_messages_total", &[("result", "delivered")], 2.0);
+    let told = receiver.received().into_iter().map(|seen| {
+        let body: serde_json::Value = serde_json::from_slice(&seen.body).unwrap();
+        body["data"]["key"]["descriptor user"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(told.collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(envoy.codes(vec![descriptor("user=b")]).await.0, OK);
+    assert_eq!(envoy.codes(both()).await.0, OVER);
+    for (path, list) in [("/v1/offenders", "offenders"), ("/v1/decisions", "decisions")] {
+        let named = tokio::task::block_in_place(|| {
+            let fields = [("host", "localhost"), ("connection", "close")];
+            Client::connect(gateway.admin).round_trip("GET", path, &fields).json()
+        });
+        assert_eq!(named[list][0]["key"][0]["value"], "b", "{path}: {named:#}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

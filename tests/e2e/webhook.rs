@@ -15,7 +15,7 @@ use crate::support::origin::ReceivedRequest;
 use crate::support::tls::Authority;
 use crate::support::{Gateway, Origin, RefusingNode, SetOnDrop, free_port, wait_until};
 
-const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OTHER: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
 
 fn config(origin: &Origin, receiver: SocketAddr, webhook: &str) -> String {

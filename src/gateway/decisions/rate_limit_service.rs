@@ -22,7 +22,7 @@ use crate::ruleset::domains::{Domain, Hits};
 use crate::ruleset::limit::PlanTerms;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
-use crate::ruleset::{LimitId, PlanId, key};
+use crate::ruleset::{PlanId, key};
 use crate::store::{AmendError, Amendment, Receipt};
 use crate::units::{Cost, Nanos};
 
@@ -39,8 +39,8 @@ const OVER_LIMIT: i32 = 2;
 /// The part of a question that one descriptor asks for.
 struct DescriptorCharges<'q> {
     entries: Vec<(&'q str, &'q str)>,
-    /// The limits, each with the position of its charge.
-    charges: Vec<(LimitId, usize)>,
+    /// The positions of its charges.
+    charges: Vec<usize>,
     /// Whether the descriptor is denied, whatever its limits decide.
     denied: bool,
 }
@@ -83,8 +83,9 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     order.sort_by_key(|position| batch.charges.get(*position).map(|(round, _)| *round));
     let decided = charge(context, domain.route, &batch, &order).await;
     if denials::must_record(context) {
-        denials::record_with(context, active.ruleset.matcher.route(domain.route), |limit, part| {
-            let of = asked.iter().find(|asked| asked.charges.iter().any(|(charged, _)| *charged == limit))?;
+        denials::record_with(context, active.ruleset.matcher.route(domain.route), |position, part| {
+            let charge = order.get(position)?;
+            let of = asked.iter().find(|asked| asked.charges.contains(charge))?;
             key::entry(part, &of.entries).ok()
         });
     }
@@ -94,8 +95,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         Err(answer) => return Err(answer),
     }
     let standings = |asked: &DescriptorCharges<'_>| {
-        let places =
-            asked.charges.iter().filter_map(|(_, charge)| order.iter().position(|position| position == charge));
+        let places = asked.charges.iter().filter_map(|charge| order.iter().position(|position| position == charge));
         status(context, places.filter_map(|place| context.verdict.standings.get(place)))
     };
     let statuses = asked.iter().map(standings).collect();
@@ -172,7 +172,7 @@ impl Batch {
             };
             match descriptor.is_negative_hits {
                 true => self.refunds.push(charge),
-                false => charges.push((*id, self.join(charge))),
+                false => charges.push(self.join(charge)),
             }
         }
         Ok(DescriptorCharges { entries, charges, denied: denied && !descriptor.is_negative_hits })
@@ -213,6 +213,7 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
             some.push(charge.clone());
         }
         let receipt = gateway.store.charge(&active.binding, &mut some, now).await;
+        let is_charged = !receipt.is_denied(&some);
         let decided = some.iter().zip(&receipt.charged);
         charged.extend(decided.map(|(charge, charged)| match charge.enforcement.consumes {
             true => *charged,
@@ -220,22 +221,23 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
                 Charged { decision: without_wait(&active.queues[charge.limit], charged.decision, now), ..*charged }
             }
         }));
-        let before = context.charges.len();
-        let all: Vec<Charge> = context.charges.iter().cloned().chain(some).collect();
-        let verdict = Verdict::new(&active.ruleset, &all, &charged);
-        let is_denied = receipt.failed_closed.is_some() || matches!(verdict.outcome, Outcome::Deny(_));
-        if is_denied && context.admission == Admission::Waiting {
-            context.refund(now, |charge| charge.enforcement.counts_denied);
-            context.admission = Admission::None;
+        if !is_charged {
+            context.refund_as_denied(now);
         }
-        (context.charges, context.verdict) = (all, verdict);
+        let before = context.charges.len();
+        context.charges.extend(some);
+        context.verdict = Verdict::new(&active.ruleset, &context.charges, &charged);
+        if is_charged {
+            // from here on the charges are refunded if the question ends before it has passed
+            context.admission = Admission::Waiting;
+        }
         let failed_closed = receipt.failed_closed.map(|position| before.saturating_add(position));
         charging::observe(context, route, &Receipt { failed_closed, ..receipt })?;
-        if is_denied {
+        if context.verdict.is_denied() {
+            // also the charges of this round, if a question that takes no hit is denied after the store has admitted it
+            context.refund_as_denied(now);
             break;
         }
-        // from here on the charges are refunded if the question ends before it has passed
-        context.admission = Admission::Waiting;
     }
     match admit::conclude(context, route, now).await? {
         Some(turn) => Box::pin(admit::wait_for(turn, context)).await,
@@ -245,12 +247,9 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
 
 /// The decision on a question that takes no hit. It is answered at once, and denied if a hit would find no place in `queue`.
 fn without_wait(queue: &Queue, decision: Decision, now: Nanos) -> Decision {
-    match decision {
-        Decision::Admit { wait } if wait > Nanos::ZERO => match queue.check_room(now.saturating_add(wait)) {
-            Ok(()) => Decision::ADMIT,
-            Err(free) => Decision::later(free.saturating_sub(now)),
-        },
-        decided => decided,
+    match queue.decide_without_place(decision, now) {
+        Decision::Admit { .. } => Decision::ADMIT,
+        denied @ Decision::Deny(_) => denied,
     }
 }
 

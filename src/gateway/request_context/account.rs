@@ -50,7 +50,8 @@ impl<'r> RequestRecord<'r> {
     pub(super) fn of(context: &'r RequestContext, status: u16, ended: Nanos) -> Self {
         let ruleset = &context.active.ruleset;
         let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
-        let (outcome, limit, wait) = context.verdict.summary(ruleset, context.bypassed);
+        let (outcome, position, wait) = context.verdict.summary(ruleset, context.bypassed);
+        let limit = position.and_then(|position| context.verdict.standings.get(position)).map(|named| named.limit);
         let shadows = context.verdict.unenforced_violations().filter(|limit| ruleset.limits[limit.0].shadow);
         let shadow_denied = shadows.map(name).collect();
         Self { context, status, ended, outcome, limit: limit.map(name), shadow_denied, wait }
