@@ -145,14 +145,13 @@ impl Ruleset {
         Some(shares.collect::<Vec<_>>().join(" or "))
     }
 
-    /// The upstreams that requests of `route` may go to.
+    /// The upstreams that requests of `route` may go to, also those to which limits divert.
     pub fn route_upstreams(&self, route: &Route) -> impl Iterator<Item = UpstreamId> {
         let diverted = route.limits.iter().filter_map(|id| match self.limits[id.0].over_limit {
             limit::OverLimit::Divert(upstream) => Some(upstream),
             _ => None,
         });
-        let shares = route.split.iter().flat_map(|split| &split.shares).skip(1).map(|(upstream, _)| *upstream);
-        route.upstream.into_iter().chain(shares).chain(diverted)
+        route.upstreams().chain(diverted)
     }
 }
 

@@ -29,7 +29,7 @@ pub struct ExplainArgs {
     /// A header field of the request; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
     pub headers: Vec<HeaderField>,
-    /// The body of the request, for limits that use a `request_field`
+    /// The body of the request, for limits that depend on it
     #[arg(short = 'd', long, value_name = "BODY", default_value = "")]
     pub data: String,
     /// The source address of the connection; `client_address` says whether X-Forwarded-For is trusted
@@ -59,7 +59,7 @@ pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), Box<dyn Er
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let lookup = CredentialLookup { directory: &source.directory, tokens: source.tokens.as_ref(), clock: &clock };
     let ruleset = &source.loaded.ruleset;
-    let rules = ExplainedConfig { ruleset, lookup, hashers: &ruleset.hashers(KeyHasher::stable()) };
+    let rules = ExplainedConfig { ruleset, lookup, hashers: &ruleset.hashers(KeyHasher::stable()), pools: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let explanation = runtime.block_on(Explanation::of(rules, &question));

@@ -23,9 +23,11 @@ use crate::gateway::caller::Caller;
 use crate::gateway::facts::{self, Target};
 use crate::gateway::identify::{self, Credential, CredentialLookup, Identity};
 use crate::gateway::respond::Answer;
+use crate::gateway::upstream::Pool;
 use crate::ruleset::groups::{Group, Groups};
 use crate::ruleset::key::{Facts, LimitHashers};
 use crate::ruleset::matcher::Route;
+use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, Ruleset};
 
 /// The explanation of a request. A field is null if it is unknown, or if the request does not get that far.
@@ -126,6 +128,30 @@ pub struct ExplainedConfig<'a> {
     pub lookup: CredentialLookup<'a>,
     /// The hashers that make keys.
     pub hashers: &'a LimitHashers,
+    /// The nodes of its upstreams; only a running gateway knows them.
+    pub pools: Option<&'a [Arc<Pool>]>,
+}
+
+impl<'a> ExplainedConfig<'a> {
+    /// The configuration in force at `gateway`.
+    fn in_force(gateway: &'a Gateway, active: &'a ActiveConfig) -> Self {
+        Self {
+            ruleset: &active.ruleset,
+            lookup: active.lookup(&gateway.clock),
+            hashers: &active.hashers,
+            pools: Some(&active.pools),
+        }
+    }
+
+    /// The nodes that requests of `route` may go to, by the names by which limits count them: at a running gateway these are
+    /// addresses, also of nodes with host names.
+    fn node_names(&self, route: &Route) -> Vec<String> {
+        let names = |UpstreamId(upstream)| match self.pools {
+            Some(pools) => pools[upstream].instance_names(),
+            None => self.ruleset.upstreams[upstream].nodes.iter().map(|node| node.address.clone()).collect(),
+        };
+        route.upstreams().flat_map(names).collect()
+    }
 }
 
 impl Explanation {
@@ -140,12 +166,7 @@ impl Explanation {
     /// Explains `question` at `gateway` now, with the standings of its keys. Takes no tokens.
     pub async fn of_gateway(gateway: &Gateway, question: &Question) -> Self {
         let active = gateway.active.load_full();
-        let rules = ExplainedConfig {
-            ruleset: &active.ruleset,
-            lookup: active.lookup(&gateway.clock),
-            hashers: &active.hashers,
-        };
-        match ResolvedRequest::resolve(rules, question).await {
+        match ResolvedRequest::resolve(ExplainedConfig::in_force(gateway, &active), question).await {
             Ok(request) => request.with_standings(gateway, &active).await,
             Err(explanation) => *explanation,
         }
@@ -159,11 +180,7 @@ impl Explanation {
         question: &Question,
         id: LimitId,
     ) -> Result<(Vec<KeyPartValue>, Charge, Option<String>), String> {
-        let rules = ExplainedConfig {
-            ruleset: &active.ruleset,
-            lookup: active.lookup(&gateway.clock),
-            hashers: &active.hashers,
-        };
+        let rules = ExplainedConfig::in_force(gateway, active);
         let answered =
             |answer: &AnswerExplanation| format!("tollgate answers {} itself: {}", answer.status, answer.detail);
         let request =
@@ -171,7 +188,7 @@ impl Explanation {
                 Some(answer) => answered(answer),
                 None => "the request comes to no limit".to_owned(),
             })?;
-        let ResolvedRequest { explanation, charges } = request;
+        let ResolvedRequest { explanation, charges, nodes } = request;
         if let Some(answer) = &explanation.answer {
             return Err(answered(answer));
         }
@@ -184,12 +201,7 @@ impl Explanation {
                 None => format!("the route {route} does not have it"),
             });
         };
-        let nodes = active
-            .ruleset
-            .upstreams
-            .iter()
-            .find(|upstream| explanation.upstream.as_ref().is_some_and(|account| account.name == upstream.name));
-        if limit.key.counts_by_node() && nodes.is_none_or(|upstream| upstream.nodes.len() > 1) {
+        if limit.key.counts_by_node() && nodes != 1 {
             return Err("it counts by the node that a request goes to, which is not known; name the parts".to_owned());
         }
         let charge = charges.into_iter().find(|(of, _)| *of == position).map(|(_, charge)| charge);
@@ -225,13 +237,15 @@ struct ResolvedRequest {
     explanation: Explanation,
     /// The charges of the request, each with the position of its limit in the explanation.
     charges: Vec<(usize, Charge)>,
+    /// The number of nodes that it may go to, if a limit counts by the node.
+    nodes: usize,
 }
 
 impl ResolvedRequest {
     /// Follows the steps of an admission. `Err`: the gateway answers before any limit applies. The request of a refused
     /// caller still reaches the limits that need nothing about callers.
-    async fn resolve(rules: ExplainedConfig<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
-        let ExplainedConfig { ruleset, lookup, hashers } = rules;
+    async fn resolve(config: ExplainedConfig<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
+        let ExplainedConfig { ruleset, lookup, hashers, pools: _ } = config;
         let mut explanation = Explanation::EMPTY;
         let head = question.head();
         let sized = facts::check_size(head.raw_target, head.headers, &ruleset.request_head);
@@ -259,7 +273,7 @@ impl ResolvedRequest {
         if route.max_request_body.is_some_and(|max| BodySource::Buffered(question.body()).is_longer_than(max, &facts)) {
             return Err(explanation.with_answer(&Answer::BodyTooLarge));
         }
-        explanation.upstream = UpstreamExplanation::of(ruleset, route, &target.path);
+        explanation.upstream = UpstreamExplanation::of(config, route, &target.path);
         let credential = CallerExplanation::of_credential(ruleset, &facts);
         let caller = match Caller::find(ruleset, route, &facts, lookup).await {
             Ok(caller) => caller,
@@ -280,8 +294,8 @@ impl ResolvedRequest {
                     return Err(explanation);
                 }
                 let resolved = ruleset.resolve_unidentified(route);
-                let limits = limits::explain_limits(ruleset, (route, &route.early), &facts, &resolved, hashers);
-                return Ok(Self::new(*explanation, limits));
+                let limits = limits::explain_limits(ruleset, (route, &route.early, 0), &facts, &resolved, hashers);
+                return Ok(Self::new(*explanation, limits, 0));
             }
         };
         let mut resolved = caller.resolved(ruleset, route);
@@ -298,13 +312,13 @@ impl ResolvedRequest {
         let exemption = route.bypass.exemption(&facts, caller.customer());
         if let Some(exemption) = exemption {
             explanation.bypassed = Some(exemption.to_string());
-            return Ok(Self { explanation, charges: Vec::new() });
+            return Ok(Self::new(explanation, Vec::new(), 0));
         }
-        if ruleset.counts_by_node(route) {
-            // the gateway chooses a node only for a real request, so the first node stands for all
-            let upstream = route.upstream.map(|upstream| &ruleset.upstreams[upstream.0]);
-            resolved.upstream_node =
-                upstream.and_then(|upstream| upstream.nodes.first()).map(|node| node.address.as_str());
+        let nodes = if ruleset.counts_by_node(route) { config.node_names(route) } else { Vec::new() };
+        // the gateway chooses a node only for a real request, so the first node stands for all
+        resolved.upstream_node = nodes.first().map(String::as_str);
+        if nodes.is_empty() && ruleset.counts_by_node(route) && route.upstream.is_some() {
+            return Err(explanation.with_answer(&Answer::NoHealthyNode));
         }
         let fields = match BodyFields::of(facts.headers, BodySource::Buffered(question.body()), route) {
             Ok(BodyFields::Known(fields)) => Some(fields),
@@ -312,19 +326,20 @@ impl ResolvedRequest {
             Err(fault) => return Err(explanation.with_answer(&Answer::Malformed(fault))),
         };
         let facts = Facts { body: fields.as_ref(), ..facts };
-        let limits = limits::explain_limits(ruleset, (route, &route.limits), &facts, &resolved, hashers);
-        let resolved_request = Self::new(explanation, limits);
+        let listed = (route, &*route.limits, nodes.len());
+        let limits = limits::explain_limits(ruleset, listed, &facts, &resolved, hashers);
+        let resolved_request = Self::new(explanation, limits, nodes.len());
         match caller.charges(ruleset, route, &facts, &resolved, hashers) {
             Ok(_) => Ok(resolved_request),
             Err(answer) => Err(resolved_request.explanation.with_answer(&answer)),
         }
     }
 
-    fn new(mut explanation: Explanation, limits: Vec<(LimitExplanation, Option<Charge>)>) -> Self {
+    fn new(mut explanation: Explanation, limits: Vec<(LimitExplanation, Option<Charge>)>, nodes: usize) -> Self {
         let (accounts, charges): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
         explanation.limits = accounts;
         let charges = charges.into_iter().enumerate().filter_map(|(position, charge)| Some((position, charge?)));
-        Self { charges: charges.collect(), explanation }
+        Self { charges: charges.collect(), explanation, nodes }
     }
 }
 
@@ -373,14 +388,14 @@ impl GroupExplanation {
 }
 
 impl UpstreamExplanation {
-    fn of(ruleset: &Ruleset, route: &Route, path: &str) -> Option<Self> {
-        let shares = route.split.iter().flat_map(|split| &split.shares).skip(1).map(|(upstream, _)| *upstream);
-        let upstreams = route.upstream.into_iter().chain(shares).filter_map(|id| ruleset.upstreams.get(id.0));
+    fn of(ExplainedConfig { ruleset, pools, .. }: ExplainedConfig<'_>, route: &Route, path: &str) -> Option<Self> {
+        let upstreams = route.upstreams().filter_map(|id| ruleset.upstreams.get(id.0));
+        let healthy = |pools: &[Arc<Pool>]| route.upstreams().map(|id| pools[id.0].healthy_count()).sum();
         let path = route.rewrite.as_ref().map_or_else(|| path.to_owned(), |rewrite| rewrite.apply(path));
         Some(Self {
             name: ruleset.upstream_name(route)?,
             nodes: upstreams.flat_map(|upstream| &upstream.nodes).map(|node| node.address.clone()).collect(),
-            healthy_nodes: None,
+            healthy_nodes: pools.map(healthy),
             path,
         })
     }

@@ -194,6 +194,11 @@ impl Pool {
         self.nodes.iter().enumerate().flat_map(of_node).collect()
     }
 
+    /// The addresses of all instances, by which limits count nodes.
+    pub fn instance_names(&self) -> Vec<String> {
+        self.instances().iter().map(|(_, instance)| instance.name().to_owned()).collect()
+    }
+
     /// The number of healthy instances.
     pub fn healthy_count(&self) -> usize {
         self.instances().iter().filter(|(_, instance)| instance.is_healthy()).count()

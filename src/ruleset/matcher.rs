@@ -92,6 +92,12 @@ impl Route {
             && overlap(&self.methods, &other.methods)
     }
 
+    /// The upstreams of the requests: several, if they share the requests.
+    pub fn upstreams(&self) -> impl Iterator<Item = UpstreamId> {
+        let others = self.split.iter().flat_map(|split| &split.shares).skip(1).map(|(upstream, _)| *upstream);
+        self.upstream.into_iter().chain(others)
+    }
+
     /// The route that stands for the requests of a domain under these limits.
     pub fn of_domain(name: String, limits: Vec<LimitId>) -> Self {
         Self {

@@ -235,6 +235,56 @@ fn asking_takes_nothing_and_shows_where_a_key_stands() {
 }
 
 #[test]
+fn a_request_that_finds_no_place_in_a_full_queue_is_denied() {
+    let origin = Origin::start();
+    let limit = "{ algorithm: gcra, rate: 1/100s, burst: 1000, delay_after: 0, key: all,
+           over_limit: { delay: { max_wait: 1h, max_waiting: 1 } } }";
+    let gateway = Gateway::start(&limited(&origin, limit));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let decided = || {
+        let explanation = explained(&gateway, ("GET", "/", &[]));
+        [&explanation["now"]["outcome"], &explanation["limits"][0]["standing"]["decision"]].map(Value::clone)
+    };
+    assert_eq!(decided(), ["delayed", "delayed"]);
+    let mut waiting = gateway.client();
+    waiting.send_request("GET", "/", &[]);
+    let delayed = [("route", "all"), ("limit", "guard"), ("plan", "none"), ("outcome", "delayed")];
+    gateway.wait_for_metric("tollgate_limit_requests_total", &delayed, 1.0);
+    assert_eq!(decided(), ["denied", "denied"]);
+    assert_eq!(gateway.get("/", &[]).status, 429);
+}
+
+#[test]
+fn a_body_costs_its_length_as_if_it_were_sent() {
+    let origin = Origin::start();
+    let limit = "{ algorithm: token_bucket, rate: 1/30d, burst: 100, key: all, cost: { request_bytes: 1KiB } }";
+    let gateway = Gateway::start(&limited(&origin, limit));
+    let body = "x".repeat(10 << 10);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.current_dir(gateway.folder.path()).args(["explain", "--config", "tollgate.yaml", "--format", "json"]);
+    let output = command.args(["-X", "POST", "--url", "http://localhost/", "-d", &body]).output().unwrap();
+    let alone: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let running = ask(&gateway, &json!({ "method": "POST", "url": "http://localhost/", "body": body }).to_string());
+    for explanation in [alone, running.json()] {
+        assert_eq!(explanation["limits"][0]["cost"], 10, "{explanation:#}");
+    }
+    assert_eq!(gateway.client().post("/", &[], body.as_bytes()).number("x-ratelimit-remaining"), Some(90));
+}
+
+#[test]
+fn the_healthy_nodes_of_a_split_are_those_of_all_its_upstreams() {
+    let (one, other) = (Origin::start(), Origin::start());
+    let gateway = Gateway::start(&format!(
+        "upstreams: {{ a: {{ nodes: [{}] }}, b: {{ nodes: [{}] }} }}
+routes: [{{ name: all, upstream: [{{ name: a, weight: 90 }}, {{ name: b, weight: 10 }}] }}]\n",
+        one.node(),
+        other.node()
+    ));
+    let upstream = explained(&gateway, ("GET", "/", &[]))["upstream"].clone();
+    assert_eq!((&upstream["name"], &upstream["healthy_nodes"]), (&json!("a (90) or b (10)"), &json!(2)));
+}
+
+#[test]
 fn a_limit_that_nodes_share_is_asked_where_it_is_kept() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let config = format!(

@@ -97,10 +97,10 @@ pub struct CurrentOutcome {
     pub diverted_to: Option<String>,
 }
 
-/// Describes `limits`, which belong to `route`, each with the charge of the request.
+/// Describes `limits`, which belong to `route`, each with the charge of the request, which may go to this many `nodes`.
 pub(super) fn explain_limits(
     ruleset: &Ruleset,
-    (route, limits): (&Route, &[LimitId]),
+    (route, limits, nodes): (&Route, &[LimitId], usize),
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
     hashers: &LimitHashers,
@@ -117,7 +117,7 @@ pub(super) fn explain_limits(
                 Err(uncharged) => uncharged_because(*uncharged, ruleset, limit, resolved),
             },
             terms: charge.as_ref().ok().map(|charge| limit.rule(&charge.rule).describe()),
-            key: key_of(limit, ruleset, route, facts, resolved),
+            key: key_of(limit, ruleset, nodes, facts, resolved),
             cost: charge.as_ref().ok().map(|charge| charge.cost),
             cost_rule: limit.cost.describe(),
             charged: charge_time(limit, route.early.contains(id)),
@@ -161,7 +161,13 @@ fn plan_of<'r>(owner: TermsOwner<'_>, ruleset: &'r Ruleset) -> Option<&'r str> {
     ruleset.plans.get(owner.plan?.0).map(String::as_str)
 }
 
-fn uncharged_because(uncharged: Uncharged<'_>, ruleset: &Ruleset, limit: &Limit, resolved: &Resolved<'_>) -> String {
+/// The reason why a limit does not charge a request, in words.
+pub(in crate::gateway) fn uncharged_because(
+    uncharged: Uncharged<'_>,
+    ruleset: &Ruleset,
+    limit: &Limit,
+    resolved: &Resolved<'_>,
+) -> String {
     let owner = TermsOwner::of(limit, resolved);
     match uncharged {
         Uncharged::Unlimited => match plan_of(owner, ruleset) {
@@ -186,14 +192,13 @@ fn uncharged_because(uncharged: Uncharged<'_>, ruleset: &Ruleset, limit: &Limit,
 fn key_of(
     limit: &Limit,
     ruleset: &Ruleset,
-    route: &Route,
+    nodes: usize,
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
 ) -> Vec<KeyPartValue> {
     let parts = limit.key.parts.iter().map(|part| {
         let value = key::value(part, facts, resolved).ok();
         let value = value.map(|value| masked::masked_value(part, &value, ruleset.customers.as_ref()));
-        let nodes = route.upstream.map_or(0, |upstream| ruleset.upstreams[upstream.0].nodes.len());
         let others = nodes.saturating_sub(1);
         KeyPartValue {
             part: part.describe(),
@@ -231,16 +236,21 @@ fn over_limit(ruleset: &Ruleset, route: &Route, limit: &Limit) -> String {
 impl ResolvedRequest {
     /// Adds the standings of the keys, which hold as long as no other request charges them.
     pub(super) async fn with_standings(self, gateway: &Gateway, active: &ActiveConfig) -> Explanation {
-        let Self { mut explanation, charges } = self;
-        if let Some(upstream) = &mut explanation.upstream {
-            let pool = active.pools.iter().find(|pool| pool.upstream.name == upstream.name);
-            upstream.healthy_nodes = pool.map(|pool| pool.healthy_count());
-        }
+        let Self { mut explanation, charges, .. } = self;
         let now = gateway.clock.now();
         let asks = |(_, charge): &(usize, Charge)| Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() };
         let mut batch: Vec<Charge> = charges.iter().map(asks).collect();
         let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
-        for ((position, charge), charged) in charges.iter().zip(&receipt.charged) {
+        let queued =
+            charges.iter().zip(&receipt.charged).map(|((_, charge), charged)| match charge.enforcement.enforces {
+                true => {
+                    let decision = active.queues[charge.limit].decide_without_place(charged.decision, now);
+                    Charged { decision, ..*charged }
+                }
+                false => *charged,
+            });
+        let queued: Vec<Charged> = queued.collect();
+        for ((position, charge), charged) in charges.iter().zip(&queued) {
             let account = &mut explanation.limits[*position];
             account.owner = gateway.store.owner(&active.binding, charge).map(|owner| owner.to_string());
             account.banned_for_seconds = gateway.bans.remaining(&active.ruleset, charge, now).map(Nanos::as_secs_f64);
@@ -259,7 +269,11 @@ impl ResolvedRequest {
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
         let verdict = match gateway.bans.longest_ban(&active.ruleset, &charges, now) {
             Some(banned) => Verdict::of_banned(&active.ruleset, &charges, banned, now),
-            None => Verdict::new(&active.ruleset, &charges, &receipt.charged),
+            None => match Verdict::new(&active.ruleset, &charges, &receipt.charged) {
+                denied if denied.is_denied() => denied,
+                // only a request that all limits admit comes to the queues
+                _ => Verdict::new(&active.ruleset, &charges, &queued),
+            },
         };
         let now = CurrentOutcome::of(&active.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source);
         // a refused caller is denied instead if an early limit denies

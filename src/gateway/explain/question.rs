@@ -11,6 +11,7 @@ use crate::gateway::facts::Head;
 use crate::ruleset::is_dropped;
 
 const HOST: &str = "host";
+const CONTENT_LENGTH: &str = "content-length";
 
 /// A request as a client would send it. No `Debug`: its fields may hold credentials.
 pub struct Question {
@@ -126,9 +127,13 @@ impl Question {
         Ok(Self { method, target, headers, client, secure: url.starts_with("https://"), body: Vec::new() })
     }
 
-    /// The same request with this body.
+    /// The same request with this body. Clients send its length along, unless they send it in chunks.
     pub fn with_body(self, body: Vec<u8>) -> Self {
-        Self { body, ..self }
+        let mut headers = self.headers;
+        if !body.is_empty() && !headers.contains(CONTENT_LENGTH) && !headers.contains("transfer-encoding") {
+            headers.push_number(CONTENT_LENGTH, u64::try_from(body.len()).unwrap_or(u64::MAX));
+        }
+        Self { headers, body, ..self }
     }
 
     /// Reads a question that is written as JSON.
