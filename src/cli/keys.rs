@@ -53,8 +53,8 @@ struct GrantArgs {
     #[command(flatten)]
     key: KeyArgs,
     /// The maximum number of tokens
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
-    tokens: u64,
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i64).range(1..))]
+    tokens: i64,
     #[command(flatten)]
     token: TokenArgs,
 }

@@ -11,6 +11,7 @@ pub(crate) mod masked;
 mod question;
 mod route_match;
 
+pub(super) use limits::uncharged_because;
 pub use limits::{CurrentOutcome, KeyPartValue, LimitExplanation, LimitStanding};
 pub use question::{Question, QuestionError, RequestJson};
 pub use route_match::{RouteMatch, SkippedRoute};

@@ -1,6 +1,8 @@
 //! One key of one limit, as operators name it: by its parts, or by a request that is counted under it. Reading its standing
 //! takes no tokens; tokens are given back through the rule of the limit's algorithm.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -10,6 +12,7 @@ use crate::customers::directory::GroupTable;
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{Explanation, KeyPartValue, LimitStanding, Question, QuestionError};
+use crate::gateway::upstream::Pool;
 use crate::ruleset::key::KeyHasher;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::store::{AmendError, Amendment};
@@ -24,7 +27,7 @@ pub use charge_question::{ChargeAnswer, ChargeQuestion};
 pub struct KeyQuestion {
     limit: String,
     selector: KeySelector,
-    tokens: Option<u64>,
+    tokens: Option<i64>,
 }
 
 /// The name of a key: its parts, or a request.
@@ -135,6 +138,8 @@ pub struct KeyContext<'c> {
     pub directory: &'c Directory,
     /// The groups of customers.
     pub groups: &'c GroupTable,
+    /// The upstreams' nodes; only a running gateway knows them.
+    pub pools: Option<&'c [Arc<Pool>]>,
 }
 
 /// A key that was found: a charge to it, and its description.
@@ -144,7 +149,7 @@ struct FoundKey {
     plan: Option<String>,
 }
 
-/// A question about a key as `POST /v1/keys/...` takes it in JSON.
+/// A question about a key as `POST /v1/keys/...` takes it in JSON, and a charge as `POST /v1/charge` does.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyQuestionJson {
@@ -159,23 +164,27 @@ pub struct KeyQuestionJson {
     /// In place of `key`, a [`RequestJson`](crate::gateway::explain::RequestJson).
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub request: Value,
-    /// The number of tokens to grant.
+    /// The number of tokens to grant; of a charge the tokens to take: 0 only asks, and a number below 0 is given back.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<u64>,
+    pub tokens: Option<i64>,
 }
 
 impl KeyQuestion {
     /// Reads a question that is written as JSON.
     pub fn from_json(text: &[u8]) -> Result<Self, KeyQuestionError> {
-        let written: KeyQuestionJson =
-            serde_json::from_slice(text).map_err(|error| KeyQuestionError::Json(error.to_string()))?;
-        let KeyQuestionJson { limit, key, plan, request, tokens } = written;
+        Self::new(serde_json::from_slice(text).map_err(|error| KeyQuestionError::Json(error.to_string()))?)
+    }
+
+    fn new(KeyQuestionJson { limit, key, plan, request, tokens }: KeyQuestionJson) -> Result<Self, KeyQuestionError> {
         Ok(Self { limit, selector: key_selector(key, request, plan)?, tokens })
     }
 
     /// The grant that the question asks for.
     pub fn grant(&self) -> Result<Amendment, KeyQuestionError> {
-        self.tokens.filter(|tokens| *tokens > 0).map(Amendment::Grant).ok_or(KeyQuestionError::Tokens)
+        match self.tokens {
+            Some(tokens @ 1..) => Ok(Amendment::Grant(tokens.unsigned_abs())),
+            _ => Err(KeyQuestionError::Tokens),
+        }
     }
 
     /// The standing of the key at `gateway`. Takes no tokens.
@@ -220,7 +229,8 @@ impl KeyQuestion {
         match &self.selector {
             KeySelector::Parts { key, plan } => {
                 let (ruleset, directory, groups) = (&active.ruleset, &active.directory, &active.groups);
-                let context = KeyContext { hasher: &gateway.hasher, ruleset, directory, groups };
+                let pools = Some(&*active.pools);
+                let context = KeyContext { hasher: &gateway.hasher, ruleset, directory, groups, pools };
                 parts::find(&context, id, key, plan.as_deref())
             }
             KeySelector::Request(question) => {

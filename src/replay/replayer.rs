@@ -147,8 +147,8 @@ impl Replayer {
         let ruleset = &rules.ruleset;
         ledger.advance_to(at);
         if let Some(text) = record.charges.as_deref() {
-            let context =
-                KeyContext { hasher: hashers.hasher(), ruleset, directory: &rules.directory, groups: &rules.groups };
+            let (hasher, directory, groups) = (hashers.hasher(), &rules.directory, &rules.groups);
+            let context = KeyContext { hasher, ruleset, directory, groups, pools: None };
             let question = ChargeQuestion::from_log(text).ok();
             let made = question.as_ref().and_then(|question| question.charges(&context));
             let gives_back = made.iter().flatten().any(|(_, tokens)| *tokens < 0);

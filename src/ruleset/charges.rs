@@ -266,7 +266,7 @@ impl Ruleset {
     }
 
     /// The parameters of a limit for a caller, or the reason why it does not apply.
-    fn rule_of(&self, id: LimitId, resolved: &Resolved<'_>) -> Result<RuleRef, Uncharged<'_>> {
+    pub fn rule_of(&self, id: LimitId, resolved: &Resolved<'_>) -> Result<RuleRef, Uncharged<'_>> {
         let limit = &self.limits[id.0];
         let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
         // a candidate is tried in place of the plan's terms, so not on customers with terms of their own

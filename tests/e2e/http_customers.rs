@@ -1,10 +1,12 @@
 //! Customers in an HTTP service: looked up, cached, and still known while the service is unavailable.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::admin_api::{BEARER, HOST, post, started};
 use crate::support::{Exchange, Gateway, Origin, Response, now, together, wait_until};
 
 /// The SHA-256 of `key-1`.
@@ -100,6 +102,48 @@ fn a_customer_is_asked_for_once_by_a_hash_and_remembered() {
     assert_eq!(service.asked().pop().unwrap().0.as_deref(), Some("Bearer canary-another"));
     let said = gateway.process.stderr() + &gateway.admin_get("/metrics").text();
     assert!(!said.contains("canary") && !said.contains("key-1"), "{said}");
+}
+
+#[test]
+fn a_program_is_charged_at_the_time_at_which_the_customer_is_known() {
+    let origin = Origin::start();
+    let known = Arc::new(AtomicBool::new(false));
+    let (says, asked) = (Arc::clone(&known), Arc::new(AtomicBool::new(false)));
+    let noted = Arc::clone(&asked);
+    let service = Origin::with(move |exchange: &mut Exchange<'_>| {
+        exchange.body()?;
+        noted.store(true, Ordering::Relaxed);
+        wait_until("the answer to be wanted", || says.load(Ordering::Relaxed));
+        exchange.reply("200 OK", "", br#"{"customer": "acme", "plan": "free"}"#)
+    });
+    let config = format!(
+        "{}customers:
+  identify: [{{ header: x-api-key }}]
+  directory: {{ http: {{ url: \"http://{}/verify\", timeout: 10s }} }}
+plans: [free]
+limits: {{ guard: {{ key: all, algorithm: gcra, rate: 5/s, burst: 1 }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream(),
+        service.address
+    );
+    let gateway = started(&config, &[]);
+    let charge = &|mut charge: Value| {
+        charge["limit"] = json!("guard");
+        charge["tokens"] = json!(1);
+        post(&gateway, "/v1/charge", &[HOST, BEARER], &json!({ "charges": [charge] })).json()
+    };
+    std::thread::scope(|scope| {
+        let request = json!({ "url": "http://localhost/", "headers": { "x-api-key": "key-1" } });
+        let waiting = scope.spawn(move || charge(json!({ "request": request })));
+        wait_until("the look-up", || asked.load(Ordering::Relaxed));
+        assert_eq!(charge(json!({}))["admitted"], true);
+        wait_until("the token to be there again", || {
+            post(&gateway, "/v1/keys/peek", &[HOST], &json!({ "limit": "guard" })).json()["standing"]["remaining"] == 1
+        });
+        known.store(true, Ordering::Relaxed);
+        assert_eq!(waiting.join().unwrap()["admitted"], true);
+    });
 }
 
 #[test]

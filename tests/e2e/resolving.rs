@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use serde_json::json;
+
+use crate::admin_api::{HOST, post};
 use crate::support::client::Client;
 use crate::support::gateway::{ALL, is_ready};
 use crate::support::{Folder, Gateway, Origin, Process, free_port, now, wait_until};
@@ -65,6 +68,36 @@ fn all_addresses_of_a_host_name_are_used() {
         (format!("many.test:{port}").into(), format!("127.0.0.{last}:{port}").into(), serde_json::Value::from(true))
     });
     assert_eq!(nodes.as_array().unwrap().iter().map(shown).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn keys_of_a_node_with_a_host_name_are_named_by_its_address() {
+    let by_node = |port: u16| {
+        let limit = "limits: { by-node: { algorithm: gcra, rate: 1/30d, burst: 5, key: upstream_node } }\n";
+        let all = "routes: [{ name: all, upstream: origin, limits: [by-node] }]\n";
+        format!("{limit}{}", upstream(port, "").replace(ALL, all))
+    };
+    let (_origins, port) = origins(&[2, 3]);
+    let gateway = Hosts::new(&[2]).start(&by_node(port));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let request = json!({ "url": "http://localhost/" });
+    let peek = |gateway: &Gateway, key: serde_json::Value| post(gateway, "/v1/keys/peek", &[HOST], &key);
+    let named = |node: &str| peek(&gateway, json!({ "limit": "by-node", "key": { "upstream_node": node } }));
+    let by_request = json!({ "limit": "by-node", "request": request });
+    for found in [named(&format!("127.0.0.2:{port}")), peek(&gateway, by_request.clone())] {
+        assert_eq!(found.json()["standing"]["remaining"], 4, "{found:?}");
+    }
+    for unknown in [format!("many.test:{port}"), format!("127.0.0.3:{port}")] {
+        assert!(named(&unknown).text().contains("there is no such node"), "{unknown}");
+    }
+    let limit = post(&gateway, "/v1/explain", &[HOST], &request).json()["limits"][0].clone();
+    let address = format!("127.0.0.2:{port}");
+    assert_eq!((&limit["key"][0]["value"], &limit["standing"]["remaining"]), (&json!(address), &json!(4)));
+
+    let gateway = Hosts::new(&[2, 3]).start(&by_node(port));
+    assert!(peek(&gateway, by_request).text().contains("which is not known; name the parts"));
+    let limit = post(&gateway, "/v1/explain", &[HOST], &request).json()["limits"][0].clone();
+    assert!(limit["key"][0]["value"].as_str().unwrap().ends_with("or one of the 1 other nodes"), "{limit:#}");
 }
 
 #[test]

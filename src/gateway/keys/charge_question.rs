@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{FoundKey, KeyAnswer, KeyContext, KeyQuestion, KeyQuestionError, KeySelector, parts};
+use super::{FoundKey, KeyAnswer, KeyContext, KeyQuestion, KeyQuestionError, KeyQuestionJson, KeySelector, parts};
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::Gateway;
 use crate::gateway::request_context::is_logged;
@@ -24,21 +24,7 @@ pub struct ChargeQuestion(Vec<(KeyQuestion, i64)>);
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChargeQuestionJson {
-    charges: Vec<ChargeJson>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ChargeJson {
-    limit: String,
-    #[serde(default)]
-    key: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plan: Option<String>,
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    request: Value,
-    /// The number of tokens to take; 0 only asks, and a number below 0 is given back.
-    tokens: i64,
+    charges: Vec<KeyQuestionJson>,
 }
 
 /// The result of a question.
@@ -69,37 +55,37 @@ impl ChargeQuestion {
         Self::new(serde_json::from_str(text).map_err(|error| KeyQuestionError::Charges(error.to_string()))?)
     }
 
-    fn new(charges: Vec<ChargeJson>) -> Result<Self, KeyQuestionError> {
-        let signs = [charges.iter().any(|one| one.tokens < 0), charges.iter().any(|one| one.tokens >= 0)];
-        let is_twice = |one: &ChargeJson| charges.iter().filter(|other| other.limit == one.limit).count() > 1;
-        if charges.is_empty() || charges.len() > MOST_LIMITS {
-            return Err(KeyQuestionError::Charges(format!(
-                "there are {} charges, not 1 to {MOST_LIMITS}",
-                charges.len()
-            )));
-        }
-        if signs == [true, true] {
-            return Err(KeyQuestionError::Charges(
-                "some charges take tokens and others give them back: send them in separate requests".to_owned(),
-            ));
-        }
-        if let Some(one) = charges.iter().find(|one| is_twice(one)) {
-            return Err(KeyQuestionError::Charges(format!("the limit {:?} is named twice", one.limit)));
-        }
-        let question = |ChargeJson { limit, key, plan, request, tokens }| {
-            Ok((KeyQuestion { limit, selector: super::key_selector(key, request, plan)?, tokens: None }, tokens))
+    fn new(charges: Vec<KeyQuestionJson>) -> Result<Self, KeyQuestionError> {
+        let wrong = |problem: String| Err(KeyQuestionError::Charges(problem));
+        let Some(tokens) = charges.iter().map(|one| one.tokens).collect::<Option<Vec<i64>>>() else {
+            return wrong("missing field `tokens`".to_owned());
         };
-        Ok(Self(charges.into_iter().map(question).collect::<Result<_, KeyQuestionError>>()?))
+        if charges.is_empty() || charges.len() > MOST_LIMITS {
+            return wrong(format!("there are {} charges, not 1 to {MOST_LIMITS}", charges.len()));
+        }
+        if tokens.iter().any(|tokens| *tokens < 0) && tokens.iter().any(|tokens| *tokens >= 0) {
+            return wrong(
+                "some charges take tokens and others give them back: send them in separate requests".to_owned(),
+            );
+        }
+        let is_twice = |one: &&KeyQuestionJson| charges.iter().filter(|other| other.limit == one.limit).count() > 1;
+        if let Some(one) = charges.iter().find(is_twice) {
+            return wrong(format!("the limit {:?} is named twice", one.limit));
+        }
+        let questions = charges.into_iter().map(KeyQuestion::new).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self(questions.into_iter().zip(tokens).collect()))
     }
 
     /// Charges the keys at `gateway`, or gives tokens back.
     pub async fn charge(&self, gateway: &Gateway) -> Result<Result<ChargeAnswer, AmendError>, KeyQuestionError> {
         let active = gateway.active.load_full();
-        let (ruleset, now) = (&active.ruleset, gateway.clock.now());
+        let ruleset = &active.ruleset;
         let mut found = Vec::with_capacity(self.0.len());
         for (question, tokens) in &self.0 {
             found.push((question.find(gateway, &active).await?, *tokens));
         }
+        // only now: the look-up of a credential may have taken long
+        let now = gateway.clock.now();
         if found.iter().any(|(found, _)| ruleset.limits[found.charge.limit].algorithm.holds_slots()) {
             return Ok(Err(AmendError::Holds));
         }
@@ -179,12 +165,12 @@ fn charge_of(ruleset: &Ruleset, charge: &Charge, tokens: i64) -> Charge {
 
 /// The charges as a line of the access log shows them, with secret values masked.
 fn logged(found: &[(FoundKey, i64)], ruleset: &Ruleset) -> String {
-    let json = |(found, tokens): &(FoundKey, i64)| ChargeJson {
+    let json = |(found, tokens): &(FoundKey, i64)| KeyQuestionJson {
         limit: ruleset.limits[found.charge.limit].name.clone(),
         key: found.key.iter().map(|part| (part.part.clone(), part.value.clone())).collect(),
         plan: found.plan.clone(),
         request: Value::Null,
-        tokens: *tokens,
+        tokens: Some(*tokens),
     };
     serde_json::to_string(&found.iter().map(json).collect::<Vec<_>>()).unwrap_or_default()
 }

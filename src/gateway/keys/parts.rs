@@ -7,12 +7,13 @@ use std::sync::Arc;
 use super::{FoundKey, KeyContext, KeyQuestionError, peek_charge};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::customers::Customer;
-use crate::gateway::explain::{KeyPartValue, masked};
+use crate::gateway::explain::{KeyPartValue, masked, uncharged_because};
 use crate::gateway::facts;
-use crate::ruleset::groups::Group;
-use crate::ruleset::key::{KeyFault, KeyPart, SharedKey, Value};
-use crate::ruleset::limit::{Limit, PlanTerms};
-use crate::ruleset::overrides::Override;
+use crate::gateway::upstream::Pool;
+use crate::ruleset::charges::TermsOwner;
+use crate::ruleset::groups::Groups;
+use crate::ruleset::key::{Caller, KeyFault, KeyPart, Resolved, SharedKey, Value};
+use crate::ruleset::limit::Limit;
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 
 /// The key of the limit `id` that has these parts; `plan` is the plan whose parameters apply, if the question names it.
@@ -30,7 +31,7 @@ pub(super) fn find(
         return Err(wrong(format!("{other:?} is not a part of it")));
     }
     let mut values = Vec::new();
-    let (mut caller, mut group) = (None, None);
+    let mut owner = KeyOwner::default();
     for part in &limit.key.parts {
         let mut of_part = named.iter().filter(|(name, _)| part.is_called(name));
         let (Some((_, text)), None) = (of_part.next(), of_part.next()) else {
@@ -39,29 +40,25 @@ pub(super) fn find(
         let customer = (*part == KeyPart::Customer).then(|| context.directory.named(text).ok()?).flatten();
         let value = match &customer {
             Some(customer) => Value::Bytes(Cow::Owned(customer.name.as_bytes().to_vec())),
-            None => value(part, text, ruleset).map_err(|problem| KeyQuestionError::Value {
+            None => value(part, text, context).map_err(|problem| KeyQuestionError::Value {
                 part: part.describe(),
                 value: text.clone(),
                 problem,
             })?,
         };
-        if *part == KeyPart::Customer {
-            caller = Some(match customer {
-                Some(customer) => KeyOwner::Customer(customer),
-                None if matches!(value, Value::Address(_)) => KeyOwner::Anonymous,
-                None => KeyOwner::Stranger(text),
-            });
-        }
-        if let KeyPart::Group(level) = part
-            && limit.level.as_ref() == Some(level)
-        {
-            group = context.groups.find(level, text);
+        match part {
+            KeyPart::Customer if customer.is_some() => owner.customer = customer,
+            KeyPart::Customer if matches!(value, Value::Address(_)) => owner.is_anonymous = true,
+            KeyPart::Customer => owner.stranger = Some(text),
+            KeyPart::Group(level) if limit.level.as_ref() == Some(level) => {
+                owner.groups = context.groups.find(level, text).map(|group| Groups([Arc::clone(group)].into()));
+            }
+            _ => {}
         }
         values.push((part.clone(), value));
     }
     let in_key = named.iter().find(|(name, _)| KeyPart::Plan.is_called(name)).map(|(_, plan)| plan.as_str());
-    let owner = group.map(|group| KeyOwner::Group(group)).or(caller);
-    let (rule, plan) = rule(context, id, owner.as_ref(), plan.or(in_key))?;
+    let (rule, plan) = rule(context, id, &owner, plan.or(in_key))?;
     let missing = |fault: KeyFault<'_>| wrong(format!("{:?} has to be named", fault.part.describe()));
     let hasher = context.hasher;
     let SharedKey { key, tag } = match limit.mode {
@@ -76,22 +73,41 @@ pub(super) fn find(
         value: Some(masked::masked_value(part, value, ruleset.customers.as_ref())),
     });
     let key_shown = shown.collect();
-    let terms = limit.rule(&rule);
-    let of_plan = plan.as_ref().and_then(|plan| ruleset.plans.iter().position(|known| known == plan)).map(PlanId);
-    let floor = limit.floor(of_plan, terms);
+    let floor = limit.floor(plan, limit.rule(&rule));
     let charge = peek_charge(Charge { tag, floor, ..Charge::new(id.0, rule, key, 1, Enforcement::DRY_RUN) });
+    let plan = plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned();
     Ok(FoundKey { charge, key: key_shown, plan })
 }
 
-/// The owner of a key, if the key belongs to a customer or a group.
-enum KeyOwner<'a> {
-    Customer(Arc<Customer>),
-    /// A group that a file lists, whose parameters apply.
-    Group(&'a Group),
-    /// A caller without a credential.
-    Anonymous,
-    /// A customer whose name this gateway does not know.
-    Stranger(&'a str),
+/// The owner of a key, as far as the key names one.
+#[derive(Default)]
+struct KeyOwner<'q> {
+    customer: Option<Arc<Customer>>,
+    /// The name of a customer that this gateway does not know.
+    stranger: Option<&'q str>,
+    /// Whether it is a caller without a credential.
+    is_anonymous: bool,
+    /// The group, listed in a file, whose parameters apply.
+    groups: Option<Groups>,
+}
+
+impl KeyOwner<'_> {
+    /// The facts by which limits find the owner's parameters. A `named` plan stands in place of the owner's own terms.
+    fn resolved<'r>(&'r self, ruleset: &'r Ruleset, named: Option<PlanId>) -> Resolved<'r> {
+        let customer = self.customer.as_deref().filter(|_| named.is_none()).map(Customer::known);
+        let anonymous = ruleset.customers.as_ref().and_then(|rules| rules.anonymous).filter(|_| self.is_anonymous);
+        let plan = named.or(customer.map(|customer| customer.plan)).or(anonymous);
+        Resolved {
+            route: "",
+            path_pattern: "",
+            caller: customer.map_or(Caller::Anonymous, |customer| Caller::Customer(customer.name)),
+            plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
+            upstream_node: None,
+            own: customer.and_then(|customer| customer.own),
+            groups: self.groups.as_ref().filter(|_| named.is_none()),
+            claims: None,
+        }
+    }
 }
 
 fn parts_of(limit: &Limit) -> String {
@@ -101,60 +117,40 @@ fn parts_of(limit: &Limit) -> String {
     }
 }
 
-/// The parameters of a caller's charges, and the name of the plan that they belong to.
+/// The parameters of the charges of a key's owner, and the plan that they belong to.
 fn rule(
     context: &KeyContext<'_>,
     id: LimitId,
-    who: Option<&KeyOwner<'_>>,
+    owner: &KeyOwner<'_>,
     named: Option<&str>,
-) -> Result<(RuleRef, Option<String>), KeyQuestionError> {
+) -> Result<(RuleRef, Option<PlanId>), KeyQuestionError> {
     let ruleset = context.ruleset;
     let limit = &ruleset.limits[id.0];
-    let not_applicable = |why: String| KeyQuestionError::NotApplicable { limit: limit.name.clone(), why };
-    let named = named.map(|name| plan_called(ruleset, name)).transpose()?;
-    let (kind, plan, own) = match who {
-        Some(KeyOwner::Customer(customer)) => ("customer", Some(customer.plan), customer.own.as_ref()),
-        Some(KeyOwner::Group(group)) => (&*group.level, group.plan, group.own.as_ref()),
-        Some(KeyOwner::Anonymous | KeyOwner::Stranger(_)) | None => ("", None, None),
-    };
-    if let (Some(own), None) = (own.and_then(|own| own.of(id)), named) {
-        return match own {
-            Override::Rule(rule) => {
-                Ok((RuleRef::Own(Arc::clone(rule)), plan.and_then(|plan| plan_name(ruleset, plan))))
-            }
-            Override::Unlimited => Err(not_applicable(format!("the {kind}'s own parameters say that it is unlimited"))),
-        };
-    }
-    let plan = named.or(match who {
-        Some(KeyOwner::Customer(_) | KeyOwner::Group(_)) => plan,
-        Some(KeyOwner::Anonymous) => ruleset.customers.as_ref().and_then(|rules| rules.anonymous),
-        Some(KeyOwner::Stranger(_)) | None => None,
-    });
-    let terms = match (plan, limit.rules.as_slice()) {
-        (Some(_), _) => limit.terms(plan),
-        (None, [_]) => PlanTerms::Rule(0),
-        (None, _) if ruleset.customers.is_none() => limit.terms(None),
-        (None, _) => {
-            let whose = match (who, context.directory.table()) {
-                (Some(KeyOwner::Stranger(name)), Some(_)) => {
-                    format!("the directory has no customer named {name:?}")
-                }
-                _ => "the key does not determine the plan".to_owned(),
-            };
-            let plans = ruleset.plans.join(", ");
-            return Err(KeyQuestionError::Plan(format!(
-                "which plan's parameters apply? {whose}; name it beside the key (\"plan\", or --plan), one of: {plans}"
-            )));
+    let resolved = owner.resolved(ruleset, named.map(|name| plan_called(ruleset, name)).transpose()?);
+    let TermsOwner { plan, own, .. } = TermsOwner::of(limit, &resolved);
+    if plan.is_none() && own.and_then(|own| own.of(id)).is_none() {
+        match limit.rules.as_slice() {
+            [_] => return Ok((RuleRef::Listed(0), None)),
+            _ if ruleset.customers.is_some() => return Err(unknown_plan(context, owner)),
+            _ => {}
         }
-    };
-    let name = plan.and_then(|plan| plan_name(ruleset, plan));
-    match terms {
-        PlanTerms::Rule(rule) => Ok((RuleRef::Listed(rule), name)),
-        PlanTerms::Unlimited => Err(not_applicable(match name {
-            Some(plan) => format!("the plan {plan} is unlimited"),
-            None => "requests without a plan are unlimited".to_owned(),
-        })),
     }
+    let rule = ruleset.rule_of(id, &resolved).map_err(|uncharged| KeyQuestionError::NotApplicable {
+        limit: limit.name.clone(),
+        why: uncharged_because(uncharged, ruleset, limit, &resolved),
+    })?;
+    Ok((rule, plan))
+}
+
+fn unknown_plan(context: &KeyContext<'_>, owner: &KeyOwner<'_>) -> KeyQuestionError {
+    let whose = match (owner.stranger, context.directory.table()) {
+        (Some(name), Some(_)) => format!("the directory has no customer named {name:?}"),
+        _ => "the key does not determine the plan".to_owned(),
+    };
+    let plans = context.ruleset.plans.join(", ");
+    KeyQuestionError::Plan(format!(
+        "which plan's parameters apply? {whose}; name it beside the key (\"plan\", or --plan), one of: {plans}"
+    ))
 }
 
 fn plan_called(ruleset: &Ruleset, name: &str) -> Result<PlanId, KeyQuestionError> {
@@ -164,12 +160,9 @@ fn plan_called(ruleset: &Ruleset, name: &str) -> Result<PlanId, KeyQuestionError
     })
 }
 
-fn plan_name(ruleset: &Ruleset, plan: PlanId) -> Option<String> {
-    ruleset.plans.get(plan.0).cloned()
-}
-
 /// Reads the value of a part, as an operator writes it. `Err` says what is wrong.
-fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>, String> {
+fn value(part: &KeyPart, text: &str, context: &KeyContext<'_>) -> Result<Value<'static>, String> {
+    let ruleset = context.ruleset;
     let network = |address: IpAddr| Value::Address(ruleset.client_address.prefixes.network(address.to_canonical()));
     let bytes = |text: &str| Value::Bytes(Cow::Owned(text.as_bytes().to_vec()));
     let one_of = |is_one: bool, what: &str| match is_one {
@@ -186,8 +179,10 @@ fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>
         KeyPart::Route => one_of(routes.iter().any(|route| route.name == text), "route"),
         KeyPart::RoutePattern => one_of(routes.iter().any(|route| route.path_pattern == text), "path of a route"),
         KeyPart::UpstreamNode => {
-            let mut nodes = ruleset.upstreams.iter().flat_map(|upstream| &upstream.nodes);
-            one_of(nodes.any(|node| node.address == text), "node")
+            // requests are counted by the address, also where a node has a host name
+            let is_address =
+                |pools: &[Arc<Pool>]| pools.iter().any(|pool| pool.instance_names().iter().any(|name| name == text));
+            one_of(context.pools.is_none_or(is_address), "node")
         }
         KeyPart::Method
         | KeyPart::Group(_)
