@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use http::{HeaderName, HeaderValue};
-use tollgate::charge::Enforcement;
+use tollgate::charge::{Consistency, Enforcement, Mode, OnStoreDown, Sharing};
 use tollgate::fields::Fields;
-use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved, Value, value};
+use tollgate::ruleset::key::{
+    Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved, SharedKey, Value, named_value, value,
+};
 use tollgate::store::redis::{Bucket, CallArgument, SharedRule, key_name};
 use tollgate::units::LimitKey;
 
@@ -13,6 +15,7 @@ use super::input::Input;
 use super::redis_answer::rules;
 
 const HEADER: HeaderName = HeaderName::from_static("x-user");
+const SHARED: Mode = Mode::Shared(Sharing { consistency: Consistency::Exact, on_store_down: OnStoreDown::Allow });
 const ADDRESSES: [&str; 4] = ["192.0.2.1", "::c000:201", "2001:db8::", "192.0.2.2"];
 
 pub(crate) fn run(data: &[u8]) {
@@ -36,18 +39,18 @@ pub(crate) fn run(data: &[u8]) {
     let [values, other_values] = [&one, &two].map(|request| request.values(&key));
     let hasher = KeyHasher::new(&[7; 16]).with_secret(b"secret");
     for hasher in [hasher.clone(), hasher.divided()] {
-        let [own, other] = [&one, &two].map(|request| request.key(&hasher, &key));
-        let [shared, other_shared] =
-            [&one, &two].map(|request| hasher.key_of_all_nodes("l", &key, &request.facts(), &request.resolved()).ok());
+        let [own, other] = [&one, &two].map(|request| request.key(&hasher, Mode::Sticky, &key));
+        let [shared, other_shared] = [&one, &two].map(|request| request.key(&hasher, SHARED, &key));
         assert_eq!(own.is_some(), values.is_some());
         assert_eq!(shared.is_some(), values.is_some());
         if let (Some(values), Some(own), Some(shared)) = (&values, own, shared) {
             let same = Some(values) == other_values.as_ref();
             assert_eq!((Some(own) == other, Some(shared.key) == other_shared.map(|shared| shared.key)), (same, same));
             let named: Vec<(KeyPart, Value<'_>)> = key.parts.iter().cloned().zip(values.iter().cloned()).collect();
-            assert_eq!(hasher.key_of_values("l", &key, &named), Ok(own));
-            assert_eq!(hasher.key_of_values_of_all_nodes("l", &key, &named), Ok(shared));
-            assert_ne!(hasher.key_of_values("m", &key, &named), Ok(own), "another limit");
+            let of_values = |limit, mode| hasher.key(limit, mode, &key, |part| named_value(part, &named));
+            assert_eq!(of_values("l", Mode::Sticky), Ok(own));
+            assert_eq!(of_values("l", SHARED), Ok(shared));
+            assert_ne!(of_values("m", Mode::Sticky), Ok(own), "another limit");
             name(shared.key, shared.tag);
         }
     }
@@ -133,8 +136,9 @@ impl Request {
         }
     }
 
-    fn key(&self, hasher: &KeyHasher, key: &Key) -> Option<LimitKey> {
-        hasher.key("l", key, &self.facts(), &self.resolved()).ok()
+    fn key(&self, hasher: &KeyHasher, mode: Mode, key: &Key) -> Option<SharedKey> {
+        let (facts, resolved) = (self.facts(), self.resolved());
+        hasher.key("l", mode, key, |part| value(part, &facts, &resolved)).ok()
     }
 
     fn values(&self, key: &Key) -> Option<Vec<Value<'_>>> {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::groups::{Group, Groups};
-use crate::ruleset::key::{Caller, Claims, Facts, KeyFault, KeyHasher, LimitHashers, Resolved, SharedKey, ValueFault};
+use crate::ruleset::key::{
+    self, Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, ValueFault,
+};
 use crate::ruleset::limit::{Limit, MissingKey, PlanTerms, Share};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::overrides::{Override, Overrides};
@@ -158,7 +160,8 @@ impl Ruleset {
         let facts = &Facts { body: Some(&RequestFields::NoBody), ..facts.clone() };
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
-            let has_key = |id: &&LimitId| hashers.key(**id, &self.limits[id.0].key, facts, &here).is_ok();
+            let has_part = |part: &KeyPart| key::value(part, facts, &here).is_ok();
+            let has_key = |id: &&LimitId| self.limits[id.0].key.parts.iter().all(has_part);
             let limits = route.limits.iter().filter(has_key);
             for charge in limits.filter_map(|id| self.charge(*id, facts, &here, hashers).ok()) {
                 let limit = &self.limits[charge.limit];
@@ -298,10 +301,8 @@ impl Ruleset {
         if facts.body.is_none() && limit.depends_on_body() {
             return Err(Uncharged::AwaitsBody);
         }
-        let SharedKey { key, tag } = match limit.mode {
-            Mode::Sticky => key_of(limit, id, facts, resolved, hashers).map(|key| SharedKey { key, tag: key }),
-            Mode::Shared(_) => key_of_all_nodes(limit, facts, resolved, hashers.hasher()),
-        }?;
+        let key = hashers.key(id, limit.mode, &limit.key, |part| key::value(part, facts, resolved));
+        let SharedKey { key, tag } = or_missing_key(limit, key, (hashers.hasher(), &limit.name, limit.mode))?;
         let tried_for = &self.limits[limit.candidate_of.unwrap_or(id).0];
         if limit.enabled < Share::WHOLE && !is_enabled(limit, &tried_for.name, facts, resolved)? {
             return Err(Uncharged::NotEnabled);
@@ -323,45 +324,23 @@ fn is_enabled<'r>(
     resolved: &Resolved<'_>,
 ) -> Result<bool, Uncharged<'r>> {
     let hasher = KeyHasher::stable();
-    let key = hasher.key(name, &limit.key, facts, resolved);
-    Ok(limit.enabled.covers(or_missing_key(limit, key, |fault| hasher.missing_part_key(name, fault))?))
-}
-
-/// The key of a request under `limit`.
-fn key_of<'r>(
-    limit: &'r Limit,
-    id: LimitId,
-    facts: &Facts<'_>,
-    resolved: &Resolved<'_>,
-    hashers: &LimitHashers,
-) -> Result<LimitKey, Uncharged<'r>> {
-    let key = hashers.key(id, &limit.key, facts, resolved);
-    or_missing_key(limit, key, |fault| hashers.hasher().missing_part_key(&limit.name, fault))
-}
-
-/// The same for a limit that nodes share.
-#[inline(never)] // because of the stack space, as above
-fn key_of_all_nodes<'r>(
-    limit: &'r Limit,
-    facts: &Facts<'_>,
-    resolved: &Resolved<'_>,
-    hasher: &KeyHasher,
-) -> Result<SharedKey, Uncharged<'r>> {
-    let key = hasher.key_of_all_nodes(&limit.name, &limit.key, facts, resolved);
-    or_missing_key(limit, key, |fault| hasher.shared_key_of_all_nodes(&limit.name, fault))
+    let key = hasher.key(name, Mode::Sticky, &limit.key, |part| key::value(part, facts, resolved));
+    Ok(limit.enabled.covers(or_missing_key(limit, key, (&hasher, name, Mode::Sticky))?.key))
 }
 
 /// The key, or the substitute that `limit` configures for a missing part. A part that comes more than once is not missing,
 /// and a client that makes a part unreadable is not exempt from the limit.
-fn or_missing_key<'r, T>(
+fn or_missing_key<'r>(
     limit: &'r Limit,
-    key: Result<T, KeyFault<'r>>,
-    without: impl FnOnce(KeyFault<'_>) -> T,
-) -> Result<T, Uncharged<'r>> {
+    key: Result<SharedKey, KeyFault<'r>>,
+    (hasher, name, mode): (&KeyHasher, &str, Mode),
+) -> Result<SharedKey, Uncharged<'r>> {
     key.or_else(|fault| match (fault.fault, limit.missing_key) {
         (ValueFault::Missing, MissingKey::Skip) => Err(Uncharged::Skipped(fault)),
         (ValueFault::Missing, MissingKey::SharedBucket)
-        | (ValueFault::Unreadable, MissingKey::SharedBucket | MissingKey::Skip) => Ok(without(fault)),
+        | (ValueFault::Unreadable, MissingKey::SharedBucket | MissingKey::Skip) => {
+            Ok(hasher.missing_part_key(name, mode, fault))
+        }
         (ValueFault::Missing | ValueFault::Unreadable, MissingKey::Deny) | (ValueFault::Repeated, _) => {
             match limit.acts() {
                 true => Err(Uncharged::Refused(fault)),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::cost::CostRule;
-use crate::ruleset::key::{Entries, KeyHasher, LimitHashers, SharedKey};
+use crate::ruleset::key::{self, Entries, KeyHasher, KeyPart, LimitHashers, SharedKey};
 use crate::ruleset::limit::{PlanTerms, Share};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::{LimitId, PlanId, Ruleset};
@@ -112,15 +112,12 @@ impl Ruleset {
             (None, PlanTerms::Rule(rule)) => RuleRef::Listed(rule),
             (None, PlanTerms::Unlimited) => return None,
         };
-        let SharedKey { key, tag } = match limit.mode {
-            Mode::Sticky => hashers.key_of_entries(id, &limit.key, entries).map(|key| SharedKey { key, tag: key }),
-            Mode::Shared(_) => hashers.hasher().key_of_entries_of_all_nodes(&limit.name, &limit.key, entries),
-        }
-        .ok()?;
+        let value = |part: &KeyPart| key::entry(part, entries);
+        let SharedKey { key, tag } = hashers.key(id, limit.mode, &limit.key, value).ok()?;
         if limit.enabled < Share::WHOLE {
             let name = &self.limits.get(limit.candidate_of.unwrap_or(id).0)?.name;
-            let stable = KeyHasher::stable().of_limits([name.as_str()]).key_of_entries(LimitId(0), &limit.key, entries);
-            if !limit.enabled.covers(stable.ok()?) {
+            let stable = KeyHasher::stable().key(name, Mode::Sticky, &limit.key, value);
+            if !limit.enabled.covers(stable.ok()?.key) {
                 return None;
             }
         }

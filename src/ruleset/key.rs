@@ -18,7 +18,7 @@ mod named;
 mod value;
 
 pub use hash::{KeyHasher, LimitHashers, SharedKey, sha256};
-pub use named::{Entries, Values, entry};
+pub use named::{Entries, Values, entry, named_value};
 pub use value::{Value, ValueFault, cookies, query_values, value};
 
 /// The parts that together make a limit's key; empty for `all` (one bucket for all requests).

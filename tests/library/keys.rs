@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::HeaderName;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tollgate::charge::Mode;
 use tollgate::fields::Fields;
 use tollgate::ruleset::LimitId;
-use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved};
+use tollgate::ruleset::key::{self, Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved};
 use tollgate::ruleset::limit::Share;
 use tollgate::units::LimitKey;
 
@@ -54,10 +55,11 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut Fields, tuple: &Tuple) -> 
         groups: None,
         claims: None,
     };
-    let hashed = hasher.key("limit", parts, &facts, &resolved).unwrap();
+    let value = |part: &KeyPart| key::value(part, &facts, &resolved);
+    let hashed = hasher.key("limit", Mode::Sticky, parts, value).unwrap();
     let known = hasher.clone().of_limits(["another", "limit"]);
-    assert_eq!(known.key(LimitId(1), parts, &facts, &resolved), Ok(hashed));
-    hashed
+    assert_eq!(known.key(LimitId(1), Mode::Sticky, parts, value), Ok(hashed));
+    hashed.key
 }
 
 #[test]
@@ -97,8 +99,10 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
         groups: None,
         claims: None,
     };
-    let of =
-        |limit: &str, parts: &[KeyPart]| hasher.key(limit, &Key { parts: parts.to_vec() }, &facts, &resolved).unwrap();
+    let value = |part: &KeyPart| key::value(part, &facts, &resolved);
+    let of = |limit: &str, parts: &[KeyPart]| {
+        hasher.key(limit, Mode::Sticky, &Key { parts: parts.to_vec() }, value).unwrap().key
+    };
     let keys = [
         of("x", &[]),
         of("y", &[]),

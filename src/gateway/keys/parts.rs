@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{FoundKey, KeyContext, KeyQuestionError, peek_charge};
-use crate::charge::{Charge, Enforcement, Mode, RuleRef};
+use crate::charge::{Charge, Enforcement, RuleRef};
 use crate::customers::Customer;
 use crate::gateway::explain::{KeyPartValue, masked, uncharged_because};
 use crate::gateway::facts;
 use crate::gateway::upstream::Pool;
 use crate::ruleset::charges::TermsOwner;
 use crate::ruleset::groups::Groups;
-use crate::ruleset::key::{Caller, KeyFault, KeyPart, Resolved, SharedKey, Value};
+use crate::ruleset::key::{self, Caller, KeyFault, KeyPart, Resolved, SharedKey, Value};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 
@@ -60,14 +60,8 @@ pub(super) fn find(
     let in_key = named.iter().find(|(name, _)| KeyPart::Plan.is_called(name)).map(|(_, plan)| plan.as_str());
     let (rule, plan) = rule(context, id, &owner, plan.or(in_key))?;
     let missing = |fault: KeyFault<'_>| wrong(format!("{:?} has to be named", fault.part.describe()));
-    let hasher = context.hasher;
-    let SharedKey { key, tag } = match limit.mode {
-        Mode::Sticky => {
-            let key = hasher.key_of_values(&limit.name, &limit.key, &values).map_err(missing)?;
-            SharedKey { key, tag: key }
-        }
-        Mode::Shared(_) => hasher.key_of_values_of_all_nodes(&limit.name, &limit.key, &values).map_err(missing)?,
-    };
+    let keyed = context.hasher.key(&limit.name, limit.mode, &limit.key, |part| key::named_value(part, &values));
+    let SharedKey { key, tag } = keyed.map_err(missing)?;
     let shown = values.iter().map(|(part, value)| KeyPartValue {
         part: part.describe(),
         value: Some(masked::masked_value(part, value, ruleset.customers.as_ref())),

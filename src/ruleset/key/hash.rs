@@ -8,6 +8,7 @@ use ring::digest;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::{Facts, Key, KeyFault, KeyPart, Resolved, Value, ValueFault, value};
+use crate::charge::Mode;
 use crate::ruleset::LimitId;
 use crate::units::LimitKey;
 
@@ -28,16 +29,24 @@ pub struct KeyHasher {
 #[derive(Clone)]
 pub struct LimitHashers {
     hasher: KeyHasher,
-    /// The hashes of this node's keys after the limit's name, by the limit's position.
-    limit_prefix: Vec<SipHasher13>,
+    /// The hashes of keys after the limit's name, by the limit's position.
+    limits: Vec<LimitPrefix>,
 }
 
-/// The key of a bucket that nodes share, and its tag.
+/// The hashes of keys after a limit's name: of keys of this node, and of keys that nodes share.
+#[derive(Clone)]
+struct LimitPrefix {
+    own: SipHasher13,
+    shared: digest::Context,
+}
+
+/// The key of a bucket, and its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedKey {
     /// The bucket's key.
     pub key: LimitKey,
-    /// The hash of the customer, the same for all its buckets; the bucket's own key where the key has no customer.
+    /// The hash of the customer, the same for all its buckets that nodes share; the bucket's own key where the key has no
+    /// customer, or where nodes do not share the bucket.
     pub tag: LimitKey,
 }
 
@@ -80,67 +89,53 @@ impl KeyHasher {
 
     /// Adds the limits of these names, in their order.
     pub fn of_limits<'n>(self, names: impl IntoIterator<Item = &'n str>) -> LimitHashers {
-        LimitHashers { limit_prefix: names.into_iter().map(|name| self.limit_prefix(name)).collect(), hasher: self }
+        let prefix =
+            |name| LimitPrefix { own: limit_prefix(self.own, name), shared: limit_prefix(self.shared.clone(), name) };
+        LimitHashers { limits: names.into_iter().map(prefix).collect(), hasher: self }
     }
 
-    /// The key of a request under the limit `limit`. Errors: a part for which the request has no value.
+    /// The key under the limit `limit` of a request with these values for its parts. Errors: a part without a value.
     ///
     /// Injective up to the hash (128 bits): every part is preceded by its length, the limit's name comes first.
-    pub fn key<'k>(
+    pub fn key<'k, 'f>(
         &self,
         limit: &str,
+        mode: Mode,
         key: &'k Key,
-        facts: &Facts<'_>,
-        resolved: &Resolved<'_>,
-    ) -> Result<LimitKey, KeyFault<'k>> {
-        self.node_key_by(self.limit_prefix(limit), key, |part| value(part, facts, resolved))
+        value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
+    ) -> Result<SharedKey, KeyFault<'k>> {
+        match mode {
+            Mode::Sticky => self.node_key(limit_prefix(self.own, limit), key, value),
+            Mode::Shared(_) => self.shared_key(&limit_prefix(self.shared.clone(), limit), key, value),
+        }
     }
 
-    /// The hash of this node's keys after the limit's name.
-    pub(super) fn limit_prefix(&self, limit: &str) -> SipHasher13 {
-        limit_prefix(self.own, limit)
-    }
-
-    pub(super) fn node_key_by<'k, 'f>(
+    /// The key of a bucket of this node, which is its own tag.
+    fn node_key<'k, 'f>(
         &self,
         limit_prefix: SipHasher13,
         key: &'k Key,
         value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
-    ) -> Result<LimitKey, KeyFault<'k>> {
-        let hashed = hash_key(limit_prefix, key, &value)?;
+    ) -> Result<SharedKey, KeyFault<'k>> {
+        let mut hashed = hash_key(limit_prefix, key, &value)?;
         if self.divided
             && let Some(customer) = key.parts.iter().find(|part| **part == KeyPart::Customer)
         {
             let mut hash = self.own;
             write_value(&mut hash, value(customer).ok());
-            return Ok(hashed.in_partition_of(hash.end()));
+            hashed = hashed.in_partition_of(hash.end());
         }
-        Ok(hashed)
+        Ok(SharedKey { key: hashed, tag: hashed })
     }
 
-    /// The key of the bucket shared by all requests that have no key under `limit` because of `fault`.
-    pub fn missing_part_key(&self, limit: &str, fault: KeyFault<'_>) -> LimitKey {
-        hash_missing(self.own, limit, fault)
-    }
-
-    /// The same as [`KeyHasher::key`] for a limit that nodes share.
-    pub fn key_of_all_nodes<'k>(
+    #[inline(never)] // this hash needs much stack space, which most requests do not need
+    fn shared_key<'k, 'f>(
         &self,
-        limit: &str,
-        key: &'k Key,
-        facts: &Facts<'_>,
-        resolved: &Resolved<'_>,
-    ) -> Result<SharedKey, KeyFault<'k>> {
-        self.shared_key_by(limit, key, |part| value(part, facts, resolved))
-    }
-
-    pub(super) fn shared_key_by<'k, 'f>(
-        &self,
-        limit: &str,
+        limit_prefix: &digest::Context,
         key: &'k Key,
         value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
     ) -> Result<SharedKey, KeyFault<'k>> {
-        let hashed = hash_key(limit_prefix(self.shared.clone(), limit), key, &value)?;
+        let hashed = hash_key(limit_prefix.clone(), key, &value)?;
         let customer = key.parts.iter().find(|part| **part == KeyPart::Customer);
         let tag = customer.map(|customer| {
             let mut hash = self.shared.clone();
@@ -150,9 +145,12 @@ impl KeyHasher {
         Ok(SharedKey { key: hashed, tag: tag.unwrap_or(hashed) })
     }
 
-    /// The same as [`KeyHasher::missing_part_key`] for a limit that nodes share.
-    pub fn shared_key_of_all_nodes(&self, limit: &str, fault: KeyFault<'_>) -> SharedKey {
-        let key = hash_missing(self.shared.clone(), limit, fault);
+    /// The key of the bucket shared by all requests that have no key under `limit` because of `fault`.
+    pub fn missing_part_key(&self, limit: &str, mode: Mode, fault: KeyFault<'_>) -> SharedKey {
+        let key = match mode {
+            Mode::Sticky => hash_missing(limit_prefix(self.own, limit), fault),
+            Mode::Shared(_) => hash_missing(limit_prefix(self.shared.clone(), limit), fault),
+        };
         SharedKey { key, tag: key }
     }
 
@@ -170,24 +168,19 @@ impl LimitHashers {
         &self.hasher
     }
 
-    pub(super) fn node_key_by<'k, 'f>(
+    /// The same as [`KeyHasher::key`] for the limit at this position.
+    pub fn key<'k, 'f>(
         &self,
         LimitId(limit): LimitId,
+        mode: Mode,
         key: &'k Key,
         value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
-    ) -> Result<LimitKey, KeyFault<'k>> {
-        self.hasher.node_key_by(self.limit_prefix[limit], key, value)
-    }
-
-    /// The same as [`KeyHasher::key`] for the limit at this position.
-    pub fn key<'k>(
-        &self,
-        limit: LimitId,
-        key: &'k Key,
-        facts: &Facts<'_>,
-        resolved: &Resolved<'_>,
-    ) -> Result<LimitKey, KeyFault<'k>> {
-        self.node_key_by(limit, key, |part| value(part, facts, resolved))
+    ) -> Result<SharedKey, KeyFault<'k>> {
+        let LimitPrefix { own, shared } = &self.limits[limit];
+        match mode {
+            Mode::Sticky => self.hasher.node_key(*own, key, value),
+            Mode::Shared(_) => self.hasher.shared_key(shared, key, value),
+        }
     }
 }
 
@@ -209,8 +202,7 @@ fn hash_key<'k, 'f>(
     Ok(hash.end())
 }
 
-fn hash_missing(hash: impl Mixer, limit: &str, KeyFault { part, fault }: KeyFault<'_>) -> LimitKey {
-    let mut hash = limit_prefix(hash, limit);
+fn hash_missing(mut hash: impl Mixer, KeyFault { part, fault }: KeyFault<'_>) -> LimitKey {
     let tag = if fault == ValueFault::Unreadable { TAG_UNREADABLE } else { TAG_MISSING };
     write(&mut hash, tag, part.describe().as_bytes());
     hash.end()

@@ -1,9 +1,6 @@
 //! Keys made of named values, without a request: for operators and for descriptors.
 
-use super::hash::{KeyHasher, LimitHashers, SharedKey};
-use super::{Key, KeyFault, KeyPart, Value, ValueFault};
-use crate::ruleset::LimitId;
-use crate::units::LimitKey;
+use super::{KeyPart, Value, ValueFault};
 
 /// The entries of a descriptor: keys and values.
 pub type Entries<'e> = [(&'e str, &'e str)];
@@ -33,47 +30,6 @@ impl KeyPart {
     }
 }
 
-impl KeyHasher {
-    /// The key under the limit `limit` of requests with these values. Errors: a part that has no value here.
-    pub fn key_of_values<'k>(&self, limit: &str, key: &'k Key, values: &Values<'_>) -> Result<LimitKey, KeyFault<'k>> {
-        self.node_key_by(self.limit_prefix(limit), key, |part| value(part, values))
-    }
-
-    /// The same as [`KeyHasher::key_of_values`] for a limit that nodes share.
-    pub fn key_of_values_of_all_nodes<'k>(
-        &self,
-        limit: &str,
-        key: &'k Key,
-        values: &Values<'_>,
-    ) -> Result<SharedKey, KeyFault<'k>> {
-        self.shared_key_by(limit, key, |part| value(part, values))
-    }
-}
-
-impl LimitHashers {
-    /// The key of a descriptor under the limit at this position. Errors: a part that is not among its entries.
-    pub fn key_of_entries<'k>(
-        &self,
-        limit: LimitId,
-        key: &'k Key,
-        entries: &Entries<'_>,
-    ) -> Result<LimitKey, KeyFault<'k>> {
-        self.node_key_by(limit, key, |part| entry(part, entries))
-    }
-}
-
-impl KeyHasher {
-    /// The same as [`LimitHashers::key_of_entries`] for a limit that nodes share.
-    pub fn key_of_entries_of_all_nodes<'k>(
-        &self,
-        limit: &str,
-        key: &'k Key,
-        entries: &Entries<'_>,
-    ) -> Result<SharedKey, KeyFault<'k>> {
-        self.shared_key_by(limit, key, |part| entry(part, entries))
-    }
-}
-
 /// The value of a descriptor for `part`.
 pub fn entry<'e>(part: &KeyPart, entries: &Entries<'e>) -> Result<Value<'e>, ValueFault> {
     let KeyPart::Descriptor(name) = part else { return Err(ValueFault::Missing) };
@@ -81,7 +37,8 @@ pub fn entry<'e>(part: &KeyPart, entries: &Entries<'e>) -> Result<Value<'e>, Val
     found.map(|(_, value)| Value::Bytes(value.as_bytes().into())).ok_or(ValueFault::Missing)
 }
 
-fn value<'v>(part: &KeyPart, values: &Values<'v>) -> Result<Value<'v>, ValueFault> {
+/// The value for `part` among `values`.
+pub fn named_value<'v>(part: &KeyPart, values: &Values<'v>) -> Result<Value<'v>, ValueFault> {
     let named = values.iter().find(|(named, _)| named == part);
     named.map(|(_, value)| value.clone()).ok_or(ValueFault::Missing)
 }
