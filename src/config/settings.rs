@@ -7,6 +7,35 @@ use std::ops::RangeInclusive;
 
 use crate::units::Nanos;
 
+/// Declares tables of settings, each with its name in the JSON Schema. A setting has a name, a kind, `required` or a default or
+/// neither, and one sentence for the reference; rustfmt leaves what is in braces alone:
+///
+/// ```text
+/// tables! {
+///     /// What else a node is told.
+///     NODE "node" {
+///         address: Text("a host and a port"), required, "Where it is.";
+///         weight: Whole(1, 1_000), default "1", "How many requests it gets for one of the others.";
+///         zone: Text("a name"), "Its zone.";
+///     }
+/// }
+/// ```
+macro_rules! tables {
+    ($($(#[$doc:meta])* $table:ident $table_name:literal {
+        $($name:ident: $kind:expr, $($presence:ident $($default:literal)?,)? $about:literal;)*
+    })*) => {$(
+        $(#[$doc])*
+        pub(in crate::config) static $table: $crate::config::settings::Table = $crate::config::settings::Table {
+            name: $table_name,
+            settings: &[$(
+                $crate::config::settings::Setting::optional(stringify!($name), $kind, $about)
+                    $(.$presence($($default)?))?
+            ),*],
+        };
+    )*};
+}
+pub(super) use tables;
+
 mod callers;
 mod gateway;
 mod limits;
@@ -76,8 +105,8 @@ pub(super) enum Kind {
     OneOf(&'static [Self]),
     /// The settings of a limit: those of every limit and the parameters of its algorithm.
     Limit,
-    /// The parameters of the limit's algorithm, for a plan, a window or a candidate, and these settings beside them.
-    Parameters(&'static [Setting]),
+    /// The parameters of the limit's algorithm, for a plan, a window or a candidate, and the settings of this table.
+    Parameters(&'static Table),
 }
 
 impl Table {
@@ -96,16 +125,16 @@ impl Table {
 }
 
 impl Setting {
-    pub(super) const fn required(name: &'static str, kind: Kind, about: &'static str) -> Self {
-        Self { name, kind, presence: Presence::Required, about }
-    }
-
-    const fn default(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Self {
-        Self { name, kind, presence: Presence::Default(default), about }
-    }
-
     pub(super) const fn optional(name: &'static str, kind: Kind, about: &'static str) -> Self {
         Self { name, kind, presence: Presence::Optional, about }
+    }
+
+    pub(super) const fn required(self) -> Self {
+        Self { presence: Presence::Required, ..self }
+    }
+
+    const fn default(self, default: &'static str) -> Self {
+        Self { presence: Presence::Default(default), ..self }
     }
 }
 

@@ -296,7 +296,7 @@ fn windows_of(name: &str, limit: &Section<'_>, whole: &[Entry]) -> Vec<Entry> {
         field.findings().add(Problem::error(field.key_place(), "cannot stand beside `windows`"));
     }
     let parameters = AlgorithmName::ALL.iter().flat_map(|algorithm| algorithm.parameters());
-    let mut known: Vec<&str> = WINDOW.iter().map(|setting| setting.name).collect();
+    let mut known = WINDOW.names();
     known.extend(parameters.map(|parameter| parameter.name));
     known.sort_unstable();
     known.dedup();

@@ -6,20 +6,20 @@
 use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, domain_name, text};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
-use crate::config::settings::{Kind, Setting, Table};
+use crate::config::settings::Kind::*;
+use crate::config::settings::tables;
 
-static LIMIT: Table = Table {
-    name: "limitador",
-    settings: &[
-        Setting::required("namespace", Kind::Text("a name"), "The domain."),
-        Setting::required("max_value", Kind::Whole(0, u64::MAX), "How many requests a window has."),
-        Setting::required("seconds", Kind::Whole(1, LONGEST_WINDOW), "The length of a window."),
-        Setting::optional("conditions", Kind::List(&Kind::Text("a condition")), "When it applies."),
-        Setting::optional("variables", Kind::List(&Kind::Text("an entry")), "What it counts by."),
-        Setting::optional("name", Kind::Text("a name"), "Its name."),
-        Setting::optional("id", Kind::Text("a name"), "What it is found by."),
-    ],
-};
+tables! {
+    LIMIT "limitador" {
+        namespace: Text("a name"), required, "The domain.";
+        max_value: Whole(0, u64::MAX), required, "How many requests a window has.";
+        seconds: Whole(1, LONGEST_WINDOW), required, "The length of a window.";
+        conditions: List(&Text("a condition")), "When it applies.";
+        variables: List(&Text("an entry")), "What it counts by.";
+        name: Text("a name"), "Its name.";
+        id: Text("a name"), "What it is found by.";
+    }
+}
 
 /// A limit as the file writes it.
 struct Rule {

@@ -5,48 +5,43 @@ use std::collections::HashSet;
 use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, domain_name, text};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
-use crate::config::settings::{Kind, Setting, Table};
+use crate::config::settings::Kind::*;
+use crate::config::settings::tables;
 use crate::config::words;
 use crate::ruleset::domains::Pattern;
 
-static FILE: Table = Table {
-    name: "ratelimit",
-    settings: &[
-        Setting::required("domain", Kind::Text("a name"), "The domain."),
-        Setting::optional("descriptors", Kind::List(&Kind::Section(&DESCRIPTOR)), "What descriptors may begin with."),
-    ],
-};
+tables! {
+    FILE "ratelimit" {
+        domain: Text("a name"), required, "The domain.";
+        descriptors: List(&Section(&DESCRIPTOR)), "What descriptors may begin with.";
+    }
 
-static DESCRIPTOR: Table = Table {
-    name: "ratelimit_descriptor",
-    settings: &[
-        Setting::required("key", Kind::Text("a key"), "The key of an entry."),
-        Setting::optional("value", Kind::Text("a value"), "The value of an entry."),
-        Setting::optional("rate_limit", Kind::Section(&RATE_LIMIT), "The limit of descriptors that end here."),
-        Setting::optional("descriptors", Kind::List(&Kind::Section(&DESCRIPTOR)), "What may follow."),
-        Setting::optional("shadow_mode", Kind::Flag, "Whether it never denies."),
-        Setting::optional("quota_mode", Kind::Flag, "Whether it tells what is left, and never denies."),
-        Setting::optional("share_threshold", Kind::Flag, "Whether all values of a pattern share one count."),
-        Setting::optional("detailed_metric", Kind::Flag, "Whether values are in the metrics."),
-        Setting::optional("value_to_metric", Kind::Flag, "Whether its value is in the metrics."),
-        Setting::optional("metadata", Kind::Text("a mapping"), "What answers carry."),
-    ],
-};
+    DESCRIPTOR "ratelimit_descriptor" {
+        key: Text("a key"), required, "The key of an entry.";
+        value: Text("a value"), "The value of an entry.";
+        rate_limit: Section(&RATE_LIMIT), "The limit of descriptors that end here.";
+        descriptors: List(&Section(&DESCRIPTOR)), "What may follow.";
+        shadow_mode: Flag, "Whether it never denies.";
+        quota_mode: Flag, "Whether it tells what is left, and never denies.";
+        share_threshold: Flag, "Whether all values of a pattern share one count.";
+        detailed_metric: Flag, "Whether values are in the metrics.";
+        value_to_metric: Flag, "Whether its value is in the metrics.";
+        metadata: Text("a mapping"), "What answers carry.";
+    }
 
-static RATE_LIMIT: Table = Table {
-    name: "ratelimit_limit",
-    settings: &[
-        Setting::optional("unit", Kind::Text("a unit"), "The length of a window."),
-        Setting::optional("unit_multiplier", Kind::Whole(1, u32::MAX as u64), "How many units a window has."),
-        Setting::optional("requests_per_unit", Kind::Whole(0, u32::MAX as u64), "How many requests a window has."),
-        Setting::optional("unlimited", Kind::Flag, "Whether there is no limit."),
-        Setting::optional("name", Kind::Text("a name"), "What others replace it by."),
-        Setting::optional("replaces", Kind::List(&Kind::Section(&REPLACED)), "The limits that do not apply beside it."),
-    ],
-};
+    RATE_LIMIT "ratelimit_limit" {
+        unit: Text("a unit"), "The length of a window.";
+        unit_multiplier: Whole(1, u32::MAX as u64), "How many units a window has.";
+        requests_per_unit: Whole(0, u32::MAX as u64), "How many requests a window has.";
+        unlimited: Flag, "Whether there is no limit.";
+        name: Text("a name"), "What others replace it by.";
+        replaces: List(&Section(&REPLACED)), "The limits that do not apply beside it.";
+    }
 
-static REPLACED: Table =
-    Table { name: "ratelimit_replaced", settings: &[Setting::required("name", Kind::Text("a name"), "A limit.")] };
+    REPLACED "ratelimit_replaced" {
+        name: Text("a name"), required, "A limit.";
+    }
+}
 
 const UNITS: [(&str, u64); 7] = [
     ("second", 1),

@@ -80,7 +80,9 @@ fn value(kind: &'static Kind, definitions: &mut Map<String, Value>) -> Value {
         Kind::Parameters(others) => {
             let all = AlgorithmName::ALL.iter().flat_map(|name| name.parameters());
             let mut properties: Map<String, Value> = all.map(|one| (one.name.to_owned(), parameter(one))).collect();
-            properties.extend(others.iter().map(|setting| (setting.name.to_owned(), described(setting, definitions))));
+            properties.extend(
+                others.settings.iter().map(|setting| (setting.name.to_owned(), described(setting, definitions))),
+            );
             object(properties, std::iter::empty())
         }
     }
