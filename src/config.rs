@@ -25,7 +25,6 @@ mod denied;
 mod document;
 mod domains;
 mod environment;
-mod field_path;
 mod findings;
 mod identify;
 pub mod import;
@@ -42,6 +41,7 @@ mod priority;
 mod problem;
 mod quota_unit;
 mod read;
+mod receivers;
 mod request_overrides;
 mod routes;
 pub mod scalar;
@@ -56,13 +56,10 @@ mod store;
 mod suggest;
 mod suspicious;
 mod terms;
-mod traces;
 mod unneeded;
 mod upstreams;
-mod usage_events;
 mod values;
 mod warn_at;
-mod webhook;
 mod words;
 
 pub use change::Change;
@@ -74,16 +71,15 @@ pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls,
 pub use operators::Operators;
 pub use overrides::ConfiguredOverrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
+pub use receivers::{TraceFiles, UsageFiles, WebhookFiles};
 pub use section_values::{SectionValues, section_values};
 pub use shape::{ConfigText, IncludedFile, included_files};
 pub use spec::{LimitSpec, PlanSpec};
 pub use state::StateFile;
-pub use store::{ClientTls, NamedFile, RedisServers, RedisStore, Secret};
+pub use store::{ClientTls, RedisServers, RedisStore, Secret};
 pub use suggest::nearest;
-pub use traces::TraceFiles;
 pub use upstreams::UpstreamTls;
-pub use usage_events::UsageFiles;
-pub use webhook::WebhookFiles;
+pub use values::NamedFile;
 
 use customers::Customers;
 use findings::Findings;
@@ -288,16 +284,16 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let levels = customers::levels(top);
     let customers = customers::read(top, &plans, &levels, (store.as_ref(), has_proxies));
     let (limit_names, limits) = limits::read(top, (&plans, &levels), Some(&upstream_names), scope);
-    let webhook = webhook::read(top, &upstream_names);
-    let usage_events = usage_events::UsageEventsContext {
+    let webhook = receivers::webhook(top, &upstream_names);
+    let usage_events = receivers::UsageEventsContext {
         upstreams: &upstream_names,
         plans: &plans,
         limits: &limit_names,
         read_limits: &limits,
         customers: customer_features.customers,
     };
-    let usage_events = usage_events::read(top, &usage_events);
-    let traces = traces::read(top, &upstream_names, has_proxies);
+    let usage_events = receivers::usage_events(top, &usage_events);
+    let traces = receivers::traces(top, &upstream_names, has_proxies);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
     let cors = top.get_with("cors", access::cors);
@@ -358,12 +354,12 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
             None,
         );
     }
-    webhook::warn_if_idle(top, limits.iter().any(|limit| !limit.warn_at.is_empty()));
+    receivers::warn_if_idle(top, limits.iter().any(|limit| !limit.warn_at.is_empty()));
     let (server, cluster, client_address) = (server?, cluster?, client_address?);
     let (webhook, webhook_files) = webhook?.unzip();
     let (usage_events, usage_files) = usage_events?.unzip();
     let (traces, trace_files) = traces?.unzip();
-    usage_events::check_queue(top, webhook_files.as_ref(), usage_files.as_ref());
+    receivers::check_queue(top, webhook_files.as_ref(), usage_files.as_ref());
     decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
     if findings.has_errors() {
         return None;

@@ -7,10 +7,11 @@ use ipnet::IpNet;
 use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, unique_items};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::server::networks;
 use crate::config::settings::{ACCESS, BYPASS, CALLERS, CORS, ROUTE_CORS};
 use crate::config::values::{check_ascii, method, path};
+use crate::config::words;
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
 
@@ -38,7 +39,7 @@ fn callers(section: &Section<'_>) -> Option<Callers> {
     let addresses = section.get_or("addresses", Vec::new(), addresses);
     let customers = section.get_or("customers", Vec::new(), |field| {
         let items = field.nonempty_list("a list of names of customers")?;
-        unique_items(&items, |item| item.parsed("the name of a customer", named), String::clone)
+        unique_items(&items, |item| item.read(named), String::clone)
     });
     Some(Callers { addresses: addresses?, customers: customers?.into_iter().collect() })
 }
@@ -138,21 +139,20 @@ fn sites(field: &Field<'_>) -> Option<Origins> {
 }
 
 fn site(text: &str) -> Result<Site, InvalidValue> {
-    let invalid = |message: &str, hint: Option<String>| InvalidValue { message: message.to_owned(), hint };
     let lower = text.to_ascii_lowercase();
     let Some((scheme, host)) = lower.split_once("://") else {
         let named = match text {
             "*" => Some("every site is `origins: \"*\"`, without a list".to_owned()),
             _ => text.contains('.').then(|| format!("did you mean `https://{text}`?")),
         };
-        return Err(invalid("has no scheme", named));
+        return Err(invalid("has no scheme").hint(named));
     };
     check_ascii(host)?;
     if host.trim_end_matches('/').contains('/') {
-        return Err(invalid("has a path, which is no part of a site", None));
+        return Err(invalid("has a path, which is no part of a site"));
     }
     if host.ends_with('/') {
-        return Err(invalid("ends with a slash", Some(format!("did you mean `{}`?", text.trim_end_matches('/')))));
+        return Err(invalid("ends with a slash").hint(words::did_you_mean(text.trim_end_matches('/'))));
     }
     let usual = match scheme {
         "https" => ":443",
@@ -160,7 +160,7 @@ fn site(text: &str) -> Result<Site, InvalidValue> {
         _ => "",
     };
     if !usual.is_empty() && host.ends_with(usual) {
-        return Err(invalid("names the port that browsers leave out", Some(format!("leave `{usual}` out"))));
+        return Err(invalid("names the port that browsers leave out").hint(format!("leave `{usual}` out")));
     }
     let (star, name) = match host.strip_prefix("*.") {
         Some(domain) => (true, domain),
@@ -176,7 +176,7 @@ fn site(text: &str) -> Result<Site, InvalidValue> {
     let scheme_fine = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
     if !name_fine || !scheme_fine || port.is_some_and(|port| port.parse::<u16>().is_err()) {
-        return Err(invalid("is not a site", None));
+        return Err(invalid("is not a site"));
     }
     match star {
         true => Ok(Site::Below(format!("{scheme}://"), host.trim_start_matches('*').to_owned())),

@@ -2,24 +2,21 @@
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
-use crate::config::scalar::{self, InvalidValue};
+use crate::config::scalar::{self, InvalidValue, invalid};
 use crate::config::settings::BAN;
 use crate::ruleset::ban::BanRule;
 use crate::units::Nanos;
 
-const AFTER: &str = "a number of denials in a length of time, like `20 denials in 1m`";
-
 /// Reads `ban`.
 pub(super) fn read(field: &Field<'_>) -> Option<BanRule> {
     let section = field.section(&BAN)?;
-    let after = section.required("after", AFTER).and_then(|field| field.parsed(AFTER, after));
+    let after = section.must("after", |field| field.read(after));
     let lasts = section.required("for", "a length of time, like `1h`").and_then(|field| field.duration());
     let (after, within) = after?;
     Some(BanRule { after, within, lasts: lasts? })
 }
 
 fn after(text: &str) -> Result<(u32, Nanos), InvalidValue> {
-    let invalid = |message: &str| InvalidValue { message: message.to_owned(), hint: None };
     let mut words = text.split_whitespace();
     let (Some(number), Some("denials" | "denial"), Some("in"), Some(time), None) =
         (words.next(), words.next(), words.next(), words.next(), words.next())

@@ -6,12 +6,11 @@ use crate::cluster::members::Founding;
 use crate::cluster::ring::Member;
 use crate::cluster::settings::{Name, Peers};
 use crate::config::listeners::{self, Server};
-use crate::config::problem::{Place, Problem};
+use crate::config::problem::Place;
 use crate::config::read::{Field, Section, unique_items};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{CLUSTER, CLUSTER_NAME, CLUSTER_PEER};
-use crate::config::store::{NamedFile, named_file};
-use crate::config::values::host_and_port;
+use crate::config::values::{NamedFile, is_host_name, named_file};
 use crate::units::Nanos;
 
 /// The settings of `cluster:`.
@@ -46,7 +45,6 @@ const SELF: &str = "the address and port of this node, like `10.0.0.1:7946`";
 const A_PEER: &str = "an address and a port, like `10.0.0.1:7946`";
 const ALL_PEERS: &str =
     "a list of all nodes, like `[\"10.0.0.1:7946\", \"10.0.0.2:7946\"]`, or `{dns: tollgate.internal, port: 7946}`";
-const A_NAME: &str = "a name in DNS, like `tollgate.internal`";
 const SECRET_FILE: &str = "the name of a file that holds the same secret on all nodes, like `cluster.key`";
 /// The largest number of nodes in `peers`.
 const MOST_PEERS: usize = 256;
@@ -123,10 +121,7 @@ fn peers(field: &Field<'_>, own: Option<SocketAddr>) -> Option<Peers> {
     if field.as_mapping().is_some() {
         return name(&field.section(&CLUSTER_NAME)?, own).map(Peers::Named);
     }
-    let items = field.nonempty_list(ALL_PEERS)?;
-    if items.len() > MOST_PEERS {
-        return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_PEERS} nodes")));
-    }
+    let items = field.list_up_to(MOST_PEERS, "nodes", ALL_PEERS)?;
     unique_items(&items, peer, |member| member.address).map(Peers::Listed)
 }
 
@@ -141,7 +136,7 @@ fn peer(field: &Field<'_>) -> Option<Member> {
 }
 
 fn name(section: &Section<'_>, own: Option<SocketAddr>) -> Option<Name> {
-    let host = section.required("dns", A_NAME).and_then(|field| field.parsed(A_NAME, host));
+    let host = section.must("dns", |field| field.read(host));
     let port = section.get_with("port", Field::whole);
     let every = section.get_or("every", Cluster::DEFAULT_EVERY, Field::duration);
     // by default all nodes listen on the same port
@@ -154,28 +149,26 @@ fn name(section: &Section<'_>, own: Option<SocketAddr>) -> Option<Name> {
 
 fn host(text: &str) -> Result<String, InvalidValue> {
     if text.parse::<IpAddr>().is_ok() {
-        let hint = Some("write addresses as a list".to_owned());
-        return Err(InvalidValue { message: "is an address".to_owned(), hint });
+        return Err(invalid("is an address").hint("write addresses as a list"));
     }
-    let invalid = |_| InvalidValue { message: "is not a name".to_owned(), hint: None };
-    host_and_port(&format!("{text}:1")).map_err(invalid)?;
-    Ok(text.to_owned())
+    match is_host_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(invalid("is not a name")),
+    }
 }
 
 /// An address that another node can connect to.
 fn reachable(text: &str) -> Result<SocketAddr, InvalidValue> {
-    let invalid =
-        |message: &str, hint: Option<&str>| InvalidValue { message: message.to_owned(), hint: hint.map(str::to_owned) };
-    let address: SocketAddr = text.parse().map_err(|_| invalid("is not an address and a port", None))?;
+    let address: SocketAddr = text.parse().map_err(|_| invalid("is not an address and a port"))?;
     if address.ip().is_unspecified() {
         let hint = "write this machine's own address, and `listen` beside it to listen on others too";
-        return Err(invalid("is no address that other nodes can reach", Some(hint)));
+        return Err(invalid("is no address that other nodes can reach").hint(hint));
     }
     if address.ip().is_multicast() {
-        return Err(invalid("is no address of one node", None));
+        return Err(invalid("is no address of one node"));
     }
     match address.port() {
-        0 => Err(invalid("has no port from 1 to 65535", None)),
+        0 => Err(invalid("has no port from 1 to 65535")),
         _ => Ok(address),
     }
 }

@@ -1,14 +1,13 @@
 //! `cost` and `charge` of a limit: the cost of a request, and when the gateway charges it.
 
 use crate::algorithm::Rule;
-use crate::config::field_path::{A_PATH, parse_path};
 use crate::config::prices::{self, PriceTable};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{CHARGE, COST_PART, COST_RULE, GRAPHQL, RESERVE};
 use crate::config::terms::AllTerms;
-use crate::config::values::parse_method;
+use crate::config::values::{A_FIELD_PATH, parse_method};
 use crate::config::words;
 use crate::ruleset::PlanId;
 use crate::ruleset::cost::{ChargeRule, ChargeTime, CostRule, Reserve, ResponseCost, Weight, WeightedField};
@@ -134,7 +133,7 @@ fn read_graphql(field: &Field<'_>) -> Option<GraphQlCost> {
 
 /// Reads the cost from a field in the request's JSON. `told` holds the path of the field.
 fn read_said(section: &Section<'_>, told: &Field<'_>) -> Option<RequestFieldCost> {
-    let path = told.parsed(A_PATH, parse_path);
+    let path = told.field_path();
     let max = section.required("max", "the most that is believed of a client, like `max: 8000`");
     let max = max.and_then(|field| field.whole());
     let missing = section.get_with("missing", Field::whole);
@@ -148,7 +147,7 @@ fn read_reserve(field: &Field<'_>, prices: &PriceTable) -> Option<Reserve> {
         return field.whole().map(Reserve::Fixed);
     }
     let section = field.section_or(&RESERVE, "a number of tokens, or `{request_field: max_tokens, max: 8000}`")?;
-    let told = section.required("request_field", A_PATH)?;
+    let told = section.required("request_field", A_FIELD_PATH)?;
     let price = section.get_with("price", |field| prices::read_column(field, prices));
     let (tokens, price) = (read_said(&section, &told)?, price?);
     Some(Reserve::FromRequest { tokens, price })
@@ -158,7 +157,7 @@ fn read_reserve(field: &Field<'_>, prices: &PriceTable) -> Option<Reserve> {
 fn read_part(cost: &mut ResponseCost, kind: &str, field: &Field<'_>, weight: Weight) -> Option<()> {
     match kind {
         "response_header" => cost.headers.push((field.header_name()?, weight)),
-        _ => cost.fields.push(WeightedField { path: field.parsed(A_PATH, parse_path)?, weight }),
+        _ => cost.fields.push(WeightedField { path: field.field_path()?, weight }),
     }
     let price = ResponseCost::price(weight, cost.prices(None));
     cost.max = cost.max.max(rounded_up(price.millionths(MOST_OF_RESPONSES)));
@@ -166,10 +165,7 @@ fn read_part(cost: &mut ResponseCost, kind: &str, field: &Field<'_>, weight: Wei
 }
 
 fn read_sum(cost: &mut ResponseCost, field: &Field<'_>, prices: &PriceTable) -> Option<()> {
-    let items = field.nonempty_list(PARTS)?;
-    if items.len() > MOST_PARTS {
-        return field.fail(field.error("has more than 16 parts").expected(PARTS));
-    }
+    let items = field.list_up_to(MOST_PARTS, "parts", PARTS)?;
     cost.is_sum = true;
     let parts = items.iter().map(|item| {
         let section = item.section(&COST_PART)?;
@@ -208,12 +204,7 @@ fn read_charge(field: &Field<'_>, prices: &PriceTable) -> Option<ChargeRule> {
     });
     let if_status = section.get_or("if_status", Vec::new(), |field| {
         let expected = "a list of statuses, like `[401, 403, 4xx, 500-599]`";
-        all_or_none(
-            field
-                .nonempty_list(expected)?
-                .iter()
-                .map(|item| item.parsed("a status, like `401`, `4xx` or `500-599`", parse_statuses)),
-        )
+        all_or_none(field.nonempty_list(expected)?.iter().map(|item| item.read(parse_statuses)))
     });
     let reserve = section.get_with("reserve", |field| read_reserve(field, prices));
     let denied = section.get_or("denied", false, Field::flag);
@@ -245,11 +236,8 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
     };
     match range {
         Some((from, to)) if from <= to => Ok((from, to)),
-        Some((from, to)) => Err(InvalidValue {
-            message: "ends before it begins".to_owned(),
-            hint: Some(format!("did you mean `{to}-{from}`?")),
-        }),
-        None => Err(InvalidValue { message: "is not a status from 100 to 599".to_owned(), hint: None }),
+        Some((from, to)) => Err(invalid("ends before it begins").hint(format!("did you mean `{to}-{from}`?"))),
+        None => Err(invalid("is not a status from 100 to 599")),
     }
 }
 

@@ -3,14 +3,16 @@
 use http::Uri;
 
 use crate::config::identify::{self, Identify, Jwks};
+use crate::config::key::named;
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, all_or_none};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::invalid;
 use crate::config::settings::{
     ANONYMOUS, CUSTOMERS, DIRECTORY, DIRECTORY_HTTP, DIRECTORY_POSTGRES, GROUPS, PLAN_FROM, STORE_TLS,
 };
-use crate::config::store::{ClientTls, NamedFile, RedisStore, client_tls, named_file};
+use crate::config::store::{ClientTls, RedisStore, client_tls};
+use crate::config::values::NamedFile;
 use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 use crate::ruleset::{CustomerRules, PlanHeader, PlanId, UnknownCredential};
 use crate::units::Nanos;
@@ -259,7 +261,7 @@ fn plan_from(field: &Field<'_>, plans: &Names, has_proxies: bool) -> Option<Plan
 fn groups(field: &Field<'_>) -> Option<Option<NamedFile>> {
     let section = field.section(&GROUPS)?;
     let levels = section.required("levels", "the names of the levels, like `[organisation, team]`");
-    let file = section.get_with("file", |field| named_file(field, "the name of a CSV or YAML file"));
+    let file = section.get_with("file", Field::file);
     levels.and(file)
 }
 
@@ -280,7 +282,7 @@ fn directory(field: &Field<'_>) -> Option<DirectorySource> {
         [Some(file), None, None, None] => {
             without_options();
             let is_writable = section.get_or("writable", false, Field::flag)?;
-            named_file(&file, "the name of a CSV or YAML file").map(|file| DirectorySource::File { file, is_writable })
+            file.file().map(|file| DirectorySource::File { file, is_writable })
         }
         [None, Some(hash), None, None] => redis(&hash, &section).map(DirectorySource::Redis),
         [None, None, Some(service), None] => http(&service, &section).map(Box::new).map(DirectorySource::Http),
@@ -294,30 +296,23 @@ fn directory(field: &Field<'_>) -> Option<DirectorySource> {
 }
 
 fn postgres(field: &Field<'_>) -> Option<PostgresQuery> {
-    const A_QUERY: &str = "a query, like `SELECT credential, customer, plan, updated_at FROM api_keys`";
-    const A_SNAPSHOT: &str = "the name of a file, like `customers.snapshot`";
     let section = field.section(&DIRECTORY_POSTGRES)?;
-    let text = |field: &Field<'_>, expected: &str| {
-        field.parsed(expected, |text| match text.trim().is_empty() {
-            true => Err(InvalidValue { message: "is empty".to_owned(), hint: None }),
+    let text = |field: &Field<'_>| {
+        field.read(|text| match text.trim().is_empty() {
+            true => Err(invalid("is empty")),
             false => Ok(text.to_owned()),
         })
     };
-    let file =
-        |key: &str, expected: &str| section.required(key, expected).and_then(|field| named_file(&field, expected));
-    let url_file = file("url_file", "the name of a file that holds `postgres://user:password@host/database`");
-    let query = section.required("query", A_QUERY).and_then(|field| text(&field, A_QUERY));
-    let snapshot_file = file("snapshot_file", A_SNAPSHOT);
+    let url_file = section.must("url_file", Field::file);
+    let query = section.must("query", text);
+    let snapshot_file = section.must("snapshot_file", Field::file);
     let interval = section.get_or("interval", PostgresQuery::DEFAULT_INTERVAL, Field::duration);
     let full_every = section.get_or("full_every", PostgresQuery::DEFAULT_FULL_EVERY, Field::duration);
-    let channel = section.get_with("channel", |field| text(field, "the name of a channel"));
+    let channel = section.get_with("channel", text);
     let timeout = section.get_or("timeout", PostgresQuery::DEFAULT_TIMEOUT, Field::duration);
     let tls = section.get_with("tls", |field| client_tls(&field.section(&STORE_TLS)?, field));
-    let statement = |name| {
-        section.get_with(name, |field| {
-            Some(PostgresStatement { text: text(field, "a statement")?, place: field.key_place() })
-        })
-    };
+    let statement =
+        |name| section.get_with(name, |field| Some(PostgresStatement { text: text(field)?, place: field.key_place() }));
     let writes = match (statement("put")?, statement("delete")?) {
         (Some(put), Some(delete)) => Some((put, delete)),
         (None, None) => None,
@@ -340,21 +335,17 @@ fn postgres(field: &Field<'_>) -> Option<PostgresQuery> {
 }
 
 fn redis(hash: &Field<'_>, section: &Section<'_>) -> Option<RedisHash> {
-    let key = hash.parsed("the key of a Redis hash", |text| match text.is_empty() {
-        true => Err(InvalidValue { message: "is empty".to_owned(), hint: None }),
-        false => Ok(text.to_owned()),
-    });
+    let key = hash.read(named);
     let remembered = remembered(section);
     Some(RedisHash { key: key?, remembered: remembered? })
 }
 
 fn http(field: &Field<'_>, directory: &Section<'_>) -> Option<HttpLookup> {
-    const A_URL: &str = "a URL, like `https://accounts.example.com/verify`";
     let remembered = remembered(directory);
     let section = field.section(&DIRECTORY_HTTP)?;
-    let url = section.required("url", A_URL).and_then(|field| field.url(A_URL));
+    let url = section.must("url", Field::url);
     let is_unkey = section.get_or("contract", false, |field| field.choice(&[("plain", false), ("unkey", true)]));
-    let token_file = section.get_with("token_file", |field| named_file(field, "the name of a file"));
+    let token_file = section.get_with("token_file", Field::file);
     let tls = section.get_or("tls", ClientTls::default(), |field| client_tls(&field.section(&STORE_TLS)?, field));
     let timeout = section.get_or("timeout", HttpLookup::DEFAULT_TIMEOUT, Field::duration);
     Some(HttpLookup {
@@ -378,7 +369,7 @@ fn remembered(section: &Section<'_>) -> Option<LookupCacheSettings> {
 fn anonymous(field: &Field<'_>, plans: &Names) -> Option<PlanId> {
     let section = field.section(&ANONYMOUS)?;
     let key = section.get_or("key", (), |field| field.choice(&[("client_address", ())]));
-    let plan = section.required("plan", "the name of a plan").and_then(|field| plans.resolve(&field));
+    let plan = section.must("plan", |field| plans.resolve(field));
     let () = key?;
     Some(PlanId(plan?))
 }

@@ -4,7 +4,7 @@ use http::{HeaderName, header};
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::DENIED;
 use crate::config::{suggest, words};
 use crate::ruleset::denied::{Body, ContentType, Denied};
@@ -74,11 +74,11 @@ fn template(field: &Field<'_>, kind: TextKind) -> Option<Template> {
     let names = words::all_of(DenialContext::NAMES);
     let expected = format!("text in quotes, in which `{{{{ NAME }}}}` stands for a value; there are {names}");
     let quote = |value: String| Template::literal(&value);
-    field.parsed_with(&expected, quote, |text| Template::compile(text.to_owned(), kind).map_err(invalid))
+    field.parsed_with(&expected, quote, |text| Template::compile(text.to_owned(), kind).map_err(invalid_template))
 }
 
-fn invalid(invalid: InvalidTemplate) -> InvalidValue {
-    let (message, hint) = match invalid {
+fn invalid_template(problem: InvalidTemplate) -> InvalidValue {
+    let (message, hint) = match problem {
         InvalidTemplate::Syntax(reason) => ("is not written as templates are", reason),
         InvalidTemplate::Unknown(name) => {
             let near = suggest::nearest(&name, DenialContext::NAMES);
@@ -97,5 +97,5 @@ fn invalid(invalid: InvalidTemplate) -> InvalidValue {
             ("holds characters that no header field may hold", "write it in one line".to_owned())
         }
     };
-    InvalidValue { message: message.to_owned(), hint: Some(hint) }
+    invalid(message).hint(hint)
 }

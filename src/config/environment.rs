@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 
 /// A function that looks up an environment variable.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -28,29 +28,20 @@ pub(super) fn expand<'a>(text: &'a str, environment: Environment<'_>) -> Result<
         }
         expanded.push_str(before);
         let Some((name, after)) = after.split_once('}') else {
-            return Err(invalid("has `${` without `}`", "write `$${` for the text `${`"));
+            return Err(invalid("has `${` without `}`").hint("write `$${` for the text `${`"));
         };
         if !is_name(name) {
-            return Err(invalid(
-                "has something else than the name of an environment variable between `${` and `}`",
-                "there are no defaults or other operators; write `$${` for the text `${`",
-            ));
+            let invalid = invalid("has something else than the name of an environment variable between `${` and `}`");
+            return Err(invalid.hint("there are no defaults or other operators; write `$${` for the text `${`"));
         }
         match environment(name) {
             Some(value) => expanded.push_str(&value),
-            None => {
-                let message = format!("takes the environment variable `{name}`, which is not set");
-                return Err(InvalidValue { message, hint: None });
-            }
+            None => return Err(invalid(format!("takes the environment variable `{name}`, which is not set"))),
         }
         rest = after;
     }
     expanded.push_str(rest);
     Ok(Cow::Owned(expanded))
-}
-
-fn invalid(message: &str, hint: &str) -> InvalidValue {
-    InvalidValue { message: message.to_owned(), hint: Some(hint.to_owned()) }
 }
 
 fn is_name(name: &str) -> bool {

@@ -10,7 +10,8 @@ use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::settings::{IDENTIFY, JWKS, JWT, STORE_TLS};
-use crate::config::store::{ClientTls, NamedFile, client_tls, named_file};
+use crate::config::store::{ClientTls, client_tls};
+use crate::config::values::{NamedFile, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
 use crate::units::Nanos;
 
@@ -154,8 +155,8 @@ fn source(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
 fn one_source(kind: &str, value: &Field<'_>, item: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     let source = match kind {
         "header" => CredentialSource::Header(value.request_header_name()?),
-        "query" => CredentialSource::Query(value.parsed("the name of a query parameter", named)?),
-        "cookie" => CredentialSource::Cookie(value.parsed("the name of a cookie", cookie_name)?),
+        "query" => CredentialSource::Query(value.read(named)?),
+        "cookie" => CredentialSource::Cookie(value.read(cookie_name)?),
         "bearer" => only_true(value, CredentialSource::Bearer)?,
         "basic" => only_true(value, CredentialSource::Basic)?,
         "client_certificate" => only_true(value, CredentialSource::ClientCertificate)?,
@@ -241,10 +242,10 @@ fn jwks_source(section: &Section<'_>) -> Option<JwksSource> {
 
 fn published_jwks(field: &Field<'_>) -> Option<PublishedJwks> {
     let section = field.section(&JWKS)?;
-    let url = section.get_with("url", |field| field.url("a URL, like `https://issuer.example.com/jwks.json`"));
+    let url = section.get_with("url", Field::url);
     let issuer = section.get_with("issuer", |field| {
-        field.url("the URL of an OpenID issuer, like `https://issuer.example.com`")?;
-        field.parsed("the URL of an OpenID issuer", named)
+        field.url()?;
+        field.read(named)
     });
     let tls = section.get_or("tls", ClientTls::default(), |field| client_tls(&field.section(&STORE_TLS)?, field));
     let refresh = section.get_or("refresh", PublishedJwks::DEFAULT_REFRESH, Field::duration);

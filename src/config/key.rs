@@ -1,9 +1,8 @@
 //! Keys: the values that a limit counts by, or by which an upstream chooses nodes.
 
-use crate::config::field_path::{A_PATH, parse_path};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, unique_items};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::NAMED_PART;
 use crate::ruleset::key::{Key, KeyPart, Repeated};
 
@@ -48,13 +47,13 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
     let repeated = repeated?;
     let mut parts = section.fields().filter_map(|(kind, name)| match kind {
         "header" => Some(name.request_header_name().map(|name| KeyPart::Header(name, repeated))),
-        "query" => Some(name.parsed("the name of a query parameter", named).map(|name| KeyPart::Query(name, repeated))),
-        "cookie" => Some(name.parsed("the name of a cookie", cookie_name).map(|name| KeyPart::Cookie(name, repeated))),
-        "path_segment" => Some(name.parsed("the name of a segment, like `tenant`", named).map(KeyPart::PathSegment)),
-        "jwt_claim" => Some(name.parsed("the name of a claim, like `sub`", named).map(KeyPart::JwtClaim)),
-        "group" => Some(name.parsed("a level, like `organisation`", named).map(KeyPart::Group)),
-        "request_field" => Some(name.parsed(A_PATH, parse_path).map(KeyPart::RequestField)),
-        "descriptor" => Some(name.parsed("the key of an entry, like `remote_address`", named).map(KeyPart::Descriptor)),
+        "query" => Some(name.read(named).map(|name| KeyPart::Query(name, repeated))),
+        "cookie" => Some(name.read(cookie_name).map(|name| KeyPart::Cookie(name, repeated))),
+        "path_segment" => Some(name.read(named).map(KeyPart::PathSegment)),
+        "jwt_claim" => Some(name.read(named).map(KeyPart::JwtClaim)),
+        "group" => Some(name.read(named).map(KeyPart::Group)),
+        "request_field" => Some(name.field_path().map(KeyPart::RequestField)),
+        "descriptor" => Some(name.read(named).map(KeyPart::Descriptor)),
         _ => None,
     });
     match (parts.next(), parts.next()) {
@@ -84,7 +83,7 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
 
 pub(super) fn named(text: &str) -> Result<String, InvalidValue> {
     match text.is_empty() {
-        true => Err(InvalidValue { message: "is empty".to_owned(), hint: None }),
+        true => Err(invalid("is empty")),
         false => Ok(text.to_owned()),
     }
 }
@@ -93,6 +92,6 @@ pub(super) fn cookie_name(text: &str) -> Result<String, InvalidValue> {
     // names of cookies and of header fields consist of the same characters (RFC 6265, section 4.1.1)
     match http::HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err(InvalidValue { message: "is not the name of a cookie".to_owned(), hint: None }),
+        Err(_) => Err(invalid("is not the name of a cookie")),
     }
 }

@@ -1,14 +1,14 @@
 //! `listeners:`, `admin:`, `workers:`, `connections:`: the addresses that tollgate listens on, and bounds on connections.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
 
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, all_or_none, unique_items};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::server::peers;
 use crate::config::settings::{ADMIN, CERTIFICATE, CLIENT_CERTIFICATES, CONNECTIONS, LISTENER, LISTENER_TLS};
-use crate::config::store::{NamedFile, named_file};
+use crate::config::values::{NamedFile, UNIX, check_socket_path};
+use crate::config::words;
 use crate::ruleset::{ConnectionBounds, Endpoint, ListenerService, SocketPath, TrustedPeers};
 
 /// The addresses that tollgate listens on.
@@ -95,12 +95,6 @@ const MOST_LISTENERS: usize = 64;
 /// The largest number of certificates of a listener.
 const MOST_CERTIFICATES: usize = 1_000;
 
-const ADDRESS: &str = "an address and a port, like `0.0.0.0:8080` or `[::]:8080`";
-const ENDPOINT: &str = "an address and a port, like `0.0.0.0:8080`, or a path, like `unix:/run/tollgate.sock`";
-const MODE: &str = "what of `rwxrwxrwx` is set, in octal, like `660`";
-/// The prefix of an address that is a path.
-const UNIX: &str = "unix:";
-const A_PEM_FILE: &str = "the name of a file in PEM";
 const CERTIFICATES: &str = "a list, like `[{cert: api.crt, key: api.key}]`";
 
 /// Reads `listeners:`, `admin:` and `workers:`.
@@ -139,19 +133,16 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
 fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> Option<Vec<Listener>> {
     const EXPECTED: &str = "a list, like `[{address: \"0.0.0.0:8080\"}]`";
     let field = top.required("listeners", EXPECTED)?;
-    let items = field.nonempty_list(EXPECTED)?;
-    if items.len() > MOST_LISTENERS {
-        return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_LISTENERS} listeners")));
-    }
+    let items = field.list_up_to(MOST_LISTENERS, "listeners", EXPECTED)?;
     all_or_none(items.into_iter().map(|item| {
         let section = item.section(&LISTENER)?;
         let mode = section.get_with("mode", mode);
-        let place = section.required("address", ENDPOINT).and_then(|field| {
-            let endpoint = endpoint(&field, mode.flatten())?;
+        let place = section.must("address", |field| {
+            let endpoint = field.read(|text| endpoint(text, mode.flatten()))?;
             if let Some((other, _)) = taken.iter().find(|(taken, _)| is_same_endpoint(taken, &endpoint)) {
                 return field.fail(field.error(format!("cannot be listened on beside {other}")));
             }
-            taken.push((endpoint.clone(), field));
+            taken.push((endpoint.clone(), field.clone()));
             Some(endpoint)
         });
         if let (Some(Endpoint::Inet(_)), Some(field)) = (&place, section.get("mode")) {
@@ -216,11 +207,7 @@ pub(super) fn bounds(field: &Field<'_>) -> Option<ConnectionBounds> {
 fn tls(field: &Field<'_>) -> Option<ListenerTls> {
     let section = field.section(&LISTENER_TLS)?;
     let certificates = section.required("certificates", CERTIFICATES).and_then(|field| {
-        let items = field.nonempty_list(CERTIFICATES)?;
-        if items.len() > MOST_CERTIFICATES {
-            let problem = Problem::error(field.key_place(), format!("has more than {MOST_CERTIFICATES} certificates"));
-            return field.fail(problem);
-        }
+        let items = field.list_up_to(MOST_CERTIFICATES, "certificates", CERTIFICATES)?;
         unique_items(&items, certificate, |files| files.cert.path.clone())
     });
     let client_certificates = section.get_with("client_certificates", client_certificates);
@@ -236,68 +223,51 @@ fn tls(field: &Field<'_>) -> Option<ListenerTls> {
 
 fn certificate(field: &Field<'_>) -> Option<CertificateFiles> {
     let section = field.section(&CERTIFICATE)?;
-    let file = |key| section.required(key, A_PEM_FILE).and_then(|field| named_file(&field, A_PEM_FILE));
-    let (cert, key) = (file("cert"), file("key"));
+    let (cert, key) = (section.must("cert", Field::file), section.must("key", Field::file));
     Some(CertificateFiles { cert: cert?, key: key? })
 }
 
 fn client_certificates(field: &Field<'_>) -> Option<ClientCertificates> {
     let section = field.section(&CLIENT_CERTIFICATES)?;
-    let ca = section.required("ca", A_PEM_FILE).and_then(|field| named_file(&field, A_PEM_FILE));
+    let ca = section.must("ca", Field::file);
     let required = section.get_or("required", true, Field::flag);
     Some(ClientCertificates { ca: ca?, required: required? })
 }
 
 fn mode(field: &Field<'_>) -> Option<u32> {
-    field.parsed(MODE, |text| {
+    field.parsed("what of `rwxrwxrwx` is set, in octal, like `660`", |text| {
         let digits = text.strip_prefix("0o").unwrap_or(text);
         let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
-        mode.ok_or_else(|| InvalidValue { message: "is not the mode of a file".to_owned(), hint: None })
+        mode.ok_or_else(|| invalid("is not the mode of a file"))
     })
 }
 
-/// Reads an address, or a path, which gets the file mode `mode`.
-fn endpoint(field: &Field<'_>, mode: Option<u32>) -> Option<Endpoint> {
-    let word = field.scalar_value(ENDPOINT)?;
-    let Some(path) = word.text.strip_prefix(UNIX) else {
-        if word.text.starts_with('/') {
-            let problem = field.error("has no `unix:` in front of its path").expected(ENDPOINT);
-            return field.fail(problem);
-        }
-        return address_as(field, ENDPOINT).map(Endpoint::Inet);
+/// Parses an address, or a path, which gets the file mode `mode`.
+fn endpoint(text: &str, mode: Option<u32>) -> Result<Endpoint, InvalidValue> {
+    let Some(path) = text.strip_prefix(UNIX) else {
+        return match text.starts_with('/') {
+            true => Err(invalid("has no `unix:` in front of its path")),
+            false => parse_address(text).map(Endpoint::Inet),
+        };
     };
-    let invalid = match path {
-        path if !path.starts_with('/') => Some("does not begin with a slash after `unix:`"),
-        path if path.ends_with('/') => Some("is the path of a folder"),
-        path if path.len() > SocketPath::LONGEST => Some("is longer than the path of a socket may be (107 bytes)"),
-        path if path.contains('\0') => Some("holds a zero byte"),
-        _ => None,
-    };
-    match invalid {
-        Some(invalid) => field.fail(field.error(invalid).expected(ENDPOINT)),
-        None => {
-            let path = Path::new(path).to_owned();
-            Some(Endpoint::Path(SocketPath { path, mode: mode.unwrap_or(SocketPath::MODE) }))
-        }
-    }
+    check_socket_path(path)?;
+    Ok(Endpoint::Path(SocketPath { path: path.into(), mode: mode.unwrap_or(SocketPath::MODE) }))
 }
 
+/// Reads an address and a port.
 pub(super) fn address(field: &Field<'_>) -> Option<SocketAddr> {
-    address_as(field, ADDRESS)
+    field.parsed("an address and a port, like `0.0.0.0:8080` or `[::]:8080`", parse_address)
 }
 
-fn address_as(field: &Field<'_>, expected: &str) -> Option<SocketAddr> {
-    field.parsed(expected, |text| {
-        text.parse::<SocketAddr>().map_err(|_| {
-            let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
-            let host = text.rsplit_once(':').map_or("", |(host, _)| host);
-            let hint = match (host, port.parse::<u16>()) {
-                ("", Ok(port)) | ("*", Ok(port)) => Some(format!("did you mean `0.0.0.0:{port}`?")),
-                ("localhost", Ok(port)) => Some(format!("did you mean `127.0.0.1:{port}`?")),
-                _ => None,
-            };
-            InvalidValue { message: "is not an address and a port".to_owned(), hint }
-        })
+fn parse_address(text: &str) -> Result<SocketAddr, InvalidValue> {
+    text.parse::<SocketAddr>().map_err(|_| {
+        let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+        let meant = match (host, port.parse::<u16>()) {
+            ("" | "*", Ok(port)) => Some(format!("0.0.0.0:{port}")),
+            ("localhost", Ok(port)) => Some(format!("127.0.0.1:{port}")),
+            _ => None,
+        };
+        invalid("is not an address and a port").hint(meant.map(|address| words::did_you_mean(&address)))
     })
 }
 

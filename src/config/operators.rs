@@ -1,10 +1,10 @@
 //! The settings of `admin:` other than its address: the rights of operators, and the data that the admin port shows.
 
 use crate::config::read::{Field, Section, unique_items};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::ADMIN;
-use crate::config::store::{NamedFile, named_file};
-use crate::config::values::check_ascii;
+use crate::config::values::{NamedFile, check_ascii};
+use crate::config::words;
 
 /// The rights of operators, and the data that they see.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,20 +21,18 @@ pub struct Operators {
     pub replay_logs: Vec<NamedFile>,
 }
 
-const A_FILE: &str = "the name of a file, like `admin.token`";
-
 /// Reads the settings. `listeners::read` has already checked the section's names.
 pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
     let Some(section) = top.get("admin").and_then(|field| Some(field.as_mapping()?.with(&ADMIN))) else {
         return Some(Operators::default());
     };
-    let token_file = section.get_with("token_file", |field| named_file(field, A_FILE));
-    let audit_log = section.get_with("audit_log", |field| named_file(field, "the name of a file, like `audit.log`"));
+    let token_file = section.get_with("token_file", Field::file);
+    let audit_log = section.get_with("audit_log", Field::file);
     let hosts = section.get_or("hosts", Vec::new(), hosts);
     let top_denied_metrics = section.get_or("top_denied_metrics", 0, Field::whole);
     let replay_logs = section.get_or("replay_logs", Vec::new(), |field| {
         let items = field.nonempty_list("a list of access logs")?;
-        unique_items(&items, |item| named_file(item, "the name of a file, like `access.log.1`"), |log| log.path.clone())
+        unique_items(&items, Field::file, |log| log.path.clone())
     });
     Some(Operators {
         token_file: token_file?,
@@ -46,9 +44,8 @@ pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
 }
 
 fn hosts(field: &Field<'_>) -> Option<Vec<String>> {
-    const EXPECTED: &str = "a host name without a port, like `tollgate.internal`";
     let items = field.nonempty_list("a list of host names")?;
-    unique_items(&items, |item| item.parsed(EXPECTED, host), String::clone)
+    unique_items(&items, |item| item.read(host), String::clone)
 }
 
 fn host(text: &str) -> Result<String, InvalidValue> {
@@ -60,9 +57,5 @@ fn host(text: &str) -> Result<String, InvalidValue> {
     let name = text.rsplit_once(':').filter(|(name, port)| {
         !name.is_empty() && name.bytes().all(plain) && port.bytes().all(|byte| byte.is_ascii_digit())
     });
-    let name = name.map(|(name, _)| name);
-    Err(InvalidValue {
-        message: "is not a host name".to_owned(),
-        hint: name.map(|name| format!("did you mean `{name}`?")),
-    })
+    Err(invalid("is not a host name").hint(name.map(|(name, _)| words::did_you_mean(name))))
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::config::field_path::{A_PATH, parse_path};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar;
@@ -63,7 +62,7 @@ fn read_table(field: &Field<'_>) -> Option<Prices> {
 /// Reads the place where requests name their model.
 pub(super) fn read_model(field: &Field<'_>, prices: &PriceTable) -> Option<ModelPrices> {
     let section = field.section(&MODEL)?;
-    let path = section.required("request_field", A_PATH)?.parsed(A_PATH, parse_path)?;
+    let path = section.must("request_field", Field::field_path)?;
     match prices.as_ref()? {
         Some(prices) => Some(ModelPrices { path, prices: Arc::clone(prices) }),
         None => field.fail(Problem::error(field.key_place(), "goes by `prices`, and the file has none")),

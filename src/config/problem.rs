@@ -109,7 +109,7 @@ impl Problem {
 }
 
 /// A hint: a text, or an optional one.
-pub(crate) struct Hint(Option<String>);
+pub(crate) struct Hint(pub(super) Option<String>);
 
 impl From<&str> for Hint {
     fn from(hint: &str) -> Self {

@@ -2,7 +2,7 @@
 
 use crate::algorithm::AlgorithmName;
 use crate::config::read::Field;
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::invalid;
 use crate::ruleset::cost::CostRule;
 
 /// The unit of a quota without `quota_unit`.
@@ -15,7 +15,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<String> {
     field.parsed("a word of small letters, digits, `-` and `_`, like `tokens`", |text| {
         match !text.is_empty() && text.len() <= LONGEST && text.bytes().all(is_good) {
             true => Ok(text.to_owned()),
-            false => Err(InvalidValue { message: "is not one word".to_owned(), hint: None }),
+            false => Err(invalid("is not one word")),
         }
     })
 }

@@ -13,7 +13,7 @@ use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
 use crate::config::problem::{Hint, Mark, Place, Problem};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{Kind, Presence, Table};
+use crate::config::settings::{Kind, Presence, Table, reference};
 use crate::config::{unneeded, words};
 
 /// The context that all fields of a file share.
@@ -180,6 +180,16 @@ impl<'a> Field<'a> {
         self.parsed_with(expected, |value| value, parse)
     }
 
+    /// [`Field::parsed`] for a setting whose table describes valid values as well as a message can.
+    pub(super) fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T, InvalidValue>) -> Option<T> {
+        self.parsed(&self.expected(), parse)
+    }
+
+    /// The table's description of valid values.
+    pub(super) fn expected(&self) -> String {
+        self.kind.map(reference::written).unwrap_or_default()
+    }
+
     /// [`Field::parsed`] for texts with a syntax of their own: `quote` protects the values of environment variables.
     pub(super) fn parsed_with<T>(
         &self,
@@ -263,6 +273,15 @@ impl<'a> Field<'a> {
             return self.fail(Problem::error(self.place(), "is empty").expected(expected));
         }
         Some(items)
+    }
+
+    /// The items of a list that must have at least one item and at most `most`; `what` names the items in the message.
+    pub(super) fn list_up_to(&self, most: usize, what: &str, expected: &str) -> Option<Vec<Self>> {
+        let items = self.nonempty_list(expected)?;
+        match items.len() > most {
+            true => self.fail(Problem::error(self.key_place(), format!("has more than {most} {what}"))),
+            false => Some(items),
+        }
     }
 
     /// A mapping, without a check of its names.
@@ -395,6 +414,13 @@ impl<'a> Section<'a> {
             return None;
         }
         self.field.fail(Problem::error(self.field.key_place(), format!("`{key}` is missing")).expected(expected))
+    }
+
+    /// Reads the field `key` with `read`. Its absence is an error, for which the table describes valid values.
+    pub(super) fn must<T>(&self, key: &str, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<T> {
+        let setting = self.table.and_then(|table| table.find(key));
+        let expected = setting.map(|setting| reference::written(&setting.kind)).unwrap_or_default();
+        read(&self.required(key, &expected)?)
     }
 
     /// Reads the field `key` with `read`; `default` where it is absent.

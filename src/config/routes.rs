@@ -12,7 +12,7 @@ use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none, unique_items};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{MATCH, REWRITE, ROUTE, SHARE, VALUE_MATCH};
 use crate::config::values::{check_ascii, dropped_problem, method, path};
 use crate::config::{access, denied, key, scalar};
@@ -217,16 +217,12 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
     Some(Match { hosts: hosts?, path, path_pattern, methods: methods?, headers: headers?, query: query? })
 }
 
-fn invalid(message: String) -> InvalidValue {
-    InvalidValue { message, hint: None }
-}
-
 fn parse_host(text: &str) -> Result<HostPattern, InvalidValue> {
     check_ascii(text)?;
     if text.contains(',') {
         let names: Vec<&str> = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
-        let hint = Some(format!("write each host as an item of its own: `[{}]`", names.join(", ")));
-        return Err(InvalidValue { message: "must be one host name".to_owned(), hint });
+        let hint = format!("write each host as an item of its own: `[{}]`", names.join(", "));
+        return Err(invalid("must be one host name").hint(hint));
     }
     HostPattern::parse(text).map_err(invalid)
 }

@@ -4,6 +4,8 @@
 
 use std::num::IntErrorKind;
 
+use crate::config::problem::Hint;
+use crate::config::{suggest, words};
 use crate::ruleset::prices::Price;
 use crate::ruleset::{Jitter, Share};
 use crate::units::{Nanos, Rate};
@@ -18,14 +20,14 @@ pub struct InvalidValue {
 }
 
 impl InvalidValue {
-    fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None }
+    pub(super) fn hint(self, hint: impl Into<Hint>) -> Self {
+        Self { hint: hint.into().0, ..self }
     }
+}
 
-    fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
+/// An error about a value, without a hint.
+pub(super) fn invalid(message: impl Into<String>) -> InvalidValue {
+    InvalidValue { message: message.into(), hint: None }
 }
 
 /// The units of time and their lengths in nanoseconds.
@@ -91,15 +93,15 @@ const TOO_FINE: &str = "has more digits than can be counted exactly";
 pub fn rate(text: &str) -> Result<Rate, InvalidValue> {
     let Some((tokens, time)) = text.split_once('/') else {
         let hint = decimal_parts(text).ok().map(|_| format!("did you mean `{text}/s`?"));
-        return Err(InvalidValue { message: "is not a rate".to_owned(), hint });
+        return Err(invalid("is not a rate").hint(hint));
     };
     if let Some(number) = tokens.strip_suffix('r').filter(|number| decimal_parts(number).is_ok()) {
-        return Err(InvalidValue::new("is not a rate").hint(format!("did you mean `{number}/{time}`?")));
+        return Err(invalid("is not a rate").hint(format!("did you mean `{number}/{time}`?")));
     }
     let written = tokens;
     let (tokens, scale) = decimal_parts(tokens).map_err(|reason| match reason {
-        NotDecimal::TooLarge => InvalidValue::new(TOO_FINE),
-        NotDecimal::Malformed => InvalidValue::new("is not a rate"),
+        NotDecimal::TooLarge => invalid(TOO_FINE),
+        NotDecimal::Malformed => invalid("is not a rate"),
     })?;
     let unit_alone = time.starts_with(|c: char| c.is_alphabetic());
     let one_of = |unit: &str| TIME_UNITS.iter().find(|(name, _)| *name == unit);
@@ -108,22 +110,20 @@ pub fn rate(text: &str) -> Result<Rate, InvalidValue> {
         None if unit_alone => duration(&format!("1{time}")),
         None => duration(time),
     };
-    let period = period.map_err(|invalid| InvalidValue {
-        message: format!("is not a rate: its time {}", invalid.message),
-        hint: match OTHER_TIME_UNITS.iter().find(|(other, _)| unit_alone && *other == time) {
-            Some((_, unit)) => Some(format!("did you mean `{written}/{unit}`?")),
-            None => invalid.hint,
-        },
+    let period = period.map_err(|InvalidValue { message, hint }| {
+        let unit = OTHER_TIME_UNITS.iter().find(|(other, _)| unit_alone && *other == time);
+        let meant = unit.map(|(_, unit)| format!("did you mean `{written}/{unit}`?"));
+        invalid(format!("is not a rate: its time {message}")).hint(meant.or(hint))
     })?;
     if tokens == 0 {
-        return Err(InvalidValue::new("is zero, which would never admit anything"));
+        return Err(invalid("is zero, which would never admit anything"));
     }
     if period == Nanos::ZERO {
-        return Err(InvalidValue::new("has a time of zero"));
+        return Err(invalid("has a time of zero"));
     }
-    let period = period.get().checked_mul(scale).map(Nanos::new).ok_or_else(|| InvalidValue::new(TOO_FINE))?;
+    let period = period.get().checked_mul(scale).map(Nanos::new).ok_or_else(|| invalid(TOO_FINE))?;
     let most = Rate::MAX_TOKENS;
-    Rate::new(tokens, period).ok_or_else(|| InvalidValue::new(format!("is more than {most} tokens in a time")))
+    Rate::new(tokens, period).ok_or_else(|| invalid(format!("is more than {most} tokens in a time")))
 }
 
 /// Parses a length of time: `250ms`, `15m`, `1.5s`. Decimals are valid if the result is a whole number of nanoseconds.
@@ -150,12 +150,13 @@ pub fn size(text: &str) -> Result<u64, InvalidValue> {
 pub fn byte_rate(text: &str) -> Result<u64, InvalidValue> {
     match text.split_once('/') {
         Some((bytes, "s")) => size(bytes),
-        Some((bytes, _)) if size(bytes).is_ok() => Err(InvalidValue::new("is not for a second")
-            .hint(format!("write how much comes in a second, like `{bytes}/s`"))),
+        Some((bytes, _)) if size(bytes).is_ok() => {
+            Err(invalid("is not for a second").hint(format!("write how much comes in a second, like `{bytes}/s`")))
+        }
         _ => {
             let unit = if is_digits(text) { "B" } else { "" };
             let hint = size(&format!("{text}{unit}")).ok().map(|_| format!("did you mean `{text}{unit}/s`?"));
-            Err(InvalidValue { message: "is not a number of bytes in a second".to_owned(), hint })
+            Err(invalid("is not a number of bytes in a second").hint(hint))
         }
     }
 }
@@ -164,12 +165,12 @@ pub fn byte_rate(text: &str) -> Result<u64, InvalidValue> {
 pub fn whole(text: &str) -> Result<u64, InvalidValue> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse::<u64>().map_err(|error| match error.kind() {
-            IntErrorKind::PosOverflow => InvalidValue::new(format!("is too large (at most {})", u64::MAX)),
-            _ => InvalidValue::new("is not a whole number"),
+            IntErrorKind::PosOverflow => invalid(format!("is too large (at most {})", u64::MAX)),
+            _ => invalid("is not a whole number"),
         });
     }
     let digits: String = text.chars().filter(|c| !matches!(c, '_' | ',' | '\'')).collect();
-    let invalid = InvalidValue::new("is not a whole number");
+    let invalid = invalid("is not a whole number");
     Err(match digits.parse::<u64>() {
         Ok(number) if digits.len() < text.len() => invalid.hint(format!("write `{number}`")),
         _ => invalid,
@@ -183,37 +184,37 @@ pub fn decimal(text: &str) -> Result<f64, InvalidValue> {
         None => is_digits(text),
     };
     if !well_formed {
-        return Err(InvalidValue::new("is not a decimal number"));
+        return Err(invalid("is not a decimal number"));
     }
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(number),
-        _ => Err(InvalidValue::new("is too large")),
+        _ => Err(invalid("is too large")),
     }
 }
 
 /// Parses a share above 0 and up to 1, which must be one in a whole number: `0.01` is one in 100.
 pub fn one_in(text: &str) -> Result<u32, InvalidValue> {
-    let (numerator, denominator) = decimal_parts(text).map_err(|_| InvalidValue::new("is not a decimal number"))?;
+    let (numerator, denominator) = decimal_parts(text).map_err(|_| invalid("is not a decimal number"))?;
     if numerator == 0 || numerator > denominator {
-        return Err(InvalidValue::new("is not above 0 and up to 1"));
+        return Err(invalid("is not above 0 and up to 1"));
     }
     let nearest = denominator.saturating_add(numerator / 2) / numerator;
     match u32::try_from(nearest) {
         Ok(n) if denominator.is_multiple_of(numerator) => Ok(n),
-        Ok(n) => Err(InvalidValue::new("is not one in a whole number").hint(format!("the nearest is `one_in: {n}`"))),
-        Err(_) => Err(InvalidValue::new(format!("is less than one in {}", u32::MAX))),
+        Ok(n) => Err(invalid("is not one in a whole number").hint(format!("the nearest is `one_in: {n}`"))),
+        Err(_) => Err(invalid(format!("is less than one in {}", u32::MAX))),
     }
 }
 
 /// Parses a share from 0 to 1 with up to six decimals: `0.01`.
 pub fn fraction(text: &str) -> Result<Share, InvalidValue> {
-    let (numerator, denominator) = decimal_parts(text).map_err(|_| InvalidValue::new("is not a decimal number"))?;
+    let (numerator, denominator) = decimal_parts(text).map_err(|_| invalid("is not a decimal number"))?;
     let millionths = u128::from(numerator).saturating_mul(Share::WHOLE.0.into());
     let (whole, rest) = (millionths / u128::from(denominator), millionths % u128::from(denominator));
     match u32::try_from(whole).map(Share) {
         Ok(share) if rest == 0 && share <= Share::WHOLE => Ok(share),
-        Ok(share) if share < Share::WHOLE => Err(InvalidValue::new("has more than six decimals")),
-        _ => Err(InvalidValue::new("is more than 1")),
+        Ok(share) if share < Share::WHOLE => Err(invalid("has more than six decimals")),
+        _ => Err(invalid("is more than 1")),
     }
 }
 
@@ -221,9 +222,9 @@ pub fn fraction(text: &str) -> Result<Share, InvalidValue> {
 pub fn percent(text: &str) -> Result<Share, InvalidValue> {
     let (numerator, denominator) = match text.strip_suffix('%') {
         Some(number) if decimal_parts(number).is_ok() => {
-            return Err(InvalidValue::new("has a unit that the name says already").hint(format!("write `{number}`")));
+            return Err(invalid("has a unit that the name says already").hint(format!("write `{number}`")));
         }
-        _ => decimal_parts(text).map_err(|_| InvalidValue::new("is not a number"))?,
+        _ => decimal_parts(text).map_err(|_| invalid("is not a number"))?,
     };
     share(numerator, denominator)
 }
@@ -231,12 +232,12 @@ pub fn percent(text: &str) -> Result<Share, InvalidValue> {
 /// Parses the price of a million tokens, in units of money with up to six decimals: `0.15`.
 pub fn price(text: &str) -> Result<Price, InvalidValue> {
     const MOST: u64 = 1_000_000;
-    let (numerator, denominator) = decimal_parts(text).map_err(|_| InvalidValue::new("is not a decimal number"))?;
+    let (numerator, denominator) = decimal_parts(text).map_err(|_| invalid("is not a decimal number"))?;
     let millionths = u128::from(numerator).saturating_mul(1_000_000);
     match (millionths % u128::from(denominator), u64::try_from(millionths / u128::from(denominator))) {
         (0, Ok(price)) if price <= MOST.saturating_mul(1_000_000) => Ok(Price(price)),
-        (0, _) => Err(InvalidValue::new("is too large").hint("the most is 1000000")),
-        _ => Err(InvalidValue::new("has more than six decimals")),
+        (0, _) => Err(invalid("is too large").hint("the most is 1000000")),
+        _ => Err(invalid("has more than six decimals")),
     }
 }
 
@@ -244,15 +245,13 @@ pub fn price(text: &str) -> Result<Price, InvalidValue> {
 pub fn jitter(text: &str) -> Result<Jitter, InvalidValue> {
     let jitter = match text.strip_suffix('%') {
         Some(number) => {
-            let (numerator, denominator) = decimal_parts(number).map_err(|_| InvalidValue::new("is not a number"))?;
+            let (numerator, denominator) = decimal_parts(number).map_err(|_| invalid("is not a number"))?;
             Jitter::Share(share(numerator, denominator)?)
         }
         None => Jitter::Time(duration(text)?),
     };
     match jitter {
-        Jitter::Share(Share(0)) | Jitter::Time(Nanos::ZERO) => {
-            Err(InvalidValue::new("is nothing").hint("leave it out"))
-        }
+        Jitter::Share(Share(0)) | Jitter::Time(Nanos::ZERO) => Err(invalid("is nothing").hint("leave it out")),
         jitter => Ok(jitter),
     }
 }
@@ -262,17 +261,17 @@ fn share(numerator: u64, denominator: u64) -> Result<Share, InvalidValue> {
     let millionths = u128::from(numerator).saturating_mul(u128::from(Share::WHOLE.0 / 100));
     let (whole, rest) = (millionths / u128::from(denominator), millionths % u128::from(denominator));
     if rest != 0 {
-        return Err(InvalidValue::new("has more than four decimals"));
+        return Err(invalid("has more than four decimals"));
     }
     match u32::try_from(whole).map(Share) {
         Ok(share) if share <= Share::WHOLE => Ok(share),
-        _ => Err(InvalidValue::new("is more than 100")),
+        _ => Err(invalid("is more than 100")),
     }
 }
 
 /// Parses `true` or `false`.
 pub fn flag(text: &str) -> Result<bool, InvalidValue> {
-    let invalid = || InvalidValue::new("is neither `true` nor `false`");
+    let invalid = || invalid("is neither `true` nor `false`");
     match text {
         "true" => Ok(true),
         "false" => Ok(false),
@@ -289,11 +288,8 @@ pub fn time_zone(text: &str) -> Result<jiff::tz::TimeZone, InvalidValue> {
     let database = jiff::tz::TimeZoneDatabase::bundled();
     database.get(text).map_err(|_| {
         let names: Vec<String> = database.available().map(|name| name.to_string()).collect();
-        InvalidValue {
-            message: "is not the name of a time zone".to_owned(),
-            hint: super::suggest::nearest(text, names.iter().map(String::as_str))
-                .map(|near| format!("did you mean `{near}`?")),
-        }
+        let near = suggest::nearest(text, names.iter().map(String::as_str));
+        invalid("is not the name of a time zone").hint(near.map(words::did_you_mean))
     })
 }
 
@@ -305,12 +301,12 @@ fn split_unit(text: &str) -> (&str, &str) {
 
 fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&str, &str)]) -> InvalidValue {
     if decimal_parts(number).is_err() {
-        return InvalidValue::new(format!("is not a {what}"));
+        return invalid(format!("is not a {what}"));
     }
     if unit.is_empty() {
-        return InvalidValue::new("has no unit").hint(format!("did you mean `{number}{usual}`?"));
+        return invalid("has no unit").hint(format!("did you mean `{number}{usual}`?"));
     }
-    let invalid = InvalidValue::new("has an unknown unit");
+    let invalid = invalid("has an unknown unit");
     let meant = others.iter().find(|(other, _)| *other == unit.trim());
     match meant {
         Some((_, unit)) if !unit.starts_with(|c: char| c.is_ascii_digit()) => {
@@ -325,15 +321,15 @@ fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&s
 fn quantity(what: &str, number: &str, length: u64, smallest: &str, most: &str) -> Result<u64, InvalidValue> {
     let (digits, scale) = match decimal_parts(number) {
         Ok(parts) => parts,
-        Err(NotDecimal::Malformed) => return Err(InvalidValue::new(format!("is not a {what}"))),
-        Err(NotDecimal::TooLarge) => return Err(InvalidValue::new("is too large")),
+        Err(NotDecimal::Malformed) => return Err(invalid(format!("is not a {what}"))),
+        Err(NotDecimal::TooLarge) => return Err(invalid("is too large")),
     };
     let product = u128::from(digits).saturating_mul(u128::from(length));
     let (whole, rest) = (product / u128::from(scale), product % u128::from(scale));
     if rest != 0 {
-        return Err(InvalidValue::new(format!("is not a whole number of {smallest}")));
+        return Err(invalid(format!("is not a whole number of {smallest}")));
     }
-    u64::try_from(whole).map_err(|_| InvalidValue::new(format!("is too large (at most {most})")))
+    u64::try_from(whole).map_err(|_| invalid(format!("is too large (at most {most})")))
 }
 
 #[derive(Debug, PartialEq)]

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, all_or_none};
-use crate::config::scalar::{self, InvalidValue};
+use crate::config::scalar::{self, invalid};
 use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
 use crate::ruleset::path::plain_signs;
 use crate::ruleset::{
@@ -50,28 +50,24 @@ pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
 
 /// Reads a list like [`networks`], in which `unix` stands for peers that connect over a socket path.
 pub(super) fn peers(field: &Field<'_>, of_all: &str) -> Option<TrustedPeers> {
-    const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`, or `unix`";
     let items = field.list("a list of addresses and networks, or `unix`")?;
-    let (unix, others): (Vec<_>, Vec<_>) = items
-        .iter()
-        .partition(|item| item.is_scalar() && item.scalar_value(EXPECTED).is_some_and(|word| word.text == "unix"));
-    let networks = all_or_none(others.into_iter().map(|item| network(item, EXPECTED, of_all)))?;
+    let (unix, others): (Vec<_>, Vec<_>) = items.iter().partition(|item| {
+        item.is_scalar() && item.scalar_value(&item.expected()).is_some_and(|word| word.text == "unix")
+    });
+    let networks = all_or_none(others.into_iter().map(|item| network(item, of_all)))?;
     Some(TrustedPeers { networks, unix: !unix.is_empty() })
 }
 
 /// Reads a list of addresses and networks; `of_all` is the warning for a network that holds every address.
 pub(super) fn networks(field: &Field<'_>, of_all: &str) -> Option<Vec<IpNet>> {
-    const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`";
     let items = field.list("a list of addresses and networks")?;
-    all_or_none(items.iter().map(|item| network(item, EXPECTED, of_all)))
+    all_or_none(items.iter().map(|item| network(item, of_all)))
 }
 
-fn network(item: &Field<'_>, expected: &str, of_all: &str) -> Option<IpNet> {
-    let network = item.parsed(expected, |text| {
-        let address = text.parse::<IpAddr>().map(IpNet::from);
-        address
-            .or_else(|_| text.parse::<IpNet>())
-            .map_err(|_| InvalidValue { message: "is neither an address nor a network".to_owned(), hint: None })
+fn network(item: &Field<'_>, of_all: &str) -> Option<IpNet> {
+    let network = item.read(|text| {
+        let address = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>());
+        address.map_err(|_| invalid("is neither an address nor a network"))
     })?;
     if network.prefix_len() == 0 {
         item.warn(of_all, None);
@@ -126,9 +122,7 @@ pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
     }
     let section = field.section_or(&ACCESS_LOG, EXPECTED)?;
     match (section.get("sample"), section.get("one_in")) {
-        (Some(sample), None) => {
-            sample.parsed("a share above 0 and up to 1, like `0.01`", scalar::one_in).map(AccessLog::Sampled)
-        }
+        (Some(sample), None) => sample.read(scalar::one_in).map(AccessLog::Sampled),
         (None, Some(one_in)) => one_in.whole().map(AccessLog::Sampled),
         (None, None) if !section.is_empty() => None,
         _ => field.fail(Problem::error(field.place(), "does not say one thing").expected(EXPECTED)),
@@ -163,10 +157,7 @@ pub(super) fn request_body(field: &Field<'_>) -> Option<BodyRules> {
         field.parsed(EXPECTED, |text| match text {
             "off" => Ok(None),
             text => match NonZeroU64::new(scalar::byte_rate(text)?) {
-                None => Err(InvalidValue {
-                    message: "must be more than nothing".to_owned(),
-                    hint: Some("write `off` where any pace will do".to_owned()),
-                }),
+                None => Err(invalid("must be more than nothing").hint("write `off` where any pace will do")),
                 rate => Ok(rate),
             },
         })

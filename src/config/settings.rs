@@ -7,12 +7,11 @@ use std::ops::RangeInclusive;
 
 use crate::units::Nanos;
 
-/// Declares tables of settings, each with its name in the JSON Schema. A setting has a name, a kind, `required` or a default or
-/// neither, and one sentence for the reference; rustfmt leaves what is in braces alone:
+/// Declares tables of settings, each with its name in the JSON Schema. A line says the name of a setting, its kind,
+/// `required` or the default if it has one, and what it is for. rustfmt leaves text in braces as it is.
 ///
 /// ```text
 /// tables! {
-///     /// What else a node is told.
 ///     NODE "node" {
 ///         address: Text("a host and a port"), required, "Where it is.";
 ///         weight: Whole(1, 1_000), default "1", "How many requests it gets for one of the others.";

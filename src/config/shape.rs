@@ -13,7 +13,7 @@ use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Problem};
 use crate::config::read::{Field, ReadContext, Section, all_or_none};
 use crate::config::settings::{FILE, Kind, WINDOW};
-use crate::config::store::{NamedFile, named_file};
+use crate::config::values::{NamedFile, named_file};
 use crate::config::{scalar, words};
 
 /// The sections that an included file may hold: mappings from names to values, and lists.

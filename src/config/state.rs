@@ -2,7 +2,7 @@
 
 use crate::config::read::{Field, Section};
 use crate::config::settings::STATE;
-use crate::config::store::{NamedFile, named_file};
+use crate::config::values::NamedFile;
 use crate::units::Nanos;
 
 /// The file that keeps sticky states over restarts.
@@ -19,13 +19,11 @@ impl StateFile {
     pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(10);
 }
 
-const FILE: &str = "the name of a file, like `tollgate.state`";
-
 /// Reads `state:`; the inner `None` if it is absent.
 pub(super) fn read(top: &Section<'_>) -> Option<Option<StateFile>> {
     top.get_with("state", |field| {
         let section = field.section(&STATE)?;
-        let file = section.required("file", FILE).and_then(|field| named_file(&field, FILE));
+        let file = section.must("file", Field::file);
         let every = section.get_or("every", StateFile::DEFAULT_EVERY, Field::duration);
         Some(StateFile { file: file?, every: every? })
     })

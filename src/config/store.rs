@@ -1,9 +1,11 @@
 //! `store:`: the Redis servers that hold shared data.
 
+use crate::config::key::named;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, all_or_none, unique_items};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::invalid;
 use crate::config::settings::{SENTINEL, STORE, STORE_TLS};
+use crate::config::values::NamedFile;
 use crate::units::Nanos;
 
 mod address;
@@ -11,15 +13,6 @@ mod address;
 pub use address::Secret;
 
 use address::{A_SERVER, Scheme, Server};
-
-/// A file that the configuration names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamedFile {
-    /// The path as written; relative to the directory of the configuration.
-    pub path: String,
-    /// The position of the name in the configuration.
-    pub place: Place,
-}
 
 /// The settings of `store:`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,12 +85,10 @@ impl RedisStore {
 }
 
 const SERVERS: &str = "one of `redis`, `sentinel` and `cluster`";
-const A_FILE: &str = "the name of a file";
 const A_MASTER: &str = "what the sentinels call the servers, like `mymaster`";
 const A_SENTINEL: &str = "a host and a port, like `10.0.0.1:26379`";
 const A_LIST_OF_SENTINELS: &str = "a list, like `[\"10.0.0.1:26379\", \"10.0.0.2:26379\"]`";
 const A_LIST_OF_SERVERS: &str = "a list, like `[\"redis://10.0.0.1:6379\", \"redis://10.0.0.2:6379\"]`";
-const A_PEM_FILE: &str = "the name of a file in PEM";
 const LONGEST_PREFIX: usize = 64;
 /// The largest number of sentinels or servers of a cluster that the file may name.
 const MOST_NAMED: usize = 64;
@@ -123,40 +114,40 @@ struct ServerSettings {
 
 fn store(field: &Field<'_>) -> Option<RedisStore> {
     let section = field.section(&STORE)?;
-    let named = read_servers(&section);
-    let username = section.get_with("username", username);
-    let password_file = section.get_with("password_file", |field| named_file(field, A_FILE));
+    let server = read_servers(&section);
+    let username = section.get_with("username", |field| field.read(named));
+    let password_file = section.get_with("password_file", Field::file);
     let tls_field = section.get("tls");
     let tls = section.get_with("tls", tls);
     let prefix = section.get_or("prefix", RedisStore::DEFAULT_PREFIX.to_owned(), prefix);
     let timeout = section.get_or("timeout", RedisStore::DEFAULT_TIMEOUT, Field::duration);
     let sync_every = section.get_or("sync_every", RedisStore::DEFAULT_SYNC_EVERY, Field::duration);
     let nodes = section.get_with("nodes", Field::whole);
-    let key_file = section.get_with("key_file", |field| named_file(field, A_FILE));
-    let (named, username, password_file, tls) = (named?, username?, password_file?, tls?);
-    if let (Some(_), Some(file)) = (&named.password, &password_file) {
+    let key_file = section.get_with("key_file", Field::file);
+    let (server, username, password_file, tls) = (server?, username?, password_file?, tls?);
+    if let (Some(_), Some(file)) = (&server.password, &password_file) {
         let problem = Problem::error(file.place.clone(), "gives a second password");
         return field.fail(problem.expected("one password, in the address or in a file"));
     }
-    if let (Some(_), Some(field)) = (&named.username, section.get("username")) {
+    if let (Some(_), Some(field)) = (&server.username, section.get("username")) {
         let problem = Problem::error(field.place(), "gives a second user");
         return field.fail(problem.expected("one user, in the address or here"));
     }
-    if let (Some(false), Some(field)) = (named.tls, tls_field) {
+    if let (Some(false), Some(field)) = (server.tls, tls_field) {
         let problem = Problem::error(field.key_place(), "goes with an address that begins with `rediss://`");
         return field.fail(problem.hint("`redis://` does not speak TLS"));
     }
-    let username = named.username.or(username);
-    if let (Some(_), None, None) = (&username, &named.password, &password_file) {
+    let username = server.username.or(username);
+    if let (Some(_), None, None) = (&username, &server.password, &password_file) {
         let problem = Problem::error(field.key_place(), "names a user without a password");
         return field.fail(problem.expected("`password_file` beside it, or a password in the address"));
     }
     Some(RedisStore {
-        servers: named.servers,
+        servers: server.servers,
         username,
-        password: named.password,
+        password: server.password,
         password_file,
-        tls: if named.tls == Some(true) { Some(tls.unwrap_or_default()) } else { tls },
+        tls: if server.tls == Some(true) { Some(tls.unwrap_or_default()) } else { tls },
         prefix: prefix?,
         timeout: timeout?,
         sync_every: sync_every?,
@@ -179,15 +170,6 @@ fn read_servers(section: &Section<'_>) -> Option<ServerSettings> {
     }
 }
 
-/// Reads the name of a file; `expected` describes the file.
-pub(super) fn named_file(field: &Field<'_>, expected: &str) -> Option<NamedFile> {
-    let word = field.scalar_value(expected)?;
-    match word.text.is_empty() {
-        true => field.fail(Problem::error(field.place(), "is empty").expected(expected)),
-        false => Some(NamedFile { path: word.text.into_owned(), place: field.place() }),
-    }
-}
-
 fn standalone(field: &Field<'_>) -> Option<ServerSettings> {
     let Server { scheme, at, database, username, password } =
         field.clone().secret().parsed(A_SERVER, address::server)?;
@@ -205,11 +187,11 @@ fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
         })
     });
     let nodes = section.required("nodes", A_LIST_OF_SENTINELS).and_then(|field| {
-        let items = few(&field, A_LIST_OF_SENTINELS)?;
+        let items = field.list_up_to(MOST_NAMED, "addresses", A_LIST_OF_SENTINELS)?;
         unique_items(&items, |item| item.parsed(A_SENTINEL, address::sentinel), String::clone)
     });
-    let username = section.get_with("username", username);
-    let password_file = section.get_with("password_file", |field| named_file(field, A_FILE));
+    let username = section.get_with("username", |field| field.read(named));
+    let password_file = section.get_with("password_file", Field::file);
     let (username, password_file) = (username?, password_file?);
     if let (Some(_), None) = (&username, &password_file) {
         let problem = Problem::error(field.key_place(), "names a user without a password");
@@ -220,7 +202,8 @@ fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
 }
 
 fn cluster(field: &Field<'_>) -> Option<ServerSettings> {
-    let items: Vec<_> = few(field, A_LIST_OF_SERVERS)?.into_iter().map(Field::secret).collect();
+    let items = field.list_up_to(MOST_NAMED, "addresses", A_LIST_OF_SERVERS)?;
+    let items: Vec<_> = items.into_iter().map(Field::secret).collect();
     let servers = unique_items(&items, |item| item.parsed(A_SERVER, address::server), |server| server.at.clone())?;
     let mut first = None;
     let nodes = all_or_none(items.iter().zip(servers).map(|(item, server)| {
@@ -240,29 +223,13 @@ fn cluster(field: &Field<'_>) -> Option<ServerSettings> {
     Some(ServerSettings { servers, username, password, tls: Some(scheme == Scheme::Tls) })
 }
 
-/// The items of a list of at most `MOST_NAMED` items.
-fn few<'a>(field: &Field<'a>, expected: &str) -> Option<Vec<Field<'a>>> {
-    let items = field.nonempty_list(expected)?;
-    if items.len() > MOST_NAMED {
-        return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_NAMED} addresses")));
-    }
-    Some(items)
-}
-
-fn username(field: &Field<'_>) -> Option<String> {
-    field.parsed("the name of a user of Redis", |text| match text.is_empty() {
-        true => Err(invalid("is empty")),
-        false => Ok(text.to_owned()),
-    })
-}
-
 fn tls(field: &Field<'_>) -> Option<ClientTls> {
     client_tls(&field.section(&STORE_TLS)?, field)
 }
 
 /// Reads the TLS settings of a client from `section`, which is the value of `field`.
 pub(super) fn client_tls(section: &Section<'_>, field: &Field<'_>) -> Option<ClientTls> {
-    let file = |key| section.get_with(key, |field| named_file(field, A_PEM_FILE));
+    let file = |key| section.get_with(key, Field::file);
     let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
     let identity = match (cert?, key?) {
         (Some(cert), Some(key)) => Some((cert, key)),
@@ -280,7 +247,7 @@ fn incomplete<T>(field: &Field<'_>, alone: NamedFile, other: &str) -> Option<T> 
 
 /// Reads the prefix. It holds no braces, which choose the slot of a cluster; colons separate the parts of a key's name.
 fn prefix(field: &Field<'_>) -> Option<String> {
-    field.parsed("letters, digits, `-`, `_`, `.` and `:`, 1 to 64 of them", |text| {
+    field.read(|text| {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
         match text.len() {
             0 => Err(invalid("is empty")),
@@ -289,8 +256,4 @@ fn prefix(field: &Field<'_>) -> Option<String> {
             _ => Err(invalid("is too long")),
         }
     })
-}
-
-fn invalid(message: &str) -> InvalidValue {
-    InvalidValue { message: message.to_owned(), hint: None }
 }

@@ -4,10 +4,10 @@ use crate::config::key;
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, all_or_none, unique_items};
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::{EJECT, HEALTH_CHECK, NODE, RETRIES, TIMEOUTS, UPSTREAM, UPSTREAM_TLS};
 use crate::config::store::{ClientTls, client_tls};
-use crate::config::values::{check_ascii, host_and_port, is_host_name};
+use crate::config::values::{UNIX, check_ascii, check_socket_path, host_and_port, is_host_name};
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::{Balance, Ejection, HealthCheck, Retries, Timeouts, Upstream, UpstreamNode};
 use crate::units::Nanos;
@@ -27,12 +27,6 @@ pub struct UpstreamTls {
 type UpstreamWithTls = (Upstream, Option<UpstreamTls>);
 
 const NODES: &str = "a list of nodes, like `[\"10.0.1.1:9000\", {address: \"10.0.1.2:9000\", weight: 2}]`";
-
-/// The prefix of the address of a node that listens on a socket path.
-const UNIX: &str = "unix:";
-
-/// The largest length of a socket's path, in bytes.
-const LONGEST_PATH: usize = 107;
 
 /// The number of failures in a row after which a node is ejected.
 const EJECT_AFTER: u32 = 5;
@@ -121,7 +115,7 @@ fn tls(field: &Field<'_>) -> Option<UpstreamTls> {
         field.parsed(NAME, |text| {
             match check_ascii(text).map(|()| is_host_name(text))? || text.parse::<std::net::IpAddr>().is_ok() {
                 true => Ok(text.to_owned()),
-                false => Err(InvalidValue { message: "is neither a host name nor an address".to_owned(), hint: None }),
+                false => Err(invalid("is neither a host name nor an address")),
             }
         })
     });
@@ -146,12 +140,9 @@ fn node(field: &Field<'_>) -> Option<UpstreamNode> {
 
 /// Parses a host and a port, or a socket path.
 fn place(text: &str) -> Result<String, InvalidValue> {
-    let invalid = |message: &str| Err(InvalidValue { message: message.to_owned(), hint: None });
     match text.strip_prefix(UNIX) {
         None => host_and_port(text),
-        Some(path) if !path.starts_with('/') => invalid("does not begin with a slash after `unix:`"),
-        Some(path) if path.len() > LONGEST_PATH => invalid("is longer than a path of a socket may be"),
-        Some(_) => Ok(text.to_owned()),
+        Some(path) => check_socket_path(path).map(|()| text.to_owned()),
     }
 }
 

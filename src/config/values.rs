@@ -1,4 +1,4 @@
-//! Values that several sections hold: numbers within bounds, header fields, addresses.
+//! Values that several sections hold: numbers within bounds, header fields, addresses, files.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,15 +9,32 @@ use http::{HeaderName, HeaderValue, Uri};
 use crate::algorithm::AlgorithmName;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, all_or_none};
-use crate::config::scalar::{self, InvalidValue};
+use crate::config::scalar::{self, InvalidValue, invalid};
 use crate::config::settings::{HEADER_EDITS, Kind};
-use crate::ruleset::is_dropped;
+use crate::config::words;
 use crate::ruleset::matcher::HeaderEdits;
 use crate::ruleset::path::{self, PathPattern};
+use crate::ruleset::request_field::FieldPath;
+use crate::ruleset::{SocketPath, is_dropped};
 use crate::units::Nanos;
 
 /// The description of a duration in error messages.
 pub(super) const A_DURATION: &str = "a length of time, like `250ms`, `30s` or `15m`";
+
+/// The description of a path to a field in error messages.
+pub(super) const A_FIELD_PATH: &str = "the names on the way to a field in JSON, like `usage.total_tokens`";
+
+/// The prefix of an address that is the path of a socket.
+pub(super) const UNIX: &str = "unix:";
+
+/// A file that the configuration names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedFile {
+    /// The path as written; relative to the directory of the configuration.
+    pub path: String,
+    /// The position of the name in the configuration.
+    pub place: Place,
+}
 
 /// Header fields that frame a message or belong to one connection. tollgate sets them itself.
 const FRAMING: [HeaderName; 7] = [
@@ -29,10 +46,6 @@ const FRAMING: [HeaderName; 7] = [
     http::header::UPGRADE,
     HeaderName::from_static("keep-alive"),
 ];
-
-fn invalid(message: impl Into<String>) -> InvalidValue {
-    InvalidValue { message: message.into(), hint: None }
-}
 
 impl<'a> Field<'a> {
     /// Reads a length of time within the setting's range.
@@ -93,6 +106,23 @@ impl<'a> Field<'a> {
         self.parsed("`true` or `false`", scalar::flag)
     }
 
+    /// Reads the name of a file.
+    pub(super) fn file(&self) -> Option<NamedFile> {
+        named_file(self, &self.expected())
+    }
+
+    /// Reads the path to a field in JSON.
+    pub(super) fn field_path(&self) -> Option<FieldPath> {
+        self.parsed(A_FIELD_PATH, |text| {
+            let path: Vec<String> = text.split('.').map(str::to_owned).collect();
+            match path.len() {
+                _ if path.iter().any(String::is_empty) => Err(invalid("has an empty name")),
+                0..=FieldPath::MOST_NAMES => Ok(FieldPath(path)),
+                _ => Err(invalid("has more than 16 names")),
+            }
+        })
+    }
+
     /// Reads the name of an algorithm.
     pub(super) fn algorithm(&self) -> Option<AlgorithmName> {
         let words: Vec<(&str, AlgorithmName)> = AlgorithmName::ALL.iter().map(|name| (name.as_str(), *name)).collect();
@@ -100,8 +130,8 @@ impl<'a> Field<'a> {
     }
 
     /// Reads the URL of an HTTP service. Warns of `http://` to other machines: anybody on the way could answer instead.
-    pub(super) fn url(&self, expected: &str) -> Option<Uri> {
-        let url: Uri = self.parsed(expected, |text| {
+    pub(super) fn url(&self) -> Option<Uri> {
+        let url: Uri = self.read(|text| {
             let url: Uri = text.parse().map_err(|_| invalid("is no URL"))?;
             match (url.scheme_str(), url.host()) {
                 (Some("http" | "https"), Some(host)) if !host.is_empty() => {}
@@ -208,12 +238,34 @@ impl<'a> Field<'a> {
             }
             match path::canonical_spelling(text).map_err(invalid)? {
                 canonical if canonical == text => Ok(canonical),
-                canonical => Err(InvalidValue {
-                    hint: Some(format!("did you mean `{canonical}`?")),
-                    ..invalid("is not spelt as paths are matched and forwarded")
-                }),
+                canonical => {
+                    Err(invalid("is not spelt as paths are matched and forwarded")
+                        .hint(words::did_you_mean(&canonical)))
+                }
             }
         })
+    }
+}
+
+/// Reads the name of a file; `expected` describes the file.
+pub(super) fn named_file(field: &Field<'_>, expected: &str) -> Option<NamedFile> {
+    let word = field.scalar_value(expected)?;
+    match word.text.is_empty() {
+        true => field.fail(Problem::error(field.place(), "is empty").expected(expected)),
+        false => Some(NamedFile { path: word.text.into_owned(), place: field.place() }),
+    }
+}
+
+/// Checks the path of a socket, which stands behind [`UNIX`].
+pub(super) fn check_socket_path(path: &str) -> Result<(), InvalidValue> {
+    match path {
+        path if !path.starts_with('/') => Err(invalid("does not begin with a slash after `unix:`")),
+        path if path.ends_with('/') => Err(invalid("is the path of a folder")),
+        path if path.len() > SocketPath::LONGEST => {
+            Err(invalid("is longer than the path of a socket may be (107 bytes)"))
+        }
+        path if path.contains('\0') => Err(invalid("holds a zero byte")),
+        _ => Ok(()),
     }
 }
 
@@ -223,10 +275,8 @@ pub(super) fn check_ascii(host: &str) -> Result<(), InvalidValue> {
         return Ok(());
     }
     let punycode = idna::domain_to_ascii(host).ok().filter(|name| name.is_ascii());
-    Err(InvalidValue {
-        hint: punycode.map(|name| format!("write `{name}`")),
-        ..invalid("is not ASCII: on the wire such a host name is in punycode (`xn--...`)")
-    })
+    Err(invalid("is not ASCII: on the wire such a host name is in punycode (`xn--...`)")
+        .hint(punycode.map(|name| format!("write `{name}`"))))
 }
 
 fn framing_problem(field: &Field<'_>) -> Problem {
@@ -258,10 +308,10 @@ pub(super) fn check_name(name: &str) -> Result<(), InvalidValue> {
 pub(super) fn host_and_port(text: &str) -> Result<String, InvalidValue> {
     if let Some((_, rest)) = text.split_once("://") {
         let hint = Some(format!("leave the scheme out: `{}`", rest.trim_end_matches('/')));
-        return Err(InvalidValue { hint: hint.filter(|_| !rest.contains('@')), ..invalid("has a scheme") });
+        return Err(invalid("has a scheme").hint(hint.filter(|_| !rest.contains('@'))));
     }
     let Some((host, port)) = text.rsplit_once(':') else {
-        return Err(InvalidValue { hint: Some(format!("did you mean `{text}:80`?")), ..invalid("has no port") });
+        return Err(invalid("has no port").hint(format!("did you mean `{text}:80`?")));
     };
     match port.parse::<u16>() {
         Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => {}
@@ -274,10 +324,7 @@ pub(super) fn host_and_port(text: &str) -> Result<String, InvalidValue> {
         None => is_host_name(host) || host.parse::<std::net::Ipv4Addr>().is_ok(),
     };
     if !fine && host.parse::<std::net::Ipv6Addr>().is_ok() {
-        return Err(InvalidValue {
-            hint: Some(format!("did you mean `[{host}]:{port}`?")),
-            ..invalid("needs brackets")
-        });
+        return Err(invalid("needs brackets").hint(format!("did you mean `[{host}]:{port}`?")));
     }
     match fine {
         true => Ok(text.to_owned()),
@@ -318,9 +365,6 @@ pub(super) fn parse_method(text: &str) -> Result<String, InvalidValue> {
     }
     match text.to_ascii_uppercase() {
         upper if upper == text => Ok(upper),
-        upper => Err(InvalidValue {
-            message: "is not in capitals, and case counts in methods".to_owned(),
-            hint: Some(format!("did you mean `{upper}`?")),
-        }),
+        upper => Err(invalid("is not in capitals, and case counts in methods").hint(words::did_you_mean(&upper))),
     }
 }

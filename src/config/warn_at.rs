@@ -10,11 +10,7 @@ const MOST: usize = 4;
 
 /// Reads the percentages, which must rise.
 pub(super) fn read(field: &Field<'_>) -> Option<Vec<u8>> {
-    let items = field.nonempty_list(EXPECTED)?;
-    if items.len() > MOST {
-        let problem = Problem::error(field.place(), "has too many marks").found(format!("{} marks", items.len()));
-        return field.fail(problem.expected(EXPECTED));
-    }
+    let items = field.list_up_to(MOST, "marks", EXPECTED)?;
     let marks: Vec<u8> = all_or_none(items.iter().map(Field::whole))?;
     let mut pairs = marks.iter().zip(marks.iter().skip(1));
     match pairs.position(|(mark, next)| next <= mark).and_then(|position| items.get(position.saturating_add(1))) {

@@ -8,6 +8,7 @@ const ADDRESSES: Kind = List(&Text("an address or a network, like `10.0.0.0/8`")
 const CUSTOMER_NAMES: Kind = List(&Text("the name of a customer"));
 const ONE_OR_MORE: Kind = OneOf(&[Text("a value"), List(&Text("a value"))]);
 const CLAIM: Kind = Text("the name of a claim, or a way through nested ones, like `user.id`");
+const SITE: Kind = Text("a site, like `https://app.example.com` or `https://*.example.com`");
 const SIGNATURES: &[&str] =
     &["HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"];
 
@@ -144,8 +145,7 @@ tables! {
     }
 
     CORS "cors" {
-        origins: OneOf(&[Choice(&["*"]), List(&Text("a site, like `https://app.example.com` or `https://*.example.com`"))]),
-            required, "The sites; `\"*\"` is every site.";
+        origins: OneOf(&[Choice(&["*"]), List(&SITE)]), required, "The sites; `\"*\"` is every site.";
         credentials: Flag, default "false", "Whether scripts may send cookies and keys of the browser.";
         max_age: Kind::DURATION, "How long browsers remember a preflight's answer.";
         preflight: Choice(&["answer", "forward"]), default "answer", "Who answers preflights.";

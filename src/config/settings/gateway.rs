@@ -10,6 +10,8 @@ const CONNECTIONS_IN_ALL: Kind = Whole(1, 10_000_000);
 pub(super) const PEM_FILE: Kind = Text("the name of a file in PEM");
 /// The range of timeouts for decisions that wait for another machine.
 pub(super) const CALL: Kind = Duration(Nanos::new(1_000_000), Nanos::SECOND);
+const ADDRESS_HEADER: Kind =
+    Text("`x-forwarded-for` or `forwarded`, or the name of a header field with one address, like `x-real-ip`");
 const PEERS: Kind = List(&Text("an address or a network, like `10.0.0.0/8`, or `unix`"));
 const HEAD_PART: Kind = Size(64, 512 << 10);
 
@@ -135,8 +137,7 @@ tables! {
 
     CLIENT_ADDRESS "client_address" {
         trusted_proxies: PEERS, default "[]", "The proxies that are believed about clients.";
-        header: Text("`x-forwarded-for` or `forwarded`, or the name of a header field with one address, like `x-real-ip`"),
-            default "x-forwarded-for",
+        header: ADDRESS_HEADER, default "x-forwarded-for",
             "Where they write the client's address. What is no address has one bucket for all.";
         hops: Whole(1, 100),
             "Which entry of the list is the client, from the right; left out, the first that is no trusted proxy.";

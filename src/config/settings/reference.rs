@@ -89,7 +89,8 @@ impl Page {
     }
 }
 
-fn written(kind: &Kind) -> String {
+/// Describes the values of this kind.
+pub(in crate::config) fn written(kind: &Kind) -> String {
     match kind {
         Kind::Flag => "`true` or `false`".to_owned(),
         Kind::Whole(0, u64::MAX) => "a whole number".to_owned(),

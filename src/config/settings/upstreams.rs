@@ -7,15 +7,14 @@ use super::{ACCESS, BYPASS, DENIED, KEY_PART};
 const HEADER_NAMES: Kind = List(&Text("the name of a header field"));
 const HEADER_VALUES: Kind = Named("header field", &Text("its value"));
 const METHODS: Kind = List(&Text("a method, like `GET`"));
+const NODE_ADDRESS: Kind = Text("a host and a port, like `10.0.1.1:9000`, or a path, like `unix:/run/orders.sock`");
 const PREFIX: Kind = Text("the beginning of a path, like `/v1`");
 const VALUE: Kind = OneOf(&[Flag, Text("its value"), Section(&VALUE_MATCH)]);
 
 tables! {
     UPSTREAM "upstream" {
-        nodes: List(&OneOf(&[
-                Text("a host and a port, like `10.0.1.1:9000`, or a path, like `unix:/run/orders.sock`"), Section(&NODE),
-            ])),
-            required, "The servers. A host name stands for all its addresses.";
+        nodes: List(&OneOf(&[NODE_ADDRESS, Section(&NODE)])), required,
+            "The servers. A host name stands for all its addresses.";
         tls: Section(&UPSTREAM_TLS), "Makes connections to the nodes speak TLS.";
         http2: Flag, default "false", "Whether the nodes are spoken to in HTTP/2, as gRPC needs.";
         balance: Choice(&["round_robin", "random", "least_requests", "consistent_hash"]), default "round_robin",

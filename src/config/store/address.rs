@@ -4,8 +4,7 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use super::invalid;
-use crate::config::scalar::InvalidValue;
+use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::values::host_and_port;
 
 /// A text that no output shows.

@@ -1,0 +1,208 @@
+//! `webhook:`, `usage_events:` and `traces:`: the receivers of what tollgate reports, and the queues for them.
+
+use std::sync::Arc;
+
+use crate::config::limits::CheckedLimit;
+use crate::config::names::Names;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, unique_items};
+use crate::config::scalar::{self, InvalidValue, invalid};
+use crate::config::settings::{TRACES, USAGE_EVENTS, WEBHOOK};
+use crate::config::values::NamedFile;
+use crate::ruleset::limit::{Limit, Share};
+use crate::ruleset::{LimitId, Traces, UpstreamId, UsageEvents, Webhook};
+use crate::units::Nanos;
+
+/// The settings and files for sending messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookFiles {
+    /// The file of the secrets that sign messages.
+    pub secret: NamedFile,
+    /// The directory of the queue.
+    pub queue: NamedFile,
+    /// The largest size of the queue, in bytes.
+    pub max_queue: usize,
+}
+
+/// The settings and files for sending usage events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageFiles {
+    /// The file of the token for the receiver, if the receiver needs one.
+    pub token: Option<NamedFile>,
+    /// The `source` of the events.
+    pub source: String,
+    /// The length of the intervals over which usage is summed.
+    pub every: Nanos,
+    /// The directory of the queue.
+    pub queue: NamedFile,
+    /// The largest size of the queue, in bytes.
+    pub max_queue: usize,
+}
+
+/// The settings and files for sending spans.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceFiles {
+    /// The file of the token for the collector, if the collector needs one.
+    pub token: Option<NamedFile>,
+    /// The gateway's `service.name` in spans.
+    pub service: String,
+}
+
+const DEFAULT_KEEP: Nanos = Nanos::from_secs(24 * 3_600);
+const DEFAULT_EVERY: Nanos = Nanos::from_secs(60);
+const DEFAULT_SAMPLE: Share = Share(Share::WHOLE.0 / 100);
+const DEFAULT_MAX_SPANS: usize = 4096;
+/// The default of `source` and of `service`.
+const DEFAULT_NAME: &str = "tollgate";
+/// The largest length of a service's name, in bytes.
+const LONGEST_SERVICE: usize = 255;
+
+/// Reads `webhook:`; the inner `None` if it is absent.
+pub(super) fn webhook(top: &Section<'_>, upstreams: &Names) -> Option<Option<(Webhook, WebhookFiles)>> {
+    top.get_with("webhook", |field| {
+        let section = field.section(&WEBHOOK)?;
+        let receiver = receiver(&section, upstreams, "/", "/tollgate");
+        let secret = section.must("secret_file", Field::file);
+        let queue = queue(&section, 16 << 20);
+        let keep = section.get_or("keep", DEFAULT_KEEP, Field::duration);
+        let ((upstream, path), (queue, max_queue)) = (receiver?, queue?);
+        Some((Webhook { upstream, path, keep: keep? }, WebhookFiles { secret: secret?, queue, max_queue }))
+    })
+}
+
+/// Warns of a webhook that never gets a message, because no limit has `warn_at`.
+pub(super) fn warn_if_idle(top: &Section<'_>, warns: bool) {
+    if let Some(field) = top.get("webhook").filter(|_| !warns) {
+        field.warn("is told of keys at the marks of `warn_at`, and no limit has any", None);
+    }
+}
+
+/// The other parts of the file on which usage events depend.
+pub(super) struct UsageEventsContext<'a> {
+    pub(super) upstreams: &'a Names,
+    pub(super) plans: &'a Names,
+    pub(super) limits: &'a Names,
+    pub(super) read_limits: &'a [Option<CheckedLimit>],
+    /// Whether the file names customers.
+    pub(super) customers: bool,
+}
+
+/// Reads `usage_events:`; the inner `None` if it is absent.
+pub(super) fn usage_events(
+    top: &Section<'_>,
+    context: &UsageEventsContext<'_>,
+) -> Option<Option<(UsageEvents, UsageFiles)>> {
+    top.get_with("usage_events", |field| {
+        let section = field.section(&USAGE_EVENTS)?;
+        if !context.customers {
+            let problem = Problem::error(field.key_place(), "tells what customers use, and the file names none");
+            return field.fail(problem.expected("`customers:`, so that callers are known"));
+        }
+        let receiver = receiver(&section, context.upstreams, "/", "/api/v1/events");
+        let token = section.get_with("token_file", Field::file);
+        let source = section.get_or("source", DEFAULT_NAME.to_owned(), |field| {
+            field.parsed("a URI or a part of one, like `https://api.example.com/eu`", source)
+        });
+        let every = section.get_or("every", DEFAULT_EVERY, Field::duration);
+        let limits = section.get_with("limits", |field| summed(field, context));
+        let queue = queue(&section, 64 << 20);
+        let limits = limits?.unwrap_or_else(|| all(context));
+        let name = |(position, name): (usize, &str)| limits.contains(&LimitId(position)).then(|| Arc::from(name));
+        let ((upstream, path), (queue, max_queue)) = (receiver?, queue?);
+        let events = UsageEvents {
+            upstream,
+            path,
+            limits: context.limits.all().enumerate().map(name).collect(),
+            plans: context.plans.all().map(Arc::from).collect(),
+        };
+        Some((events, UsageFiles { token: token?, source: source?, every: every?, queue, max_queue }))
+    })
+}
+
+/// Refuses one queue for usage events and for the webhook.
+pub(super) fn check_queue(top: &Section<'_>, webhook: Option<&WebhookFiles>, usage: Option<&UsageFiles>) {
+    let (Some(webhook), Some(usage)) = (webhook, usage) else { return };
+    if webhook.queue.path == usage.queue.path {
+        let problem = Problem::error(usage.queue.place.clone(), "is the queue of the webhook, too");
+        top.field.fail::<()>(problem.found(format!("`{}`", usage.queue.path)).expected("a directory for each"));
+    }
+}
+
+fn limit<'a>(context: &'a UsageEventsContext<'_>, id: LimitId) -> Option<&'a Limit> {
+    context.read_limits.get(id.0)?.as_ref()?.limit.as_ref()
+}
+
+/// Reads the limits whose usage is summed.
+fn summed(field: &Field<'_>, context: &UsageEventsContext<'_>) -> Option<Vec<LimitId>> {
+    let items = field.nonempty_list("a list of names of limits")?;
+    let read = |item: &Field<'_>| {
+        let id = context.limits.resolve(item).map(LimitId)?;
+        match limit(context, id).is_some_and(|limit| limit.algorithm.holds_slots()) {
+            true => {
+                let problem = item.error("counts the requests that run, which use nothing up");
+                item.fail(problem.expected("a limit under which requests use something up"))
+            }
+            false => Some(id),
+        }
+    };
+    unique_items(&items, read, LimitId::clone)
+}
+
+/// All limits under which requests use up tokens; not those that count running requests.
+fn all(context: &UsageEventsContext<'_>) -> Vec<LimitId> {
+    let ids = (0..context.read_limits.len()).map(LimitId);
+    ids.filter(|id| limit(context, *id).is_some_and(|limit| !limit.algorithm.holds_slots())).collect()
+}
+
+/// Accepts the characters that RFC 3986 allows in a URI.
+fn source(text: &str) -> Result<String, InvalidValue> {
+    let stands = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
+    match !text.is_empty() && text.bytes().all(stands) {
+        true => Ok(text.to_owned()),
+        false => Err(invalid("is no URI")),
+    }
+}
+
+/// Reads `traces:`; the inner `None` if it is absent.
+pub(super) fn traces(top: &Section<'_>, upstreams: &Names, has_proxies: bool) -> Option<Option<(Traces, TraceFiles)>> {
+    top.get_with("traces", |field| {
+        let section = field.section(&TRACES)?;
+        let receiver = receiver(&section, upstreams, "/v1/traces", "/v1/traces");
+        let sample = section.get_or("sample", DEFAULT_SAMPLE, |field| {
+            let share = field.read(scalar::fraction)?;
+            if share == Share(0) && !has_proxies {
+                field.warn("no request has a span: there are no `trusted_proxies` that could ask for one", None);
+            }
+            Some(share)
+        });
+        let token = section.get_with("token_file", Field::file);
+        let service = section
+            .get_or("service", DEFAULT_NAME.to_owned(), |field| field.parsed("a name, like `tollgate-eu`", service));
+        let max_spans = section.get_or("max_spans", DEFAULT_MAX_SPANS, Field::whole);
+        let (upstream, path) = receiver?;
+        let traces = Traces { upstream, path, sample: sample?, max_spans: max_spans? };
+        Some((traces, TraceFiles { token: token?, service: service? }))
+    })
+}
+
+fn service(text: &str) -> Result<String, InvalidValue> {
+    match (1..=LONGEST_SERVICE).contains(&text.len()) {
+        true => Ok(text.to_owned()),
+        false => Err(invalid("is empty or longer than 255 bytes")),
+    }
+}
+
+/// Reads `upstream` and `path`; `example` is a path for messages.
+fn receiver(section: &Section<'_>, upstreams: &Names, default: &str, example: &str) -> Option<(UpstreamId, String)> {
+    let upstream = section.must("upstream", |field| upstreams.resolve(field).map(UpstreamId));
+    let expected = format!("a path, like `{example}`");
+    let path = section.get_or("path", default.to_owned(), |field| field.plain_path(&expected));
+    Some((upstream?, path?))
+}
+
+/// Reads `queue`, the directory, and `max_queue`, its largest size in bytes.
+fn queue(section: &Section<'_>, default_size: usize) -> Option<(NamedFile, usize)> {
+    let queue = section.must("queue", Field::file);
+    let max_queue = section.get_or("max_queue", default_size, Field::size);
+    Some((queue?, max_queue?))
+}
