@@ -13,7 +13,7 @@ use crate::ruleset::limit::{Limit, OverLimit};
 /// The rules of a limit's candidate.
 pub(super) struct Candidate {
     algorithm: AlgorithmName,
-    terms: AllTerms,
+    pub(super) terms: AllTerms,
 }
 
 /// Reads the candidate of a limit with the algorithm `live` and perhaps a `max_wait`. The candidate takes over these two

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use crate::algorithm::Rule;
 use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
@@ -190,12 +191,18 @@ impl Reader<'_> {
     fn limit(&self, item: &Field<'_>, keys: &[String]) -> Option<LimitId> {
         let position = self.names.resolve(item)?;
         // a limit that could not be read has its own findings
-        let Some(limit) = self.limits.get(position).and_then(|checked| checked.as_ref()?.limit.as_ref()) else {
+        let Some(CheckedLimit { limit: Some(limit), candidate, .. }) =
+            self.limits.get(position).and_then(Option::as_ref)
+        else {
             return Some(LimitId(position));
         };
+        let tries_slots = candidate.iter().flat_map(|candidate| &candidate.terms.rules).any(Rule::holds_slots);
         let misfit = match limit {
             limit if limit.algorithm.holds_slots() => {
                 Some("counts what runs, and nobody tells when a request has ended")
+            }
+            _ if tries_slots => {
+                Some("has a candidate that counts what runs, and nobody tells when a request has ended")
             }
             limit if limit.charge.when != ChargeTime::Request => Some("goes by responses, which nobody tells here"),
             limit if !matches!(limit.cost, CostRule::Fixed(_)) => {

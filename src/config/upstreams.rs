@@ -168,7 +168,7 @@ fn balance(section: &Section<'_>) -> Option<Balance> {
                 KeyPart::UpstreamNode => {
                     hash_on.fail(hash_on.error("is what the hash is to choose").expected("a part of the request"))
                 }
-                KeyPart::Group(_) | KeyPart::PathSegment(_) => {
+                KeyPart::Group(_) | KeyPart::PathSegment(_) | KeyPart::Descriptor(_) => {
                     hash_on.fail(hash_on.error("is for the keys of limits").expected("another part of the request"))
                 }
                 KeyPart::RequestField(_) => hash_on
