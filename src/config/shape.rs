@@ -9,6 +9,7 @@ use std::rc::Rc;
 use crate::algorithm::AlgorithmName;
 use crate::config::change::{self, Change};
 use crate::config::document::{self, Content, Entry, YamlNode};
+use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Problem};
 use crate::config::read::{Field, ReadContext, Section, all_or_none};
@@ -89,7 +90,11 @@ fn read_include(field: &Field<'_>) -> Option<Vec<NamedFile>> {
 }
 
 /// Groups and limits of several windows, with the names of the limits for which they stand.
-type Groups = HashMap<String, Vec<String>>;
+struct Groups<'e> {
+    limits: HashMap<String, Vec<String>>,
+    /// Looks up the variables in the values of items.
+    environment: Environment<'e>,
+}
 
 /// Parses a configuration, writes it out and applies the changes.
 pub(super) fn document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
@@ -122,7 +127,7 @@ fn expand_document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc
     let merged = node(root.mark, Content::Mapping(entries.clone()));
     let top = Field::root(context, &merged).as_mapping()?.with(&FILE);
     let defaults = Defaults::read(&top);
-    let mut groups = Groups::new();
+    let mut groups = Groups { limits: HashMap::new(), environment: context.environment };
     if let Some(limits) = top.get("limits").and_then(|field| field.as_mapping()) {
         let split = split_windows(&limits, &defaults.limits, &mut groups);
         read_groups(&top, &split, &mut groups);
@@ -231,20 +236,50 @@ impl Defaults {
 }
 
 /// `own`, and the entries of `others` whose keys `own` does not have.
-fn overlaid(own: &[Entry], others: &[Entry]) -> Vec<Entry> {
-    let absent = others.iter().filter(|other| !own.iter().any(|entry| entry.key == other.key));
+fn overlaid<'o>(own: &[Entry], others: impl IntoIterator<Item = &'o Entry>) -> Vec<Entry> {
+    let absent = others.into_iter().filter(|other| !own.iter().any(|entry| entry.key == other.key));
     own.iter().chain(absent).cloned().collect()
 }
 
-fn of_each(named: &[Entry], defaults: &[Entry], groups: &Groups) -> Content {
+/// The settings `own` of an item, and the defaults that suit them.
+fn with_defaults(own: &[Entry], defaults: &[Entry], environment: Environment<'_>) -> Vec<Entry> {
+    overlaid(own, defaults.iter().filter(|default| suits(&default.key, own, environment)))
+}
+
+/// Whether an item with the settings `own` can have a default of `setting`. Where it says, for example, `mode: sticky`, it
+/// takes over no `on_store_down`.
+fn suits(setting: &str, own: &[Entry], environment: Environment<'_>) -> bool {
+    /// The algorithms without a fixed quota, of which no share can be in use.
+    const WITHOUT_QUOTA: [&str; 4] = ["adaptive_concurrency", "leaky_queue", "smooth_bursty", "smooth_warming_up"];
+    let own = |key: &str| own.iter().find(|entry| entry.key == key).map(|entry| &entry.value.content);
+    let text = |key: &str| match own(key)? {
+        Content::Scalar { text, .. } => environment::expand(text, environment).ok(),
+        Content::Sequence(_) | Content::Mapping(_) => None,
+    };
+    let is = |key: &str, value: &str| own(key).is_none() || text(key).as_deref() == Some(value);
+    match setting {
+        "consistency" | "on_store_down" => is("mode", "shared"),
+        "strict" => is("mode", "shared") && is("consistency", "leased"),
+        "ban" | "priority" => is("shadow", "false"),
+        "warn_at" => {
+            own("delay_after").is_none() && text("algorithm").is_none_or(|name| !WITHOUT_QUOTA.contains(&&*name))
+        }
+        "request_overrides" => own("windows").is_none(),
+        "hash_on" => is("balance", "consistent_hash"),
+        "split_by" => !matches!(own("upstream"), Some(Content::Scalar { .. })),
+        _ => true,
+    }
+}
+
+fn of_each(named: &[Entry], defaults: &[Entry], groups: &Groups<'_>) -> Content {
     let written = named.iter().map(|entry| Entry { value: expand(&entry.value, defaults, groups), ..entry.clone() });
     Content::Mapping(written.collect())
 }
 
 /// The mapping `of` with its defaults, and with each group of limits replaced by its limits, also in its descriptors.
-fn expand(of: &Rc<YamlNode>, defaults: &[Entry], groups: &Groups) -> Rc<YamlNode> {
+fn expand(of: &Rc<YamlNode>, defaults: &[Entry], groups: &Groups<'_>) -> Rc<YamlNode> {
     let Content::Mapping(own) = &of.content else { return Rc::clone(of) };
-    let mut entries = overlaid(own, defaults);
+    let mut entries = with_defaults(own, defaults, groups.environment);
     for entry in &mut entries {
         let Content::Sequence(items) = &entry.value.content else { continue };
         let written: Vec<Rc<YamlNode>> = match entry.key.as_str() {
@@ -258,30 +293,31 @@ fn expand(of: &Rc<YamlNode>, defaults: &[Entry], groups: &Groups) -> Rc<YamlNode
 }
 
 /// The limits for which an item of a list of limits stands, at the item's position.
-fn limits_of(item: &Rc<YamlNode>, groups: &Groups) -> Vec<Rc<YamlNode>> {
-    let group = match &item.content {
-        Content::Scalar { text, .. } => groups.get(text),
+fn limits_of(item: &Rc<YamlNode>, groups: &Groups<'_>) -> Vec<Rc<YamlNode>> {
+    let name = match &item.content {
+        Content::Scalar { text, .. } => environment::expand(text, groups.environment).ok(),
         Content::Sequence(_) | Content::Mapping(_) => None,
     };
+    let group = name.and_then(|name| groups.limits.get(&*name));
     let Some(names) = group else { return vec![Rc::clone(item)] };
     let limit = |name: &String| node(item.mark, Content::Scalar { text: name.clone(), plain: true });
     names.iter().map(limit).collect()
 }
 
 /// The limits with their defaults. A limit of several windows becomes one limit for each window; `groups` gets their names.
-fn split_windows(limits: &Section<'_>, defaults: &[Entry], groups: &mut Groups) -> Vec<Entry> {
+fn split_windows(limits: &Section<'_>, defaults: &[Entry], groups: &mut Groups<'_>) -> Vec<Entry> {
     let mut split = Vec::new();
     for (entry, field) in limits.entries() {
         let Content::Mapping(own) = &entry.value.content else {
             split.push(entry.clone());
             continue;
         };
-        let whole = overlaid(own, defaults);
+        let whole = with_defaults(own, defaults, groups.environment);
         match field.as_mapping().filter(|limit| limit.has("windows")) {
             None => split.push(Entry { value: node(entry.value.mark, Content::Mapping(whole)), ..entry.clone() }),
             Some(limit) => {
                 let windows = windows_of(&entry.key, &limit, &whole);
-                groups.insert(entry.key.clone(), windows.iter().map(|window| window.key.clone()).collect());
+                groups.limits.insert(entry.key.clone(), windows.iter().map(|window| window.key.clone()).collect());
                 split.extend(windows);
             }
         }
@@ -314,21 +350,21 @@ fn windows_of(name: &str, limit: &Section<'_>, whole: &[Entry]) -> Vec<Entry> {
             continue;
         }
         let own: Vec<Entry> = section.entries().map(|(entry, _)| entry.clone()).collect();
-        let others: Vec<Entry> = whole.iter().filter(|entry| entry.key != "windows").cloned().collect();
+        let others = whole.iter().filter(|entry| entry.key != "windows");
         let mark = item.mark();
-        windows.push(Entry { key, key_mark: mark, value: node(mark, Content::Mapping(overlaid(&own, &others))) });
+        windows.push(Entry { key, key_mark: mark, value: node(mark, Content::Mapping(overlaid(&own, others))) });
     }
     windows
 }
 
 /// Adds the groups of `limit_groups`.
-fn read_groups(top: &Section<'_>, limits: &[Entry], groups: &mut Groups) {
+fn read_groups(top: &Section<'_>, limits: &[Entry], groups: &mut Groups<'_>) {
     let Some(section) = top.get("limit_groups").and_then(|field| field.mapping("groups of limits by their names"))
     else {
         return;
     };
     let known: HashSet<&str> = limits.iter().map(|limit| limit.key.as_str()).collect();
-    let windows = groups.clone();
+    let windows = groups.limits.clone();
     for (name, field) in section.fields() {
         if known.contains(name) || windows.contains_key(name) {
             field.findings().add(Problem::error(field.key_place(), "is the name of a limit already"));
@@ -347,6 +383,6 @@ fn read_groups(top: &Section<'_>, limits: &[Entry], groups: &mut Groups) {
                 }
             }
         }
-        groups.insert(name.to_owned(), names);
+        groups.limits.insert(name.to_owned(), names);
     }
 }

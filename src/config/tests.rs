@@ -35,6 +35,59 @@ fn every_algorithm_can_be_configured_with_what_it_requires() {
 }
 
 #[test]
+fn a_default_of_warn_at_is_left_out_where_no_quota_is_fixed() {
+    for algorithm in AlgorithmName::ALL {
+        let required = algorithm.parameters().iter().copied().filter(|one| one.required);
+        let text = format!("defaults: {{ limits: {{ warn_at: [80] }} }}\n{}", limit(*algorithm, required));
+        assert!(check(&text).is_ok(), "{text}: {}", check(&text).unwrap_err());
+    }
+}
+
+/// Defaults of which each item below takes over what suits its own settings.
+const DEFAULTS: &str = r#"
+listeners: [{ address: 127.0.0.1:8080 }]
+client_address: { trusted_proxies: [10.0.0.5] }
+store: { redis: "redis://127.0.0.1:6379/0", nodes: 3 }
+defaults:
+  upstreams: { balance: consistent_hash, hash_on: client_address }
+  routes: { split_by: client_address }
+  limits:
+    mode: shared
+    consistency: leased
+    strict: true
+    on_store_down: deny
+    warn_at: [80]
+    ban: { after: 20 denials in 1m, for: 1h }
+    request_overrides: { limit: { header: x-limit, max: 50 } }
+upstreams:
+  hashed: { nodes: ["10.0.0.1:80"] }
+  in-turn: { nodes: ["10.0.0.2:80"], balance: round_robin }
+limits:
+  leased: { key: client_address, algorithm: quota_reset, limit: 100, window: 1h }
+  exact: { key: client_address, algorithm: quota_reset, limit: 100, window: 1h, consistency: exact }
+  sticky: { key: client_address, algorithm: quota_reset, limit: 100, window: 1h, mode: sticky }
+  several: { key: client_address, algorithm: quota_reset, windows: [{ limit: 5, window: 1s }, { limit: 100, window: 1h }] }
+  watches: { key: client_address, algorithm: quota_reset, limit: 100, window: 1h, shadow: true }
+  queue: { key: client_address, algorithm: leaky_queue, rate: 1/s, capacity: 5, mode: sticky, request_overrides: {} }
+routes:
+  - { name: split, upstream: [{ name: hashed, weight: 1 }, { name: in-turn, weight: 1 }], limits: [leased, exact, sticky] }
+  - { name: one, match: { path: /one }, upstream: in-turn, limits: [several, watches, queue] }
+"#;
+
+#[test]
+fn a_default_that_does_not_suit_an_item_is_left_out_of_it() {
+    let loaded = load(DEFAULTS, "f", &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
+    let limit = |name: &str| loaded.ruleset.limits.iter().find(|limit| limit.name == name).unwrap();
+    for name in ["sticky", "queue"] {
+        assert_eq!(limit(name).mode, Mode::Sticky, "{name}");
+    }
+    assert_eq!(limit("leased").mode.on_store_down(), limit("exact").mode.on_store_down());
+    assert!(limit("leased").mode != limit("exact").mode && limit("leased").ban.is_some());
+    assert!(limit("watches").ban.is_none() && limit("queue").warn_at.is_empty());
+    assert!(limit("several/1h").request_overrides.is_empty() && !limit("sticky").request_overrides.is_empty());
+}
+
+#[test]
 fn every_parameter_is_read_by_its_kind() {
     for algorithm in AlgorithmName::ALL {
         for parameter in algorithm.parameters() {
