@@ -18,10 +18,14 @@ pub struct SectionValues {
     pub values: BTreeMap<String, String>,
 }
 
-/// The sections of a valid configuration, with includes, defaults and groups written out.
-pub fn section_values<'t>(text: impl Into<ConfigText<'t>>) -> Vec<SectionValues> {
+/// The sections of a valid configuration, with includes, defaults and groups written out. `environment` looks up the
+/// variables in the lengths of windows and in the names of groups; the values keep theirs.
+pub fn section_values<'t>(
+    text: impl Into<ConfigText<'t>>,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Vec<SectionValues> {
     let (text, findings) = (text.into(), Findings::new(""));
-    let root = shape::document(text, &ReadContext { findings: &findings, environment: &|_| None });
+    let root = shape::document(text, &ReadContext { findings: &findings, environment });
     let Some(Content::Mapping(top)) = root.as_deref().map(|root| &root.content) else { return Vec::new() };
     let mut sections = Vec::new();
     for section in top {

@@ -140,7 +140,7 @@ fn plans(before: &Ruleset, after: &Ruleset) -> Vec<ConfigPart> {
 
 /// The values of a configuration, with its listeners by the addresses that they are at, however the file writes them.
 fn section_values(source: &Source) -> Vec<SectionValues> {
-    let mut sections = config::section_values(&source.text);
+    let mut sections = config::section_values(&source.text, &source::environment);
     let listeners = sections.iter_mut().filter(|values| values.section == "listeners");
     for (values, listener) in listeners.zip(&source.loaded.server.listeners) {
         values.name = listener.address.to_string();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::store;
-use super::{SourceText, name, refuse};
+use super::{SourceText, environment, name, refuse};
 use crate::algorithm::AlgorithmName;
 use crate::cli::source::directory::resolve_path;
 use crate::config::{self, NamedFile, Operators, Problem, Problems, SectionValues};
@@ -27,7 +27,7 @@ pub(super) fn read(
     let replays = || ReplaySettings {
         config: path.to_owned(),
         logs: configured.replay_logs.iter().map(|named| (named.path.clone(), resolve_path(path, named))).collect(),
-        settings: config::section_values(text).into_iter().filter_map(settings_to_try).collect(),
+        settings: config::section_values(text, &environment).into_iter().filter_map(settings_to_try).collect(),
     };
     let replays = (!configured.replay_logs.is_empty()).then(|| Arc::new(replays()));
     let (hosts, top_denied_metrics) = (configured.hosts.clone(), configured.top_denied_metrics);
