@@ -2,6 +2,8 @@
 
 use std::any::Any;
 
+use jiff::tz::TimeZone;
+
 use super::calendar::Calendar;
 use super::{
     Algorithm, Arguments, Completion, Core, Decision, Denial, Evictability, Headroom, InvalidParameter, Parameter,
@@ -34,6 +36,11 @@ impl Rule {
             Self::TokenBucket(bucket) => Self::Gcra(bucket),
             other => other,
         }
+    }
+
+    /// This rule for a customer in `zone`; `None` where it does not depend on the customer's time zone.
+    pub fn in_zone(&self, zone: &TimeZone) -> Option<Self> {
+        self.name().build(&self.arguments().in_zone(zone)?).ok().map(Self::canonical)
     }
 
     /// The `denial` of a request of `cost` after a debit that left `state`: a client that waits as long as this says waits

@@ -133,6 +133,19 @@ pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) 
     Some(limits)
 }
 
+/// The rules that depend on the customer's time zone, by position in their limits' lists. The limits are numbered as by
+/// [`with_candidates`].
+pub(super) fn customers_zone_rules(checked: &[Option<CheckedLimit>]) -> Vec<((LimitId, usize), Rule)> {
+    let checked = checked.iter().flatten();
+    let candidates = checked.clone().filter_map(|checked| checked.candidate.as_ref()).map(|one| &one.terms.rules);
+    let rules = checked.filter_map(|checked| checked.limit.as_ref()).map(|limit| &limit.rules).chain(candidates);
+    let numbered = rules.enumerate().flat_map(|(limit, rules)| {
+        rules.iter().enumerate().map(move |(position, rule)| ((LimitId(limit), position), rule))
+    });
+    let zoned = numbered.filter(|(_, rule)| rule.arguments().has_customers_zone());
+    zoned.map(|(of, rule)| (of, rule.clone())).collect()
+}
+
 /// The fields of the request's JSON body that the limits of `route` read, each once.
 pub(super) fn body_fields(route: &Route, limits: &[Limit]) -> Arc<[FieldPath]> {
     let mut fields: Vec<FieldPath> = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use crate::algorithm::{Arguments, Rule};
+use crate::algorithm::Rule;
 use crate::config::findings::Findings;
 use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
@@ -15,9 +15,9 @@ use crate::config::read::{Field, ReadContext};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::spec::LimitSpec;
 use crate::config::terms::PlanParameters;
-use crate::config::{cost, document, environment, sharing, suggest, warn_at, words};
+use crate::config::{cost, document, environment, limits, sharing, suggest, warn_at, words};
 use crate::ruleset::limit::usable_room;
-use crate::ruleset::overrides::{InvalidOverride, Override, Overrides, OverridesReader};
+use crate::ruleset::overrides::{InvalidOverride, Override, OverridesReader};
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::Cost;
 
@@ -42,6 +42,8 @@ struct KnownLimits {
     limits: Vec<KnownLimit>,
     /// The positions of limits by their names.
     positions: HashMap<String, usize>,
+    /// The rules that depend on the customer's time zone, by limit and position in its list; candidates included.
+    zoned: Vec<((LimitId, usize), Rule)>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -55,8 +57,6 @@ struct KnownLimit {
     warns: bool,
     /// The level whose groups can override the limit; `None` where customers can.
     level: Option<String>,
-    /// Whether some plans of the limit use the customer's time zone.
-    zoned: bool,
 }
 
 const OVERRIDES: &str = "limits by their names, each with its parameters or `unlimited`";
@@ -68,16 +68,15 @@ impl ConfiguredOverrides {
             let CheckedLimit { spec, largest_cost, limit, .. } = limit.as_ref()?;
             let warns = limit.as_ref().is_some_and(|limit| !limit.warn_at.is_empty());
             let priority = limit.as_ref().map(|limit| limit.priority.clone()).unwrap_or_default();
-            let zoned = spec.all_arguments().any(Arguments::has_customers_zone);
             let level = limit.as_ref().and_then(|limit| limit.level.clone());
-            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, priority, warns, level, zoned })
+            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, priority, warns, level })
         };
-        let limits: Option<Vec<KnownLimit>> = limits.iter().map(known).collect();
-        let limits = limits.map(|limits| {
-            let positions = limits.iter().enumerate().map(|(position, limit)| (limit.spec.name.clone(), position));
-            KnownLimits { positions: positions.collect(), limits }
+        let known: Option<Vec<KnownLimit>> = limits.iter().map(known).collect();
+        let known = known.map(|known| {
+            let positions = known.iter().enumerate().map(|(position, limit)| (limit.spec.name.clone(), position));
+            KnownLimits { positions: positions.collect(), limits: known, zoned: limits::customers_zone_rules(limits) }
         });
-        Self::with(plans, levels, limits)
+        Self::with(plans, levels, known)
     }
 
     /// The overrides for these plans and levels, without knowledge of the limits.
@@ -140,23 +139,8 @@ impl ConfiguredOverrides {
             warn_at::check(field, [&rule])?;
         }
         cost::check_room(field, usable_room(&rule, priority, plan), *largest_cost)?;
-        Some(Override::Rule(Arc::new(in_zone(limit, &overlay, zone).unwrap_or(rule))))
+        Some(Override::Rule(Arc::new(zone.and_then(|zone| rule.in_zone(zone)).unwrap_or(rule))))
     }
-
-    /// The rule for a customer or group on `plan` with a time zone and no override; `None` if the zone makes no difference.
-    fn zoned(&self, limit: &KnownLimit, plan: Option<PlanId>, zone: Option<&TimeZone>) -> Option<Override> {
-        let limit = zone.and(limit.zoned.then_some(&limit.spec))?;
-        // a plan to which the limit does not apply has no windows either
-        limit.arguments(self.name(plan))?;
-        let base = self.inherited(limit, plan);
-        let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: None };
-        in_zone(limit, &overlay, zone).map(|rule| Override::Rule(Arc::new(rule)))
-    }
-}
-
-/// The rule with the customer's time zone; `None` if the limit does not use it.
-fn in_zone(limit: &LimitSpec, overlay: &Overlay<'_, '_>, zone: Option<&TimeZone>) -> Option<Rule> {
-    limit.algorithm.build(&overlay.arguments().in_zone(zone?)?).ok().map(Rule::canonical)
 }
 
 impl OverridesReader for ConfiguredOverrides {
@@ -188,30 +172,24 @@ impl OverridesReader for ConfiguredOverrides {
         level: Option<&str>,
         plan: Option<PlanId>,
         zone: Option<&TimeZone>,
-        overrides: Option<&str>,
-    ) -> Result<Overrides, Vec<InvalidOverride>> {
-        let Some(known) = &self.0.limits else { return Ok(Overrides::default()) };
-        if zone.is_none() && overrides.is_none() {
-            return Ok(Overrides::default());
-        }
+        overrides: &str,
+    ) -> Result<Vec<(LimitId, Override)>, Vec<InvalidOverride>> {
+        let Some(known) = &self.0.limits else { return Ok(Vec::new()) };
         let findings = Findings::new("");
-        let mut own: Vec<Option<Override>> = vec![None; known.limits.len()];
-        if let Some(text) = overrides {
-            known.read(text, &findings, |position, limit, field| {
-                if let Some(place) = own.get_mut(position) {
-                    *place = self.term(limit, level, plan, zone, field);
-                }
-            });
-        }
-        for (limit, place) in known.limits.iter().zip(&mut own) {
-            let zone = zone.filter(|_| limit.level.as_deref() == level);
-            *place = place.take().or_else(|| self.zoned(limit, plan, zone));
-        }
-        let own = own.into_iter().enumerate().filter_map(|(position, term)| Some((LimitId(position), term?)));
-        match findings.finish(Some(Overrides(own.collect()))) {
+        let mut own = Vec::new();
+        known.read(overrides, &findings, |position, limit, field| {
+            own.extend(self.term(limit, level, plan, zone, field).map(|term| (LimitId(position), term)));
+        });
+        own.sort_unstable_by_key(|(limit, _)| *limit);
+        match findings.finish(Some(own)) {
             Ok((own, _)) => Ok(own),
             Err(problems) => Err(problems.errors.into_iter().map(InvalidOverride::from).collect()),
         }
+    }
+
+    fn zoned_rules(&self, zone: &TimeZone) -> Vec<((LimitId, usize), Arc<Rule>)> {
+        let rules = self.0.limits.iter().flat_map(|known| &known.zoned);
+        rules.filter_map(|(of, rule)| Some((*of, Arc::new(rule.in_zone(zone)?)))).collect()
     }
 }
 

@@ -303,7 +303,7 @@ impl ResolvedRequest {
         explanation.caller = Some(CallerExplanation {
             customer: caller.customer().map(str::to_owned),
             plan: resolved.plan.map(|(_, plan)| plan.to_owned()),
-            has_own_terms: resolved.own.is_some(),
+            has_own_terms: resolved.own.is_some_and(|own| !own.limits.is_empty()),
             groups: resolved.groups.map_or_else(Vec::new, |groups| GroupExplanation::all(groups, ruleset)),
             ..credential
         });
@@ -382,7 +382,7 @@ impl GroupExplanation {
             level: group.level.to_string(),
             group: group.name.to_string(),
             plan: group.plan.and_then(|plan| ruleset.plans.get(plan.0).cloned()),
-            has_own_terms: group.own.is_some(),
+            has_own_terms: group.own.as_ref().is_some_and(|own| !own.limits.is_empty()),
         };
         groups.0.iter().map(account).collect()
     }

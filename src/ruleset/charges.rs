@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::algorithm::Rule;
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::groups::{Group, Groups};
 use crate::ruleset::key::{
@@ -12,6 +13,7 @@ use crate::ruleset::limit::{Limit, MissingKey, PlanTerms, Share};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::overrides::{Override, Overrides};
 use crate::ruleset::request_field::RequestFields;
+use crate::ruleset::request_overrides::PlanRule;
 use crate::ruleset::upstream::{Balance, UpstreamId};
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::units::LimitKey;
@@ -69,6 +71,12 @@ impl<'a> TermsOwner<'a> {
         let group = resolved.groups.and_then(|groups| groups.at(level)).map(|group| &**group);
         let own = group.and_then(|group| group.own.as_deref());
         Self { group, plan: group.and_then(|group| group.plan).or(plan), own }
+    }
+
+    /// The rule of the owner's plan in the owner's time zone; `None` where the rule does not depend on it.
+    pub fn zoned_rule(&self, id: LimitId, limit: &Limit) -> Option<&'a Arc<Rule>> {
+        let PlanTerms::Rule(position) = limit.terms(self.plan) else { return None };
+        self.own?.zone.as_ref()?.rule(id, position)
     }
 
     /// The kind of owner: `customer`, or the level of the group.
@@ -283,6 +291,28 @@ impl Ruleset {
         }
     }
 
+    /// The rule at `position` of a limit's list in the time zone of its owner, and with the parameters that the request
+    /// carries; `None` where neither changes it.
+    fn adapted_rule(
+        &self,
+        (id, position): (LimitId, usize),
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+    ) -> Option<Arc<Rule>> {
+        let limit = &self.limits[id.0];
+        let zone = TermsOwner::of(limit, resolved).own.and_then(|own| own.zone.as_deref());
+        let zoned = zone.and_then(|zone| zone.rule(id, position));
+        if limit.request_overrides.is_empty() {
+            return zoned.cloned();
+        }
+        let plan = PlanRule {
+            position,
+            zone: zoned.and(zone).map(|zone| &zone.zone),
+            rule: zoned.map_or(&limit.rules[position], |rule| &**rule),
+        };
+        limit.request_overrides.rule(plan, facts, resolved.claims).or_else(|| zoned.cloned())
+    }
+
     /// The charge of a request under one limit, or the reason why there is none.
     pub fn charge(
         &self,
@@ -293,10 +323,8 @@ impl Ruleset {
     ) -> Result<Charge, Uncharged<'_>> {
         let limit = &self.limits[id.0];
         let mut rule = self.rule_of(id, resolved)?;
-        if let (RuleRef::Listed(position), false) = (&rule, limit.request_overrides.is_empty()) {
-            let listed = (*position, &limit.rules[*position]);
-            let own = limit.request_overrides.rule(listed, facts, resolved.claims);
-            rule = own.map_or(rule, RuleRef::Own);
+        if let RuleRef::Listed(position) = rule {
+            rule = self.adapted_rule((id, position), facts, resolved).map_or(rule, RuleRef::Own);
         }
         if facts.body.is_none() && limit.depends_on_body() {
             return Err(Uncharged::AwaitsBody);

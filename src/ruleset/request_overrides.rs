@@ -25,6 +25,17 @@ pub struct RequestOverrides {
     known: Arc<RwLock<HashMap<Brought, Option<Arc<Rule>>>>>,
 }
 
+/// A rule of a limit's list, to which the parameters of requests are applied.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanRule<'a> {
+    /// The position in the list.
+    pub position: usize,
+    /// The name of the time zone in which the rule is, where that is the owner's own.
+    pub zone: Option<&'a Arc<str>>,
+    /// The rule, in that time zone.
+    pub rule: &'a Rule,
+}
+
 /// One parameter that requests may carry.
 #[derive(Clone, Debug)]
 pub struct RequestParameter {
@@ -68,9 +79,16 @@ pub enum Bounds {
     },
 }
 
-/// The position of the plan's rule, and for each parameter that a request may carry two numbers that identify its value;
-/// zeros where the request carries none.
-type Brought = SmallVec<[u64; 5]>;
+/// The identity of a rule that a request carries.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Brought {
+    /// The position of the plan's rule.
+    position: usize,
+    /// The name of the owner's time zone, where the rule depends on it.
+    zone: Option<Arc<str>>,
+    /// For each parameter that a request may carry two numbers that identify its value; zeros where the request has none.
+    values: SmallVec<[u64; 4]>,
+}
 
 impl RequestOverrides {
     /// Overrides by these parameters.
@@ -88,20 +106,15 @@ impl RequestOverrides {
         self.parameters.iter().any(|parameter| matches!(parameter.source, ParameterSource::JwtClaim(_)))
     }
 
-    /// The request's own rule; `None` where it has the `rule` at `position` in its limit's list.
-    pub fn rule(
-        &self,
-        (position, rule): (usize, &Rule),
-        facts: &Facts<'_>,
-        claims: Option<&dyn Claims>,
-    ) -> Option<Arc<Rule>> {
+    /// The request's own rule; `None` where it has that of its `plan`.
+    pub fn rule(&self, plan: PlanRule<'_>, facts: &Facts<'_>, claims: Option<&dyn Claims>) -> Option<Arc<Rule>> {
         let values: SmallVec<[Option<Value>; 2]> =
             self.parameters.iter().map(|parameter| parameter.value(facts, claims)).collect();
         if values.iter().all(Option::is_none) {
             return None;
         }
-        let position = u64::try_from(position).unwrap_or(u64::MAX);
-        let brought: Brought = std::iter::once(position).chain(values.iter().flat_map(numbers)).collect();
+        let PlanRule { position, zone, rule } = plan;
+        let brought = Brought { position, zone: zone.cloned(), values: values.iter().flat_map(numbers).collect() };
         if let Some(known) = self.known.read().get(&brought) {
             return known.clone();
         }
@@ -209,7 +222,7 @@ mod tests {
             let mut headers = Fields::default();
             headers.push("x-burst", burst.to_string());
             let facts = Facts { from_trusted_proxy: true, ..Facts::of(&headers) };
-            overrides.rule((0, &rule), &facts, None)?.largest_cost()
+            overrides.rule(PlanRule { position: 0, zone: None, rule: &rule }, &facts, None)?.largest_cost()
         };
         assert_eq!(largest(1), None, "the plan's own");
         for burst in 2..=MOST_RULES {

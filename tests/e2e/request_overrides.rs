@@ -139,3 +139,42 @@ fn explain_says_whose_the_parameters_are() {
     assert_eq!(explained("free-key").unwrap(), "the parameters that the request brings along");
     assert_eq!(explained("own-key").unwrap(), "the customer's own parameters");
 }
+
+#[test]
+fn a_time_zone_leaves_the_plan_and_the_numbers_of_a_request_in_force() {
+    let origin = Origin::start();
+    let daily = "algorithm: fixed_window, window: day, align: calendar, timezone: customer, limit: 100,
+    plans: { pro: { limit: 10000 } }";
+    let config = format!(
+        "{}client_address: {{ trusted_proxies: [127.0.0.1] }}
+customers:
+  identify: [{{ header: x-api-key }}]
+  directory: {{ file: customers.csv }}
+  groups: {{ levels: [team], file: groups.csv }}
+  plan_from: {{ header: x-plan, plans: [pro] }}
+plans: [free, pro]
+limits:
+  own: {{ key: customer, {daily}, request_overrides: {{ limit: {{ header: x-limit, max: 500 }} }} }}
+  team: {{ key: {{ group: team }}, {daily} }}
+routes: [{{ name: all, upstream: origin, limits: [own, team] }}]
+",
+        origin.upstream()
+    );
+    let customers = "credential,customer,plan,time_zone,team\nk,acme,free,Europe/Berlin,search\n";
+    let groups = "level,group,time_zone\nteam,search,Asia/Tokyo\n";
+    let gateway = Gateway::start_with(&config, &[("customers.csv", customers), ("groups.csv", groups)], &[]);
+    let quotas = |headers: &[(&str, &str)]| {
+        let response = gateway.get("/", &[&[("x-api-key", "k")][..], headers].concat());
+        let policies = policy(&response).split(", ").map(|policy| policy.split(';').take(2).collect::<String>());
+        policies.collect::<Vec<_>>()
+    };
+    assert_eq!(quotas(&[]), ["\"own\"q=100", "\"team\"q=100"]);
+    assert_eq!(quotas(&[("x-plan", "pro")]), ["\"own\"q=10000", "\"team\"q=10000"]);
+    assert_eq!(quotas(&[("x-limit", "300")]), ["\"own\"q=300", "\"team\"q=100"]);
+    let question = json!({ "method": "GET", "url": "/", "headers": { "host": "localhost", "x-api-key": "k" } });
+    let mut admin = Client::connect(gateway.admin);
+    let answer = admin.post("/explain", &[("connection", "close")], question.to_string().as_bytes()).json();
+    let whose = "the parameters of the plan free of the team, in the time zone of the team";
+    assert_eq!(answer["limits"][1]["why"], whose, "{answer}");
+    assert_eq!(answer["caller"]["has_own_terms"], false);
+}

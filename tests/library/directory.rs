@@ -33,12 +33,14 @@ limits:
     window: day
     align: calendar
     timezone: customer
-    plans: { unbound: unlimited }
+    plans: { pro: { limit: 30 }, unbound: unlimited }
+    candidate: { limit: 20, window: day, align: calendar, timezone: customer }
 routes: [{ name: r, upstream: a, limits: [calls, imports] }]
 "#;
 const HEADER: &str = "credential,customer,plan,overrides,time_zone,valid_until,suspended\n";
 const CALLS: LimitId = LimitId(0);
 const IMPORTS: LimitId = LimitId(1);
+const CANDIDATE: LimitId = LimitId(2);
 const START: Nanos = Nanos::from_secs(1_735_689_600);
 
 fn loaded() -> LoadedConfig {
@@ -100,16 +102,18 @@ fn days_are_those_of_the_customers_time_zone() {
          k5,e,unbound,,Asia/Tokyo,,\n\
          k6,f,free,,,,\n",
     );
-    let words = |key| own(&find(&directory, key), IMPORTS);
-    assert_eq!(words("k1").as_deref(), Some("10 in each calendar day (Asia/Tokyo)"));
-    assert_eq!(words("k3").as_deref(), Some("50 in each calendar day (Asia/Tokyo)"));
-    assert_eq!(words("k4").as_deref(), Some("10 in each calendar day (Europe/Berlin)"));
-    assert_eq!((words("k5"), words("k6")), (None, None));
-    let rule = |key| match find(&directory, key).own.as_ref().unwrap().of(IMPORTS) {
-        Some(Override::Rule(rule)) => Arc::clone(rule),
-        other => panic!("{other:?}"),
-    };
-    assert!(Arc::ptr_eq(&rule("k1"), &rule("k2")), "the same parameters, the same zone, one rule");
+    let charger = Charger::new();
+    let of_days = |rule: &String| rule.contains("calendar day");
+    let rules = |key| charger.rules(&find(&directory, key)).into_iter().filter(of_days).collect::<Vec<_>>();
+    let candidate = "20 in each calendar day (Asia/Tokyo)";
+    assert_eq!(rules("k1"), ["10 in each calendar day (Asia/Tokyo)", candidate]);
+    assert_eq!(rules("k2"), ["30 in each calendar day (Asia/Tokyo)", candidate]);
+    assert_eq!(rules("k3"), ["50 in each calendar day (Asia/Tokyo)"], "a candidate is for customers without overrides");
+    assert_eq!(rules("k4"), ["10 in each calendar day (Europe/Berlin)"]);
+    assert_eq!(rules("k5"), [candidate], "the plan has no limit");
+    assert!(rules("k6")[0].contains("UTC without one"), "{:?}", rules("k6"));
+    let zone = |key| find(&directory, key).own.as_ref().unwrap().zone.clone().unwrap();
+    assert!(Arc::ptr_eq(&zone("k1"), &zone("k3")), "one table for all customers in a zone");
 }
 
 #[test]
@@ -176,6 +180,12 @@ impl Charger {
         charges
     }
 
+    /// The descriptions of the rules under which the customer is charged, by limit.
+    fn rules(&self, customer: &Customer) -> Vec<String> {
+        let rule = |charge: &Charge| self.loaded.ruleset.limits[charge.limit].rule(&charge.rule).describe();
+        self.charges(customer).iter().map(rule).collect()
+    }
+
     /// The number of admitted requests of `count`.
     fn passed(&self, customer: &Customer, count: usize) -> usize {
         let pass = || {
@@ -204,5 +214,5 @@ fn a_customer_is_charged_under_its_own_parameters() {
     let charges = charger.charges(&find(&directory, "k1"));
     assert!(charges.iter().all(|charge| matches!(charge.rule, RuleRef::Own(_))), "{charges:?}");
     let charges = charger.charges(&find(&directory, "k2"));
-    assert_eq!(charges.iter().map(|charge| charge.limit).collect::<Vec<_>>(), [IMPORTS.0]);
+    assert_eq!(charges.iter().map(|charge| charge.limit).collect::<Vec<_>>(), [IMPORTS.0, CANDIDATE.0]);
 }

@@ -348,16 +348,17 @@ fn by_name(groups: &GroupTable) -> BTreeMap<String, &Group> {
     groups.all().map(|group| (format!("{} {}", group.level, group.name), &**group)).collect()
 }
 
-/// The overrides of a customer or a group, by the names of the limits.
+/// The overrides of a customer or a group, by the names of the limits, and its time zone where limits use it.
 fn own_terms(ruleset: &Ruleset, own: Option<&Overrides>) -> Vec<DescriptionLine> {
-    let own = own.into_iter().flat_map(|own| &own.0).filter_map(|(id, term)| {
+    let zone = own.and_then(|own| own.zone.as_ref()).map(|zone| ("time zone".to_owned(), zone.zone.to_string()));
+    let own = own.into_iter().flat_map(|own| &own.limits).filter_map(|(id, term)| {
         let words = match term {
             Override::Unlimited => words::UNLIMITED.to_owned(),
             Override::Rule(rule) => rule.describe(),
         };
         Some((ruleset.limits.get(id.0)?.name.clone(), words))
     });
-    let mut own: Vec<DescriptionLine> = own.collect();
+    let mut own: Vec<DescriptionLine> = own.chain(zone).collect();
     own.sort();
     own
 }

@@ -13,7 +13,7 @@ use super::row::{Row, text};
 use crate::algorithm::Rule;
 use crate::ruleset::PlanId;
 use crate::ruleset::groups::{Groups, MOST_LEVELS};
-use crate::ruleset::overrides::{Override, Overrides, OverridesReader};
+use crate::ruleset::overrides::{Override, Overrides, OverridesReader, ZonedRules};
 
 /// The content of a row about its customer or group, without names and the credential's expiry.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +32,8 @@ pub(super) struct Interner {
     /// Terms by [`Row::terms_key`].
     terms: HashMap<Box<[u8]>, Arc<CustomerTerms>>,
     rules: HashTable<Arc<Rule>>,
+    /// The rules in each time zone by its name; `None` where no rule depends on the zone.
+    zones: HashMap<Arc<str>, Option<Arc<ZonedRules>>>,
     /// Groups by [`Row::groups_key`], for one table of groups.
     groups: HashMap<Box<[u8]>, Arc<Groups>>,
     hasher: RandomState,
@@ -47,6 +49,7 @@ impl Interner {
             reader,
             terms: HashMap::new(),
             rules: HashTable::new(),
+            zones: HashMap::new(),
             groups: HashMap::new(),
             hasher: RandomState::new(),
             used: 0,
@@ -105,17 +108,29 @@ impl Interner {
         zone: Option<&TimeZone>,
         overrides: &str,
     ) -> Result<Option<Arc<Overrides>>, Vec<Fault>> {
-        if zone.is_none() && overrides.is_empty() {
-            return Ok(None);
-        }
-        let read = self.reader.terms(level, plan, zone, Some(overrides).filter(|text| !text.is_empty()));
-        let Overrides(mut own) = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
-        for (_, term) in &mut own {
+        let read = match overrides.is_empty() {
+            true => Ok(Vec::new()),
+            false => self.reader.terms(level, plan, zone, overrides),
+        };
+        let mut limits = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
+        for (_, term) in &mut limits {
             if let Override::Rule(rule) = term {
                 *rule = self.rule(rule);
             }
         }
-        Ok((!own.is_empty()).then(|| Arc::new(Overrides(own))))
+        let zone = zone.and_then(|zone| self.zoned_rules(zone));
+        Ok((!limits.is_empty() || zone.is_some()).then(|| Arc::new(Overrides { limits, zone })))
+    }
+
+    /// The rules in a time zone; `None` where no rule depends on it.
+    fn zoned_rules(&mut self, zone: &TimeZone) -> Option<Arc<ZonedRules>> {
+        let name = zone.iana_name()?;
+        if let Some(known) = self.zones.get(name) {
+            return known.clone();
+        }
+        let (name, rules) = (Arc::<str>::from(name), self.reader.zoned_rules(zone));
+        let zoned = (!rules.is_empty()).then(|| Arc::new(ZonedRules { zone: Arc::clone(&name), rules }));
+        self.zones.entry(name).or_insert(zoned).clone()
     }
 
     /// The groups of a row, with the groups of `table` that they belong to.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 
 use crate::algorithm::{AlgorithmName, Arguments, Rule, Value};
-use crate::ruleset::overrides::{InvalidOverride, Override, Overrides, OverridesReader};
+use crate::ruleset::overrides::{InvalidOverride, Override, OverridesReader};
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::{Nanos, Rate};
 
@@ -33,15 +33,18 @@ impl OverridesReader for Words {
         level: Option<&str>,
         _: Option<PlanId>,
         _: Option<&TimeZone>,
-        overrides: Option<&str>,
-    ) -> Result<Overrides, Vec<InvalidOverride>> {
+        overrides: &str,
+    ) -> Result<Vec<(LimitId, Override)>, Vec<InvalidOverride>> {
         let limit = LimitId(level.map_or(0, str::len));
         match (level, overrides) {
-            (_, None) => Ok(Overrides::default()),
-            (_, Some("unlimited")) => Ok(Overrides(vec![(limit, Override::Unlimited)])),
-            (None, Some("gcra")) => Ok(Overrides(vec![(limit, Override::Rule(Arc::new(gcra())))])),
-            (_, Some(_)) => Err(vec![misread()]),
+            (_, "unlimited") => Ok(vec![(limit, Override::Unlimited)]),
+            (None, "gcra") => Ok(vec![(limit, Override::Rule(Arc::new(gcra())))]),
+            (_, _) => Err(vec![misread()]),
         }
+    }
+
+    fn zoned_rules(&self, _: &TimeZone) -> Vec<((LimitId, usize), Arc<Rule>)> {
+        Vec::new()
     }
 }
 

@@ -142,17 +142,23 @@ fn charge_time(limit: &Limit, is_early: bool) -> Option<String> {
 
 /// The owner of the parameters of a charge, in words.
 fn terms_of(ruleset: &Ruleset, limit: &Limit, charge: &Charge, resolved: &Resolved<'_>) -> String {
-    let owner = TermsOwner::of(limit, resolved);
-    match (&charge.rule, plan_of(owner, ruleset)) {
-        (RuleRef::Own(_), _) if owner.own.is_none_or(|own| own.of(LimitId(charge.limit)).is_none()) => {
-            "the parameters that the request brings along".to_owned()
-        }
-        (RuleRef::Own(_), _) => format!("the {}'s own parameters", owner.kind()),
-        (RuleRef::Listed(_), Some(plan)) if limit.rules.len() > 1 => {
+    let (owner, id) = (TermsOwner::of(limit, resolved), LimitId(charge.limit));
+    let of_plan = match plan_of(owner, ruleset) {
+        Some(plan) if limit.rules.len() > 1 => {
             let whose = owner.group.map_or_else(String::new, |group| format!(" of the {}", group.level));
             format!("the parameters of the plan {plan}{whose}")
         }
-        (RuleRef::Listed(_), _) => "the parameters of every request".to_owned(),
+        _ => "the parameters of every request".to_owned(),
+    };
+    match &charge.rule {
+        RuleRef::Listed(_) => of_plan,
+        RuleRef::Own(_) if owner.own.is_some_and(|own| own.of(id).is_some()) => {
+            format!("the {}'s own parameters", owner.kind())
+        }
+        RuleRef::Own(rule) if owner.zoned_rule(id, limit) == Some(rule) => {
+            format!("{of_plan}, in the time zone of the {}", owner.kind())
+        }
+        RuleRef::Own(_) => "the parameters that the request brings along".to_owned(),
     }
 }
 

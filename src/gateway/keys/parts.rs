@@ -122,18 +122,20 @@ fn rule(
     let limit = &ruleset.limits[id.0];
     let resolved = owner.resolved(ruleset, named.map(|name| plan_called(ruleset, name)).transpose()?);
     let TermsOwner { plan, own, .. } = TermsOwner::of(limit, &resolved);
-    if plan.is_none() && own.and_then(|own| own.of(id)).is_none() {
-        match limit.rules.as_slice() {
-            [_] => return Ok((RuleRef::Listed(0), None)),
-            _ if ruleset.customers.is_some() => return Err(unknown_plan(context, owner)),
-            _ => {}
-        }
-    }
-    let rule = ruleset.rule_of(id, &resolved).map_err(|uncharged| KeyQuestionError::NotApplicable {
-        limit: limit.name.clone(),
-        why: uncharged_because(uncharged, ruleset, limit, &resolved),
-    })?;
-    Ok((rule, plan))
+    let has_no_terms = plan.is_none() && own.and_then(|own| own.of(id)).is_none();
+    let rule = match limit.rules.as_slice() {
+        [_] if has_no_terms => RuleRef::Listed(0),
+        _ if has_no_terms && ruleset.customers.is_some() => return Err(unknown_plan(context, owner)),
+        _ => ruleset.rule_of(id, &resolved).map_err(|uncharged| KeyQuestionError::NotApplicable {
+            limit: limit.name.clone(),
+            why: uncharged_because(uncharged, ruleset, limit, &resolved),
+        })?,
+    };
+    let zoned = match rule {
+        RuleRef::Listed(position) => own.and_then(|own| own.zone.as_ref()?.rule(id, position)),
+        _ => None,
+    };
+    Ok((zoned.map_or(rule, |rule| RuleRef::Own(Arc::clone(rule))), plan))
 }
 
 fn unknown_plan(context: &KeyContext<'_>, owner: &KeyOwner<'_>) -> KeyQuestionError {
