@@ -79,7 +79,7 @@ pub(super) fn routes(domains: &[ParsedDomain]) -> impl Iterator<Item = Route> {
         each_node(&domain.descriptors, &mut |node| limits.extend_from_slice(&node.limits));
         limits.sort_unstable();
         limits.dedup();
-        Route::of_domain(domain.name.clone(), limits)
+        Route { name: domain.name.clone(), limits, ..Route::default() }
     })
 }
 

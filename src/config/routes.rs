@@ -78,7 +78,8 @@ fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
 fn route(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Route> {
     const UPSTREAM: &str = "the name of an upstream";
     let RouteContext { needs, upstreams, bypass, has_cors, .. } = *context;
-    let matched = section.get_or("match", Match::default(), read_match);
+    let every_request = Route { path_pattern: EVERY_PATH.to_owned(), ..Route::default() };
+    let matched = section.get_or("match", every_request, read_match);
     let upstream = match section.get("upstream") {
         None if !needs.upstreams => Some(None),
         _ => {
@@ -112,21 +113,10 @@ fn route(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Route> {
         return field
             .fail(problem.hint("write `upstream: [{name: v1, weight: 95}, {name: v2, weight: 5}]`, or leave it out"));
     }
-    let Match { hosts, path, path_pattern, methods, headers, query } = matched?;
     Some(Route {
-        name: String::new(),
-        hosts,
-        path,
-        path_pattern,
-        methods,
-        headers,
-        query,
         upstream,
         split,
         limits: limits?,
-        early: Vec::new(),
-        body_fields: std::sync::Arc::default(),
-        longest_text: 0,
         denied: denied?,
         access: access?,
         bypass: Bypass { preflights: preflights?, ..bypass? },
@@ -137,6 +127,7 @@ fn route(section: &Section<'_>, context: &RouteContext<'_>) -> Option<Route> {
         response_rate: response_rate?,
         request_headers: request_headers?,
         response_headers: response_headers?,
+        ..matched?
     })
 }
 
@@ -164,38 +155,15 @@ fn read_upstream(field: &Field<'_>, section: &Section<'_>, upstreams: &Names) ->
     Some((first, Some(Split { shares, by: by? })))
 }
 
-struct Match {
-    hosts: Vec<HostPattern>,
-    path: PathPattern,
-    path_pattern: String,
-    methods: Vec<String>,
-    headers: Vec<HeaderMatch>,
-    query: Vec<QueryMatch>,
-}
-
-impl Default for Match {
-    /// Matches every request.
-    fn default() -> Self {
-        Self {
-            hosts: Vec::new(),
-            path: PathPattern::everything(),
-            path_pattern: EVERY_PATH.to_owned(),
-            methods: Vec::new(),
-            headers: Vec::new(),
-            query: Vec::new(),
-        }
-    }
-}
-
-fn read_match(field: &Field<'_>) -> Option<Match> {
+/// Reads the conditions of a route.
+fn read_match(field: &Field<'_>) -> Option<Route> {
     const HOST: &str = "a host name, like `api.example.com` or `*.example.com`";
     let section = field.section(&MATCH)?;
-    let default = Match::default();
     let hosts = section.get_or("hosts", Vec::new(), |field| {
         let host = |item: &Field<'_>| item.parsed(HOST, parse_host);
         unique_items(&field.nonempty_list("a list of host names")?, host, HostPattern::clone)
     });
-    let path = section.get_or("path", (default.path, default.path_pattern), path);
+    let path = section.get_or("path", (PathPattern::everything(), EVERY_PATH.to_owned()), path);
     let methods = section.get_or("methods", Vec::new(), |field| {
         unique_items(&field.nonempty_list("a list of methods")?, method, String::clone)
     });
@@ -214,7 +182,8 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
         all_or_none(parameters.fields().map(read))
     });
     let (path, path_pattern) = path?;
-    Some(Match { hosts: hosts?, path, path_pattern, methods: methods?, headers: headers?, query: query? })
+    let (hosts, methods, headers, query) = (hosts?, methods?, headers?, query?);
+    Some(Route { hosts, path, path_pattern, methods, headers, query, ..Route::default() })
 }
 
 fn parse_host(text: &str) -> Result<HostPattern, InvalidValue> {
@@ -260,7 +229,7 @@ fn whole_regex(text: &str) -> Result<Regex, InvalidValue> {
     anchored.map_err(|error| invalid(says(error)))
 }
 
-fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&Match>) -> Option<Vec<LimitId>> {
+fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&Route>) -> Option<Vec<LimitId>> {
     let items = field.list("a list of names of limits")?;
     let limit = |item: &Field<'_>| {
         let id = context.limits.resolve(item).map(LimitId)?;
@@ -279,7 +248,7 @@ fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&M
     unique_items(&items, limit, LimitId::clone)
 }
 
-fn read_rewrite(field: &Field<'_>, matched: Option<&Match>) -> Option<Rewrite> {
+fn read_rewrite(field: &Field<'_>, matched: Option<&Route>) -> Option<Rewrite> {
     const PREFIX: &str = "the beginning of a path, like `/v1`";
     let section = field.section(&REWRITE)?;
     if let Some(path) = section.get("path") {

@@ -29,8 +29,8 @@ use trie::Node;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteId(pub usize);
 
-/// A route: the conditions for a match, and the treatment of requests that match.
-#[derive(Clone, Debug)]
+/// A route: the conditions for a match, and the treatment of requests that match. The default matches every request.
+#[derive(Clone, Debug, Default)]
 pub struct Route {
     /// The name in the configuration.
     pub name: String,
@@ -96,35 +96,6 @@ impl Route {
     pub fn upstreams(&self) -> impl Iterator<Item = UpstreamId> {
         let others = self.split.iter().flat_map(|split| &split.shares).skip(1).map(|(upstream, _)| *upstream);
         self.upstream.into_iter().chain(others)
-    }
-
-    /// The route that stands for the requests of a domain under these limits.
-    pub fn of_domain(name: String, limits: Vec<LimitId>) -> Self {
-        Self {
-            name,
-            hosts: Vec::new(),
-            path: PathPattern::everything(),
-            path_pattern: String::new(),
-            methods: Vec::new(),
-            headers: Vec::new(),
-            query: Vec::new(),
-            upstream: None,
-            split: None,
-            limits,
-            early: Vec::new(),
-            body_fields: Arc::default(),
-            longest_text: 0,
-            denied: Denied::default(),
-            access: Access::default(),
-            bypass: Bypass::default(),
-            path_parameters: false,
-            upgrades_to_websocket: false,
-            rewrite: None,
-            max_request_body: None,
-            response_rate: None,
-            request_headers: HeaderEdits::default(),
-            response_headers: HeaderEdits::default(),
-        }
     }
 }
 

@@ -22,6 +22,12 @@ pub(super) enum Segment {
     Any,
 }
 
+impl Default for PathPattern {
+    fn default() -> Self {
+        Self::everything()
+    }
+}
+
 impl PathPattern {
     /// The pattern that matches every path.
     pub const fn everything() -> Self {
