@@ -32,7 +32,6 @@ pub mod path;
 pub mod prices;
 pub mod request_field;
 pub mod request_overrides;
-pub mod serves;
 pub mod tokens;
 pub mod upstream;
 pub mod verdict;
@@ -42,10 +41,9 @@ pub use access::{Access, Bypass, Callers};
 pub use cors::{Cors, Origins};
 pub use credential::{CredentialSource, JwtRules};
 pub use domains::Domain;
-pub use endpoint::{Endpoint, SocketPath, TrustedPeers};
+pub use endpoint::{Endpoint, ListenerService, SocketPath, TrustedPeers};
 pub use limit::{Limit, Share};
 pub use matcher::{Matcher, Route, RouteId};
-pub use serves::ListenerService;
 pub use upstream::{Upstream, UpstreamId};
 
 /// Index into [`Ruleset::limits`].

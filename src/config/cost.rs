@@ -290,3 +290,36 @@ pub(super) fn check(
     );
     field.fail(Problem::error(field.key_place(), message).hint("raise the limit or lower the cost"))
 }
+
+/// Warns of a `max` above the limit's capacity: a client may report such a cost, and the request never passes.
+pub(super) fn warn_if_never_fits(
+    section: &Section<'_>,
+    (cost, charge): (&CostRule, &ChargeRule),
+    (terms, priority): (&AllTerms, &[u8]),
+) {
+    let reserve = || section.get("charge").and_then(|charge| charge.as_mapping()?.get("reserve"));
+    let (max, field) = match (&charge.when, cost, &charge.reserve) {
+        (
+            ChargeTime::Request,
+            CostRule::Header { max, .. }
+            | CostRule::RequestField(RequestFieldCost { max, .. })
+            | CostRule::GraphQl(GraphQlCost { max, .. }),
+            _,
+        ) => (max, section.get("cost")),
+        (
+            ChargeTime::Response { .. },
+            _,
+            Some(Reserve::FromRequest { tokens: RequestFieldCost { max, .. }, price: None }),
+        ) => (max, reserve()),
+        _ => return,
+    };
+    let Some(field) = field else { return };
+    let least = terms.largest_costs(priority).map(|(_, most)| most).min();
+    if let Some(least) = least.filter(|least| max > least) {
+        let message = format!(
+            "believes costs up to {max}, and the limit admits at most {least} at once to some: what costs more can \
+             never pass"
+        );
+        field.warn(&message, "lower `max`, or raise the limit");
+    }
+}

@@ -6,7 +6,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::settings::DENIED;
-use crate::config::{suggest, words};
+use crate::config::words;
 use crate::ruleset::denied::{Body, ContentType, Denied};
 use crate::template::{DenialContext, InvalidTemplate, Template, TextKind};
 
@@ -81,7 +81,7 @@ fn invalid_template(problem: InvalidTemplate) -> InvalidValue {
     let (message, hint) = match problem {
         InvalidTemplate::Syntax(reason) => ("is not written as templates are", reason),
         InvalidTemplate::Unknown(name) => {
-            let near = suggest::nearest(&name, DenialContext::NAMES);
+            let near = words::nearest(&name, DenialContext::NAMES);
             let hint = near.map(words::did_you_mean).unwrap_or_else(|| format!("`{name}` is not known"));
             ("uses a name that stands for nothing", hint)
         }

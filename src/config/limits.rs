@@ -14,7 +14,7 @@ use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
 use crate::config::{
-    ban, cost, key, over_limit, priority, quota_unit, request_overrides, scalar, sharing, suspicious, warn_at, words,
+    ban, cost, key, over_limit, priority, quota_unit, request_overrides, scalar, sharing, warn_at, words,
 };
 use crate::ruleset::ban::BanRule;
 use crate::ruleset::cost::{ChargeRule, CostRule};
@@ -210,9 +210,9 @@ impl<'a> LimitReader<'_, 'a> {
         let priority = others.priority.as_deref().unwrap_or_default();
         if let Some((cost, charge)) = &others.cost {
             cost::check(&section, (cost, charge), (&terms, priority), &self.plans.all().collect::<Vec<_>>())?;
-            suspicious::warn_if_cost_never_fits(&section, (cost, charge), (&terms, priority));
+            cost::warn_if_never_fits(&section, (cost, charge), (&terms, priority));
         }
-        suspicious::warn_if_unused(&section, &terms, others.enabled);
+        self.warn_of_no_effect(&section, &terms, others.enabled);
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let request_overrides = section.get_or("request_overrides", RequestOverrides::default(), |field| {
             let overrides = request_overrides::read(field, algorithm, self.scope)?;
@@ -347,6 +347,17 @@ impl<'a> LimitReader<'_, 'a> {
             plans: plans.iter().filter_map(plan_spec).collect(),
             max_wait: max_wait.filter(|_| base.arguments.has(MAX_WAIT)),
             max_waiting,
+        }
+    }
+
+    /// Warns of a limit that applies to no customer or no key.
+    fn warn_of_no_effect(&self, section: &Section<'a>, terms: &AllTerms, enabled: Option<Share>) {
+        if terms.rules.is_empty() && !terms.plans.is_empty() {
+            let message = "limits nobody: every plan is unlimited";
+            self.field.findings().add(Problem::warning(self.field.key_place(), message));
+        }
+        if let (Some(enabled), Some(Share(0))) = (section.get("enabled_percent"), enabled) {
+            enabled.warn("applies to no key: the limit does nothing", None);
         }
     }
 

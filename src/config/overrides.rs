@@ -15,7 +15,7 @@ use crate::config::read::{Field, ReadContext};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::spec::LimitSpec;
 use crate::config::terms::PlanParameters;
-use crate::config::{cost, document, environment, limits, sharing, suggest, warn_at, words};
+use crate::config::{cost, document, environment, limits, sharing, warn_at, words};
 use crate::ruleset::limit::usable_room;
 use crate::ruleset::overrides::{InvalidOverride, Override, OverridesReader};
 use crate::ruleset::{LimitId, PlanId};
@@ -146,7 +146,7 @@ impl ConfiguredOverrides {
 impl OverridesReader for ConfiguredOverrides {
     fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride> {
         self.0.plan_ids.get(name).copied().ok_or_else(|| {
-            let near = suggest::nearest(name, self.0.plans.iter().map(String::as_str));
+            let near = words::nearest(name, self.0.plans.iter().map(String::as_str));
             InvalidOverride {
                 path: String::new(),
                 message: "is not the name of a plan".to_owned(),

@@ -5,7 +5,7 @@
 use std::num::IntErrorKind;
 
 use crate::config::problem::Hint;
-use crate::config::{suggest, words};
+use crate::config::words;
 use crate::ruleset::prices::Price;
 use crate::ruleset::{Jitter, Share};
 use crate::units::{Nanos, Rate};
@@ -288,7 +288,7 @@ pub fn time_zone(text: &str) -> Result<jiff::tz::TimeZone, InvalidValue> {
     let database = jiff::tz::TimeZoneDatabase::bundled();
     database.get(text).map_err(|_| {
         let names: Vec<String> = database.available().map(|name| name.to_string()).collect();
-        let near = suggest::nearest(text, names.iter().map(String::as_str));
+        let near = words::nearest(text, names.iter().map(String::as_str));
         invalid("is not the name of a time zone").hint(near.map(words::did_you_mean))
     })
 }
