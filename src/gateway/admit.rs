@@ -1,5 +1,6 @@
 //! From a request's head to its verdict: canonical facts, route, caller, charges, store.
 
+use std::cell::LazyCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -313,7 +314,8 @@ fn record_outcome(context: &RequestContext, caller: &Caller, head: &Head<'_>, bo
     if let (true, Some(route), Some(target)) = (denials::must_record(context), context.matched_route(), &context.target)
     {
         let rules = &context.active.ruleset.client_address;
-        denials::record(context, route, &Facts { body, ..head.facts(rules, target, head.address(rules)) }, caller);
+        let facts = LazyCell::new(|| Facts { body, ..head.facts(rules, target, head.address(rules)) });
+        denials::record(context, route, &facts, caller);
     }
 }
 

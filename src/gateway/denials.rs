@@ -1,6 +1,8 @@
 //! Records requests that are denied, delayed or over a limit that lets them pass: operators see the most denied keys and the
 //! last events. Also notifies the webhook of keys that have reached a mark.
 
+use std::cell::LazyCell;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use http::Method;
@@ -26,10 +28,18 @@ fn simply_passes(verdict: &Verdict) -> bool {
     verdict.outcome == Outcome::Admit { wait: Nanos::ZERO } && verdict.unenforced_violations().next().is_none()
 }
 
-/// Records the outcome of a request of `caller`, which was charged under the limits of `route`.
-pub(super) fn record(context: &RequestContext, route: &Route, facts: &Facts<'_>, caller: &Caller) {
-    let mut resolved = caller.resolved(&context.active.ruleset, route);
-    resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
+/// Records the outcome of a request of `caller`, which was charged under the limits of `route`. Reads `facts` only to describe
+/// a key, which most denials of a busy gateway do not need.
+pub(super) fn record<'f>(
+    context: &RequestContext,
+    route: &Route,
+    facts: &impl Deref<Target = Facts<'f>>,
+    caller: &Caller,
+) {
+    let resolved = LazyCell::new(|| Resolved {
+        upstream_node: context.chosen.as_ref().map(|chosen| chosen.instance.name()),
+        ..caller.resolved(&context.active.ruleset, route)
+    });
     record_with(context, route, |_, part| key::value(part, facts, &resolved).ok());
 }
 

@@ -72,7 +72,7 @@ pub async fn refuse(context: &mut RequestContext, route: Option<RouteId>, facts:
     if let (Some(route), Admission::Passed { .. }) = (route, context.admission) {
         context.active.meters.observe_verdict(&context.active.ruleset, route, None, &context.charges, &context.verdict);
         if denials::must_record(context) {
-            denials::record(context, context.active.ruleset.matcher.route(route), facts, &Caller::UNKNOWN);
+            denials::record(context, context.active.ruleset.matcher.route(route), &facts, &Caller::UNKNOWN);
         }
     }
     answer
@@ -106,6 +106,6 @@ async fn charge(context: &mut RequestContext, route: Option<RouteId>, facts: &Fa
     charge_candidate(context, now).await;
     bans::record_denials(context, now);
     active.meters.observe_verdict(ruleset, id, None, &context.charges, &context.verdict);
-    denials::record(context, ruleset.matcher.route(id), facts, &Caller::UNKNOWN);
+    denials::record(context, ruleset.matcher.route(id), &facts, &Caller::UNKNOWN);
     Err(Answer::Limited)
 }

@@ -178,7 +178,8 @@ fn problem(answer: &Answer, status: u16, context: Option<&RequestContext>) -> Ve
     match context.map(|context| (context.verdict.outcome, context.verdict.banned)) {
         // the most frequent detail is written without a copy
         Some((Outcome::Deny(Denial::Later { retry_after }), false)) if *answer == Answer::Limited => {
-            let [before, seconds, after] = retry_in(retry_after, &mut itoa::Buffer::new());
+            let mut digits = itoa::Buffer::new();
+            let [before, seconds, after] = retry_in(retry_after, &mut digits);
             push(&mut body, &["\"", before, seconds, after, "\""]);
         }
         // writing to memory does not fail
