@@ -439,8 +439,10 @@ impl SharedNode {
             charge.ahead = ClockOffset::between(redis_time, now);
             return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
         }
+        let asked = self.counters.ask(part);
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
-        self.counters.begin(part, self.memory.state(part));
+        drop(asked);
+        self.counters.begin(part, self.memory.state(part), self.redis_time(part, self.clock.now()));
         Ok((charged, DecisionSource::Store))
     }
 

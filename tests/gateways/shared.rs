@@ -5,7 +5,10 @@ mod histories;
 mod redis;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tollgate::algorithm::{AlgorithmName, Rule, Value};
 use tollgate::charge::{Charge, Consistency, Enforcement, OnStoreDown, RuleRef, Sharing};
 use tollgate::redis_client::Servers;
@@ -259,6 +262,28 @@ fn a_rule_that_redis_cannot_keep_admits_nothing() {
     let mut batch = [Charge { rule: RuleRef::Own(Arc::new(own)), ..one(0, LimitKey(1)) }];
     let receipt = world.run_on(0, async move { node.charge(&mut batch).await });
     assert_eq!(receipt.failed_closed, Some(0));
+}
+
+#[test]
+fn first_requests_of_a_key_that_ask_redis_at_the_same_time_are_all_counted() {
+    let sharing = Sharing { consistency: Consistency::Eventual, ..Sharing::default() };
+    for seed in 0..10 {
+        let mut world = World::new(ms(1), Redis::new(seed, (5, 19), vec![Nanos::ZERO]));
+        world.start(0, 7, ms(200), &[(in_an_hour(AlgorithmName::FixedWindow, 10), sharing)]);
+        world.pass(Nanos::SECOND);
+        let node = Arc::clone(&world.gateway(0).node);
+        let admitted = world.run_on(0, async move {
+            let mut requests = JoinSet::new();
+            for _ in 0..100 {
+                let node = Arc::clone(&node);
+                requests.spawn(async move { node.charge(&mut [one(0, LimitKey(1))]).await });
+                sleep(Duration::from_millis(1)).await;
+            }
+            let receipts = requests.join_all().await;
+            receipts.iter().filter(|receipt| receipt.charged[0].decision.is_admitted()).count()
+        });
+        assert_eq!(admitted, 10, "seed {seed}");
+    }
 }
 
 #[test]

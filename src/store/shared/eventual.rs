@@ -37,12 +37,23 @@ struct Count {
     state: Option<State>,
     /// The tokens that this node has admitted and not yet synced.
     unsynced: Cost,
+    /// The tokens of which a sync under way tells Redis.
+    syncing: Cost,
+    /// The tokens that requests are asking of Redis.
+    asked: Cost,
     /// The number of the sync that will take them: a charge of another number is not among them.
     sync: u64,
     /// Whether a request has used the key since the last sync.
     is_used: bool,
-    /// Whether the node has decided about the key without Redis since, so that it has to ask Redis again.
+    /// Whether the node has to ask Redis: the key is new, or the node has decided about it without Redis since.
     is_outdated: bool,
+}
+
+/// A request that asks Redis because its key is not counted. Its tokens count as used in a count that begins meanwhile.
+pub(super) struct AskedOfRedis<'c> {
+    counters: &'c EventualCounters,
+    key: LimitKey,
+    cost: Cost,
 }
 
 /// The most keys; the node asks Redis for each request of a key beyond that.
@@ -72,18 +83,24 @@ impl EventualCounters {
         Some((Charged { decision, headroom }, count.sync))
     }
 
-    /// Begins to count the key of `part`, which has this `state` now.
-    pub(super) fn begin(&self, part: &ChargePart, state: Option<State>) {
+    /// Notes that `part`, whose key is not counted, is asked of Redis until the result is dropped.
+    pub(super) fn ask(&self, part: &ChargePart) -> AskedOfRedis<'_> {
         let mut counted = self.counts.lock();
-        let unsynced = match counted.get(&part.key) {
-            Some(count) if !count.is_outdated => return,
-            Some(count) => count.unsynced,
-            None if counted.len() >= MOST_KEYS => return,
-            None => 0,
-        };
-        let sync = self.next_sync();
-        let count = Count { part: part.for_one(), state, unsynced, sync, is_used: true, is_outdated: false };
-        counted.insert(part.key, count);
+        let cost = if part.enforcement.consumes { part.cost } else { 0 };
+        if counted.len() < MOST_KEYS || counted.contains_key(&part.key) {
+            let count = counted.entry(part.key).or_insert_with(|| Count::unknown(part, self.next_sync()));
+            count.asked = count.asked.saturating_add(cost);
+        }
+        AskedOfRedis { counters: self, key: part.key, cost }
+    }
+
+    /// Begins to count the key of `part`, of which Redis has told this `state`, unless another reply has begun it.
+    pub(super) fn begin(&self, part: &ChargePart, state: Option<State>, redis_time: Nanos) {
+        let mut counted = self.counts.lock();
+        let Some(count) = counted.get_mut(&part.key).filter(|count| count.is_outdated) else { return };
+        count.part = part.for_one();
+        count.set_total(state, redis_time);
+        (count.is_used, count.is_outdated) = (true, false);
     }
 
     /// Takes what this node knows of the key of `part`, so that it can decide without Redis: the used tokens, `None` if
@@ -139,7 +156,9 @@ impl EventualCounters {
             if count.unsynced == 0 && !count.is_used {
                 return false;
             }
-            told.push(ChargePart { cost: std::mem::take(&mut count.unsynced), ..count.part.clone() });
+            let cost = std::mem::take(&mut count.unsynced);
+            count.syncing = count.syncing.saturating_add(cost);
+            told.push(ChargePart { cost, ..count.part.clone() });
             count.sync = self.next_sync();
             count.is_used = false;
             true
@@ -150,17 +169,15 @@ impl EventualCounters {
     /// Takes over the `total` of the key of `part`, as it was after the sync of `part`.
     fn learn(&self, part: &ChargePart, total: Option<State>, at: Nanos) {
         if let Some(count) = self.counts.lock().get_mut(&part.key) {
-            let unsynced = count.unsynced;
-            count.state = match unsynced {
-                0 => total,
-                unsynced => count.part.rule().debit(total, unsynced, at),
-            };
+            count.syncing = count.syncing.saturating_sub(part.cost);
+            count.set_total(total, at);
         }
     }
 
     /// Puts back the tokens of `part`, which could not be synced.
     fn keep(&self, part: &ChargePart) {
         if let Some(count) = self.counts.lock().get_mut(&part.key) {
+            count.syncing = count.syncing.saturating_sub(part.cost);
             count.unsynced = count.unsynced.saturating_add(part.cost);
             count.is_used = true;
         }
@@ -168,6 +185,19 @@ impl EventualCounters {
 }
 
 impl Count {
+    /// A key that is new to this node.
+    fn unknown(part: &ChargePart, sync: u64) -> Self {
+        let part = part.for_one();
+        Self { part, state: None, unsynced: 0, syncing: 0, asked: 0, sync, is_used: true, is_outdated: true }
+    }
+
+    /// Takes over the `total` that Redis has told, and on top of it the tokens that it may not know of yet. What it has
+    /// counted of them already counts twice until the next sync.
+    fn set_total(&mut self, total: Option<State>, at: Nanos) {
+        let own = self.unsynced.saturating_add(self.syncing).saturating_add(self.asked);
+        self.state = if own == 0 { total } else { self.part.rule().debit(total, own, at) };
+    }
+
     /// Takes over the parameters of `part`, and migrates the state to them.
     fn follow(&mut self, part: &ChargePart, redis_time: Nanos) {
         if self.part.form.parameters() != part.form.parameters() {
@@ -180,6 +210,14 @@ impl Count {
     fn owe(&mut self, cost: Cost, redis_time: Nanos) {
         self.state = self.part.rule().debit(self.state.take(), cost, redis_time);
         self.unsynced = self.unsynced.saturating_add(cost);
+    }
+}
+
+impl Drop for AskedOfRedis<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.counters.counts.lock().get_mut(&self.key) {
+            count.asked = count.asked.saturating_sub(self.cost);
+        }
     }
 }
 
