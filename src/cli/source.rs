@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
     self, Change, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, LoadedConfig, Mark,
-    NamedFile, Place, Problem, Problems, Server, Warning,
+    NamedFile, Place, Problem, Problems, Server, UpstreamTls, Warning,
 };
 use crate::customers::directory::GroupTable;
 use crate::customers::{Directory, TokenVerifier};
@@ -31,7 +31,6 @@ mod postgres;
 mod senders;
 mod store;
 mod tokens;
-mod upstreams;
 
 use directory::RemoteDirectory;
 use store::StoreSource;
@@ -125,7 +124,7 @@ impl Source {
             store: None,
             cluster: None,
             listeners: listeners::open(here, &loaded.server, &mut Vec::new())?.0,
-            upstream_tls: upstreams::open(here, &loaded.upstream_tls, &mut Vec::new())?,
+            upstream_tls: upstream_tls(here, &loaded.upstream_tls, &mut Vec::new())?,
             access: AccessRules::default(),
             webhook: loaded
                 .webhook
@@ -157,7 +156,7 @@ pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersio
     let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
     let listeners = listeners::open(path, &loaded.server, seen);
-    let upstream_tls = upstreams::open(path, &loaded.upstream_tls, seen);
+    let upstream_tls = upstream_tls(path, &loaded.upstream_tls, seen);
     let (listeners, warnings) = listeners.map_err(|problems| {
         let warnings = loaded.warnings.iter().cloned().chain(problems.warnings).collect();
         Problems { warnings, ..problems }
@@ -237,6 +236,32 @@ pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersio
         traces,
         text,
     })
+}
+
+/// Reads the TLS files of the upstreams in the configuration at `path`; the connectors have the upstreams' positions.
+fn upstream_tls(
+    path: &Path,
+    upstreams: &[Option<UpstreamTls>],
+    seen: &mut Vec<FileVersion>,
+) -> Result<Vec<Option<Arc<TlsConnector>>>, Problems> {
+    let mut errors = Vec::new();
+    let mut opened = Vec::new();
+    for configured in upstreams {
+        let read = configured
+            .as_ref()
+            .map(|configured| (configured, store::client(path, &configured.files, &configured.place, seen)));
+        opened.push(match read {
+            None => None,
+            Some((configured, Ok((client, files)))) => {
+                Some(Arc::new(TlsConnector::new(client, configured.server_name.clone(), files)))
+            }
+            Some((_, Err(problems))) => {
+                errors.extend(problems.errors);
+                None
+            }
+        });
+    }
+    if errors.is_empty() { Ok(opened) } else { Err(Problems { errors, warnings: Vec::new(), more: 0 }) }
 }
 
 fn usage_events(
