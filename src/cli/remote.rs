@@ -1,5 +1,6 @@
 //! A client for the admin port of a running gateway.
 
+use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -75,6 +76,8 @@ const MAX_TOKEN: usize = 4 << 10;
 /// The timeout of a request, and the most bytes of its response.
 const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_ANSWER: u64 = 64 << 20;
+/// The most bytes of a response of which only the status counts.
+const MAX_REASON: u64 = 4096;
 
 /// A client for one gateway. No `Debug`: it holds the token.
 pub struct Remote {
@@ -122,6 +125,16 @@ impl Remote {
     pub fn get(&self, path: &str) -> Result<Value, RemoteError> {
         let asked = self.agent.get(format!("{}{path}", self.admin)).call();
         self.answer(asked)
+    }
+
+    /// The status of the response to `GET path`, and what has come of its body in `timeout`.
+    pub fn status_of(&self, path: &str, timeout: Duration) -> Result<(u16, String), ureq::Error> {
+        let request = self.agent.get(format!("{}{path}", self.admin));
+        let mut response = request.config().timeout_global(Some(timeout)).build().call()?;
+        let mut reason = Vec::new();
+        // the status decides, whether the body comes or not
+        _ = response.body_mut().as_reader().take(MAX_REASON).read_to_end(&mut reason);
+        Ok((response.status().as_u16(), String::from_utf8_lossy(&reason).into_owned()))
     }
 
     /// The response to `POST path` with `question` as its body.

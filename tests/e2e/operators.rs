@@ -322,7 +322,9 @@ fn a_container_asks_whether_the_gateway_in_it_serves() {
     gateway.end("KILL");
     let (code, said) = ask(&admin);
     assert_eq!(code, Some(1));
-    assert!(said.starts_with(&format!("no gateway answers at {admin}: ")), "{said}");
+    assert!(said.starts_with(&format!("no gateway answers at http://{admin}: ")), "{said}");
+    let (code, said) = ask("http://127.0.0.1");
+    assert!(code == Some(1) && !said.contains("invalid socket address"), "{said}");
     let answering = Origin::with(|exchange| {
         exchange.keep = false;
         exchange.reply("503 Service Unavailable", "", b"stopping\n")
