@@ -66,8 +66,8 @@ enum Command {
     ///
     /// Of nginx (what `nginx -T` prints), HAProxy, Envoy, Kong and Traefik, the routes, upstreams and limits are read. Of files of
     /// envoyproxy/ratelimit (one for each domain) and of Limitador comes a configuration that serves as Envoy's rate
-    /// limit service. What is printed passes the check. What is not carried over as it was is told on standard error,
-    /// with its place, and stands in the configuration as a comment.
+    /// limit service. What is printed passes the check, or the exit status is 1. What is not carried over as it was is told
+    /// on standard error, with its place, and stands in the configuration as a comment.
     Import(import::ImportArgs),
     /// Write a first configuration for the URL of an upstream, with plans or a limit
     Init(init::InitArgs),
@@ -158,7 +158,7 @@ fn parse() -> Cli {
         let command = program.find_subcommand_mut("simulate");
         let mut fallback = Cli::command();
         let command = command.unwrap_or(&mut fallback);
-        command.error(ErrorKind::MissingRequiredArgument, simulate::SimulateError::NoTraffic).exit();
+        command.error(ErrorKind::MissingRequiredArgument, simulate::NO_TRAFFIC).exit();
     }
     cli
 }

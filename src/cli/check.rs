@@ -1,5 +1,6 @@
 //! `tollgate check`: the errors of a configuration, its meaning in plain words, and the effects of a change.
 
+use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -13,8 +14,8 @@ use against::ChangeReport;
 use problem_printer::ProblemPrinter;
 use report::{CheckReport, ConfigPart};
 
-use crate::cli::Format;
 use crate::cli::source::{self, Source};
+use crate::cli::{Format, OutputError};
 use crate::config::{self, Problems};
 
 /// The arguments of `tollgate check`.
@@ -34,27 +35,8 @@ pub struct CheckArgs {
     pub color: ColorChoice,
 }
 
-/// The reason why a check fails.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckError {
-    /// The configuration is refused; its errors were printed.
-    #[error("{}: {errors} {}", file.display(), if *errors == 1 { "error" } else { "errors" })]
-    Refused {
-        /// The file.
-        file: PathBuf,
-        /// How many errors it has.
-        errors: usize,
-    },
-    /// A compared file holds limits only.
-    #[error("{}: holds limits only; --against compares whole configurations", .0.display())]
-    LimitsOnly(PathBuf),
-    /// Standard output is closed.
-    #[error("cannot write to standard output: {0}")]
-    Output(#[from] io::Error),
-}
-
 /// Prints every error and warning; then every limit in plain words, or what changes.
-pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> {
+pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let file = &args.file;
     let checked = match &args.against {
         None => read(file).map(|checked| match checked {
@@ -69,8 +51,8 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> 
             match (read(file), read(old)) {
                 (Err(problems), _) => Err(problems),
                 (Ok(_), Err(problems)) => return refuse(old, &problems, args, out),
-                (Ok(Checked::Limits(_)), _) => return Err(CheckError::LimitsOnly(file.clone())),
-                (_, Ok(Checked::Limits(_))) => return Err(CheckError::LimitsOnly(old.clone())),
+                (Ok(Checked::Limits(_)), _) => return Err(limits_only(file)),
+                (_, Ok(Checked::Limits(_))) => return Err(limits_only(old)),
                 (Ok(Checked::Gateway(after)), Ok(Checked::Gateway(before))) => {
                     let comparison = ChangeReport::new(old, &before, &after);
                     Ok(CheckReport::of_changes(file, &after.loaded.ruleset, after.loaded.warnings, comparison))
@@ -79,10 +61,10 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> 
         }
     };
     match checked {
-        Ok(report) => report.print(args, out)?,
+        Ok(report) => report.print(args, out).and_then(|()| out.flush()).map_err(OutputError)?,
         Err(problems) => return refuse(file, &problems, args, out),
     }
-    Ok(out.flush()?)
+    Ok(())
 }
 
 /// A file without errors.
@@ -98,22 +80,27 @@ fn read(file: &Path) -> Result<Checked, Problems> {
     }
 }
 
-fn refuse(file: &Path, problems: &Problems, args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> {
+/// The error about a compared file that holds limits only.
+fn limits_only(file: &Path) -> Box<dyn Error> {
+    format!("{}: holds limits only; --against compares whole configurations", file.display()).into()
+}
+
+/// Prints the problems of a refused file. Returns the error, which counts them.
+fn refuse(file: &Path, problems: &Problems, args: &CheckArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let errors = problems.errors.len().saturating_add(problems.more);
-    match args.format {
-        Format::Text => {
-            let mut printer = ProblemPrinter::new(file, args.color);
-            printer.print(&problems.errors, out)?;
-            if problems.more > 0 {
-                writeln!(out, "and {} more", problems.more)?;
-            }
-            printer.print(&problems.warnings, out)?;
-        }
-        Format::Json => {
-            let report = report::refused(file, problems, errors);
-            writeln!(out, "{report:#}")?;
-        }
+    let printed = match args.format {
+        Format::Text => print_problems(file, problems, args.color, out),
+        Format::Json => writeln!(out, "{:#}", report::refused(file, problems, errors)),
+    };
+    printed.and_then(|()| out.flush()).map_err(OutputError)?;
+    Err(format!("{}: {errors} {}", file.display(), if errors == 1 { "error" } else { "errors" }).into())
+}
+
+fn print_problems(file: &Path, problems: &Problems, color: ColorChoice, out: &mut dyn Write) -> io::Result<()> {
+    let mut printer = ProblemPrinter::new(file, color);
+    printer.print(&problems.errors, out)?;
+    if problems.more > 0 {
+        writeln!(out, "and {} more", problems.more)?;
     }
-    out.flush()?;
-    Err(CheckError::Refused { file: file.to_owned(), errors })
+    printer.print(&problems.warnings, out)
 }

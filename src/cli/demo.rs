@@ -1,5 +1,6 @@
 //! `tollgate demo`: a gateway with sample plans in front of a sample upstream, in one process.
 
+use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,14 +8,13 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::cli::run::{RunError, parts};
+use crate::cli::OutputError;
+use crate::cli::run::{hold_signals, parts, start_logging};
 use crate::cli::source::{self, Source};
-use crate::clock::{Clock, SystemClock};
 use crate::config::Listener;
 use crate::customers::Directory;
 use crate::customers::directory::FileDirectory;
-use crate::runtime::{self, HeldSignals, Setup};
-use crate::telemetry::logging;
+use crate::runtime::{self, Setup};
 
 const CONFIG: &str = include_str!("../../config/tollgate.yaml");
 const CUSTOMERS: &str = include_str!("../../config/customers.csv");
@@ -34,8 +34,8 @@ pub struct DemoArgs {
 }
 
 /// Runs the demo until it is told to stop.
-pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
-    let signals = HeldSignals::new().map_err(RunError::Signals)?;
+pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let signals = hold_signals()?;
     let mut source = Source::of_text(CONFIG.to_owned(), "config/tollgate.yaml")?;
     let loaded = &mut source.loaded;
     loaded.server.listeners = vec![Listener::plain(args.listen)];
@@ -47,10 +47,10 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     source.directory = Directory::File(FileDirectory { table: Arc::new(directory), writable: None }).into();
     let parts = parts(source, Path::new("config/tollgate.yaml"));
     let setup = Setup { signals, parts, origin: None, sample: Some(args.upstream) };
-    let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
-    introduce(args, out)?;
-    let clock = SystemClock::new();
-    let guard = logging::start(move || clock.now())?;
+    let prepared = runtime::prepare(setup)
+        .map_err(|error| format!("{error}; --listen, --admin and --upstream choose other addresses"))?;
+    introduce(args, out).map_err(OutputError)?;
+    let guard = start_logging()?;
     let ended = prepared.run();
     drop(guard);
     Ok(ended?)

@@ -1,5 +1,6 @@
 //! `tollgate run`: runs the gateway.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use crate::files::FileVersion;
 use crate::runtime::reload::{CompiledConfig, ConfigSource, LoadResult, LoadedConfig, Loader};
 use crate::runtime::senders::SenderSettings;
 use crate::runtime::state::StateFile;
-use crate::runtime::{self, HeldSignals, ServerPanicked, Setup, StartError, descriptors};
-use crate::telemetry::logging;
+use crate::runtime::{self, HeldSignals, Setup, descriptors};
+use crate::telemetry::logging::{self, LoggingGuard};
 
 /// The arguments of `tollgate run`.
 #[derive(Args, Clone, Debug)]
@@ -31,35 +32,9 @@ pub struct RunArgs {
 /// The name of a configuration that is in no file.
 const ON_COMMAND_LINE: &str = "the command line";
 
-/// The reason why the gateway does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The configuration is wrong, or a file that it names.
-    #[error("{0}")]
-    Config(#[from] Problems),
-    /// The gateway cannot start.
-    #[error("{0}")]
-    Start(#[from] StartError),
-    /// The gateway ended because it panicked.
-    #[error("{0}")]
-    Ended(#[from] ServerPanicked),
-    /// The demo cannot start.
-    #[error("{0}; --listen, --admin and --upstream choose other addresses")]
-    Demo(#[source] StartError),
-    /// Logging is set up already.
-    #[error("cannot set up logging: {0}")]
-    Logging(#[from] tracing_subscriber::util::TryInitError),
-    /// The system does not allow handlers of signals.
-    #[error("cannot handle signals: {0}")]
-    Signals(#[source] std::io::Error),
-    /// Standard output is closed.
-    #[error("cannot write to standard output: {0}")]
-    Output(#[from] std::io::Error),
-}
-
 /// Runs the gateway until it is told to stop.
-pub fn execute(args: &RunArgs) -> Result<(), RunError> {
-    let signals = HeldSignals::new().map_err(RunError::Signals)?;
+pub fn execute(args: &RunArgs) -> Result<(), Box<dyn Error>> {
+    let signals = hold_signals()?;
     let (parts, origin) = match &args.config {
         Some(config) => {
             let mut loader = FileLoader::new(config);
@@ -71,14 +46,24 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
             (parts(Source::of_text(text, ON_COMMAND_LINE)?, Path::new(ON_COMMAND_LINE)), None)
         }
     };
-    let clock = SystemClock::new();
-    let guard = logging::start(move || clock.now())?;
+    let guard = start_logging()?;
     for warning in &parts.warnings {
         tracing::warn!("{warning}");
     }
     let ended = runtime::prepare(Setup { signals, parts, origin, sample: None })?.run();
     drop(guard);
     Ok(ended?)
+}
+
+/// Holds back the signals of the process until the gateway handles them.
+pub(super) fn hold_signals() -> Result<HeldSignals, String> {
+    HeldSignals::new().map_err(|error| format!("cannot handle signals: {error}"))
+}
+
+/// Starts the log of the process.
+pub(super) fn start_logging() -> Result<LoggingGuard, String> {
+    let clock = SystemClock::new();
+    logging::start(move || clock.now()).map_err(|error| format!("cannot set up logging: {error}"))
 }
 
 /// The parts of a gateway, from a configuration and the files that it names.

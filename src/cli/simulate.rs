@@ -1,5 +1,6 @@
 //! `tollgate simulate`: runs limits on a virtual clock.
 
+use std::error::Error;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::iter;
@@ -9,8 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use crate::cli::source;
-use crate::config::Problems;
-use crate::simulation::plot::{self, Column, PlotError};
+use crate::simulation::plot::{self, Column};
 use crate::simulation::report::{LimitReport, TokenTally};
 use crate::simulation::rows::Rows;
 use crate::simulation::run::{Run, Upstream};
@@ -22,6 +22,7 @@ mod subjects;
 mod traffic;
 pub(super) mod values;
 
+pub(super) use traffic::NO_TRAFFIC;
 pub use traffic::{Spread, TrafficArgs};
 use values::{duration, factor, longer_than_nothing, servers};
 
@@ -76,79 +77,12 @@ pub enum Format {
     Json,
 }
 
-/// The errors of `tollgate simulate`.
-#[derive(Debug, thiserror::Error)]
-pub enum SimulateError {
-    /// The configuration is wrong.
-    #[error(transparent)]
-    Config(#[from] Problems),
-    /// A limit cannot be run, for this reason.
-    #[error("{0}")]
-    Subject(String),
-    /// A flag's value makes no sense.
-    #[error("{flag}: found `{found}`, expected {expected}")]
-    Flag {
-        /// The flag.
-        flag: &'static str,
-        /// Its value.
-        found: String,
-        /// A description of valid values.
-        expected: &'static str,
-    },
-    /// No traffic was asked for.
-    #[error("give --trace, or --rate and --for")]
-    NoTraffic,
-    /// The generated traffic would have so many requests that the simulation would take hours.
-    #[error(
-        "--rate and --for: found about {expected:.0} requests, expected at most {most:.0}: take a lower rate or a shorter time"
-    )]
-    TooMany {
-        /// The estimated number of requests.
-        expected: f64,
-        /// The largest allowed number.
-        most: f64,
-    },
-    /// Rows of several limits do not fit one CSV.
-    #[error("--format csv prints the rows of one limit: leave out --compare, or print a table or json")]
-    RowsOfSeveral,
-    /// The trace cannot be opened.
-    #[error("cannot open the trace {}: {source}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
-    /// The traffic is wrong, or a limit cannot do what it asks for.
-    #[error("{name}: {source}")]
-    Traffic {
-        /// The name of the traffic.
-        name: String,
-        /// The error.
-        source: SimulationError,
-    },
-    /// The run stopped.
-    #[error(transparent)]
-    Simulation(#[from] SimulationError),
-    /// The picture cannot be drawn.
-    #[error(transparent)]
-    Plot(#[from] PlotError),
-    /// The picture cannot be written.
-    #[error("cannot write the picture {}: {source}", path.display())]
-    Picture {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
-}
-
 /// Runs the command: a trace named `-` comes from `input`, and the result goes to `output`.
-pub fn execute(args: &SimulateArgs, input: impl Read, output: impl Write) -> Result<(), SimulateError> {
+pub fn execute(args: &SimulateArgs, input: impl Read, output: impl Write) -> Result<(), Box<dyn Error>> {
     let limits = source::open_limits(&args.config)?;
     let names = iter::once(&args.limit).chain(&args.compare);
     let subjects = names.map(|name| subjects::subject(&limits, name, args.plan.as_deref()));
-    let subjects = subjects.collect::<Result<Vec<_>, _>>().map_err(SimulateError::Subject)?;
+    let subjects = subjects.collect::<Result<Vec<_>, _>>()?;
     simulate(args, subjects, input, output)
 }
 
@@ -158,13 +92,13 @@ fn simulate(
     subjects: Vec<SimulatedLimit>,
     input: impl Read,
     output: impl Write,
-) -> Result<(), SimulateError> {
+) -> Result<(), Box<dyn Error>> {
     args.plot.as_deref().map_or(Ok(()), check_picture)?;
     if args.format == Format::Csv && subjects.len() > 1 {
-        return Err(SimulateError::RowsOfSeveral);
+        return Err("--format csv prints the rows of one limit: leave out --compare, or print a table or json".into());
     }
     let upstream = Upstream { hold: args.hold, servers: args.servers };
-    let start = |subject| Run::new(subject, upstream).map_err(|invalid| SimulateError::Subject(invalid.to_string()));
+    let start = |subject| Run::new(subject, upstream).map_err(|invalid| invalid.to_string());
     let mut runs = subjects.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
     let mut columns = if args.plot.is_some() { runs.iter().map(column).collect() } else { Vec::new() };
     let mut traffic = args.traffic.open(input)?;
@@ -182,7 +116,7 @@ fn simulate(
     }
     if let Some(path) = &args.plot {
         let picture = plot::svg(&columns)?;
-        fs::write(path, picture).map_err(|source| SimulateError::Picture { path: path.clone(), source })?;
+        fs::write(path, picture).map_err(|error| format!("cannot write the picture {}: {error}", path.display()))?;
     }
     Ok(())
 }
@@ -252,14 +186,13 @@ fn print_reports(reports: &[LimitReport], format: Format, mut output: impl Write
     output.flush()
 }
 
-fn check_picture(path: &Path) -> Result<(), SimulateError> {
+fn check_picture(path: &Path) -> Result<(), Box<dyn Error>> {
     match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg")) {
         true => Ok(()),
-        false => Err(SimulateError::Flag {
-            flag: "--plot",
-            found: path.display().to_string(),
-            expected: "a file name that ends in .svg",
-        }),
+        false => {
+            let message = format!("--plot: found `{}`, expected a file name that ends in .svg", path.display());
+            Err(message.into())
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The traffic of a simulation: recorded, or generated from flags.
 
+use std::error::Error;
 use std::fs::File;
 use std::io::Read;
 use std::num::NonZeroU64;
@@ -7,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::SimulateError;
 use super::values::{count, duration, longer_than_nothing, rate, whole};
 use crate::simulation::arrivals::{Arrivals, Shape};
 use crate::simulation::trace::{Trace, TraceError};
@@ -16,6 +16,9 @@ use crate::units::{Nanos, Rate};
 
 /// The most requests that are generated: more would take hours.
 const MOST_ARRIVALS: f64 = 1e9;
+
+/// The error where the flags give no traffic.
+pub(in crate::cli) const NO_TRAFFIC: &str = "give --trace, or --rate and --for";
 
 /// Recorded traffic, or how to make some up.
 #[derive(Args, Clone, Debug)]
@@ -79,42 +82,43 @@ impl TrafficArgs {
         }
     }
 
-    pub(super) fn open<'a>(&self, input: impl Read + 'a) -> Result<Box<dyn Traffic + 'a>, SimulateError> {
+    pub(super) fn open<'a>(&self, input: impl Read + 'a) -> Result<Box<dyn Traffic + 'a>, Box<dyn Error>> {
         match (&self.trace, self.rate, self.duration) {
             (Some(path), _, _) if is_standard_input(path) => self.read(input),
             (Some(path), _, _) => {
-                let file = File::open(path).map_err(|source| SimulateError::Open { path: path.clone(), source })?;
+                let file =
+                    File::open(path).map_err(|error| format!("cannot open the trace {}: {error}", path.display()))?;
                 self.read(file)
             }
             (None, Some(rate), Some(until)) => self.make(rate, until),
-            (None, _, _) => Err(SimulateError::NoTraffic),
+            (None, _, _) => Err(NO_TRAFFIC.into()),
         }
     }
 
-    fn read<'a>(&self, input: impl Read + 'a) -> Result<Box<dyn Traffic + 'a>, SimulateError> {
+    fn read<'a>(&self, input: impl Read + 'a) -> Result<Box<dyn Traffic + 'a>, Box<dyn Error>> {
         let named = |error: TraceError| self.named(error.into());
         Ok(Box::new(Trace::new(input, rate).map_err(named)?))
     }
 
     /// The error that stopped the simulation, with the name of the traffic if the traffic caused it.
-    pub(super) fn named(&self, source: SimulationError) -> SimulateError {
-        match source {
-            SimulationError::Write(_) => SimulateError::Simulation(source),
-            _ => SimulateError::Traffic { name: self.name(), source },
+    pub(super) fn named(&self, error: SimulationError) -> Box<dyn Error> {
+        match error {
+            SimulationError::Write(_) => error.into(),
+            _ => format!("{}: {error}", self.name()).into(),
         }
     }
 
-    fn make(&self, rate: Rate, until: Nanos) -> Result<Box<dyn Traffic>, SimulateError> {
+    fn make(&self, rate: Rate, until: Nanos) -> Result<Box<dyn Traffic>, Box<dyn Error>> {
         let shape = self.shape(rate);
         let expected = expected(rate, until, shape);
         if expected > MOST_ARRIVALS {
-            return Err(SimulateError::TooMany { expected, most: MOST_ARRIVALS });
+            return Err(format!(
+                "--rate and --for: found about {expected:.0} requests, expected at most {MOST_ARRIVALS:.0}: take a lower rate or a shorter time"
+            )
+            .into());
         }
-        let arrivals = Arrivals::new(rate, until, shape).ok_or_else(|| SimulateError::Flag {
-            flag: "--on",
-            found: self.on.to_string(),
-            expected: "a duration longer than 0s",
-        })?;
+        let arrivals = Arrivals::new(rate, until, shape)
+            .ok_or_else(|| format!("--on: found `{}`, expected a duration longer than 0s", self.on))?;
         Ok(Box::new(arrivals))
     }
 
