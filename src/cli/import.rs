@@ -18,14 +18,16 @@ pub struct ImportArgs {
     pub files: Vec<PathBuf>,
 }
 
-/// Prints the configuration to `out`, and notes about settings that are not carried over unchanged to `err`.
+/// Prints the configuration to `out`, and notes about settings that are not carried over unchanged to `err`. Also prints a
+/// configuration that tollgate refuses, before the error says why.
 pub fn execute(args: &ImportArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let mut import = Import::default();
     for file in &args.files {
         import.add(&source::read_config(file)?, &file.display().to_string())?;
     }
     let text = import.to_yaml();
-    config::load(&text, "the configuration that was written", &|_| None)?;
     import.notes().iter().try_for_each(|note| writeln!(err, "{note}"))?;
-    Ok(print(out, &text)?)
+    print(out, &text)?;
+    config::load(&text, "the configuration that was written", &|_| None)?;
+    Ok(())
 }

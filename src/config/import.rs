@@ -5,13 +5,13 @@
 
 use std::collections::HashSet;
 
+use crate::config::document;
 use crate::config::findings::Findings;
 use crate::config::problem::{Problem, Problems, Warning};
-use crate::config::read::Field;
+use crate::config::read::{Field, ReadContext, Section};
 use crate::config::values::check_name;
 
 mod envoy;
-mod formats;
 mod front;
 mod haproxy;
 mod kong;
@@ -91,9 +91,12 @@ impl Import {
             text if nginx::is_of_this_format(text) => {
                 nginx::read(text, &findings, &mut self.names).map(Content::ProxyConfig)
             }
-            text => formats::read(text, &findings, &mut self.names),
+            text => read_yaml(text, &findings, &mut self.names),
         };
-        let read = read.filter(|read| self.is_new(read, &findings));
+        let mut read = read.filter(|read| self.is_new(read, &findings));
+        if let Some(Content::ProxyConfig(front)) = &mut read {
+            front.settle(&findings, &mut self.names);
+        }
         let (read, notes) = findings.finish(read)?;
         match read {
             Content::ProxyConfig(front) => self.front = Some(front),
@@ -159,6 +162,19 @@ impl Import {
         text
     }
 }
+
+const EXPECTED: &str = "a mapping with `domain` and `descriptors` (envoyproxy/ratelimit), a list of limits with `namespace` (Limitador), \
+                        a configuration of Envoy (`static_resources`), Kong (`_format_version`) or Traefik (`http`), nginx's `server` \
+                        blocks, or HAProxy's sections";
+
+/// A check whether a file belongs to a proxy, and the reader for it.
+type Proxy = (fn(&Section<'_>) -> bool, fn(&Field<'_>, &mut Names) -> Option<front::ProxyConfig>);
+
+const PROXIES: [Proxy; 3] = [
+    (envoy::is_of_this_format, envoy::read),
+    (kong::is_of_this_format, kong::read),
+    (traefik::is_of_this_format, traefik::read),
+];
 
 const HEAD: &str = "\
 # Written by `tollgate import`. docs/decisions.md says what tollgate does otherwise than the service that this was read from.
@@ -233,13 +249,37 @@ impl Names {
             }
         }
         let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.:/".contains(c) { c } else { '_' };
-        let name: String = name.chars().map(allowed).take(LONGEST).collect();
+        let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+        let name: String =
+            if name.is_empty() { "unnamed".to_owned() } else { name.chars().map(allowed).take(LONGEST).collect() };
         let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
         let free = std::iter::once(name.clone()).chain(numbered).find(|name| !self.0.contains(name));
         let name = free.unwrap_or(name);
         self.0.insert(name.clone());
         name
     }
+}
+
+/// Reads a YAML file: finds out which service or proxy it configures.
+fn read_yaml(text: &str, findings: &Findings, names: &mut Names) -> Option<Content> {
+    // in these files `${NAME}` is plain text
+    let verbatim = |name: &str| Some(format!("${{{name}}}"));
+    let root = document::parse(text, 0, findings)?;
+    let context = ReadContext { findings, environment: &verbatim };
+    let top = Field::root(&context, &root);
+    if top.is_list() {
+        return limitador::read(&top, names).map(Content::Domains);
+    }
+    let Some(section) = top.as_mapping() else {
+        return top.fail(top.error("is no configuration that can be read here").expected(EXPECTED));
+    };
+    if let Some((_, read)) = PROXIES.iter().find(|(is_of_this_format, _)| is_of_this_format(&section)) {
+        return read(&top, names).map(Content::ProxyConfig);
+    }
+    if section.has("domain") || section.has("descriptors") {
+        return ratelimit::read(&top, names).map(|domain| Content::Domains(vec![domain]));
+    }
+    top.fail(top.error("is no configuration that can be read here").expected(EXPECTED))
 }
 
 /// The name of a domain, which is also its name in Envoy's configuration.

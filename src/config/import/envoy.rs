@@ -1,7 +1,8 @@
 //! Envoy's static configuration: routes of HTTP listeners, clusters, and local rate limits.
 
-use super::front::{ProxyConfig, Route, Upstream, upstream_name};
-use super::matches::{Match, PathMatch, ScopedLimit};
+use super::front::rules::{Effects, Rule};
+use super::front::{GUARD, Listener, ProxyConfig, Upstream};
+use super::matches::{Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
 use super::{Names, scalar};
 use crate::config::problem::Problem;
@@ -25,6 +26,8 @@ pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
 
 struct Reader<'a, 'n> {
     clusters: Vec<Section<'a>>,
+    /// The address of the listener that is read.
+    listener: String,
     front: ProxyConfig,
     names: &'n mut Names,
 }
@@ -35,11 +38,11 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     let resources = section(&file, "static_resources")?;
     name_others(&resources, &["listeners", "clusters"]);
     let clusters = list(&resources, "clusters").iter().filter_map(|cluster| cluster.mapping("a mapping")).collect();
-    let mut reader = Reader { clusters, front: ProxyConfig::default(), names };
+    let mut reader = Reader { clusters, listener: String::new(), front: ProxyConfig::default(), names };
     for listener in list(&resources, "listeners") {
         reader.listener(&listener);
     }
-    if reader.front.routes.is_empty() {
+    if reader.front.leads_nowhere() {
         return top.fail(Problem::error(top.place(), "holds no route to a cluster: there is nothing to limit"));
     }
     Some(reader.front)
@@ -60,7 +63,8 @@ impl Reader<'_, '_> {
             note(field, "is left out: it has no socket_address");
             return None;
         };
-        let before = self.front.routes.len();
+        let before = self.front.rules.len();
+        self.listener.clone_from(&own);
         for chain in list(&listener, "filter_chains") {
             let chain = chain.mapping("a mapping")?;
             name_others(&chain, &["filters", "name"]);
@@ -74,11 +78,13 @@ impl Reader<'_, '_> {
                 }
             }
         }
-        if self.front.routes.len() > before {
+        if self.front.rules.iter().skip(before).any(|rule| !rule.upstreams.is_empty()) {
             if before > 0 {
                 note(field, "has routes that other listeners take, too: tell them apart by hosts");
             }
-            self.front.listeners.push((own, String::new()));
+            if let Some(why) = self.front.listen(Listener::at(own)) {
+                note(field, &why);
+            }
         }
         Some(())
     }
@@ -105,9 +111,7 @@ impl Reader<'_, '_> {
                 GLOBAL => {
                     note(&filter, "is not carried over: import the files of its service, or ask tollgate in its place")
                 }
-                name if GUARDS.contains(&name) => {
-                    note(&filter, &format!("{name} is not carried over: requests that it refuses pass here"))
-                }
+                name if GUARDS.contains(&name) => note(&filter, &format!("{name} {GUARD}")),
                 name => note(&filter, &format!("{name} is not carried over")),
             }
         }
@@ -132,7 +136,7 @@ impl Reader<'_, '_> {
                 note(&host, "is left out: of hosts with `*`, only those that begin with `*.` are carried over");
                 continue;
             }
-            let mut taken: Vec<Match> = Vec::new();
+            let mut taken = Taken::default();
             for route in list(&of, "routes") {
                 self.route(&route, &text(&of, "name").unwrap_or_default(), &hosts, limit.clone(), &mut taken);
             }
@@ -154,34 +158,48 @@ impl Reader<'_, '_> {
         host: &str,
         hosts: &[String],
         limit: Option<String>,
-        taken: &mut Vec<Match>,
+        taken: &mut Taken,
     ) -> Option<()> {
         let route = field.mapping("a mapping")?;
-        name_others(&route, &["name", "match", "route", "typed_per_filter_config", "metadata"]);
+        name_others(&route, &["name", "match", "route", "direct_response", "typed_per_filter_config", "metadata"]);
         let limit = self.own_limit(&route).unwrap_or(limit);
-        let (Some(condition), Some(action)) = (section(&route, "match"), section(&route, "route")) else {
-            note(field, "is left out: it leads to no cluster");
-            return None;
+        let name = text(&route, "name").unwrap_or_else(|| host.to_owned());
+        let status = section(&route, "direct_response").and_then(|response| number(&response, "status"));
+        let is_refused = status.is_some_and(|status| (400..600).contains(&status));
+        let (condition, action) = match (section(&route, "match"), section(&route, "route")) {
+            (Some(condition), action) if is_refused || action.is_some() => (condition, action),
+            _ => {
+                note(field, "is left out: it leads to no cluster");
+                return None;
+            }
         };
         let Some(matches) = matches(&condition, hosts) else {
-            note(field, "is left out: of `match`, only prefixes, exact paths and exact headers are carried over");
+            let passes = if is_refused { ": requests that it refuses pass here" } else { "" };
+            let message = "is left out: of `match`, only prefixes, exact paths and exact headers are carried over";
+            note(field, &format!("{message}{passes}"));
             return None;
+        };
+        let mut rule = Rule {
+            place: field.key_place(),
+            listeners: self.listener.clone(),
+            name,
+            matches,
+            upstreams: Vec::new(),
+            effects: Effects::refusal(),
+        };
+        let Some(action) = action.filter(|_| !is_refused) else {
+            if status != Some(403) {
+                note(field, "refuses requests with 403 here");
+            }
+            reach(field, &condition, taken, &rule.matches)?;
+            self.front.rules.push(rule);
+            return Some(());
         };
         if let Some(rewrite) = action.get("prefix_rewrite").filter(|_| condition.has("path")) {
             note(&rewrite, "is left out with its route: of rewrites, only those of prefixes are carried over");
             return None;
         }
-        if let Some(prefix) = text(&condition, "prefix").filter(|prefix| !prefix.ends_with('/')) {
-            note(field, &format!("{prefix} and what is below it are taken, and not {prefix}x"));
-        }
-        if taken.iter().any(|taken| taken.contains(&matches)) {
-            note(field, "is never reached: a route before it takes all that it would");
-            return None;
-        }
-        if taken.iter().any(|taken| taken.and(&matches).is_some_and(|both| both != *taken)) {
-            note(field, "takes some of the requests of a route before it: here the more specific route takes them");
-        }
-        taken.push(matches.clone());
+        reach(field, &condition, taken, &rule.matches)?;
         name_others(
             &action,
             &["cluster", "weighted_clusters", "prefix_rewrite", "timeout", "host_rewrite_literal", "auto_host_rewrite"],
@@ -211,12 +229,10 @@ impl Reader<'_, '_> {
         let strip = prefix.as_ref().and(matched).unwrap_or_default();
         let rewrite =
             (strip.trim_end_matches('/').to_owned(), prefix.unwrap_or_default().trim_end_matches('/').to_owned());
-        let name = text(&route, "name").unwrap_or_else(|| host.to_owned());
-        let scoped = limit.map(|limit| ScopedLimit { limit, matches: vec![Match::default()], exempt: Vec::new() });
-        let made = Route { name, matches, upstreams, rewrite, ..Route::default() };
-        for why in self.front.add(&made, scoped.as_slice(), self.names) {
-            note(field, &why);
-        }
+        rule.upstreams = upstreams;
+        let limits = limit.map(ScopedLimit::always).into_iter().collect();
+        rule.effects = Effects { limits, rewrite, ..Effects::default() };
+        self.front.rules.push(rule);
         Some(())
     }
 
@@ -226,10 +242,6 @@ impl Reader<'_, '_> {
             note(from, &format!("is left out: there is no cluster {name}"));
             return None;
         };
-        let upstream = upstream_name(name);
-        if self.front.upstreams.iter().any(|known| known.name == upstream) {
-            return Some(upstream);
-        }
         name_others(
             cluster,
             &[
@@ -242,23 +254,21 @@ impl Reader<'_, '_> {
                 "dns_lookup_family",
             ],
         );
-        let nodes = nodes(cluster);
-        if nodes.is_empty() {
+        let mut upstream = Upstream { name: name.to_owned(), nodes: nodes(cluster), ..Upstream::default() };
+        if upstream.nodes.is_empty() {
             note(from, &format!("is left out: the cluster {name} has no addresses in this file"));
             return None;
         }
-        let mut more = if cluster.has("transport_socket") { ", tls: {}".to_owned() } else { String::new() };
-        match text(cluster, "lb_policy").as_deref() {
-            Some("LEAST_REQUEST") => more.push_str(", balance: least_requests"),
-            Some("RANDOM") => more.push_str(", balance: random"),
-            Some("RING_HASH" | "MAGLEV") => more.push_str(", balance: consistent_hash, hash_on: client_address"),
-            _ => {}
-        }
-        if let Some(time) = text(cluster, "connect_timeout") {
-            more.push_str(&format!(", timeouts: {{ connect: {} }}", scalar(&time)));
-        }
-        self.front.upstreams.push(Upstream { name: upstream.clone(), nodes, more });
-        Some(upstream)
+        upstream.tls = cluster.has("transport_socket").then(String::new);
+        let balance = match text(cluster, "lb_policy").as_deref() {
+            Some("LEAST_REQUEST") => Some("least_requests"),
+            Some("RANDOM") => Some("random"),
+            Some("RING_HASH" | "MAGLEV") => Some("consistent_hash, hash_on: client_address"),
+            _ => None,
+        };
+        upstream.balance = balance.map(str::to_owned);
+        upstream.timeout("connect", text(cluster, "connect_timeout").map(|time| scalar(&time)));
+        Some(self.front.upstream(upstream))
     }
 
     /// Adds the limit of a local rate limit filter; `None` where the filter limits nothing.
@@ -295,6 +305,21 @@ impl Reader<'_, '_> {
         let mark = field.mark();
         Some(self.front.limit(&name, &format!("{}:{}", mark.line, mark.column), settings, self.names))
     }
+}
+
+/// Adds notes about the requests that a route takes. `None` if routes before it take them all.
+fn reach(field: &Field<'_>, condition: &Section<'_>, taken: &mut Taken, matches: &Match) -> Option<()> {
+    if let Some(why) = text(condition, "prefix").and_then(|prefix| open_prefix_note(&prefix)) {
+        note(field, &why);
+    }
+    match taken.add(matches) {
+        Ok(remark) => remark.iter().for_each(|remark| note(field, remark)),
+        Err(why) => {
+            note(field, why);
+            return None;
+        }
+    }
+    Some(())
 }
 
 /// The addresses of a cluster with their weights: those that get requests while all servers are up.

@@ -1,30 +1,67 @@
 //! A proxy's configuration, written as listeners, upstreams, limits and routes of tollgate.
 
-use super::matches::{Match, ScopedLimit, common, common_network, split};
-use super::{Names, list, push, scalar};
-use crate::ruleset::host::HostPattern;
+use std::net::SocketAddr;
+
+use self::rules::{Route, Rule};
+use super::{Names, push, scalar};
+use crate::config::findings::Findings;
+use crate::config::listeners::{Server, collide};
+use crate::config::problem::{Mark, Problem};
+
+pub(super) mod rules;
+
+/// A note about a setting that refuses requests.
+pub(super) const GUARD: &str = "is not carried over: requests that it refuses pass here";
+
+/// The largest weight of a node.
+const LARGEST_WEIGHT: u64 = 1_000;
+/// The largest share of an upstream in the requests of a route.
+const LARGEST_SHARE: u64 = 1_000_000;
+/// A number of waiting requests that is never reached.
+const ANY_NUMBER: u64 = 1_000_000;
 
 /// A proxy that limits the requests that it forwards.
 #[derive(Debug, Default)]
 pub(super) struct ProxyConfig {
-    /// The listeners: each an address, and further settings in YAML that begin with a comma.
-    pub(super) listeners: Vec<(String, String)>,
+    listeners: Vec<Listener>,
     /// The settings of `connections`, in YAML.
     pub(super) connections: Vec<String>,
     /// Further sections of the file in YAML, one line each.
     pub(super) sections: Vec<String>,
-    pub(super) upstreams: Vec<Upstream>,
+    /// The upstreams by their names here, which are unique.
+    upstreams: Vec<(String, Upstream)>,
+    upstream_names: Names,
     pub(super) limits: Vec<FrontLimit>,
-    pub(super) routes: Vec<Route>,
+    pub(super) rules: Vec<Rule>,
+    /// The routes that the rules become.
+    routes: Vec<Route>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Listener {
+    pub(super) address: String,
+    /// The files of the certificates, each with that of its key; a listener without any speaks no TLS.
+    pub(super) certificates: Vec<(String, String)>,
+    /// Whether every connection begins with the PROXY protocol.
+    pub(super) proxy_protocol: bool,
+    pub(super) max_connections: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Upstream {
+    /// The name in the proxy's configuration, or the address.
     pub(super) name: String,
     /// Addresses, each with its weight.
     pub(super) nodes: Vec<(String, u64)>,
-    /// Settings in YAML, each with a comma in front of it.
-    pub(super) more: String,
+    /// The settings of `tls` in YAML, where connections to the nodes speak TLS.
+    pub(super) tls: Option<String>,
+    /// The value of `balance` in YAML, with `hash_on` where there is one.
+    pub(super) balance: Option<String>,
+    pub(super) max_requests: Option<u64>,
+    /// The settings of `timeouts`, in YAML.
+    pub(super) timeouts: Vec<(&'static str, String)>,
+    /// The settings of `health_check`, in YAML.
+    pub(super) health_check: Option<String>,
 }
 
 #[derive(Debug)]
@@ -36,52 +73,51 @@ pub(super) struct FrontLimit {
     pub(super) settings: String,
 }
 
-#[derive(Clone, Debug, Default)]
-pub(super) struct Route {
-    pub(super) name: String,
-    pub(super) matches: Match,
-    /// Names of upstreams, each with its share of the requests.
-    pub(super) upstreams: Vec<(String, u64)>,
-    pub(super) limits: Vec<String>,
-    /// Networks whose requests are not limited.
-    pub(super) exempt: Vec<String>,
-    /// The prefix that is removed from the path, and the one that is added then.
-    pub(super) rewrite: (String, String),
-    pub(super) access: Access,
-    /// Further settings in YAML, one line each.
-    pub(super) more: Vec<String>,
-}
-
-/// The networks that a route lets in and keeps out.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Access {
-    /// The networks that the route lets in; all where the list is empty.
-    pub(super) allow: Vec<String>,
-    pub(super) deny: Vec<String>,
-}
-
-impl Access {
-    /// Lets in only the addresses that `other` lets in, too. `false` where both name other networks; then nothing changes.
-    pub(super) fn narrow(&mut self, other: &Self) -> bool {
-        let Some(allow) = common(&self.allow, &other.allow, common_network) else { return false };
-        self.allow = allow;
-        let new: Vec<String> = other.deny.iter().filter(|network| !self.deny.contains(network)).cloned().collect();
-        self.deny.extend(new);
-        true
-    }
-
-    fn write(&self, text: &mut String) {
-        let part = |name: &str, networks: &[String]| {
-            (!networks.is_empty()).then(|| format!("{name}: {{ addresses: {} }}", list(networks)))
-        };
-        let parts: Vec<String> = part("allow", &self.allow).into_iter().chain(part("deny", &self.deny)).collect();
-        if !parts.is_empty() {
-            push(text, format_args!("    access: {{ {} }}\n", parts.join(", ")));
-        }
-    }
-}
-
 impl ProxyConfig {
+    /// Whether no rule leads to an upstream, so that there is nothing to limit.
+    pub(super) fn leads_nowhere(&self) -> bool {
+        self.rules.iter().all(|rule| rule.upstreams.is_empty())
+    }
+
+    pub(super) fn has_no_listeners(&self) -> bool {
+        self.listeners.is_empty()
+    }
+
+    /// Adds a listener. Returns a note where one of two listeners takes the connections of both.
+    pub(super) fn listen(&mut self, mut new: Listener) -> Option<String> {
+        if let Some(port) = new.address.strip_prefix("localhost:") {
+            new.address = format!("127.0.0.1:{port}");
+        }
+        let takes = |one: &Listener, other: &Listener| match (one.inet(), other.inet()) {
+            (Some(one), Some(other)) => one == other || (one.ip().is_unspecified() && collide(one, other)),
+            _ => one.address == other.address,
+        };
+        if let Some(known) = self.listeners.iter().find(|known| takes(known, &new)) {
+            return (*known != new).then(|| format!("is left out: {} takes its connections", known.address));
+        }
+        let before = self.listeners.len();
+        self.listeners.retain(|known| !takes(&new, known));
+        self.listeners.push(new);
+        (self.listeners.len() <= before)
+            .then(|| "takes the connections of listeners with its port: they are left out".to_owned())
+    }
+
+    /// The name of the upstream with these settings: an existing one, or a new one.
+    pub(super) fn upstream(&mut self, made: Upstream) -> String {
+        if let Some((name, _)) = self.upstreams.iter().find(|(_, known)| *known == made) {
+            return name.clone();
+        }
+        let plain = made.name.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-");
+        let name = self.upstream_names.of(&plain, std::iter::empty());
+        self.upstreams.push((name.clone(), made));
+        name
+    }
+
+    /// Whether an upstream has this name in the proxy's configuration.
+    pub(super) fn has_upstream(&self, name: &str) -> bool {
+        self.upstreams.iter().any(|(_, known)| known.name == name)
+    }
+
     /// The name of the limit with these settings that counts in `table`: an existing limit, or a new one.
     pub(super) fn limit(&mut self, name: &str, table: &str, settings: String, names: &mut Names) -> String {
         let known = self.limits.iter().find(|limit| limit.table == table && limit.settings == settings);
@@ -93,47 +129,38 @@ impl ProxyConfig {
         name
     }
 
-    /// Adds a route for `route.matches`, and one for each part of it to which further limits apply. Returns notes about
-    /// parts and hosts that are left out, and about limits that exempt different networks.
-    pub(super) fn add(&mut self, route: &Route, scoped: &[ScopedLimit], names: &mut Names) -> Vec<String> {
-        let cells = split(&route.matches, scoped);
-        let mut notes = Vec::new();
-        if cells.is_none() {
-            notes.push("has more combinations of conditions than are carried over".to_owned());
+    /// Makes routes of the rules, and settings that tollgate accepts of those that it would refuse. Adds notes about what it
+    /// changes.
+    pub(super) fn settle(&mut self, findings: &Findings, names: &mut Names) {
+        let note = |message: String| findings.add(Problem::warning(findings.place(Mark::START, ""), message));
+        for (name, upstream) in &mut self.upstreams {
+            if scale(&mut upstream.nodes, LARGEST_WEIGHT) {
+                note(format!("the weights of {name} are scaled down: {LARGEST_WEIGHT} is the largest"));
+            }
         }
-        for mut matches in cells.unwrap_or_else(|| vec![route.matches.clone()]) {
-            let holding: Vec<&ScopedLimit> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
-            let exempt = holding.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
-            let is_same = holding.iter().all(|limit| limit.exempt == exempt);
-            if !is_same {
-                notes.push("its limits exempt different networks: here they exempt none".to_owned());
+        for rule in &mut self.rules {
+            if scale(&mut rule.upstreams, LARGEST_SHARE) {
+                note(format!("the weights of {} are scaled down: {LARGEST_SHARE} is the largest", rule.name));
             }
-            let is_host = |host: &String| HostPattern::parse(host).is_ok();
-            let (hosts, others): (Vec<String>, Vec<String>) = matches.hosts.into_iter().partition(is_host);
-            notes.extend(others.iter().map(|host| format!("the host {host} is left out: no route has a host like it")));
-            if hosts.is_empty() && !others.is_empty() {
-                continue;
-            }
-            matches.hosts = hosts;
-            let mut limits: Vec<String> = Vec::new();
-            for ScopedLimit { limit, .. } in holding {
-                if !limits.contains(limit) {
-                    limits.push(limit.clone());
-                }
-            }
-            let name = names.of(&route.name, std::iter::empty());
-            let exempt = if is_same { exempt } else { Vec::new() };
-            self.routes.push(Route { name, matches, limits, exempt, ..route.clone() });
         }
-        notes
+        let is_free = |address: &SocketAddr| {
+            !self.listeners.iter().filter_map(Listener::inet).any(|taken| collide(taken, *address))
+        };
+        if !is_free(&Server::DEFAULT_ADMIN) {
+            let ports = Server::DEFAULT_ADMIN.port()..=u16::MAX;
+            let mut addresses = ports.map(|port| SocketAddr::new(Server::DEFAULT_ADMIN.ip(), port));
+            if let Some(address) = addresses.find(is_free) {
+                note(format!("a listener has the port of the admin interface: that is at {address} here"));
+                self.sections.push(format!("admin: {{ address: \"{address}\" }}"));
+            }
+        }
+        self.add_routes(findings, names);
     }
 
     /// Writes the sections, without the comments at the head of the file.
     pub(super) fn write(&self, text: &mut String) {
         text.push_str("\nlisteners:\n");
-        for (address, more) in &self.listeners {
-            push(text, format_args!("  - {{ address: {}{more} }}\n", scalar(address)));
-        }
+        self.listeners.iter().for_each(|listener| listener.write(text));
         text.push_str(
             "\n# Each address of a client has counts of its own, in IPv6 too.\nclient_address: { ipv6_prefix: 128 }\n",
         );
@@ -142,14 +169,7 @@ impl ProxyConfig {
         }
         self.sections.iter().for_each(|section| push(text, format_args!("\n{section}\n")));
         text.push_str("\nupstreams:\n");
-        for Upstream { name, nodes, more } in &self.upstreams {
-            let nodes = nodes.iter().map(|(address, weight)| match weight {
-                1 => scalar(address),
-                weight => format!("{{ address: {}, weight: {weight} }}", scalar(address)),
-            });
-            let nodes = nodes.collect::<Vec<_>>().join(", ");
-            push(text, format_args!("  {}: {{ nodes: [{nodes}]{more} }}\n", scalar(name)));
-        }
+        self.upstreams.iter().for_each(|(name, upstream)| upstream.write(name, text));
         text.push_str(if self.limits.is_empty() { "\nlimits: {}\n" } else { "\nlimits:\n" });
         for FrontLimit { name, settings, .. } in &self.limits {
             push(text, format_args!("  {}: {{ {settings} }}\n", scalar(name)));
@@ -159,35 +179,78 @@ impl ProxyConfig {
     }
 }
 
-impl Route {
-    fn write(&self, text: &mut String) {
-        push(text, format_args!("  - name: {}\n    match: {}\n", scalar(&self.name), self.matches.written()));
-        let upstream = match self.upstreams.as_slice() {
-            [(one, _)] => scalar(one),
-            several => {
-                let share = |(name, weight): &(String, u64)| format!("{{ name: {}, weight: {weight} }}", scalar(name));
-                format!("[{}]", several.iter().map(share).collect::<Vec<_>>().join(", "))
-            }
-        };
-        push(text, format_args!("    upstream: {upstream}\n"));
-        if !self.limits.is_empty() {
-            push(text, format_args!("    limits: {}\n", list(&self.limits)));
-        }
-        if !self.exempt.is_empty() {
-            push(text, format_args!("    bypass: {{ addresses: {} }}\n", list(&self.exempt)));
-        }
-        let part = |name: &str, part: &str| match part {
-            "" => None,
-            part => Some(format!("{name}: {}", scalar(part))),
-        };
-        let (strip, add) = &self.rewrite;
-        let parts: Vec<String> = part("strip_prefix", strip).into_iter().chain(part("add_prefix", add)).collect();
-        if !parts.is_empty() {
-            push(text, format_args!("    rewrite: {{ {} }}\n", parts.join(", ")));
-        }
-        self.access.write(text);
-        self.more.iter().for_each(|line| push(text, format_args!("    {line}\n")));
+impl Listener {
+    pub(super) fn at(address: String) -> Self {
+        Self { address, ..Self::default() }
     }
+
+    fn inet(&self) -> Option<SocketAddr> {
+        self.address.parse().ok()
+    }
+
+    fn write(&self, text: &mut String) {
+        push(text, format_args!("  - {{ address: {}", scalar(&self.address)));
+        let certificate =
+            |(cert, key): &(String, String)| format!("{{ cert: {}, key: {} }}", scalar(cert), scalar(key));
+        if !self.certificates.is_empty() {
+            let certificates: Vec<String> = self.certificates.iter().map(certificate).collect();
+            push(text, format_args!(", tls: {{ certificates: [{}] }}", certificates.join(", ")));
+        }
+        if self.proxy_protocol {
+            let all = if self.inet().is_some() { "\"0.0.0.0/0\", \"::/0\"" } else { "unix" };
+            push(text, format_args!(", proxy_protocol: [{all}]"));
+        }
+        if let Some(most) = &self.max_connections {
+            push(text, format_args!(", max_connections: {most}"));
+        }
+        text.push_str(" }\n");
+    }
+}
+
+impl Upstream {
+    /// Sets a timeout in YAML, if there is one; 0 stands for none.
+    pub(super) fn timeout(&mut self, name: &'static str, time: Option<String>) {
+        let is_some = |time: &String| time.contains(|c: char| ('1'..='9').contains(&c));
+        self.timeouts.extend(time.filter(is_some).map(|time| (name, time)));
+    }
+
+    fn write(&self, name: &str, text: &mut String) {
+        let node = |(address, weight): &(String, u64)| match weight {
+            1 => scalar(address),
+            weight => format!("{{ address: {}, weight: {weight} }}", scalar(address)),
+        };
+        let nodes: Vec<String> = self.nodes.iter().map(node).collect();
+        push(text, format_args!("  {}: {{ nodes: [{}]", scalar(name), nodes.join(", ")));
+        if let Some(tls) = &self.tls {
+            push(text, format_args!(", tls: {{{tls}}}"));
+        }
+        if let Some(balance) = &self.balance {
+            push(text, format_args!(", balance: {balance}"));
+        }
+        if let Some(most) = self.max_requests {
+            push(text, format_args!(", max_requests: {most}, max_pending: {ANY_NUMBER}"));
+        }
+        if !self.timeouts.is_empty() {
+            let times: Vec<String> = self.timeouts.iter().map(|(name, time)| format!("{name}: {time}")).collect();
+            push(text, format_args!(", timeouts: {{ {} }}", times.join(", ")));
+        }
+        if let Some(check) = &self.health_check {
+            push(text, format_args!(", health_check: {{ {check} }}"));
+        }
+        text.push_str(" }\n");
+    }
+}
+
+/// Scales weights so that none is above `most`. Returns whether one was.
+fn scale(weights: &mut [(String, u64)], most: u64) -> bool {
+    let largest = weights.iter().map(|(_, weight)| *weight).max().unwrap_or_default();
+    if largest <= most {
+        return false;
+    }
+    for (_, weight) in weights {
+        *weight = weight.saturating_mul(most).checked_div(largest).unwrap_or(most).clamp(1, most);
+    }
+    true
 }
 
 /// Formats the parts of a key as YAML.
@@ -223,11 +286,6 @@ pub(super) fn url(url: &str) -> Option<(bool, &str, Option<&str>)> {
         None => (rest, None),
     };
     Some((secure.is_some(), authority, path))
-}
-
-/// Makes a valid upstream name out of a name or an address.
-pub(super) fn upstream_name(text: &str) -> String {
-    text.replace(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c), "-")
 }
 
 /// Adds the default `port` to an address that has none.

@@ -5,12 +5,11 @@
 use std::collections::HashMap;
 
 use self::conditions::Acls;
-use self::limits::Rules;
 use self::syntax::{Line, Section};
 use super::Names;
-use super::front::{ProxyConfig, Route, node};
-use super::matches::{Match, joined};
-use super::scalar;
+use super::front::rules::{Effects, Rule};
+use super::front::{Listener, ProxyConfig, node};
+use super::matches::{Match, Taken, joined};
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
 
@@ -77,8 +76,8 @@ struct Reader<'l, 'f> {
     defaults: HashMap<usize, &'l [Line]>,
     front: ProxyConfig,
     names: &'f mut Names,
-    /// The matches of the routes so far. HAProxy uses the first match.
-    taken: Vec<Match>,
+    /// The matches of the rules of a frontend so far.
+    taken: Taken,
 }
 
 pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<ProxyConfig> {
@@ -96,7 +95,7 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         defaults: HashMap::new(),
         front: ProxyConfig::default(),
         names,
-        taken: Vec::new(),
+        taken: Taken::default(),
     };
     reader.define();
     for (position, section) in sections.iter().enumerate() {
@@ -105,7 +104,7 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         }
     }
     reader.name_unused_backends();
-    if reader.front.routes.is_empty() {
+    if reader.front.leads_nowhere() {
         let message = "holds no frontend that leads to servers: there is nothing to limit";
         findings.add(Problem::error(findings.place(crate::config::Mark::START, ""), message));
         return None;
@@ -204,17 +203,18 @@ impl<'l> Reader<'l, '_> {
             return self.note(&section.head, "is left out: its mode is not http");
         }
         let acls = conditions::acls(section.lines.iter());
-        let rules = self.rules(section, &acls);
-        let is_first = self.front.routes.is_empty();
+        let effects = self.effects(section, &acls);
+        let is_first = self.front.rules.is_empty();
+        self.taken = Taken::default();
         let own_servers = section.kind() == "listen" && section.lines.iter().any(|line| line.word(0) == "server");
         let mut leads = false;
         for line in section.lines.iter().filter(|line| line.word(0) == "use_backend") {
-            leads |= self.route(section, line, &acls, &rules);
+            leads |= self.route(section, line, &acls, &effects);
         }
         match last("default_backend") {
-            Some(line) => leads |= self.route(section, line, &acls, &rules),
+            Some(line) => leads |= self.route(section, line, &acls, &effects),
             None if own_servers => {
-                leads |= self.route_to(section, &section.head, section.name(), &[Match::default()], &rules);
+                leads |= self.route_to(section, &section.head, section.name(), &[Match::default()], &effects);
             }
             None if !leads => return self.note(&section.head, "is left out: it leads to no servers"),
             None => self.note(&section.head, "has no default_backend: what no rule takes is answered 404"),
@@ -232,21 +232,17 @@ impl<'l> Reader<'l, '_> {
     }
 
     fn bind(&mut self, line: &Line) {
-        let (bare, is_tls) = (line.word(1).trim_start_matches("ipv4@").trim_start_matches("ipv6@"), line.has("ssl"));
-        let pairs = line.words.iter().zip(line.words.iter().skip(1));
-        let files = pairs.filter(|(word, _)| *word == "crt").map(|(_, file)| scalar(file));
-        // the certificate and the key are in one file
-        let certificates: Vec<String> = files.map(|file| format!("{{ cert: {file}, key: {file} }}")).collect();
-        let mut more = match is_tls {
-            false => String::new(),
-            true if certificates.is_empty() => return self.note(line, "is left out: it names no `crt`"),
-            true => format!(", tls: {{ certificates: [{}] }}", certificates.join(", ")),
-        };
-        if let Some(most) = line.option("maxconn") {
-            more.push_str(&format!(", max_connections: {most}"));
-        }
-        const KNOWN: [&str; 9] = ["ssl", "crt", "maxconn", "alpn", "v4v6", "name", "interface", "process", "thread"];
+        const KNOWN: [&str; 10] =
+            ["ssl", "crt", "maxconn", "accept-proxy", "alpn", "v4v6", "name", "interface", "process", "thread"];
         const WITH_VALUE: [&str; 7] = ["crt", "maxconn", "alpn", "name", "interface", "process", "thread"];
+        let bare = line.word(1).trim_start_matches("ipv4@").trim_start_matches("ipv6@");
+        let pairs = line.words.iter().zip(line.words.iter().skip(1));
+        let files = pairs.filter(|(word, _)| *word == "crt").map(|(_, file)| file);
+        // the certificate and the key are in one file
+        let certificates: Vec<_> = files.filter(|_| line.has("ssl")).map(|file| (file.clone(), file.clone())).collect();
+        if line.has("ssl") && certificates.is_empty() {
+            return self.note(line, "is left out: it names no `crt`");
+        }
         let others = line.others(2, &KNOWN, &WITH_VALUE);
         if !others.is_empty() {
             self.note(line, &format!("is carried over without {}", others.join(", ")));
@@ -256,14 +252,20 @@ impl<'l> Reader<'l, '_> {
                 Some(path) => format!("unix:{path}"),
                 None => node(&address.replace(":::", "[::]:"), 80),
             };
-            if !self.front.listeners.iter().any(|(known, _)| *known == address) {
-                self.front.listeners.push((address, more.clone()));
+            let listener = Listener {
+                address,
+                certificates: certificates.clone(),
+                proxy_protocol: line.has("accept-proxy"),
+                max_connections: line.option("maxconn").map(str::to_owned),
+            };
+            if let Some(why) = self.front.listen(listener) {
+                self.note(line, &why);
             }
         }
     }
 
     /// Reads a `use_backend` or a `default_backend`. Returns whether it leads to servers.
-    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, rules: &Rules) -> bool {
+    fn route(&mut self, section: &'l Section, line: &'l Line, acls: &Acls, effects: &Effects) -> bool {
         let condition = match conditions::parse_condition(line, acls) {
             Ok(condition) => condition,
             Err(what) => {
@@ -278,43 +280,40 @@ impl<'l> Reader<'l, '_> {
         }
         condition.iter().flat_map(|one| &one.remarks).for_each(|remark| self.note(line, remark));
         let matches = joined(condition.into_iter().flat_map(|one| one.matches));
-        self.route_to(section, line, line.word(1), &matches, rules)
+        self.route_to(section, line, line.word(1), &matches, effects)
     }
 
-    /// Adds the routes of a line that leads to a backend. Returns whether the backend has servers.
-    fn route_to(&mut self, section: &Section, line: &'l Line, backend: &str, matches: &[Match], rules: &Rules) -> bool {
-        let Some(own) = self.backend(line, backend) else { return false };
-        let Rules { mut limits, mut access } = rules.clone();
+    /// Adds the rules of a line that leads to a backend. Returns whether the backend has servers.
+    fn route_to(
+        &mut self,
+        section: &Section,
+        line: &'l Line,
+        backend: &str,
+        matches: &[Match],
+        effects: &Effects,
+    ) -> bool {
+        let Some((upstream, own)) = self.backend(line, backend) else { return false };
+        let mut effects = effects.clone();
         if section.kind() != "listen" || section.name() != backend {
-            limits.extend(own.limits);
-            if !access.narrow(&own.access) {
-                self.note(line, "is left out: its backend lets in none of the addresses that this section lets in");
-                return false;
-            }
+            effects.limits.extend(own.limits);
+            effects.access.extend(own.access);
         }
         for matches in matches {
-            let overlaps = |taken: &&Match| taken.and(matches).is_some_and(|both| both != **taken);
-            if self.taken.iter().any(|taken| taken.contains(matches)) {
-                self.note(line, "is never reached: a rule before it takes all that it would");
-                continue;
+            match self.taken.add(matches) {
+                Err(why) => {
+                    self.note(line, why);
+                    continue;
+                }
+                Ok(remark) => remark.iter().for_each(|remark| self.note(line, remark)),
             }
-            if self.taken.iter().any(|taken| overlaps(&taken)) {
-                self.note(
-                    line,
-                    "takes some of the requests of a rule before it: here the more specific route takes them",
-                );
-            }
-            self.taken.push(matches.clone());
-            let route = Route {
+            self.front.rules.push(Rule {
+                place: self.findings.place(line.mark, &line.name()),
+                listeners: section.name().to_owned(),
                 name: format!("{}.{backend}", section.name()),
                 matches: matches.clone(),
-                upstreams: vec![(super::front::upstream_name(backend), 1)],
-                access: access.clone(),
-                ..Route::default()
-            };
-            for why in self.front.add(&route, &limits, self.names) {
-                self.note(line, &why);
-            }
+                upstreams: vec![(upstream.clone(), 1)],
+                effects: effects.clone(),
+            });
         }
         true
     }

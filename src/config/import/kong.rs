@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::front::{Access, ProxyConfig, Route, Upstream, denial, key_field, node, upstream_name, url};
-use super::matches::{Match, PathMatch, ScopedLimit};
+use super::front::rules::{Access, Effects, Rule, ScopedAccess};
+use super::front::{GUARD, Listener, ProxyConfig, Upstream, denial, key_field, node, url};
+use super::matches::{Match, PathMatch, ScopedLimit, all_of, open_prefix_note};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
 use super::{Names, scalar};
 use crate::config::problem::Problem;
@@ -39,14 +40,6 @@ struct Plugin<'a> {
     scope: String,
 }
 
-/// The effects of a route's plugins.
-#[derive(Default)]
-struct Effects {
-    limits: Vec<ScopedLimit>,
-    access: Access,
-    more: Vec<String>,
-}
-
 /// The labels of services and routes, by their kind and by each of their names and ids.
 type Labels = HashMap<(&'static str, String), String>;
 
@@ -64,8 +57,9 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     name_others(&file, &["_format_version", "_transform", "services", "routes", "upstreams", "plugins", "consumers"]);
     let labels = labels(&file);
     let mut plugins = plugins_of(&file, "", &labels);
-    for service in list(&file, "services").iter().filter_map(|service| service.mapping("a mapping")) {
-        plugins.extend(plugins_of(&service, &format!("service {}", label(&service)), &labels));
+    for field in list(&file, "services") {
+        let service = field.mapping("a mapping");
+        plugins.extend(service.iter().flat_map(|of| plugins_of(of, &format!("service {}", label(&field)), &labels)));
     }
     let (front, key_names) = (ProxyConfig::default(), Vec::new());
     let mut reader = Reader { front, names, labels, key_names, without_keys: 0 };
@@ -93,17 +87,18 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
         let customers = format!("customers: {{ identify: [{places}], directory: {{ file: customers.csv }} }}");
         reader.front.sections.push(customers);
     }
-    if reader.front.routes.is_empty() {
+    if reader.front.leads_nowhere() {
         return top.fail(Problem::error(top.place(), "holds no service with routes: there is nothing to limit"));
     }
     note(top, "names no addresses to listen at: those of kong.conf belong in `listeners`");
-    reader.front.listeners.push(("0.0.0.0:8080".to_owned(), String::new()));
+    reader.front.listen(Listener::at("0.0.0.0:8080".to_owned()));
     Some(reader.front)
 }
 
-/// The name of a service or a route.
-fn label(of: &Section<'_>) -> String {
-    text(of, "name").or_else(|| text(of, "id")).unwrap_or_default()
+/// The name of a service, a route or an upstream: its place in the file where it has none.
+fn label(of: &Field<'_>) -> String {
+    let name = of.as_mapping().and_then(|of| names_of(&of).into_iter().next());
+    name.unwrap_or_else(|| of.place().path)
 }
 
 /// The labels of all services and routes of a file.
@@ -111,7 +106,7 @@ fn labels(file: &Section<'_>) -> Labels {
     let mappings = |of: &Section<'_>, name: &str| {
         list(of, name)
             .iter()
-            .filter_map(|field| field.as_mapping().map(|of| (label(&of), names_of(&of))))
+            .filter_map(|field| field.as_mapping().map(|of| (label(field), names_of(&of))))
             .collect::<Vec<_>>()
     };
     let mut labels = Labels::new();
@@ -136,7 +131,10 @@ fn names_of(of: &Section<'_>) -> Vec<String> {
 /// The name or the id in a reference to a service, a route or a consumer.
 fn reference(of: &Section<'_>, kind: &str) -> Option<String> {
     let of = of.get(kind).filter(|field| !field.is_null())?;
-    of.as_mapping().map(|of| label(&of)).or_else(|| Some(of.scalar_value("a name")?.text.into_owned()))
+    match of.as_mapping() {
+        Some(of) => Some(names_of(&of).into_iter().next().unwrap_or_default()),
+        None => Some(of.scalar_value("a name")?.text.into_owned()),
+    }
 }
 
 /// The plugins in a section. A plugin has the section's `scope`, unless it names its own route or service.
@@ -193,7 +191,7 @@ impl Reader<'_> {
             note(field, "is left out: it is not enabled");
             return None;
         }
-        let name = label(&service);
+        let name = label(field);
         let address = text(&service, "url").unwrap_or_else(|| {
             let part = |of: &str, default: &str| text(&service, of).unwrap_or_else(|| default.to_owned());
             let port = text(&service, "port").map(|port| format!(":{port}")).unwrap_or_default();
@@ -228,35 +226,30 @@ impl Reader<'_> {
     ) -> Option<String> {
         let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
         let upstreams = list(file, "upstreams");
-        let known = upstreams.iter().filter_map(|of| of.mapping("a mapping")).find(|of| label(of) == host);
-        let name = upstream_name(if known.is_some() { host } else { authority });
-        if self.front.upstreams.iter().any(|known| known.name == name) {
-            return Some(name);
-        }
-        let mut more = if is_secure { ", tls: {}".to_owned() } else { String::new() };
-        let mut nodes = vec![(node(authority, if is_secure { 443 } else { 80 }), 1)];
+        let known = upstreams.iter().find(|of| label(of) == host).and_then(|of| of.mapping("a mapping"));
+        let name = if known.is_some() { host } else { authority };
+        let mut upstream = Upstream { name: name.to_owned(), ..Upstream::default() };
+        upstream.nodes = vec![(node(authority, if is_secure { 443 } else { 80 }), 1)];
+        upstream.tls = is_secure.then(String::new);
         if let Some(known) = known {
             name_others(&known, &["name", "id", "tags", "targets", "algorithm", "slots"]);
-            nodes = list(&known, "targets")
+            upstream.nodes = list(&known, "targets")
                 .iter()
                 .filter_map(|target| target.mapping("a mapping"))
                 .map(|of| (node(&text(&of, "target").unwrap_or_default(), 8000), number(&of, "weight").unwrap_or(100)))
                 .filter(|(_, weight)| *weight > 0)
                 .collect();
-            match text(&known, "algorithm").as_deref() {
-                Some("least-connections" | "latency") => more.push_str(", balance: least_requests"),
-                Some("consistent-hashing") => more.push_str(", balance: consistent_hash, hash_on: client_address"),
-                _ => {}
-            }
+            let balance = match text(&known, "algorithm").as_deref() {
+                Some("least-connections" | "latency") => Some("least_requests"),
+                Some("consistent-hashing") => Some("consistent_hash, hash_on: client_address"),
+                _ => None,
+            };
+            upstream.balance = balance.map(str::to_owned);
         }
-        let time = |of: &str, name: &str| number(service, of).map(|time| format!("{name}: {time}ms"));
-        let times: Vec<String> =
-            [time("connect_timeout", "connect"), time("read_timeout", "first_byte")].into_iter().flatten().collect();
-        if !times.is_empty() {
-            more.push_str(&format!(", timeouts: {{ {} }}", times.join(", ")));
-        }
-        self.front.upstreams.push(Upstream { name: name.clone(), nodes, more });
-        Some(name)
+        let time = |name: &str| number(service, name).map(|time| format!("{time}ms"));
+        upstream.timeout("connect", time("connect_timeout"));
+        upstream.timeout("first_byte", time("read_timeout"));
+        Some(self.front.upstream(upstream))
     }
 
     fn route(
@@ -288,7 +281,7 @@ impl Reader<'_> {
         if !flag(&route, "preserve_host", false) {
             note(field, "upstreams see the host that the client asks for");
         }
-        let name = label(&route);
+        let name = label(field);
         let scopes = [format!("route {name}"), format!("service {service}"), String::new()];
         let own = plugins_of(&route, &format!("route {name}"), &self.labels);
         let all: Vec<&Plugin<'_>> = own.iter().chain(plugins).collect();
@@ -312,27 +305,30 @@ impl Reader<'_> {
                     continue;
                 }
             };
-            if !path.ends_with('/') {
-                note(field, &format!("{path} and what is below it are taken, and not {path}x"));
-            }
-            let headers = section(&route, "headers");
-            let headers = headers.iter().flat_map(Section::fields).map(|(name, field)| {
-                let value = field.as_list().and_then(|items| items.first().cloned()).unwrap_or(field);
-                (name.to_ascii_lowercase(), value.scalar_value("a value").map(|word| word.text.into_owned()))
-            });
-            let headers = headers.collect();
-            let matches =
-                Match { hosts: texts(&route, "hosts"), path: matched, methods: texts(&route, "methods"), headers };
-            let strip = if flag(&route, "strip_path", true) { path.trim_end_matches('/') } else { "" };
-            let rewrite = (strip.to_owned(), base.trim_end_matches('/').to_owned());
-            let upstreams = vec![(upstream.to_owned(), 1)];
-            let label = if name.is_empty() { service.to_owned() } else { name.clone() };
-            let Effects { access, more, .. } = &effects;
-            let (access, more) = (access.clone(), more.clone());
-            let made = Route { name: label, matches, upstreams, rewrite, access, more, ..Route::default() };
-            for why in self.front.add(&made, &effects.limits, self.names) {
+            if let Some(why) = open_prefix_note(&path) {
                 note(field, &why);
             }
+            let (hosts, methods) = (texts(&route, "hosts"), texts(&route, "methods"));
+            let mut matches = vec![Match { hosts, methods, ..Match::of_path(matched) }];
+            // a request has one of the values of each field
+            if let Some(headers) = section(&route, "headers") {
+                for (name, _) in headers.fields() {
+                    let of =
+                        |value| Match { headers: vec![(name.to_ascii_lowercase(), Some(value))], ..Match::default() };
+                    matches = all_of(&matches, &texts(&headers, name).into_iter().map(of).collect::<Vec<_>>());
+                }
+            }
+            let strip = if flag(&route, "strip_path", true) { path.trim_end_matches('/') } else { "" };
+            let rewrite = (strip.to_owned(), base.trim_end_matches('/').to_owned());
+            let of = text(&route, "name").or_else(|| text(&route, "id")).unwrap_or_else(|| service.to_owned());
+            self.front.rules.extend(matches.into_iter().map(|matches| Rule {
+                place: field.key_place(),
+                listeners: String::new(),
+                name: of.clone(),
+                matches,
+                upstreams: vec![(upstream.to_owned(), 1)],
+                effects: Effects { rewrite: rewrite.clone(), ..effects.clone() },
+            }));
         }
         Some(())
     }
@@ -356,7 +352,7 @@ impl Reader<'_> {
                         let name = label.trim_end_matches('.');
                         let table = format!("{}/{}", plugin.scope, if by_service { service } else { "" });
                         let limit = self.front.limit(name, &table, settings, self.names);
-                        effects.limits.push(ScopedLimit { limit, matches: vec![Match::default()], exempt: Vec::new() });
+                        effects.limits.push(ScopedLimit::always(limit));
                     }
                 }
                 ("request-size-limiting", config) => {
@@ -372,11 +368,14 @@ impl Reader<'_> {
                 ("ip-restriction", Some(config)) => {
                     name_others(config, &["allow", "deny", "whitelist", "blacklist"]);
                     let both = |name: &str, former: &str| [texts(config, name), texts(config, former)].concat();
-                    effects.access = Access { allow: both("allow", "whitelist"), deny: both("deny", "blacklist") };
+                    let access = Access { allow: both("allow", "whitelist"), deny: both("deny", "blacklist") };
+                    effects.access.push(ScopedAccess::always(access));
                 }
-                (name, _) if GUARDS.contains(&name) => {
-                    note(&plugin.field, &format!("{name} is not carried over: requests that it refuses pass here"));
+                ("request-termination", _) => {
+                    note(&plugin.field, "refuses requests with 403 here");
+                    effects.access.push(ScopedAccess::always(Access::of_nobody()));
                 }
+                (name, _) if GUARDS.contains(&name) => note(&plugin.field, &format!("{name} {GUARD}")),
                 (name, _) => note(&plugin.field, &format!("{name} is not carried over")),
             }
         }

@@ -1,6 +1,7 @@
 //! The requests that a route of a proxy takes: the intersection of conditions, and whether one condition contains another.
 
 use std::net::IpAddr;
+use std::slice;
 
 use ipnet::IpNet;
 
@@ -37,6 +38,10 @@ pub(super) struct ScopedLimit {
     /// Networks to which the limit does not apply.
     pub(super) exempt: Vec<String>,
 }
+
+/// The matches of the rules so far, of which the proxy takes the first that holds.
+#[derive(Default)]
+pub(super) struct Taken(Vec<Match>);
 
 impl Default for PathMatch {
     fn default() -> Self {
@@ -128,9 +133,38 @@ impl Match {
 }
 
 impl ScopedLimit {
+    /// A limit that applies to every request, with no networks exempt.
+    pub(super) fn always(limit: String) -> Self {
+        Self { limit, matches: vec![Match::default()], exempt: Vec::new() }
+    }
+
+    /// The same limit for the requests of `matches` only.
+    pub(super) fn within(&self, matches: &Match) -> Self {
+        Self { matches: all_of(&self.matches, slice::from_ref(matches)), ..self.clone() }
+    }
+
     pub(super) fn holds_for(&self, matches: &Match) -> bool {
         self.matches.iter().any(|of| of.contains(matches))
     }
+}
+
+impl Taken {
+    /// Adds the match of a rule, with a note where rules before it take some of its requests. `Err` says that they take
+    /// all.
+    pub(super) fn add(&mut self, matches: &Match) -> Result<Option<&'static str>, &'static str> {
+        if self.0.iter().any(|taken| taken.contains(matches)) {
+            return Err("is never reached: a rule before it takes all that it would");
+        }
+        let overlaps = self.0.iter().any(|taken| taken.and(matches).is_some_and(|both| both != *taken));
+        self.0.push(matches.clone());
+        Ok(overlaps
+            .then_some("takes some of the requests of a rule before it: here the more specific route takes them"))
+    }
+}
+
+/// A note about a prefix that takes further paths in the proxy.
+pub(super) fn open_prefix_note(path: &str) -> Option<String> {
+    (!path.ends_with('/')).then(|| format!("{path} and what is below it are taken, and not {path}x"))
 }
 
 /// The intersections of each of one list with each of the other.
@@ -164,10 +198,10 @@ pub(super) fn joined(all: impl IntoIterator<Item = Match>) -> Vec<Match> {
     joined
 }
 
-/// `whole`, and the parts of it to which further limits apply; `None` where there are too many parts.
-pub(super) fn split(whole: &Match, limits: &[ScopedLimit]) -> Option<Vec<Match>> {
+/// `whole`, and the parts of it to which further conditions apply; `None` where there are too many parts.
+pub(super) fn split<'m>(whole: &Match, conditions: impl Iterator<Item = &'m Match>) -> Option<Vec<Match>> {
     let mut cells = vec![whole.clone()];
-    for condition in limits.iter().flat_map(|limit| &limit.matches) {
+    for condition in conditions {
         for at in 0..cells.len() {
             let cell = cells.get(at).and_then(|cell| cell.and(condition));
             cells.extend(cell.filter(|cell| !cells.contains(cell)));

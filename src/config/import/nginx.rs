@@ -2,17 +2,22 @@
 //!
 //! Every directive is carried over, or describes what tollgate does anyway, or gets a note.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
+use self::access::{GUARDS, refusal, refuses};
+use self::listeners::{defaults, listens};
 use self::syntax::Directive;
 use self::zones::Zone;
-use super::front::{ProxyConfig, Route, Upstream, node, upstream_name, url};
-use super::matches::{Match, PathMatch, ScopedLimit};
-use super::{Names, scalar};
+use super::Names;
+use super::front::rules::{Effects, Rule, ScopedAccess};
+use super::front::{GUARD, ProxyConfig, Upstream, node, url};
+use super::matches::{Match, PathMatch, ScopedLimit, open_prefix_note};
 use crate::config::findings::Findings;
 use crate::config::problem::Problem;
-use crate::config::values::check_name;
 
+mod access;
+mod include;
+mod listeners;
 mod syntax;
 mod zones;
 
@@ -35,7 +40,7 @@ const UNNEEDED: [&str; 14] = [
 ];
 
 /// Directives that other functions of this module read.
-const READ: [&str; 18] = [
+const READ: [&str; 22] = [
     "server",
     "upstream",
     "location",
@@ -54,6 +59,10 @@ const READ: [&str; 18] = [
     "limit_conn_zone",
     "limit_conn_status",
     "client_max_body_size",
+    "allow",
+    "deny",
+    "internal",
+    "return",
 ];
 
 /// The settings about limits that apply at a level (`http`, `server` or `location`), its own or inherited ones.
@@ -61,6 +70,8 @@ const READ: [&str; 18] = [
 struct Limits<'d> {
     requests: Vec<&'d Directive>,
     connections: Vec<&'d Directive>,
+    /// The `allow` and `deny` directives.
+    access: Vec<&'d Directive>,
     request_status: u64,
     connection_status: u64,
     dry_run: bool,
@@ -77,8 +88,8 @@ struct Reader<'d, 'f> {
     zones: HashMap<String, Zone>,
     /// The directives `map` and `geo`, by the variable that they set.
     variables: HashMap<&'d str, &'d Directive>,
-    /// The addresses of each server with routes so far.
-    addresses: Vec<HashSet<String>>,
+    /// The upstreams that `upstream` blocks define, by their names.
+    upstreams: HashMap<&'d str, (&'d Directive, Upstream)>,
     /// Whether a server so far takes any host.
     has_default: bool,
     front: ProxyConfig,
@@ -97,18 +108,21 @@ pub(super) fn is_of_this_format(text: &str) -> bool {
 }
 
 pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<ProxyConfig> {
-    let directives = match syntax::parse(text) {
-        Ok(directives) => directives,
+    let include::Configuration { directives, unused } = match include::parse(text) {
+        Ok(configuration) => configuration,
         Err((mark, message)) => {
             findings.add(Problem::error(findings.place(mark, ""), message));
             return None;
         }
     };
+    for mark in unused {
+        findings.add(Problem::warning(findings.place(mark, ""), "is left out: no `include` names this file"));
+    }
     let mut reader = Reader {
         findings,
         zones: HashMap::new(),
         variables: HashMap::new(),
-        addresses: Vec::new(),
+        upstreams: HashMap::new(),
         has_default: false,
         front: ProxyConfig::default(),
         names,
@@ -121,6 +135,7 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
     let limits = Limits {
         requests: Vec::new(),
         connections: Vec::new(),
+        access: Vec::new(),
         request_status: 503,
         connection_status: 503,
         dry_run: false,
@@ -131,39 +146,23 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
     let limits = reader.level(&http, &limits);
     let servers: Vec<&Directive> = http.iter().copied().filter(|one| one.name() == "server").collect();
     let defaults = defaults(&servers);
+    let mut carried = Vec::new();
     for (position, server) in servers.iter().enumerate() {
         let own = listens(server);
         let is_default = |(_, address): &(_, String)| defaults.get(address) == Some(&position);
         let (any, all) = (own.iter().any(is_default), own.iter().all(is_default));
-        reader.server(server, &limits, any, all);
+        if reader.server(server, &limits, any, all) {
+            carried.push(position);
+        }
     }
-    if reader.front.routes.is_empty() {
+    reader.listeners(&http, &servers, &carried);
+    reader.name_unused_upstreams();
+    if reader.front.leads_nowhere() {
         let message = "holds no location that proxies: there is nothing to limit";
         findings.add(Problem::error(findings.place(crate::config::Mark::START, ""), message));
         return None;
     }
     Some(reader.front)
-}
-
-/// The `listen` directives of a server, each with its address; the server itself where it has none.
-fn listens(server: &Directive) -> Vec<(&Directive, String)> {
-    let listens = server.block().iter().filter(|one| one.name() == "listen");
-    let listens: Vec<_> = listens.map(|one| (one, node(one.argument(), 80))).collect();
-    if listens.is_empty() { vec![(server, "0.0.0.0:80".to_owned())] } else { listens }
-}
-
-/// The position of the default server of each address: the one that says so, else the first.
-fn defaults(servers: &[&Directive]) -> HashMap<String, usize> {
-    let mut defaults = HashMap::new();
-    for (position, server) in servers.iter().enumerate() {
-        for (listen, address) in listens(server) {
-            match listen.arguments().iter().any(|word| word == "default_server" || word == "default") {
-                true => _ = defaults.insert(address, position),
-                false => _ = defaults.entry(address).or_insert(position),
-            }
-        }
-    }
-    defaults
 }
 
 impl<'d> Reader<'d, '_> {
@@ -191,14 +190,11 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
-    fn upstream(&mut self, of: &Directive) {
-        if let Err(invalid) = check_name(of.argument()) {
-            return self.error(of, &invalid.message);
-        }
-        if self.front.upstreams.iter().any(|upstream| upstream.name == of.argument()) {
+    fn upstream(&mut self, of: &'d Directive) {
+        if self.upstreams.contains_key(of.argument()) {
             return self.error(of, "has the name of another one before");
         }
-        let (mut nodes, mut more) = (Vec::new(), String::new());
+        let mut upstream = Upstream { name: of.argument().to_owned(), ..Upstream::default() };
         for one in of.block() {
             match one.name() {
                 "server" => {
@@ -212,19 +208,25 @@ impl<'d> Reader<'d, '_> {
                     if others {
                         self.note(one, "only the address and the weight are carried over");
                     }
-                    nodes.push((node(one.argument(), 80), weight.and_then(|weight| weight.parse().ok()).unwrap_or(1)));
+                    let weight = weight.and_then(|weight| weight.parse().ok()).unwrap_or(1);
+                    upstream.nodes.push((node(one.argument(), 80), weight));
                 }
-                "least_conn" => more = ", balance: least_requests".to_owned(),
-                "ip_hash" => more = ", balance: consistent_hash, hash_on: client_address".to_owned(),
-                "random" => more = ", balance: random".to_owned(),
+                "least_conn" => upstream.balance = Some("least_requests".to_owned()),
+                "ip_hash" => upstream.balance = Some("consistent_hash, hash_on: client_address".to_owned()),
+                "random" => upstream.balance = Some("random".to_owned()),
                 name if UNNEEDED.contains(&name) => {}
                 _ => self.note(one, "is not carried over"),
             }
         }
-        if nodes.is_empty() {
+        if upstream.nodes.is_empty() {
             return self.error(of, "has no server");
         }
-        self.front.upstreams.push(Upstream { name: of.argument().to_owned(), nodes, more });
+        self.upstreams.insert(of.argument(), (of, upstream));
+    }
+
+    fn name_unused_upstreams(&self) {
+        let unused = self.upstreams.iter().filter(|(name, _)| !self.front.has_upstream(name));
+        unused.for_each(|(_, (of, _))| self.note(of, "is left out: no location leads to it"));
     }
 
     /// The settings of a level, which inherits from `outer`. Adds notes about all directives that are not carried over.
@@ -243,7 +245,10 @@ impl<'d> Reader<'d, '_> {
                 "listen" | "server_name" | "proxy_pass" if one.block.is_some() => {
                     self.error(one, "has no `;` at its end");
                 }
+                "return" if refusal(&[*one]).is_none() => self.note(one, "is not carried over"),
                 name if READ.contains(&name) || UNNEEDED.contains(&name) => {}
+                name if GUARDS.contains(&name) && one.argument() != "off" => self.note(one, GUARD),
+                "if" if refusal(&one.block().iter().collect::<Vec<_>>()).is_some() => self.note(one, GUARD),
                 "proxy_set_header" if is_kept(one) || is_told_anyway(one) => {}
                 "include" => self.note(one, "is not followed: import what `nginx -T` prints"),
                 _ => self.note(one, "is not carried over"),
@@ -252,6 +257,10 @@ impl<'d> Reader<'d, '_> {
         Limits {
             requests: or(all("limit_req"), &outer.requests),
             connections: or(all("limit_conn"), &outer.connections),
+            access: or(
+                block.iter().copied().filter(|one| matches!(one.name(), "allow" | "deny")).collect(),
+                &outer.access,
+            ),
             request_status: status("limit_req_status", outer.request_status),
             connection_status: status("limit_conn_status", outer.connection_status),
             dry_run: last("limit_req_dry_run").map_or(outer.dry_run, |word| word == "on"),
@@ -284,30 +293,9 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
-    /// Adds the listeners of a server.
-    fn listeners(&mut self, server: &'d Directive) {
-        let all = |name: &'static str| server.block().iter().filter(move |one| one.name() == name);
-        let file = |name| all(name).next().map(|one| scalar(one.argument()));
-        for (one, address) in listens(server) {
-            let is_tls = one.name() == "listen" && one.arguments().iter().any(|word| word == "ssl");
-            let more = match (is_tls, file("ssl_certificate"), file("ssl_certificate_key")) {
-                (true, Some(cert), Some(key)) => format!(", tls: {{ certificates: [{{ cert: {cert}, key: {key} }}] }}"),
-                (true, ..) => {
-                    self.error(one, "speaks TLS, and the server names no ssl_certificate and ssl_certificate_key");
-                    continue;
-                }
-                (false, ..) => String::new(),
-            };
-            match self.front.listeners.iter().find(|(known, _)| *known == address) {
-                None => self.front.listeners.push((address, more)),
-                Some((_, known)) if *known == more => {}
-                Some(_) => self.note(one, "only the certificate of the first server at this address is carried over"),
-            }
-        }
-    }
-
     /// Reads a server. It is the default at one of its addresses (`is_default`), or at all of them (`is_default_at_all`).
-    fn server(&mut self, server: &'d Directive, outer: &Limits<'d>, is_default: bool, is_default_at_all: bool) {
+    /// Returns whether it proxies.
+    fn server(&mut self, server: &'d Directive, outer: &Limits<'d>, is_default: bool, is_default_at_all: bool) -> bool {
         let block: Vec<&Directive> = server.block().iter().collect();
         let all = |name: &'static str| block.iter().copied().filter(move |one| one.name() == name);
         let limits = Limits {
@@ -327,48 +315,85 @@ impl<'d> Reader<'d, '_> {
         }
         let takes_any = hosts.is_empty() || (is_default_at_all && !self.has_default);
         if hosts.is_empty() && !is_default {
-            return self.note(server, "is left out: it names no host, and is the default at none of its addresses");
+            self.note(server, "is left out: it names no host, and is the default at none of its addresses");
+            return false;
         }
+        let addresses: BTreeSet<String> = listens(server).into_iter().map(|(_, address)| address).collect();
+        let addresses = addresses.into_iter().collect::<Vec<_>>().join(" ");
+        let before = self.front.rules.len();
+        let is_refused = refusal(&block).is_some();
+        let locations: Vec<&Directive> = all("location").filter(|_| !is_refused).collect();
+        let any = if takes_any { Vec::new() } else { hosts.clone() };
+        for location in &locations {
+            self.location(location, &limits, &addresses, &any);
+        }
+        let own = self.front.rules.split_off(before);
+        if own.iter().all(|rule| rule.upstreams.is_empty()) {
+            // without a route of its own, a request that this server refuses would go to another server's
+            self.front.rules.extend(own.into_iter().filter(|rule| !rule.matches.hosts.is_empty()));
+            if is_refused && !hosts.is_empty() {
+                self.refuse(server, &addresses, &hosts, PathMatch::default());
+            }
+            self.note(server, "is left out: no location of it proxies");
+            return false;
+        }
+        self.front.rules.extend(own);
         if is_default && !takes_any {
             self.note(server, "is the default at an address of its own: here it takes only the hosts that it names");
-        }
-        if takes_any {
-            hosts.clear();
-        }
-        let before = self.front.routes.len();
-        let locations: Vec<&Directive> = all("location").collect();
-        for location in &locations {
-            self.location(location, &limits, &hosts);
-        }
-        if self.front.routes.len() == before {
-            return self.note(server, "is left out: no location of it proxies");
         }
         if locations.iter().all(|one| one.arguments() != ["/"]) && all("proxy_pass").next().is_none() {
             self.note(server, "has no `location /`: what its other locations do not take is answered 404");
         }
         self.has_default |= takes_any;
-        self.listeners(server);
-        let own: HashSet<String> = listens(server).into_iter().map(|(_, address)| address).collect();
-        if self.addresses.iter().any(|other| *other != own) {
+        if self.front.rules.iter().take(before).any(|other| other.listeners != addresses) {
             self.note(server, "has routes that listeners of other servers take, too: tell them apart by hosts");
         }
-        self.addresses.push(own);
+        true
     }
 
-    fn location(&mut self, location: &'d Directive, outer: &Limits<'d>, hosts: &[String]) {
+    /// Adds a rule that refuses all requests with this path.
+    fn refuse(&mut self, of: &Directive, listeners: &str, hosts: &[String], path: PathMatch) {
+        self.front.rules.push(Rule {
+            place: self.findings.place(of.mark, of.name()),
+            listeners: listeners.to_owned(),
+            name: rule_name(hosts, &path),
+            matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path) },
+            upstreams: Vec::new(),
+            effects: Effects::refusal(),
+        });
+    }
+
+    fn location(&mut self, location: &'d Directive, outer: &Limits<'d>, listeners: &str, hosts: &[String]) {
         let block: Vec<&Directive> = location.block().iter().collect();
+        let is_refused = refuses(&block);
+        let passes = if is_refused { ": requests that it refuses pass here" } else { "" };
         let (is_exact, path) = match location.arguments() {
             [path] if path.starts_with('/') => (false, path.as_str()),
             [sign, path] if sign == "^~" => (false, path.as_str()),
             [sign, path] if sign == "=" => (true, path.as_str()),
-            _ => return self.note(location, "is left out: only prefixes and exact paths are carried over"),
-        };
-        let Some(to) = block.iter().find(|one| one.name() == "proxy_pass") else {
-            return self.note(location, "is left out: it does not proxy");
+            _ => {
+                let message = format!("is left out: only prefixes and exact paths are carried over{passes}");
+                return self.note(location, &message);
+            }
         };
         let path_match = match if is_exact { PathMatch::exact(path) } else { PathMatch::prefix(path) } {
             Ok(path) => path,
-            Err(why) => return self.note(location, &format!("is left out: {why}")),
+            Err(why) => return self.note(location, &format!("is left out: {why}{passes}")),
+        };
+        if !is_exact && let Some(why) = open_prefix_note(path) {
+            self.note(location, &why);
+        }
+        if is_refused && path_match == PathMatch::default() && hosts.is_empty() {
+            return self.note(location, "is left out: it does not proxy");
+        }
+        if is_refused {
+            if refusal(&block).is_some_and(|status| status != 403) {
+                self.note(location, "refuses requests with 403 here");
+            }
+            return self.refuse(location, listeners, hosts, path_match);
+        }
+        let Some(to) = block.iter().find(|one| one.name() == "proxy_pass") else {
+            return self.note(location, "is left out: it does not proxy");
         };
         let Some((upstream, target)) = self.target(to) else { return };
         let limits = self.level(&block, outer);
@@ -379,9 +404,6 @@ impl<'d> Reader<'d, '_> {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
         }
         let bare = path.trim_end_matches('/');
-        if !is_exact && !path.ends_with('/') {
-            self.note(location, &format!("{path} and what is below it are taken, and not {path}x"));
-        }
         let mut rewrite = (String::new(), String::new());
         if let Some(target) = target.filter(|target| target != path) {
             if is_exact || target.ends_with('/') != path.ends_with('/') {
@@ -392,23 +414,21 @@ impl<'d> Reader<'d, '_> {
         }
         let uses = limits.requests.iter().chain(&limits.connections);
         let used: Vec<ScopedLimit> = uses.filter_map(|use_of| self.limit(use_of, &limits)).collect();
-        let label = if bare.is_empty() { "root" } else { bare.trim_start_matches('/') };
         let denied = (!used.is_empty()).then(|| format!("denied: {{ status: {} }}", limits.request_status));
         let max_body = limits.max_body.as_ref().map(|size| format!("max_request_body: {size}"));
-        let route = Route {
-            name: format!("{}.{label}", hosts.first().map_or("all", String::as_str)),
+        self.front.rules.push(Rule {
+            place: self.findings.place(location.mark, location.name()),
+            listeners: listeners.to_owned(),
+            name: rule_name(hosts, &path_match),
             matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path_match) },
             upstreams: vec![(upstream, 1)],
-            more: denied.into_iter().chain(max_body).collect(),
-            rewrite,
-            ..Route::default()
-        };
-        if self.front.routes.iter().any(|known| known.matches == route.matches) {
-            self.note(location, "is never reached: a location before it takes the same requests");
-        }
-        for why in self.front.add(&route, &used, self.names) {
-            self.note(location, &why);
-        }
+            effects: Effects {
+                limits: used,
+                access: self.access(&limits.access).map(ScopedAccess::always).into_iter().collect(),
+                rewrite,
+                more: denied.into_iter().chain(max_body).collect(),
+            },
+        });
     }
 
     /// The upstream of a `proxy_pass`, and the path that replaces the location's path.
@@ -419,26 +439,26 @@ impl<'d> Reader<'d, '_> {
             self.note(to, "is left out: only URLs without variables are carried over");
             return None;
         };
-        let path = path.map(str::to_owned);
-        let tls = if is_secure { ", tls: {}" } else { "" };
         if is_secure {
             self.note(to, "certificates of upstreams are checked here");
         }
-        let known = self.front.upstreams.iter_mut().find(|upstream| upstream.name == authority);
-        let Some(known) = known else {
-            let name = upstream_name(authority);
-            let port = if is_secure { 443 } else { 80 };
-            let node = (node(authority, port), 1);
-            if !self.front.upstreams.iter().any(|upstream| upstream.name == name) {
-                self.front.upstreams.push(Upstream { name: name.clone(), nodes: vec![node], more: tls.to_owned() });
+        let mut upstream = match self.upstreams.get(authority) {
+            Some((_, known)) => known.clone(),
+            None => {
+                let nodes = vec![(node(authority, if is_secure { 443 } else { 80 }), 1)];
+                Upstream { name: authority.to_owned(), nodes, ..Upstream::default() }
             }
-            return Some((name, path));
         };
-        if !tls.is_empty() && !known.more.contains(tls) {
-            known.more.push_str(tls);
-        }
-        Some((known.name.clone(), path))
+        upstream.tls = is_secure.then(String::new);
+        Some((self.front.upstream(upstream), path.map(str::to_owned)))
     }
+}
+
+/// The name of the rule for these hosts and paths.
+fn rule_name(hosts: &[String], path: &PathMatch) -> String {
+    let (PathMatch::Exact(path) | PathMatch::Below(path)) = path;
+    let path = Some(path.trim_matches('/')).filter(|path| !path.is_empty()).unwrap_or("root");
+    format!("{}.{path}", hosts.first().map_or("all", String::as_str))
 }
 
 /// Whether tollgate already does what a `proxy_set_header` asks for.

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-use super::front::{Access, ProxyConfig, Route, Upstream, key_field, node, upstream_name, url};
+use super::front::rules::{Access, Effects, Rule, ScopedAccess};
+use super::front::{GUARD, Listener, ProxyConfig, Upstream, key_field, node, url};
 use super::matches::{Match, ScopedLimit};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
 use super::{Names, scalar};
@@ -16,19 +17,13 @@ mod rule;
 /// Middlewares that refuse requests. tollgate does not carry them over, so more requests pass.
 const GUARDS: [&str; 4] = ["basicAuth", "digestAuth", "forwardAuth", "plugin"];
 
+/// Ends a chain or a service that contains itself.
+const DEEPEST: usize = 8;
+
 /// Whether a file is a configuration of Traefik.
 pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
     let http = top.get("http").and_then(|http| http.as_mapping());
     http.is_some_and(|http| ["routers", "services", "middlewares"].iter().any(|name| http.has(name)))
-}
-
-/// The effects of a router's middlewares.
-#[derive(Default)]
-struct Chain {
-    limits: Vec<ScopedLimit>,
-    rewrite: (String, String),
-    access: Access,
-    more: Vec<String>,
 }
 
 struct Reader<'a, 'n> {
@@ -69,17 +64,19 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
             note(field, "is left out: no router leads to it");
         }
     }
-    for (_, point) in points.iter().flat_map(Section::fields) {
-        let point = point.mapping("a mapping");
+    for (_, field) in points.iter().flat_map(Section::fields) {
+        let point = field.mapping("a mapping");
         point.iter().for_each(|point| name_others(point, &["address"]));
         let address = point.and_then(|point| text(&point, "address"));
-        reader.front.listeners.extend(address.map(|address| (node(&address, 80), String::new())));
+        if let Some(why) = address.and_then(|address| reader.front.listen(Listener::at(node(&address, 80)))) {
+            note(&field, &why);
+        }
     }
-    if reader.front.listeners.is_empty() {
+    if reader.front.has_no_listeners() {
         note(top, "names no entry points: those of Traefik's static configuration belong in `listeners`");
-        reader.front.listeners.push(("0.0.0.0:8080".to_owned(), String::new()));
+        reader.front.listen(Listener::at("0.0.0.0:8080".to_owned()));
     }
-    if reader.front.routes.is_empty() {
+    if reader.front.leads_nowhere() {
         return top
             .fail(Problem::error(top.place(), "holds no router that leads to servers: there is nothing to limit"));
     }
@@ -103,7 +100,7 @@ impl Reader<'_, '_> {
                 return None;
             }
         };
-        let upstreams = self.service(field, bare(&service))?;
+        let upstreams = self.service(field, bare(&service), 0)?;
         let own_points = texts(&router, "entryPoints");
         let is_at_all =
             !self.points.is_empty() && self.points.iter().all(|point| own_points.iter().any(|own| own == point));
@@ -111,9 +108,9 @@ impl Reader<'_, '_> {
             note(field, "is taken at all listeners, not only at its entryPoints");
         }
         remarks.iter().for_each(|remark| note(field, remark));
-        let mut chain = Chain::default();
+        let mut effects = Effects::default();
         for middleware in texts(&router, "middlewares") {
-            self.middleware(field, name, bare(&middleware), &mut chain, 0);
+            self.middleware(field, name, bare(&middleware), &mut effects, 0);
         }
         let length = u64::try_from(rule.len()).unwrap_or(u64::MAX);
         let priority = number(&router, "priority").filter(|priority| *priority > 0).unwrap_or(length);
@@ -133,27 +130,19 @@ impl Reader<'_, '_> {
                 );
             }
             self.taken.push((name.to_owned(), matches.clone(), priority));
-            let Chain { rewrite, access, more, .. } = &chain;
-            let (rewrite, access, more) = (rewrite.clone(), access.clone(), more.clone());
-            let route = Route {
+            self.front.rules.push(Rule {
+                place: field.key_place(),
+                listeners: if is_at_all { String::new() } else { own_points.join(" ") },
                 name: name.to_owned(),
                 matches,
                 upstreams: upstreams.clone(),
-                rewrite,
-                access,
-                more,
-                ..Route::default()
-            };
-            for why in self.front.add(&route, &chain.limits, self.names) {
-                note(field, &why);
-            }
+                effects: effects.clone(),
+            });
         }
         Some(())
     }
 
-    fn middleware(&mut self, from: &Field<'_>, router: &str, name: &str, chain: &mut Chain, depth: usize) {
-        /// Ends a chain that contains itself.
-        const DEEPEST: usize = 8;
+    fn middleware(&mut self, from: &Field<'_>, router: &str, name: &str, effects: &mut Effects, depth: usize) {
         let of = self.middlewares.get(name).filter(|_| depth < DEEPEST).cloned();
         let Some(of) = of.and_then(|field| field.mapping("a mapping")) else {
             return note(from, &format!("goes on without {name}, which is not in this file"));
@@ -168,42 +157,40 @@ impl Reader<'_, '_> {
                     // each router has its own counts
                     let label = format!("{name}.{router}");
                     let limit = self.front.limit(&label, &label, settings, self.names);
-                    chain.limits.push(ScopedLimit { limit, matches: vec![Match::default()], exempt: Vec::new() });
+                    effects.limits.push(ScopedLimit::always(limit));
                 }
                 "chain" => {
                     for inner in texts(&section, "middlewares") {
-                        self.middleware(&field, router, bare(&inner), chain, depth.saturating_add(1));
+                        self.middleware(&field, router, bare(&inner), effects, depth.saturating_add(1));
                     }
                 }
                 "stripPrefix" => {
                     name_others(&section, &["prefixes"]);
                     match texts(&section, "prefixes").as_slice() {
-                        [prefix] => chain.rewrite.0 = prefix.trim_end_matches('/').to_owned(),
+                        [prefix] => effects.rewrite.0 = prefix.trim_end_matches('/').to_owned(),
                         _ => note(&field, "is not carried over: it has several prefixes"),
                     }
                 }
-                "addPrefix" => chain.rewrite.1 = text(&section, "prefix").unwrap_or_default(),
+                "addPrefix" => effects.rewrite.1 = text(&section, "prefix").unwrap_or_default(),
                 "ipAllowList" | "ipWhiteList" => {
                     name_others(&section, &["sourceRange"]);
-                    let own = Access { allow: texts(&section, "sourceRange"), deny: Vec::new() };
-                    if !chain.access.narrow(&own) {
-                        note(&field, "is not carried over: a list before it has other addresses, and here they pass");
-                    }
+                    let access = Access { allow: texts(&section, "sourceRange"), deny: Vec::new() };
+                    effects.access.push(ScopedAccess::always(access));
                 }
                 "buffering" => {
                     name_others(&section, &["maxRequestBodyBytes"]);
                     let most = number(&section, "maxRequestBodyBytes").filter(|most| *most > 0);
-                    chain.more.extend(most.map(|most| format!("max_request_body: {most}B")));
+                    effects.more.extend(most.map(|most| format!("max_request_body: {most}B")));
                 }
-                _ if GUARDS.contains(&kind) => note(&field, "is not carried over: requests that it refuses pass here"),
+                _ if GUARDS.contains(&kind) => note(&field, GUARD),
                 _ => note(&field, "is not carried over"),
             }
         }
     }
 
     /// The upstreams of a service with their weights; `None` where the service is left out.
-    fn service(&mut self, from: &Field<'_>, name: &str) -> Option<Vec<(String, u64)>> {
-        let field = self.services.get(name).cloned();
+    fn service(&mut self, from: &Field<'_>, name: &str, depth: usize) -> Option<Vec<(String, u64)>> {
+        let field = self.services.get(name).filter(|_| depth < DEEPEST).cloned();
         let Some(service) = field.as_ref().and_then(Field::as_mapping) else {
             note(from, &format!("is left out: its service {name} is not in this file"));
             return None;
@@ -216,7 +203,7 @@ impl Reader<'_, '_> {
                 let share_of = share.mapping("a mapping")?;
                 let target = text(&share_of, "name").unwrap_or_default();
                 let weight = number(&share_of, "weight").unwrap_or(1);
-                match self.service(&share, bare(&target))?.as_slice() {
+                match self.service(&share, bare(&target), depth.saturating_add(1))?.as_slice() {
                     [(upstream, _)] if weight > 0 => shares.push((upstream.clone(), weight)),
                     [_] => {}
                     _ => note(&share, "is left out: it is shared among others itself"),
@@ -233,21 +220,17 @@ impl Reader<'_, '_> {
             );
             return None;
         };
-        let upstream = upstream_name(name);
-        if !self.front.upstreams.iter().any(|known| known.name == upstream) {
-            let made = upstream_of(upstream.clone(), &balancer)?;
-            self.front.upstreams.push(made);
-        }
-        Some(vec![(upstream, 1)])
+        let upstream = upstream_of(name, &balancer)?;
+        Some(vec![(self.front.upstream(upstream), 1)])
     }
 }
 
-fn upstream_of(name: String, balancer: &Section<'_>) -> Option<Upstream> {
+fn upstream_of(name: &str, balancer: &Section<'_>) -> Option<Upstream> {
     name_others(balancer, &["servers", "healthCheck", "passHostHeader"]);
     if let Some(field) = balancer.get("passHostHeader").filter(|_| !flag(balancer, "passHostHeader", true)) {
         note(&field, "upstreams see the host that the client asks for");
     }
-    let (mut nodes, mut more) = (Vec::new(), String::new());
+    let mut upstream = Upstream { name: name.to_owned(), ..Upstream::default() };
     for server in list(balancer, "servers") {
         let of = server.mapping("a mapping")?;
         let address = text(&of, "url").unwrap_or_default();
@@ -258,10 +241,15 @@ fn upstream_of(name: String, balancer: &Section<'_>) -> Option<Upstream> {
         if !matches!(path, None | Some("/")) {
             note(&server, "the path of its URL is not carried over");
         }
-        if is_secure && more.is_empty() {
-            more.push_str(", tls: {}");
+        let weight = number(&of, "weight").unwrap_or(1);
+        if weight == 0 {
+            note(&server, "is left out: it gets no requests");
+            continue;
         }
-        nodes.push((node(authority, if is_secure { 443 } else { 80 }), number(&of, "weight").unwrap_or(1)));
+        if is_secure {
+            upstream.tls = Some(String::new());
+        }
+        upstream.nodes.push((node(authority, if is_secure { 443 } else { 80 }), weight));
     }
     if let Some(check) = section(balancer, "healthCheck") {
         name_others(&check, &["path", "interval", "timeout"]);
@@ -269,13 +257,10 @@ fn upstream_of(name: String, balancer: &Section<'_>) -> Option<Upstream> {
             text(&check, of).map(|time| format!(", {name}: {}", scalar(&time))).unwrap_or_default()
         };
         let path = scalar(&text(&check, "path").unwrap_or_else(|| "/".to_owned()));
-        more.push_str(&format!(
-            ", health_check: {{ path: {path}{}{} }}",
-            time("interval", "every"),
-            time("timeout", "timeout")
-        ));
+        upstream.health_check =
+            Some(format!("path: {path}{}{}", time("interval", "every"), time("timeout", "timeout")));
     }
-    Some(Upstream { name, nodes, more }).filter(|upstream| !upstream.nodes.is_empty())
+    Some(upstream).filter(|upstream| !upstream.nodes.is_empty())
 }
 
 /// The settings of a `rateLimit`: a token bucket in which requests wait at most half of the time between two tokens.

@@ -2,32 +2,31 @@
 
 use super::Reader;
 use super::conditions;
-use super::limits::{Rules, time};
+use super::limits::time;
 use super::syntax::{Line, Section};
-use crate::config::import::front::{Upstream, node, upstream_name};
+use crate::config::import::front::rules::Effects;
+use crate::config::import::front::{Upstream, node};
 use crate::config::import::scalar;
 
 impl<'l> Reader<'l, '_> {
-    /// The rules of a backend, which this function adds as an upstream; `None` where the backend is left out.
-    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<Rules> {
+    /// The name of a backend's upstream, and the effects of its rules; `None` where the backend is left out.
+    pub(super) fn backend(&mut self, from: &Line, name: &str) -> Option<(String, Effects)> {
         let is_it = |section: &Section| matches!(section.kind(), "backend" | "listen") && section.name() == name;
         let Some((position, section)) = self.sections.iter().enumerate().find(|(_, section)| is_it(section)) else {
             self.note(from, &format!("is left out: there is no backend {name}"));
             return None;
         };
         let lines = self.lines(position, section);
-        let upstream = upstream_name(name);
-        if !self.front.upstreams.iter().any(|known| known.name == upstream) {
-            let made = self.upstream(upstream, section, &lines)?;
-            self.front.upstreams.push(made);
-        }
-        Some(self.rules(section, &conditions::acls(section.lines.iter())))
+        let upstream = self.upstream(section, &lines)?;
+        let upstream = self.front.upstream(upstream);
+        Some((upstream, self.effects(section, &conditions::acls(section.lines.iter()))))
     }
 
-    fn upstream(&self, name: String, section: &Section, lines: &[&Line]) -> Option<Upstream> {
+    fn upstream(&self, section: &Section, lines: &[&Line]) -> Option<Upstream> {
         let last = |name: &str| lines.iter().rfind(|line| line.name() == name);
         let shared = last("default-server").map(|line| line.words.get(1..).unwrap_or_default()).unwrap_or_default();
-        let (mut nodes, mut room, mut more, mut checks) = (Vec::new(), Vec::new(), String::new(), None);
+        let mut upstream = Upstream { name: section.name().to_owned(), ..Upstream::default() };
+        let (mut room, mut checks) = (Vec::new(), None);
         for line in section.lines.iter().filter(|line| line.word(0) == "server") {
             let words = line.words.iter().chain(shared).cloned().collect();
             let server = Line { mark: line.mark, words };
@@ -51,54 +50,50 @@ impl<'l> Reader<'l, '_> {
                 if server.option("verify") == Some("none") {
                     self.note(line, "its certificate is checked here");
                 }
-                more = format!(", tls: {{{}}}", ca.unwrap_or_default());
+                upstream.tls = Some(ca.unwrap_or_default());
             }
             checks = checks.or_else(|| server.has("check").then_some(server.words.clone()));
             room.push(server.option("maxconn").and_then(|most| most.parse::<u64>().ok()).filter(|most| *most > 0));
-            nodes.push((node(&address, 80), weight));
+            upstream.nodes.push((node(&address, 80), weight));
         }
-        if nodes.is_empty() {
+        if upstream.nodes.is_empty() {
             self.note(&section.head, "is left out: it has no servers");
             return None;
         }
         if let Some(line) = last("balance") {
-            match (line.word(1), line.word(1).strip_prefix("hdr(").and_then(|name| name.strip_suffix(')'))) {
-                ("roundrobin" | "static-rr", _) => {}
-                ("leastconn", _) => more.push_str(", balance: least_requests"),
-                ("random", _) => more.push_str(", balance: random"),
-                ("source", _) => more.push_str(", balance: consistent_hash, hash_on: client_address"),
-                (_, Some(header)) => {
-                    more.push_str(&format!(", balance: consistent_hash, hash_on: {{ header: {} }}", scalar(header)));
+            let header = line.word(1).strip_prefix("hdr(").and_then(|name| name.strip_suffix(')'));
+            upstream.balance = match (line.word(1), header) {
+                ("roundrobin" | "static-rr", _) => None,
+                ("leastconn", _) => Some("least_requests".to_owned()),
+                ("random", _) => Some("random".to_owned()),
+                ("source", _) => Some("consistent_hash, hash_on: client_address".to_owned()),
+                (_, Some(header)) => Some(format!("consistent_hash, hash_on: {{ header: {} }}", scalar(header))),
+                _ => {
+                    self.note(line, "is not carried over: requests go to each server in turn");
+                    None
                 }
-                _ => self.note(line, "is not carried over: requests go to each server in turn"),
-            }
+            };
         }
         let is_bounded = room.iter().any(Option::is_some);
-        let room: Option<u64> = room.into_iter().sum();
-        match room {
-            Some(most) => {
+        upstream.max_requests = room.into_iter().sum();
+        match upstream.max_requests {
+            Some(_) => {
                 self.note(&section.head, "what each server may have at once (maxconn) bounds all of them together");
-                more.push_str(&format!(", max_requests: {most}, max_pending: {ANY_NUMBER}"));
             }
             None if is_bounded => self.note(&section.head, "maxconn is carried over only where all servers have it"),
             None => {}
         }
         let said = |line: &str| time(last(line)?.word(2));
-        let pending = room.and_then(|_| said("timeout queue").or_else(|| said("timeout connect")));
-        let times =
-            [("pending", pending), ("connect", said("timeout connect")), ("first_byte", said("timeout server"))];
-        let times = times.into_iter().filter_map(|(name, time)| Some(format!("{name}: {}", time?)));
-        let times: Vec<String> = times.collect();
-        if !times.is_empty() {
-            more.push_str(&format!(", timeouts: {{ {} }}", times.join(", ")));
-        }
-        if let Some(words) = checks {
-            more.push_str(&self.health_check(&section.head, Line { mark: section.head.mark, words }, lines));
-        }
-        Some(Upstream { name, nodes, more })
+        let pending = upstream.max_requests.and_then(|_| said("timeout queue").or_else(|| said("timeout connect")));
+        upstream.timeout("pending", pending);
+        upstream.timeout("connect", said("timeout connect"));
+        upstream.timeout("first_byte", said("timeout server"));
+        upstream.health_check =
+            checks.and_then(|words| self.health_check(&section.head, Line { mark: section.head.mark, words }, lines));
+        Some(upstream)
     }
 
-    fn health_check(&self, of: &Line, server: Line, lines: &[&Line]) -> String {
+    fn health_check(&self, of: &Line, server: Line, lines: &[&Line]) -> Option<String> {
         let last = |name: &str| lines.iter().rfind(|line| line.name() == name);
         let sent = last("http-check send").and_then(|line| line.option("uri"));
         let path = last("option httpchk").map(|line| {
@@ -107,29 +102,25 @@ impl<'l> Reader<'l, '_> {
         });
         let Some(path) = path else {
             self.note(of, "its servers are checked by connections: tollgate checks by `health_check: { path: ... }`");
-            return String::new();
+            return None;
         };
         let every = server.option("inter").and_then(time).map(|every| format!(", every: {every}"));
         let count = |option: &str, name: &str| server.option(option).map(|count| format!(", {name}: {count}"));
         let parts = [every, count("rise", "healthy_after"), count("fall", "unhealthy_after")];
         let parts: String = parts.into_iter().flatten().collect();
-        format!(", health_check: {{ path: {}{parts} }}", scalar(path))
+        Some(format!("path: {}{parts}", scalar(path)))
     }
 
     /// Adds notes about backends with servers to which no route leads.
     pub(super) fn name_unused_backends(&self) {
         for section in self.sections.iter().filter(|section| section.kind() == "backend") {
-            let name = upstream_name(section.name());
             let has_servers = section.lines.iter().any(|line| line.word(0) == "server");
-            if has_servers && !self.front.upstreams.iter().any(|known| known.name == name) {
+            if has_servers && !self.front.has_upstream(section.name()) {
                 self.note(&section.head, "is left out: no frontend leads to it");
             }
         }
     }
 }
-
-/// A number of waiting requests that is never reached.
-const ANY_NUMBER: u64 = 1_000_000;
 
 /// The words of a `server` line that are carried over, or that make no difference.
 const SERVER: [&str; 14] = [

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::syntax::Line;
-use crate::config::import::matches::{Match, PathMatch, all_of};
+use crate::config::import::matches::{Match, PathMatch, all_of, open_prefix_note};
 
 /// The ACLs of a section: for each name its tests, of which at least one must be true.
 pub(super) type Acls = HashMap<String, Vec<Vec<String>>>;
@@ -160,11 +160,19 @@ fn without(one: &Conjunction, tests: &[Conjunction]) -> Result<Conjunction, Stri
 /// Reads a test: a sample, flags, and values.
 fn read(test: &[String]) -> Result<Conjunction, String> {
     let [sample, rest @ ..] = test else { return Err("an empty test".to_owned()) };
+    let (name, argument) = sample
+        .split_once('(')
+        .map_or((sample.as_str(), ""), |(name, rest)| (name, rest.strip_suffix(')').unwrap_or(rest)));
+    let header = argument.to_ascii_lowercase();
+    let is_host = matches!(name, "hdr" | "req.hdr" | "hdr_dom" | "hdr_end") && header == "host";
     let (mut method, mut values, mut remarks) = (None, Vec::new(), Vec::new());
     let mut words = rest.iter().map(String::as_str);
     while let Some(word) = words.next() {
         match word {
-            "-i" if sample.starts_with("path") => remarks.push("paths are compared with case".to_owned()),
+            "-i" if name.starts_with("path") => remarks.push("paths are compared with case".to_owned()),
+            "-i" if name.ends_with("hdr") && !is_host => {
+                remarks.push("header fields are compared with case".to_owned());
+            }
             "-i" | "--" => {}
             "-m" => method = words.next(),
             flag if flag.starts_with('-') => return Err(format!("the flag {flag} of {sample}")),
@@ -175,17 +183,11 @@ fn read(test: &[String]) -> Result<Conjunction, String> {
     let each = |of: &dyn Fn(&str) -> Result<Match, String>| {
         values.iter().map(|value| of(value)).collect::<Result<Vec<_>, _>>().map(all_matches)
     };
-    let (name, argument) = sample
-        .split_once('(')
-        .map_or((sample.as_str(), ""), |(name, rest)| (name, rest.strip_suffix(')').unwrap_or(rest)));
-    let header = argument.to_ascii_lowercase();
-    let is_host = matches!(name, "hdr" | "req.hdr" | "hdr_dom" | "hdr_end") && header == "host";
     let unknown = || format!("the test {}", test.join(" "));
     match (name, method) {
         ("path_beg", None) | ("path", Some("beg")) => {
             let mut found = each(&|value| Ok(Match::of_path(PathMatch::prefix(value).map_err(|_| unknown())?)))?;
-            let open = values.iter().filter(|value| !value.ends_with('/'));
-            found.remarks.extend(open.map(|value| format!("{value} and what is below it are taken, and not {value}x")));
+            found.remarks.extend(values.iter().filter_map(|value| open_prefix_note(value)));
             Ok(found)
         }
         ("path", None | Some("str")) => {

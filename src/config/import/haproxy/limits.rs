@@ -5,15 +5,9 @@ use std::collections::HashMap;
 use super::Reader;
 use super::conditions::{self, Acls, Condition, Conjunction, CounterSource, CounterThreshold};
 use super::syntax::{Line, Section};
-use crate::config::import::front::{Access, denial, key_field};
+use crate::config::import::front::rules::{Access, Effects, ScopedAccess};
+use crate::config::import::front::{GUARD, denial, key_field};
 use crate::config::import::matches::{Match, ScopedLimit, all_of};
-
-/// The effects of a section's rules on its routes.
-#[derive(Clone, Default)]
-pub(super) struct Rules {
-    pub(super) limits: Vec<ScopedLimit>,
-    pub(super) access: Access,
-}
 
 /// The settings of a `track-sc` line.
 struct Tracker<'l> {
@@ -38,12 +32,13 @@ struct Counted {
 const UNNEEDED: [&str; 3] = ["set-log-level", "capture", "inspect-delay"];
 
 impl<'l> Reader<'l, '_> {
-    /// Reads the rules of a section, and adds the limits that they define.
-    pub(super) fn rules(&mut self, section: &'l Section, acls: &Acls) -> Rules {
-        let (mut trackers, mut rules) = (Vec::new(), Rules::default());
+    /// The effects of a section's rules, whose limits this function adds.
+    pub(super) fn effects(&mut self, section: &'l Section, acls: &Acls) -> Effects {
+        let (mut trackers, mut effects) = (Vec::new(), Effects::default());
         let is_rule = |line: &&Line| matches!(line.word(0), "http-request" | "tcp-request");
         for line in section.lines.iter().filter(is_rule) {
-            let at = if line.word(0) == "tcp-request" { 2 } else { 1 };
+            let has_phase = line.word(0) == "tcp-request" && line.word(1) != "inspect-delay";
+            let at = if has_phase { 2 } else { 1 };
             let action = line.word(at);
             let done = match action {
                 _ if action.starts_with("track-sc") => {
@@ -51,7 +46,7 @@ impl<'l> Reader<'l, '_> {
                     tracker.and_then(|one| self.add_tracker(line, one, &mut trackers))
                 }
                 "deny" | "tarpit" | "return" | "reject" | "silent-drop" => {
-                    self.denial(section, line, acls, &trackers, &mut rules)
+                    self.denial(section, line, acls, &trackers, &mut effects)
                 }
                 _ if action.starts_with("sc-inc-gpc") || UNNEEDED.contains(&action) => Ok(()),
                 _ => Err("is not carried over".to_owned()),
@@ -60,7 +55,7 @@ impl<'l> Reader<'l, '_> {
                 self.note(line, &why);
             }
         }
-        rules
+        effects
     }
 
     /// Adds a tracker. `Err` says that trackers before it take its slot: HAProxy tracks a request once in each.
@@ -115,14 +110,14 @@ impl<'l> Reader<'l, '_> {
         line: &Line,
         acls: &Acls,
         trackers: &[Tracker<'l>],
-        rules: &mut Rules,
+        effects: &mut Effects,
     ) -> Result<(), String> {
-        let condition = conditions::parse_condition(line, acls)
-            .map_err(|what| format!("is left out: {what} is not carried over"))?;
+        let condition =
+            conditions::parse_condition(line, acls).map_err(|what| format!("is left out: {what} {GUARD}"))?;
         for one in condition {
             one.remarks.iter().for_each(|remark| self.note(line, remark));
             match &one.over {
-                None => access(&one, &mut rules.access)?,
+                None => effects.access.push(access(section, line, one)?),
                 Some(_) if !one.from.is_empty() => {
                     return Err("is left out: a limit holds for all networks but some, not for some".to_owned());
                 }
@@ -133,7 +128,7 @@ impl<'l> Reader<'l, '_> {
                     }
                     for tracker in of {
                         match self.limit(section, line, acls, tracker, over, &one) {
-                            Ok(limit) => rules.limits.extend(limit),
+                            Ok(limit) => effects.limits.extend(limit),
                             Err(why) => self.note(line, &why),
                         }
                     }
@@ -153,7 +148,17 @@ impl<'l> Reader<'l, '_> {
         one: &Conjunction,
     ) -> Result<Option<ScopedLimit>, String> {
         let name = over.counter.as_str();
-        if name == "conn_cur" && tracker.key == "client_address" && one.matches == [Match::default()] {
+        if name == "conn_cur" && tracker.key == "client_address" {
+            let is_of_all = |one: &Conjunction| one.matches == [Match::default()] && one.except.is_empty();
+            if !is_of_all(one) || !tracker.when.iter().all(is_of_all) {
+                return Err(
+                    "is left out: `connections.max_per_client` bounds all clients; `algorithm: concurrency` exempts some"
+                        .to_owned(),
+                );
+            }
+            if self.sections.iter().filter(|section| matches!(section.kind(), "frontend" | "listen")).count() > 1 {
+                self.note(line, "bounds the connections of a client to all listeners");
+            }
             return self.bound_connections("max_per_client", &over.above.to_string()).map(|()| None);
         }
         let counted = self.counted(section, line, acls, tracker, over)?;
@@ -252,14 +257,22 @@ impl Tracker<'_> {
     }
 }
 
-/// Narrows `access` by a denial that does not depend on a counter.
-fn access(one: &Conjunction, access: &mut Access) -> Result<(), String> {
-    let is_by_source = one.matches == [Match::default()] && one.from.is_empty() != one.except.is_empty();
-    if !is_by_source {
-        return Err("is left out: of denials without a counter, only those by `src` alone are carried over".to_owned());
+/// The networks that a denial without a counter lets in or keeps out.
+fn access(section: &Section, line: &Line, one: Conjunction) -> Result<ScopedAccess, String> {
+    let status = line.option("status").and_then(|status| status.parse::<u64>().ok());
+    if line.has("return") && status.is_none_or(|status| status < 400) {
+        return Err("is not carried over: upstreams answer these requests".to_owned());
     }
-    let narrowed = access.narrow(&Access { allow: one.except.clone(), deny: one.from.clone() });
-    narrowed.then_some(()).ok_or_else(|| "is left out: a rule before it lets in other addresses only".to_owned())
+    let is_allowed = |other: &Line| other.mark < line.mark && other.word(0) == line.word(0) && other.has("allow");
+    let access = match (one.from.is_empty(), one.except.is_empty()) {
+        (true, true) if section.lines.iter().any(is_allowed) => {
+            return Err(format!("is left out: a denial behind an `allow` {GUARD}"));
+        }
+        (false, false) => return Err(format!("is left out: a denial of some networks but not of others {GUARD}")),
+        (true, true) => Access::of_nobody(),
+        _ => Access { allow: one.except, deny: one.from },
+    };
+    Ok(ScopedAccess { access, matches: one.matches })
 }
 
 /// The periods of the counters that a table stores, by the counters' names.

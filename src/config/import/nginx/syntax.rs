@@ -40,9 +40,9 @@ enum Token {
     Sign(char),
 }
 
-/// Parses all directives of a file. `Err` holds an error and its position.
-pub(super) fn parse(text: &str) -> Result<Vec<Directive>, (Mark, &'static str)> {
-    let tokens = tokens(text)?;
+/// Parses all directives of a file whose first line has this number. `Err` holds an error and its position.
+pub(super) fn parse(text: &str, first_line: usize) -> Result<Vec<Directive>, (Mark, &'static str)> {
+    let tokens = tokens(text, Mark { line: first_line, ..Mark::START })?;
     let mut open: Vec<(Directive, Vec<Directive>)> = Vec::new();
     let (mut done, mut words, mut begins) = (Vec::new(), Vec::new(), Mark::START);
     for (mark, token) in tokens {
@@ -74,9 +74,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Directive>, (Mark, &'static str)> 
     }
 }
 
-fn tokens(text: &str) -> Result<Vec<(Mark, Token)>, (Mark, &'static str)> {
+fn tokens(text: &str, mut mark: Mark) -> Result<Vec<(Mark, Token)>, (Mark, &'static str)> {
     let mut found = Vec::new();
-    let mut mark = Mark::START;
     let mut characters = text.chars().peekable();
     let mut word: Option<(Mark, String)> = None;
     let mut quote: Option<char> = None;

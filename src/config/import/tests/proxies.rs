@@ -3,6 +3,9 @@
 use crate::config;
 use crate::config::import::Import;
 
+mod haproxy;
+mod nginx;
+
 struct Imported {
     /// The written configuration without its comments.
     yaml: String,
@@ -49,239 +52,6 @@ impl Imported {
         let routes = self.yaml.split("  - name: ");
         routes.into_iter().find(|route| route.lines().next() == Some(name)).unwrap_or_else(|| panic!("{}", self.yaml))
     }
-}
-
-fn nginx(zones: &str, location: &str) -> Imported {
-    imported(&format!(
-        "{zones}\nserver {{ listen 80; proxy_set_header Host $host; \
-         location / {{ {location} proxy_pass http://10.0.0.1; }} }}\n"
-    ))
-}
-
-#[test]
-fn nginx_key_of_one_field_alone_exempts_requests_without_it() {
-    let limit = |key: &str| {
-        nginx(&format!("limit_req_zone \"{key}\" zone=z:1m rate=5r/s;"), "limit_req zone=z burst=5 nodelay;")
-    };
-    for key in ["$http_x_device", "${arg_user}"] {
-        let one = limit(key);
-        one.writes(&["missing_key: skip"]);
-        assert_eq!(one.notes, "", "{key}");
-    }
-    for key in ["$binary_remote_addr$http_x_device", "$http_x_device$cookie_user", "device:$http_x_device"] {
-        let mixed = limit(key);
-        mixed.omits("missing_key: skip");
-        mixed.notes(&["limit_req_zone: requests without a field of the key share one count"]);
-    }
-}
-
-#[test]
-fn nginx_network_that_is_limited_inside_an_exempt_one_is_noted() {
-    let zones = |inner: &str| {
-        format!(
-            "geo $limited {{ default 1; 10.0.0.0/8 0; {inner} }}\n\
-             map $limited $address {{ 0 \"\"; 1 $binary_remote_addr; }}\n\
-             limit_req_zone $address zone=z:1m rate=5r/s;"
-        )
-    };
-    let nested = nginx(&zones("10.66.0.0/16 1;"), "limit_req zone=z;");
-    nested.omits("10.0.0.0/8");
-    nested.notes(&["limit_req_zone: the limits of this zone are left out"]);
-    let apart = nginx(&zones("192.0.2.0/24 1;"), "limit_req zone=z;");
-    apart.writes(&["bypass: { addresses: [\"10.0.0.0/8\"] }"]);
-    let composite = zones("").replace("limit_req_zone $address", "limit_req_zone $address$http_x_key");
-    nginx(&composite, "limit_req zone=z;").notes(&["the limits of this zone are left out"]);
-}
-
-#[test]
-fn nginx_server_name_in_a_key_counts_each_server_apart() {
-    let server = |name: &str| {
-        format!("server {{ server_name {name}; location / {{ limit_req zone=z; proxy_pass http://10.0.0.1; }} }}\n")
-    };
-    let text = format!("limit_req_zone $server_name zone=z:1m rate=5r/s;\n{}{}", server("a.test"), server("b.test"));
-    let both = imported(&text);
-    both.omits("key: host");
-    both.writes(&["z: { algorithm: gcra, rate: 5/s, burst: 1, key: all }", "z-2: { algorithm: gcra"]);
-    assert!(both.route("b.test.root").contains("limits: [z-2]"), "{}", both.yaml);
-}
-
-#[test]
-fn nginx_burst_that_is_too_large_is_noted() {
-    let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=10r/s;";
-    let large = nginx(zone, "limit_req zone=z burst=2000000 nodelay;");
-    large.writes(&["burst: 1000000"]);
-    large.notes(&["limit_req: burst=2000000 is carried over as burst=999999"]);
-}
-
-#[test]
-fn nginx_limits_of_connections_answer_with_their_own_status() {
-    let zones =
-        "limit_req_zone $binary_remote_addr zone=z:1m rate=10r/s;\nlimit_conn_zone $binary_remote_addr zone=c:1m;";
-    let both = nginx(zones, "limit_req zone=z; limit_conn c 3; limit_req_status 503; limit_conn_status 429;");
-    both.writes(&["limit: 3, key: client_address, over_limit: { deny: { status: 429 } }", "denied: { status: 503 }"]);
-}
-
-#[test]
-fn nginx_default_server_alone_takes_any_host() {
-    let server = |listen: &str, name: &str, rest: &str| format!("server {{ listen {listen}; {name} {rest} }}\n");
-    let proxies = "location / { proxy_pass http://10.0.0.1; }";
-    let second = imported(&format!(
-        "{}{}",
-        server("80", "server_name a.test;", proxies),
-        server("80 default_server", "server_name b.test;", proxies)
-    ));
-    assert!(second.route("a.test.root").contains("hosts: [a.test]"), "{}", second.yaml);
-    assert!(second.route("all.root").contains("match: { path: \"/**\" }"), "{}", second.yaml);
-
-    let refusing = imported(&format!(
-        "{}{}",
-        server("80", "server_name a.test;", proxies),
-        server("80 default_server", "", "return 444;")
-    ));
-    assert!(refusing.route("a.test.root").contains("hosts: [a.test]"), "{}", refusing.yaml);
-    refusing.omits("all.root");
-    refusing.notes(&["server: is left out: no location of it proxies"]);
-
-    let redirecting = imported(&format!(
-        "{}{}",
-        server("80", "server_name a.test;", "return 301 https://a.test;"),
-        server("443 ssl", "server_name a.test; ssl_certificate a; ssl_certificate_key b;", proxies)
-    ));
-    redirecting.omits("0.0.0.0:80");
-    assert!(redirecting.route("all.root").contains("match: { path: \"/**\" }"), "{}", redirecting.yaml);
-}
-
-#[test]
-fn nginx_servers_that_differ_by_their_ports_are_noted() {
-    let server = |port: u16, name: &str| {
-        format!("server {{ listen {port}; {name} location / {{ proxy_pass http://10.0.0.1; }} }}\n")
-    };
-    let unnamed = imported(&format!("{}{}", server(8080, ""), server(8081, "")));
-    unnamed.notes(&[
-        "server: has routes that listeners of other servers take, too: tell them apart by hosts",
-        "location: is never reached: a location before it takes the same requests",
-    ]);
-    let named = imported(&format!("{}{}", server(8080, "server_name a.test;"), server(8081, "server_name b.test;")));
-    named.notes(&[
-        "server: has routes that listeners of other servers take, too: tell them apart by hosts",
-        "server: is the default at an address of its own: here it takes only the hosts that it names",
-    ]);
-    named.route("b.test.root");
-}
-
-fn haproxy(frontend: &str, backends: &str) -> Imported {
-    imported(&format!(
-        "defaults\n  mode http\nfrontend fe\n  bind :80\n{frontend}\n  default_backend web\nbackend web\n  \
-         server w 10.0.0.1:80\n{backends}\nbackend addresses\n  \
-         stick-table type ip size 1k store http_req_rate(10s)\nbackend keys\n  \
-         stick-table type string size 1k store http_req_rate(60s)\n"
-    ))
-}
-
-#[test]
-fn haproxy_trackers_of_one_slot_have_a_limit_each() {
-    let apart = haproxy(
-        "  http-request track-sc0 src table addresses if { path_beg /login/ }
-  http-request track-sc0 hdr(x-api-key) table keys if { path_beg /api/ }
-  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 20 }",
-        "",
-    );
-    apart.writes(&[
-        "addresses.http_req_rate: { algorithm: sliding_window, limit: 20, window: 10s, key: client_address",
-        "keys.http_req_rate: { algorithm: sliding_window, limit: 20, window: 60s, key: { header: x-api-key }",
-        "match: { path: \"/login/**\" }\n    upstream: web\n    limits: [addresses.http_req_rate]",
-        "match: { path: \"/api/**\" }\n    upstream: web\n    limits: [keys.http_req_rate]",
-    ]);
-    let shared = haproxy(
-        "  http-request track-sc0 src table addresses
-  http-request track-sc0 hdr(x-api-key) table keys if { path_beg /api/ }
-  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 20 }",
-        "",
-    );
-    shared.notes(&["http-request track-sc0: tracks nothing: a line before it takes its slot"]);
-    shared.omits("keys.http_req_rate");
-    let overlapping = haproxy(
-        "  http-request track-sc0 src table addresses if { path_beg /api/ }
-  http-request track-sc0 hdr(x-api-key) table keys
-  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 20 }",
-        "",
-    );
-    overlapping.notes(&["http-request track-sc0: counts requests that a line before it tracks, too"]);
-    overlapping.writes(&["limits: [addresses.http_req_rate, keys.http_req_rate]"]);
-}
-
-#[test]
-fn haproxy_sections_have_the_defaults_that_they_name() {
-    let named = imported(
-        "defaults limited
-  mode http
-  http-request deny if { src 192.0.2.1 }
-defaults plain
-  mode tcp
-frontend fe from limited
-  bind :80
-  default_backend web
-backend web from limited
-  server w 10.0.0.1:80
-",
-    );
-    named.notes(&["http-request deny: is not carried over: write it into the sections that use these defaults"]);
-}
-
-#[test]
-fn haproxy_denials_by_address_hold_for_the_routes_of_their_section() {
-    let admin = "backend admin\n  http-request deny unless { src 10.0.0.0/8 }\n  server a 10.0.0.2:80\n";
-    let one = haproxy("  use_backend admin if { path_beg /admin/ }", admin);
-    assert!(one.route("fe.admin").contains("access: { allow: { addresses: [\"10.0.0.0/8\"] } }"), "{}", one.yaml);
-    assert!(!one.route("fe.web").contains("access"), "{}", one.yaml);
-    assert_eq!(one.yaml.matches("access:").count(), 1, "{}", one.yaml);
-
-    let denies =
-        "  http-request deny if { src 192.0.2.1 }\n  http-request deny unless { src 10.1.0.0/16 10.2.0.0/16 }\n";
-    let both = haproxy(&format!("{denies}  use_backend admin if {{ path_beg /admin/ }}"), admin);
-    let access = |allow: &str| {
-        format!("access: {{ allow: {{ addresses: [{allow}] }}, deny: {{ addresses: [\"192.0.2.1\"] }} }}")
-    };
-    assert!(both.route("fe.web").contains(&access("\"10.1.0.0/16\", \"10.2.0.0/16\"")), "{}", both.yaml);
-    assert!(both.route("fe.admin").contains(&access("\"10.1.0.0/16\", \"10.2.0.0/16\"")), "{}", both.yaml);
-}
-
-#[test]
-fn haproxy_connections_of_clients_are_bounded_once() {
-    let bounded = |second: u64| {
-        let frontend = |name: &str, most: u64| {
-            format!(
-                "frontend {name}\n  bind :{most}\n  stick-table type ip size 1k store conn_cur\n  tcp-request connection track-sc0 src\n  \
-                 tcp-request connection reject if {{ src_conn_cur gt {most} }}\n  default_backend web\n"
-            )
-        };
-        imported(&format!(
-            "defaults\n  mode http\n{}{}backend web\n  server w 10.0.0.1:80\n",
-            frontend("a", 10),
-            frontend("b", second)
-        ))
-    };
-    bounded(10).writes(&["connections: { max_per_client: 10 }"]);
-    let other = bounded(20);
-    other.writes(&["connections: { max_per_client: 10 }", "0.0.0.0:10\" }", "0.0.0.0:20\" }"]);
-    other.notes(&["tcp-request connection: is left out: `connections.max_per_client` is 10 already"]);
-}
-
-#[test]
-fn haproxy_binds_have_all_their_certificates_and_peers_are_noted() {
-    let several = imported(
-        "defaults
-  mode http
-frontend fe
-  bind :443 ssl crt /etc/a.pem crt /etc/b.pem
-  stick-table type ip size 1k store http_req_rate(10s) peers others
-  default_backend web
-backend web
-  server w 10.0.0.1:80
-",
-    );
-    several.writes(&["{ cert: /etc/a.pem, key: /etc/a.pem }, { cert: /etc/b.pem, key: /etc/b.pem }"]);
-    several.notes(&["stick-table: is carried over without peers"]);
 }
 
 fn traefik(routers: &str, middlewares: &str, more: &str) -> Imported {
@@ -473,4 +243,64 @@ services:
     some.writes(&["access: { allow: { addresses: [\"10.0.0.0/8\"] } }"]);
     some.omits("name: none");
     some.notes(&["routes[0]: the host example.* is left out", "routes[1]: the host example.* is left out"]);
+}
+
+#[test]
+fn kong_routes_and_services_without_a_name_have_limits_of_their_own() {
+    let limit =
+        |minute: u8| format!("plugins: [{{ name: rate-limiting, config: {{ minute: {minute}, limit_by: ip }} }}]");
+    let found = imported(&format!(
+        "_format_version: '3.0'
+services:
+- {{ url: 'http://10.0.0.1', {}, routes: [{{ paths: [/a/] }}] }}
+- {{ url: 'http://10.0.0.2', routes: [{{ paths: [/b/], {} }}, {{ paths: [/c/], {} }}] }}
+",
+        limit(5),
+        limit(7),
+        limit(7)
+    ));
+    found.writes(&[
+        "match: { path: \"/a/**\" }\n    upstream: \"10.0.0.1\"\n    limits: [rate-limiting.services_0_]",
+        "match: { path: \"/b/**\" }\n    upstream: \"10.0.0.2\"\n    limits: [rate-limiting.services_1_.routes_0_]",
+        "match: { path: \"/c/**\" }\n    upstream: \"10.0.0.2\"\n    limits: [rate-limiting.services_1_.routes_1_]",
+    ]);
+}
+
+#[test]
+fn kong_values_of_a_header_have_a_route_each_and_upstreams_differ_by_scheme_and_port() {
+    let found = imported(
+        "_format_version: '3.0'
+services:
+- { name: a, url: 'http://10.0.0.1', routes: [{ name: a, paths: [/a/], headers: { x-version: [v1, v2] } }] }
+- { name: b, url: 'https://10.0.0.1', routes: [{ name: b, paths: [/b/] }], plugins: [{ name: request-termination }] }
+- { name: c, host: pool, port: 81, routes: [{ name: c, paths: [/c/] }] }
+upstreams: [{ name: pool, targets: [{ target: '10.0.0.2:80', weight: 2000 }, { target: '10.0.0.3:80', weight: 1000 }] }]
+",
+    );
+    assert!(found.route("a").contains("headers: { x-version: \"v1\" }"), "{}", found.yaml);
+    assert!(found.route("a-2").contains("headers: { x-version: \"v2\" }"), "{}", found.yaml);
+    assert!(found.route("b").contains("access: { deny:"), "{}", found.yaml);
+    found.writes(&[
+        "  \"10.0.0.1-2\": { nodes: [\"10.0.0.1:443\"], tls: {} }",
+        "[{ address: \"10.0.0.2:80\", weight: 1000 }, { address: \"10.0.0.3:80\", weight: 500 }]",
+    ]);
+}
+
+#[test]
+fn traefik_services_that_contain_themselves_end() {
+    let routers = "    all: { rule: PathPrefix(`/`), service: api }\n    loop: { rule: Path(`/loop`), service: loop }";
+    let one =
+        traefik(routers, "    unused: { compress: {} }", "    loop: { weighted: { services: [{ name: loop }] } }");
+    one.omits("/loop");
+    one.notes(&["is left out: its service loop is not in this file"]);
+}
+
+#[test]
+fn envoy_direct_responses_that_refuse_requests_stay_closed() {
+    let routes = "              - { name: closed, match: { prefix: /admin/ }, direct_response: { status: 403 } }
+              - { match: { safe_regex: { regex: x } }, direct_response: { status: 404 } }
+              - { match: { prefix: / }, route: { cluster: a } }";
+    let one = envoy("", routes, "");
+    assert!(one.route("closed").contains("access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }"), "{}", one.yaml);
+    one.notes(&["exact headers are carried over: requests that it refuses pass here"]);
 }

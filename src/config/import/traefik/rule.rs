@@ -1,6 +1,6 @@
 //! Rules of routers: matchers like ``Host(`a.example`)``, joined by `&&` and `||`.
 
-use crate::config::import::matches::{Match, PathMatch, all_of, joined};
+use crate::config::import::matches::{Match, PathMatch, all_of, joined, open_prefix_note};
 
 /// The deepest nesting of parentheses.
 const DEEPEST: usize = 16;
@@ -84,9 +84,7 @@ impl Reader<'_> {
             }
             "Path" => each(&|path| PathMatch::exact(path).ok().map(Match::of_path)),
             "PathPrefix" => {
-                let open = values.iter().filter(|value| !value.ends_with('/'));
-                self.remarks
-                    .extend(open.map(|value| format!("{value} and what is below it are taken, and not {value}x")));
+                self.remarks.extend(values.iter().filter_map(|value| open_prefix_note(value)));
                 each(&|path| PathMatch::prefix(path).ok().map(Match::of_path))
             }
             "Header" | "Headers" => match values.as_slice() {

@@ -1,0 +1,266 @@
+//! The rules of a proxy, and the routes that they become.
+
+use super::ProxyConfig;
+use crate::config::findings::Findings;
+use crate::config::import::matches::{Match, ScopedLimit, all_of, common, common_network, split};
+use crate::config::import::{Names, list, push, scalar};
+use crate::config::problem::{Place, Problem};
+use crate::ruleset::host::HostPattern;
+
+/// A rule that leads requests to upstreams.
+#[derive(Debug)]
+pub(in crate::config::import) struct Rule {
+    /// The place of notes about the rule.
+    pub(in crate::config::import) place: Place,
+    /// The listeners whose requests the rule takes, in words of the proxy. Routes of tollgate take those of all listeners.
+    pub(in crate::config::import) listeners: String,
+    pub(in crate::config::import) name: String,
+    pub(in crate::config::import) matches: Match,
+    /// Names of upstreams, each with its share of the requests; empty where the rule refuses all requests.
+    pub(in crate::config::import) upstreams: Vec<(String, u64)>,
+    pub(in crate::config::import) effects: Effects,
+}
+
+/// What holds for the requests of a rule.
+#[derive(Clone, Debug, Default)]
+pub(in crate::config::import) struct Effects {
+    pub(in crate::config::import) limits: Vec<ScopedLimit>,
+    pub(in crate::config::import) access: Vec<ScopedAccess>,
+    /// The prefix that is removed from the path, and the one that is added then.
+    pub(in crate::config::import) rewrite: (String, String),
+    /// Further settings of the route in YAML, one line each.
+    pub(in crate::config::import) more: Vec<String>,
+}
+
+/// The networks that are let in and kept out, and the requests to which this applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::config::import) struct ScopedAccess {
+    pub(in crate::config::import) access: Access,
+    /// It applies to requests that fulfil one of these.
+    pub(in crate::config::import) matches: Vec<Match>,
+}
+
+/// The networks that a route lets in and keeps out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::config::import) struct Access {
+    /// The networks that the route lets in; all where the list is empty.
+    pub(in crate::config::import) allow: Vec<String>,
+    pub(in crate::config::import) deny: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct Route {
+    name: String,
+    matches: Match,
+    upstreams: Vec<(String, u64)>,
+    limits: Vec<String>,
+    /// Networks whose requests are not limited.
+    exempt: Vec<String>,
+    access: Access,
+    rewrite: (String, String),
+    more: Vec<String>,
+}
+
+impl ProxyConfig {
+    /// Makes routes of the rules. As no route belongs to a listener, requests get the limits of the rules that take them at any
+    /// listener.
+    pub(super) fn add_routes(&mut self, findings: &Findings, names: &mut Names) {
+        let rules = std::mem::take(&mut self.rules);
+        for (position, rule) in rules.iter().enumerate() {
+            let note = |message: &str| findings.add(Problem::warning(rule.place.clone(), message));
+            if let Some(first) = rules.iter().take(position).find(|other| other.matches == rule.matches) {
+                note(match rule.has_effects_beyond(&first.effects) {
+                    true => "is left out: a rule before it takes the same requests, and gets its limits as well",
+                    false => "is never reached: a rule before it takes the same requests",
+                });
+                continue;
+            }
+            let mut effects = rule.effects.clone();
+            for (other_position, other) in rules.iter().enumerate().filter(|(other, _)| *other != position) {
+                if !rule.shares_requests_with(other, &rules) || !other.has_effects_beyond(&effects) {
+                    continue;
+                }
+                effects.limits.extend(other.effects.limits.iter().map(|limit| limit.within(&other.matches)));
+                effects.access.extend(other.effects.access.iter().map(|access| access.within(&other.matches)));
+                if other.matches.contains(&rule.matches) {
+                    effects.add_settings(&other.effects.more);
+                }
+                if other.matches != rule.matches || other_position < position {
+                    note(&format!(
+                        "its requests have the limits of {}, too, which takes them at other listeners",
+                        other.name
+                    ));
+                }
+            }
+            self.add_route(rule, &effects, names).iter().for_each(|why| note(why));
+        }
+    }
+
+    /// Adds a route for a rule, and one for each part of it to which further limits apply. Returns notes about parts and hosts
+    /// that are left out, and about limits that exempt different networks.
+    fn add_route(&mut self, rule: &Rule, effects: &Effects, names: &mut Names) -> Vec<String> {
+        let Effects { limits: scoped, access, rewrite, more } = effects;
+        let of_limits = scoped.iter().flat_map(|limit| &limit.matches);
+        let cells = split(&rule.matches, of_limits.chain(access.iter().flat_map(|access| &access.matches)));
+        let mut notes = Vec::new();
+        if cells.is_none() {
+            notes.push("has more combinations of conditions than are carried over".to_owned());
+        }
+        for mut matches in cells.unwrap_or_else(|| vec![rule.matches.clone()]) {
+            let holding: Vec<&ScopedLimit> = scoped.iter().filter(|limit| limit.holds_for(&matches)).collect();
+            let exempt = holding.first().map(|limit| limit.exempt.clone()).unwrap_or_default();
+            let is_same = holding.iter().all(|limit| limit.exempt == exempt);
+            if !is_same {
+                notes.push("its limits exempt different networks: here they exempt none".to_owned());
+            }
+            let mut limits: Vec<String> = Vec::new();
+            for ScopedLimit { limit, .. } in holding {
+                if !limits.contains(limit) {
+                    limits.push(limit.clone());
+                }
+            }
+            let mut own_access = Access::default();
+            let applies = |access: &&ScopedAccess| access.matches.iter().any(|of| of.contains(&matches));
+            access.iter().filter(applies).for_each(|access| own_access.narrow(&access.access));
+            let is_host = |host: &String| HostPattern::parse(host).is_ok();
+            let (hosts, others): (Vec<String>, Vec<String>) = matches.hosts.into_iter().partition(is_host);
+            notes.extend(others.iter().map(|host| format!("the host {host} is left out: no route has a host like it")));
+            if hosts.is_empty() && !others.is_empty() {
+                continue;
+            }
+            matches.hosts = hosts;
+            let any_upstream = || self.upstreams.iter().take(1).map(|(name, _)| (name.clone(), 1)).collect();
+            self.routes.push(Route {
+                name: names.of(&rule.name, std::iter::empty()),
+                matches,
+                // a route has to have an upstream, also where it refuses all requests
+                upstreams: if rule.upstreams.is_empty() { any_upstream() } else { rule.upstreams.clone() },
+                limits,
+                exempt: if is_same { exempt } else { Vec::new() },
+                access: own_access,
+                rewrite: rewrite.clone(),
+                more: more.clone(),
+            });
+        }
+        notes
+    }
+}
+
+impl Rule {
+    /// Whether the rule has limits or access rules that are not among `effects`.
+    fn has_effects_beyond(&self, effects: &Effects) -> bool {
+        let has_limit = |own: &ScopedLimit| {
+            let holds = |limit: &ScopedLimit| own.matches.iter().all(|matches| limit.holds_for(matches));
+            effects.limits.iter().any(|limit| limit.limit == own.limit && holds(limit))
+        };
+        !self.effects.limits.iter().all(has_limit)
+            || !self.effects.access.iter().all(|access| effects.access.contains(access))
+    }
+
+    /// Whether this rule's route takes requests that `other` takes in the proxy, at these listeners or others. If several rules
+    /// of other listeners contain this one, only the most specific of them takes its requests there.
+    fn shares_requests_with(&self, other: &Self, rules: &[Self]) -> bool {
+        let is_inside = |inner: &Match, outer: &Match| inner != outer && outer.contains(inner);
+        if self.matches == other.matches {
+            return true;
+        }
+        if self.listeners == other.listeners || is_inside(&other.matches, &self.matches) {
+            return false;
+        }
+        let is_nearer = |nearer: &Self| {
+            nearer.listeners == other.listeners
+                && nearer.matches.contains(&self.matches)
+                && is_inside(&nearer.matches, &other.matches)
+        };
+        match other.matches.contains(&self.matches) {
+            true => !rules.iter().any(is_nearer),
+            false => self.matches.and(&other.matches).is_some(),
+        }
+    }
+}
+
+impl Effects {
+    /// Keeps out all requests.
+    pub(in crate::config::import) fn refusal() -> Self {
+        Self { access: vec![ScopedAccess::always(Access::of_nobody())], ..Self::default() }
+    }
+
+    /// Adds the settings whose names are new.
+    fn add_settings(&mut self, more: &[String]) {
+        let name = |setting: &str| setting.split(':').next().unwrap_or_default().to_owned();
+        for setting in more {
+            if !self.more.iter().any(|known| name(known) == name(setting)) {
+                self.more.push(setting.clone());
+            }
+        }
+    }
+}
+
+impl ScopedAccess {
+    pub(in crate::config::import) fn always(access: Access) -> Self {
+        Self { access, matches: vec![Match::default()] }
+    }
+
+    /// The same for the requests of `matches` only.
+    fn within(&self, matches: &Match) -> Self {
+        Self { matches: all_of(&self.matches, std::slice::from_ref(matches)), access: self.access.clone() }
+    }
+}
+
+impl Access {
+    /// Lets nobody in.
+    pub(in crate::config::import) fn of_nobody() -> Self {
+        Self { allow: Vec::new(), deny: vec!["0.0.0.0/0".to_owned(), "::/0".to_owned()] }
+    }
+
+    /// Lets in only the addresses that `other` lets in, too.
+    fn narrow(&mut self, other: &Self) {
+        match common(&self.allow, &other.allow, common_network) {
+            Some(allow) => self.allow = allow,
+            None => *self = Self::of_nobody(),
+        }
+        let new: Vec<String> = other.deny.iter().filter(|network| !self.deny.contains(network)).cloned().collect();
+        self.deny.extend(new);
+    }
+
+    fn write(&self, text: &mut String) {
+        let part = |name: &str, networks: &[String]| {
+            (!networks.is_empty()).then(|| format!("{name}: {{ addresses: {} }}", list(networks)))
+        };
+        let parts: Vec<String> = part("allow", &self.allow).into_iter().chain(part("deny", &self.deny)).collect();
+        if !parts.is_empty() {
+            push(text, format_args!("    access: {{ {} }}\n", parts.join(", ")));
+        }
+    }
+}
+
+impl Route {
+    pub(super) fn write(&self, text: &mut String) {
+        push(text, format_args!("  - name: {}\n    match: {}\n", scalar(&self.name), self.matches.written()));
+        let upstream = match self.upstreams.as_slice() {
+            [(one, _)] => scalar(one),
+            several => {
+                let share = |(name, weight): &(String, u64)| format!("{{ name: {}, weight: {weight} }}", scalar(name));
+                format!("[{}]", several.iter().map(share).collect::<Vec<_>>().join(", "))
+            }
+        };
+        push(text, format_args!("    upstream: {upstream}\n"));
+        if !self.limits.is_empty() {
+            push(text, format_args!("    limits: {}\n", list(&self.limits)));
+        }
+        if !self.exempt.is_empty() {
+            push(text, format_args!("    bypass: {{ addresses: {} }}\n", list(&self.exempt)));
+        }
+        let part = |name: &str, part: &str| match part {
+            "" => None,
+            part => Some(format!("{name}: {}", scalar(part))),
+        };
+        let (strip, add) = &self.rewrite;
+        let parts: Vec<String> = part("strip_prefix", strip).into_iter().chain(part("add_prefix", add)).collect();
+        if !parts.is_empty() {
+            push(text, format_args!("    rewrite: {{ {} }}\n", parts.join(", ")));
+        }
+        self.access.write(text);
+        self.more.iter().for_each(|line| push(text, format_args!("    {line}\n")));
+    }
+}

@@ -1,0 +1,192 @@
+//! Imports of HAProxy's configurations.
+
+use super::{Imported, imported};
+
+fn haproxy(frontend: &str, backends: &str) -> Imported {
+    imported(&format!(
+        "defaults\n  mode http\nfrontend fe\n  bind :80\n{frontend}\n  default_backend web\nbackend web\n  \
+         server w 10.0.0.1:80\n{backends}\nbackend addresses\n  \
+         stick-table type ip size 1k store http_req_rate(10s)\nbackend keys\n  \
+         stick-table type string size 1k store http_req_rate(60s)\n"
+    ))
+}
+
+#[test]
+fn haproxy_trackers_of_one_slot_have_a_limit_each() {
+    let apart = haproxy(
+        "  http-request track-sc0 src table addresses if { path_beg /login/ }
+  http-request track-sc0 hdr(x-api-key) table keys if { path_beg /api/ }
+  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 20 }",
+        "",
+    );
+    apart.writes(&[
+        "addresses.http_req_rate: { algorithm: sliding_window, limit: 20, window: 10s, key: client_address",
+        "keys.http_req_rate: { algorithm: sliding_window, limit: 20, window: 60s, key: { header: x-api-key }",
+        "match: { path: \"/login/**\" }\n    upstream: web\n    limits: [addresses.http_req_rate]",
+        "match: { path: \"/api/**\" }\n    upstream: web\n    limits: [keys.http_req_rate]",
+    ]);
+    let shared = haproxy(
+        "  http-request track-sc0 src table addresses
+  http-request track-sc0 hdr(x-api-key) table keys if { path_beg /api/ }
+  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 20 }",
+        "",
+    );
+    shared.notes(&["http-request track-sc0: tracks nothing: a line before it takes its slot"]);
+    shared.omits("keys.http_req_rate");
+    let overlapping = haproxy(
+        "  http-request track-sc0 src table addresses if { path_beg /api/ }
+  http-request track-sc0 hdr(x-api-key) table keys
+  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 20 }",
+        "",
+    );
+    overlapping.notes(&["http-request track-sc0: counts requests that a line before it tracks, too"]);
+    overlapping.writes(&["limits: [addresses.http_req_rate, keys.http_req_rate]"]);
+}
+
+#[test]
+fn haproxy_sections_have_the_defaults_that_they_name() {
+    let named = imported(
+        "defaults limited
+  mode http
+  http-request deny if { src 192.0.2.1 }
+defaults plain
+  mode tcp
+frontend fe from limited
+  bind :80
+  default_backend web
+backend web from limited
+  server w 10.0.0.1:80
+",
+    );
+    named.notes(&["http-request deny: is not carried over: write it into the sections that use these defaults"]);
+}
+
+#[test]
+fn haproxy_denials_by_address_hold_for_the_routes_of_their_section() {
+    let admin = "backend admin\n  http-request deny unless { src 10.0.0.0/8 }\n  server a 10.0.0.2:80\n";
+    let one = haproxy("  use_backend admin if { path_beg /admin/ }", admin);
+    assert!(one.route("fe.admin").contains("access: { allow: { addresses: [\"10.0.0.0/8\"] } }"), "{}", one.yaml);
+    assert!(!one.route("fe.web").contains("access"), "{}", one.yaml);
+    assert_eq!(one.yaml.matches("access:").count(), 1, "{}", one.yaml);
+
+    let denies =
+        "  http-request deny if { src 192.0.2.1 }\n  http-request deny unless { src 10.1.0.0/16 10.2.0.0/16 }\n";
+    let both = haproxy(&format!("{denies}  use_backend admin if {{ path_beg /admin/ }}"), admin);
+    let access = |allow: &str| {
+        format!("access: {{ allow: {{ addresses: [{allow}] }}, deny: {{ addresses: [\"192.0.2.1\"] }} }}")
+    };
+    assert!(both.route("fe.web").contains(&access("\"10.1.0.0/16\", \"10.2.0.0/16\"")), "{}", both.yaml);
+    assert!(both.route("fe.admin").contains(&access("\"10.1.0.0/16\", \"10.2.0.0/16\"")), "{}", both.yaml);
+}
+
+#[test]
+fn haproxy_connections_of_clients_are_bounded_once() {
+    let bounded = |second: u64| {
+        let frontend = |name: &str, most: u64| {
+            format!(
+                "frontend {name}\n  bind :{most}\n  stick-table type ip size 1k store conn_cur\n  tcp-request connection track-sc0 src\n  \
+                 tcp-request connection reject if {{ src_conn_cur gt {most} }}\n  default_backend web\n"
+            )
+        };
+        imported(&format!(
+            "defaults\n  mode http\n{}{}backend web\n  server w 10.0.0.1:80\n",
+            frontend("a", 10),
+            frontend("b", second)
+        ))
+    };
+    bounded(10).writes(&["connections: { max_per_client: 10 }"]);
+    let other = bounded(20);
+    other.writes(&["connections: { max_per_client: 10 }", "0.0.0.0:10\" }", "0.0.0.0:20\" }"]);
+    other.notes(&["tcp-request connection: is left out: `connections.max_per_client` is 10 already"]);
+}
+
+#[test]
+fn haproxy_binds_have_all_their_certificates_and_peers_are_noted() {
+    let several = imported(
+        "defaults
+  mode http
+frontend fe
+  bind :443 ssl crt /etc/a.pem crt /etc/b.pem
+  stick-table type ip size 1k store http_req_rate(10s) peers others
+  default_backend web
+backend web
+  server w 10.0.0.1:80
+",
+    );
+    several.writes(&["{ cert: /etc/a.pem, key: /etc/a.pem }, { cert: /etc/b.pem, key: /etc/b.pem }"]);
+    several.notes(&["stick-table: is carried over without peers"]);
+}
+
+#[test]
+fn haproxy_limits_of_a_second_frontend_hold_for_the_routes_of_both() {
+    let both = imported(
+        "defaults
+  mode http
+frontend http
+  bind :80
+  use_backend static if { path_beg /static/ }
+  default_backend web
+frontend https
+  bind :443 ssl crt /etc/a.pem
+  stick-table type ip size 1k store http_req_rate(10s)
+  http-request track-sc0 src
+  http-request deny deny_status 429 if { sc_http_req_rate(0) gt 20 }
+  http-request deny if { src 192.0.2.1 }
+  default_backend web
+backend web
+  server w 10.0.0.1:80
+backend static
+  server s 10.0.0.2:80
+",
+    );
+    for route in ["http.static", "http.web"] {
+        let route = both.route(route);
+        assert!(route.contains("limits: [https.http_req_rate]"), "{}", both.yaml);
+        assert!(route.contains("access: { deny: { addresses: [\"192.0.2.1\"] } }"), "{}", both.yaml);
+    }
+    both.writes(&["0.0.0.0:443\", tls"]);
+    both.notes(&[
+        "use_backend: its requests have the limits of https.web, too, which takes them at other listeners",
+        "default_backend: is left out: a rule before it takes the same requests, and gets its limits as well",
+    ]);
+}
+
+#[test]
+fn haproxy_bounds_of_connections_exempt_nobody() {
+    let one = haproxy(
+        "  tcp-request connection track-sc0 src\n  tcp-request connection reject if { src_conn_cur(fe) gt 10 } !{ src 10.0.0.0/8 }\n  stick-table type ip size 1k store conn_cur",
+        "",
+    );
+    one.omits("max_per_client");
+    one.notes(&["tcp-request connection: is left out: `connections.max_per_client` bounds all clients"]);
+}
+
+#[test]
+fn haproxy_denials_by_path_close_these_paths() {
+    const NOBODY: &str = "access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }";
+    let one = haproxy(
+        "  http-request return status 200 if { path /healthz }
+  http-request deny if { path_beg /admin/ } !{ src 10.0.0.0/8 }
+  http-request deny if { path /secret }",
+        "",
+    );
+    assert!(!one.route("fe.web").contains("access"), "{}", one.yaml);
+    one.writes(&[
+        "match: { path: \"/admin/**\" }\n    upstream: web\n    access: { allow: { addresses: [\"10.0.0.0/8\"] } }",
+        &format!("match: {{ path: /secret }}\n    upstream: web\n    {NOBODY}"),
+    ]);
+    one.omits("/healthz");
+    let ordered = haproxy("  http-request allow if { src 10.0.0.0/8 }\n  http-request deny", "");
+    ordered.notes(&["http-request deny: is left out: a denial behind an `allow`"]);
+}
+
+#[test]
+fn haproxy_timeouts_of_nothing_and_flags_are_read_as_haproxy_does() {
+    let one = haproxy(
+        "  tcp-request inspect-delay 5s\n  use_backend web if { hdr(x-version) -i V1 }\n  bind :81 accept-proxy",
+        "  timeout server 0\n  timeout connect 5s",
+    );
+    one.writes(&["  web: { nodes: [\"10.0.0.1:80\"], timeouts: { connect: 5s } }", "0.0.0.0:81\", proxy_protocol: ["]);
+    one.notes(&["use_backend: header fields are compared with case"]);
+    assert!(!one.notes.contains("inspect-delay"), "{}", one.notes);
+}

@@ -1,0 +1,284 @@
+//! Imports of nginx's configurations.
+
+use super::{Imported, imported};
+use crate::config::import::Import;
+
+fn nginx(zones: &str, location: &str) -> Imported {
+    imported(&format!(
+        "{zones}\nserver {{ listen 80; proxy_set_header Host $host; \
+         location / {{ {location} proxy_pass http://10.0.0.1; }} }}\n"
+    ))
+}
+
+#[test]
+fn nginx_key_of_one_field_alone_exempts_requests_without_it() {
+    let limit = |key: &str| {
+        nginx(&format!("limit_req_zone \"{key}\" zone=z:1m rate=5r/s;"), "limit_req zone=z burst=5 nodelay;")
+    };
+    for key in ["$http_x_device", "${arg_user}"] {
+        let one = limit(key);
+        one.writes(&["missing_key: skip"]);
+        assert_eq!(one.notes, "", "{key}");
+    }
+    for key in ["$binary_remote_addr$http_x_device", "$http_x_device$cookie_user", "device:$http_x_device"] {
+        let mixed = limit(key);
+        mixed.omits("missing_key: skip");
+        mixed.notes(&["limit_req_zone: requests without a field of the key share one count"]);
+    }
+}
+
+#[test]
+fn nginx_network_that_is_limited_inside_an_exempt_one_is_noted() {
+    let zones = |inner: &str| {
+        format!(
+            "geo $limited {{ default 1; 10.0.0.0/8 0; {inner} }}\n\
+             map $limited $address {{ 0 \"\"; 1 $binary_remote_addr; }}\n\
+             limit_req_zone $address zone=z:1m rate=5r/s;"
+        )
+    };
+    let nested = nginx(&zones("10.66.0.0/16 1;"), "limit_req zone=z;");
+    nested.omits("10.0.0.0/8");
+    nested.notes(&["limit_req_zone: the limits of this zone are left out"]);
+    let apart = nginx(&zones("192.0.2.0/24 1;"), "limit_req zone=z;");
+    apart.writes(&["bypass: { addresses: [\"10.0.0.0/8\"] }"]);
+    let composite = zones("").replace("limit_req_zone $address", "limit_req_zone $address$http_x_key");
+    nginx(&composite, "limit_req zone=z;").notes(&["the limits of this zone are left out"]);
+}
+
+#[test]
+fn nginx_server_name_in_a_key_counts_each_server_apart() {
+    let server = |name: &str| {
+        format!("server {{ server_name {name}; location / {{ limit_req zone=z; proxy_pass http://10.0.0.1; }} }}\n")
+    };
+    let text = format!("limit_req_zone $server_name zone=z:1m rate=5r/s;\n{}{}", server("a.test"), server("b.test"));
+    let both = imported(&text);
+    both.omits("key: host");
+    both.writes(&["z: { algorithm: gcra, rate: 5/s, burst: 1, key: all }", "z-2: { algorithm: gcra"]);
+    assert!(both.route("b.test.root").contains("limits: [z-2]"), "{}", both.yaml);
+}
+
+#[test]
+fn nginx_burst_that_is_too_large_is_noted() {
+    let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=10r/s;";
+    let large = nginx(zone, "limit_req zone=z burst=2000000 nodelay;");
+    large.writes(&["burst: 1000000"]);
+    large.notes(&["limit_req: burst=2000000 is carried over as burst=999999"]);
+}
+
+#[test]
+fn nginx_limits_of_connections_answer_with_their_own_status() {
+    let zones =
+        "limit_req_zone $binary_remote_addr zone=z:1m rate=10r/s;\nlimit_conn_zone $binary_remote_addr zone=c:1m;";
+    let both = nginx(zones, "limit_req zone=z; limit_conn c 3; limit_req_status 503; limit_conn_status 429;");
+    both.writes(&["limit: 3, key: client_address, over_limit: { deny: { status: 429 } }", "denied: { status: 503 }"]);
+}
+
+#[test]
+fn nginx_default_server_alone_takes_any_host() {
+    let server = |listen: &str, name: &str, rest: &str| format!("server {{ listen {listen}; {name} {rest} }}\n");
+    let proxies = "location / { proxy_pass http://10.0.0.1; }";
+    let second = imported(&format!(
+        "{}{}",
+        server("80", "server_name a.test;", proxies),
+        server("80 default_server", "server_name b.test;", proxies)
+    ));
+    assert!(second.route("a.test.root").contains("hosts: [a.test]"), "{}", second.yaml);
+    assert!(second.route("all.root").contains("match: { path: \"/**\" }"), "{}", second.yaml);
+
+    let refusing = imported(&format!(
+        "{}{}",
+        server("80", "server_name a.test;", proxies),
+        server("80 default_server", "", "return 444;")
+    ));
+    assert!(refusing.route("a.test.root").contains("hosts: [a.test]"), "{}", refusing.yaml);
+    refusing.omits("all.root");
+    refusing.notes(&["server: is left out: no location of it proxies"]);
+
+    let redirecting = imported(&format!(
+        "{}{}",
+        server("80", "server_name a.test;", "return 301 https://a.test;"),
+        server("443 ssl", "server_name a.test; ssl_certificate a; ssl_certificate_key b;", proxies)
+    ));
+    redirecting.omits("0.0.0.0:80");
+    assert!(redirecting.route("all.root").contains("match: { path: \"/**\" }"), "{}", redirecting.yaml);
+}
+
+#[test]
+fn nginx_servers_that_differ_by_their_ports_are_noted() {
+    let server = |port: u16, name: &str| {
+        format!("server {{ listen {port}; {name} location / {{ proxy_pass http://10.0.0.1; }} }}\n")
+    };
+    let unnamed = imported(&format!("{}{}", server(8080, ""), server(8081, "")));
+    unnamed.notes(&[
+        "server: has routes that listeners of other servers take, too: tell them apart by hosts",
+        "location: is never reached: a rule before it takes the same requests",
+    ]);
+    let named = imported(&format!("{}{}", server(8080, "server_name a.test;"), server(8081, "server_name b.test;")));
+    named.notes(&[
+        "server: has routes that listeners of other servers take, too: tell them apart by hosts",
+        "server: is the default at an address of its own: here it takes only the hosts that it names",
+    ]);
+    named.route("b.test.root");
+}
+
+/// What `nginx -T` prints for these files, of which the first is the main file.
+fn dump(files: &[(&str, &str)]) -> String {
+    files.iter().map(|(name, text)| format!("# configuration file /etc/nginx/{name}:\n{text}\n\n")).collect()
+}
+
+#[test]
+fn nginx_dumped_files_stand_where_they_are_included() {
+    let main = "http {
+  limit_req_zone $binary_remote_addr zone=login:1m rate=1r/s;
+  include conf.d/*.conf;
+}";
+    let site = "server {
+  listen 80;
+  proxy_set_header Host $host;
+  location / { proxy_pass http://10.0.0.1; }
+  include /etc/nginx/app/[!x]*.conf;
+  include nowhere/*.conf;
+}";
+    let login = "location /login/ { include app/x-limits.conf; proxy_pass http://10.0.0.1; }";
+    let all = imported(&dump(&[
+        ("nginx.conf", main),
+        ("conf.d/site.conf", site),
+        ("app/login.conf", login),
+        ("app/x-limits.conf", "limit_req zone=login;"),
+        ("app/sub/lost.conf", "server { listen 81; location / { proxy_pass http://10.0.0.2; } }"),
+    ]));
+    assert!(all.route("all.login").contains("limits: [login]"), "{}", all.yaml);
+    assert!(!all.route("all.root").contains("limits"), "{}", all.yaml);
+    all.omits("10.0.0.2");
+    all.notes(&["is left out: no `include` names this file"]);
+    assert!(!all.notes.contains("is not followed"), "{}", all.notes);
+}
+
+#[test]
+fn nginx_includes_that_include_themselves_are_refused() {
+    let text = dump(&[("nginx.conf", "include a.conf;"), ("a.conf", "server { listen 80; include a.conf; }")]);
+    let refused = Import::default().add(&text, "all.conf").unwrap_err();
+    assert!(refused.to_string().contains("is deeper than includes may be"), "{refused}");
+}
+
+#[test]
+fn nginx_options_of_a_listener_hold_for_all_servers_at_its_address() {
+    let rest = "ssl_certificate a.crt; ssl_certificate_key a.key; location / { proxy_pass http://10.0.0.1; }";
+    let other = "ssl_certificate b.crt; ssl_certificate_key b.key; location / { proxy_pass http://10.0.0.2; }";
+    let one = imported(&format!(
+        "server {{ listen 8443 quic reuseport; listen 8443 ssl; server_name a.test; {rest} }}
+server {{ listen 8443 default_server ipv6only=off; server_name b.test; {other} }}
+server {{ listen 80 proxy_protocol; server_name a.test; location / {{ proxy_pass http://10.0.0.1; }} }}\n"
+    ));
+    one.writes(&[
+        "0.0.0.0:8443\", tls: { certificates: [{ cert: b.crt, key: b.key }, { cert: a.crt, key: a.key }] }",
+        "0.0.0.0:80\", proxy_protocol: [\"0.0.0.0/0\", \"::/0\"] }",
+    ]);
+    one.notes(&[
+        "listen: is left out: HTTP/3 is not carried over",
+        "listen: is carried over without ipv6only=off",
+        "listen: takes the PROXY protocol from every address: name the balancers in `proxy_protocol`",
+    ]);
+    let inherited = imported(
+        "http { ssl_certificate c.crt; ssl_certificate_key c.key;
+  server { listen 443 ssl; location / { proxy_pass http://10.0.0.1; } } }\n",
+    );
+    inherited.writes(&["tls: { certificates: [{ cert: c.crt, key: c.key }] }"]);
+}
+
+#[test]
+fn nginx_listeners_that_cannot_be_had_at_once_are_settled() {
+    let server = |listen: &str| format!("server {{ listen {listen}; location / {{ proxy_pass http://10.0.0.1; }} }}\n");
+    let both = imported(&format!("{}{}", server("127.0.0.1:80"), server("80")));
+    both.omits("127.0.0.1:80");
+    both.notes(&["listen: takes the connections of listeners with its port: they are left out"]);
+    let other = imported(&format!("{}{}", server("80"), server("127.0.0.1:80")));
+    other.omits("127.0.0.1:80");
+    other.notes(&["listen: is left out: 0.0.0.0:80 takes its connections"]);
+    let admin = imported(&format!("{}{}", server("9090"), server("127.0.0.1:9091")));
+    admin.writes(&["admin: { address: \"127.0.0.1:9092\" }"]);
+    admin.notes(&["a listener has the port of the admin interface: that is at 127.0.0.1:9092 here"]);
+}
+
+#[test]
+fn nginx_names_and_addresses_become_valid_names() {
+    let one = imported(
+        "server { listen 80; server_name *.example.com; location / { proxy_pass http://[::1]:3000; } }
+server { listen 80; server_name b.test; location / { proxy_pass http://b; } }
+upstream b { server 10.0.0.1 weight=5000; server 10.0.0.2; }
+upstream idle { server 10.0.0.3; }\n",
+    );
+    one.writes(&[
+        "  \"1--3000\": { nodes: [\"[::1]:3000\"] }",
+        "{ address: \"10.0.0.1:80\", weight: 1000 }, \"10.0.0.2:80\"",
+    ]);
+    one.omits("10.0.0.3");
+    one.notes(&[
+        "the weights of b are scaled down: 1000 is the largest",
+        "upstream: is left out: no location leads to it",
+    ]);
+    let second = imported(
+        "server { listen 80; server_name a.test; location / { proxy_pass http://10.0.0.1; } }
+server { listen 80; server_name *.example.com; location / { proxy_pass http://10.0.0.1; } }\n",
+    );
+    second.route("example.com.root");
+}
+
+#[test]
+fn nginx_upstreams_over_http_and_https_are_two() {
+    let both = imported(
+        "upstream api { server 10.0.0.1:8443; }
+server { listen 80;
+  location /a/ { proxy_pass http://10.0.0.2; } location /b/ { proxy_pass https://10.0.0.2; }
+  location /c/ { proxy_pass http://api; } location /d/ { proxy_pass https://api; } }\n",
+    );
+    both.writes(&[
+        "  \"10.0.0.2\": { nodes: [\"10.0.0.2:80\"] }",
+        "  \"10.0.0.2-2\": { nodes: [\"10.0.0.2:443\"], tls: {} }",
+        "  api: { nodes: [\"10.0.0.1:8443\"] }",
+        "  api-2: { nodes: [\"10.0.0.1:8443\"], tls: {} }",
+    ]);
+}
+
+#[test]
+fn nginx_locations_that_refuse_requests_stay_closed_or_are_told() {
+    const NOBODY: &str = "access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }";
+    let one = imported(
+        "server { listen 80; auth_basic staff;
+  location / { proxy_pass http://10.0.0.1; }
+  location /admin/ { deny all; }
+  location = /old { return 410; }
+  location /inside/ { internal; proxy_pass http://10.0.0.1; }
+  location ~ /\\.git { deny all; }
+  location /office/ { deny 10.0.0.9; allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.1; }
+  location /mixed/ { allow 10.0.0.9; deny 10.0.0.0/8; proxy_pass http://10.0.0.1; }
+}
+server { listen 80; server_name closed.test; return 403; }\n",
+    );
+    for route in ["all.admin", "all.old", "all.inside", "closed.test.root"] {
+        assert!(one.route(route).contains(NOBODY), "{route}: {}", one.yaml);
+    }
+    assert!(
+        one.route("all.office").contains("allow: { addresses: [\"10.0.0.0/8\"] }, deny: { addresses: [\"10.0.0.9\"] }"),
+        "{}",
+        one.yaml
+    );
+    assert!(!one.route("all.mixed").contains("access"), "{}", one.yaml);
+    one.notes(&[
+        "location: refuses requests with 403 here",
+        "location: is left out: only prefixes and exact paths are carried over: requests that it refuses pass here",
+        "deny: is not carried over: requests that it refuses pass here",
+        "auth_basic: is not carried over: requests that it refuses pass here",
+    ]);
+}
+
+#[test]
+fn nginx_routes_have_the_limits_of_all_listeners_that_take_their_requests() {
+    let server = |listen: &str, limit: &str| {
+        format!("server {{ listen {listen}; {limit} location / {{ proxy_pass http://10.0.0.1; }} }}\n")
+    };
+    let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=5r/s;\n";
+    let both = imported(&format!("{zone}{}{}", server("80", ""), server("81", "limit_req zone=z;")));
+    assert!(both.route("all.root").contains("limits: [z]\n    denied: { status: 503 }"), "{}", both.yaml);
+    both.notes(&["location: is left out: a rule before it takes the same requests, and gets its limits as well"]);
+}
