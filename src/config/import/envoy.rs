@@ -1,5 +1,7 @@
 //! Envoy's static configuration: routes of HTTP listeners, clusters, and local rate limits.
 
+use std::collections::BTreeSet;
+
 use super::front::rules::{Effects, Rule};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream};
 use super::matches::{Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
@@ -181,7 +183,7 @@ impl Reader<'_, '_> {
         };
         let mut rule = Rule {
             place: field.key_place(),
-            listeners: self.listener.clone(),
+            listeners: BTreeSet::from([self.listener.clone()]),
             name,
             matches,
             upstreams: Vec::new(),

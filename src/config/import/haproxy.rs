@@ -2,7 +2,7 @@
 //!
 //! Every line is carried over, or describes what tollgate does anyway, or gets a note.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use self::conditions::Acls;
 use self::syntax::{Line, Section};
@@ -308,7 +308,7 @@ impl<'l> Reader<'l, '_> {
             }
             self.front.rules.push(Rule {
                 place: self.findings.place(line.mark, &line.name()),
-                listeners: section.name().to_owned(),
+                listeners: BTreeSet::from([section.name().to_owned()]),
                 name: format!("{}.{backend}", section.name()),
                 matches: matches.clone(),
                 upstreams: vec![(upstream.clone(), 1)],

@@ -1,6 +1,6 @@
 //! Kong's declarative configuration: services, their routes, upstreams, and the plugins of each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream, denial, key_field, node, url};
@@ -323,7 +323,7 @@ impl Reader<'_> {
             let of = text(&route, "name").or_else(|| text(&route, "id")).unwrap_or_else(|| service.to_owned());
             self.front.rules.extend(matches.into_iter().map(|matches| Rule {
                 place: field.key_place(),
-                listeners: String::new(),
+                listeners: BTreeSet::new(),
                 name: of.clone(),
                 matches,
                 upstreams: vec![(upstream.to_owned(), 1)],

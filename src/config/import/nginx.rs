@@ -319,7 +319,6 @@ impl<'d> Reader<'d, '_> {
             return false;
         }
         let addresses: BTreeSet<String> = listens(server).into_iter().map(|(_, address)| address).collect();
-        let addresses = addresses.into_iter().collect::<Vec<_>>().join(" ");
         let before = self.front.rules.len();
         let is_refused = refusal(&block).is_some();
         let locations: Vec<&Directive> = all("location").filter(|_| !is_refused).collect();
@@ -352,10 +351,10 @@ impl<'d> Reader<'d, '_> {
     }
 
     /// Adds a rule that refuses all requests with this path.
-    fn refuse(&mut self, of: &Directive, listeners: &str, hosts: &[String], path: PathMatch) {
+    fn refuse(&mut self, of: &Directive, listeners: &BTreeSet<String>, hosts: &[String], path: PathMatch) {
         self.front.rules.push(Rule {
             place: self.findings.place(of.mark, of.name()),
-            listeners: listeners.to_owned(),
+            listeners: listeners.clone(),
             name: rule_name(hosts, &path),
             matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path) },
             upstreams: Vec::new(),
@@ -363,7 +362,13 @@ impl<'d> Reader<'d, '_> {
         });
     }
 
-    fn location(&mut self, location: &'d Directive, outer: &Limits<'d>, listeners: &str, hosts: &[String]) {
+    fn location(
+        &mut self,
+        location: &'d Directive,
+        outer: &Limits<'d>,
+        listeners: &BTreeSet<String>,
+        hosts: &[String],
+    ) {
         let block: Vec<&Directive> = location.block().iter().collect();
         let is_refused = refuses(&block);
         let passes = if is_refused { ": requests that it refuses pass here" } else { "" };
@@ -418,7 +423,7 @@ impl<'d> Reader<'d, '_> {
         let max_body = limits.max_body.as_ref().map(|size| format!("max_request_body: {size}"));
         self.front.rules.push(Rule {
             place: self.findings.place(location.mark, location.name()),
-            listeners: listeners.to_owned(),
+            listeners: listeners.clone(),
             name: rule_name(hosts, &path_match),
             matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path_match) },
             upstreams: vec![(upstream, 1)],

@@ -132,7 +132,7 @@ impl Reader<'_, '_> {
             self.taken.push((name.to_owned(), matches.clone(), priority));
             self.front.rules.push(Rule {
                 place: field.key_place(),
-                listeners: if is_at_all { String::new() } else { own_points.join(" ") },
+                listeners: own_points.iter().filter(|_| !is_at_all).cloned().collect(),
                 name: name.to_owned(),
                 matches,
                 upstreams: upstreams.clone(),

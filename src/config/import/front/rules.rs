@@ -1,5 +1,7 @@
 //! The rules of a proxy, and the routes that they become.
 
+use std::collections::BTreeSet;
+
 use super::ProxyConfig;
 use crate::config::findings::Findings;
 use crate::config::import::matches::{Match, ScopedLimit, all_of, common, common_network, split};
@@ -12,8 +14,9 @@ use crate::ruleset::host::HostPattern;
 pub(in crate::config::import) struct Rule {
     /// The place of notes about the rule.
     pub(in crate::config::import) place: Place,
-    /// The listeners whose requests the rule takes, in words of the proxy. Routes of tollgate take those of all listeners.
-    pub(in crate::config::import) listeners: String,
+    /// The listeners whose requests the rule takes, as the proxy names them; empty for all. Routes of tollgate take the
+    /// requests of all listeners.
+    pub(in crate::config::import) listeners: BTreeSet<String>,
     pub(in crate::config::import) name: String,
     pub(in crate::config::import) matches: Match,
     /// Names of upstreams, each with its share of the requests; empty where the rule refuses all requests.
@@ -157,6 +160,11 @@ impl Rule {
             || !self.effects.access.iter().all(|access| effects.access.contains(access))
     }
 
+    /// Whether the rule takes the requests of all listeners of `other`.
+    fn listens_where(&self, other: &Self) -> bool {
+        self.listeners.is_empty() || (!other.listeners.is_empty() && other.listeners.is_subset(&self.listeners))
+    }
+
     /// Whether this rule's route takes requests that `other` takes in the proxy, at these listeners or others. If several rules
     /// of other listeners contain this one, only the most specific of them takes its requests there.
     fn shares_requests_with(&self, other: &Self, rules: &[Self]) -> bool {
@@ -164,11 +172,11 @@ impl Rule {
         if self.matches == other.matches {
             return true;
         }
-        if self.listeners == other.listeners || is_inside(&other.matches, &self.matches) {
+        if self.listens_where(other) || is_inside(&other.matches, &self.matches) {
             return false;
         }
         let is_nearer = |nearer: &Self| {
-            nearer.listeners == other.listeners
+            nearer.listens_where(other)
                 && nearer.matches.contains(&self.matches)
                 && is_inside(&nearer.matches, &other.matches)
         };
