@@ -129,8 +129,7 @@ impl ProxyConfig {
         name
     }
 
-    /// Makes routes of the rules, and settings that tollgate accepts of those that it would refuse. Adds notes about what it
-    /// changes.
+    /// Makes routes of the rules, and changes settings that tollgate would refuse. Adds notes about these changes.
     pub(super) fn settle(&mut self, findings: &Findings, names: &mut Names) {
         let note = |message: String| findings.add(Problem::warning(findings.place(Mark::START, ""), message));
         for (name, upstream) in &mut self.upstreams {

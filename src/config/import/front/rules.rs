@@ -65,8 +65,8 @@ pub(super) struct Route {
 }
 
 impl ProxyConfig {
-    /// Makes routes of the rules. As no route belongs to a listener, requests get the limits of the rules that take them at any
-    /// listener.
+    /// Makes routes of the rules. As no route belongs to a listener, requests get the limits of the rules that take them at
+    /// any listener.
     pub(super) fn add_routes(&mut self, findings: &Findings, names: &mut Names) {
         let rules = std::mem::take(&mut self.rules);
         for (position, rule) in rules.iter().enumerate() {
@@ -99,8 +99,8 @@ impl ProxyConfig {
         }
     }
 
-    /// Adds a route for a rule, and one for each part of it to which further limits apply. Returns notes about parts and hosts
-    /// that are left out, and about limits that exempt different networks.
+    /// Adds a route for a rule, and one for each part of it to which further limits apply. Returns notes about parts and
+    /// hosts that are left out, and about limits that exempt different networks.
     fn add_route(&mut self, rule: &Rule, effects: &Effects, names: &mut Names) -> Vec<String> {
         let Effects { limits: scoped, access, rewrite, more } = effects;
         let of_limits = scoped.iter().flat_map(|limit| &limit.matches);
@@ -165,8 +165,8 @@ impl Rule {
         self.listeners.is_empty() || (!other.listeners.is_empty() && other.listeners.is_subset(&self.listeners))
     }
 
-    /// Whether this rule's route takes requests that `other` takes in the proxy, at these listeners or others. If several rules
-    /// of other listeners contain this one, only the most specific of them takes its requests there.
+    /// Whether this rule's route takes requests that `other` takes in the proxy, at these listeners or others. If several
+    /// rules of other listeners contain this one, only the most specific of them takes its requests there.
     fn shares_requests_with(&self, other: &Self, rules: &[Self]) -> bool {
         let is_inside = |inner: &Match, outer: &Match| inner != outer && outer.contains(inner);
         if self.matches == other.matches {

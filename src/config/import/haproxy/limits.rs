@@ -152,7 +152,7 @@ impl<'l> Reader<'l, '_> {
             let is_of_all = |one: &Conjunction| one.matches == [Match::default()] && one.except.is_empty();
             if !is_of_all(one) || !tracker.when.iter().all(is_of_all) {
                 return Err(
-                    "is left out: `connections.max_per_client` bounds all clients; `algorithm: concurrency` exempts some"
+                    "is left out: `connections.max_per_client` exempts no requests; `algorithm: concurrency` does"
                         .to_owned(),
                 );
             }

@@ -26,8 +26,8 @@ pub(super) fn refuses(block: &[&Directive]) -> bool {
 }
 
 impl Reader<'_, '_> {
-    /// Reads the `allow` and `deny` directives of a level, of which nginx takes the first that matches. `None` if they refuse
-    /// nobody.
+    /// Reads the `allow` and `deny` directives of a level, of which nginx takes the first that matches. `None` if they
+    /// refuse nobody.
     pub(super) fn access(&self, rules: &[&Directive]) -> Option<Access> {
         let mut access = Access::default();
         for one in rules {

@@ -1,5 +1,5 @@
-//! The output of `nginx -T`: the files of a configuration, one behind the other. Each begins with a comment that names it, and the
-//! first one includes the others.
+//! The output of `nginx -T`: the files of a configuration, one behind the other. Each begins with a comment that names it,
+//! and the first one includes the others.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! The listeners: the addresses of all servers that proxy. The options of an address hold for each server that listens there.
+//! The listeners: the addresses of all servers that proxy. The options of an address hold for all servers there.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ const UNNEEDED: [&str; 17] = [
     "ipv6only=on",
 ];
 
-/// The `listen` directives of a server, each with its address; the server itself where it has none. Those of QUIC are of UDP.
+/// The `listen` directives of a server for TCP, each with its address; the server itself where it has none.
 pub(super) fn listens(server: &Directive) -> Vec<(&Directive, String)> {
     let all = || server.block().iter().filter(|one| one.name() == "listen");
     if all().next().is_none() {

@@ -158,7 +158,7 @@ fn haproxy_bounds_of_connections_exempt_nobody() {
         "",
     );
     one.omits("max_per_client");
-    one.notes(&["tcp-request connection: is left out: `connections.max_per_client` bounds all clients"]);
+    one.notes(&["tcp-request connection: is left out: `connections.max_per_client` exempts no requests"]);
 }
 
 #[test]
