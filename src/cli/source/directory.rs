@@ -273,7 +273,6 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
         Fault::Disagrees { what, .. } => says.expected(format!("the same {what} on all lines of a customer")),
         Fault::RepeatedColumn(_)
         | Fault::EmptyField(_)
-        | Fault::NotText(_)
         | Fault::BadName
         | Fault::BadHash
         | Fault::BadValidUntil

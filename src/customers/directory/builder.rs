@@ -96,7 +96,7 @@ impl<'d> DirectoryBuilder<'d> {
             self.faults.more = self.faults.more.saturating_add(1);
             return None;
         }
-        let terms = self.interner.terms(row, None, inherited);
+        let terms = self.interner.terms(row, inherited);
         let terms = terms.map_err(|faults| faults.into_iter().for_each(|fault| self.faults.add(line, fault))).ok();
         if known && terms.as_ref().is_some_and(|terms| terms.plan.is_none()) {
             self.faults.add(line, Fault::EmptyField("plan"));
@@ -193,8 +193,8 @@ impl RowSink for DirectoryBuilder<'_> {
 
     fn add(&mut self, line: u64, row: &Row<'_>) {
         let digest = match row.credential {
-            b"" => Err(Fault::EmptyField("credential")),
-            credential => digest_of(credential).ok_or(Fault::BadHash),
+            "" => Err(Fault::EmptyField("credential")),
+            credential => digest_of(credential.as_bytes()).ok_or(Fault::BadHash),
         };
         let digest = digest.map_err(|fault| self.faults.add(line, fault)).ok();
         let hash = digest.map(|digest| self.hashes.of(&digest));

@@ -2,7 +2,7 @@
 //!
 //! Spaces around fields are ignored, blank lines are skipped, and `\r` ends a line like `\n` and `\r\n`.
 
-use csv::{ByteRecord, ReaderBuilder, Trim, WriterBuilder};
+use csv::{ReaderBuilder, StringRecord, WriterBuilder};
 use memchr::memchr_iter;
 
 use super::fault::Fault;
@@ -12,11 +12,11 @@ use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 /// Reads `text` into `rows`.
 pub(super) fn read(text: &str, rows: &mut impl RowSink) {
     let mut reader = ReaderBuilder::new();
-    let mut reader = reader.has_headers(false).flexible(true).trim(Trim::All).from_reader(text.as_bytes());
-    let (mut record, mut lines) = (ByteRecord::new(), LineCounter { text: text.as_bytes(), at: 0, line: 1 });
+    let mut reader = reader.has_headers(false).flexible(true).from_reader(text.as_bytes());
+    let (mut record, mut lines) = (StringRecord::new(), LineCounter { text: text.as_bytes(), at: 0, line: 1 });
     let mut columns: Option<Columns> = None;
     // reading from memory cannot fail
-    while reader.read_byte_record(&mut record).unwrap_or(false) {
+    while reader.read_record(&mut record).unwrap_or(false) {
         let line = lines.line_of(&record);
         match columns.as_ref().map(|columns| columns.row(&record)) {
             Some(Ok(row)) => rows.add(line, &row),
@@ -50,7 +50,7 @@ struct LineCounter<'t> {
 
 impl LineCounter<'_> {
     /// The line on which a record begins, after the blank lines before it.
-    fn line_of(&mut self, record: &ByteRecord) -> u64 {
+    fn line_of(&mut self, record: &StringRecord) -> u64 {
         let start = record.position().and_then(|position| usize::try_from(position.byte()).ok()).unwrap_or(self.at);
         let rest = self.text.get(start..).unwrap_or_default();
         let start = start + rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -69,15 +69,15 @@ struct Columns {
 }
 
 impl Columns {
-    fn find(header: &ByteRecord, line: u64, rows: &mut impl RowSink) -> Option<Self> {
+    fn find(header: &StringRecord, line: u64, rows: &mut impl RowSink) -> Option<Self> {
         let (content, levels) = (rows.content(), rows.levels().to_vec());
         let mut columns = Self { positions: [None; COLUMNS.len()], levels: [None; MOST_LEVELS], count: header.len() };
         let faults = rows.faults();
-        for (position, name) in header.iter().enumerate() {
+        for (position, name) in header.iter().map(str::trim_ascii).enumerate() {
             let own = COLUMNS.iter().zip(&mut columns.positions).filter(|(known, _)| content.takes(known));
             let all = own.map(|(known, place)| (*known, place));
             let mut all = all.chain(levels.iter().map(|level| &**level).zip(&mut columns.levels));
-            match all.find(|(known, _)| known.as_bytes() == name) {
+            match all.find(|(known, _)| *known == name) {
                 Some((name, Some(_))) => faults.add(line, Fault::RepeatedColumn(name.to_owned())),
                 Some((_, place)) => *place = Some(position),
                 None => faults.add(line, Fault::UnknownColumn(position + 1)),
@@ -90,14 +90,15 @@ impl Columns {
         faults.is_empty().then_some(columns)
     }
 
-    fn row<'r>(&self, record: &'r ByteRecord) -> Result<Row<'r>, Fault> {
-        if record.iter().any(|field| field.contains(&b'\n')) {
+    fn row<'r>(&self, record: &'r StringRecord) -> Result<Row<'r>, Fault> {
+        if record.iter().any(|field| field.trim_ascii().contains('\n')) {
             return Err(Fault::LineBreak);
         }
         if record.len() != self.count {
             return Err(Fault::FieldCount { found: record.len(), expected: self.count });
         }
-        let field = |position: Option<usize>| position.and_then(|position| record.get(position)).unwrap_or_default();
+        let field =
+            |position: Option<usize>| position.and_then(|position| record.get(position)).map_or("", str::trim_ascii);
         let [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended] =
             self.positions.map(field);
         let groups = self.levels.map(field);

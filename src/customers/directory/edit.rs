@@ -13,7 +13,7 @@ use super::groups::GroupTable;
 use super::row::{Row, RowKind, RowSink};
 use super::table::{CustomerTable, Format};
 use super::yaml;
-use crate::ruleset::groups::COLUMNS;
+use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 use crate::ruleset::overrides::OverridesReader;
 
 /// The text of a row by column name; empty columns are left out. No `Debug`: it contains a credential.
@@ -108,8 +108,18 @@ impl RowText {
             *row;
         let own = [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended];
         let own = COLUMNS.into_iter().zip(own);
-        let all = own.chain(levels.iter().map(AsRef::as_ref).zip(groups));
-        all.map(|(column, text)| (column, String::from_utf8_lossy(text))).collect()
+        own.chain(levels.iter().map(AsRef::as_ref).zip(groups)).collect()
+    }
+
+    /// The row with this text.
+    pub(super) fn row(&self, levels: &[Arc<str>]) -> Row<'_> {
+        let [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended] =
+            COLUMNS.map(|column| self.get(column));
+        let mut groups = [""; MOST_LEVELS];
+        for (place, level) in groups.iter_mut().zip(levels) {
+            *place = self.get(level);
+        }
+        Row { credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups }
     }
 
     /// The text of a column; empty if the column is.
@@ -157,7 +167,7 @@ impl RowText {
         let zone = Some(self.get("time_zone")).filter(|zone| !zone.is_empty());
         let zone = zone.and_then(|zone| TimeZone::get(zone).ok());
         let moment = |text: &str| {
-            let row = Row { valid_until: text.as_bytes(), ..Row::default() };
+            let row = Row { valid_until: text, ..Row::default() };
             row.valid_until(zone.as_ref()).ok().flatten()
         };
         let is_earlier = moment(self.get("valid_until")).zip(moment(end)).is_some_and(|(own, end)| own <= end);
@@ -177,6 +187,7 @@ impl<'t, T: AsRef<str>> FromIterator<(&'t str, T)> for RowText {
 
 /// Collects the rows of a text as they are written there.
 pub(super) struct RowTexts<'g> {
+    kind: RowKind,
     levels: &'g [Arc<str>],
     /// The rows, each with the line on which it begins.
     pub(super) rows: Vec<(u64, RowText)>,
@@ -185,14 +196,14 @@ pub(super) struct RowTexts<'g> {
 }
 
 impl<'g> RowTexts<'g> {
-    pub(super) fn new(levels: &'g [Arc<str>]) -> Self {
-        Self { levels, rows: Vec::new(), faults: Faults::default() }
+    pub(super) fn new(kind: RowKind, levels: &'g [Arc<str>]) -> Self {
+        Self { kind, levels, rows: Vec::new(), faults: Faults::default() }
     }
 }
 
 impl RowSink for RowTexts<'_> {
     fn content(&self) -> RowKind {
-        RowKind::Credentials
+        self.kind
     }
 
     fn levels(&self) -> &[Arc<str>] {

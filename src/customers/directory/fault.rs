@@ -40,9 +40,6 @@ pub enum Fault {
     /// A field is empty.
     #[error("the {0} is empty")]
     EmptyField(&'static str),
-    /// A field is not in UTF-8.
-    #[error("the {0} is not in UTF-8")]
-    NotText(&'static str),
     /// A customer's name is too long or holds control characters.
     #[error("the customer's name is longer than {MAX_NAME} bytes or holds control characters")]
     BadName,

@@ -14,6 +14,7 @@ use super::csv::record;
 use super::edit::{Change, ChangeError, ChangedRows, RowText, RowTexts, table_of};
 use super::fault::Faults;
 use super::groups::GroupTable;
+use super::row::RowKind;
 use super::table::{CustomerTable, Format};
 use crate::files::{self, Stamp};
 use crate::ruleset::groups::COLUMNS;
@@ -115,7 +116,7 @@ impl WritableFile {
     }
 
     fn rows_of(&self, text: &str, groups: &GroupTable) -> Result<Vec<(u64, RowText)>, ChangeError> {
-        let mut read = RowTexts::new(groups.levels());
+        let mut read = RowTexts::new(RowKind::Credentials, groups.levels());
         self.format.read(text, &mut read);
         if read.faults.is_empty() { Ok(read.rows) } else { Err(self.refused(&read.faults)) }
     }

@@ -9,10 +9,10 @@ use jiff::tz::TimeZone;
 
 use super::fault::Fault;
 use super::groups::GroupTable;
-use super::row::{Row, text};
+use super::row::Row;
 use crate::algorithm::Rule;
 use crate::ruleset::PlanId;
-use crate::ruleset::groups::{Groups, MOST_LEVELS};
+use crate::ruleset::groups::Groups;
 use crate::ruleset::overrides::{Override, Overrides, OverridesReader, ZonedRules};
 
 /// The content of a row about its customer or group, without names and the credential's expiry.
@@ -62,14 +62,8 @@ impl Interner {
         self.terms.get(row.terms_key(inherited).as_slice()).map(Arc::clone)
     }
 
-    /// The terms of a row of a customer, or of a group of this `level`, or all their faults. A row without a plan gets the
-    /// `inherited` plan.
-    pub(super) fn terms(
-        &mut self,
-        row: &Row<'_>,
-        level: Option<&str>,
-        inherited: Option<PlanId>,
-    ) -> Result<Arc<CustomerTerms>, Vec<Fault>> {
+    /// The terms of a row of a customer or of a group, or all their faults. A row without a plan gets the `inherited` plan.
+    pub(super) fn terms(&mut self, row: &Row<'_>, inherited: Option<PlanId>) -> Result<Arc<CustomerTerms>, Vec<Fault>> {
         if let Some(known) = self.known(row, inherited) {
             return Ok(known);
         }
@@ -77,25 +71,24 @@ impl Interner {
         let plan = keep(self.plan(row).map(|plan| plan.or(inherited)), &mut faults);
         let zone = keep(self.zone(row), &mut faults);
         let suspended = keep(row.suspended(), &mut faults);
-        let overrides = keep(text("overrides", row.overrides), &mut faults);
-        let (Some(plan), Some(zone), Some(suspended), Some(overrides)) = (plan, zone, suspended, overrides) else {
+        let (Some(plan), Some(zone), Some(suspended)) = (plan, zone, suspended) else {
             return Err(faults);
         };
-        let own = self.own(level, plan, zone.as_ref(), overrides)?;
+        let own = self.own(row, plan, zone.as_ref())?;
         let terms = Arc::new(CustomerTerms { plan, zone, own, suspended });
         self.terms.insert(row.terms_key(inherited).into(), Arc::clone(&terms));
         Ok(terms)
     }
 
     fn plan(&self, row: &Row<'_>) -> Result<Option<PlanId>, Fault> {
-        match text("plan", row.plan)? {
+        match row.plan {
             "" => Ok(None),
             name => self.reader.plan(name).map(Some).map_err(Fault::Plan),
         }
     }
 
     fn zone(&self, row: &Row<'_>) -> Result<Option<TimeZone>, Fault> {
-        match text("time_zone", row.time_zone)? {
+        match row.time_zone {
             "" => Ok(None),
             name => self.reader.time_zone(name).map(Some).map_err(Fault::TimeZone),
         }
@@ -103,14 +96,14 @@ impl Interner {
 
     fn own(
         &mut self,
-        level: Option<&str>,
+        row: &Row<'_>,
         plan: Option<PlanId>,
         zone: Option<&TimeZone>,
-        overrides: &str,
     ) -> Result<Option<Arc<Overrides>>, Vec<Fault>> {
-        let read = match overrides.is_empty() {
+        let level = Some(row.level).filter(|level| !level.is_empty());
+        let read = match row.overrides.is_empty() {
             true => Ok(Vec::new()),
-            false => self.reader.terms(level, plan, zone, overrides),
+            false => self.reader.terms(level, plan, zone, row.overrides),
         };
         let mut limits = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
         for (_, term) in &mut limits {
@@ -142,11 +135,7 @@ impl Interner {
         if let Some(known) = self.groups.get(key.as_slice()) {
             return Ok(Some(Arc::clone(known)));
         }
-        let mut names = [""; MOST_LEVELS];
-        for (name, group) in names.iter_mut().zip(row.groups) {
-            *name = text("group", group)?;
-        }
-        let groups = table.resolve(&names, true)?.map(Arc::new);
+        let groups = table.resolve(&row.groups, true)?.map(Arc::new);
         if let Some(groups) = &groups {
             self.groups.insert(key.into(), Arc::clone(groups));
         }

@@ -70,17 +70,17 @@ pub(super) enum RowSet {
 /// The fields of a row; empty if not given.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row<'t> {
-    pub(super) credential: &'t [u8],
-    pub(super) customer: &'t [u8],
-    pub(super) level: &'t [u8],
-    pub(super) group: &'t [u8],
-    pub(super) plan: &'t [u8],
-    pub(super) overrides: &'t [u8],
-    pub(super) time_zone: &'t [u8],
-    pub(super) valid_until: &'t [u8],
-    pub(super) suspended: &'t [u8],
+    pub(super) credential: &'t str,
+    pub(super) customer: &'t str,
+    pub(super) level: &'t str,
+    pub(super) group: &'t str,
+    pub(super) plan: &'t str,
+    pub(super) overrides: &'t str,
+    pub(super) time_zone: &'t str,
+    pub(super) valid_until: &'t str,
+    pub(super) suspended: &'t str,
     /// The names of the row's groups, at the positions of their levels.
-    pub(super) groups: [&'t [u8]; MOST_LEVELS],
+    pub(super) groups: [&'t str; MOST_LEVELS],
 }
 
 impl<'t> Row<'t> {
@@ -88,24 +88,25 @@ impl<'t> Row<'t> {
     pub(super) fn terms_key(&self, inherited: Option<PlanId>) -> Vec<u8> {
         let inherited = inherited.filter(|_| self.plan.is_empty()).map_or(usize::MAX, |PlanId(plan)| plan);
         let inherited = inherited.to_ne_bytes();
-        [&inherited[..], self.level, self.plan, self.time_zone, self.suspended, self.overrides].join(&SEPARATOR)
+        let own = [self.level, self.plan, self.time_zone, self.suspended, self.overrides].map(str::as_bytes);
+        [&inherited[..], &own.join(&SEPARATOR)].concat()
     }
 
     /// A key that only rows with the same groups share.
     pub(super) fn groups_key(&self) -> Vec<u8> {
-        self.groups.join(&SEPARATOR)
+        self.groups.map(str::as_bytes).join(&SEPARATOR)
     }
 
     /// Sets the group of the level `name`; false if there is no such level.
     pub(super) fn set_group(&mut self, levels: &[Arc<str>], name: &str, group: &'t str) -> bool {
         let position = levels.iter().position(|level| **level == *name);
         let place = position.and_then(|position| self.groups.get_mut(position));
-        place.map(|place| *place = group.as_bytes()).is_some()
+        place.map(|place| *place = group).is_some()
     }
 
     /// The customer's name.
     pub(super) fn name(&self) -> Result<&'t str, Fault> {
-        match text("customer", self.customer)? {
+        match self.customer {
             "" => Err(Fault::EmptyField("customer")),
             name if is_name(name) => Ok(name),
             _ => Err(Fault::BadName),
@@ -113,10 +114,10 @@ impl<'t> Row<'t> {
     }
 
     /// Whether the customer is suspended.
-    pub(super) const fn suspended(&self) -> Result<bool, Fault> {
+    pub(super) fn suspended(&self) -> Result<bool, Fault> {
         match self.suspended {
-            b"" | b"false" => Ok(false),
-            b"true" => Ok(true),
+            "" | "false" => Ok(false),
+            "true" => Ok(true),
             _ => Err(Fault::BadSuspended),
         }
     }
@@ -124,7 +125,7 @@ impl<'t> Row<'t> {
     /// The time when the credential expires; a date stands for the end of that day in `zone`, or in UTC without a zone.
     pub(super) fn valid_until(&self, zone: Option<&TimeZone>) -> Result<Option<Nanos>, Fault> {
         const DATE: usize = "2027-12-31".len();
-        let end = match text("valid_until", self.valid_until)? {
+        let end = match self.valid_until {
             "" => return Ok(None),
             date if date.len() == DATE => end_of(date.parse().map_err(|_| Fault::BadValidUntil)?, zone),
             time => Some(time.parse().map_err(|_| Fault::BadValidUntil)?),
@@ -148,18 +149,13 @@ pub(in crate::customers) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_NAME && !text.contains(char::is_control)
 }
 
-/// A field as text.
-pub(super) fn text<'t>(field: &'static str, bytes: &'t [u8]) -> Result<&'t str, Fault> {
-    std::str::from_utf8(bytes).map_err(|_| Fault::NotText(field))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn valid_until(text: &str, zone: Option<&str>) -> Result<Option<u64>, Fault> {
         let zone = zone.map(|name| TimeZone::get(name).unwrap());
-        let row = Row { valid_until: text.as_bytes(), ..Row::default() };
+        let row = Row { valid_until: text, ..Row::default() };
         row.valid_until(zone.as_ref()).map(|end| end.map(|end| end.get() / 1_000_000_000))
     }
 

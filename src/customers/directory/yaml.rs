@@ -93,17 +93,17 @@ impl Entry {
 
     /// The row, without its groups.
     fn row<'e>(&'e self, overrides: &'e str) -> Row<'e> {
-        let bytes = |text: &'e Option<String>| text.as_deref().unwrap_or_default().as_bytes();
+        let text = |text: &'e Option<String>| text.as_deref().unwrap_or_default();
         Row {
-            credential: bytes(&self.credential),
-            customer: bytes(&self.customer),
-            level: bytes(&self.level),
-            group: bytes(&self.group),
-            plan: self.plan.as_bytes(),
-            overrides: overrides.as_bytes(),
-            time_zone: self.time_zone.as_bytes(),
-            valid_until: bytes(&self.valid_until),
-            suspended: if self.suspended == Some(true) { b"true" } else { b"" },
+            credential: text(&self.credential),
+            customer: text(&self.customer),
+            level: text(&self.level),
+            group: text(&self.group),
+            plan: &self.plan,
+            overrides,
+            time_zone: &self.time_zone,
+            valid_until: text(&self.valid_until),
+            suspended: if self.suspended == Some(true) { "true" } else { "" },
             ..Row::default()
         }
     }

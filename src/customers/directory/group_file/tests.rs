@@ -2,7 +2,8 @@ use super::*;
 use crate::customers::Customer;
 use crate::customers::directory::CustomerTable;
 use crate::customers::directory::testing::{Words, misread};
-use crate::ruleset::PlanId;
+use crate::ruleset::overrides::Overrides;
+use crate::ruleset::{LimitId, PlanId};
 
 fn levels() -> [String; 3] {
     ["organisation", "team", "project"].map(str::to_owned)
@@ -162,4 +163,16 @@ fn an_update_takes_up_other_groups_and_keeps_whom_they_do_not_concern() {
     assert_eq!((changes.added, changes.changed, changes.removed), (0, 1, 0));
     assert_eq!((before[0].plan, find(&directory, "k1").plan), (PlanId(0), PlanId(1)));
     assert!(Arc::ptr_eq(&before[1], &find(&directory, "k2")) && Arc::ptr_eq(&before[2], &find(&directory, "k3")));
+}
+
+#[test]
+fn groups_of_two_levels_that_say_the_same_override_limits_of_their_own_levels() {
+    let text =
+        "level,group,plan,overrides,organisation\norganisation,acme,pro,unlimited,\nteam,search,pro,unlimited,acme\n";
+    let table = read(text).unwrap();
+    let limits = [("organisation", "acme"), ("team", "search")].map(|(level, name)| {
+        let Overrides(own) = &**table.find(level, name).unwrap().own.as_ref().unwrap();
+        own.iter().map(|(limit, _)| *limit).collect::<Vec<_>>()
+    });
+    assert_eq!(limits, ["organisation", "team"].map(|level| vec![LimitId(level.len())]));
 }

@@ -41,12 +41,12 @@ pub(super) fn read(text: &[u8], interner: &mut Interner, table: &GroupTable) -> 
         overrides => overrides.to_string(),
     };
     let mut row = Row {
-        customer: value.customer.as_bytes(),
-        plan: value.plan.as_bytes(),
-        overrides: overrides.as_bytes(),
-        time_zone: value.time_zone.as_deref().unwrap_or_default().as_bytes(),
-        valid_until: value.valid_until.as_deref().unwrap_or_default().as_bytes(),
-        suspended: if value.suspended == Some(true) { b"true" } else { b"" },
+        customer: &value.customer,
+        plan: &value.plan,
+        overrides: &overrides,
+        time_zone: value.time_zone.as_deref().unwrap_or_default(),
+        valid_until: value.valid_until.as_deref().unwrap_or_default(),
+        suspended: if value.suspended == Some(true) { "true" } else { "" },
         ..Row::default()
     };
     interner.forget_if_grown();
@@ -57,7 +57,7 @@ pub(super) fn read(text: &[u8], interner: &mut Interner, table: &GroupTable) -> 
     }
     let groups = interner.groups(&row, table).map_err(says)?;
     let inherited = groups.as_ref().and_then(|groups| groups.plan());
-    let terms = interner.terms(&row, None, inherited).map_err(first)?;
+    let terms = interner.terms(&row, inherited).map_err(first)?;
     Ok(Customer {
         name: row.name().map_err(says)?.into(),
         plan: terms.plan.ok_or_else(|| says(Fault::EmptyField("plan")))?,
