@@ -114,6 +114,11 @@ fn changes_are_found_within_an_interval_and_deletions_by_a_look_at_all_rows() {
         "UPDATE api_keys SET overrides = '{\"guard\": \"unlimited\"}', updated_at = now() WHERE customer = 'initech'",
     );
     wait_until("the overrides", || quota(&gateway, "key-canary-3").is_none());
+    // a time of change that no number stands for
+    database.run_sql(
+        "INSERT INTO api_keys (credential, customer, plan, updated_at) VALUES ('key-5', 'old', 'free', '-infinity')",
+    );
+    wait_until("the old row", || status(&gateway, "key-5") == 200);
     // a transaction that begins before others and commits after them
     database.run_sql("INSERT INTO api_keys (credential, customer, plan, updated_at) VALUES ('key-4', 'late', 'free', now() - interval '30 s')");
     wait_until("the late row", || status(&gateway, "key-4") == 200);
@@ -328,7 +333,7 @@ fn rows_that_are_wrong_are_left_out_and_named() {
     // a credential with a wrong row keeps its old data, and no unknown credential is admitted
     assert_eq!(quota(&gateway, "key-canary-1"), Some(10_000));
     assert_eq!((status(&gateway, "key-canary-5"), status(&gateway, "key-canary-6")), (401, 401));
-    gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 3.0);
+    gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 4.0);
     let log = gateway.process.stderr();
     for named in ["\"acme\"", "\"badhash\"", "\"split\"", "another plan in another row"] {
         assert!(log.contains(named), "{named}: {log}");
@@ -340,5 +345,66 @@ fn rows_that_are_wrong_are_left_out_and_named() {
     database.run_sql("ALTER TABLE api_keys RENAME COLUMN plan TO tariff");
     wait_until("the fault", || gateway.process.stderr().contains("column \\\"plan\\\" does not exist"));
     assert_eq!(quota(&gateway, "key-canary-1"), Some(20_000));
+    assert_no_canary(&gateway);
+}
+
+#[test]
+fn a_customer_that_is_changed_in_part_stays_as_it_was_until_its_rows_agree() {
+    let (origin, database) = (Origin::start(), database());
+    database.run_sql("INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-5', 'acme', 'free')");
+    let gateway = gateway(&origin, &database.url(), ", interval: 200ms, full_every: 1h");
+    let quotas = || ["key-canary-1", "key-canary-5"].map(|key| quota(&gateway, key));
+    let set_plan = |plan: &str, key: &str| {
+        database
+            .run_sql(&format!("UPDATE api_keys SET plan = '{plan}', updated_at = now() WHERE credential = '{key}'"));
+    };
+    wait_until("the connection that stays", || attempts(&gateway, "success") >= 2.0);
+    set_plan("pro", "key-canary-1");
+    gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 2.0);
+    assert_eq!(quotas(), [Some(10_000); 2]);
+    set_plan("pro", "key-canary-5");
+    wait_until("the other plan", || quotas() == [Some(20_000); 2]);
+    gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 0.0);
+    assert_no_canary(&gateway);
+}
+
+#[test]
+fn groups_that_rows_name_cannot_go_from_the_file_of_groups() {
+    let (origin, database) = (Origin::start(), database());
+    database.run_sql("ALTER TABLE api_keys ADD team text; UPDATE api_keys SET team = 'search' WHERE customer = 'acme'");
+    let config = config(&origin, &QUERY.replace("updated_at", "team, updated_at"), "");
+    let config = config.replace("plans: [free", "  groups: { levels: [team], file: groups.csv }\nplans: [free");
+    let url = database.url();
+    let files = [("url", url.as_str()), ("groups.csv", "level,group\nteam,search\nteam,other\n")];
+    let gateway = Gateway::start_with(&config, &files, &[]);
+    assert_eq!(status(&gateway, "key-canary-1"), 200);
+    gateway.folder.write("groups.csv", "level,group\nteam,other\n");
+    let refused = gateway.reload();
+    assert!(refused.status == 422 && refused.text().contains("more rows that are wrong"), "{refused:?}");
+    assert_eq!(status(&gateway, "key-canary-1"), 200);
+    gateway.folder.write("groups.csv", "level,group,suspended\nteam,search,true\n");
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!((status(&gateway, "key-canary-1"), status(&gateway, "key-canary-2")), (403, 200));
+    assert_no_canary(&gateway);
+}
+
+#[test]
+fn a_reload_brings_no_snapshot_back_that_lacks_changes() {
+    let (origin, mut database) = (Origin::start(), database());
+    let options = ", interval: 200ms, full_every: 1s, timeout: 500ms";
+    let gateway = gateway(&origin, &database.url(), options);
+    // the new snapshot is written beside the old one
+    std::fs::create_dir(gateway.folder.path().join("customers.snapshot.new")).unwrap();
+    wait_until("a failure", || gateway.process.stderr().contains("cannot write the snapshot of customers"));
+    database.run_sql("UPDATE api_keys SET suspended = true, updated_at = now() WHERE customer = 'acme'");
+    wait_until("the suspension", || status(&gateway, "key-canary-1") == 403);
+    database.kill();
+    gateway.rewrite(&config(&origin, QUERY, options).replace("burst: 10000", "burst: 10001"));
+    let refused = gateway.reload();
+    assert!(refused.status == 422 && refused.text().contains("tollgate tries again"), "{refused:?}");
+    assert_eq!(status(&gateway, "key-canary-1"), 403);
+    database.run();
+    wait_until("the changed configuration", || gateway.reload().status == 200);
+    assert_eq!(status(&gateway, "key-canary-1"), 403);
     assert_no_canary(&gateway);
 }

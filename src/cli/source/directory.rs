@@ -164,17 +164,17 @@ fn open_database(
     if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
         && *before == from
         && same == overrides
-        && let Directory::Postgres(database) = &**directory
+        && Arc::ptr_eq(known, groups)
     {
-        if !Arc::ptr_eq(known, groups) {
-            database.update(Arc::clone(groups));
-            *known = Arc::clone(groups);
-        }
         return Ok(Arc::clone(directory));
     }
-    let database = PostgresDirectory::open(terms, &rand::random(), Arc::new(overrides.clone()), Arc::clone(groups));
-    if let Some(OpenDirectory { directory, .. }) = kept
-        && let Directory::Postgres(before) = &**directory
+    let before = kept.as_ref().and_then(|open| match &*open.directory {
+        Directory::Postgres(before) => Some(before),
+        Directory::Empty | Directory::File(_) | Directory::Lookup(_) => None,
+    });
+    let (reader, of_customers) = (Arc::new(overrides.clone()), Arc::clone(groups));
+    let database = PostgresDirectory::open(terms, &rand::random(), reader, of_customers, before);
+    if let Some(before) = before
         && before.refused() < database.refused()
     {
         let problem = Problem::error(place, "gives more rows that are wrong than before, as the snapshot tells");

@@ -1,6 +1,6 @@
 //! Builds the index of a directory from rows, and collects all faults of the text.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::credential::{Hashes, KeyedHash, digest_of};
@@ -21,9 +21,20 @@ pub(super) struct DirectoryBuilder<'d> {
     groups: &'d GroupTable,
     credentials: Vec<CredentialRow>,
     customers: Vec<CustomerRow>,
+    /// The names of the customers of rows without a usable credential.
+    unidentified: Vec<KeyedHash>,
     /// The name of the last customer: rows of one customer often follow each other.
     last_name: Option<Arc<str>>,
     faults: Faults,
+}
+
+/// The reason why rows are not merged.
+#[derive(Debug)]
+pub(super) enum MergeError {
+    /// The first line has these faults.
+    Header(Faults),
+    /// A changed row contradicts a row of its customer that did not change: all rows have to be read.
+    Contradiction,
 }
 
 /// A row with a valid credential; `customer` is absent if the rest of the row has faults.
@@ -54,6 +65,7 @@ impl<'d> DirectoryBuilder<'d> {
             groups,
             credentials: Vec::with_capacity(before.entries.len()),
             customers: Vec::with_capacity(before.entries.len()),
+            unidentified: Vec::new(),
             last_name: None,
             faults: Faults::default(),
         }
@@ -113,33 +125,55 @@ impl<'d> DirectoryBuilder<'d> {
         }
         let entry = |row: CredentialRow| Some(Entry { hash: row.hash, customer: row.customer? });
         let entries = self.credentials.into_iter().filter_map(entry).collect();
-        Ok(CredentialIndex::new(entries))
+        Ok(CredentialIndex::new(entries, HashSet::new()))
     }
 
     /// The index with these `rows`, and the faults of the text. Credentials of rows with faults keep their old customer.
-    ///
-    /// Errors: the faults, if one is in the first line.
-    pub(super) fn finish_with_faults(mut self, rows: RowSet) -> Result<(CredentialIndex, Faults), Faults> {
+    pub(super) fn finish_with_faults(mut self, rows: RowSet) -> Result<(CredentialIndex, Faults), MergeError> {
         if self.faults.faults.iter().any(|(line, _)| *line == 1) {
-            return Err(self.faults);
+            return Err(MergeError::Header(self.faults));
         }
         if rows == RowSet::Log {
             self.drop_replaced();
         }
         let conflicting = self.find_conflicts();
+        if rows == RowSet::Changed && self.contradicts_unchanged() {
+            return Err(MergeError::Contradiction);
+        }
         self.faults.sort();
-        let entry = |rows: &[CredentialRow]| {
-            let (first, others) = rows.split_first()?;
-            let read = first.customer.as_ref().filter(|_| others.is_empty() && !conflicting.contains(&first.line));
-            let customer = read.or_else(|| self.before.find(first.hash)).map(Arc::clone)?;
-            Some(Entry { hash: first.hash, customer })
-        };
-        let entries: Vec<Entry> = self.credentials.chunk_by(|a, b| a.hash == b.hash).filter_map(entry).collect();
+        let (mut entries, mut refused) = (Vec::new(), HashSet::new());
+        if rows == RowSet::Changed {
+            refused.clone_from(&self.before.refused);
+        }
+        refused.extend(self.unidentified);
+        for rows in self.credentials.chunk_by(|a, b| a.hash == b.hash) {
+            let Some((CredentialRow { hash, line, customer }, others)) = rows.split_first() else { continue };
+            let read = customer.as_ref().filter(|_| others.is_empty() && !conflicting.contains(line));
+            match read {
+                Some(_) => refused.remove(hash),
+                None => refused.insert(*hash),
+            };
+            let customer = read.or_else(|| self.before.find(*hash)).map(Arc::clone);
+            entries.extend(customer.map(|customer| Entry { hash: *hash, customer }));
+        }
         let index = match rows {
-            RowSet::All | RowSet::Log => CredentialIndex::new(entries.into()),
-            RowSet::Changed => self.before.with(entries),
+            RowSet::All | RowSet::Log => CredentialIndex::new(entries.into(), refused),
+            RowSet::Changed => self.before.with(entries, refused),
         };
         Ok((index, self.faults))
+    }
+
+    /// Whether a row contradicts a row of the same customer that the text leaves as it was. The rows are sorted.
+    fn contradicts_unchanged(&self) -> bool {
+        let mut changed = HashMap::<&str, Vec<&Customer>>::new();
+        for customer in self.credentials.iter().filter_map(|row| row.customer.as_deref()) {
+            changed.entry(&customer.name).or_default().push(customer);
+        }
+        let is_unchanged = |hash| self.credentials.binary_search_by_key(&hash, |row| row.hash).is_err();
+        self.before.entries.iter().any(|Entry { hash, customer }| {
+            let rows = changed.get(&*customer.name).filter(|_| is_unchanged(*hash));
+            rows.is_some_and(|rows| rows.iter().any(|row| contradicts(row, customer)))
+        })
     }
 
     /// Drops the rows that a later row of the same credential replaces.
@@ -199,8 +233,9 @@ impl RowSink for DirectoryBuilder<'_> {
         let digest = digest.map_err(|fault| self.faults.add(line, fault)).ok();
         let hash = digest.map(|digest| self.hashes.of(&digest));
         let customer = self.customer(line, row, hash);
-        if let Some(hash) = hash {
-            self.credentials.push(CredentialRow { hash, line: bounded(line), customer });
+        match hash {
+            Some(hash) => self.credentials.push(CredentialRow { hash, line: bounded(line), customer }),
+            None => self.unidentified.push(self.hashes.of(row.customer.as_bytes())),
         }
     }
 
@@ -211,6 +246,14 @@ impl RowSink for DirectoryBuilder<'_> {
 
 fn bounded(line: u64) -> u32 {
     u32::try_from(line).unwrap_or(u32::MAX)
+}
+
+/// Whether two customers of the same name have contradictory terms. A time zone that changes no limit is not seen, nor the
+/// suspension of a member of a suspended group.
+fn contradicts(one: &Customer, other: &Customer) -> bool {
+    let in_suspended_group = |customer: &Customer| customer.groups.as_ref().is_some_and(|groups| groups.suspended());
+    let suspended = one.suspended != other.suspended && !in_suspended_group(one) && !in_suspended_group(other);
+    suspended || one.plan != other.plan || one.own != other.own
 }
 
 /// The name of the first field in which two rows of a customer contradict each other.

@@ -1,6 +1,7 @@
 //! The index of a directory's credentials, sorted by their hashes.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::iter;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -13,6 +14,9 @@ use crate::customers::Customer;
 pub(super) struct CredentialIndex {
     /// Sorted by hash.
     pub(super) entries: Box<[Entry]>,
+    /// The credentials of the rows that are left out because they are invalid; of a row without a usable credential, the
+    /// hash of its customer's name.
+    pub(super) refused: HashSet<KeyedHash>,
     /// The position in `entries` of the first credential of each customer [`by_groups`], sorted by half of the keyed hash of
     /// the customer's name; set once customers are looked up by name.
     names: OnceLock<Box<[(u64, u32)]>>,
@@ -37,9 +41,9 @@ pub struct Changes {
 }
 
 impl CredentialIndex {
-    /// An index of `entries`, which are sorted by hash.
-    pub(super) const fn new(entries: Box<[Entry]>) -> Self {
-        Self { entries, names: OnceLock::new() }
+    /// An index of `entries`, which are sorted by hash; the rows of `refused` credentials are left out.
+    pub(super) const fn new(entries: Box<[Entry]>, refused: HashSet<KeyedHash>) -> Self {
+        Self { entries, refused, names: OnceLock::new() }
     }
 
     /// Sorts the customers by name, so that [`CredentialIndex::named`] is fast; takes 16 bytes per customer.
@@ -111,8 +115,8 @@ impl CredentialIndex {
     }
 
     /// A copy of this index with the `changed` entries, which are sorted: they replace entries of the same credentials, or
-    /// are added.
-    pub(super) fn with(&self, changed: Vec<Entry>) -> Self {
+    /// are added. The rows of `refused` credentials are left out.
+    pub(super) fn with(&self, changed: Vec<Entry>, refused: HashSet<KeyedHash>) -> Self {
         let mut entries = Vec::with_capacity(self.entries.len().saturating_add(changed.len()));
         let mut before = self.entries.iter().peekable();
         for entry in changed {
@@ -121,7 +125,7 @@ impl CredentialIndex {
             entries.push(entry);
         }
         entries.extend(before.cloned());
-        Self::new(entries.into())
+        Self::new(entries.into(), refused)
     }
 
     /// The changes from this index to `after`.

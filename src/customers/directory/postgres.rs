@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::spawn_blocking;
 
+use super::builder::MergeError;
 use super::edit::{Change, ChangeError, ChangedRows, RowText, table_of};
 use super::fault::{Fault, Faults};
 use super::groups::GroupTable;
@@ -90,33 +90,45 @@ pub struct PostgresDirectory {
 /// The rows that this process knows.
 struct KnownRows {
     table: CustomerTable,
-    groups: ArcSwap<GroupTable>,
-    /// Locked while rows are merged and written to the snapshot.
-    snapshot: Mutex<Snapshot>,
-    /// The number of rows that are left out because they are invalid.
-    refused: AtomicUsize,
+    groups: Arc<GroupTable>,
+    /// Locked while rows are merged and written to the snapshot. Shared with the directory before, if it has the same file.
+    snapshot: Arc<Mutex<Snapshot>>,
     /// A hash of the last log messages about invalid rows.
     told: Mutex<u128>,
+}
+
+// === impl PostgresSettings ===
+
+impl PostgresSettings {
+    /// The current content of the URL's file.
+    fn url(&self) -> Result<String, String> {
+        let (bytes, _) = files::read(&self.url_file, MAX_URL);
+        let bytes = bytes.map_err(|unreadable| format!("the file of the URL {unreadable}"))?;
+        String::from_utf8(bytes).map_err(|_| "the file of the URL is not in UTF-8".to_owned())
+    }
 }
 
 // === impl PostgresDirectory ===
 
 impl PostgresDirectory {
-    /// Starts with the snapshot, if there is one. `seed` is the key of the hashes of credentials, `reader` parses plans,
-    /// time zones and overrides, and `groups` are the groups that customers may belong to.
+    /// Starts with the snapshot, if there is one that has all rows that the directory `before` knows. `seed` is the key of
+    /// the hashes of credentials, `reader` parses plans, time zones and overrides, and `groups` are the groups that customers
+    /// may belong to.
     pub fn open(
         terms: PostgresSettings,
         seed: &[u8; 16],
         reader: Arc<dyn OverridesReader>,
         groups: Arc<GroupTable>,
+        before: Option<&Self>,
     ) -> Self {
         let terms = Arc::new(terms);
+        let snapshot = before.map(|before| &before.rows.snapshot);
+        let snapshot = snapshot.filter(|snapshot| snapshot.lock().is_at(&terms.snapshot_file)).cloned();
         let writer = Writer { terms: Arc::clone(&terms), reader: Arc::clone(&reader) };
         let rows = Arc::new(KnownRows {
             table: CustomerTable::new(Format::Csv, seed, reader),
-            groups: ArcSwap::new(groups),
-            snapshot: Mutex::new(Snapshot::new(terms.snapshot_file.clone())),
-            refused: AtomicUsize::new(0),
+            groups,
+            snapshot: snapshot.unwrap_or_else(|| Arc::new(Mutex::new(Snapshot::new(terms.snapshot_file.clone())))),
             told: Mutex::default(),
         });
         let restored = rows.restore();
@@ -148,7 +160,7 @@ impl PostgresDirectory {
 
     /// The number of rows that are left out because they are invalid.
     pub fn refused(&self) -> usize {
-        self.rows.refused.load(Ordering::Relaxed)
+        self.rows.table.refused()
     }
 
     /// Whether the configuration allows changes of the rows.
@@ -185,15 +197,6 @@ impl PostgresDirectory {
         };
         self.refresher.refresh_until(PATIENCE.min(self.writer.terms.timeout), is_in_force).await
     }
-
-    /// Replaces the groups.
-    pub fn update(&self, groups: Arc<GroupTable>) {
-        self.rows.groups.store(groups);
-        if self.rows.restore().is_none() {
-            self.wanted.full.store(true, Ordering::Relaxed);
-            self.wanted.hint.notify_one();
-        }
-    }
 }
 
 impl fmt::Debug for PostgresDirectory {
@@ -211,7 +214,7 @@ impl KnownRows {
         let snapshot = self.snapshot.lock();
         let restored = snapshot.read().and_then(|kept| {
             let Some(SnapshotContent { text, at }) = kept else { return Ok(None) };
-            self.merge(&text, RowSet::Log).map(|_| Some(at))
+            Ok(self.merge(&text, RowSet::Log)?.map(|_| at))
         });
         restored.unwrap_or_else(|reason| {
             let file = snapshot.path();
@@ -220,30 +223,29 @@ impl KnownRows {
         })
     }
 
-    /// Merges rows of the database, and writes them to the snapshot.
-    fn take(&self, copied: &CopiedRows, header: usize, rows: RowSet) -> Result<Changes, String> {
+    /// Merges rows of the database, and writes them to the snapshot. `None` if all rows have to be read instead.
+    fn take(&self, copied: &CopiedRows, header: usize, rows: RowSet) -> Result<Option<Changes>, String> {
         let mut snapshot = self.snapshot.lock();
         let changes = self.merge(&copied.text, rows)?;
-        match rows {
-            RowSet::Changed => snapshot.add(copied.text.get(header..).unwrap_or_default()),
-            RowSet::All | RowSet::Log => snapshot.replace(&copied.text),
+        match (changes, rows) {
+            (None, _) => {}
+            (Some(_), RowSet::Changed) => snapshot.add(copied.text.get(header..).unwrap_or_default()),
+            (Some(_), RowSet::All | RowSet::Log) => snapshot.replace(&copied.text),
         }
         Ok(changes)
     }
 
-    fn merge(&self, text: &str, rows: RowSet) -> Result<Changes, String> {
-        let (changes, faults) = self
-            .table
-            .merge(text, rows, &self.groups.load())
-            .map_err(|Faults { faults, .. }| faults.first().map(|(_, fault)| fault.to_string()).unwrap_or_default())?;
+    fn merge(&self, text: &str, rows: RowSet) -> Result<Option<Changes>, String> {
+        let (changes, faults) = match self.table.merge(text, rows, &self.groups) {
+            Ok(merged) => merged,
+            Err(MergeError::Contradiction) => return Ok(None),
+            Err(MergeError::Header(Faults { faults, .. })) => {
+                return Err(faults.first().map(|(_, fault)| fault.to_string()).unwrap_or_default());
+            }
+        };
         let lines: BTreeSet<u64> = faults.faults.iter().map(|(line, _)| *line).collect();
-        let count = lines.len().saturating_add(faults.more);
-        match rows {
-            RowSet::All | RowSet::Log => self.refused.store(count, Ordering::Relaxed),
-            RowSet::Changed => drop(self.refused.fetch_add(count, Ordering::Relaxed)),
-        }
-        self.log_invalid_rows(text, &faults, count);
-        Ok(changes)
+        self.log_invalid_rows(text, &faults, lines.len().saturating_add(faults.more));
+        Ok(Some(changes))
     }
 
     /// Logs the customers of invalid rows, unless the last log messages were the same.
@@ -307,26 +309,23 @@ impl Source for Database {
     }
 
     async fn refresh(&self, clock: &Arc<dyn Clock>) -> Result<Refreshed, String> {
-        let url = self.url()?;
+        let url = self.terms.url()?;
         let mut kept = self.session.lock().await;
         let mut session = match kept.take().filter(|session| session.is_good(&url)) {
             Some(session) => session,
-            None => {
-                let levels = self.rows.groups.load_full();
-                Session::open(&self.terms, &url, levels.levels(), &self.wanted).await?
-            }
+            None => Session::open(&self.terms, &url, self.rows.groups.levels(), &self.wanted).await?,
         };
         let began = clock.now();
         let wants_all = self.wanted.full.swap(false, Ordering::Relaxed) || session.full_due <= began;
         let changed = if wants_all { None } else { session.read_changed(self.terms.timeout, &**clock).await? };
-        match changed {
-            Some(changed) if changed.count == 0 => {}
-            Some(changed) => self.take(changed, &session, RowSet::Changed).await?,
-            None => {
-                let all = session.read_all(self.terms.timeout, &**clock).await?;
-                self.take(all, &session, RowSet::All).await?;
-                session.full_due = began.saturating_add(self.terms.full_every);
-            }
+        let is_taken = match changed {
+            Some(changed) => changed.count == 0 || self.take(changed, &session, RowSet::Changed).await?,
+            None => false,
+        };
+        if !is_taken {
+            let all = session.read_all(self.terms.timeout, &**clock).await?;
+            self.take(all, &session, RowSet::All).await?;
+            session.full_due = began.saturating_add(self.terms.full_every);
         }
         let until_full = session.full_due.saturating_sub(clock.now());
         let next = if session.has_changes() { self.terms.interval.min(until_full) } else { until_full };
@@ -336,20 +335,16 @@ impl Source for Database {
 }
 
 impl Database {
-    /// The current content of the URL's file.
-    fn url(&self) -> Result<String, String> {
-        let (bytes, _) = files::read(&self.terms.url_file, MAX_URL);
-        let bytes = bytes.map_err(|unreadable| format!("the file of the URL {unreadable}"))?;
-        String::from_utf8(bytes).map_err(|_| "the file of the URL is not in UTF-8".to_owned())
-    }
-
-    async fn take(&self, copied: CopiedRows, session: &Session, rows: RowSet) -> Result<(), String> {
+    /// Merges rows. Returns false if all rows have to be read instead.
+    async fn take(&self, copied: CopiedRows, session: &Session, rows: RowSet) -> Result<bool, String> {
         let (known, header) = (Arc::clone(&self.rows), session.header().len());
         let taken = spawn_blocking(move || known.take(&copied, header, rows)).await;
-        let Changes { added, changed, removed } = taken.map_err(|_| "its rows cannot be read")??;
+        let Some(Changes { added, changed, removed }) = taken.map_err(|_| "its rows cannot be read")?? else {
+            return Ok(false);
+        };
         if added.saturating_add(changed).saturating_add(removed) > 0 {
             tracing::info!(added, changed, removed, "directory of customers updated");
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use super::builder::DirectoryBuilder;
+use super::builder::{DirectoryBuilder, MergeError};
 use super::credential::{Hashes, digest_of};
 use super::fault::Faults;
 use super::groups::GroupTable;
@@ -80,19 +80,17 @@ impl CustomerTable {
     }
 
     /// Merges the rows in `text`, whose customers belong to `groups`. The credential of a row with a fault keeps its old
-    /// customer. Returns the changes and the faults.
-    ///
-    /// Errors: the faults, if one is in the first line. Then nothing changes.
-    pub(super) fn merge(&self, text: &str, rows: RowSet, groups: &GroupTable) -> Result<(Changes, Faults), Faults> {
+    /// customer. Returns the changes and the faults. After an error nothing changes.
+    pub(super) fn merge(&self, text: &str, rows: RowSet, groups: &GroupTable) -> Result<(Changes, Faults), MergeError> {
         self.replace(text, groups, |builder| builder.finish_with_faults(rows))
     }
 
-    fn replace<T>(
+    fn replace<T, E>(
         &self,
         text: &str,
         groups: &GroupTable,
-        finish: impl FnOnce(DirectoryBuilder<'_>) -> Result<(CredentialIndex, T), Faults>,
-    ) -> Result<(Changes, T), Faults> {
+        finish: impl FnOnce(DirectoryBuilder<'_>) -> Result<(CredentialIndex, T), E>,
+    ) -> Result<(Changes, T), E> {
         let mut interner = self.interner.lock();
         let before = self.index.load_full();
         let mut builder = DirectoryBuilder::new(&self.hashes, &before, &mut interner, groups);
@@ -159,6 +157,11 @@ impl CustomerTable {
     /// The number of credentials.
     pub fn credentials(&self) -> usize {
         self.index.load().entries.len()
+    }
+
+    /// The number of merged rows that are left out because they are invalid.
+    pub(super) fn refused(&self) -> usize {
+        self.index.load().refused.len()
     }
 }
 

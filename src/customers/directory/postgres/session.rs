@@ -91,36 +91,27 @@ impl Session {
         levels: &[Arc<str>],
         wanted: &Arc<ReadRequests>,
     ) -> Result<Self, String> {
-        let parsed = DatabaseUrl::parse(url).map_err(|bad| format!("the file of the URL {bad}"))?;
-        let mut failures = Vec::new();
-        for config in parsed.servers(terms.asks_for_tls, terms.timeout.to_duration()) {
-            match timeout(terms.timeout.to_duration(), Self::open_one(terms, &config, levels, wanted)).await {
-                Ok(Ok((client, driver, statements))) => {
-                    return Ok(Self {
-                        client,
-                        _driver: driver,
-                        statements,
-                        url: files::hash(url.as_bytes()),
-                        mark: Watermark::default(),
-                        full_due: Nanos::ZERO,
-                    });
-                }
-                Ok(Err(failure)) => failures.push(failure),
-                Err(_) => failures.push(format!("no answer within {}", terms.timeout)),
-            }
-        }
-        Err(failures.join("; "))
+        let prepare = |config| Self::prepare(terms, config, levels, wanted);
+        let (client, driver, statements) = connect_any(terms, url, terms.timeout, prepare).await?;
+        Ok(Self {
+            client,
+            _driver: driver,
+            statements,
+            url: files::hash(url.as_bytes()),
+            mark: Watermark::default(),
+            full_due: Nanos::ZERO,
+        })
     }
 
-    async fn open_one(
+    async fn prepare(
         terms: &PostgresSettings,
-        config: &Config,
+        config: Config,
         levels: &[Arc<str>],
         wanted: &Arc<ReadRequests>,
     ) -> Result<(Client, Driver, Statements), String> {
-        let reconnects = Arc::new(AtomicBool::new(true));
+        let reconnects = Arc::<AtomicBool>::default();
         let ended = ReconnectOnDrop { wanted: Arc::clone(wanted), reconnects: Arc::clone(&reconnects) };
-        let (client, driver) = connect(terms, config, reconnects, move |notification| {
+        let (client, driver) = connect(terms, &config, Arc::clone(&reconnects), move |notification| {
             ended.wanted.full.fetch_or(notification.payload() == FULL, Ordering::Relaxed);
             ended.wanted.hint.notify_one();
         })
@@ -136,6 +127,8 @@ impl Session {
         let columns: Vec<Column<'_>> =
             prepared.columns().iter().map(|column| (column.name(), column.type_())).collect();
         let statements = Statements::new(&terms.query, &columns, levels)?;
+        // a connection that fails before this is retried after a pause
+        reconnects.store(true, Ordering::Relaxed);
         Ok((client, driver, statements))
     }
 
@@ -206,6 +199,25 @@ impl CopiedRows {
     }
 }
 
+/// Calls `open` for each server of the `url` until one is open within `patience`.
+pub(super) async fn connect_any<T, F: Future<Output = Result<T, String>>>(
+    terms: &PostgresSettings,
+    url: &str,
+    patience: Nanos,
+    open: impl Fn(Config) -> F,
+) -> Result<T, String> {
+    let url = DatabaseUrl::parse(url).map_err(|bad| format!("the file of the URL {bad}"))?;
+    let mut failures = Vec::new();
+    for server in url.servers(terms.asks_for_tls, terms.timeout.to_duration()) {
+        match timeout(patience.to_duration(), open(server)).await {
+            Ok(Ok(opened)) => return Ok(opened),
+            Ok(Err(failure)) => failures.push(failure),
+            Err(_) => failures.push(format!("no answer within {patience}")),
+        }
+    }
+    Err(failures.join("; "))
+}
+
 /// Connects to one server, and calls `notified` for its notifications. `reconnects` says whether the loss of the connection
 /// triggers a read; dropping the driver sets it to false.
 pub(super) async fn connect(
@@ -243,5 +255,36 @@ pub(super) fn described(error: &Error) -> String {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_cannot_be_opened_triggers_no_read() {
+        let terms = PostgresSettings {
+            url_file: PathBuf::new(),
+            query: "SELECT 1".to_owned(),
+            snapshot_file: PathBuf::new(),
+            interval: Nanos::SECOND,
+            full_every: Nanos::SECOND,
+            channel: None,
+            timeout: Nanos::from_secs(30),
+            tls: None,
+            asks_for_tls: false,
+            writes: None,
+        };
+        let wanted = Arc::<ReadRequests>::default();
+        // nothing listens on a port that was just closed
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let opened = Session::open(&terms, &format!("postgres://gate@{closed}/customers"), &[], &wanted).await;
+        assert!(opened.is_err());
+        assert_eq!(wanted.hint.notified().now_or_never(), None);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::session::MAX_ROWS;
 use crate::files::{self, ReadError, Stamp};
@@ -25,6 +25,11 @@ pub(super) struct SnapshotContent {
 impl Snapshot {
     pub(super) const fn new(path: PathBuf) -> Self {
         Self { path, is_current: true }
+    }
+
+    /// Whether this is the file at `path`.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        self.path == path
     }
 
     /// The path of the file.

@@ -50,7 +50,8 @@ impl Statements {
         }
         let newest = updated_at.map_or(
             "NULL",
-            |_| "(least(extract(epoch FROM rows.updated_at), extract(epoch FROM now())) * 1000000)::int8",
+            // from 1970 to now: an infinite time is no whole number
+            |_| "(greatest(least(extract(epoch FROM rows.updated_at), extract(epoch FROM now())), 0) * 1000000)::int8",
         );
         let all = format!("SELECT {newest}, {} FROM (\n{}\n) AS rows", values.join(", "), bare(query));
         let header = names.iter().map(|name| csv_field(name)).collect::<Vec<_>>().join(",") + "\n";

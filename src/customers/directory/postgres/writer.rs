@@ -6,17 +6,15 @@ use std::sync::Arc;
 use tokio::time::timeout;
 use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, IsolationLevel, Transaction};
+use tokio_postgres::{Client, Config, Error, IsolationLevel, Transaction};
 
 use super::super::edit::{Change, ChangeError, ChangedRows, RowText, csv_of, table_of};
 use super::super::groups::GroupTable;
 use super::super::table::CustomerTable;
+use super::PostgresSettings;
 use super::parameters::{NamedStatement, TextValue};
-use super::session::{Driver, connect, described};
+use super::session::{Driver, connect, connect_any, described};
 use super::statement::{Column, Statements, bare};
-use super::url::DatabaseUrl;
-use super::{MAX_URL, PostgresSettings};
-use crate::files;
 use crate::ruleset::overrides::OverridesReader;
 use crate::units::Nanos;
 
@@ -109,24 +107,15 @@ impl Writer {
 
     /// Connects to the first server of the URL that answers; with `ReadWrite`, to the first that also accepts writes.
     async fn open(&self, target: TargetSessionAttrs) -> Result<(Client, Driver), ChangeError> {
-        let unavailable = |reason: String| ChangeError::Unavailable(format!("cannot query the database: {reason}"));
-        let (bytes, _) = files::read(&self.terms.url_file, MAX_URL);
-        let bytes = bytes.map_err(|unreadable| unavailable(format!("the file of the URL {unreadable}")))?;
-        let url = DatabaseUrl::parse(&String::from_utf8_lossy(&bytes));
-        let url = url.map_err(|bad| unavailable(format!("the file of the URL {bad}")))?;
-        let mut failures = Vec::new();
-        for mut config in url.servers(self.terms.asks_for_tls, self.terms.timeout.to_duration()) {
+        let unavailable = |reason| ChangeError::Unavailable(format!("cannot query the database: {reason}"));
+        let url = self.terms.url().map_err(unavailable)?;
+        let open = async |mut config: Config| {
             if target == TargetSessionAttrs::ReadWrite {
                 config.target_session_attrs(target);
             }
-            let patience = self.patience();
-            match timeout(patience.to_duration(), connect(&self.terms, &config, Arc::default(), |_| ())).await {
-                Ok(Ok(connected)) => return Ok(connected),
-                Ok(Err(failure)) => failures.push(failure),
-                Err(_) => failures.push(format!("no answer within {patience}")),
-            }
-        }
-        Err(unavailable(failures.join("; ")))
+            connect(&self.terms, &config, Arc::default(), |_| ()).await
+        };
+        connect_any(&self.terms, &url, self.patience(), open).await.map_err(unavailable)
     }
 }
 

@@ -362,3 +362,27 @@ fn a_later_row_of_a_log_counts() {
     assert_eq!(faults, []);
     assert_eq!(["k1", "k2", "k3"].map(|key| plan_of(&directory, key)), [Some(1), Some(1), Some(0)]);
 }
+
+#[test]
+fn a_changed_row_that_contradicts_one_that_did_not_change_is_not_merged() {
+    let directory = read("credential,customer,plan\nk1,a,free\nk2,a,free\n").unwrap();
+    let text = "credential,customer,plan\nk1,a,pro\n";
+    let merged_alone = directory.merge(text, RowSet::Changed, &GroupTable::default());
+    assert!(matches!(merged_alone, Err(MergeError::Contradiction)));
+    assert_eq!(["k1", "k2"].map(|key| plan_of(&directory, key)), [Some(0), Some(0)]);
+    merged(&directory, "k1,a,pro\nk2,a,pro\n", RowSet::Changed);
+    assert_eq!(["k1", "k2"].map(|key| plan_of(&directory, key)), [Some(1), Some(1)]);
+}
+
+#[test]
+fn rows_that_are_left_out_count_once_and_no_longer_than_they_are_wrong() {
+    let directory = read("credential,customer,plan\nk1,a,free\n").unwrap();
+    let mut counts = Vec::new();
+    for rows in ["k1,a,gold\n", "k1,a,silver\nsha256:0,b,free\n", "k2,c,free\nsha256:1,b,pro\n", "k1,a,pro\n"] {
+        merged(&directory, rows, RowSet::Changed);
+        counts.push(directory.refused());
+    }
+    assert_eq!(counts, [1, 2, 2, 1]);
+    merged(&directory, "k1,a,pro\n", RowSet::All);
+    assert_eq!(directory.refused(), 0);
+}
