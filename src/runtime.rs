@@ -207,7 +207,13 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         Cluster::new(&settings, asking, Arc::clone(&clock), Arc::new(OsPlatform), told)
     });
     let store = Arc::new(Store::new(local, shared, cluster));
-    let needs = Needs { workers: sockets.clients.len(), listeners: clients.len(), peers, has_sample: sample.is_some() };
+    let needs = Needs {
+        workers: sockets.clients.len(),
+        listeners: clients.len(),
+        peers,
+        has_lookups: rules.directory.is_asked_over_http(),
+        has_sample: sample.is_some(),
+    };
     let room = FdBudget::within(descriptors::limit(), needs);
     let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(&active.ruleset, &active.hash, clock.wall());

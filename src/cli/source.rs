@@ -32,7 +32,6 @@ mod senders;
 mod store;
 mod tokens;
 
-use directory::RemoteDirectory;
 use store::StoreSource;
 
 /// A configuration with the content of the files that it names.
@@ -203,11 +202,10 @@ pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersio
     let servers = store.as_ref().map(|(store, _)| &store.settings.servers);
     let directory = match &loaded.directory {
         None => Arc::default(),
-        Some(named) => other_source(path, named, (servers, loaded.overrides.levels()), seen)
-            .and_then(|other| {
-                directory::open(path, named, other, (&loaded.overrides, &groups), &mut kept.directory, seen)
-            })
-            .map_err(with_warnings)?,
+        Some(named) => {
+            let read_with = (&loaded.overrides, &groups);
+            open_directory(path, named, servers, read_with, &mut kept.directory, seen).map_err(with_warnings)?
+        }
     };
     if tokens.is_some() {
         // tokens refer to customers by name
@@ -276,16 +274,31 @@ fn traces(path: &Path, loaded: &LoadedConfig, seen: &mut Vec<FileVersion>) -> Re
     loaded.traces.as_ref().map(|configured| senders::traces(path, configured, seen)).transpose()
 }
 
-/// The source of the customers, if `source` names no file.
-fn other_source(
+/// Opens the directory that the configuration at `path` names; `servers` are those of the store.
+fn open_directory(
     path: &Path,
     source: &DirectorySource,
-    (servers, levels): (Option<&Servers>, &[String]),
+    servers: Option<&Servers>,
+    read_with: (&ConfiguredOverrides, &Arc<GroupTable>),
+    kept: &mut Option<directory::OpenDirectory>,
     seen: &mut Vec<FileVersion>,
-) -> Result<Option<RemoteDirectory>, Problems> {
-    match postgres::database(path, source, levels, seen)? {
-        Some(database) => Ok(Some(RemoteDirectory::Database(Box::new(database)))),
-        None => Ok(lookup::server(path, source, servers, seen)?.map(Box::new).map(RemoteDirectory::Lookup)),
+) -> Result<Arc<Directory>, Problems> {
+    match source {
+        DirectorySource::File { file, is_writable } => {
+            directory::open_in_file(path, (file, *is_writable), read_with, kept, seen)
+        }
+        DirectorySource::Redis(hash) => {
+            let servers = servers.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
+            Ok(directory::open_lookup(lookup::redis(hash, servers), read_with, kept))
+        }
+        DirectorySource::Http(service) => {
+            Ok(directory::open_lookup(lookup::http(path, service, seen)?, read_with, kept))
+        }
+        DirectorySource::Postgres(query) => {
+            let (overrides, _) = read_with;
+            let database = postgres::database(path, query, overrides.levels(), seen)?;
+            directory::open_database(database, read_with, kept)
+        }
     }
 }
 
@@ -296,6 +309,7 @@ fn beyond_descriptors(file: &str, loaded: &LoadedConfig) -> Option<Warning> {
         workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
         listeners: loaded.server.listeners.len(),
         peers: loaded.cluster.as_ref().map(|cluster| cluster.peers.others()),
+        has_lookups: matches!(loaded.directory, Some(DirectorySource::Http(_))),
         has_sample: false,
     };
     let room = FdBudget::within(limit, needs);

@@ -30,6 +30,7 @@ mod table;
 mod testing;
 mod yaml;
 
+pub(super) use credential::{Hashes, KeyedHash};
 pub use credential::{field_of, is_key_id};
 pub use edit::{Change, ChangeError, ChangedRows, NewKey, RowText, Terms};
 pub use fault::{Fault, Faults};
@@ -69,6 +70,11 @@ impl Directory {
             Self::Postgres(database) => database.table(),
             Self::Empty | Self::Lookup(_) => None,
         }
+    }
+
+    /// Whether the directory asks an HTTP service.
+    pub fn is_asked_over_http(&self) -> bool {
+        matches!(self, Self::Lookup(server) if server.is_http())
     }
 
     /// Whether the directory can find customers: a database has been read, the other kinds are always ready.

@@ -34,6 +34,8 @@ pub struct Needs {
     pub listeners: usize,
     /// The number of other gateways in the cluster; `None` without a cluster.
     pub peers: Option<usize>,
+    /// Whether customers are looked up over HTTP.
+    pub has_lookups: bool,
     /// Whether the sample upstream is served by the same process.
     pub has_sample: bool,
 }
@@ -42,18 +44,24 @@ impl FdBudget {
     /// The budget for `limit` descriptors. Each client connection needs three: itself, an upstream connection for its
     /// request, and one that another worker keeps idle.
     pub fn within(limit: usize, needs: Needs) -> Self {
-        let Needs { workers, listeners, peers, has_sample } = needs;
+        let Needs { workers, listeners, peers, has_lookups, has_sample } = needs;
         let of_worker = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_WORKER);
         let own = of_worker.saturating_mul(workers).saturating_add(OWN).saturating_add(MOST_ADMIN);
         // the workers, the background work and the heartbeats have a connection to each peer, and it has as many to this one
         let of_peer = workers.saturating_add(2).saturating_mul(2);
         let of_cluster = peers.map_or(0, |peers| of_peer.saturating_mul(peers).saturating_add(OF_CLUSTER));
-        let own = own.saturating_add(of_cluster);
+        let of_lookups = if has_lookups { for_lookups(limit) } else { 0 };
+        let own = own.saturating_add(of_cluster).saturating_add(of_lookups);
         let each = if has_sample { 5 } else { 3 };
         let clients = limit.saturating_sub(own).checked_div(each).unwrap_or(0).max(1);
         let kept = clients.checked_div(workers).unwrap_or(clients).clamp(1, MOST_KEPT);
         Self { clients, kept }
     }
+}
+
+/// How many of `limit` descriptors look-ups of customers over HTTP may use at a time.
+pub fn for_lookups(limit: usize) -> usize {
+    (limit / 8).min(10_000)
 }
 
 /// The default number of workers, each a thread: one for each core.
@@ -81,11 +89,12 @@ mod tests {
 
     #[test]
     fn clients_get_a_third_of_what_is_left() {
-        let plain = Needs { workers: 4, listeners: 1, peers: None, has_sample: false };
+        let plain = Needs { workers: 4, listeners: 1, peers: None, has_lookups: false, has_sample: false };
         assert_eq!(FdBudget::within(256, plain), FdBudget { clients: 29, kept: 7 });
         assert_eq!(FdBudget::within(1024, plain), FdBudget { clients: 285, kept: 71 });
         assert_eq!(FdBudget::within(1024, Needs { peers: Some(0), ..plain }), FdBudget { clients: 242, kept: 60 });
         assert_eq!(FdBudget::within(1024, Needs { peers: Some(7), ..plain }).clients, 242 - 7 * 12 / 3);
+        assert_eq!(FdBudget::within(1024, Needs { has_lookups: true, ..plain }), FdBudget { clients: 242, kept: 60 });
         assert_eq!(FdBudget::within(1024, Needs { has_sample: true, ..plain }), FdBudget { clients: 171, kept: 42 });
         assert_eq!(FdBudget::within(1 << 20, Needs { listeners: 2, ..plain }).kept, MOST_KEPT);
         assert_eq!(

@@ -1,5 +1,6 @@
 //! Customers in an HTTP service: looked up, cached, and still known while the service is unavailable.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +8,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::admin_api::{BEARER, HOST, post, started};
-use crate::support::{Exchange, Gateway, Origin, Response, now, together, wait_until};
+use crate::support::gateway::is_ready;
+use crate::support::http2::{Http2, all};
+use crate::support::{Exchange, Folder, Gateway, Origin, Process, Response, free_port, now, together, wait_until};
 
 /// The SHA-256 of `key-1`.
 const FIELD: &str = "sha256:be2974546978e3739e6d6da85c4be9f334ce32df2b9fd4b6ff1b55c0d57e9d44";
@@ -57,7 +60,11 @@ impl Service {
 /// A gateway with its customers in `service`. `http` is added to the settings of `http`, `options` to those of the
 /// directory.
 fn gateway(origin: &Origin, service: &Service, http: &str, options: &str) -> Gateway {
-    let config = format!(
+    Gateway::start_with(&config(origin, service, http, options), &[("token", "canary-7c2e\n")], &[])
+}
+
+fn config(origin: &Origin, service: &Service, http: &str, options: &str) -> String {
+    format!(
         "{}customers:
   identify: [{{ header: x-api-key }}]
   directory: {{ http: {{ url: \"http://{}/verify\", token_file: token{http} }}{options} }}
@@ -67,8 +74,7 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
 ",
         origin.upstream(),
         service.origin.address
-    );
-    Gateway::start_with(&config, &[("token", "canary-7c2e\n")], &[])
+    )
 }
 
 #[track_caller]
@@ -223,4 +229,36 @@ fn unkey_is_asked_for_the_key_without_spending_its_credits() {
         service.say("200 OK", &answer(code, "free"));
         wait_until(code, || ask(&gateway, "key-1").status == status);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn made_up_keys_on_many_streams_leave_descriptors_for_others() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let service = Service::start("200 OK", &json!({}));
+    service.hang();
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let rest = config(&origin, &service, ", timeout: 1s", "");
+    folder.write(
+        "t.yaml",
+        format!("listeners: [{{ address: \"{address}\", http2: true }}]\nadmin: {{ address: \"{admin}\" }}\n{rest}"),
+    );
+    folder.write("token", "canary-7c2e");
+    let process = Process::tollgate_within(256, &["run", "--config", "t.yaml"], folder.path());
+    wait_until("readiness", || is_ready(admin));
+    let mut asking = Vec::new();
+    for connection in 0..4 {
+        let client = Http2::connect_cleartext(address).await;
+        asking.extend((0..90).map(|stream| {
+            let mut client = Http2::same_connection(&client);
+            async move {
+                client
+                    .get("http://a/", &[("x-api-key", format!("{connection}-{stream}").as_str())])
+                    .await
+                    .unwrap()
+                    .status
+            }
+        }));
+    }
+    assert_eq!(all(asking.into_iter()).await, [503; 360]);
+    assert!(!process.stderr().contains("Too many open files"), "{}", process.stderr());
 }

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use http::Uri;
 
 use super::{decode, name, problem, refuse};
-use crate::config::{
-    ConfiguredOverrides, DirectorySource, LookupCacheSettings, NamedFile, PostgresQuery, Problem, Problems,
-};
+use crate::config::{ConfiguredOverrides, LookupCacheSettings, NamedFile, PostgresQuery, Problem, Problems};
 use crate::customers::Directory;
 use crate::customers::directory::{
     CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupSettings,
@@ -54,12 +52,6 @@ pub(super) struct DatabaseSource {
     pub(super) terms: PostgresSettings,
 }
 
-/// A source of customers that is no file.
-pub(super) enum RemoteDirectory {
-    Lookup(Box<LookupSource>),
-    Database(Box<DatabaseSource>),
-}
-
 /// The identity of a server: its settings, which decide whether the directory can be reused.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ServerIdentity {
@@ -82,79 +74,72 @@ enum Origin {
     Postgres(Box<PostgresQuery>, Option<u128>),
 }
 
-/// Opens the directory that the configuration at `path` names; `server` is its source if that is no file. `overrides` reads
-/// the overrides in its rows, whose customers may belong to `groups`. The directory that was `kept` is reused if its source
-/// and settings are the same; it takes over changed rows and groups.
-pub(super) fn open(
+/// Opens the directory in the file `named`. `overrides` reads the overrides in its rows, whose customers may belong to
+/// `groups`. The directory that was `kept` is reused if its source and settings are the same; it takes over changed rows and
+/// groups.
+pub(super) fn open_in_file(
     path: &Path,
-    source: &DirectorySource,
-    server: Option<RemoteDirectory>,
+    (named, is_writable): (&NamedFile, bool),
     (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
     kept: &mut Option<OpenDirectory>,
     seen: &mut Vec<FileVersion>,
 ) -> Result<Arc<Directory>, Problems> {
-    let (from, directory) = match source {
-        DirectorySource::File { file: named, is_writable } => {
-            let (file, is_writable) = (resolve_path(path, named), *is_writable);
-            let (format, most) = (format(&name(&file)), max_bytes(format(&name(&file))));
-            let (bytes, print) = bytes(named, &file, most, seen)?;
-            if let Some(open) = kept
-                && let OpenDirectory { from, overrides: same, directory, .. } = open
-                && let Origin::File { path, print: before, is_writable: was_writable } = from
-                && (&*path, *was_writable) == (&file, is_writable)
-                && same == overrides
-                && let Directory::File(FileDirectory { table: rows, .. }) = &**directory
-            {
-                if *before != print || !Arc::ptr_eq(&open.groups, groups) {
-                    let changes = rows.update(&decode(bytes, &file)?, groups);
-                    let changes = changes.map_err(|faults| explain_all(&name(&file), faults))?;
-                    tracing::info!(changes.added, changes.changed, changes.removed, "directory of customers updated");
-                    *before = print;
-                    open.groups = Arc::clone(groups);
-                }
-                return Ok(Arc::clone(directory));
-            }
-            let table = Arc::new(load(&decode(bytes, &file)?, &name(&file), (overrides, groups))?);
-            let reader = Arc::new(overrides.clone());
-            let most = most.min(MOST_WRITABLE);
-            let writable = is_writable.then(|| WritableFile { path: file.clone(), format, most, reader });
-            (Origin::File { path: file, print, is_writable }, Directory::File(FileDirectory { table, writable }))
+    let file = resolve_path(path, named);
+    let (format, most) = (format(&name(&file)), max_bytes(format(&name(&file))));
+    let (bytes, print) = bytes(named, &file, most, seen)?;
+    if let Some(open) = kept
+        && let OpenDirectory { from, overrides: same, directory, .. } = open
+        && let Origin::File { path, print: before, is_writable: was_writable } = from
+        && (&*path, *was_writable) == (&file, is_writable)
+        && same == overrides
+        && let Directory::File(FileDirectory { table: rows, .. }) = &**directory
+    {
+        if *before != print || !Arc::ptr_eq(&open.groups, groups) {
+            let changes = rows.update(&decode(bytes, &file)?, groups);
+            let changes = changes.map_err(|faults| explain_all(&name(&file), faults))?;
+            tracing::info!(changes.added, changes.changed, changes.removed, "directory of customers updated");
+            *before = print;
+            open.groups = Arc::clone(groups);
         }
-        DirectorySource::Redis(_) | DirectorySource::Http(_) | DirectorySource::Postgres(_) => {
-            let server = match server {
-                Some(RemoteDirectory::Database(database)) => {
-                    return open_database(*database, (overrides, groups), kept);
-                }
-                Some(RemoteDirectory::Lookup(asked)) => Some(*asked),
-                None => None,
-            };
-            let asked = server.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
-            let from = Origin::Server(asked.identity.clone());
-            let mut predecessor = None;
-            if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
-                && *before == from
-                && let Directory::Lookup(known_by) = &**directory
-            {
-                if same == overrides {
-                    if !Arc::ptr_eq(known, groups) {
-                        known_by.update(Arc::clone(groups));
-                        *known = Arc::clone(groups);
-                    }
-                    return Ok(Arc::clone(directory));
-                }
-                // after a change of limits, too, customers stay known while their server is unavailable
-                predecessor = Some(known_by);
-            }
-            let (reader, groups) = (Arc::new(overrides.clone()), Arc::clone(groups));
-            let opened = LookupDirectory::new((asked.server, asked.terms), predecessor, reader, groups);
-            (from, Directory::Lookup(opened))
-        }
-    };
-    Ok(keep(kept, from, (overrides, groups), directory))
+        return Ok(Arc::clone(directory));
+    }
+    let table = Arc::new(load(&decode(bytes, &file)?, &name(&file), (overrides, groups))?);
+    let reader = Arc::new(overrides.clone());
+    let most = most.min(MOST_WRITABLE);
+    let writable = is_writable.then(|| WritableFile { path: file.clone(), format, most, reader });
+    let from = Origin::File { path: file, print, is_writable };
+    Ok(keep(kept, from, (overrides, groups), Directory::File(FileDirectory { table, writable })))
 }
 
-/// Opens the directory of a database, which starts with the rows of its snapshot.
-fn open_database(
+/// Opens the directory of a server that is asked, as [`open_in_file`].
+pub(super) fn open_lookup(
+    asked: LookupSource,
+    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
+    kept: &mut Option<OpenDirectory>,
+) -> Arc<Directory> {
+    let from = Origin::Server(asked.identity.clone());
+    let mut predecessor = None;
+    if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
+        && *before == from
+        && let Directory::Lookup(known_by) = &**directory
+    {
+        if same == overrides {
+            if !Arc::ptr_eq(known, groups) {
+                known_by.update(Arc::clone(groups));
+                *known = Arc::clone(groups);
+            }
+            return Arc::clone(directory);
+        }
+        // after a change of limits, too, customers stay known while their server is unavailable
+        predecessor = Some(known_by);
+    }
+    let server = (asked.server, asked.terms);
+    let opened = LookupDirectory::new(server, predecessor, Arc::new(overrides.clone()), Arc::clone(groups));
+    keep(kept, from, (overrides, groups), Directory::Lookup(opened))
+}
+
+/// Opens the directory of a database, which starts with the rows of its snapshot, as [`open_in_file`].
+pub(super) fn open_database(
     DatabaseSource { query, tls_files, terms }: DatabaseSource,
     (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
     kept: &mut Option<OpenDirectory>,
@@ -172,8 +157,8 @@ fn open_database(
         Directory::Postgres(before) => Some(before),
         Directory::Empty | Directory::File(_) | Directory::Lookup(_) => None,
     });
-    let (reader, of_customers) = (Arc::new(overrides.clone()), Arc::clone(groups));
-    let database = PostgresDirectory::open(terms, &rand::random(), reader, of_customers, before);
+    let reader = Arc::new(overrides.clone());
+    let database = PostgresDirectory::open(terms, &rand::random(), reader, Arc::clone(groups), before);
     if let Some(before) = before
         && before.refused() < database.refused()
     {

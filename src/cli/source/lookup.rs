@@ -7,39 +7,33 @@ use http::uri::Scheme;
 
 use super::directory::{LookupSource, ServerIdentity};
 use super::store::{client, secret};
-use crate::config::{DirectorySource, HttpLookup, LookupCacheSettings, Place, Problems, RedisHash};
+use crate::config::{HttpLookup, LookupCacheSettings, Place, Problems, RedisHash};
 use crate::customers::directory::{Contract, HttpService, LookupSettings, Server};
 use crate::files::{self, FileVersion};
 use crate::redis_client::{Pool, Servers};
+use crate::runtime::descriptors;
 use crate::units::Nanos;
 
 /// The longest time that a request waits for Redis.
 const REDIS_PATIENCE: Nanos = Nanos::new(100_000_000);
+/// The maximum number of concurrent calls to Redis, which share connections.
+const MAX_REDIS_CALLS: usize = 10_000;
 
-/// The server that `source` names in the configuration at `path`; `servers` are those of the store. `None` if it names no
-/// server, or names a Redis hash without a store.
-pub(super) fn server(
-    path: &Path,
-    source: &DirectorySource,
-    servers: Option<&Servers>,
-    seen: &mut Vec<FileVersion>,
-) -> Result<Option<LookupSource>, Problems> {
-    match source {
-        DirectorySource::File { .. } | DirectorySource::Postgres(_) => Ok(None),
-        DirectorySource::Redis(hash) => Ok(servers.map(|servers| redis(hash, servers))),
-        DirectorySource::Http(service) => http(path, service, seen).map(Some),
-    }
-}
-
-fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers) -> LookupSource {
+/// A Redis hash on the `servers` of the store.
+pub(super) fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers) -> LookupSource {
     LookupSource {
         identity: ServerIdentity::Redis(key.clone(), *remembered),
         server: Server::Redis { pool: Pool::new(servers.clone()), key: key.clone() },
-        terms: terms(REDIS_PATIENCE, *remembered),
+        terms: terms(REDIS_PATIENCE, MAX_REDIS_CALLS, *remembered),
     }
 }
 
-fn http(path: &Path, configured: &HttpLookup, seen: &mut Vec<FileVersion>) -> Result<LookupSource, Problems> {
+/// An HTTP service, which the configuration at `path` names.
+pub(super) fn http(
+    path: &Path,
+    configured: &HttpLookup,
+    seen: &mut Vec<FileVersion>,
+) -> Result<LookupSource, Problems> {
     let HttpLookup { url, is_unkey, token_file, tls, timeout, remembered, place } = configured;
     let token = token_file.as_ref().map(|named| secret(path, named, seen)).transpose()?;
     let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
@@ -53,13 +47,15 @@ fn http(path: &Path, configured: &HttpLookup, seen: &mut Vec<FileVersion>) -> Re
     Ok(LookupSource {
         identity: ServerIdentity::Http(url.clone(), files::hash(&parts.concat()), *timeout, *remembered),
         server: Server::Http(HttpService { url: url.clone(), tls, token, contract }),
-        terms: terms(*timeout, *remembered),
+        // each call has a connection of its own
+        terms: terms(*timeout, descriptors::for_lookups(descriptors::limit()), *remembered),
     })
 }
 
 const fn terms(
     patience: Nanos,
+    max_calls: usize,
     LookupCacheSettings { ttl, negative_ttl, max_cached }: LookupCacheSettings,
 ) -> LookupSettings {
-    LookupSettings { patience, ttl, negative_ttl, max_cached }
+    LookupSettings { patience, ttl, negative_ttl, max_cached, max_calls }
 }

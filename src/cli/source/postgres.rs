@@ -12,21 +12,8 @@ use crate::customers::directory::{DatabaseUrl, MAX_URL, NamedStatement, Postgres
 use crate::files::FileVersion;
 use crate::ruleset::groups::COLUMNS;
 
-/// The settings for the database that `source` names in the configuration at `path`; `None` if it names none. This
-/// function does not connect to it.
+/// The settings for the database of the configuration at `path`. This function does not connect to it.
 pub(super) fn database(
-    path: &Path,
-    source: &DirectorySource,
-    levels: &[String],
-    seen: &mut Vec<FileVersion>,
-) -> Result<Option<DatabaseSource>, Problems> {
-    match source {
-        DirectorySource::Postgres(query) => read(path, query, levels, seen).map(Some),
-        DirectorySource::File { .. } | DirectorySource::Redis(_) | DirectorySource::Http(_) => Ok(None),
-    }
-}
-
-fn read(
     path: &Path,
     query: &PostgresQuery,
     levels: &[String],

@@ -11,8 +11,8 @@ const PREFIX: &[u8] = b"sha256:";
 /// The number of digits of a credential's SHA-256 in its id, which does not reveal the credential.
 const ID_DIGITS: usize = 12;
 
-/// A keyed hash of 128 bits, of a credential or of a name.
-pub(super) type KeyedHash = [u64; 2];
+/// A keyed hash of 128 bits, of a credential, a name or a token.
+pub(in crate::customers) type KeyedHash = [u64; 2];
 
 /// The SHA-256 of a credential that a row gives by `sha256:` and this hash, or as clients present it. `None` if it begins
 /// with `sha256:` and no valid hash follows.
@@ -60,15 +60,15 @@ fn from_hex(digits: &[u8]) -> Option<[u8; 32]> {
 
 /// The maker of keyed hashes; its seed is a secret.
 #[derive(Clone, Copy)]
-pub(super) struct Hashes(SipHasher13);
+pub(in crate::customers) struct Hashes(SipHasher13);
 
 impl Hashes {
-    pub(super) fn new(seed: &[u8; 16]) -> Self {
+    pub(in crate::customers) fn new(seed: &[u8; 16]) -> Self {
         Self(SipHasher13::new_with_key(seed))
     }
 
-    /// The hash of a name, or of the SHA-256 of a credential.
-    pub(super) fn of(&self, bytes: &[u8]) -> KeyedHash {
+    /// The hash of a name, of the SHA-256 of a credential, or of a token.
+    pub(in crate::customers) fn of(&self, bytes: &[u8]) -> KeyedHash {
         let mut hasher = self.0;
         hasher.write(bytes);
         let hash = hasher.finish128();

@@ -55,6 +55,8 @@ pub struct LookupSettings {
     pub negative_ttl: Nanos,
     /// The maximum number of cached answers.
     pub max_cached: usize,
+    /// The maximum number of concurrent calls.
+    pub max_calls: usize,
 }
 
 /// The result of a call for one credential.
@@ -133,8 +135,6 @@ const CALL_TIME: Nanos = Nanos::new(900_000_000);
 /// After a failed call: how long the last answer stays valid, and how long the server is not asked.
 const STALE_TIME: Nanos = Nanos::SECOND;
 const REST: Nanos = Nanos::new(100_000_000);
-/// The maximum number of concurrent calls.
-const MOST_FLIGHTS: usize = 10_000;
 
 // === impl LookupDirectory ===
 
@@ -237,7 +237,7 @@ impl Lookup {
         if let Some(flight) = pending.get(&hash) {
             return Some(flight.clone());
         }
-        if pending.len() >= MOST_FLIGHTS || now.get() < self.backoff_until.load(Ordering::Relaxed) {
+        if pending.len() >= self.terms.max_calls || now.get() < self.backoff_until.load(Ordering::Relaxed) {
             return None;
         }
         let (land, result) = watch::channel(None);
