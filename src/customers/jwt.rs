@@ -12,11 +12,12 @@ use std::time::Duration;
 use arc_swap::{ArcSwapOption, Guard};
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{DecodingKey, Validation};
+use quick_cache::sync::Cache;
 use serde_json::{Map, Value};
 
 use crate::clock::Clock;
 use crate::customers::Customer;
-use crate::customers::directory::{GroupNames, GroupTable, is_name};
+use crate::customers::directory::{GroupNames, GroupTable, Hashes, KeyedHash, is_name};
 use crate::ruleset::groups::{Groups, MOST_LEVELS};
 use crate::ruleset::{JwtRules, PlanId, key};
 use crate::units::Nanos;
@@ -24,14 +25,15 @@ use crate::units::Nanos;
 pub mod keys;
 pub mod remote;
 mod signature;
-mod verified;
 
 use keys::{Key, Keys};
 use remote::KeySet;
-use verified::VerifiedTokens;
 
 /// The maximum length of a token, in bytes; longer ones are refused.
 const MAX_TOKEN: usize = 8 << 10;
+
+/// The maximum number of cached tokens.
+const MAX_CACHED: usize = 4_096;
 
 /// Verifies tokens and finds their customers. Belongs to the configuration whose rules and plans it was made with.
 pub struct TokenVerifier {
@@ -40,8 +42,8 @@ pub struct TokenVerifier {
     plans: Vec<String>,
     groups: Arc<GroupTable>,
     keys: KeySet,
-    /// The key of the hashes by which tokens are cached.
-    seed: [u8; 16],
+    /// Makes the hashes by which tokens are cached.
+    hashes: Hashes,
     /// The keys in the form for verification, made from the latest `keys`.
     verifier: ArcSwapOption<VerificationKeys>,
 }
@@ -51,7 +53,8 @@ struct VerificationKeys {
     /// The keys that this was made from.
     from: Arc<Keys>,
     keys: Vec<TrustedKey>,
-    known: VerifiedTokens,
+    /// The tokens by their keyed hashes, so that no dump of the memory shows one.
+    known: Cache<KeyedHash, Arc<Token>>,
 }
 
 /// A key, and the rules for tokens that it signs.
@@ -141,7 +144,7 @@ impl TokenVerifier {
     ) -> Option<Self> {
         signature::install();
         let verifier = ArcSwapOption::empty();
-        let tokens = Self { rules, plans: plans.to_vec(), groups, keys, seed: *seed, verifier };
+        let tokens = Self { rules, plans: plans.to_vec(), groups, keys, hashes: Hashes::new(seed), verifier };
         let is_of_use = tokens.verifier().as_ref().is_none_or(|verifier| !verifier.keys.is_empty());
         is_of_use.then_some(tokens)
     }
@@ -159,7 +162,7 @@ impl TokenVerifier {
         }
         self.verifier.store(keys.as_ref().map(|keys| {
             let trusted = keys.0.iter().filter_map(|key| TrustedKey::new(key, &self.rules)).collect();
-            Arc::new(VerificationKeys { from: Arc::clone(keys), keys: trusted, known: VerifiedTokens::new(&self.seed) })
+            Arc::new(VerificationKeys { from: Arc::clone(keys), keys: trusted, known: Cache::new(MAX_CACHED) })
         }));
         self.verifier.load()
     }
@@ -169,7 +172,7 @@ impl TokenVerifier {
         if token.len() > MAX_TOKEN {
             return Some(Err(TokenFault::Unverified));
         }
-        let known = self.verifier().as_ref()?.known.find(token)?;
+        let known = self.verifier().as_ref()?.known.get(&self.hashes.of(token))?;
         Some(known.times.check(now, &self.rules).map(|()| known))
     }
 
@@ -203,9 +206,9 @@ impl TokenVerifier {
         let times = Times::of(&claims)?;
         times.check(now, &self.rules)?;
         let customer = Arc::new(self.customer(&claims)?);
-        let (named, token) = (token, Arc::new(Token { customer, claims, times }));
-        verifier.known.put(named, &token);
-        Ok(token)
+        let verified = Arc::new(Token { customer, claims, times });
+        verifier.known.insert(self.hashes.of(token), Arc::clone(&verified));
+        Ok(verified)
     }
 
     fn customer(&self, claims: &Claims) -> Result<Customer, TokenFault> {

@@ -263,3 +263,16 @@ fn what_the_directory_says_of_a_customer_goes_before_its_token() {
     wait_until("the suspension", || ask("listed").0 == 403);
     assert_eq!(ask("special"), (200, Some(77)));
 }
+
+#[test]
+fn a_published_key_that_cannot_be_used_does_not_keep_the_others_out() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let mut set: serde_json::Value = serde_json::from_str(&key_set(&[Issuer::p256()])).unwrap();
+    let short = json!({ "kty": "RSA", "kid": "short", "n": "w".repeat(171), "e": "AQAB" });
+    set["keys"].as_array_mut().unwrap().insert(0, short);
+    publisher.say(Says::Keys(set.to_string()));
+    let gateway = gateway(&origin, &format!("url: \"{}\"", publisher.url()), &[]);
+    assert_eq!(status(&gateway, &Issuer::p256().token("acme")), 200);
+    let log = gateway.process.stderr();
+    assert!(log.contains("keys that cannot be used are ignored") && log.contains("keys[0].n has 1024 bits"), "{log}");
+}

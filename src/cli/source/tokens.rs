@@ -52,10 +52,13 @@ pub(super) fn open(
 fn keys_in(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<Keys, Problems> {
     let file = resolve_path(path, named);
     let (bytes, _) = bytes(named, &file, MAX_KEY_SET, seen)?;
-    Keys::parse(&decode(bytes, &file)?).map_err(|faults| {
-        let errors = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
-        Problems { errors, warnings: Vec::new(), more: 0 }
-    })
+    match Keys::parse(&decode(bytes, &file)?) {
+        Ok((keys, unusable)) if unusable.is_empty() => Ok(keys),
+        Ok((_, faults)) | Err(faults) => {
+            let errors = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
+            Err(Problems { errors, warnings: Vec::new(), more: 0 })
+        }
+    }
 }
 
 fn published_keys(

@@ -52,8 +52,10 @@ impl KeyFault {
 
 impl Keys {
     /// Reads a key set. Skips keys of unknown kinds and keys that are not for signatures, because the sets of issuers
-    /// contain such keys.
-    pub fn parse(text: &str) -> Result<Self, Vec<KeyFault>> {
+    /// contain such keys. Returns also the faults of other keys that cannot be used.
+    ///
+    /// Errors: the faults of a set without any key that can be used.
+    pub fn parse(text: &str) -> Result<(Self, Vec<KeyFault>), Vec<KeyFault>> {
         let set: Value = serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(|error| {
             // the library's own message may quote the text
             let position = Some((error.line().max(1), error.column().max(1)));
@@ -75,9 +77,9 @@ impl Keys {
         if keys.is_empty() && faults.is_empty() {
             faults.push(KeyFault::at("keys", "holds no key that tokens could be verified with"));
         }
-        match faults.is_empty() {
-            true => Ok(Self(keys)),
-            false => Err(faults),
+        match keys.is_empty() {
+            true => Err(faults),
+            false => Ok((Self(keys), faults)),
         }
     }
 }

@@ -107,11 +107,17 @@ impl Source for PublishedKeys {
             KeyLocation::OidcIssuer(issuer) => self.discover(issuer).await?,
         };
         let (text, fields) = self.get(&url).await?;
-        let keys = Keys::parse(&text).map_err(|faults| format!("the set at {} {}", shown(&url), described(&faults)))?;
+        let said = |faults: &[KeyFault]| format!("the set at {} {}", shown(&url), described(faults));
+        let (keys, unusable) = Keys::parse(&text).map_err(|faults| said(&faults))?;
         let entries = keys.0.len();
         let mut in_force = self.text.lock();
         if *in_force != text {
             *in_force = text;
+            // as RFC 7517 asks, section 5
+            if !unusable.is_empty() {
+                let reason = said(&unusable);
+                tracing::warn!(reason, keys = unusable.len(), "published keys that cannot be used are ignored");
+            }
             self.keys.store(Some(Arc::new(keys)));
         }
         let KeyEndpoint { refresh, min_interval, .. } = self.endpoint;

@@ -34,7 +34,7 @@ fn key_set() -> String {
 fn tokens(rules: JwtRules) -> TokenVerifier {
     TokenVerifier::new(
         Arc::new(rules),
-        Keys::parse(&key_set()).unwrap().into(),
+        Keys::parse(&key_set()).unwrap().0.into(),
         &PLANS.map(str::to_owned),
         Arc::default(),
         &[7; 16],
@@ -175,7 +175,7 @@ fn a_token_is_held_to_the_key_and_the_algorithms_that_it_may_use() {
     let mut critical = Header::new(Algorithm::HS256);
     critical.crit = Some(vec!["b64".to_owned()]);
     assert_eq!(verify_at(&ours, &sign_with(&critical, &claims), NOW), Err(TokenFault::Unverified));
-    let keys = Keys::parse(&key_set()).unwrap();
+    let (keys, _) = Keys::parse(&key_set()).unwrap();
     let elsewhere = JwtRules { algorithms: vec![Algorithm::RS256], ..rules() };
     assert!(TokenVerifier::new(Arc::new(elsewhere), keys.into(), &[], Arc::default(), &[7; 16]).is_none());
 }
