@@ -127,9 +127,12 @@ impl Admin {
             let message = format!("{method} is not served here, only {methods}");
             return refusal(&path, StatusCode::METHOD_NOT_ALLOWED, &message);
         }
-        match takes_token(&path) {
-            true => self.authorized(&path, session).await,
-            false => self.done(&path, session).await,
+        if takes_token(&path) {
+            return self.authorized(&path, session).await;
+        }
+        match read_body(session).await {
+            Ok(body) => self.done(&path, &body).await,
+            Err(refused) => refused,
         }
     }
 
@@ -145,11 +148,12 @@ impl Admin {
         if is_change && let Err(reason) = self.audit.check() {
             return failure(StatusCode::SERVICE_UNAVAILABLE, &reason);
         }
-        if let Some(target) = Target::of(path) {
-            return self.customers(target, session, &attempt).await;
-        }
-        let mut note = is_change.then(|| NoteOnDrop::new(&self.audit, &attempt));
-        let response = self.done(path, session).await;
+        let mut note = is_change.then(|| NoteOnDrop::new(Arc::clone(&self.audit), attempt));
+        let response = match (read_body(session).await, Target::of(path)) {
+            (Err(refused), _) => refused,
+            (Ok(body), Some(target)) => return self.customers(target, session.req_header(), &body, note).await,
+            (Ok(body), None) => self.done(path, &body).await,
+        };
         if let Some(note) = &mut note {
             let result = if response.0.is_success() { "done" } else { "refused" };
             note.outcome = (result, json!({ "status": response.0.as_u16() }));
@@ -157,13 +161,13 @@ impl Admin {
         response
     }
 
-    async fn done(&self, path: &str, session: &mut ServerSession) -> PlainResponse {
+    async fn done(&self, path: &str, body: &[u8]) -> PlainResponse {
         match (path, verb(path)) {
             ("/-/reload" | "/v1/reload", _) => self.reload().await,
-            ("/explain" | "/v1/explain", _) => self.explain(session).await,
-            ("/v1/charge", _) => self.charge(session).await,
-            (REPLAY, _) => self.replay(session).await,
-            (_, Some(verb)) => self.key(verb, session).await,
+            ("/explain" | "/v1/explain", _) => self.explain(body).await,
+            ("/v1/charge", _) => keys::charge(&self.gateway, body).await,
+            (REPLAY, _) => self.replays.answer(self.records.access.replays(), body).await,
+            (_, Some(verb)) => keys::answer(&self.gateway, verb, body).await,
             (path, None) => self.shown(path),
         }
     }
@@ -219,38 +223,10 @@ impl Admin {
     }
 
     /// Explains what this gateway would do now with the request that the body describes.
-    async fn explain(&self, session: &mut ServerSession) -> PlainResponse {
-        let body = match read_body(session).await {
-            Ok(body) => body,
-            Err(refused) => return refused,
-        };
-        match Question::from_json(&body) {
+    async fn explain(&self, body: &[u8]) -> PlainResponse {
+        match Question::from_json(body) {
             Ok(question) => pretty_json(&Explanation::of_gateway(&self.gateway, &question).await),
             Err(bad) => failure(StatusCode::BAD_REQUEST, &bad.to_string()),
-        }
-    }
-
-    /// Reads or changes the state of a key.
-    async fn key(&self, verb: KeyOperation, session: &mut ServerSession) -> PlainResponse {
-        match read_body(session).await {
-            Ok(body) => keys::answer(&self.gateway, verb, &body).await,
-            Err(refused) => refused,
-        }
-    }
-
-    /// Charges keys for a program that is not a proxy.
-    async fn charge(&self, session: &mut ServerSession) -> PlainResponse {
-        match read_body(session).await {
-            Ok(body) => keys::charge(&self.gateway, &body).await,
-            Err(refused) => refused,
-        }
-    }
-
-    /// Tries changes of limits on a log.
-    async fn replay(&self, session: &mut ServerSession) -> PlainResponse {
-        match read_body(session).await {
-            Ok(body) => self.replays.answer(self.records.access.replays(), &body).await,
-            Err(refused) => refused,
         }
     }
 
@@ -326,11 +302,14 @@ impl Admin {
     }
 }
 
-/// Reads the body of a request, at most `MAX_BYTES`.
+/// Reads the body of a request, at most `MAX_BYTES`; empty if the method gives a body no meaning.
 async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, PlainResponse> {
     /// Enough for a JSON description of a request with the largest head.
     const MAX_BYTES: usize = 256 << 10;
     let mut body = Vec::new();
+    if matches!(session.req_header().method, Method::GET | Method::HEAD) {
+        return Ok(body);
+    }
     loop {
         match session.read_request_body().await {
             Ok(Some(part)) if body.len().saturating_add(part.len()) > MAX_BYTES => {
@@ -405,10 +384,11 @@ impl ServeHttp for Admin {
         let is_head = session.req_header().method == Method::HEAD;
         let methods = methods(session.req_header().uri.path());
         let (status, content_type, body) = self.answer(session).await;
+        // a response to HEAD has the length of the response to GET (RFC 9110, section 8.6)
+        let length = HeaderValue::from(body.len());
         let body = if is_head { String::new() } else { body };
         let mut response = Response::new(body.into_bytes());
         *response.status_mut() = status;
-        let length = HeaderValue::from(response.body().len());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(header::CONTENT_LENGTH, length);

@@ -24,7 +24,6 @@ const MOST_UNAUTHORIZED: u32 = 10;
 const LONGEST_PATH: usize = 512;
 
 /// A request for a change: the client's address, the method and the path.
-#[derive(Clone)]
 pub(super) struct ChangeAttempt {
     peer: Option<String>,
     method: Method,
@@ -54,24 +53,24 @@ pub(super) struct Audit {
 
 /// Logs an attempt when it is dropped: with the result that it has then, which is `unknown` if the request or the process
 /// ended before the change did.
-pub(super) struct NoteOnDrop<'a> {
-    audit: &'a Audit,
-    attempt: &'a ChangeAttempt,
+pub(super) struct NoteOnDrop {
+    audit: Arc<Audit>,
+    attempt: ChangeAttempt,
     /// The result, and its details.
     pub(super) outcome: (&'static str, Value),
 }
 
-impl<'a> NoteOnDrop<'a> {
-    pub(super) fn new(audit: &'a Audit, attempt: &'a ChangeAttempt) -> Self {
+impl NoteOnDrop {
+    pub(super) fn new(audit: Arc<Audit>, attempt: ChangeAttempt) -> Self {
         let outcome = ("unknown", json!({ "reason": "the request ended before the change" }));
         Self { audit, attempt, outcome }
     }
 }
 
-impl Drop for NoteOnDrop<'_> {
+impl Drop for NoteOnDrop {
     fn drop(&mut self) {
         let (result, more) = &self.outcome;
-        self.audit.note(self.attempt, result, more);
+        self.audit.note(&self.attempt, result, more);
     }
 }
 
@@ -238,9 +237,9 @@ mod tests {
     #[test]
     fn an_attempt_whose_result_nobody_waits_for_is_logged() {
         let file = file("given-up");
-        let audit = Audit::new(Arc::new(Access::new(rules(&file))), Arc::new(SystemClock::new()));
-        drop(NoteOnDrop::new(&audit, &attempt()));
-        NoteOnDrop::new(&audit, &attempt()).outcome = ("done", json!({ "status": 200 }));
+        let audit = Arc::new(Audit::new(Arc::new(Access::new(rules(&file))), Arc::new(SystemClock::new())));
+        drop(NoteOnDrop::new(Arc::clone(&audit), attempt()));
+        NoteOnDrop::new(audit, attempt()).outcome = ("done", json!({ "status": 200 }));
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -6,14 +6,15 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{Method, StatusCode, header};
 use percent_encoding::percent_decode_str;
-use pingora::protocols::http::ServerSession;
+use pingora::http::RequestHeader;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value, json};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::Mutex;
 
-use super::audit::{Audit, ChangeAttempt, NoteOnDrop, moment};
-use super::{Admin, JSON, PlainResponse, failure, json_of, read_body};
+use super::audit::{NoteOnDrop, moment};
+use super::{Admin, JSON, PlainResponse, failure, json_of};
 use crate::customers::directory::{Change, ChangeError, ChangedRows, GroupTable, NewKey, RowText, Terms, field_of};
+use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::units::Nanos;
 
@@ -86,17 +87,17 @@ struct RequestedChange {
 }
 
 impl Admin {
-    /// Serves a request for `target` whose token was checked. Changes are written to the audit log.
+    /// Serves a request for `target` whose token was checked. A change has a `note` for the audit log.
     pub(super) async fn customers(
         &self,
         target: Target,
-        session: &mut ServerSession,
-        attempt: &ChangeAttempt,
+        head: &RequestHeader,
+        body: &[u8],
+        note: Option<NoteOnDrop>,
     ) -> PlainResponse {
-        let method = session.req_header().method.clone();
-        match target {
-            Target::All => self.list(session.req_header().uri.query().unwrap_or_default()).await,
-            Target::Of(customer, Part::Whole) if matches!(method, Method::GET | Method::HEAD) => {
+        match (target, note) {
+            (Target::All, _) => self.list(head.uri.query().unwrap_or_default()).await,
+            (Target::Of(customer, _), None) => {
                 let active = self.gateway.active.load_full();
                 match active.directory.rows(&customer, &active.groups).await {
                     Ok(rows) if rows.is_empty() => refused(&ChangeError::NoCustomer),
@@ -104,16 +105,12 @@ impl Admin {
                     Err(error) => refused(&error),
                 }
             }
-            Target::Of(customer, part) => {
-                let is_new = session.req_header().headers.get(header::IF_NONE_MATCH).is_some_and(|tag| tag == "*");
-                let body = match read_body(session).await {
-                    Ok(body) => body,
-                    Err(refused) => return refused,
-                };
-                match self.wanted(customer, part, (&method, is_new), &body) {
-                    Ok(wanted) => self.change(wanted, attempt).await,
+            (Target::Of(customer, part), Some(mut note)) => {
+                let is_new = head.headers.get(header::IF_NONE_MATCH).is_some_and(|tag| tag == "*");
+                match self.wanted(customer, part, (&head.method, is_new), body) {
+                    Ok(wanted) => self.change(wanted, note).await,
                     Err(wrong) => {
-                        self.audit.note(attempt, "refused", &json!({ "reason": wrong }));
+                        note.outcome = ("refused", json!({ "reason": wrong }));
                         failure(StatusCode::BAD_REQUEST, &wrong)
                     }
                 }
@@ -197,18 +194,13 @@ impl Admin {
     async fn change(
         &self,
         RequestedChange { customer, change, key }: RequestedChange,
-        attempt: &ChangeAttempt,
+        note: NoteOnDrop,
     ) -> PlainResponse {
-        let change_lock = Arc::clone(&self.change_lock.0).lock_owned().await;
-        let active = self.gateway.active.load_full();
-        // a task of its own, which goes on when this request is given up
-        let changing = tokio::spawn(logged_change(
-            (Arc::clone(&active), change_lock),
-            (Arc::clone(&self.audit), attempt.clone()),
-            (customer.clone(), change),
-        ));
+        // a task of its own, which goes on when this request is given up, also while it waits for the lock
+        let (gateway, lock) = (self.gateway.clone(), Arc::clone(&self.change_lock.0));
+        let changing = tokio::spawn(logged_change((gateway, lock), (customer.clone(), change), note));
         let changed = changing.await.unwrap_or_else(|_| Err(ChangeError::Unknown("the gateway failed".to_owned())));
-        let changed = match changed {
+        let (changed, active) = match changed {
             Ok(changed) => changed,
             Err(error) => {
                 let is_unknown = matches!(error, ChangeError::Unknown(_));
@@ -253,13 +245,17 @@ impl Admin {
     }
 }
 
-/// Makes a change and writes its line of the audit log, both under the lock for changes.
+/// Makes a change and writes its `note` to the audit log, both under the `lock` for changes. Returns also the configuration
+/// under which it was made.
 async fn logged_change(
-    (active, _change_lock): (Arc<ActiveConfig>, OwnedMutexGuard<()>),
-    (audit, attempt): (Arc<Audit>, ChangeAttempt),
+    (gateway, lock): (Gateway, Arc<Mutex<()>>),
     (customer, change): (String, Change),
-) -> Result<ChangedRows, ChangeError> {
-    let mut note = NoteOnDrop::new(&audit, &attempt);
+    note: NoteOnDrop,
+) -> Result<(ChangedRows, Arc<ActiveConfig>), ChangeError> {
+    let _change_lock = lock.lock().await;
+    // dropped before the lock
+    let mut note = note;
+    let active = gateway.active.load_full();
     let changed = active.directory.change(&customer, change, &active.groups).await;
     note.outcome = match &changed {
         Ok(ChangedRows { before, after }) => {
@@ -271,7 +267,7 @@ async fn logged_change(
             (result, json!({ "customer": customer, "reason": error.to_string() }))
         }
     };
-    changed
+    changed.map(|changed| (changed, active))
 }
 
 /// A customer as JSON; `None` without rows.

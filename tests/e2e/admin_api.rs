@@ -427,6 +427,7 @@ fn changes_take_the_token_and_other_sites_get_nothing() {
         assert!(refused.json()["error"].is_string(), "{method} {path}: {}", refused.text());
     }
     assert_eq!(answer("GET", "/-/reload").text(), "GET is not served here, only POST\n");
+    assert_eq!(answer("HEAD", "/healthz").field("content-length"), Some("3"), "as of GET");
     let page = gateway.admin_round_trip_raw("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     assert!(page.field("content-security-policy").is_some_and(|policy| policy.starts_with("default-src 'none'")));
     assert_eq!(page.field("x-content-type-options"), Some("nosniff"));

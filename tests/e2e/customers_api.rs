@@ -476,6 +476,10 @@ fn every_change_is_in_the_audit_log_and_nothing_is_changed_without_it() {
     assert_eq!(post("/v1/reload", &[HOST, ("authorization", "Bearer canary-wrong")], &json!({})).status, 401);
     let wrong = json!({ "limit": "gard", "key": { "customer": "canary" } });
     assert_eq!(post("/v1/keys/reset", &[HOST, BEARER], &wrong).status, 404);
+    let mut long = Client::connect(gateway.admin);
+    let fields = [HOST, BEARER, ("content-length", "300000")];
+    long.send(&(request("PUT", "/v1/customers/acme", &fields) + &"x".repeat((256 << 10) + 1)));
+    assert_eq!(long.receive().status, 413);
     let file = gateway.folder.path().join("audit.log");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let lines: Vec<Value> =
@@ -491,6 +495,7 @@ fn every_change_is_in_the_audit_log_and_nothing_is_changed_without_it() {
             "POST /v1/reload done",
             "POST /v1/reload unauthorized",
             "POST /v1/keys/reset refused",
+            "PUT /v1/customers/acme refused",
         ]
     );
     assert!(lines.iter().all(|line| line["peer"].as_str().unwrap().starts_with("127.0.0.1:")));
