@@ -2,14 +2,16 @@
 //!
 //! Pure: bytes come in, faults go out. The caller, which reads the files, names the file that is at fault.
 
-use tokio_rustls::rustls::RootCertStore;
-use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use std::sync::Arc;
 
-mod client;
+pub use tokio_rustls::rustls::ClientConfig as TlsClient;
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
 mod server;
 
-pub use client::{ClientCertificate, TlsClient, client};
 pub use server::{Certificate, Certificates, ClientCertificates, ClientTlsTerms, TlsServer, common_name, server};
 
 /// The fault of a TLS setting; its text follows the name of the file or setting.
@@ -33,6 +35,35 @@ pub enum TlsFault {
     /// In the TLS library, which rejects the settings.
     #[error("cannot be used")]
     Unusable,
+}
+
+/// A certificate chain, up to an authority that the server trusts, and its private key; both in PEM.
+#[derive(Clone, Copy)]
+pub struct ClientCertificate<'a> {
+    /// The chain, the client's own certificate first.
+    pub certificates: &'a [u8],
+    /// The private key.
+    pub key: &'a [u8],
+}
+
+/// The TLS settings of outgoing connections. They trust the `authorities`, in PEM, and no others; without `authorities`,
+/// they trust those of the operating system, read from its usual place.
+pub fn client(authorities: Option<&[u8]>, identity: Option<ClientCertificate<'_>>) -> Result<TlsClient, TlsFault> {
+    let provider = Arc::new(ring::default_provider());
+    let versions = TlsClient::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let roots = authorities.map_or_else(system_authorities, self::authorities)?;
+    let builder = versions.map_err(|_| TlsFault::Unusable)?.with_root_certificates(roots);
+    let Some(ClientCertificate { certificates, key }) = identity else { return Ok(builder.with_no_client_auth()) };
+    let certificates = certificates_in(certificates).filter(|found| !found.is_empty()).ok_or(TlsFault::Certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsFault::Key)?;
+    builder.with_client_auth_cert(certificates, key).map_err(|_| TlsFault::OtherKey)
+}
+
+/// The certificates of authorities that the operating system trusts.
+fn system_authorities() -> Result<RootCertStore, TlsFault> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() { Err(TlsFault::NoSystemRoots) } else { Ok(roots) }
 }
 
 /// The certificates of authorities in `pem`; at least one.
