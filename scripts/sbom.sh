@@ -19,5 +19,5 @@ written="sbom-$$"
 trap 'rm -f "$written.json"' EXIT
 "$tool/bin/cargo-cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --no-build-deps --override-filename "$written"
 # without the path of this folder
-sed -e "s#path+file://$PWD\###; s#?download_url=file://[^\#\"]*##" "$written.json" >"$file"
+sed -e "s#path+file://$PWD[^\#]*\###; s#?download_url=file://[^\#\"]*##" "$written.json" >"$file"
 echo "$file"

@@ -224,7 +224,7 @@ fn programs_are_told_the_same_as_people() {
     let (text, _) = check_as(Path::new(NEW), Some(OLD), Format::Text);
     assert_eq!(headings, text.split("\n\n").skip(1).map(|part| part.lines().next().unwrap()).collect::<Vec<_>>());
     let (report, _) = json(OLD, None);
-    assert_eq!((&report["counts"]["limits"], report["parts"].as_array().unwrap().len()), (&11.into(), 11));
+    assert_eq!((&report["counts"]["limits"], report["parts"].as_array().unwrap().len()), (&12.into(), 12));
     let (report, fine) = json("tests/fixtures/bad/jitter.yaml", None);
     assert!(!fine);
     assert_eq!((&report["result"], &report["error_count"]), (&"refused".into(), &1.into()));

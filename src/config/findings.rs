@@ -78,7 +78,7 @@ impl Findings {
         let left = MOST_COMPARED.saturating_sub(self.compared.get());
         let known: Vec<&str> = known.into_iter().take(left).collect();
         self.compared.set(self.compared.get().saturating_add(known.len()));
-        super::words::nearest(word, known)
+        words::nearest(word, known)
     }
 
     /// Whether any finding is an error, so that the file is refused.

@@ -236,7 +236,7 @@ impl Defaults {
 }
 
 /// `own`, and the entries of `others` whose keys `own` does not have.
-fn overlaid<'o>(own: &[Entry], others: impl IntoIterator<Item = &'o Entry>) -> Vec<Entry> {
+fn overlaid<'o>(own: &'o [Entry], others: impl IntoIterator<Item = &'o Entry>) -> Vec<Entry> {
     let absent = others.into_iter().filter(|other| !own.iter().any(|entry| entry.key == other.key));
     own.iter().chain(absent).cloned().collect()
 }

@@ -242,7 +242,7 @@ fn a_charge_whose_request_ends_unheard_is_given_back() {
             let mut charging = Box::pin(node.charge(&mut batch));
             begun(&mut charging).await;
             // the reply comes, and the request ends before it is polled again
-            tokio::time::sleep(ms(100).to_duration()).await;
+            sleep(ms(100).to_duration()).await;
         });
         world.pass(ms(500));
         let node = Arc::clone(&world.gateway(0).node);

@@ -2,7 +2,6 @@ use super::*;
 use crate::customers::Customer;
 use crate::customers::directory::CustomerTable;
 use crate::customers::directory::testing::{Words, misread};
-use crate::ruleset::overrides::Overrides;
 use crate::ruleset::{LimitId, PlanId};
 
 fn levels() -> [String; 3] {
@@ -171,8 +170,8 @@ fn groups_of_two_levels_that_say_the_same_override_limits_of_their_own_levels() 
         "level,group,plan,overrides,organisation\norganisation,acme,pro,unlimited,\nteam,search,pro,unlimited,acme\n";
     let table = read(text).unwrap();
     let limits = [("organisation", "acme"), ("team", "search")].map(|(level, name)| {
-        let Overrides(own) = &**table.find(level, name).unwrap().own.as_ref().unwrap();
-        own.iter().map(|(limit, _)| *limit).collect::<Vec<_>>()
+        let own = table.find(level, name).unwrap().own.as_ref().unwrap();
+        own.limits.iter().map(|(limit, _)| *limit).collect::<Vec<_>>()
     });
     assert_eq!(limits, ["organisation", "team"].map(|level| vec![LimitId(level.len())]));
 }
