@@ -98,7 +98,7 @@ fn every_change_is_told_with_what_it_does_to_customers_in_flight() {
         assert_eq!(output, fs::read_to_string(golden).unwrap());
     }
     let (same, _) = check_as(Path::new(OLD), Some(OLD), Format::Text);
-    assert!(same.ends_with("nothing changes; 11 limits untouched\n"), "{same}");
+    assert!(same.ends_with("nothing changes; 12 limits untouched\n"), "{same}");
 }
 
 #[test]
