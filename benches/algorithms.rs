@@ -42,6 +42,7 @@ impl InStore {
             is_reset: false,
             rules: &rules,
             max_keys: u64::MAX,
+            gives_back: false,
         };
         let binding = store.bind(&[spec]);
         Self { store, binding, clock: SystemClock::new() }

@@ -59,13 +59,15 @@ pub struct LimitSpec<'a> {
     pub rules: &'a [Rule],
     /// The most keys that the limit's table holds.
     pub max_keys: u64,
+    /// Whether the gateway refunds tokens when a request costs less than it was charged.
+    pub gives_back: bool,
 }
 
 impl<'a> LimitSpec<'a> {
     /// The identity of a sticky limit, and nothing else about it.
     pub const fn bare(name: &'a str, algorithm: AlgorithmName, key: u64) -> Self {
         let mode = Mode::Sticky;
-        Self { name, algorithm, mode, key, is_reset: false, rules: &[], max_keys: 0 }
+        Self { name, algorithm, mode, key, is_reset: false, rules: &[], max_keys: 0, gives_back: false }
     }
 }
 

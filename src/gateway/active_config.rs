@@ -171,6 +171,7 @@ pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
             is_reset: false,
             rules: &limit.rules,
             max_keys: limit.max_keys,
+            gives_back: limit.gives_back(),
         }
     }
     ruleset.limits.iter().map(spec).collect()

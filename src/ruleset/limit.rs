@@ -223,11 +223,16 @@ impl Limit {
         !rule.holds_slots() && (known.is_none() || self.charge.when != ChargeTime::Request)
     }
 
-    /// Whether the charge on a request's arrival is final: its end changes nothing.
-    pub fn is_settled_at_once(&self) -> bool {
+    /// Whether requests may turn out to cost less than they were charged on arrival.
+    pub fn gives_back(&self) -> bool {
         use CostRule::{ByMethod, Fixed, GraphQl, Header, RequestField};
         let told = matches!(self.cost, Fixed(_) | ByMethod { .. } | Header { .. } | RequestField(_) | GraphQl(_));
-        !self.algorithm.holds_slots() && told && self.charge.when == ChargeTime::Request
+        self.charge.when != ChargeTime::Request || !told
+    }
+
+    /// Whether the charge on a request's arrival is final: its end changes nothing.
+    pub fn is_settled_at_once(&self) -> bool {
+        !self.algorithm.holds_slots() && !self.gives_back()
     }
 
     /// The real cost of a request whose cost was `known` on its arrival, or whose response reported `told`.

@@ -176,18 +176,18 @@ fn a_request_is_charged_by_limits_here_and_there_or_by_none() {
 }
 
 #[test]
-fn a_key_that_is_denied_costs_redis_little() {
+fn a_key_that_is_denied_costs_redis_nothing() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let gateways = fleet(1, &origin, &redis, "{ algorithm: gcra, rate: 1/h, burst: 1, key: all, mode: shared }");
     let gateway = &gateways[0];
     let mut client = gateway.client();
     assert_eq!(client.get("/").status, 200);
-    let (before, began) = (calls(&redis, gateway), now());
+    let before = calls(&redis, gateway);
     for _ in 0..1000 {
         assert_eq!(client.get("/").status, 429);
     }
-    let (spent, seconds) = (calls(&redis, gateway) - before, began.elapsed().as_secs());
-    assert!(spent <= 5 + seconds, "{spent} calls in {seconds} s");
+    let spent = calls(&redis, gateway) - before;
+    assert!(spent <= 5, "{spent} calls");
 }
 
 /// The number of calls for requests that Redis has received from its only gateway.

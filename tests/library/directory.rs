@@ -153,6 +153,7 @@ impl Charger {
                 is_reset: false,
                 rules: &limit.rules,
                 max_keys: limit.max_keys,
+                gives_back: false,
             })
             .collect();
         let binding = store.bind(&specs);

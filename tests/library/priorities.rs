@@ -50,6 +50,7 @@ impl OneKey {
             is_reset: false,
             rules: &rules,
             max_keys: 10,
+            gives_back: false,
         };
         let binding = store.bind(&[spec]);
         Self { store, binding }
@@ -134,6 +135,7 @@ fn all_limits_of_a_request_are_charged_or_none_with_a_floor_too() {
         is_reset: false,
         rules: &rules,
         max_keys: 10,
+        gives_back: false,
     };
     let binding = store.bind(&[spec("capacity"), spec("customer")]);
     let batch = |floor| {

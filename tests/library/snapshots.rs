@@ -23,7 +23,16 @@ fn charge(key: u64) -> [Charge; 1] {
 fn bind(store: &LocalStore, rules: &[Rule]) -> Binding {
     let algorithm = AlgorithmName::Gcra;
     let mode = Mode::default();
-    store.bind(&[LimitSpec { name: "l", algorithm, mode, key: 0, is_reset: false, rules, max_keys: KEYS }])
+    store.bind(&[LimitSpec {
+        name: "l",
+        algorithm,
+        mode,
+        key: 0,
+        is_reset: false,
+        rules,
+        max_keys: KEYS,
+        gives_back: false,
+    }])
 }
 
 /// The durations of charges while `work` runs, sorted.

@@ -21,7 +21,16 @@ fn gcra(per_second: u64, burst: u64) -> Rule {
 }
 
 fn spec<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
-    LimitSpec { name, algorithm: AlgorithmName::Gcra, mode: Mode::Sticky, key: 0, is_reset: false, rules, max_keys }
+    LimitSpec {
+        name,
+        algorithm: AlgorithmName::Gcra,
+        mode: Mode::Sticky,
+        key: 0,
+        is_reset: false,
+        rules,
+        max_keys,
+        gives_back: false,
+    }
 }
 
 fn charge(limit: usize, key: u128) -> Charge {

@@ -30,8 +30,16 @@ fn store(algorithm: AlgorithmName, max_keys: u64) -> (LocalStore, Binding) {
         }
     }
     let rules: [Rule; 1] = [algorithm.build(&arguments).unwrap()];
-    let spec =
-        LimitSpec { name: "flood", algorithm, mode: Mode::Sticky, key: 0, is_reset: false, rules: &rules, max_keys };
+    let spec = LimitSpec {
+        name: "flood",
+        algorithm,
+        mode: Mode::Sticky,
+        key: 0,
+        is_reset: false,
+        rules: &rules,
+        max_keys,
+        gives_back: false,
+    };
     let store = LocalStore::new();
     let binding = store.bind(&[spec]);
     (store, binding)

@@ -266,6 +266,7 @@ impl LocalStore {
                 is_reset: false,
                 rules: &[],
                 max_keys: *max_keys,
+                gives_back: false,
             };
             KnownLimit { table: self.table(&spec), rules: Vec::new() }
         });

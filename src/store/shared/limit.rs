@@ -19,6 +19,8 @@ pub struct SharedLimit {
     pub(super) sharing: Sharing,
     /// The configured number of nodes.
     nodes: u64,
+    /// Whether the gateway refunds tokens when a request costs less than it was charged.
+    gives_back: bool,
     forms: Vec<Form>,
 }
 
@@ -40,6 +42,8 @@ pub(super) struct ChargePart {
     pub(super) enforcement: Enforcement,
     /// The most tokens that this node may lease.
     pub(super) max_lease: Cost,
+    /// Whether the gateway refunds tokens when a request costs less than it was charged.
+    pub(super) gives_back: bool,
 }
 
 /// The part of `cost` times `cost_multiplier` that the bucket can take at once. So a share of less than one token admits one.
@@ -69,7 +73,7 @@ impl SharedLimit {
     pub(super) fn new(spec: &LimitSpec<'_>, nodes: u64) -> Option<Self> {
         let Mode::Shared(sharing) = spec.mode else { return None };
         let forms = spec.rules.iter().map(|rule| form(rule, sharing, nodes)).collect::<Result<_, _>>().ok()?;
-        Some(Self { name: spec.name.into(), sharing, nodes, forms })
+        Some(Self { name: spec.name.into(), sharing, nodes, gives_back: spec.gives_back, forms })
     }
 
     /// `charge` as a part of a call; `None` for parameters without a shared form.
@@ -79,7 +83,8 @@ impl SharedLimit {
             RuleRef::Own(rule) => form(rule, self.sharing, self.nodes).ok()?,
         };
         let Charge { key, tag, cost, enforcement, .. } = *charge;
-        Some(ChargePart { limit: Arc::clone(&self.name), form: shared, key, tag, cost, enforcement, max_lease })
+        let (limit, gives_back) = (Arc::clone(&self.name), self.gives_back);
+        Some(ChargePart { limit, form: shared, key, tag, cost, enforcement, max_lease, gives_back })
     }
 
     /// Whether nodes usually decide without a call (`leased` and `eventual`).

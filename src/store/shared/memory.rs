@@ -27,6 +27,8 @@ pub(super) struct CachedState {
     form: Arc<SharedRule>,
     /// The time of the state.
     at: Nanos,
+    /// Since when the states that Redis told deny requests like the last one.
+    denied_since: Nanos,
     /// The cost that the last call was to charge.
     cost: Cost,
     state: KeyState,
@@ -39,7 +41,9 @@ impl StateCache {
 
     /// Remembers that a call at `at` left the key of `part` in this `state`.
     pub(super) fn remember(&self, part: &ChargePart, state: KeyState, at: Nanos) {
-        self.0.insert(part.key, CachedState { form: Arc::clone(&part.form), at, cost: part.cost, state });
+        let denied = self.known(part).filter(|before| !before.predict(part, at).decision.is_admitted());
+        let denied_since = denied.map_or(at, |before| before.denied_since);
+        self.0.insert(part.key, CachedState { form: Arc::clone(&part.form), at, denied_since, cost: part.cost, state });
     }
 
     /// Refunds `part`, a charge after which the key was going to be full at `full_at`.
@@ -69,8 +73,14 @@ impl StateCache {
             // this holds for every state
             return Some(Charged { decision: Decision::never(largest), ..self.predict(part, now) });
         }
-        // another node may have refunded tokens since: of requests that went away, cost less or were denied elsewhere
-        let known = self.known(part).filter(|known| now.saturating_sub(known.at) < SETTLING)?;
+        let known = self.known(part)?;
+        // Another node may refund tokens at any time that its requests or its lease do not need, and soon after those of
+        // requests that went away or were denied by another limit.
+        let is_settled = known.at.saturating_sub(known.denied_since) >= SETTLING;
+        let may_come_back = part.gives_back || part.max_lease > 0 || !is_settled;
+        if may_come_back && now.saturating_sub(known.at) >= SETTLING {
+            return None;
+        }
         let charged = known.predict(part, now);
         (!charged.decision.is_admitted()).then_some(charged)
     }
@@ -145,13 +155,20 @@ mod tests {
     use crate::store::shared::fallback::test_part;
 
     #[test]
-    fn a_denial_is_repeated_for_a_second_at_most() {
-        let part = ChargePart { cost: 60, ..test_part() };
-        let spent = part.rule().debit(None, 300, Nanos::SECOND);
-        let memory = StateCache::new();
-        memory.remember(&part, KeyState::State(spent), Nanos::SECOND);
-        let later = Nanos::SECOND.saturating_add(SETTLING);
-        assert!(memory.denial(&part, later.saturating_sub(Nanos::new(1))).is_some());
-        assert_eq!(memory.denial(&part, later), None);
+    fn a_denial_is_repeated_until_its_end_once_it_was_confirmed_and_no_tokens_come_back() {
+        let whole = ChargePart { cost: 60, ..test_part() };
+        let spent = whole.rule().debit(None, 600, Nanos::SECOND);
+        for (max_lease, gives_back) in [(0, false), (Cost::MAX, false), (0, true)] {
+            let part = ChargePart { max_lease, gives_back, ..whole.clone() };
+            let memory = StateCache::new();
+            let tell = |at| memory.remember(&part, KeyState::State(spent.clone()), at);
+            let is_repeated = |at: Nanos| memory.denial(&part, at).is_some();
+            tell(Nanos::SECOND);
+            let later = Nanos::SECOND.saturating_add(SETTLING);
+            assert!(is_repeated(later.saturating_sub(Nanos::new(1))) && !is_repeated(later));
+            tell(later);
+            let much_later = later.saturating_add(SETTLING);
+            assert_eq!(is_repeated(much_later), max_lease == 0 && !gives_back, "{max_lease} {gives_back}");
+        }
     }
 }

@@ -51,7 +51,16 @@ fn gcra(per_hour: u64, burst: u64) -> Rule {
 pub(in crate::store::local) fn spec(rules: &[Rule]) -> LimitSpec<'_> {
     let algorithm = rules[0].name();
     let mode = Mode::default();
-    LimitSpec { name: algorithm.as_str(), algorithm, mode, key: 9, is_reset: false, rules, max_keys: 100_000 }
+    LimitSpec {
+        name: algorithm.as_str(),
+        algorithm,
+        mode,
+        key: 9,
+        is_reset: false,
+        rules,
+        max_keys: 100_000,
+        gives_back: false,
+    }
 }
 
 fn charge(limit: usize, key: u64) -> Charge {

@@ -107,6 +107,7 @@ pub(super) mod tests {
             cost: 1,
             enforcement: Enforcement::DEFAULT,
             max_lease: 0,
+            gives_back: false,
         }
     }
 
