@@ -81,6 +81,13 @@ fn dependencies_come_from_the_registry_under_licences_that_are_allowed() {
     }
 }
 
+/// The tables of ICU, which idna takes unless Cargo.lock says otherwise, are 20 crates for one hint.
+#[test]
+fn host_names_are_mapped_without_the_tables_of_icu() {
+    let names: Vec<String> = packages().iter().map(|package| package["name"].as_str().unwrap().to_owned()).collect();
+    assert!(names.iter().any(|name| name == "idna_mapping") && !names.iter().any(|name| name.starts_with("icu_")));
+}
+
 /// With `test-util` tokio takes a lock whenever it reads the time.
 #[test]
 fn the_program_is_built_without_the_test_features_of_tokio() {
