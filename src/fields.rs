@@ -44,16 +44,8 @@ const END: &[u8] = b"\r\n";
 /// Hop-by-hop fields (RFC 9110, section 7.6.1), and the fields that frame a message, since each connection frames messages
 /// in its own way.
 const HOP_BY_HOP: [&str; 10] = [
-    "connection",
-    "content-length",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
+    "connection", "content-length", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
+    "te", "trailer", "transfer-encoding", "upgrade",
 ];
 const HOP_BY_HOP_MARKS: NameFilter = NameFilter::of_all(&HOP_BY_HOP);
 

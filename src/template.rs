@@ -244,18 +244,8 @@ const SAMPLES: [DenialContext<'static>; 3] = [
 impl DenialContext<'_> {
     /// The names that templates can use.
     pub const NAMES: [&'static str; 12] = [
-        "limit",
-        "plan",
-        "route",
-        "customer",
-        "quota",
-        "window",
-        "remaining",
-        "retry_after",
-        "reset",
-        "status",
-        "title",
-        "detail",
+        "limit", "plan", "route", "customer", "quota", "window", "remaining", "retry_after", "reset", "status",
+        "title", "detail",
     ];
 
     fn to_value(&self) -> Value {

@@ -75,18 +75,8 @@ pub fn json(played: &CompleteReport) -> Result<String, serde_json::Error> {
 pub fn csv(played: &CompleteReport, output: impl io::Write) -> io::Result<()> {
     let mut rows = csv::Writer::from_writer(output);
     rows.write_record([
-        "config",
-        "route",
-        "limit",
-        "plan",
-        "over_limit",
-        "offered",
-        "denied",
-        "share",
-        "first_denied",
-        "last_denied",
-        "worst_minute",
-        "worst_minute_denied",
+        "config", "route", "limit", "plan", "over_limit", "offered", "denied", "share", "first_denied", "last_denied",
+        "worst_minute", "worst_minute_denied",
     ])?;
     for report in std::iter::once(&played.rules).chain(&played.against) {
         for limit in &report.limits {

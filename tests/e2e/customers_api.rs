@@ -168,12 +168,8 @@ fn a_life(gateway: &Gateway) {
     refused(gateway, ("PATCH", "/nobody", &json!({ "plan": "pro" })), 404, "no customer");
     refused(gateway, ("GET", "/nobody", &Value::Null), 404, "no customer");
     let fields = [HOST, BEARER, ("connection", "close"), ("if-none-match", "*")];
-    let again = Client::connect(gateway.admin).round_trip_with_body(
-        "PUT",
-        "/v1/customers/initech",
-        &fields,
-        b"{\"plan\": \"pro\"}",
-    );
+    let again = Client::connect(gateway.admin)
+        .round_trip_with_body("PUT", "/v1/customers/initech", &fields, b"{\"plan\": \"pro\"}");
     assert_eq!(again.status, 412, "{again:?}");
     assert_eq!(done(gateway, "GET", "/initech", &Value::Null), rotated["customer"]);
     assert_eq!(done(gateway, "DELETE", "/initech", &Value::Null)["customer"], Value::Null);

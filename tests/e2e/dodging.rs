@@ -83,11 +83,7 @@ access: {{ allow: {{ addresses: [192.0.2.0/24, \"2001:db8:7::/48\"] }} }}
     let v4 = ["192.0.2.1:99", "192.0.2.1:65535", "\"192.0.2.1:1\"", "\"192.0.2.1\"", "192.0.2.1", "192.0.2.1:7"];
     assert_eq!(statuses(&v4), limited);
     let v6 = [
-        "[2001:db8:7::1]:443",
-        "[2001:db8:7::2]",
-        "\"[2001:db8:7::3]:443\"",
-        "\"[2001:db8:7::4]\"",
-        "2001:db8:7::5",
+        "[2001:db8:7::1]:443", "[2001:db8:7::2]", "\"[2001:db8:7::3]:443\"", "\"[2001:db8:7::4]\"", "2001:db8:7::5",
         "[2001:DB8:7:0::6]:1",
     ];
     assert_eq!(statuses(&v6), limited);
@@ -96,11 +92,7 @@ access: {{ allow: {{ addresses: [192.0.2.0/24, \"2001:db8:7::/48\"] }} }}
         ["192.0.2.3:99999", "192.0.2.3:", "192.0.2.3:x", "192.0.2.3:-1", "[2001:db8:7::1]:", "[2001:db8:7::1]443"];
     assert_eq!(statuses(&bad_ports), unknown);
     let bad_signs = [
-        "[192.0.2.3]",
-        "[2001:db8:7::1",
-        "\"192.0.2.3",
-        "2001:db8:7::1]:443",
-        "\"\"192.0.2.3\"\"",
+        "[192.0.2.3]", "[2001:db8:7::1", "\"192.0.2.3", "2001:db8:7::1]:443", "\"\"192.0.2.3\"\"",
         "[2001:db8:7::1%1]:443",
     ];
     assert_eq!(statuses(&bad_signs), unknown);
@@ -108,40 +100,11 @@ access: {{ allow: {{ addresses: [192.0.2.0/24, \"2001:db8:7::/48\"] }} }}
 
 /// Spellings of `/login` that a handler might take for it.
 const SPELLINGS: [&[u8]; 34] = [
-    b"/login",
-    b"//login",
-    b"/./login",
-    b"/x/../login",
-    b"/%6cogin",
-    b"/%6Cogin",
-    b"/login/",
-    b"/login/.",
-    b"/login;a=1",
-    b"/login;",
-    b"/login;a=1/",
-    b"/login%3Ba=1",
-    b"/login%3bjsessionid=1",
-    b"/x/..;/login",
-    b"/x/%2e%2E;a=1/login",
-    b"/x/..%3b/login",
-    b"/.;/login",
-    b"/;a=1/login",
-    b"http://test/login;a=1",
-    b"/login?",
-    b"/login?x#y",
-    b"/login%2f",
-    b"/login%00",
-    b"/LOGIN",
-    b"login",
-    b"?x",
-    b"/login%20",
-    b"\\login",
-    b"/login%c0%af",
-    b"http://test/login",
-    b"http://test:80/login",
-    b"/login#x",
-    b"/login\xff",
-    b"/login ",
+    b"/login", b"//login", b"/./login", b"/x/../login", b"/%6cogin", b"/%6Cogin", b"/login/", b"/login/.",
+    b"/login;a=1", b"/login;", b"/login;a=1/", b"/login%3Ba=1", b"/login%3bjsessionid=1", b"/x/..;/login",
+    b"/x/%2e%2E;a=1/login", b"/x/..%3b/login", b"/.;/login", b"/;a=1/login", b"http://test/login;a=1", b"/login?",
+    b"/login?x#y", b"/login%2f", b"/login%00", b"/LOGIN", b"login", b"?x", b"/login%20", b"\\login", b"/login%c0%af",
+    b"http://test/login", b"http://test:80/login", b"/login#x", b"/login\xff", b"/login ",
 ];
 
 /// The path as a server sees it that strips path parameters: before it decodes the path, as Tomcat does, or after.

@@ -146,23 +146,9 @@ async fn the_access_log_of_a_gateway_is_decided_as_the_gateway_decided() {
     }
     // the traffic has to produce every outcome
     for what in [
-        "admitted ",
-        "delayed ",
-        "diverted ",
-        "bypassed ",
-        "denied ",
-        "refused credential_unknown",
-        "refused access_denied",
-        "refused no_route",
-        "by per-customer",
-        "by hourly",
-        "by log",
-        "by logins",
-        "by running",
-        "by queue",
-        "by costs",
-        "by some",
-        "by guesses",
+        "admitted ", "delayed ", "diverted ", "bypassed ", "denied ", "refused credential_unknown",
+        "refused access_denied", "refused no_route", "by per-customer", "by hourly", "by log", "by logins",
+        "by running", "by queue", "by costs", "by some", "by guesses",
     ] {
         assert!(seen.get(what).is_some_and(|count| *count > 0), "{what}: {seen:?}");
     }

@@ -93,15 +93,8 @@ impl Reader<'_, '_> {
 
     fn manager(&mut self, field: &Field<'_>, manager: &Section<'_>) -> Option<()> {
         const READ: [&str; 9] = [
-            "@type",
-            "stat_prefix",
-            "codec_type",
-            "route_config",
-            "http_filters",
-            "access_log",
-            "use_remote_address",
-            "generate_request_id",
-            "server_name",
+            "@type", "stat_prefix", "codec_type", "route_config", "http_filters", "access_log", "use_remote_address",
+            "generate_request_id", "server_name",
         ];
         name_others(manager, &READ);
         let mut limit = None;
@@ -247,12 +240,7 @@ impl Reader<'_, '_> {
         name_others(
             cluster,
             &[
-                "name",
-                "type",
-                "connect_timeout",
-                "load_assignment",
-                "lb_policy",
-                "transport_socket",
+                "name", "type", "connect_timeout", "load_assignment", "lb_policy", "transport_socket",
                 "dns_lookup_family",
             ],
         );

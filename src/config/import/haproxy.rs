@@ -50,21 +50,8 @@ const UNNEEDED: [&str; 24] = [
 
 /// Lines that other functions of this module read.
 const READ: [&str; 15] = [
-    "mode",
-    "acl",
-    "bind",
-    "use_backend",
-    "default_backend",
-    "server",
-    "default-server",
-    "balance",
-    "stick-table",
-    "option httpchk",
-    "timeout connect",
-    "timeout queue",
-    "timeout server",
-    "maxconn",
-    "http-check send",
+    "mode", "acl", "bind", "use_backend", "default_backend", "server", "default-server", "balance", "stick-table",
+    "option httpchk", "timeout connect", "timeout queue", "timeout server", "maxconn", "http-check send",
 ];
 
 struct Reader<'l, 'f> {

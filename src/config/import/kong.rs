@@ -12,15 +12,7 @@ use crate::config::read::{Field, Section};
 
 /// Plugins that refuse requests. tollgate does not carry them over, so more requests pass.
 const GUARDS: [&str; 10] = [
-    "acl",
-    "basic-auth",
-    "bot-detection",
-    "hmac-auth",
-    "jwt",
-    "ldap-auth",
-    "mtls-auth",
-    "oauth2",
-    "openid-connect",
+    "acl", "basic-auth", "bot-detection", "hmac-auth", "jwt", "ldap-auth", "mtls-auth", "oauth2", "openid-connect",
     "request-validator",
 ];
 
@@ -172,19 +164,8 @@ impl Reader<'_> {
         name_others(
             &service,
             &[
-                "name",
-                "id",
-                "tags",
-                "enabled",
-                "url",
-                "protocol",
-                "host",
-                "port",
-                "path",
-                "routes",
-                "plugins",
-                "connect_timeout",
-                "read_timeout",
+                "name", "id", "tags", "enabled", "url", "protocol", "host", "port", "path", "routes", "plugins",
+                "connect_timeout", "read_timeout",
             ],
         );
         if !flag(&service, "enabled", true) {
@@ -264,18 +245,8 @@ impl Reader<'_> {
         name_others(
             &route,
             &[
-                "name",
-                "id",
-                "tags",
-                "service",
-                "paths",
-                "hosts",
-                "methods",
-                "headers",
-                "strip_path",
-                "preserve_host",
-                "plugins",
-                "protocols",
+                "name", "id", "tags", "service", "paths", "hosts", "methods", "headers", "strip_path", "preserve_host",
+                "plugins", "protocols",
             ],
         );
         if !flag(&route, "preserve_host", false) {
@@ -412,19 +383,8 @@ impl Reader<'_> {
 /// The settings of a `rate-limiting` plugin, as a limit with fixed windows.
 fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool) -> Option<String> {
     const READ: [&str; 13] = [
-        "second",
-        "minute",
-        "hour",
-        "day",
-        "limit_by",
-        "header_name",
-        "error_code",
-        "hide_client_headers",
-        "policy",
-        "fault_tolerant",
-        "error_message",
-        "sync_rate",
-        "redis",
+        "second", "minute", "hour", "day", "limit_by", "header_name", "error_code", "hide_client_headers", "policy",
+        "fault_tolerant", "error_message", "sync_rate", "redis",
     ];
     name_others(config, &READ);
     let windows =

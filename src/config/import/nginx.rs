@@ -23,46 +23,15 @@ mod zones;
 
 /// Directives that need no note: tollgate does the same anyway, or differs only in ways that requests do not show.
 const UNNEEDED: [&str; 14] = [
-    "events",
-    "worker_processes",
-    "worker_rlimit_nofile",
-    "pid",
-    "user",
-    "daemon",
-    "master_process",
-    "sendfile",
-    "tcp_nopush",
-    "tcp_nodelay",
-    "keepalive",
-    "proxy_http_version",
-    "limit_req_log_level",
-    "limit_conn_log_level",
+    "events", "worker_processes", "worker_rlimit_nofile", "pid", "user", "daemon", "master_process", "sendfile",
+    "tcp_nopush", "tcp_nodelay", "keepalive", "proxy_http_version", "limit_req_log_level", "limit_conn_log_level",
 ];
 
 /// Directives that other functions of this module read.
 const READ: [&str; 22] = [
-    "server",
-    "upstream",
-    "location",
-    "map",
-    "geo",
-    "listen",
-    "server_name",
-    "ssl_certificate",
-    "ssl_certificate_key",
-    "proxy_pass",
-    "limit_req",
-    "limit_req_zone",
-    "limit_req_status",
-    "limit_req_dry_run",
-    "limit_conn",
-    "limit_conn_zone",
-    "limit_conn_status",
-    "client_max_body_size",
-    "allow",
-    "deny",
-    "internal",
-    "return",
+    "server", "upstream", "location", "map", "geo", "listen", "server_name", "ssl_certificate", "ssl_certificate_key",
+    "proxy_pass", "limit_req", "limit_req_zone", "limit_req_status", "limit_req_dry_run", "limit_conn",
+    "limit_conn_zone", "limit_conn_status", "client_max_body_size", "allow", "deny", "internal", "return",
 ];
 
 /// The settings about limits that apply at a level (`http`, `server` or `location`), its own or inherited ones.

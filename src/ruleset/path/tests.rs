@@ -26,28 +26,8 @@ fn stars_stand_for_one_segment_or_for_all_the_rest() {
 #[test]
 fn patterns_that_no_canonical_path_can_match_are_refused() {
     for bad in [
-        "a",
-        "",
-        "/a//b",
-        "/**/a",
-        "/a*",
-        "/a/../b",
-        "/a?b",
-        "/a b",
-        "/caf%c3%a9",
-        "/%7Euser",
-        "/é",
-        "/a%3Ab",
-        "/%",
-        "/a;b=1",
-        "/a%3Bb",
-        "/[a]",
-        "/{}",
-        "/{a b}",
-        "/{a",
-        "/a}",
-        "/{a}/{a}",
-        "/{*}",
+        "a", "", "/a//b", "/**/a", "/a*", "/a/../b", "/a?b", "/a b", "/caf%c3%a9", "/%7Euser", "/é", "/a%3Ab", "/%",
+        "/a;b=1", "/a%3Bb", "/[a]", "/{}", "/{a b}", "/{a", "/a}", "/{a}/{a}", "/{*}",
     ] {
         assert!(PathPattern::parse(bad).is_err(), "{bad}");
     }

@@ -56,12 +56,7 @@ fn nonsense(parameters: &str) -> Vec<Vec<Vec<String>>> {
         all.push(vec![command(&["SET", &format!("{parameters};{state}")])]);
     }
     for other in [
-        "s 0 0 0 0;1 2 3",
-        "c f 1 0;9 9",
-        "c f 1 x;9 9",
-        "w 0 0;1 1 1",
-        "q 0 0 0 0;s 1",
-        "x l nan 1;1 1 1",
+        "s 0 0 0 0;1 2 3", "c f 1 0;9 9", "c f 1 x;9 9", "w 0 0;1 1 1", "q 0 0 0 0;s 1", "x l nan 1;1 1 1",
         "y 0 0 0 0;1 1 1",
     ] {
         all.push(vec![command(&["SET", other])]);

@@ -4,20 +4,8 @@ use crate::config::problem::Mark;
 
 /// The words that begin a section.
 const SECTIONS: [&str; 14] = [
-    "global",
-    "defaults",
-    "frontend",
-    "backend",
-    "listen",
-    "userlist",
-    "peers",
-    "resolvers",
-    "mailers",
-    "cache",
-    "program",
-    "http-errors",
-    "ring",
-    "fcgi-app",
+    "global", "defaults", "frontend", "backend", "listen", "userlist", "peers", "resolvers", "mailers", "cache",
+    "program", "http-errors", "ring", "fcgi-app",
 ];
 
 /// A line of a section.

@@ -8,23 +8,8 @@ use crate::config::import::front::{Listener, node};
 
 /// Options of `listen` that need no note: requests do not show them.
 const UNNEEDED: [&str; 17] = [
-    "ssl",
-    "proxy_protocol",
-    "default_server",
-    "default",
-    "http2",
-    "reuseport",
-    "deferred",
-    "bind",
-    "multipath",
-    "backlog",
-    "rcvbuf",
-    "sndbuf",
-    "so_keepalive",
-    "fastopen",
-    "setfib",
-    "accept_filter",
-    "ipv6only=on",
+    "ssl", "proxy_protocol", "default_server", "default", "http2", "reuseport", "deferred", "bind", "multipath",
+    "backlog", "rcvbuf", "sndbuf", "so_keepalive", "fastopen", "setfib", "accept_filter", "ipv6only=on",
 ];
 
 /// The `listen` directives of a server for TCP, each with its address; the server itself where it has none.
