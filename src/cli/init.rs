@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use http::Uri;
-use rand::RngCore;
 use rustix::io::Errno;
 
 use crate::cli::print;
@@ -165,7 +164,7 @@ fn burst(rate: &str) -> u64 {
 fn customers(plans: &[(String, String)]) -> String {
     let mut text = "credential,customer,plan\n".to_owned();
     for (name, _) in plans {
-        let key = rand::rng().next_u64();
+        let key = rand::random::<u64>();
         text += &format!("{name}-{key:016x},first-of-{name},{name}\n");
     }
     text

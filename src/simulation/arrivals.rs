@@ -6,7 +6,7 @@
 use std::num::NonZeroU64;
 
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::simulation::trace::TraceError;
 use crate::simulation::{Arrival, KeyNumber, Traffic};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use crate::support::gateway::ALL_GUARDED;
 use crate::support::origin::upstream;

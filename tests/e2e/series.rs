@@ -1,7 +1,7 @@
 //! The number of a gateway's metric series depends on its configuration alone, whatever clients send.
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use crate::support::redis::Redis;
 use crate::support::{Gateway, Origin, together, wait_for, wait_until};

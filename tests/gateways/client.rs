@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tollgate::algorithm::{AlgorithmName, Completion, Rule, Value};

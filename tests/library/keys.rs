@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::HeaderName;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use tollgate::charge::Mode;
 use tollgate::fields::Fields;
 use tollgate::ruleset::LimitId;

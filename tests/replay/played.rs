@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use tollgate::units::Nanos;
 
 use crate::stage::{Asked, Stage};

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::process::Output;
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::support::Folder;

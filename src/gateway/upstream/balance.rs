@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use rand::Rng;
+use rand::RngExt;
 use siphasher::sip::SipHasher13;
 
 use crate::units::LimitKey;
@@ -37,7 +37,7 @@ pub(super) fn round_robin(candidates: &[Candidate<'_>]) -> Option<usize> {
 }
 
 /// A random candidate, by weight.
-pub(super) fn random(candidates: &[Candidate<'_>], random: &mut impl Rng) -> Option<usize> {
+pub(super) fn random(candidates: &[Candidate<'_>], random: &mut impl RngExt) -> Option<usize> {
     let total: u64 = candidates.iter().map(|candidate| candidate.weight).sum();
     if total == 0 {
         return None;
@@ -53,7 +53,7 @@ pub(super) fn random(candidates: &[Candidate<'_>], random: &mut impl Rng) -> Opt
 }
 
 /// The candidate with the fewest requests for its weight, counting this request; a random one among equals.
-pub(super) fn least_requests(candidates: &[Candidate<'_>], random: &mut impl Rng) -> Option<usize> {
+pub(super) fn least_requests(candidates: &[Candidate<'_>], random: &mut impl RngExt) -> Option<usize> {
     let load = |candidate: &Candidate<'_>| {
         let work = u128::from(candidate.in_flight) + 1;
         (work << 32) / u128::from(candidate.weight.max(1))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tollgate::cluster::members::MemberState;

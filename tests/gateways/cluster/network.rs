@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep, sleep_until};

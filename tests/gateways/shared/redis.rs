@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use mlua::{Function, Lua, MultiValue};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use redis::Value;
 use tokio::sync::oneshot;
 use tokio::time::sleep_until;
