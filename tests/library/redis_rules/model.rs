@@ -28,14 +28,18 @@ impl Model {
         kept.filter(|(old, state)| part.rule.leaves_under(old, state, cost, now)).cloned()
     }
 
-    /// The state under the current parameters. Unless it stays under others, the model keeps it in this form from now on.
+    /// The state under the parameters of `part`.
+    fn view(&self, part: &Part, now: Nanos) -> Option<State> {
+        let (old, state) = self.states.get(&part.key)?.clone();
+        if old == part.rule { Some(state) } else { part.rule.migrate_state(&old, state, now) }
+    }
+
+    /// The state under the parameters of `part`. Unless it stays under others, the model keeps it in this form from now on.
     fn state(&mut self, part: &Part, now: Nanos) -> Option<State> {
-        if let Some((old, state)) = self.keeper(part, 0, now) {
-            return part.rule.migrate_state(&old, state, now);
+        let state = self.view(part, now);
+        if self.keeper(part, 0, now).is_none() {
+            self.put(part, state.clone());
         }
-        let (old, state) = self.states.remove(&part.key)?;
-        let state = if old == part.rule { Some(state) } else { part.rule.migrate_state(&old, state, now) };
-        self.put(part, state.clone());
         state
     }
 
@@ -154,15 +158,15 @@ impl Model {
 
     /// Whether a shift of the time by less than `apart` would change the decision on a part.
     pub(crate) fn is_on_the_edge(&self, part: &Part, now: Nanos, apart: Nanos) -> bool {
-        let Some((old, state)) = self.states.get(&part.key) else { return false };
-        let state =
-            if *old == part.rule { Some(state.clone()) } else { part.rule.migrate_state(old, state.clone(), now) };
+        let state = self.view(part, now);
+        if state.is_none() {
+            return false;
+        }
         let admits = |now| part.rule.decide(state.clone(), part.cost, now).0.is_admitted();
         admits(now.saturating_sub(apart)) != admits(now.saturating_add(apart))
     }
 
-    pub(crate) fn headroom(&mut self, part: &Part, now: Nanos) -> Headroom {
-        let state = self.state(part, now);
-        part.rule.headroom(state.as_ref(), now)
+    pub(crate) fn headroom(&self, part: &Part, now: Nanos) -> Headroom {
+        part.rule.headroom(self.view(part, now).as_ref(), now)
     }
 }

@@ -332,10 +332,9 @@ fn walk(redis: &mut Scripted, algorithms: &[AlgorithmName], seed: u64) -> u64 {
             if step.edge {
                 return position as u64;
             }
-            let from = position.saturating_sub(6);
-            let history: Vec<String> = steps[from..=position]
+            let history: Vec<String> = steps[..=position]
                 .iter()
-                .zip(&replies[from..])
+                .zip(&replies)
                 .map(|(step, reply)| format!("{}\n    {reply:?}", step.describe()))
                 .collect();
             panic!("SEED={seed}: step {position}: {different}\n{}", history.join("\n"));
