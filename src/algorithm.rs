@@ -120,8 +120,8 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// Decides one request and charges it if it is admitted.
     fn decide(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> (Decision, Option<Self::State>);
 
-    /// Whether a request can be admitted with a wait, given a [`MAX_WAIT`].
-    fn reserves(&self) -> bool {
+    /// Whether the rule can admit a request after a wait (needs a [`MAX_WAIT`]).
+    fn can_delay(&self) -> bool {
         false
     }
 
@@ -165,15 +165,15 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The state under these parameters of a key that was counted under `old` until now: used tokens stay used.
     fn migrate_state(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
-    /// Whether a state of `old` stays one of `old` although a request under these parameters takes `cost` of it: these then
-    /// decide on the migrated state, and `old` is debited; a denial changes nothing. So a long window outlasts requests under
-    /// a shorter one. `state` and `now` are in the time of these parameters.
+    /// Whether a key keeps its state of `old` when a request under these parameters takes `cost`. If so, these parameters decide
+    /// on the migrated state, the store debits the state of `old`, and a denial changes nothing: requests under a short window
+    /// do not end a longer one. `state` and `now` are in the time of these parameters.
     fn leaves_under(&self, _old: &Self, _state: &Self::State, _cost: Cost, _now: Nanos) -> bool {
         false
     }
 
-    /// One state in place of two that were counted for the same key in two places, neither of them as good as fresh:
-    /// commutative, idempotent, and after their last charges never more generous than either.
+    /// Merges the states that two places counted for the same key, neither of them fresh. The merge is commutative and
+    /// idempotent, and after the last charge of both it never admits more than either.
     fn merge(&self, one: Self::State, other: Self::State) -> Self::State;
 
     /// The same state on a clock that is ahead by `by`: every time in it moves. Never admits more than before.

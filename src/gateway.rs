@@ -119,7 +119,8 @@ pub struct WorkerGateway(Rc<WorkerState>);
 
 struct WorkerState {
     gateway: Gateway,
-    /// Notices a swap by comparing pointers, so that a request changes no reference count that other workers write.
+    /// Finds out by comparing pointers whether the configuration was swapped: requests then change no reference count that other
+    /// workers write too.
     latest: RefCell<Cache<Arc<ArcSwap<ActiveConfig>>, Arc<ActiveConfig>>>,
     current: RefCell<WorkerConfig>,
 }

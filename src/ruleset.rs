@@ -324,7 +324,7 @@ pub struct HeadLimits {
     pub timeout: Nanos,
 }
 
-/// Whether the gateway drops this field from requests. Servers in the style of CGI take `_` in a name for `-`.
+/// Whether the gateway removes this field from requests: CGI servers cannot tell `_` in its name from `-`.
 pub fn is_dropped(field: &HeaderName) -> bool {
     field.as_str().contains('_')
 }

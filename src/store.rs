@@ -80,7 +80,7 @@ pub struct Usage {
     pub keys: u64,
     /// The most keys that the table holds.
     pub max_keys: u64,
-    /// Keys that the store evicted because their states were as good as new.
+    /// Keys that the store evicted because their states were fresh again.
     pub evicted_expired: u64,
     /// Keys that the store evicted early because the table was full.
     pub evicted_full: u64,
@@ -91,7 +91,7 @@ pub struct Usage {
 /// The limits of one ruleset, as the store knows them.
 #[derive(Debug)]
 pub struct Binding {
-    /// All limits; for limits that nodes share, the tables that decide while Redis is unavailable.
+    /// All limits; for limits that gateways share, the tables that decide while Redis is unavailable.
     local: local::Binding,
     /// Where the states of each limit are kept.
     homes: Vec<Home>,
@@ -102,9 +102,9 @@ pub struct Binding {
 enum Home {
     /// In this process's memory.
     Here,
-    /// In Redis, which nodes share.
+    /// In Redis, which gateways share.
     Shared(SharedLimit),
-    /// In the memory of nodes, which divide the keys among themselves.
+    /// In the memory of gateways, which divide the keys among themselves.
     Owned(OwnedLimit),
 }
 
@@ -115,7 +115,7 @@ enum Authority<'a> {
     Here,
     /// Redis, or this process while Redis is unavailable.
     Shared(&'a SharedStore, &'a SharedLimit),
-    /// The memory of the node that owns the key, which may be this one.
+    /// The memory of the gateway that owns the key, which may be this one.
     Owned(&'a Owners, &'a OwnedLimit),
 }
 
@@ -140,7 +140,7 @@ impl Receipt {
     }
 }
 
-/// The states of all keys: in this process's memory, in Redis for limits that nodes share, and in the memory of other
+/// The states of all keys: in this process's memory, in Redis for limits that gateways share, and in the memory of other
 /// gateways for keys that they own.
 #[derive(Debug, Default)]
 pub struct Store {
@@ -151,7 +151,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store with these states. Without `shared`, this node keeps the states of every limit; without a cluster, it
+    /// A store with these states. Without `shared`, this gateway keeps the states of every limit; without a cluster, it
     /// owns every key of a sticky limit.
     pub fn new(local: LocalStore, shared: Option<SharedStore>, cluster: Option<Arc<Cluster>>) -> Self {
         Self { local, shared, owners: cluster.map(Owners::new), ended_slots: EndedSlots::default() }
@@ -198,7 +198,7 @@ impl Store {
 
     /// Registers `limits`; charges refer to them by their position. Limits that the store knew before keep their states.
     ///
-    /// The store keeps the states of limits that no binding knows any more until they are as good as new, in case the
+    /// The store keeps the states of limits that no binding knows any more until they are fresh again, in case the
     /// limit comes back. The number of such limits is bounded.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
         let home = |spec: &LimitSpec<'_>| match self.shared.as_ref().and_then(|shared| shared.limit(spec)) {
@@ -431,7 +431,7 @@ impl Store {
         Tables { store: &self.local, binding: &binding.local }
     }
 
-    /// Evicts keys that are as good as new, in the `part`-th of `parts` equal parts of the store.
+    /// Evicts keys whose states are fresh again, in the `part`-th of `parts` equal parts of the store.
     pub fn sweep(&self, part: usize, parts: usize, now: Nanos) {
         self.local.sweep(part, parts, now);
     }
@@ -467,7 +467,7 @@ impl Authority<'_> {
         }
     }
 
-    /// The result that this node expects for a charge, if it remembers its key.
+    /// The result that this gateway expects for a charge, if it remembers its key.
     fn predict(self, charge: &Charge, now: Nanos) -> Option<Charged> {
         match self {
             Self::Here => None,

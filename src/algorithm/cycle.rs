@@ -166,7 +166,7 @@ impl Algorithm for Cycle {
 impl Core for Cycle {
     type State = CycleState;
 
-    fn reserves(&self) -> bool {
+    fn can_delay(&self) -> bool {
         true
     }
 

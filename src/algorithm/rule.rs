@@ -139,10 +139,10 @@ macro_rules! define_rule {
                 self.name().holds_slots()
             }
 
-            /// [`Core::reserves`]
-            pub fn reserves(&self) -> bool {
+            /// [`Core::can_delay`]
+            pub fn can_delay(&self) -> bool {
                 match self {
-                    $(Self::$Variant(rule) => rule.reserves(),)*
+                    $(Self::$Variant(rule) => rule.can_delay(),)*
                 }
             }
 

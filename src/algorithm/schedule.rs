@@ -155,7 +155,7 @@ impl Schedule {
 impl Core for Schedule {
     type State = FineTime;
 
-    fn reserves(&self) -> bool {
+    fn can_delay(&self) -> bool {
         self.immediate < self.cost(self.burst)
     }
 

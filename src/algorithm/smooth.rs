@@ -213,7 +213,7 @@ impl<S: Shape> Algorithm for Smooth<S> {
 impl<S: Shape> Core for Smooth<S> {
     type State = Reserved;
 
-    fn reserves(&self) -> bool {
+    fn can_delay(&self) -> bool {
         true
     }
 

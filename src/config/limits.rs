@@ -220,7 +220,7 @@ impl<'a> LimitReader<'_, 'a> {
             Some(overrides)
         })?;
         let spec = self.spec((algorithm, mode), &base, &named, others.over_limit.as_ref()?);
-        match (spec.max_wait, terms.rules.iter().any(Rule::reserves)) {
+        match (spec.max_wait, terms.rules.iter().any(Rule::can_delay)) {
             (Some(_), false) => self.warn_of_idle_delay(),
             (None, true) => self.warn_of_queues(&spec),
             (Some(_), true) | (None, false) => {}

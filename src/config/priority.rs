@@ -56,5 +56,5 @@ pub(super) fn check(
 
 /// Whether the used part of the rule's quota is one number, to which each request adds its cost.
 fn has_room(rule: &Rule) -> bool {
-    has_share_in_use(rule) && !rule.reserves() && !rule.denials_count() && rule.name() != AlgorithmName::Exponential
+    has_share_in_use(rule) && !rule.can_delay() && !rule.denials_count() && rule.name() != AlgorithmName::Exponential
 }

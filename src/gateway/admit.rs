@@ -82,7 +82,7 @@ pub async fn admit(
     let asks_usage = is_proxied && own_usage::is_usage_request(context, facts.path);
     context.set_route(if asks_usage { None } else { ruleset.route_of(&facts) });
     let resolved_charges = match context.route {
-        // rare steps are boxed, so that they take memory only while they run: the future of each request is moved
+        // rare steps are boxed: the engine moves the future of each request, and boxes keep it small
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
         Some(route) => {
             let found = ruleset.matcher.route(route);
@@ -261,7 +261,7 @@ fn read_target(head: &Head<'_>, ruleset: &Ruleset, tls_info: Option<&TlsInfo>) -
     }
 }
 
-/// The turn of a request that passes but has to wait.
+/// The wait of an admitted request, and its places in the queues of the limits that delay it.
 pub(super) struct QueueWait {
     wait: Nanos,
     places: Vec<QueuePlace>,

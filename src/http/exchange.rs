@@ -317,7 +317,7 @@ async fn forward<S: Service>(
     }
 }
 
-/// Begins a request on an HTTP/2 connection. No later request gets a connection that does not take this one.
+/// Begins a request on an HTTP/2 connection. If the connection does not take it, the pool gives it to no later request.
 async fn begin_http2(
     connection: &Http2Connection,
     request: &RequestHead,

@@ -61,8 +61,8 @@ pub trait Exchange {
     /// Looks at a part of the body that is held back. Returns whether the decision needs more.
     fn hold(&mut self, part: &[u8]) -> bool;
 
-    /// Decides on the request as far as that needs nothing of the body, because too little of the body has arrived. The
-    /// engine drops the future if the client goes away.
+    /// Makes the part of the decision that needs no body, while the engine waits for more of the body. The engine drops
+    /// the future if the client goes away.
     fn decide_ahead(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Response>>;
 
     /// Decides on a request when enough of its body is held back, or the whole body, or the maximum. The engine drops

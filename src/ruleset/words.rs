@@ -58,8 +58,8 @@ impl Ruleset {
             OverLimit::Deny(denied) => denied.describe().map(|answer| format!("denied with {answer}")),
             OverLimit::Delay { max_wait, max_waiting, denied } => {
                 let after = denied.describe().map(|answer| format!("denied with {answer}"));
-                let reserves = limit.rules.iter().any(Rule::reserves);
-                match (waits(*max_wait, *max_waiting).filter(|_| reserves), after) {
+                let can_delay = limit.rules.iter().any(Rule::can_delay);
+                match (waits(*max_wait, *max_waiting).filter(|_| can_delay), after) {
                     (Some(wait), Some(denied)) => Some(format!("{wait}; else {denied}")),
                     (wait, denied) => wait.or(denied),
                 }

@@ -70,7 +70,7 @@ impl SharedRule {
 
     /// Whether charges add up, so that tokens can be taken in any portions, and no request waits for its tokens.
     pub fn adds_up(&self) -> bool {
-        self.form.charges == ChargeBatching::AddUp && !self.rule.reserves() && !self.rule.denials_count()
+        self.form.charges == ChargeBatching::AddUp && !self.rule.can_delay() && !self.rule.denials_count()
     }
 
     /// Whether each request needs a charge of its own: several charges are neither one of their sum, nor one slot each.

@@ -24,7 +24,7 @@ pub(super) struct ChargeTransaction<'a> {
     batch: &'a mut [Charge],
     now: Nanos,
     decisions: Decisions,
-    /// The furthest place that decided.
+    /// The place furthest from this process that has decided a charge.
     source: DecisionSource,
     /// The time that the request has waited for Redis.
     waited: Nanos,
@@ -57,9 +57,9 @@ type StandsIn = bool;
 struct Group {
     site: Site,
     positions: Positions,
-    /// How often the transaction tried this without success.
+    /// How many attempts to charge the group have failed.
     tried: usize,
-    /// How often it did so because a gateway did not answer.
+    /// How many of these failed because a gateway did not answer.
     unanswered: usize,
 }
 
@@ -76,7 +76,8 @@ const OFTEN: usize = 4;
 
 /// The reason why a group is not charged.
 enum Stop {
-    /// Its gateway did not decide, or its states have moved if there is no outcome.
+    /// The outcome of the call to a gateway that did not decide; `None` if this gateway would have decided, and the states have
+    /// moved.
     Elsewhere(Option<Outcome>),
     /// Redis is unavailable, and the limit at this position of the group then denies everything.
     FailedClosed(usize),
@@ -213,8 +214,8 @@ impl<'a> ChargeTransaction<'a> {
         Ok(())
     }
 
-    /// Charges limits in memory, once the states that other gateways may have are here. Of a denied request, charges only
-    /// limits that count denied requests. The group was tried before this often.
+    /// Charges limits in memory, after it has fetched the states that other gateways may have. If another limit denies the
+    /// request, it charges only limits that count denied requests. `tried` is the number of failed attempts so far.
     async fn charge_local(&self, charges: &mut [Charge], tried: usize) -> Result<AllCharged, Stop> {
         let epoch = self.store.ownership_epoch(charges);
         let cluster = self.store.cluster().filter(|cluster| tried > 0 || cluster.is_migrating());

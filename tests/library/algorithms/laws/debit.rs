@@ -42,7 +42,7 @@ impl Debit {
             return if owing == walk.state.as_ref() { Ok(()) } else { Err("it changes something".to_owned()) };
         }
         let (decision, admitted) = walk.decide(cost, now.get());
-        let bounded = !rule.reserves() || rule.headroom(admitted.as_ref(), now).until_full <= LONGEST_DEBT;
+        let bounded = !rule.can_delay() || rule.headroom(admitted.as_ref(), now).until_full <= LONGEST_DEBT;
         if decision.is_admitted() && bounded && owing != admitted.as_ref() {
             return Err(format!("{admitted:?} if it had been admitted"));
         }
