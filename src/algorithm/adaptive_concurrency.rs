@@ -308,7 +308,7 @@ impl Core for AdaptiveConcurrency {
     }
 
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
-        Err("follows the latency that a node measures, which nodes do not share; use it with `mode: sticky`, or \
+        Err("follows the latency that a gateway measures, which gateways do not share; use it with `mode: sticky`, or \
              `concurrency` with `mode: shared`"
             .to_owned())
     }

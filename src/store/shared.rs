@@ -463,7 +463,7 @@ impl SharedNode {
         if self.servers.record_call((server, tag), health, self.settings.timeout, self.clock.now()) {
             tracing::warn!(
                 server = self.link.server_name(server),
-                "Redis does not answer; limits that nodes share are enforced as their `on_store_down` says"
+                "Redis does not answer; limits that gateways share are enforced as their `on_store_down` says"
             );
             // no request waits long enough for the replies that are still to come
             self.link.close(server);

@@ -82,7 +82,7 @@ fn unit(name: &str) -> &'static str {
 #[test]
 fn the_page_about_metrics_lists_the_catalogue() {
     const PAGE: &str = "docs/metrics.md";
-    const START: &str = "| metric | labels | unit | what it tells |\n|---|---|---|---|\n";
+    const START: &str = "| metric | labels | unit | meaning |\n|---|---|---|---|\n";
     let mut table = String::from(START);
     for name in names::ALL {
         let labels = name.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
