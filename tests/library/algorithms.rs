@@ -5,7 +5,6 @@
 //! `SEED=0x…` replays the one walk that a failure names. A failure prints a line for `regressions.txt`; the walks in that
 //! file run under every law in every test run.
 
-mod adaptive;
 mod arrivals;
 mod explore;
 mod laws;

@@ -29,14 +29,14 @@ const fn ended(latency: Nanos) -> Completion {
     Completion { latency, measured: true }
 }
 
-/// Simulates an upstream that answers in `latency` while at most `workers` requests are in flight, and proportionally
-/// slower beyond, with clients that take every slot. Returns the limit at the end of each minute.
-fn saturate(rule: &AdaptiveConcurrency, workers: u64, latency: Nanos, minutes: u64) -> Vec<f64> {
+/// Simulates an upstream that answers in `latency` while at most as many requests are in flight as it has workers in this
+/// minute, and proportionally slower beyond, with clients that take every slot. Returns the limit at the end of each minute.
+fn saturate(rule: &AdaptiveConcurrency, workers: &[u64], latency: Nanos) -> Vec<f64> {
     let mut state = None;
     let mut in_flight = BinaryHeap::new();
     let mut now = NOW;
     let mut limits = vec![];
-    for minute in 1..=minutes {
+    for (minute, workers) in (1..).zip(workers) {
         while now < ms(minute * 60_000) {
             loop {
                 let (decision, next) = rule.decide(state, 1, now);
@@ -44,7 +44,7 @@ fn saturate(rule: &AdaptiveConcurrency, workers: u64, latency: Nanos, minutes: u
                     break;
                 }
                 state = next;
-                let load = (in_flight.len() as u64 + 1).max(workers);
+                let load = (in_flight.len() as u64 + 1).max(*workers);
                 let took = Nanos::new(latency.get() * load / workers);
                 in_flight.push(Reverse((now.saturating_add(took), took)));
             }
@@ -60,21 +60,27 @@ fn saturate(rule: &AdaptiveConcurrency, workers: u64, latency: Nanos, minutes: u
 
 #[test]
 fn the_limit_settles_a_little_above_what_the_upstream_can_do_and_stays_there() {
-    let limits = saturate(&rule(4, 1000, None), 100, ms(50), 5);
+    let limits = saturate(&rule(4, 1000, None), &[100; 5], ms(50));
     assert!(limits.iter().all(|limit| (120.0..150.0).contains(limit)), "{limits:?}");
+}
+
+#[test]
+fn the_limit_falls_when_the_upstream_gets_slower() {
+    let limits = saturate(&rule(2, 2000, None), &[400, 100], ms(10));
+    assert!(limits[1] * 2.0 < limits[0], "{limits:?}");
 }
 
 #[test]
 fn with_a_target_latency_is_held_near_the_target() {
     // latency is 100 ms where twice as many requests as workers are in flight
-    let limits = saturate(&rule(4, 1000, Some(ms(100))), 100, ms(50), 2);
+    let limits = saturate(&rule(4, 1000, Some(ms(100))), &[100; 2], ms(50));
     assert!(limits.iter().all(|limit| (210.0..220.0).contains(limit)), "{limits:?}");
 }
 
 #[test]
 fn the_limit_stays_within_its_bounds() {
-    assert_eq!(saturate(&rule(4, 50, None), 100, ms(20), 1), [50.0]);
-    assert_eq!(saturate(&rule(20, 50, Some(ms(1))), 10, ms(20), 1), [20.0]);
+    assert_eq!(saturate(&rule(4, 50, None), &[100], ms(20)), [50.0]);
+    assert_eq!(saturate(&rule(20, 50, Some(ms(1))), &[10], ms(20)), [20.0]);
 }
 
 #[test]
@@ -84,10 +90,11 @@ fn one_request_moves_the_limit_by_its_share_of_a_round() {
     // at the target: 100 -> +¼·1/100·√100
     let limit_after = |state: ControllerState, latency| { rule.complete(state, 1, ended(latency), NOW).unwrap() }.limit;
     assert_eq!(limit_after(state, ms(10)), 100.025);
+    // with less than half the limit in flight, the limit does not move
+    assert_eq!(limit_after(ControllerState { in_flight: 49, ..state }, ms(10)), 100.0);
     // at twice the target: gradient ½, -¼·1/100·(50 - 10)
     let slow = ControllerState { latency: 20e6, ..state };
     assert_eq!(limit_after(slow, ms(20)), 99.9);
-    // with less than half the limit in flight, the limit does not move
     let idle = ControllerState { in_flight: 49, ..slow };
     assert_eq!(limit_after(idle, ms(20)), 100.0);
     // nor does it move after an error
