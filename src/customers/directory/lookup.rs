@@ -378,3 +378,39 @@ fn shortened(field: &str) -> String {
     const SHOWN: usize = "sha256:01234567".len();
     format!("{}…", field.get(..SHOWN).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::customers::directory::testing::Words;
+
+    #[tokio::test]
+    async fn a_server_that_cannot_be_reached_is_asked_again_after_a_rest() {
+        let terms = LookupSettings {
+            patience: Nanos::from_secs(60),
+            ttl: Nanos::SECOND,
+            negative_ttl: Nanos::SECOND,
+            max_cached: 10,
+            max_calls: 10,
+        };
+        let url = "http://127.0.0.1:1/".parse().unwrap();
+        let server = Server::Http(HttpService { url, tls: None, token: None, contract: Contract::Plain });
+        let directory = LookupDirectory::new((server, terms), None, Arc::new(Words), Arc::default());
+        let calls = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&calls);
+        directory.observe(Box::new(move |_, _| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }));
+        let clock = Arc::new(ManualClock::new(Nanos::SECOND));
+        let asked: Arc<dyn Clock> = clock.clone();
+        let rest = Nanos::SECOND.saturating_add(REST);
+        for (now, called) in [(Nanos::SECOND, 1), (rest.saturating_sub(Nanos::new(1)), 1), (rest, 2)] {
+            clock.set(now);
+            for credential in [b"one", b"two"] {
+                assert!(directory.find(credential, &asked).await.is_err());
+            }
+            assert_eq!(calls.load(Ordering::Relaxed), called);
+        }
+    }
+}
