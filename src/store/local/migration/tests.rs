@@ -124,7 +124,7 @@ fn holding() -> impl Iterator<Item = Rule> {
     AlgorithmName::ALL.iter().copied().filter(|algorithm| algorithm.holds_slots()).map(wide)
 }
 
-const WIDE: u64 = 1000;
+const WIDE: u64 = 20_000;
 
 fn slot(number: u64) -> Slot {
     Slot { process: number % 2, number }
@@ -174,6 +174,18 @@ fn what_requests_hold_moves_with_their_key_and_comes_back_where_it_is() {
         assert_eq!(to.held(1), 4);
         assert!(to.end(1, slot(2)));
         assert_eq!(to.held(1), 0);
+    }
+}
+
+#[test]
+fn a_key_with_very_many_requests_in_flight_moves_with_some_of_them() {
+    for rule in holding() {
+        let rules = [rule];
+        let [from, to] = [(); 2].map(|()| Place::new(&rules));
+        let most = u64::try_from(MOST_HELD).unwrap();
+        assert!((0..=most).all(|number| from.begin(1, slot(number), 1, at(0))));
+        from.give(1, &[&to]);
+        assert_eq!((from.held(1), to.held(1)), (0, most));
     }
 }
 
