@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+mod authority;
 pub mod browser;
 pub mod client;
 pub mod cluster;

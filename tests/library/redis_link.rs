@@ -2,7 +2,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "waits for real servers with a deadline")]
 
+#[path = "../e2e/support/authority.rs"]
+#[allow(dead_code, unreachable_pub, reason = "made for more tests than these")]
+mod authority;
 mod cluster;
+#[path = "../e2e/support/folder.rs"]
+#[allow(unreachable_pub, reason = "made for more tests than these")]
+mod folder;
 mod hostile;
 mod login;
 mod outage;

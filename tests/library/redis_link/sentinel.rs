@@ -6,8 +6,9 @@ use tollgate::redis_client::{Address, Credentials, Layout, Servers};
 use tollgate::store::shared::link::CallError;
 
 use crate::redis_link::Caller;
+use crate::redis_link::folder::Folder;
 use crate::redis_link::ports::free_port;
-use crate::redis_link::server::{Folder, Server, wait_until};
+use crate::redis_link::server::{Server, wait_until};
 
 const SERVERS: [&str; 4] = ["--requirepass", "open-sesame", "--masterauth", "open-sesame"];
 
@@ -23,7 +24,7 @@ sentinel down-after-milliseconds mymaster 300
 sentinel failover-timeout mymaster 2000
 "
     );
-    let file = folder.write(&format!("sentinel-{port}.conf"), &config);
+    let file = folder.write(&format!("sentinel-{port}.conf"), &config).display().to_string();
     Server::spawn(port, &[&file, "--sentinel"]).with_password("watchword")
 }
 

@@ -1,58 +1,17 @@
 //! TLS: with a server certificate of the trusted authority, and with one of another authority.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tollgate::redis_client::{Address, Credentials, Layout, Servers};
-use tollgate::tls::{ClientCertificate, client};
+use tollgate::tls::client;
 
 use crate::redis_link::Caller;
-use crate::redis_link::server::{Folder, Server};
+use crate::redis_link::authority::{Authority, Signed};
+use crate::redis_link::folder::Folder;
+use crate::redis_link::server::Server;
 
-/// A certificate authority.
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-/// A certificate and its key, in PEM.
-pub(crate) struct Signed {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
-}
-
-impl Authority {
-    pub(crate) fn new() -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "an authority");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    pub(crate) fn pem(&self) -> String {
-        self.0.pem()
-    }
-
-    pub(crate) fn sign(&self, name: &str) -> Signed {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap().pem();
-        Signed { certificate, key: key.serialize_pem() }
-    }
-
-    /// The options of a server that demands client certificates of this authority.
-    pub(crate) fn server_options(&self, folder: &Folder, name: &str) -> Vec<String> {
-        let Signed { certificate, key } = self.sign(name);
-        let files = [("ca", self.pem()), ("cert", certificate), ("key", key)];
-        let option = |(kind, text): (&str, String)| {
-            let file = folder.write(&format!("{kind}.pem"), &text);
-            [format!("--tls-{}-file", if kind == "ca" { "ca-cert" } else { kind }), file]
-        };
-        files.into_iter().flat_map(option).collect()
-    }
-
-    /// The credentials of a client that trusts this authority and has a certificate of it.
-    pub(crate) fn credentials(&self) -> Credentials {
-        let Signed { certificate, key } = self.sign("tollgate");
-        let identity = ClientCertificate { certificates: certificate.as_bytes(), key: key.as_bytes() };
-        let tls = client(Some(self.pem().as_bytes()), Some(identity)).unwrap();
-        Credentials { tls: Some(tls.into()), ..Credentials::default() }
-    }
+/// The credentials of a client that trusts `authority` and has a certificate of it.
+fn credentials(authority: &Authority) -> Credentials {
+    let tls = authority.client_config(&[], Some(&authority.sign(&["tollgate"])));
+    Credentials { tls: Some(tls.into()), ..Credentials::default() }
 }
 
 fn servers(port: u16) -> Servers {
@@ -60,9 +19,15 @@ fn servers(port: u16) -> Servers {
     Servers::new(Layout::Standalone { server, database: 0 }, None)
 }
 
+/// Starts a server that demands client certificates of `authority`.
 fn start(authority: &Authority, folder: &Folder, name: &str) -> Server {
-    let options = authority.server_options(folder, name);
-    Server::start_with_tls(&options.iter().map(String::as_str).collect::<Vec<_>>())
+    let Signed { certificate, key } = authority.sign(&[name]);
+    let files = [("ca-cert", authority.pem()), ("cert", certificate), ("key", key)];
+    let options = files.map(|(kind, text)| {
+        let file = folder.write(&format!("{kind}.pem"), text);
+        [format!("--tls-{kind}-file"), file.display().to_string()]
+    });
+    Server::start_with_tls(&options.as_flattened().iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 #[tokio::test]
@@ -76,10 +41,10 @@ async fn who_shows_a_certificate_and_sees_the_right_one_is_answered() {
     let trusting = client(Some(authority.pem().as_bytes()), None).unwrap();
     servers.set_credentials(Credentials { tls: Some(trusting.into()), ..Credentials::default() });
     assert!(caller.count("a").await.is_err(), "it wants to see a certificate");
-    servers.set_credentials(Authority::new().credentials());
+    servers.set_credentials(credentials(&Authority::new()));
     let stranger = caller.count("a").await.unwrap_err();
     assert!(stranger.to_string().contains("certificate"), "{stranger}");
-    servers.set_credentials(authority.credentials());
+    servers.set_credentials(credentials(&authority));
     assert_eq!(caller.count("a").await, Ok(1));
 }
 
@@ -88,7 +53,7 @@ async fn a_certificate_of_another_server_is_not_believed() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let server = start(&authority, &folder, "redis.internal");
     let servers = servers(server.port);
-    servers.set_credentials(authority.credentials());
+    servers.set_credentials(credentials(&authority));
     let error = Caller::of(servers).count("a").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
 }
