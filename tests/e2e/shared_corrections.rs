@@ -146,9 +146,9 @@ fn responses_tell_in_an_outage_what_they_cost_there_and_afterwards() {
 #[test]
 fn a_gateway_charges_its_share_with_all_that_responses_cost() {
     let origin = Origin::with(complete);
-    let share = limit("guard", &format!("key: all, {BY_TOKENS}")).replace("local", "share");
+    let divided = limit("guard", &format!("key: all, {BY_TOKENS}")).replace("local", "divide");
     // without Redis this gateway is one of two, as the configuration says
-    let gateway = gateway(&origin, free_port(), &share, "[{ name: all, upstream: origin, limits: [guard] }]");
+    let gateway = gateway(&origin, free_port(), &divided, "[{ name: all, upstream: origin, limits: [guard] }]");
     for (answer, left) in [("1000", 4400), ("10", 3400), ("0", 3390)] {
         wait_until("the response before to be charged", || remaining(&gateway, "/0") == left);
         gateway.get(&format!("/{answer}"), &[]);
@@ -176,9 +176,9 @@ fn a_response_after_redis_went_away_costs_what_it_says_of_a_request_from_before(
 fn a_share_of_what_is_counted_apart_is_whole_again_when_requests_cost_nothing() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let rule = "algorithm: gcra, rate: 1/h, burst: 30, charge: { when: response, if_status: [401] }";
-    let share = limit("guard", &format!("key: all, consistency: eventual, {rule}")).replace("local", "share");
+    let divided = limit("guard", &format!("key: all, consistency: eventual, {rule}")).replace("local", "divide");
     let gateways =
-        [(); 2].map(|()| gateway(&origin, redis.port, &share, "[{ name: all, upstream: origin, limits: [guard] }]"));
+        [(); 2].map(|()| gateway(&origin, redis.port, &divided, "[{ name: all, upstream: origin, limits: [guard] }]"));
     for gateway in &gateways {
         gateway.wait_for_metric("tollgate_cluster_members", &[], 2.0);
         assert_eq!(passed(gateway, "/status/401", 1), 1);

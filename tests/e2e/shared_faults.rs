@@ -1,42 +1,17 @@
 //! Shared limits when Redis fails: no request gets an error, and the number of admitted requests stays within the
 //! guaranteed bounds.
 
-use std::time::Duration;
-
 use crate::support::redis::Redis;
-use crate::support::{Gateway, Origin, free_port, now, wait_until};
+use crate::support::shared::{self, ONCE_IN_LONG, passed, wait_for_breaker};
+use crate::support::{Gateway, Origin, free_port, wait_until};
 
 /// A gateway with `limit`, shared through the Redis on `port`.
 fn gateway(origin: &Origin, port: u16, limit: &str) -> Gateway {
-    gateway_with(origin, port, limit, "timeout: 1s")
+    shared::gateway(origin, port, "timeout: 1s", limit)
 }
-
-fn gateway_with(origin: &Origin, port: u16, limit: &str, store: &str) -> Gateway {
-    Gateway::start(&format!(
-        "{}store: {{ redis: \"redis://127.0.0.1:{port}\", {store} }}
-limits: {{ guard: {{ key: {{ header: x-key }}, mode: shared, {limit} }} }}
-routes: [{{ name: all, upstream: origin, limits: [guard] }}]
-",
-        origin.upstream(),
-    ))
-}
-
-const ONCE_IN_LONG: &str = "algorithm: gcra, rate: 1/h, burst: 6";
 
 fn status(gateway: &Gateway, key: &str) -> u16 {
     gateway.get("/", &[("x-key", key)]).status
-}
-
-/// The number of admitted requests of `count`; all others must be denied.
-#[track_caller]
-fn passed(gateway: &Gateway, key: &str, count: usize) -> usize {
-    let statuses: Vec<u16> = (0..count).map(|_| status(gateway, key)).collect();
-    assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
-    statuses.iter().filter(|status| **status == 200).count()
-}
-
-fn wait_for_breaker(gateway: &Gateway, state: &str) {
-    gateway.wait_for_metric("tollgate_store_breaker_state", &[("state", state)], 1.0);
 }
 
 /// The labels of an outcome of the limit.
@@ -111,19 +86,15 @@ fn a_limit_says_what_becomes_of_requests_without_redis() {
 }
 
 #[test]
-fn a_redis_that_hangs_costs_a_few_requests_their_patience_and_nobody_an_error() {
+fn a_redis_that_hangs_may_charge_the_requests_that_did_not_wait_for_it() {
     let (origin, redis) = (Origin::start(), Redis::start());
-    let gateway = gateway_with(&origin, redis.port, "algorithm: gcra, rate: 1/h, burst: 100", "timeout: 50ms");
+    let gateway = shared::gateway(&origin, redis.port, "timeout: 50ms", "algorithm: gcra, rate: 1/h, burst: 100");
     assert_eq!(passed(&gateway, "a", 1), 1);
     redis.signal("STOP");
-    let began = now();
     assert_eq!(passed(&gateway, "a", 50), 50);
     wait_for_breaker(&gateway, "open");
-    // at most five requests waited for Redis, and now none waits any more
-    assert!(now() - began < Duration::from_millis(50) * 40, "{:?}", now() - began);
     redis.signal("CONT");
     wait_for_breaker(&gateway, "closed");
-    // Redis may have charged the requests that did not wait for its answer
     let left = passed(&gateway, "a", 60);
     assert!((44..=49).contains(&left), "{left}");
 }

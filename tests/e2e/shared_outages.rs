@@ -2,41 +2,14 @@
 //! within the guaranteed bound, and the outage ends soon after Redis recovers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::redis::Redis;
-use crate::support::{Gateway, Origin, free_port, now, wait_until};
+use crate::support::shared::{gateway, three, wait_for_breaker};
+use crate::support::{Gateway, Origin, free_port, now, wait_for_time, wait_until};
 
 const RATE: f64 = 100.0;
 const BURST: f64 = 60.0;
-
-/// A gateway that shares `limit` through the Redis on `port`.
-fn gateway(origin: &Origin, port: u16, timeout: &str, limit: &str) -> Gateway {
-    Gateway::start(&format!(
-        "{}store: {{ redis: \"redis://127.0.0.1:{port}\", timeout: {timeout} }}
-limits: {{ guard: {{ key: {{ header: x-key }}, mode: shared, {limit} }} }}
-routes: [{{ name: all, upstream: origin, limits: [guard] }}]
-",
-        origin.upstream(),
-    ))
-}
-
-/// Three gateways that know of each other.
-fn three(origin: &Origin, port: u16, timeout: &str, limit: &str) -> Vec<Gateway> {
-    let gateways: Vec<_> = (0..3).map(|_| gateway(origin, port, timeout, limit)).collect();
-    for gateway in &gateways {
-        gateway.wait_for_metric("tollgate_cluster_members", &[], 3.0);
-    }
-    gateways
-}
-
-fn wait_for_breaker(gateway: &Gateway, state: &str) {
-    gateway.wait_for_metric("tollgate_store_breaker_state", &[("state", state)], 1.0);
-}
-
-fn wait_for_time(at: Instant) {
-    wait_until("the time to come", || now() >= at);
-}
 
 /// Sends requests for one key to all `gateways` as fast as they answer, until `during` returns; no request gets an error.
 /// Returns the duration.
@@ -90,7 +63,7 @@ fn assert_within(admitted: usize, took: Duration, apart: &[f64]) {
 fn three_gateways_without_redis_admit_what_the_limit_says_and_what_they_did_not_know_of_each_other() {
     let (origin, port) = (Origin::start(), free_port());
     let redis = Redis::start_on(port, None);
-    let gateways = three(&origin, port, "50ms", &format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}"));
+    let gateways = three(&origin, port, "timeout: 50ms", &format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}"));
     let (mut back, mut apart) = (None, Vec::new());
     let took = under_load(&gateways, || {
         let began = now();
@@ -107,7 +80,7 @@ fn three_gateways_without_redis_admit_what_the_limit_says_and_what_they_did_not_
 #[test]
 fn tokens_admitted_beyond_a_limit_in_an_outage_are_counted_when_it_is_over() {
     let (origin, redis) = (Origin::start(), Redis::start());
-    let gateways = three(&origin, redis.port, "1s", "algorithm: gcra, rate: 1/h, burst: 6");
+    let gateways = three(&origin, redis.port, "timeout: 1s", "algorithm: gcra, rate: 1/h, burst: 6");
     let passed = |gateway: &Gateway| (0..10).filter(|_| gateway.get("/", &[("x-key", "a")]).status == 200).count();
     assert_eq!(passed(&gateways[0]), 6);
     redis.signal("STOP");
@@ -124,7 +97,7 @@ fn a_redis_that_comes_and_goes_every_two_seconds_costs_nobody_an_error() {
     const EVERY: Duration = Duration::from_secs(2);
     let (origin, port) = (Origin::start(), free_port());
     let mut redis = Some(Redis::start_on(port, None));
-    let gateways = three(&origin, port, "50ms", &format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}"));
+    let gateways = three(&origin, port, "timeout: 50ms", &format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}"));
     let mut apart = Vec::new();
     let took = under_load(&gateways, || {
         let mut next = now();
@@ -197,7 +170,7 @@ fn whatever_befalls_redis_requests_do_not_wait_for_it_and_it_is_asked_again_soon
     const PATIENCE: Duration = Duration::from_millis(200);
     let (origin, port) = (Origin::start(), free_port());
     let mut redis = Some(Redis::start_on(port, None));
-    let gateway = gateway(&origin, port, "200ms", "algorithm: gcra, rate: 1000000/s, burst: 1000000");
+    let gateway = gateway(&origin, port, "timeout: 200ms", "algorithm: gcra, rate: 1000000/s, burst: 1000000");
     let mut client = gateway.client();
     let mut ask = || {
         let began = now();
@@ -258,7 +231,7 @@ fn wait_for_open(gateway: &Gateway, mut ask: impl FnMut() -> Duration) -> usize 
 fn a_slot_of_a_gateway_that_dies_comes_back_and_that_of_a_long_request_does_not() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let limit = "algorithm: concurrency, limit: 1";
-    let [mut dies, stays, asks] = [(); 3].map(|()| gateway(&origin, redis.port, "1s", limit));
+    let [mut dies, stays, asks] = [(); 3].map(|()| gateway(&origin, redis.port, "timeout: 1s", limit));
     let mut long = stays.client();
     long.send_request("GET", "/stall", &[("x-key", "long")]);
     origin.wait_for_count(1);
@@ -278,7 +251,8 @@ fn a_slot_of_a_gateway_that_dies_comes_back_and_that_of_a_long_request_does_not(
 #[test]
 fn every_thread_is_connected_when_the_gateway_is_ready() {
     let (origin, redis) = (Origin::start(), Redis::start());
-    let _gateway = gateway(&origin, redis.port, "10ms", "algorithm: gcra, rate: 1/h, burst: 6, on_store_down: deny");
+    let _gateway =
+        gateway(&origin, redis.port, "timeout: 10ms", "algorithm: gcra, rate: 1/h, burst: 6, on_store_down: deny");
     let connections = redis.command_raw(&["CLIENT", "LIST"]).matches("laddr=").count();
     let threads = std::thread::available_parallelism().unwrap().get();
     // one of the connections is that of the `CLIENT LIST` command

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::support::redis::Redis;
+use crate::support::shared::{calls, wait_for_breaker};
 use crate::support::{Client, DelayProxy, Gateway, Origin, free_port, wait_until};
 
 /// A gateway with `limit` slots, shared through the Redis on `port`.
@@ -31,16 +32,6 @@ fn running(origin: &Origin, gateway: &Gateway, count: usize) -> Vec<Client> {
 
 fn status(gateway: &Gateway) -> u16 {
     gateway.get("/", &[]).status
-}
-
-fn wait_for_breaker(gateway: &Gateway, state: &str) {
-    gateway.wait_for_metric("tollgate_store_breaker_state", &[("state", state)], 1.0);
-}
-
-/// The number of calls of this kind that Redis has answered.
-fn calls(gateway: &Gateway, op: &str) -> f64 {
-    let labels = [("op", op), ("result", "ok")];
-    gateway.metrics().value("tollgate_store_requests_total", &labels).unwrap_or_default()
 }
 
 #[test]
@@ -77,7 +68,7 @@ fn slots_taken_without_redis_count_when_it_recovers() {
 
 #[test]
 fn slots_held_when_redis_goes_away_still_count() {
-    for (on_store_down, limit) in [("local", 5), ("share", 5)] {
+    for (on_store_down, limit) in [("local", 5), ("divide", 5)] {
         let (origin, port) = (Origin::start(), free_port());
         let redis = Redis::start_on(port, None);
         let gateway = gateway(&origin, port, limit, on_store_down);
@@ -97,7 +88,7 @@ fn slots_held_when_redis_goes_away_still_count() {
 #[test]
 fn without_redis_two_gateways_run_half_of_the_slots_each() {
     let (origin, redis) = (Origin::start(), Redis::start());
-    let gateways = [(); 2].map(|()| gateway(&origin, redis.port, 6, "share"));
+    let gateways = [(); 2].map(|()| gateway(&origin, redis.port, 6, "divide"));
     for gateway in &gateways {
         gateway.wait_for_metric("tollgate_cluster_members", &[], 2.0);
     }

@@ -19,6 +19,7 @@ pub mod process;
 pub mod prometheus;
 pub mod redis;
 pub mod servers;
+pub mod shared;
 pub mod tls;
 pub mod tokens;
 pub mod wall_clock;
@@ -56,6 +57,10 @@ pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
 /// Calls `probe` until it returns true.
 pub fn wait_until(what: &str, mut probe: impl FnMut() -> bool) {
     wait_for(what, || probe().then_some(()));
+}
+
+pub fn wait_for_time(at: Instant) {
+    wait_until("the time to come", || now() >= at);
 }
 
 /// Runs `work` in `count` threads that start together, and returns their results.
