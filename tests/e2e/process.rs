@@ -1,11 +1,11 @@
 //! The life of the process: start, failures at the start, signals, end.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
 
 use crate::support::gateway::{is_ready, proxied};
 use crate::support::metrics::Metrics;
 use crate::support::process::Process;
+use crate::support::servers::{Kind, Server};
 use crate::support::wire::Framing;
 use crate::support::{Client, Folder, Gateway, Origin, free_port, now, together, wait_until};
 
@@ -26,9 +26,12 @@ fn it_serves_soon_after_its_start() {
     wait_until("the first connection", || TcpStream::connect(address).is_ok());
     assert_eq!(Client::connect(address).get("/").status, 200);
     let (took, computed) = (now() - began, process.processor_time());
-    say(&format!("from the start of the process to the first 200: {took:?}, {computed:?} of it computing"));
-    // A busy machine may delay the process for any time, so the test checks its CPU time.
-    assert!(computed < Duration::from_millis(500), "{computed:?}");
+    let node = Server::start(Kind::Node, false).process.processor_time();
+    say(&format!(
+        "from the start of the process to the first 200: {took:?}, {computed:?} of it computing; Node {node:?}"
+    ));
+    // A busy machine may delay the process for any time, so the test compares CPU times.
+    assert!(computed < node, "{computed:?}, and Node's server {node:?}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Server {
     pub address: SocketAddr,
-    _process: Process,
+    pub process: Process,
     _folder: Folder,
 }
 
@@ -142,7 +142,7 @@ impl Server {
         let process = Process::program("env", &[&[programs.as_str()], &arguments[..]].concat(), folder.path());
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         wait_until(&format!("{kind:?} to listen"), || TcpStream::connect(address).is_ok());
-        Self { address, _process: process, _folder: folder }
+        Self { address, process, _folder: folder }
     }
 
     /// The server as a node in a configuration.
