@@ -252,6 +252,7 @@ impl Exchange for RequestContext {
             first_byte: timeouts.first_byte,
             idle: timeouts.idle,
             due: timeouts.total.map(|total| self.started.saturating_add(total)),
+            converses,
             min_body_rate: ruleset.request_body.min_rate.filter(|_| !converses),
             response_rate: self.matched_route().and_then(|route| route.response_rate),
         }

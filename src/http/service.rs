@@ -128,6 +128,8 @@ pub struct Timing {
     pub idle: Nanos,
     /// The deadline of the whole exchange.
     pub due: Option<Nanos>,
+    /// Whether either side may be silent until the other one has sent something, as in gRPC.
+    pub converses: bool,
     /// The minimum rate at which the request's body has to arrive.
     pub min_body_rate: Option<MinBodyRate>,
     /// The maximum rate of the response's body, in bytes per second; `None` for no maximum.

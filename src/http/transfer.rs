@@ -256,7 +256,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
 
     /// The next deadline, and the failure that names the side that misses it.
     fn due(&self) -> Option<(Nanos, Failure)> {
-        let Timing { first_byte, idle, due, .. } = self.timing;
+        let Timing { first_byte, idle, due, converses, .. } = self.timing;
         let blocked = self.client_blocked.map(|since| (since.saturating_add(idle), Failure::ClientGone));
         let upload = match self.upload {
             Upload::Reading => {
@@ -280,12 +280,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         let download = download.map(|due| (due, Failure::UpstreamTimeout));
         let total = due.map(|due| match self.upload {
             _ if self.client_blocked.is_some() => (due, Failure::ClientGone),
-            // a body of no declared length may be a stream that waits for the response, as in gRPC
-            Upload::Reading
-                if self.download == Download::Head && matches!(self.request.framing, Framing::Length(_)) =>
-            {
-                (due, Failure::BodyTimeout)
-            }
+            Upload::Reading if self.download == Download::Head && !converses => (due, Failure::BodyTimeout),
             _ => (due, Failure::UpstreamTimeout),
         });
         [blocked, upload, download, total].into_iter().flatten().min_by_key(|(due, _)| *due)

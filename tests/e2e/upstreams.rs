@@ -167,10 +167,12 @@ fn a_request_body_that_stops_coming_is_ended_by_the_total_timeout_and_no_node_is
     let origins = [Origin::start(), Origin::start()];
     let settings = "timeouts: { total: 200ms }, eject: { after: 1, for: 1h, max_percent: 50 }";
     let gateway = Gateway::start(&format!("{}{ALL}", upstream(&origins.each_ref().map(Origin::node), settings)));
-    let mut client = gateway.client();
-    client.send(request("POST", "/echo", &[("content-length", "10")]));
-    client.send("half ");
-    assert_problem(&client.receive(), 408);
+    for framing in [("content-length", "10"), ("transfer-encoding", "chunked")] {
+        let mut client = gateway.client();
+        client.send(request("POST", "/echo", &[framing]));
+        client.send("5\r\nhalf ");
+        assert_problem(&client.receive(), 408);
+    }
     assert_eq!(gateway.metrics().value("tollgate_upstream_ejections_total", &[("upstream", "origin")]), Some(0.0));
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
 }
