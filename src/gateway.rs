@@ -278,6 +278,8 @@ impl Exchange for RequestContext {
         tracing::debug!(
             "the upstream closed a kept connection or did not process the request: the request is sent again"
         );
+        // a part that was delayed is sent again with those before it
+        self.delay_ended();
     }
 
     fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response> {
@@ -288,7 +290,7 @@ impl Exchange for RequestContext {
         forward::request(request, self).ok_or_else(|| self.answer(&Answer::Internal))
     }
 
-    async fn request_body(&mut self, part: &[u8]) -> Result<(), Response> {
+    async fn request_body(&mut self, part: &[u8]) -> Result<Nanos, Response> {
         failpoint("request_body");
         if let Some(left) = &mut self.body_left {
             let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
@@ -303,6 +305,12 @@ impl Exchange for RequestContext {
             Err(fault) => Err(Answer::Malformed(fault)),
         };
         charged.map_err(|answer| self.answer(&answer))
+    }
+
+    fn delay_ended(&mut self) {
+        if let Some(cost_meter) = &mut self.cost_meter {
+            cost_meter.forward_delayed();
+        }
     }
 
     fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {

@@ -127,14 +127,15 @@ pub(super) fn record_response(context: &mut RequestContext, status: u16) {
 }
 
 /// Logs that a request failed for good; a failure before the response counts against the node, unless the node only closes
-/// its connection or has no room for another request on it.
+/// its connection or has no room for another request on it, or a limit delays the body that the node waits for.
 pub(super) fn log_failure(context: &RequestContext, failure: &Failure) {
     let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
     let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address));
     match failure {
         Failure::UpstreamTimeout | Failure::UpstreamBroke(_) | Failure::UpstreamRefused(_) | Failure::Unreadable(_) => {
             tracing::warn!(upstream, node, error = %failure, "request to upstream failed");
-            if !context.upstream_answered && !matches!(failure, Failure::UpstreamRefused(_)) {
+            let is_delayed = context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.delayed_bytes > 0);
+            if !context.upstream_answered && !is_delayed && !matches!(failure, Failure::UpstreamRefused(_)) {
                 record_result(context, false);
             }
         }

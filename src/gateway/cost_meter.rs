@@ -17,6 +17,8 @@ use crate::units::{Cost, Nanos};
 #[derive(Debug, Default)]
 pub struct CostMeter {
     pub(super) request_bytes: u64,
+    /// The bytes of the part of the request's body that a limit delays.
+    pub(super) delayed_bytes: u64,
     response_bytes: u64,
     /// Whether the request is on its way to the upstream.
     is_forwarded: bool,
@@ -82,6 +84,11 @@ impl CostMeter {
     /// Notes that the request is on its way to the upstream.
     pub fn mark_forwarded(&mut self) {
         self.is_forwarded = true;
+    }
+
+    /// Notes that the part of the request's body that a limit delayed is on its way to the upstream.
+    pub fn forward_delayed(&mut self) {
+        self.request_bytes = self.request_bytes.saturating_add(std::mem::take(&mut self.delayed_bytes));
     }
 
     /// Reads the head of the response to a request with `method`.

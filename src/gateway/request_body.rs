@@ -25,23 +25,24 @@ struct DueCharges {
     charges: SmallVec<[Charge; 2]>,
 }
 
-/// Charges a part of the request's body, of so many bytes, and waits for its turn where a limit delays. The part must not be
-/// forwarded before this is done. `Err` is the response to the request where a limit denies: the body ends here.
-pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> Result<(), Answer> {
-    let Some(cost_meter) = &context.cost_meter else { return Ok(()) };
+/// Charges a part of the request's body, of so many bytes. Returns how long the part has to wait for its turn where a limit
+/// delays. `Err` is the response to the request where a limit denies: the body ends here.
+pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> Result<Nanos, Answer> {
+    let Some(cost_meter) = &context.cost_meter else { return Ok(Nanos::ZERO) };
     let total = add_length(cost_meter.request_bytes, bytes);
     let due = due(context, cost_meter, total);
-    if !due.charges.is_empty() {
+    let wait = match due.charges.is_empty() {
+        true => Nanos::ZERO,
         // rare and large, so the future is boxed
-        let wait = Box::pin(charge(context, due)).await?;
-        if wait > Nanos::ZERO {
-            tokio::time::sleep(wait.to_duration()).await;
+        false => Box::pin(charge(context, due)).await?,
+    };
+    if let Some(cost_meter) = &mut context.cost_meter {
+        match wait {
+            Nanos::ZERO => cost_meter.request_bytes = total,
+            _ => cost_meter.delayed_bytes = total.saturating_sub(cost_meter.request_bytes),
         }
     }
-    if let Some(cost_meter) = &mut context.cost_meter {
-        cost_meter.request_bytes = total;
-    }
-    Ok(())
+    Ok(wait)
 }
 
 /// The charges that a body of `total` bytes has not been charged yet.

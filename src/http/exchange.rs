@@ -146,11 +146,26 @@ async fn decide_by_body<E: Exchange>(
     let deciding = pin!(async move {
         exchange.decide_by_body(request).await?;
         if !held.is_empty() {
-            exchange.request_body(&held).await?;
+            let delay = exchange.request_body(&held).await?;
+            wait_for(delay, exchange, timer).await?;
         }
         Ok(held)
     });
     unless_disconnected(client, deciding).await
+}
+
+/// Waits for the `delay` of the held part of a body, at most until the deadline of the request.
+async fn wait_for<E: Exchange>(delay: Nanos, exchange: &mut E, timer: &mut Timer) -> Result<(), Response> {
+    if delay == Nanos::ZERO {
+        return Ok(());
+    }
+    let (until, due) = (timer.after(delay), exchange.timing().due);
+    poll_fn(|task| timer.poll(task, earlier(until, due))).await;
+    if due.is_some_and(|due| due < until) {
+        return Err(exchange.failed(&Failure::UpstreamTimeout));
+    }
+    exchange.delay_ended();
+    Ok(())
 }
 
 /// Waits until enough of the request's body for `exchange` has arrived; see [`poll_hold`].

@@ -29,6 +29,8 @@ const UPGRADE_REQUIRED: u16 = 426;
 enum Event {
     /// Content of the request's body has arrived.
     RequestContent,
+    /// The exchange delays that many bytes of content no longer.
+    DelayEnded(usize),
     /// The head of a response has arrived; its body has this framing.
     Head(Framing),
     /// Content of the response's body has arrived.
@@ -68,6 +70,11 @@ enum Upload {
     Resending,
     /// The gateway waits for the client's content.
     Reading,
+    /// Content has arrived, and the exchange delays it.
+    Delayed {
+        length: usize,
+        until: Nanos,
+    },
     /// Content has arrived and was admitted. This many bytes of it are still to be sent.
     Sending(usize),
     /// The end of the request is to be sent.
@@ -152,7 +159,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
             TransferEnd::Failed(failure) => {
                 let is_begun = self.download != Download::Head;
                 self.consume_admitted();
-                if !is_begun && matches!(failure, Failure::UpstreamTimeout) {
+                let is_delayed = matches!(self.upload, Upload::Delayed { .. });
+                if !is_begun && !is_delayed && matches!(failure, Failure::UpstreamTimeout) {
                     self.upstream.retire();
                 }
                 TransferOutcome::Failed { failure, is_begun, resend: self.resend }
@@ -175,18 +183,26 @@ impl<'t, 'c> Transfer<'t, 'c> {
             match event {
                 Event::RequestContent => {
                     let length = self.client.content().len();
-                    if let Err(response) = exchange.request_body(self.client.content()).await {
-                        return match self.download {
-                            Download::Head => TransferEnd::Answer(response),
-                            _ => TransferEnd::Failed(Failure::ClientGone),
-                        };
-                    }
-                    // a part that the exchange held back for a while is not late
+                    let delay = match exchange.request_body(self.client.content()).await {
+                        Ok(delay) => delay,
+                        Err(response) if self.download == Download::Head => return TransferEnd::Answer(response),
+                        Err(_) => return TransferEnd::Failed(Failure::ClientGone),
+                    };
+                    // a part about which the exchange had to ask is not late
                     self.upstream_took = timer.now();
                     self.resend = self.resend.take().filter(|sent| sent.len().saturating_add(length) <= MAX_RESENT);
                     if let Some(sent) = &mut self.resend {
                         sent.extend_from_slice(self.client.content());
                     }
+                    self.upload = match delay {
+                        Nanos::ZERO => Upload::Sending(length),
+                        delay => Upload::Delayed { length, until: timer.after(delay) },
+                    };
+                }
+                Event::DelayEnded(length) => {
+                    exchange.delay_ended();
+                    // neither is late: the upstream could take no part, and perhaps not answer
+                    (self.upstream_took, self.upstream_sent) = (timer.now(), timer.now());
                     self.upload = Upload::Sending(length);
                 }
                 Event::Head(framing) => {
@@ -220,9 +236,9 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Ok(Poll::Pending) => {}
                 Err(failure) => return Poll::Ready(Err(failure)),
             }
-            let resumes = self.resumes(timer.now());
+            let throttled = self.throttled_until(timer.now());
             // a head that waits to be sent with content is sent without it
-            if resumes.is_some() || matches!(self.download, Download::Head | Download::Body) {
+            if throttled.is_some() || matches!(self.download, Download::Head | Download::Body) {
                 match self.client.poll_flush(task) {
                     Poll::Ready(Ok(())) => self.client_blocked = None,
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Failure::ClientGone)),
@@ -231,6 +247,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     }
                 }
             }
+            let delayed = if let Upload::Delayed { until, .. } = self.upload { Some(until) } else { None };
+            let resumes = [throttled, delayed].into_iter().flatten().min();
             let due = self.due();
             if let Some(at) = resumes.filter(|at| due.as_ref().is_none_or(|(due, _)| at < due)) {
                 match timer.poll(task, at) {
@@ -249,7 +267,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
     }
 
     /// The time when throttled content may be sent again, if some waits.
-    fn resumes(&self, now: Nanos) -> Option<Nanos> {
+    fn throttled_until(&self, now: Nanos) -> Option<Nanos> {
         let throttle = self.throttle.as_ref()?;
         (matches!(self.download, Download::Sending { .. }) && throttle.next > now).then_some(throttle.next)
     }
@@ -268,13 +286,15 @@ impl<'t, 'c> Transfer<'t, 'c> {
             Upload::Resending | Upload::Sending(_) | Upload::Finishing => {
                 Some((self.upstream_took.saturating_add(idle), Failure::UpstreamTimeout))
             }
-            Upload::Stopped | Upload::Done => None,
+            Upload::Delayed { .. } | Upload::Stopped | Upload::Done => None,
         };
         let download = match self.download {
             Download::Head if matches!(self.upload, Upload::Stopped | Upload::Done) => {
                 Some(self.upstream_sent.saturating_add(first_byte))
             }
-            Download::Body => Some(self.upstream_sent.saturating_add(idle.max(first_byte))),
+            Download::Body if !matches!(self.upload, Upload::Delayed { .. }) => {
+                Some(self.upstream_sent.saturating_add(idle.max(first_byte)))
+            }
             _ => None,
         };
         let download = download.map(|due| (due, Failure::UpstreamTimeout));

@@ -9,6 +9,7 @@ use http::Method;
 use tollgate::algorithm::AlgorithmName;
 
 use crate::admin_api;
+use crate::support::client::request;
 use crate::support::cluster::Nodes;
 use crate::support::gateway::limited;
 use crate::support::http2::{Answer, Http2, read, rest};
@@ -280,6 +281,56 @@ fn an_upload_waits_for_its_turn_where_its_limit_delays() {
     assert_eq!(upload(&gateway, "/", 500).status, 200);
     assert!(began.elapsed() >= Duration::from_millis(490), "{:?}", began.elapsed());
     assert_eq!(received(&origin), 500 * KIB);
+}
+
+/// Begins an upload to `path`, with a key of its own, with a part that passes and one that has to wait for hours.
+fn begin_delayed_upload(gateway: &Gateway, path: &str) -> Client {
+    let mut client = gateway.client();
+    client.send(request("POST", path, &[("transfer-encoding", "chunked"), ("x-upload", path)]));
+    client.send([chunk("x"), chunk([b'x'; 6 * KIB])].concat());
+    client
+}
+
+#[test]
+fn an_upload_that_waits_for_its_turn_ends_with_its_client_its_answer_or_its_deadline() {
+    let nodes = [(); 2].map(|()| {
+        Origin::with(|exchange| match exchange.path() {
+            "/early" => exchange.reply("413 Content Too Large", "", b""),
+            "/broken" => exchange.part().and(Err(ErrorKind::ConnectionAborted.into())),
+            _ => exchange.body().and_then(|_| exchange.reply("200 OK", "", b"")),
+        })
+    });
+    let eject = "eject: { after: 1, for: 1h, max_percent: 50 }";
+    let timeouts = "timeouts: { total: 500ms }";
+    let gateway = Gateway::start(&format!(
+        "upstreams:
+  patient: {{ nodes: [{0}, {1}], {eject} }}
+  hasty: {{ nodes: [{0}, {1}], {eject}, {timeouts} }}
+limits:
+  bytes: {{ algorithm: leaky_queue, rate: 1/h, capacity: 100, key: {{ header: x-upload }}, cost: {{ request_bytes: 1KiB }},
+    over_limit: {{ delay: {{ max_wait: 30d }} }} }}
+  slots: {{ algorithm: concurrency, limit: 1, key: all }}
+routes:
+  - {{ name: hasty, match: {{ path: /hasty }}, upstream: hasty, limits: [bytes, slots] }}
+  - {{ name: slots, match: {{ path: /slots }}, upstream: patient, limits: [slots] }}
+  - {{ name: uploads, upstream: patient, limits: [bytes, slots] }}
+",
+        nodes[0].node(),
+        nodes[1].node()
+    ));
+    let slot_is_free = || wait_until("the slot to be free", || gateway.get("/slots", &[]).status == 200);
+    let client = begin_delayed_upload(&gateway, "/");
+    wait_until("a part to arrive", || nodes.iter().map(received).sum::<usize>() == 1);
+    drop(client);
+    slot_is_free();
+    for (path, status) in [("/early", 413), ("/broken", 502), ("/hasty", 504)] {
+        assert_eq!(begin_delayed_upload(&gateway, path).receive().status, status, "{path}");
+        slot_is_free();
+    }
+    for upstream in ["patient", "hasty"] {
+        let ejections = gateway.metrics().value("tollgate_upstream_ejections_total", &[("upstream", upstream)]);
+        assert_eq!(ejections, Some(0.0), "{upstream}");
+    }
 }
 
 #[test]

@@ -46,12 +46,13 @@ impl Transfer<'_, '_> {
                     if let Some(pace) = &mut self.pace {
                         pace.start_waiting(timer.now());
                     }
-                    match self.upstream.poll_flush(task) {
-                        Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
-                        _ => Ok(Poll::Pending),
-                    }
+                    self.flush_upload(task, timer)
                 }
             },
+            Upload::Delayed { length, until } if until <= timer.now() => {
+                Ok(Poll::Ready(Some(Event::DelayEnded(length))))
+            }
+            Upload::Delayed { .. } => self.flush_upload(task, timer),
             Upload::Sending(length) => {
                 let content = self.client.content();
                 let is_last = length == content.len() && self.client.ends_with_content();
@@ -86,6 +87,14 @@ impl Transfer<'_, '_> {
         }
     }
 
+    /// Sends what waits for more content, because none follows for now.
+    fn flush_upload(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Option<Event>>, Failure> {
+        match self.upstream.poll_flush(task) {
+            Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
+            _ => Ok(Poll::Pending),
+        }
+    }
+
     /// Stops the upload, because the upstream takes no more. It may have answered before, so the gateway still
     /// waits for that.
     fn stop_upload(&mut self, timer: &Timer) -> Poll<Option<Event>> {
@@ -97,8 +106,8 @@ impl Transfer<'_, '_> {
 
     /// Consumes the rest of the content that was admitted: a second try takes it from `resend`.
     pub(super) fn consume_admitted(&mut self) {
-        if let Upload::Sending(left) = self.upload {
-            self.client.consume(left);
+        if let Upload::Sending(length) | Upload::Delayed { length, .. } = self.upload {
+            self.client.consume(length);
         }
     }
 }
