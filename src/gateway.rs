@@ -265,13 +265,7 @@ impl Exchange for RequestContext {
 
     fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Response> {
         failpoint("connect_failed");
-        match attempts::connect_failed(self, error) {
-            true => Ok(()),
-            false => Err(self.answer_failure(&match error {
-                ConnectError::TimedOut => Answer::UpstreamTimeout,
-                ConnectError::Failed(_) => Answer::UpstreamFailed,
-            })),
-        }
+        attempts::connect_failed(self, error).map_err(|answer| self.answer_failure(&answer))
     }
 
     fn resent(&mut self) {

@@ -99,12 +99,18 @@ fn record_result(context: &RequestContext, is_success: bool) {
     }
 }
 
-/// Ejects the node for a moment after a failed connection. Returns whether another attempt follows.
-pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError) -> bool {
+/// Ejects the node for a moment after a failed connection, unless the node had less time than it may take. `Ok`: another
+/// attempt follows.
+pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError) -> Result<(), Answer> {
+    let answer = match error {
+        ConnectError::Overdue => return Err(Answer::UpstreamTimeout),
+        ConnectError::TimedOut => Answer::UpstreamTimeout,
+        ConnectError::Failed(_) => Answer::UpstreamFailed,
+    };
     let now = context.gateway.clock.now();
     record_result(context, false);
     let chosen = context.chosen.take();
-    let Some((pool, chosen)) = pool(context).zip(chosen) else { return false };
+    let Some((pool, chosen)) = pool(context).zip(chosen) else { return Err(answer) };
     let first = chosen.instance.eject(now);
     let retries = pool.upstream.retries;
     let failed = u32::try_from(context.tried.len()).unwrap_or(u32::MAX);
@@ -113,7 +119,11 @@ pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError)
         tracing::warn!(upstream = pool.upstream.name, node, %error, "cannot connect to upstream node");
     }
     context.tried.push(Arc::clone(&chosen.instance));
-    failed < retries.attempts
+    match context.timing().due {
+        Some(due) if due <= now => Err(Answer::UpstreamTimeout),
+        _ if failed < retries.attempts => Ok(()),
+        _ => Err(answer),
+    }
 }
 
 /// Notes that the upstream has sent the head of the response.

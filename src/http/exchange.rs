@@ -362,11 +362,13 @@ async fn connect<S: Service>(
     timing: Timing,
     timer: &mut Timer,
 ) -> Option<Result<Connection, ConnectError>> {
-    let due = earlier(timer.after(timing.connect), timing.due);
+    let connect_due = timer.after(timing.connect);
     let opening = pin!(open(&destination.server));
-    let connected = match timer.run(due, pin!(unless_disconnected(client, opening))).await {
+    let opened = timer.run(earlier(connect_due, timing.due), pin!(unless_disconnected(client, opening))).await;
+    let connected = match opened {
         Ok(None) => return None,
         Ok(Some(connected)) => connected.map_err(ConnectError::Failed),
+        Err(_) if timing.due.is_some_and(|due| due < connect_due) => Err(ConnectError::Overdue),
         Err(_) => Err(ConnectError::TimedOut),
     };
     if let Ok(connection) = &connected {

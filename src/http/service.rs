@@ -160,6 +160,9 @@ pub enum ConnectError {
     /// Connecting took too long.
     #[error("connecting timed out")]
     TimedOut,
+    /// The deadline of the whole exchange passed before the connection was open.
+    #[error("the request took too long")]
+    Overdue,
     /// The upstream refused, or TLS or HTTP/2 could not be negotiated.
     #[error("{0}")]
     Failed(#[from] std::io::Error),

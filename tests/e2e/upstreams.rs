@@ -178,6 +178,18 @@ fn a_request_body_that_stops_coming_is_ended_by_the_total_timeout_and_no_node_is
 }
 
 #[test]
+fn a_connection_that_the_total_timeout_ends_is_no_nodes_fault_and_no_other_node_gets_the_request() {
+    let (silent, origin) = (SilentNode::new(), Origin::start());
+    let settings = "timeouts: { connect: 1m, total: 300ms }, retries: { attempts: 2, on: [connect_error] }, \
+                    eject: { after: 1, for: 1h, max_percent: 50 }";
+    let gateway = Gateway::start(&format!("{}{ALL}", upstream(&[silent.node(), origin.node()], settings)));
+    let statuses = [(); 4].map(|()| gateway.client().post("/", &[], b"body").status);
+    assert_eq!(statuses.iter().filter(|status| **status == 504).count(), 2, "{statuses:?}");
+    assert_eq!(origin.count(), 2);
+    assert_eq!(gateway.metrics().value("tollgate_upstream_ejections_total", &[("upstream", "origin")]), Some(0.0));
+}
+
+#[test]
 fn a_request_body_that_stops_coming_is_not_waited_for() {
     let origin = Origin::start();
     // The upstream is silent as long as the client is: the client gets the same response, whichever timeout fires first.
