@@ -183,6 +183,7 @@ fn an_upstreams_own_word_stays_where_it_is_tighter() {
     let origin = Origin::with(|exchange| {
         let fields = match exchange.path() {
             "/kongs" => "ratelimit-limit: 9\r\nratelimit-remaining: 0\r\nratelimit-reset: 7\r\n",
+            "/lines" => "ratelimit: \"a\";r=50;t=1\r\nratelimit: \"b\";r=0;t=60\r\n",
             "/tighter" => "x-ratelimit-limit: 9\r\nx-ratelimit-remaining: 0\r\nx-ratelimit-reset: 7\r\n",
             _ => "x-ratelimit-limit: 9999\r\nx-ratelimit-remaining: 999\r\nx-ratelimit-reset: 7\r\n",
         };
@@ -200,6 +201,7 @@ fn an_upstreams_own_word_stays_where_it_is_tighter() {
         [9, 0, 7].map(Some)
     );
     assert_eq!(shown(&kongs), [Some(10), Some(7)]);
+    assert_eq!(gateway.get("/lines", &[]).head.all("ratelimit"), ["\"a\";r=50;t=1", "\"b\";r=0;t=60"]);
 }
 
 #[test]

@@ -189,9 +189,10 @@ fn number(fields: &Fields, name: &str) -> Option<u64> {
     str::from_utf8(fields.get(name)?).ok()?.trim().parse().ok()
 }
 
-/// The smallest `r` of an upstream's `RateLimit` list.
+/// The smallest `r` of an upstream's `RateLimit` list, whose lines are one list (RFC 9651, section 4.2).
 fn upstream_remaining(upstream_fields: &Fields) -> Option<u64> {
-    let list = Parser::parse_list(upstream_fields.get(RATELIMIT)?).ok()?;
+    let lines: Vec<&[u8]> = upstream_fields.get_all(RATELIMIT).collect();
+    let list = Parser::parse_list(&lines.join(&b", "[..])).ok()?;
     let rs = list.iter().filter_map(|entry| match entry {
         ListEntry::Item(item) => item.params.get("r").and_then(BareItem::as_int),
         ListEntry::InnerList(_) => None,
