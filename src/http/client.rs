@@ -445,6 +445,11 @@ impl Client<'_> {
         }
     }
 
+    /// Whether bytes wait in the encoder.
+    pub fn has_unsent(&self) -> bool {
+        matches!(self, Self::Http1(client) if !client.encoder.is_flushed())
+    }
+
     /// Sends the bytes that wait in the encoder and in TLS.
     pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {

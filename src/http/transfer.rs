@@ -239,7 +239,12 @@ impl<'t, 'c> Transfer<'t, 'c> {
             let throttled = self.throttled_until(timer.now());
             // a head that waits to be sent with content is sent without it
             if throttled.is_some() || matches!(self.download, Download::Head | Download::Body) {
+                let has_interim = self.download == Download::Head && self.client.has_unsent();
                 match self.client.poll_flush(task) {
+                    Poll::Ready(Ok(())) if has_interim => {
+                        (self.client_blocked, self.upstream_sent) = (None, timer.now());
+                        continue;
+                    }
                     Poll::Ready(Ok(())) => self.client_blocked = None,
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Failure::ClientGone)),
                     Poll::Pending => {
@@ -289,7 +294,9 @@ impl<'t, 'c> Transfer<'t, 'c> {
             Upload::Delayed { .. } | Upload::Stopped | Upload::Done => None,
         };
         let download = match self.download {
-            Download::Head if matches!(self.upload, Upload::Stopped | Upload::Done) => {
+            Download::Head
+                if matches!(self.upload, Upload::Stopped | Upload::Done) && self.client_blocked.is_none() =>
+            {
                 Some(self.upstream_sent.saturating_add(first_byte))
             }
             Download::Body if !matches!(self.upload, Upload::Delayed { .. }) => {

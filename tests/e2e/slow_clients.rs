@@ -226,6 +226,36 @@ fn many(to: SocketAddr, count: usize, text: &str) -> Vec<TcpStream> {
     (0..count).map(sending).collect()
 }
 
+/// Waits until the upstream has sent something, `sent`, and no longer can.
+fn wait_until_stopped(sent: &AtomicUsize) {
+    wait_until("the upstream to be stopped", || {
+        let before = sent.load(Ordering::Relaxed);
+        std::thread::park_timeout(10 * A_MOMENT);
+        before > 0 && before == sent.load(Ordering::Relaxed)
+    });
+}
+
+#[test]
+fn hints_without_end_are_read_no_faster_than_the_client_reads() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let parts = Arc::clone(&sent);
+    let origin = Origin::with(move |exchange| {
+        loop {
+            exchange.send(format!("HTTP/1.1 103 Early Hints\r\nlink: </{}>\r\n\r\n", "a".repeat(8000)))?;
+            parts.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    let mut client = gateway.client();
+    client.send_request("GET", "/", &[]);
+    wait_until_stopped(&sent);
+    let before = sent.load(Ordering::Relaxed);
+    wait_until("the upstream to go on", || {
+        assert_eq!(client.receive().status, 103);
+        sent.load(Ordering::Relaxed) > before
+    });
+}
+
 #[test]
 fn little_is_read_ahead_for_those_who_do_not_read() {
     const READERS: usize = 100;
@@ -244,11 +274,8 @@ fn little_is_read_ahead_for_those_who_do_not_read() {
     let before = gateway.process.memory();
     let _readers = many(gateway.address, READERS, &request("GET", "/", &[]));
     origin.wait_for_count(READERS);
-    wait_until("the upstream to be stopped", || {
-        let before = sent.load(Ordering::Relaxed);
-        std::thread::park_timeout(10 * A_MOMENT);
-        before >= READERS && before == sent.load(Ordering::Relaxed)
-    });
+    wait_until("all of them to get something", || sent.load(Ordering::Relaxed) >= READERS);
+    wait_until_stopped(&sent);
     let grown = gateway.process.memory().saturating_sub(before) >> 10;
     assert!(grown < 400 * READERS as u64, "{grown} KiB for {READERS} who do not read");
 }

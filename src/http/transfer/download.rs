@@ -95,6 +95,10 @@ impl Transfer<'_, '_> {
         loop {
             match self.download {
                 Download::Head => {
+                    // interim responses are read no faster than the client takes them
+                    if self.client.has_unsent() {
+                        return Ok(Poll::Pending);
+                    }
                     return match self.upstream.poll_head(task, &mut self.head, &self.request.method) {
                         Poll::Ready(Ok(framing)) => {
                             self.upstream_sent = timer.now();
