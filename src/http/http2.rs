@@ -37,8 +37,8 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// How many bytes of a response may wait for a client that does not read.
 const SEND_BUFFER: usize = 64 << 10;
-/// A client may cancel, or send in an unreadable form, this many more requests than the gateway has answered. A browser
-/// that leaves a page cancels all its requests at once.
+/// A client may cancel this many more requests than the gateway has answered; a refusal is an answer, too. A browser that
+/// leaves a page cancels all its requests at once.
 const MAX_ABANDONED: u32 = 2 * MAX_STREAMS;
 /// The status for a head that took too long.
 const REQUEST_TIMEOUT: u16 = 408;
