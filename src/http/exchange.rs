@@ -290,7 +290,7 @@ async fn forward<S: Service>(
                 let may_refuse = destination.server.http2 && !fresh_only;
                 transfer.resend = (is_safe || may_refuse).then(|| sent_before.clone());
                 transfer.begin_with(std::mem::take(&mut sent_before));
-                let ended = transfer.run(exchange, timer, upgrade.is_some(), || worker.traffic.is_draining()).await;
+                let ended = transfer.run(exchange, timer, upgrade, || worker.traffic.is_draining()).await;
                 (transfer.into_outcome(ended), is_safe)
             }
             // nothing of the request was sent

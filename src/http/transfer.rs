@@ -172,7 +172,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         &mut self,
         exchange: &mut impl Exchange,
         timer: &mut Timer,
-        may_switch: bool,
+        upgrade: Option<&[u8]>,
         is_leaving: impl Fn() -> bool,
     ) -> TransferEnd {
         loop {
@@ -206,7 +206,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     self.upload = Upload::Sending(length);
                 }
                 Event::Head(framing) => {
-                    if let Some(end) = self.respond(exchange, framing, may_switch, timer.wall(), &is_leaving) {
+                    if let Some(end) = self.respond(exchange, framing, upgrade, timer.wall(), &is_leaving) {
                         return end;
                     }
                 }

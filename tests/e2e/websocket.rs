@@ -105,6 +105,16 @@ fn where_no_route_allows_it_a_request_stays_a_request() {
 }
 
 #[test]
+fn an_upstream_that_switches_to_another_protocol_gets_no_tunnel() {
+    for protocol in ["upgrade: foo\r\n", ""] {
+        let head = SWITCHES.replace("upgrade: websocket\r\n", protocol);
+        let origin = Origin::with(move |exchange| exchange.send(&head));
+        let gateway = start(&origin, "");
+        assert_eq!(gateway.get("/tunnel", ASKS).status, 502, "{protocol}");
+    }
+}
+
+#[test]
 fn what_follows_the_wish_for_a_tunnel_is_not_passed_on_before_there_is_one() {
     // An upstream that does not switch, and would read the following bytes as a request.
     let origin = Origin::with(|exchange| exchange.reply("200 OK", "", b"no"));

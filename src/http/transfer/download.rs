@@ -19,13 +19,14 @@ impl Transfer<'_, '_> {
         &mut self,
         exchange: &mut impl Exchange,
         framing: Framing,
-        may_switch: bool,
+        upgrade: Option<&[u8]>,
         wall: Nanos,
         is_leaving: &impl Fn() -> bool,
     ) -> Option<TransferEnd> {
         let status = self.head.status;
         if status == SWITCHING_PROTOCOLS {
-            if !may_switch {
+            let protocol = self.head.fields.get("upgrade");
+            if upgrade.zip(protocol).is_none_or(|(requested, protocol)| !protocol.eq_ignore_ascii_case(requested)) {
                 return Some(TransferEnd::Failed(
                     Unreadable("it switches to a protocol that the client did not request").into(),
                 ));
