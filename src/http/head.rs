@@ -104,6 +104,7 @@ impl HeadReader {
             let start = self.read;
             self.read = self.read.saturating_add(line.len()).saturating_add(2);
             if !self.has_first_line {
+                self.check_bounds(self.read, bounds)?;
                 head.fields.clear();
                 request_line(line, head)?;
                 self.has_first_line = true;

@@ -250,6 +250,10 @@ fn chunks_that_could_be_read_in_two_ways_are_refused() {
 fn no_more_is_held_than_the_bounds_say() {
     let refused = |stream: &[u8]| read(stream, &[100]).2;
     assert!(matches!(refused(&b"x".repeat(1000)), Some(Refused::TargetTooLong(_))));
+    let method = [b"x".repeat(1000), b" / HTTP/1.1\r\n\r\n".to_vec()].concat();
+    for part in [100, method.len()] {
+        assert!(matches!(read(&method, &[part]).2, Some(Refused::TargetTooLong(_))), "{part}");
+    }
     let long = [b"GET / HTTP/1.1\r\n".to_vec(), b"x: ".to_vec(), b"y".repeat(10_000)].concat();
     assert!(matches!(refused(&long), Some(Refused::HeadTooLarge(_))));
     let many = [b"GET / HTTP/1.1\r\n".to_vec(), b"x: y\r\n".repeat(2000)].concat();
