@@ -16,9 +16,6 @@ const FORWARDED_HOST: &str = "x-forwarded-host";
 /// About how many fields the gateway adds to a message, and how many bytes.
 const ADDED_FIELDS: usize = 6;
 const ADDED_BYTES: usize = 256;
-const VIA: &str = "1.1 tollgate";
-/// The value for a request that came over HTTP/2.
-const VIA_2: &str = "2 tollgate";
 
 /// The request for the upstream; `None` if no route was found, which does not happen at this point.
 pub fn request(request: &RequestHead, context: &RequestContext) -> Option<OutgoingRequest> {
@@ -95,7 +92,16 @@ fn add_forwarded(request: &RequestHead, context: &RequestContext, route: &Route,
         let authority = context.target.as_ref().map_or("", |target| &target.authority);
         push_unless_set(fields, route, FORWARDED_HOST, authority);
     }
-    push_unless_set(fields, route, "via", if request.version == Version::Http2 { VIA_2 } else { VIA });
+    push_unless_set(fields, route, "via", via(request.version));
+}
+
+/// The gateway's own part of `Via`, for a message that it received in this version (RFC 9110, section 7.6.3).
+const fn via(received: Version) -> &'static str {
+    match received {
+        Version::Http10 => "1.0 tollgate",
+        Version::Http11 => "1.1 tollgate",
+        Version::Http2 => "2 tollgate",
+    }
 }
 
 /// Adds a field, unless the route removes or sets it: the route takes precedence.
@@ -143,7 +149,7 @@ pub fn response(response: &ResponseHead, context: &RequestContext) -> Fields {
         limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
     }
     respond::cors::add_exposed(&mut fields, first_own, received, context);
-    fields.push("via", VIA);
+    fields.push("via", via(response.version));
     match edits {
         Some(edits) => edited(&fields, edits),
         None => fields,

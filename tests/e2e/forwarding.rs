@@ -141,6 +141,18 @@ fn fields_about_one_connection_stay_on_it() {
 }
 
 #[test]
+fn the_version_in_which_a_message_came_is_told() {
+    let origin = Origin::with(|exchange| {
+        exchange.keep = false;
+        exchange.send("HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n")
+    });
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    let response = gateway.round_trip_raw("GET / HTTP/1.0\r\nhost: test\r\n\r\n").unwrap();
+    assert_eq!(response.field("via"), Some("1.0 tollgate"));
+    assert_eq!(origin.only().head.field("via"), Some("1.0 tollgate"));
+}
+
+#[test]
 fn a_client_cannot_have_our_fields_dropped() {
     let origin = Origin::start();
     let gateway = Gateway::start(&proxied(&origin, ""));

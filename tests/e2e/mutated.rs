@@ -273,7 +273,8 @@ fn serve(mut stream: TcpStream, complete: &AtomicU64) -> Result<(), String> {
     loop {
         while let Some((request, length)) = first_reader(&whole[read..]).map_err(|fault| told(fault, &whole[read..]))? {
             let said = (request.all("x-forwarded-for"), request.all("via").last().copied().unwrap_or_default());
-            if said.0 != [b"127.0.0.1"] || !said.1.ends_with(b"1.1 tollgate") {
+            let ours = [&b"1.0 tollgate"[..], b"1.1 tollgate"];
+            if said.0 != [b"127.0.0.1"] || !ours.iter().any(|via| said.1.ends_with(via)) {
                 return Err(told("not from the gateway".to_owned(), &whole[read..read + length]));
             }
             if request.fields.iter().any(|(name, _)| name.contains('_')) || request.target.contains("/../") {
