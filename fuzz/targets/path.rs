@@ -67,7 +67,10 @@ fn reference(data: &[u8]) -> Option<(String, Option<String>)> {
     if text.contains(['#', '\\']) {
         return None;
     }
-    let absolute = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+    let absolute = ["http://", "https://"].iter().find_map(|scheme| {
+        let (start, rest) = text.split_at_checked(scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then_some(rest)
+    });
     let rest = match absolute {
         Some(absolute) => {
             let authority: String = absolute.chars().take_while(|c| !matches!(c, '/' | '?')).collect();

@@ -18,6 +18,8 @@ mod forwarded;
 pub const PATH_PARAMETERS: Refused =
     Refused::Malformed("the path holds path parameters (`;`), which are not allowed here");
 
+const OTHER_HOST: Refused = Refused::Malformed("the host header names another host than the request target");
+
 /// The head of a request as it was sent, and its sender.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
@@ -137,6 +139,9 @@ impl Target {
         let (host, port) = canonical_host(host)?;
         let default_port = if head.secure { 443 } else { 80 };
         let (path, query) = path_and_query(head.method, head.raw_target, &host)?;
+        if !head.raw_target.starts_with(b"/") {
+            check_port(head.raw_target, port)?;
+        }
         // a target that is sent on as it came has a plain path
         let (matched, has_parameters) = match &path {
             Cow::Borrowed(_) => (None, false),
@@ -166,17 +171,15 @@ pub fn path_and_query<'t>(
         Some((path, rest)) if plain > 0 && rest.starts_with('?') => return Ok((Cow::Borrowed(path), rest.get(1..))),
         _ => {}
     }
-    let rest = match raw.strip_prefix("http://").or_else(|| raw.strip_prefix("https://")) {
-        Some(absolute) => {
-            let end = absolute.find(['/', '?']).unwrap_or(absolute.len());
-            let (named, rest) = absolute.split_at(end);
-            if canonical_host(named)?.0 != host {
-                return Err(Refused::Malformed("the host header names another host than the request target"));
+    let rest = match absolute_form(raw) {
+        _ if raw.starts_with('/') => raw,
+        Some((_, authority, rest)) => {
+            if canonical_host(authority)?.0 != host {
+                return Err(OTHER_HOST);
             }
             rest
         }
         None if raw == "*" && method == "OPTIONS" => return Ok((Cow::Borrowed(raw), None)),
-        None if raw.starts_with('/') => raw,
         None => return Err(Refused::Malformed("the request target must begin with a slash")),
     };
     let (raw_path, query) = match rest.split_once('?') {
@@ -184,6 +187,28 @@ pub fn path_and_query<'t>(
         None => (rest, None),
     };
     Ok((path::canonical(raw_path).map_err(Refused::Malformed)?, query))
+}
+
+/// The usual port, the authority and the rest of a target that is a whole URL.
+fn absolute_form(raw: &str) -> Option<(u16, &str, &str)> {
+    let (scheme, rest) = raw.split_once("://")?;
+    let usual_port = match scheme {
+        _ if scheme.eq_ignore_ascii_case("http") => 80,
+        _ if scheme.eq_ignore_ascii_case("https") => 443,
+        _ => return None,
+    };
+    let (authority, rest) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    Some((usual_port, authority, rest))
+}
+
+/// Refuses a target that names another port than the host header, which has this `port`.
+fn check_port(raw_target: &[u8], port: Option<u16>) -> Result<(), Refused> {
+    let absolute = str::from_utf8(raw_target).ok().and_then(absolute_form);
+    let Some((usual_port, authority, _)) = absolute else { return Ok(()) };
+    match canonical_host(authority)?.1.unwrap_or(usual_port) == port.unwrap_or(usual_port) {
+        true => Ok(()),
+        false => Err(OTHER_HOST),
+    }
 }
 
 /// The target as text. The caller knows that its first `plain` bytes are letters, digits and similar characters.

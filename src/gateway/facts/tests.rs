@@ -32,13 +32,13 @@ fn path(raw: &str) -> Option<String> {
 fn spellings_of_a_path_become_one_or_are_refused() {
     for raw in [
         "/login", "//login", "/./login", "/x/../login", "/%6cogin", "/%6Cogin", "http://a/login", "http://A:80/login",
-        "/login?x",
+        "HTTP://a/login", "/login?x",
     ] {
         assert_eq!(path(raw).as_deref(), Some("/login"), "{raw}");
     }
     for raw in [
         "/login%2f", "/login%00", "/../login", "login", "/login#y", "\\login", "/%zz", "/%4", "/a b", "http://b/login",
-        "",
+        "http://a:81/login", "",
     ] {
         assert_eq!(path(raw), None, "{raw}");
     }
@@ -47,6 +47,8 @@ fn spellings_of_a_path_become_one_or_are_refused() {
     assert_eq!(path("/a%c3%a9").as_deref(), Some("/a%C3%A9"));
     assert_eq!(path("/").as_deref(), Some("/"));
     assert_eq!(path("http://a").as_deref(), Some("/"));
+    let at_port = |raw| target(raw, &headers(&[("host", "a:443")]), false).is_ok();
+    assert_eq!(["https://a/", "http://a:443/", "http://a/"].map(at_port), [true, true, false]);
 }
 
 #[test]
