@@ -128,7 +128,7 @@ pub(super) async fn prepare_connection(
                 shown: tls.certificates.shown_for(session.server_name()),
                 client: session.peer_certificates().and_then(|shown| tls::common_name(shown.first()?)),
             });
-            Ok(ReadyConnection { socket: Socket::Server(Box::new(stream)), peer, protocol, ahead: Vec::new() })
+            Ok(ReadyConnection { socket: Socket::Tls(Box::new(stream.into())), peer, protocol, ahead: Vec::new() })
         }
         None => {
             let (ahead, protocol) = match listener.http2 {

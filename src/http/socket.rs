@@ -10,7 +10,7 @@ use rustix::net::RecvFlags;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::{client, server};
+use tokio_rustls::TlsStream;
 
 use super::buffer::Readable;
 
@@ -28,10 +28,8 @@ pub enum RawSocket {
 pub enum Socket {
     /// Without TLS.
     Plain(RawSocket),
-    /// TLS with a client.
-    Server(Box<server::TlsStream<RawSocket>>),
-    /// TLS with an upstream.
-    Client(Box<client::TlsStream<RawSocket>>),
+    /// With TLS.
+    Tls(Box<TlsStream<RawSocket>>),
 }
 
 impl RawSocket {
@@ -58,9 +56,7 @@ impl RawSocket {
             Self::Unix(_) => None,
         }
     }
-}
 
-impl RawSocket {
     /// Whether something may have arrived since the socket was last read empty, as far as the runtime knows.
     fn may_be_readable(&self) -> bool {
         // `try_io` calls the closure only if the runtime considers the socket readable
@@ -85,8 +81,7 @@ impl Socket {
     fn raw(&self) -> &RawSocket {
         match self {
             Self::Plain(socket) => socket,
-            Self::Server(socket) => socket.get_ref().0,
-            Self::Client(socket) => socket.get_ref().0,
+            Self::Tls(socket) => socket.get_ref().0,
         }
     }
 
@@ -116,93 +111,57 @@ impl Readable for Socket {
         match self {
             Self::Plain(RawSocket::Tcp(socket)) => socket.poll_read_ready(task),
             Self::Plain(RawSocket::Unix(socket)) => socket.poll_read_ready(task),
-            Self::Server(_) | Self::Client(_) => Poll::Ready(Ok(())),
+            Self::Tls(_) => Poll::Ready(Ok(())),
         }
     }
 }
 
-macro_rules! each {
-    ($self:ident, $socket:ident => $do:expr) => {
-        match $self.get_mut() {
-            Self::Plain($socket) => $do,
-            Self::Server($socket) => $do,
-            Self::Client($socket) => $do,
+/// Reads from and writes to the socket of the variant at hand.
+macro_rules! delegate {
+    ($socket:ident { $($variant:ident),+ }) => {
+        impl AsyncRead for $socket {
+            fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    $(Self::$variant(socket) => Pin::new(socket).poll_read(task, room),)+
+                }
+            }
+        }
+
+        impl AsyncWrite for $socket {
+            fn poll_write(self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+                match self.get_mut() {
+                    $(Self::$variant(socket) => Pin::new(socket).poll_write(task, bytes),)+
+                }
+            }
+
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                task: &mut Context<'_>,
+                slices: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                match self.get_mut() {
+                    $(Self::$variant(socket) => Pin::new(socket).poll_write_vectored(task, slices),)+
+                }
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    $(Self::$variant(socket) => Pin::new(socket).poll_flush(task),)+
+                }
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    $(Self::$variant(socket) => Pin::new(socket).poll_shutdown(task),)+
+                }
+            }
         }
     };
 }
 
-impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        each!(self, socket => Pin::new(socket).poll_read(task, room))
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        each!(self, socket => Pin::new(socket).poll_write(task, bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        each!(self, socket => Pin::new(socket).poll_write_vectored(task, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, socket => Pin::new(socket).poll_flush(task))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        each!(self, socket => Pin::new(socket).poll_shutdown(task))
-    }
-}
-
-impl AsyncRead for RawSocket {
-    fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_read(task, room),
-            Self::Unix(socket) => Pin::new(socket).poll_read(task, room),
-        }
-    }
-}
-
-impl AsyncWrite for RawSocket {
-    fn poll_write(self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write(task, bytes),
-            Self::Unix(socket) => Pin::new(socket).poll_write(task, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(task, slices),
-            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(task, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(task),
-            Self::Unix(socket) => Pin::new(socket).poll_shutdown(task),
-        }
-    }
-}
+delegate!(RawSocket { Tcp, Unix });
+delegate!(Socket { Plain, Tls });

@@ -45,7 +45,7 @@ pub(super) async fn connect(server: &Server) -> io::Result<Socket> {
             if server.http2 && secured.get_ref().1.alpn_protocol() != Some(b"h2") {
                 return Err(io::Error::other(format!("{} does not speak HTTP/2", server.address)));
             }
-            Ok(Socket::Client(Box::new(secured)))
+            Ok(Socket::Tls(Box::new(secured.into())))
         }
     }
 }
