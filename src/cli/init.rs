@@ -181,14 +181,21 @@ fn upstream(text: &str) -> Result<Upstream, String> {
     const EXPECTED: &str = "must be a URL without a path, like http://127.0.0.1:9000";
     let url: Uri = text.parse().map_err(|_| EXPECTED)?;
     let (is_tls, port) = match url.scheme_str() {
-        Some("http") => (false, 80),
+        Some("http") => (false, 80_u16),
         Some("https") => (true, 443),
         _ => return Err(EXPECTED.to_owned()),
     };
     match url.authority() {
         Some(authority) if matches!(url.path(), "" | "/") && url.query().is_none() && !text.contains('@') => {
-            let node = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port));
-            Ok(Upstream { node, is_tls })
+            let host = authority.host();
+            let port = match authority.as_str().strip_prefix(host).and_then(|rest| rest.strip_prefix(':')) {
+                None => port,
+                Some(named) => match named.parse() {
+                    Ok(number) if number > 0 && named.bytes().all(|byte| byte.is_ascii_digit()) => number,
+                    _ => return Err("has no port from 1 to 65535".to_owned()),
+                },
+            };
+            Ok(Upstream { node: format!("{host}:{port}"), is_tls })
         }
         _ => Err(EXPECTED.to_owned()),
     }

@@ -40,6 +40,12 @@ fn an_upstream_and_a_rate_are_a_gateway() {
         let (says, is_fine) = said(folder.path(), &["run", "--upstream", bad]);
         assert!(!is_fine && says.contains("must be a URL without a path"), "{bad}: {says}");
     }
+    for command in ["run", "init"] {
+        for bad in ["http://x:99999", "http://x:0", "https://x:abc", "http://x:-1", "http://x:+1", "http://[::1]:"] {
+            let (says, is_fine) = said(folder.path(), &[command, "--upstream", bad]);
+            assert!(!is_fine && says.contains("has no port from 1 to 65535"), "{bad}: {says}");
+        }
+    }
     let (says, is_fine) = said(folder.path(), &["run"]);
     assert!(!is_fine && says.contains("--config <FILE>"), "{says}");
 }
