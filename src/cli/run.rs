@@ -22,12 +22,15 @@ use crate::telemetry::logging::{self, LoggingGuard};
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
     /// The configuration file
-    #[arg(long, value_name = "FILE", required_unless_present = "upstream", conflicts_with = "upstream")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = FIRST, conflicts_with_all = FIRST)]
     pub config: Option<PathBuf>,
     /// A first try without a file
     #[command(flatten)]
     pub first: FirstConfig,
 }
+
+/// The arguments of a first configuration, which stand in place of a file.
+const FIRST: [&str; 4] = ["upstream", "limit", "listen", "admin"];
 
 /// The name of a configuration that is in no file.
 const ON_COMMAND_LINE: &str = "the command line";
