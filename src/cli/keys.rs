@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::Write;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::cli::explain::HeaderField;
 use crate::cli::remote::{Remote, RemoteArgs, TokenArgs};
@@ -108,7 +108,7 @@ pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error
         Command::Unban(ResetArgs { key, token }) => ("unban", key, Some(token.read()?), None),
         Command::Grant(GrantArgs { key, tokens, token }) => ("grant", key, Some(token.read()?), Some(*tokens)),
     };
-    let question = json!(KeyQuestionJson { tokens, ..key.question() });
+    let question = json!(KeyQuestionJson { tokens, ..key.question()? });
     let answer = Remote::new(&key.remote, token).post(&format!("/v1/keys/{verb}"), &question)?;
     let printed = match key.format {
         Format::Json => format!("{answer:#}\n"),
@@ -118,11 +118,17 @@ pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error
 }
 
 impl KeyArgs {
-    fn question(&self) -> KeyQuestionJson {
+    fn question(&self) -> Result<KeyQuestionJson, String> {
         let (limit, plan) = (self.limit.clone(), self.plan.clone());
         let (key, request) = match &self.url {
             None => {
-                (self.parts.iter().map(|KeyPartValue(name, value)| (name.clone(), json!(value))).collect(), Value::Null)
+                let mut key = Map::new();
+                for KeyPartValue(name, value) in &self.parts {
+                    if key.insert(name.clone(), json!(value)).is_some() {
+                        return Err(format!("the part {name:?} of the key is given twice"));
+                    }
+                }
+                (Value::Object(key), Value::Null)
             }
             Some(url) => {
                 let fields =
@@ -131,7 +137,7 @@ impl KeyArgs {
                 (Value::Null, json!(RequestJson::new(method, url, fields, self.client)))
             }
         };
-        KeyQuestionJson { limit, key, plan, request, tokens: None }
+        Ok(KeyQuestionJson { limit, key, plan, request, tokens: None })
     }
 }
 

@@ -1,9 +1,11 @@
 //! One key of one limit, as operators name it: by its parts, or by a request that is counted under it. Reading its standing
 //! takes no tokens; tokens are given back through the rule of the limit's algorithm.
 
+use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::charge::{Charge, Enforcement};
@@ -155,13 +157,14 @@ struct FoundKey {
 pub struct KeyQuestionJson {
     /// The limit.
     pub limit: String,
-    /// An object of the key's parts. The type accepts any value, because serde's error message would show a wrong one.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
+    /// An object of the key's parts.
+    #[serde(default, deserialize_with = "distinct_parts", skip_serializing_if = "Value::is_null")]
     pub key: Value,
     /// The plan whose parameters apply, where the gateway cannot tell from the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// In place of `key`, a [`RequestJson`](crate::gateway::explain::RequestJson).
+    /// In place of `key`, a [`RequestJson`](crate::gateway::explain::RequestJson). The type accepts any value, because serde's
+    /// error message would show a wrong one.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub request: Value,
     /// The number of tokens to grant; of a charge the tokens to take: 0 only asks, and a number below 0 is given back.
@@ -298,6 +301,39 @@ fn key_selector(key: Value, request: Value, plan: Option<String>) -> Result<KeyS
         (Value::Null, Value::Null) => Ok(KeySelector::Parts { key: Vec::new(), plan }),
         _ => Err(KeyQuestionError::Json("give either `key` or `request`, as an object".to_owned())),
     }
+}
+
+/// Reads the parts of a key, or null. serde_json itself would keep the last of two values for a part. The error message
+/// replaces serde's, which would show a wrong value.
+fn distinct_parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    struct DistinctParts(Map<String, Value>);
+
+    impl<'de> Deserialize<'de> for DistinctParts {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_map(DistinctParts(Map::new()))
+        }
+    }
+
+    impl<'de> Visitor<'de> for DistinctParts {
+        type Value = Self;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(mut self, mut parts: A) -> Result<Self, A::Error> {
+            while let Some((part, value)) = parts.next_entry()? {
+                if self.0.insert(part, value).is_some() {
+                    return Err(A::Error::custom("a part is named twice"));
+                }
+            }
+            Ok(self)
+        }
+    }
+
+    let parts = Option::<DistinctParts>::deserialize(deserializer);
+    let parts = parts.map_err(|_| D::Error::custom("`key` is not an object that names each part once"))?;
+    Ok(parts.map_or(Value::Null, |DistinctParts(parts)| Value::Object(parts)))
 }
 
 fn texts(key: Map<String, Value>) -> Result<Vec<(String, String)>, KeyQuestionError> {

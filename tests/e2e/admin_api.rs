@@ -162,6 +162,12 @@ fn what_does_not_name_a_key_is_told_what_is_wrong() {
         assert!(response.status == status && error.contains(says), "{question}: {response:?}");
         assert!(!error.contains("canary"), "{error}");
     }
+    for (key, is_shown) in [("{\"customer\": \"acme\", \"customer\": \"globex\"}", "names each part once"), ("\"canary\"", "object")] {
+        let question = format!("{{\"limit\": \"guard\", \"key\": {key}}}");
+        let response = Client::connect(gateway.admin).post("/v1/keys/peek", &[HOST], question.as_bytes());
+        let error = response.json()["error"].as_str().unwrap_or_default().to_owned();
+        assert!(response.status == 400 && error.contains(is_shown) && !error.contains("canary"), "{error}");
+    }
 }
 
 #[test]
@@ -549,6 +555,9 @@ fn the_commands_look_and_change() {
     let reset = ["keys", "reset", "--limit", "guard", "customer=acme", "--token-file", "admin.token"];
     let (status, text, error) = run(&reset, &[]);
     assert!(status == Some(0) && text.contains("now: 2 left, nothing is used"), "{text}{error}");
+    let twice = ["keys", "reset", "--limit", "guard", "customer=acme", "customer=globex", "--token-file", "admin.token"];
+    let (status, _, error) = run(&twice, &[]);
+    assert!(status == Some(1) && error.contains("\"customer\" of the key is given twice"), "{error}");
     let (status, _, error) = run(&["keys", "peek", "--limit", "gard"], &[]);
     assert!(status == Some(1) && error.contains("there is no limit \"gard\""), "{error}");
 
