@@ -234,7 +234,7 @@ impl KeyQuestion {
                 let (ruleset, directory, groups) = (&active.ruleset, &active.directory, &active.groups);
                 let pools = Some(&*active.pools);
                 let context = KeyContext { hasher: &gateway.hasher, ruleset, directory, groups, pools };
-                parts::find(&context, id, key, plan.as_deref())
+                parts::find(&context, id, key, plan.as_deref())?.of_plan(plan.as_deref().or(parts::plan_in(key)))
             }
             KeySelector::Request(question) => {
                 let charge = Explanation::charge_under_limit(gateway, active, question, id).await;
@@ -262,6 +262,16 @@ impl KeyQuestion {
 }
 
 impl FoundKey {
+    /// Refuses a `named` plan that is not the one of the key's owner.
+    fn of_plan(self, named: Option<&str>) -> Result<Self, KeyQuestionError> {
+        match (named, self.plan.as_deref()) {
+            (Some(named), Some(plan)) if named != plan => Err(KeyQuestionError::Plan(format!(
+                "the plan of this key's owner is {plan}, not {named}: leave \"plan\", or --plan, out"
+            ))),
+            _ => Ok(self),
+        }
+    }
+
     async fn answer(&self, gateway: &Gateway, active: &ActiveConfig) -> KeyAnswer {
         let limit = &active.ruleset.limits[self.charge.limit];
         let rule = limit.rule(&self.charge.rule);

@@ -105,6 +105,8 @@ fn a_key_is_found_by_its_parts_and_by_a_request_and_peeking_takes_nothing() {
         let answer = peek(json!({ "limit": "guard", "key": { "customer": customer } }));
         assert_eq!((remaining(&answer), answer["quota"].as_u64()), (quota, Some(quota)), "{customer}");
     }
+    let initech = peek(json!({ "limit": "guard", "key": { "customer": "initech" }, "plan": "free" }));
+    assert_eq!(remaining(&initech), 7, "its own parameters apply, not those of its plan");
     assert_eq!(gateway.get("/", &[]).status, 200);
     let anonymous = peek(json!({ "limit": "guard", "key": { "customer": "127.0.0.1" } }));
     assert_eq!(remaining(&anonymous), 1, "callers without a credential are named by their address");
@@ -135,6 +137,11 @@ fn what_does_not_name_a_key_is_told_what_is_wrong() {
             "there are: free, pro, gold",
         ),
         (json!({ "limit": "guard", "key": { "customer": "umbrella" } }), 404, "the plan gold is unlimited"),
+        (
+            json!({ "limit": "guard", "key": { "customer": "acme" }, "plan": "pro" }),
+            400,
+            "the plan of this key's owner is free, not pro",
+        ),
         (
             json!({ "limit": "logins", "key": { "client_address": "x", "header x-user": "b", "route": "login" } }),
             400,

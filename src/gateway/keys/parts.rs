@@ -16,7 +16,8 @@ use crate::ruleset::key::{self, Caller, KeyFault, KeyPart, Resolved, SharedKey, 
 use crate::ruleset::limit::Limit;
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 
-/// The key of the limit `id` that has these parts; `plan` is the plan whose parameters apply, if the question names it.
+/// The key of the limit `id` that has these parts. `plan` is the plan whose parameters apply where the key's owner has none
+/// here.
 pub(super) fn find(
     context: &KeyContext<'_>,
     id: LimitId,
@@ -57,8 +58,7 @@ pub(super) fn find(
         }
         values.push((part.clone(), value));
     }
-    let in_key = named.iter().find(|(name, _)| KeyPart::Plan.is_called(name)).map(|(_, plan)| plan.as_str());
-    let (rule, plan) = rule(context, id, &owner, plan.or(in_key))?;
+    let (rule, plan) = rule(context, id, &owner, plan.or(plan_in(named)))?;
     let missing = |fault: KeyFault<'_>| wrong(format!("{:?} has to be named", fault.part.describe()));
     let keyed = context.hasher.key(&limit.name, limit.mode, &limit.key, |part| key::named_value(part, &values));
     let SharedKey { key, tag } = keyed.map_err(missing)?;
@@ -71,6 +71,11 @@ pub(super) fn find(
     let charge = peek_charge(Charge { tag, floor, ..Charge::new(id.0, rule, key, 1, Enforcement::DRY_RUN) });
     let plan = plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned();
     Ok(FoundKey { charge, key: key_shown, plan })
+}
+
+/// The plan that is a part of a key.
+pub(super) fn plan_in(named: &[(String, String)]) -> Option<&str> {
+    named.iter().find(|(name, _)| KeyPart::Plan.is_called(name)).map(|(_, plan)| plan.as_str())
 }
 
 /// The owner of a key, as far as the key names one.
@@ -86,11 +91,11 @@ struct KeyOwner<'q> {
 }
 
 impl KeyOwner<'_> {
-    /// The facts by which limits find the owner's parameters. A `named` plan stands in place of the owner's own terms.
+    /// The facts by which limits find the owner's parameters; a customer that is not known here has the `named` plan.
     fn resolved<'r>(&'r self, ruleset: &'r Ruleset, named: Option<PlanId>) -> Resolved<'r> {
-        let customer = self.customer.as_deref().filter(|_| named.is_none()).map(Customer::known);
+        let customer = self.customer.as_deref().map(Customer::known);
         let anonymous = ruleset.customers.as_ref().and_then(|rules| rules.anonymous).filter(|_| self.is_anonymous);
-        let plan = named.or(customer.map(|customer| customer.plan)).or(anonymous);
+        let plan = customer.map(|customer| customer.plan).or(named).or(anonymous);
         Resolved {
             route: "",
             path_pattern: "",
@@ -98,7 +103,7 @@ impl KeyOwner<'_> {
             plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
             upstream_node: None,
             own: customer.and_then(|customer| customer.own),
-            groups: self.groups.as_ref().filter(|_| named.is_none()),
+            groups: self.groups.as_ref(),
             claims: None,
         }
     }
