@@ -60,10 +60,10 @@ pub enum RemoteError {
     )]
     NoToken,
     /// The token cannot be read.
-    #[error("--token-file: {file} {reason}")]
+    #[error("{place} {reason}")]
     Token {
-        /// The file.
-        file: String,
+        /// The argument with its file, or the environment variable.
+        place: String,
         /// The reason.
         reason: String,
     },
@@ -89,15 +89,23 @@ pub struct Remote {
 impl TokenArgs {
     /// The token from the file or from the environment variable.
     pub fn read(&self) -> Result<String, RemoteError> {
-        let token = match &self.token_file {
-            None => std::env::var(TOKEN_VARIABLE).map_err(|_| RemoteError::NoToken)?,
+        let (token, place) = match &self.token_file {
+            None => (std::env::var(TOKEN_VARIABLE).map_err(|_| RemoteError::NoToken)?, TOKEN_VARIABLE.to_owned()),
             Some(file) => {
-                let refuse = |reason: String| RemoteError::Token { file: file.display().to_string(), reason };
+                let place = format!("--token-file: {}", file.display());
+                let refuse = |reason: String| RemoteError::Token { place: place.clone(), reason };
                 let bytes = files::read(file, MAX_TOKEN).0.map_err(|reason| refuse(reason.to_string()))?;
-                String::from_utf8(bytes).map_err(|_| refuse("does not hold a token: it is no text".to_owned()))?
+                let text =
+                    String::from_utf8(bytes).map_err(|_| refuse("does not hold a token: it is no text".to_owned()))?;
+                (text, place)
             }
         };
-        Ok(token.trim().to_owned())
+        match token.trim() {
+            line if line.contains(char::is_control) => {
+                Err(RemoteError::Token { place, reason: "does not hold a token: one line is expected".to_owned() })
+            }
+            line => Ok(line.to_owned()),
+        }
     }
 }
 

@@ -169,7 +169,9 @@ fn what_does_not_name_a_key_is_told_what_is_wrong() {
         assert!(response.status == status && error.contains(says), "{question}: {response:?}");
         assert!(!error.contains("canary"), "{error}");
     }
-    for (key, is_shown) in [("{\"customer\": \"acme\", \"customer\": \"globex\"}", "names each part once"), ("\"canary\"", "object")] {
+    for (key, is_shown) in
+        [("{\"customer\": \"acme\", \"customer\": \"globex\"}", "names each part once"), ("\"canary\"", "object")]
+    {
         let question = format!("{{\"limit\": \"guard\", \"key\": {key}}}");
         let response = Client::connect(gateway.admin).post("/v1/keys/peek", &[HOST], question.as_bytes());
         let error = response.json()["error"].as_str().unwrap_or_default().to_owned();
@@ -556,13 +558,19 @@ fn the_commands_look_and_change() {
     assert!(status == Some(1) && error.contains("--token-file") && error.contains("TOLLGATE_ADMIN_TOKEN"), "{error}");
     let (status, _, error) = run(&grant, &[("TOLLGATE_ADMIN_TOKEN", "canary-wrong")]);
     assert!(status == Some(1) && error.contains("admin.token_file") && !error.contains("canary"), "{error}");
+    gateway.folder.write("two.token", format!("# of the gateway\n{TOKEN}\n"));
+    let (status, _, error) = run(&[&grant[..], &["--token-file", "two.token"]].concat(), &[]);
+    assert_eq!((status, &*error), (Some(1), "--token-file: two.token does not hold a token: one line is expected\n"));
+    let (status, _, error) = run(&grant, &[("TOLLGATE_ADMIN_TOKEN", "canary\r\ncanary")]);
+    assert_eq!((status, &*error), (Some(1), "TOLLGATE_ADMIN_TOKEN does not hold a token: one line is expected\n"));
     let (status, text, error) = run(&grant, &token);
     assert!(status == Some(0) && text.contains("before: 0 left") && text.contains("now: 1 left"), "{text}{error}");
     assert_eq!(gateway.get("/", &[("x-api-key", SECRET)]).status, 200);
     let reset = ["keys", "reset", "--limit", "guard", "customer=acme", "--token-file", "admin.token"];
     let (status, text, error) = run(&reset, &[]);
     assert!(status == Some(0) && text.contains("now: 2 left, nothing is used"), "{text}{error}");
-    let twice = ["keys", "reset", "--limit", "guard", "customer=acme", "customer=globex", "--token-file", "admin.token"];
+    let twice =
+        ["keys", "reset", "--limit", "guard", "customer=acme", "customer=globex", "--token-file", "admin.token"];
     let (status, _, error) = run(&twice, &[]);
     assert!(status == Some(1) && error.contains("\"customer\" of the key is given twice"), "{error}");
     let (status, _, error) = run(&["keys", "peek", "--limit", "gard"], &[]);
