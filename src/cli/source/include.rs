@@ -21,9 +21,7 @@ pub(super) fn read(
     let mut included: Vec<IncludedFile> = Vec::new();
     for pattern in named {
         let fail = |message: String| refuse(Problem::error(pattern.place.clone(), message));
-        for file in
-            matching(&resolve_path(path, pattern), seen).map_err(|error| fail(format!("cannot be read: {error}")))?
-        {
+        for file in matching(&resolve_path(path, pattern), seen).map_err(&fail)? {
             let called = name(&file);
             if included.iter().any(|other| other.name == called) {
                 continue;
@@ -41,11 +39,14 @@ pub(super) fn read(
 }
 
 /// The files whose names match `pattern`. As in shells, `*` matches no hidden file.
-fn matching(pattern: &Path, seen: &mut Vec<FileVersion>) -> std::io::Result<Vec<PathBuf>> {
+///
+/// Errors: the folder cannot be read, and why.
+fn matching(pattern: &Path, seen: &mut Vec<FileVersion>) -> Result<Vec<PathBuf>, String> {
     let called = pattern.file_name().and_then(|called| called.to_str()).unwrap_or_default();
     let folder = pattern.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Some(wanted) = Pattern::new(called) else { return Ok(vec![pattern.to_owned()]) };
-    let names = files::list(folder, seen)?;
+    let unread = |error| format!("includes {}, whose folder cannot be read: {error}", name(pattern));
+    let names = files::list(folder, seen).map_err(unread)?;
     let is_one = |found: &&str| (!found.starts_with('.') || called.starts_with('.')) && wanted.matches(found);
     let names = names.iter().filter_map(|found| found.to_str()).filter(is_one);
     Ok(names.map(|found| pattern.with_file_name(found)).collect())
