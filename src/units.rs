@@ -252,6 +252,20 @@ impl Rate {
         self.tokens.get() as f64 * 1e9 / self.period.get() as f64
     }
 
+    /// The interval between tokens in words: `one every 100ms`. Where rounding it to nanoseconds would distort a rate, the
+    /// words have as many tokens as are exact: `5 every 1ns`.
+    pub fn describe_interval(self) -> String {
+        const SHORT: Nanos = Nanos(1000);
+        let interval = self.time_for(1);
+        let is_exact = u128::from(interval.0).checked_mul(self.tokens.get().into()) == Some(self.period.get().into());
+        if is_exact || interval > SHORT {
+            return format!("one every {interval}");
+        }
+        let divisor = greatest_common_divisor(self.tokens.get().into(), self.period.get().into());
+        let reduced = |number: NonZeroU64| u128::from(number.get()).checked_div(divisor).unwrap_or_default();
+        format!("{} every {}", reduced(self.tokens), Nanos::saturating_from(reduced(self.period)))
+    }
+
     /// The time in which `tokens` come at this rate, rounded up to the next nanosecond.
     pub fn time_for(self, tokens: u64) -> Nanos {
         let scaled = u128::from(tokens).saturating_mul(u128::from(self.period.get()));
@@ -408,6 +422,16 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Packed<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_too_short_for_nanoseconds_has_several_tokens() {
+        let interval = |tokens, period| Rate::new(tokens, period).unwrap().describe_interval();
+        assert_eq!(interval(5_000_000_000, Nanos::SECOND), "5 every 1ns");
+        assert_eq!(interval(3_333_333_333, Nanos::SECOND), "3333333333 every 1s");
+        assert_eq!(interval(600_000_000, Nanos::SECOND), "3 every 5ns");
+        assert_eq!(interval(500_000_000, Nanos::SECOND), "one every 2ns");
+        assert_eq!(interval(3, Nanos::SECOND), "one every 333.333ms");
+    }
 
     #[test]
     fn times_are_shown_as_they_are_written() {

@@ -41,11 +41,11 @@ impl Algorithm for Gcra {
 
     fn describe(rule: &Schedule) -> String {
         let burst = rule.burst();
-        let every = rule.rate().time_for(1);
+        let interval = rule.rate().describe_interval();
         match rule.delay_after() {
-            None => format!("{burst} at once, then one every {every}"),
+            None => format!("{burst} at once, then {interval}"),
             Some(n) => format!(
-                "{} at once, then one every {every}; up to {} wait for their turn",
+                "{} at once, then {interval}; up to {} wait for their turn",
                 n.saturating_add(1).min(burst),
                 rule.queue(),
             ),

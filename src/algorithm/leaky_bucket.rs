@@ -28,7 +28,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn describe(rule: &Schedule) -> String {
-        format!("{} at once, then one every {} as they drain", rule.burst(), rule.rate().time_for(1))
+        format!("{} at once, then {} as they drain", rule.burst(), rule.rate().describe_interval())
     }
 }
 

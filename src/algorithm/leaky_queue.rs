@@ -35,10 +35,10 @@ impl Algorithm for LeakyQueue {
     }
 
     fn describe(rule: &Schedule) -> String {
-        let every = rule.rate().time_for(1);
+        let interval = rule.rate().describe_interval();
         match rule.queue() {
-            0 => format!("one every {every}; none waits"),
-            queue => format!("one every {every}; up to {queue} wait for their turn"),
+            0 => format!("{interval}; none waits"),
+            queue => format!("{interval}; up to {queue} wait for their turn"),
         }
     }
 }

@@ -28,7 +28,7 @@ impl Algorithm for TokenBucket {
     }
 
     fn describe(rule: &Schedule) -> String {
-        format!("{} at once, then one every {}", rule.burst(), rule.rate().time_for(1))
+        format!("{} at once, then {}", rule.burst(), rule.rate().describe_interval())
     }
 }
 
