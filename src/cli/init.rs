@@ -12,6 +12,7 @@ use http::Uri;
 use rustix::io::Errno;
 
 use crate::cli::print;
+use crate::cli::simulate::values;
 use crate::config;
 
 /// The arguments of `tollgate init`.
@@ -35,13 +36,13 @@ pub struct FirstConfig {
     #[arg(long, value_name = "URL", value_parser = upstream)]
     pub upstream: Option<Upstream>,
     /// The rate of each client address [default: 10/s]
-    #[arg(long, value_name = "RATE", requires = "upstream")]
+    #[arg(long, value_name = "RATE", value_parser = rate, requires = "upstream")]
     pub limit: Option<String>,
     /// The address for clients [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS", requires = "upstream")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "upstream")]
     pub listen: Option<SocketAddr>,
     /// The address of metrics and health [default: 127.0.0.1:9090]
-    #[arg(long, value_name = "ADDRESS", requires = "upstream")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, requires = "upstream")]
     pub admin: Option<SocketAddr>,
 }
 
@@ -51,6 +52,9 @@ pub struct Upstream {
     node: String,
     is_tls: bool,
 }
+
+/// The name of a configuration that is in no file.
+pub(super) const ON_COMMAND_LINE: &str = "the command line";
 
 /// The permissions of a configuration, from which the system takes some away, and of a file with keys.
 const OF_CONFIG: u32 = 0o666;
@@ -62,7 +66,7 @@ pub fn execute(args: &InitArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error
     let text = text.ok_or("--upstream says where requests go, like http://127.0.0.1:9000")?;
     let file = args.folder.join("tollgate.yaml");
     let name = file.display().to_string();
-    config::load(&text, &name, &|_| None)?;
+    config::load(&text, ON_COMMAND_LINE, &|_| None)?;
     let mut says = format!("`tollgate check {name}` says what it means, `tollgate run --config {name}` runs it.\n");
     let mut files = vec![(file, text, OF_CONFIG)];
     if !args.plans.is_empty() {
@@ -172,9 +176,18 @@ fn customers(plans: &[(String, String)]) -> String {
 
 fn plan(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, rate)) if !name.is_empty() && !rate.is_empty() => Ok((name.to_owned(), rate.to_owned())),
+        Some((name, of_plan)) if !name.is_empty() && !of_plan.is_empty() => Ok((name.to_owned(), rate(of_plan)?)),
         _ => Err("must be a name and a rate, like free=10/s".to_owned()),
     }
+}
+
+/// The text of a rate, which the configuration takes over.
+fn rate(text: &str) -> Result<String, String> {
+    values::rate(text).map(|_| text.to_owned())
+}
+
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "must be an IP address and a port, like 127.0.0.1:8080")
 }
 
 fn upstream(text: &str) -> Result<Upstream, String> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::cli::init::FirstConfig;
+use crate::cli::init::{FirstConfig, ON_COMMAND_LINE};
 use crate::cli::source::directory::resolve_path;
 use crate::cli::source::{self, ReloadCache, Source};
 use crate::clock::{Clock, SystemClock};
@@ -31,9 +31,6 @@ pub struct RunArgs {
 
 /// The arguments of a first configuration, which stand in place of a file.
 const FIRST: [&str; 4] = ["upstream", "limit", "listen", "admin"];
-
-/// The name of a configuration that is in no file.
-const ON_COMMAND_LINE: &str = "the command line";
 
 /// Runs the gateway until it is told to stop.
 pub fn execute(args: &RunArgs) -> Result<(), Box<dyn Error>> {

@@ -35,7 +35,9 @@ fn an_upstream_and_a_rate_are_a_gateway() {
     let mut client = Client::connect(listen);
     assert_eq!([client.get("/a").status, client.get("/b").status, client.get("/c").status], [200, 200, 429]);
     let (says, is_fine) = said(folder.path(), &["run", "--upstream", &url, "--limit", "2/hr"]);
-    assert!(!is_fine && says.contains("limits.per-client.rate: is not a rate"), "{says}");
+    assert!(!is_fine && says.contains("'2/hr' for '--limit <RATE>': is not a rate"), "{says}");
+    let (says, is_fine) = said(folder.path(), &["run", "--upstream", &url, "--listen", "8080"]);
+    assert!(!is_fine && says.contains("an IP address and a port, like 127.0.0.1:8080"), "{says}");
     for bad in ["ftp://a", "127.0.0.1:80", "http://a/v1", "http://me:canary@a"] {
         let (says, is_fine) = said(folder.path(), &["run", "--upstream", bad]);
         assert!(!is_fine && says.contains("must be a URL without a path"), "{bad}: {says}");
@@ -85,6 +87,10 @@ fn init_writes_plans_and_a_customer_of_each_and_overwrites_nothing() {
     assert!(!folder.path().join("tollgate.yaml").exists(), "nothing is written in part");
     let (says, is_fine) = said(folder.path(), &["init", "--upstream", &url, "--plan", "free", "--folder", "other"]);
     assert!(!is_fine && says.contains("a name and a rate, like free=10/s"), "{says}");
+    let (says, is_fine) = said(folder.path(), &["init", "--upstream", &url, "--plan", "free=10", "--folder", "other"]);
+    assert!(!is_fine && says.contains("'free=10' for '--plan <NAME=RATE>': is not a rate"), "{says}");
+    let (says, is_fine) = said(folder.path(), &["init", "--upstream", &url, "--plan", "a b=1/s", "--folder", "other"]);
+    assert!(!is_fine && says.starts_with("the command line:"), "{says}");
     let (says, is_fine) = said(folder.path(), &["init", "--upstream", &url, "--folder", "nowhere"]);
     assert!(!is_fine && says.contains("cannot write nowhere/tollgate.yaml"), "{says}");
 }

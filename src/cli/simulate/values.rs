@@ -8,7 +8,7 @@ use crate::units::{Nanos, Rate};
 /// The smallest step of `--abuse`.
 const LEAST_FACTOR: f64 = 0.001;
 
-pub(super) fn rate(text: &str) -> Result<Rate, String> {
+pub(in crate::cli) fn rate(text: &str) -> Result<Rate, String> {
     scalar::rate(text).map_err(describe)
 }
 
