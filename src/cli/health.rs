@@ -25,8 +25,14 @@ pub fn execute(args: &HealthArgs) -> Result<(), Box<dyn Error>> {
     let (status, reason) = remote
         .status_of("/readyz", PATIENCE)
         .map_err(|error| format!("no gateway answers at {admin}: {error}; --admin takes another address"))?;
-    if status == 200 {
-        return Ok(());
+    let reason = reason.trim().replace(char::is_control, " ");
+    match status {
+        200 => Ok(()),
+        503 => Err(format!("the gateway at {admin} does not serve: {reason}").into()),
+        _ => Err(format!(
+            "what answers at {admin} is not an admin port, or refuses the question with status {status}: {reason}; \
+             --admin takes another address"
+        )
+        .into()),
     }
-    Err(format!("the gateway at {admin} does not serve: {}", reason.trim().escape_debug()).into())
 }

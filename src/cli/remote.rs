@@ -14,7 +14,7 @@ use crate::files;
 #[derive(Args, Clone, Debug)]
 pub struct RemoteArgs {
     /// The admin port of the gateway: a URL, or only an address
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090", value_parser = admin)]
     pub admin: String,
 }
 
@@ -84,6 +84,13 @@ pub struct Remote {
     agent: Agent,
     admin: String,
     token: Option<String>,
+}
+
+fn admin(text: &str) -> Result<String, &'static str> {
+    match text.starts_with("https://") {
+        true => Err("the admin port speaks plain HTTP, without TLS: write http:// in place of https://"),
+        false => Ok(text.to_owned()),
+    }
 }
 
 impl TokenArgs {

@@ -319,6 +319,14 @@ fn a_container_asks_whether_the_gateway_in_it_serves() {
     for form in [admin.clone(), format!("http://{admin}/"), format!("http://localhost:{}", gateway.admin.port())] {
         assert_eq!(ask(&form), (Some(0), String::new()), "{form}");
     }
+    let (code, said) = ask(&format!("https://{admin}"));
+    assert!(code == Some(2) && said.contains("the admin port speaks plain HTTP"), "{said}");
+    for status in [200, 200, 429] {
+        assert_eq!(gateway.get("/", &[]).status, status);
+    }
+    let (code, said) = ask(&gateway.address.to_string());
+    assert!(code == Some(1) && said.contains("is not an admin port") && said.contains("status 429"), "{said}");
+    assert!(!said.contains('\\'), "{said}");
     gateway.end("KILL");
     let (code, said) = ask(&admin);
     assert_eq!(code, Some(1));
