@@ -1,10 +1,9 @@
 //! The commands: their arguments and their output.
 
 use std::error::Error;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub mod check;
@@ -98,7 +97,7 @@ pub enum Format {
     Json,
 }
 
-/// Standard output is closed.
+/// Standard output cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to standard output: {0}")]
 pub struct OutputError(#[from] io::Error);
@@ -134,12 +133,18 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(status) => status,
+        Err(failure) if is_closed_early(&*failure) => ExitCode::FAILURE,
         Err(failure) => {
             // if standard error is closed, there is no other place for the message
             drop(writeln!(err, "{failure}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether the reader of standard output has closed it, as `head` does when it has enough: nobody waits for a message.
+fn is_closed_early(failure: &(dyn Error + 'static)) -> bool {
+    failure.downcast_ref::<OutputError>().is_some_and(|OutputError(error)| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// The exit status of a command that has no status of its own: success if it is done.
@@ -158,7 +163,7 @@ fn parse() -> Cli {
         let command = program.find_subcommand_mut("simulate");
         let mut fallback = Cli::command();
         let command = command.unwrap_or(&mut fallback);
-        command.error(ErrorKind::MissingRequiredArgument, simulate::NO_TRAFFIC).exit();
+        command.error(clap::error::ErrorKind::MissingRequiredArgument, simulate::NO_TRAFFIC).exit();
     }
     cli
 }

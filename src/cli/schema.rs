@@ -1,9 +1,10 @@
 //! `tollgate schema`: the JSON Schema of configurations, or their reference.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::Args;
 
+use crate::cli::{OutputError, print};
 use crate::config;
 
 /// The arguments of `tollgate schema`.
@@ -15,11 +16,9 @@ pub struct SchemaArgs {
 }
 
 /// Prints the JSON Schema of configuration files, or their reference.
-///
-/// Errors: standard output is closed.
-pub fn execute(args: &SchemaArgs, out: &mut dyn Write) -> io::Result<()> {
+pub fn execute(args: &SchemaArgs, out: &mut dyn Write) -> Result<(), OutputError> {
     match args.markdown {
-        true => out.write_all(config::reference().as_bytes()),
-        false => writeln!(out, "{:#}", config::schema()),
+        true => print(out, &config::reference()),
+        false => print(out, &format!("{:#}\n", config::schema())),
     }
 }

@@ -45,10 +45,26 @@ fn each_command_has_a_manual_page() {
         let page = std::fs::read_to_string(pages.join(format!("tollgate-{command}.1"))).unwrap();
         assert!(page.contains(&format!(".TH tollgate-{command} 1")), "{command}: {page}");
     }
+    std::fs::write(folder.path().join("c.bash"), "").unwrap();
+    let done = Command::new(TOLLGATE).arg("man").arg(folder.path().join("c.bash")).output().unwrap();
+    assert!(!done.status.success() && String::from_utf8_lossy(&done.stderr).ends_with("c.bash is not a folder\n"));
     // the error names the folder that cannot be made
     let done = Command::new(TOLLGATE).args(["man", "/dev/null/man1"]).output().unwrap();
     assert!(
         !done.status.success()
             && String::from_utf8_lossy(&done.stderr).starts_with("/dev/null/man1 cannot be written: ")
     );
+}
+
+#[test]
+fn a_reader_may_close_the_output_early_and_a_full_disk_is_an_error() {
+    for command in ["schema", "completions bash"] {
+        let early = format!("'{TOLLGATE}' {command} | true");
+        let done = Command::new("bash").args(["--norc", "-c", &early]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&done.stderr), "", "{command}");
+        let full = format!("'{TOLLGATE}' {command} > /dev/full");
+        let done = Command::new("bash").args(["--norc", "-c", &full]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!done.status.success() && said.starts_with("cannot write to standard output: "), "{command}: {said}");
+    }
 }
