@@ -6,11 +6,15 @@ use std::str::FromStr;
 use crate::config::document::{self, Content, Entry, YamlNode, join};
 use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Problem};
+use crate::config::words;
 
 /// The file name that findings show for the text of a change.
 pub(super) const NAME: &str = "--set";
 
 const LIMITS: &str = "limits";
+
+/// The most limits that a message names.
+const MOST_NAMED: usize = 20;
 
 /// The path of a limit's setting, and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +57,8 @@ pub(super) fn apply(
                 }
                 ChangeError::NoLimit(known) => {
                     let name = path.split('.').nth(1).unwrap_or_default();
-                    problem("is not a setting of any limit").hint(findings.suggest(name, known))
+                    let names = words::alternatives(known.iter().copied().take(MOST_NAMED));
+                    problem(&format!("there is no limit `{name}`")).expected(names).hint(findings.suggest(name, known))
                 }
                 ChangeError::Several => problem("is more than one setting of a limit").expected(
                     "one of them, like `limits.NAME.rate`, or of one of its windows, like `limits.NAME/1h.limit`",
@@ -96,7 +101,8 @@ fn set_at<'n>(
         Some((known, changed, "")) => *changed = entry(&known.key, value),
         Some((known, changed, below)) => changed.value = set_at(&known.value, below, &join(above, &known.key), value)?,
         None if above.is_empty() || above == LIMITS => {
-            return Err(ChangeError::NoLimit(entries.iter().map(|entry| entry.key.as_str()).collect()));
+            let limits = entries.iter().filter(|_| above == LIMITS).map(|entry| entry.key.as_str());
+            return Err(ChangeError::NoLimit(limits.collect()));
         }
         // the path is new: for example a plan that has used the limit's own parameters so far
         None => {

@@ -61,7 +61,7 @@ pub struct Request {
     pub host: String,
     /// The canonical path.
     pub path: String,
-    /// The address that the client is counted by; null where a trusted proxy sent no usable address.
+    /// The client's address; null where a trusted proxy sent no usable address.
     pub client: Option<String>,
 }
 
@@ -350,7 +350,7 @@ impl Request {
             method: facts.method.to_owned(),
             host: facts.host.to_owned(),
             path: target.path.clone(),
-            client: facts.client.map(|client| client.to_string()),
+            client: facts.address.map(|address| address.to_string()),
         }
     }
 }

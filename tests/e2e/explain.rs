@@ -88,6 +88,15 @@ fn without_state(mut explanation: Value) -> Value {
 }
 
 #[test]
+fn the_clients_address_is_whole_and_its_key_is_cut() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let explanation = explained(&gateway, ("GET", "/v1/a", &[("x-forwarded-for", "2001:db8:1:2::7")]));
+    assert_eq!(explanation["request"]["client"], "2001:db8:1:2::7");
+    assert_eq!(explanation["limits"][0]["key"][0]["value"], "2001:db8:1:2::");
+}
+
+#[test]
 fn what_is_explained_is_what_happens() {
     let origin = Origin::start();
     let gateway = started(&origin);

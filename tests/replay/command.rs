@@ -324,11 +324,7 @@ fn a_setting_that_cannot_be_tried_is_told_why() {
         ("limits.guard.limit=", 2, "expected a setting of a limit and its value"),
         ("limits.guard.=1", 2, "expected a setting of a limit and its value"),
         ("routes=[]", 2, "expected a setting of a limit and its value"),
-        (
-            "limits.gard.limit=1",
-            1,
-            "--set:1:1: limits.gard.limit: is not a setting of any limit\n  hint: did you mean `guard`?",
-        ),
+        ("limits.gard.limit=1", 1, "--set:1:1: limits.gard.limit: there is no limit `gard`\n  expected: `guard`"),
         ("limits.guard.limt=1", 1, "--set:1:1: limits.guard.limt: is unknown here"),
         ("limits.guard.limit=many", 1, "--set:1:1: limits.guard.limit: is not a whole number\n  found: `many`"),
         ("limits.guard.limit.most=1", 1, "is below a single value or a list\n  hint: set `limits.guard.limit`"),
