@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -106,6 +107,11 @@ pub struct OutputError(#[from] io::Error);
 fn print(out: &mut dyn Write, text: &str) -> Result<(), OutputError> {
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
+}
+
+/// The message about a file that cannot be written.
+fn unwritten(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}", path.display())
 }
 
 /// Runs the command that the process was started with. Exit status 0: done; 1: it failed, and standard error says why;

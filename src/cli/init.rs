@@ -2,17 +2,17 @@
 
 use std::error::Error;
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use http::Uri;
 use rustix::io::Errno;
 
-use crate::cli::print;
 use crate::cli::simulate::values;
+use crate::cli::{print, unwritten};
 use crate::config;
 
 /// The arguments of `tollgate init`.
@@ -82,10 +82,6 @@ pub fn execute(args: &InitArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error
         written.map_err(|error| unwritten(&path, &error))?;
     }
     Ok(print(out, &says)?)
-}
-
-fn unwritten(path: &Path, error: &io::Error) -> String {
-    format!("cannot write {}: {error}", path.display())
 }
 
 impl FirstConfig {

@@ -27,50 +27,10 @@ pub struct TokenArgs {
     pub token_file: Option<PathBuf>,
 }
 
-/// The errors of a request to the admin port.
-#[derive(Debug, thiserror::Error)]
-pub enum RemoteError {
-    /// The gateway cannot be reached, or its response cannot be read.
-    #[error("cannot ask the gateway at {admin}: {error}; is it running? --admin names the URL of another admin port")]
-    Unreachable {
-        /// The URL of the admin port.
-        admin: String,
-        /// The error.
-        error: String,
-    },
-    /// The gateway refuses the request, or cannot serve it.
-    #[error("the gateway at {admin} says: {error}")]
-    Refused {
-        /// The URL of the admin port.
-        admin: String,
-        /// The gateway's error message.
-        error: String,
-    },
-    /// The response does not come from a gateway of this version.
-    #[error("what answers at {admin} is no tollgate of this version: {error}")]
-    Foreign {
-        /// The URL of the admin port.
-        admin: String,
-        /// The reason.
-        error: String,
-    },
-    /// The command needs a token, and none is given.
-    #[error(
-        "this command changes the gateway and needs its token: name the file of the token with --token-file, or set the environment variable {TOKEN_VARIABLE}"
-    )]
-    NoToken,
-    /// The token cannot be read.
-    #[error("{place} {reason}")]
-    Token {
-        /// The argument with its file, or the environment variable.
-        place: String,
-        /// The reason.
-        reason: String,
-    },
-}
-
-/// The environment variable that holds the token if no file is named.
+/// The environment variable that holds the token if no file is named, and the message where there is neither.
 const TOKEN_VARIABLE: &str = "TOLLGATE_ADMIN_TOKEN";
+const NO_TOKEN: &str = "this command changes the gateway and needs its token: name the file of the token with --token-file, \
+                        or set the environment variable TOLLGATE_ADMIN_TOKEN";
 /// The longest token, in bytes.
 const MAX_TOKEN: usize = 4 << 10;
 /// The timeout of a request, and the most bytes of its response.
@@ -86,30 +46,21 @@ pub struct Remote {
     token: Option<String>,
 }
 
-fn admin(text: &str) -> Result<String, &'static str> {
-    match text.starts_with("https://") {
-        true => Err("the admin port speaks plain HTTP, without TLS: write http:// in place of https://"),
-        false => Ok(text.to_owned()),
-    }
-}
-
 impl TokenArgs {
     /// The token from the file or from the environment variable.
-    pub fn read(&self) -> Result<String, RemoteError> {
+    pub fn read(&self) -> Result<String, String> {
         let (token, place) = match &self.token_file {
-            None => (std::env::var(TOKEN_VARIABLE).map_err(|_| RemoteError::NoToken)?, TOKEN_VARIABLE.to_owned()),
+            None => (std::env::var(TOKEN_VARIABLE).map_err(|_| NO_TOKEN)?, TOKEN_VARIABLE.to_owned()),
             Some(file) => {
                 let place = format!("--token-file: {}", file.display());
-                let refuse = |reason: String| RemoteError::Token { place: place.clone(), reason };
-                let bytes = files::read(file, MAX_TOKEN).0.map_err(|reason| refuse(reason.to_string()))?;
-                let text =
-                    String::from_utf8(bytes).map_err(|_| refuse("does not hold a token: it is no text".to_owned()))?;
-                (text, place)
+                let bytes = files::read(file, MAX_TOKEN).0.map_err(|reason| format!("{place} {reason}"))?;
+                let text = String::from_utf8(bytes);
+                (text.map_err(|_| format!("{place} does not hold a token: it is no text"))?, place)
             }
         };
         match token.trim() {
             line if line.contains(char::is_control) => {
-                Err(RemoteError::Token { place, reason: "does not hold a token: one line is expected".to_owned() })
+                Err(format!("{place} does not hold a token: one line is expected"))
             }
             line => Ok(line.to_owned()),
         }
@@ -137,7 +88,7 @@ impl Remote {
     }
 
     /// The response to `GET path`.
-    pub fn get(&self, path: &str) -> Result<Value, RemoteError> {
+    pub fn get(&self, path: &str) -> Result<Value, String> {
         let asked = self.agent.get(format!("{}{path}", self.admin)).call();
         self.answer(asked)
     }
@@ -153,7 +104,7 @@ impl Remote {
     }
 
     /// The response to `POST path` with `question` as its body.
-    pub fn post(&self, path: &str, question: &Value) -> Result<Value, RemoteError> {
+    pub fn post(&self, path: &str, question: &Value) -> Result<Value, String> {
         let mut request = self.agent.post(format!("{}{path}", self.admin)).content_type("application/json");
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
@@ -161,19 +112,30 @@ impl Remote {
         self.answer(request.send(question.to_string()))
     }
 
-    fn answer(&self, asked: Result<http::Response<Body>, ureq::Error>) -> Result<Value, RemoteError> {
-        let admin = || self.admin.clone();
-        let unreachable = |error: ureq::Error| RemoteError::Unreachable { admin: admin(), error: error.to_string() };
+    fn answer(&self, asked: Result<http::Response<Body>, ureq::Error>) -> Result<Value, String> {
+        let admin = &self.admin;
+        let unreachable = |error: ureq::Error| {
+            format!(
+                "cannot ask the gateway at {admin}: {error}; is it running? --admin names the URL of another admin port"
+            )
+        };
         let mut response = asked.map_err(unreachable)?;
         let text = response.body_mut().with_config().limit(MAX_ANSWER).read_to_string().map_err(unreachable)?;
         let status = response.status();
-        match serde_json::from_str::<Value>(&text) {
-            Ok(answer) if status.is_success() => Ok(answer),
-            Ok(answer) if answer["error"].is_string() => {
-                let error = answer["error"].as_str().unwrap_or_default().to_owned();
-                Err(RemoteError::Refused { admin: admin(), error })
-            }
-            _ => Err(RemoteError::Foreign { admin: admin(), error: format!("its answer has the status {status}") }),
+        let answer = serde_json::from_str::<Value>(&text).unwrap_or_default();
+        match answer["error"].as_str() {
+            _ if status.is_success() && !answer.is_null() => Ok(answer),
+            Some(error) => Err(format!("the gateway at {admin} says: {error}")),
+            None => Err(format!(
+                "what answers at {admin} is no tollgate of this version: its answer has the status {status}"
+            )),
         }
+    }
+}
+
+fn admin(text: &str) -> Result<String, &'static str> {
+    match text.starts_with("https://") {
+        true => Err("the admin port speaks plain HTTP, without TLS: write http:// in place of https://"),
+        false => Ok(text.to_owned()),
     }
 }

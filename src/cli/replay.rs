@@ -1,5 +1,6 @@
 //! `tollgate replay`: replays access logs through the limits of a configuration.
 
+use std::error::Error;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,19 +11,19 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::simulate::values::duration;
 use crate::cli::source::{self, Source};
-use crate::config::{Change, Problems, nearest};
+use crate::cli::unwritten;
+use crate::config::{Change, nearest};
 use crate::replay::decisions::DecisionWriter;
 use crate::replay::fields::{Mapping, WantedFields};
-use crate::replay::play::{PlayError, Player, RulesetRun, SecondPlacement};
+use crate::replay::play::{Player, RulesetRun, SecondPlacement};
 use crate::replay::reading::{MergedLogs, Options};
 use crate::replay::replayer::Replayer;
 use crate::replay::report::CompleteReport;
 use crate::replay::rules::ReplayRules;
-use crate::replay::source::{Progress, SourceError};
+use crate::replay::source::Progress;
 use crate::replay::{html, render};
 use crate::ruleset::PlanId;
 use crate::ruleset::key::KeyHasher;
-use crate::simulation::plot::PlotError;
 use crate::units::Nanos;
 
 /// The arguments of `tollgate replay`.
@@ -139,73 +140,10 @@ pub enum Format {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percent(f64);
 
-/// The errors of `tollgate replay`.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// A configuration is wrong.
-    #[error(transparent)]
-    Config(#[from] Problems),
-    /// A log cannot be read.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// The replay stopped before the end of the logs.
-    #[error(transparent)]
-    Play(#[from] PlayError),
-    /// There is no such plan.
-    #[error("--plan: {} has no plan `{name}`{hint}", config.display())]
-    Plan {
-        /// The configuration.
-        config: PathBuf,
-        /// The name.
-        name: String,
-        /// A suggestion with a similar name; empty if there is none.
-        hint: String,
-    },
-    /// A file of the command line would be overwritten.
-    #[error("{flag}: {} is also named as {other} and would be overwritten", path.display())]
-    Overwrites {
-        /// The flag.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The other use of the file.
-        other: &'static str,
-    },
-    /// The share of denied requests is unknown.
-    #[error("--fail-if-denied: no request gets as far as the limits, so there is nothing to deny")]
-    NothingOffered,
-    /// The logs have no lines.
-    #[error("no line in {0}")]
-    Empty(String),
-    /// No line can be used.
-    #[error("none of {lines} lines can be used; the first: {first}")]
-    NothingReadable {
-        /// The number of lines.
-        lines: u64,
-        /// The problem with the first one.
-        first: String,
-    },
-    /// A file cannot be written.
-    #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
-    /// Standard output is closed.
-    #[error("cannot write the report: {0}")]
-    Output(io::Error),
-    /// The report cannot be written as JSON.
-    #[error("cannot write the report: {0}")]
-    Json(#[from] serde_json::Error),
-    /// A picture cannot be drawn.
-    #[error(transparent)]
-    Plot(#[from] PlotError),
-}
-
 /// The exit status if more requests were denied than `--fail-if-denied` allows.
 const TOO_MUCH_DENIED: u8 = 3;
+
+const NOTHING_OFFERED: &str = "--fail-if-denied: no request gets as far as the limits, so there is nothing to deny";
 
 /// How often progress is shown, in lines.
 const SHOW_EVERY: u64 = 1 << 14;
@@ -216,11 +154,11 @@ pub fn execute(
     input: impl Read + 'static,
     output: impl Write,
     mut errors: impl Write,
-) -> Result<ExitCode, ReplayError> {
+) -> Result<ExitCode, Box<dyn Error>> {
     refuse_to_overwrite(args)?;
     let rules = open_rules(args, &args.config, &args.changes)?;
     let against = args.against.as_deref().or((!args.changes.is_empty()).then_some(&args.config));
-    let open_against = || against.map(|path| Ok::<_, ReplayError>((path, open_rules(args, path, &[])?))).transpose();
+    let open_against = || against.map(|path| Ok::<_, Box<dyn Error>>((path, open_rules(args, path, &[])?))).transpose();
     let against = open_against()?;
     let rulesets = std::iter::once(&rules).chain(against.as_ref().map(|(_, rules)| rules));
     let wanted = WantedFields::of(rulesets.map(|rules| &rules.ruleset));
@@ -237,11 +175,12 @@ pub fn execute(
     if let Some(path) = &args.html {
         // the page is written at the end; a path that cannot be written is told before a long replay
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        opened.map_err(|source| ReplayError::Write { path: path.clone(), source })?;
+        opened.map_err(|error| unwritten(path, &error))?;
     }
     let decisions = args.decisions.as_deref().map(|path| {
-        let failed = |source| ReplayError::Write { path: path.to_owned(), source };
-        DecisionWriter::new(create(path)?, reading.names(), against.is_some()).map_err(failed)
+        let file = File::create(path).map(BufWriter::new);
+        let writer = file.and_then(|file| DecisionWriter::new(file, reading.names(), against.is_some()));
+        writer.map_err(|error| unwritten(path, &error))
     });
     let side = |name: String, rules| {
         let replayer = Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
@@ -264,16 +203,16 @@ pub fn execute(
     play(&mut reading, &mut player, best.as_mut(), &progress)?;
     let played = CompleteReport::new(&player, best.as_ref(), reading.names(), reading.disorder(), &wanted, args.top);
     if let (Some(decisions), Some(path)) = (player.decisions.take(), &args.decisions) {
-        decisions.finish().map_err(|source| ReplayError::Write { path: path.clone(), source })?;
+        decisions.finish().map_err(|error| unwritten(path, &error))?;
     }
     refuse_nothing(&played)?;
     if let Some(path) = &args.html {
         let page = html::page(&played, &player)?;
-        fs::write(path, page).map_err(|source| ReplayError::Write { path: path.clone(), source })?;
+        fs::write(path, page).map_err(|error| unwritten(path, &error))?;
     }
     print(&played, args.format, output, &mut errors)?;
     let Some(Percent(most)) = args.fail_if_denied else { return Ok(ExitCode::SUCCESS) };
-    let denied = played.denied_share().ok_or(ReplayError::NothingOffered)?;
+    let denied = played.denied_share().ok_or(NOTHING_OFFERED)?;
     if denied <= most {
         return Ok(ExitCode::SUCCESS);
     }
@@ -293,7 +232,7 @@ fn play<W: Write>(
     player: &mut Player<W>,
     mut best: Option<&mut Player<W>>,
     progress: &Progress,
-) -> Result<(), PlayError> {
+) -> Result<(), String> {
     // draws only where standard error is a terminal
     let bar = match progress.total() {
         Some(total) => ProgressBar::new(total),
@@ -305,9 +244,10 @@ fn play<W: Write>(
         bar.set_style(style);
     }
     let played = reading.run(|line| {
-        player.play(&line)?;
+        let failed = |error: io::Error| format!("cannot write the decisions: {error}");
+        player.play(&line).map_err(failed)?;
         if let Some(best) = &mut best {
-            best.play(&line)?;
+            best.play(&line).map_err(failed)?;
         }
         let lines = player.lines.all;
         if lines.is_multiple_of(SHOW_EVERY) {
@@ -320,16 +260,14 @@ fn play<W: Write>(
     played
 }
 
-fn open_rules(args: &ReplayArgs, path: &Path, changes: &[Change]) -> Result<ReplayRules, ReplayError> {
+fn open_rules(args: &ReplayArgs, path: &Path, changes: &[Change]) -> Result<ReplayRules, Box<dyn Error>> {
     let Source { loaded, directory, groups, tokens, .. } = source::open_changed(path, changes)?;
     let plan = |name: &String| {
         let position = loaded.ruleset.plans.iter().position(|plan| plan == name);
-        position.map(PlanId).ok_or_else(|| ReplayError::Plan {
-            config: path.to_owned(),
-            name: name.clone(),
-            hint: nearest(name, loaded.ruleset.plans.iter().map(String::as_str))
-                .map(|near| format!("; did you mean `{near}`?"))
-                .unwrap_or_default(),
+        position.map(PlanId).ok_or_else(|| {
+            let near = nearest(name, loaded.ruleset.plans.iter().map(String::as_str));
+            let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            format!("--plan: {} has no plan `{name}`{hint}", path.display())
         })
     };
     let default_plan = args.plan.as_ref().map(plan).transpose()?;
@@ -337,7 +275,7 @@ fn open_rules(args: &ReplayArgs, path: &Path, changes: &[Change]) -> Result<Repl
     Ok(ReplayRules { ruleset, directory, groups, tokens, default_plan, default_host })
 }
 
-fn refuse_to_overwrite(args: &ReplayArgs) -> Result<(), ReplayError> {
+fn refuse_to_overwrite(args: &ReplayArgs) -> Result<(), String> {
     let logs = args.logs.iter().map(|log| ("a log", log));
     let read = [("--config", &args.config)].into_iter().chain(args.against.iter().map(|other| ("--against", other)));
     let mut used: Vec<_> = logs.chain(read).map(|(other, path)| (other, place(path))).collect();
@@ -345,7 +283,7 @@ fn refuse_to_overwrite(args: &ReplayArgs) -> Result<(), ReplayError> {
         let Some(path) = path else { continue };
         let place = place(path);
         if let Some((other, _)) = used.iter().find(|(_, used)| *used == place) {
-            return Err(ReplayError::Overwrites { flag, path: path.clone(), other });
+            return Err(format!("{flag}: {} is also named as {other} and would be overwritten", path.display()));
         }
         used.push((flag, place));
     }
@@ -357,16 +295,11 @@ fn place(path: &Path) -> PathBuf {
     fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
-fn create(path: &Path) -> Result<BufWriter<File>, ReplayError> {
-    let file = File::create(path).map_err(|source| ReplayError::Write { path: path.to_owned(), source })?;
-    Ok(BufWriter::new(file))
-}
-
-fn refuse_nothing(played: &CompleteReport) -> Result<(), ReplayError> {
+fn refuse_nothing(played: &CompleteReport) -> Result<(), String> {
     match played.unreadable_first.first() {
-        None if played.lines == 0 => Err(ReplayError::Empty(played.logs.join(", "))),
+        None if played.lines == 0 => Err(format!("no line in {}", played.logs.join(", "))),
         Some(first) if played.unreadable == played.lines => {
-            Err(ReplayError::NothingReadable { lines: played.lines, first: first.clone() })
+            Err(format!("none of {} lines can be used; the first: {first}", played.lines))
         }
         _ => Ok(()),
     }
@@ -378,10 +311,11 @@ fn print(
     format: Format,
     mut output: impl Write,
     errors: &mut impl Write,
-) -> Result<(), ReplayError> {
+) -> Result<(), String> {
+    let failed = |error: &dyn Error| format!("cannot write the report: {error}");
     let printed = match format {
         Format::Table => output.write_all(render::table(played).as_bytes()),
-        Format::Json => writeln!(output, "{}", render::json(played)?),
+        Format::Json => writeln!(output, "{}", render::json(played).map_err(|error| failed(&error))?),
         Format::Csv => {
             // the CSV rows have no column for this warning
             if let Some(first) = played.unreadable_first.first() {
@@ -394,7 +328,7 @@ fn print(
     };
     match printed.and_then(|()| output.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        printed => printed.map_err(ReplayError::Output),
+        printed => printed.map_err(|error| failed(&error)),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::remote::{Remote, RemoteArgs, RemoteError};
+use crate::cli::remote::{Remote, RemoteArgs};
 use crate::cli::{Format, print};
 use crate::simulation::render::columns;
 
@@ -53,7 +53,7 @@ pub fn execute(args: &TopArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>
 }
 
 /// The data to show, from the admin port.
-fn look(remote: &Remote) -> Result<Value, RemoteError> {
+fn look(remote: &Remote) -> Result<Value, String> {
     Ok(json!({
         "status": remote.get("/v1/status")?,
         "limits": remote.get("/v1/limits")?["limits"],

@@ -7,7 +7,6 @@ use super::decisions::{DecisionSummary, DecisionWriter};
 use super::fields::WantedFields;
 use super::record::{ArrivalSpan, LogLine, LogPosition, Record, Unreadable};
 use super::replayer::Replayer;
-use super::source::SourceError;
 use super::tally::Tally;
 use crate::units::Nanos;
 
@@ -16,17 +15,6 @@ pub const SHOWN: usize = 5;
 
 /// The status of a denied request, Too Many Requests.
 const TOO_MANY: u16 = 429;
-
-/// Why the player stops before the end of a log.
-#[derive(Debug, thiserror::Error)]
-pub enum PlayError {
-    /// A log cannot be read.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    /// The decisions cannot be written.
-    #[error("cannot write the decisions: {0}")]
-    Decisions(#[from] io::Error),
-}
 
 /// The time within its second at which a request is played whose timestamp is a whole second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +125,7 @@ impl<W: Write> Player<W> {
     }
 
     /// Plays one line.
-    pub fn play(&mut self, line: &LogLine<'_>) -> Result<(), PlayError> {
+    pub fn play(&mut self, line: &LogLine<'_>) -> io::Result<()> {
         self.lines.all += 1;
         let (spot, at, record) = match *line {
             LogLine::Request { spot, at, record } => (spot, at, record),

@@ -5,7 +5,7 @@ use super::fields::{FieldTree, Mapping, WantedFields};
 use super::json::JsonReader;
 use super::record::{LogLine, LogPosition, Record, Unreadable};
 use super::reorder::{ReorderBuffer, ReorderStats};
-use super::source::{Log, SourceError};
+use super::source::Log;
 use super::spread::SecondBuffer;
 use crate::units::Nanos;
 
@@ -68,7 +68,7 @@ impl MergedLogs {
     }
 
     /// Passes every line to `each`, until `each` or a log fails.
-    pub fn run<E: From<SourceError>>(&mut self, mut each: impl FnMut(LogLine<'_>) -> Result<(), E>) -> Result<(), E> {
+    pub fn run(&mut self, mut each: impl FnMut(LogLine<'_>) -> Result<(), String>) -> Result<(), String> {
         let mut heads = vec![Some(Nanos::ZERO); self.logs.len()];
         if heads.len() > 1 {
             for (log, head) in heads.iter_mut().enumerate() {
@@ -88,12 +88,12 @@ impl MergedLogs {
     }
 
     /// Reads a log up to the first line that `until` excludes, and returns that line's time; `None` at the end of the log.
-    fn read<E: From<SourceError>>(
+    fn read(
         &mut self,
         log: usize,
         until: ReadUntil,
-        each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
-    ) -> Result<Option<Nanos>, E> {
+        each: &mut impl FnMut(LogLine<'_>) -> Result<(), String>,
+    ) -> Result<Option<Nanos>, String> {
         let Some(source) = self.logs.get_mut(log) else { return Ok(None) };
         while source.advance()? {
             let lines = source.lines();
@@ -207,7 +207,7 @@ mod tests {
                     LogLine::Request { spot, at, .. } => shown.push((at.get() / 1_000_000_000, spot.log, spot.line)),
                     LogLine::Unreadable { .. } => unreadable += 1,
                 }
-                Ok::<_, SourceError>(())
+                Ok(())
             })
             .unwrap();
         std::fs::remove_dir_all(folder).unwrap();

@@ -16,51 +16,6 @@ pub struct Log {
     lines: Lines<Box<dyn BufRead>>,
 }
 
-/// Why a log cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    /// The file cannot be opened.
-    #[error("cannot open the log {}: {source}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// Standard input is named more than once.
-    #[error("standard input (`-`) is named twice, and can be read once; the file of this name is `./-`")]
-    Twice,
-    /// The path is a directory.
-    #[error("{} is a directory: name the logs in it", .0.display())]
-    Directory(PathBuf),
-    /// The log is compressed in a format that is not supported.
-    #[error("{name} is packed with {program}: unpack it, as in `{program} -dc {name} | tollgate replay ... -`")]
-    Packed {
-        /// The log.
-        name: String,
-        /// The program.
-        program: &'static str,
-    },
-    /// The gzip data ends too early.
-    #[error("{name} is cut short: its gzip data ends in the middle, after line {line}")]
-    CutShort {
-        /// The log.
-        name: String,
-        /// The last line that is whole.
-        line: u64,
-    },
-    /// Reading the log failed.
-    #[error("cannot read {name} after line {line}: {source}")]
-    Read {
-        /// The log.
-        name: String,
-        /// The last line that was read.
-        line: u64,
-        /// The cause.
-        source: io::Error,
-    },
-}
-
 /// The number of bytes to read, and of bytes read so far.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
@@ -97,11 +52,13 @@ impl<R: Read> Read for CountedReader<R> {
 const OTHERS: [(&[u8], &str); 4] =
     [(b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bzip2"), (b"\x04\x22\x4d\x18", "lz4")];
 
+const TWICE: &str = "standard input (`-`) is named twice, and can be read once; the file of this name is `./-`";
+
 /// How many bytes are read at once: few enough to stay in the processor's cache.
 const BUFFER: usize = 64 << 10;
 
 /// Opens logs in the order in which they are named; `-` is `input`.
-pub fn open(paths: &[PathBuf], input: impl Read + 'static) -> Result<(Vec<Log>, Progress), SourceError> {
+pub fn open(paths: &[PathBuf], input: impl Read + 'static) -> Result<(Vec<Log>, Progress), String> {
     let mut progress = Progress { total: Some(0), ..Progress::default() };
     let mut input = Some(input);
     let mut logs = Vec::with_capacity(paths.len());
@@ -112,7 +69,7 @@ pub fn open(paths: &[PathBuf], input: impl Read + 'static) -> Result<(Vec<Log>, 
                 progress.total = None;
                 ("standard input".to_owned(), Box::new(CountedReader { from: input, read }))
             }
-            None if path.as_os_str() == "-" => return Err(SourceError::Twice),
+            None if path.as_os_str() == "-" => return Err(TWICE.to_owned()),
             None => {
                 let (file, length) = open_file(path)?;
                 progress.total = progress.total.zip(length).map(|(total, length)| total.saturating_add(length));
@@ -125,22 +82,28 @@ pub fn open(paths: &[PathBuf], input: impl Read + 'static) -> Result<(Vec<Log>, 
 }
 
 /// Opens a file. Returns its length too if it is a regular file.
-fn open_file(path: &Path) -> Result<(File, Option<u64>), SourceError> {
-    let failed = |source| SourceError::Open { path: path.to_owned(), source };
+fn open_file(path: &Path) -> Result<(File, Option<u64>), String> {
+    let failed = |error| format!("cannot open the log {}: {error}", path.display());
     let about = fs::metadata(path).map_err(failed)?;
     if about.is_dir() {
-        return Err(SourceError::Directory(path.to_owned()));
+        return Err(format!("{} is a directory: name the logs in it", path.display()));
     }
     Ok((File::open(path).map_err(failed)?, about.is_file().then_some(about.len())))
 }
 
+/// The message about a log of which `line` is the last line that was read.
+fn unread(name: &str, line: u64, error: &io::Error) -> String {
+    format!("cannot read {name} after line {line}: {error}")
+}
+
 impl Log {
-    fn open(name: String, from: Box<dyn Read>) -> Result<Self, SourceError> {
+    fn open(name: String, from: Box<dyn Read>) -> Result<Self, String> {
         let mut from = BufReader::with_capacity(BUFFER, from);
-        let failed = |source, name: &str| SourceError::Read { name: name.to_owned(), line: 0, source };
-        let start = from.fill_buf().map_err(|error| failed(error, &name))?;
+        let start = from.fill_buf().map_err(|error| unread(&name, 0, &error))?;
         if let Some((_, program)) = OTHERS.iter().find(|(magic, _)| start.starts_with(magic)) {
-            return Err(SourceError::Packed { name, program });
+            return Err(format!(
+                "{name} is packed with {program}: unpack it, as in `{program} -dc {name} | tollgate replay ... -`"
+            ));
         }
         let is_gzip = start.starts_with(&[0x1f, 0x8b]);
         let from: Box<dyn BufRead> = match is_gzip {
@@ -156,12 +119,14 @@ impl Log {
     }
 
     /// Goes to the next line; `false` at the end.
-    pub fn advance(&mut self) -> Result<bool, SourceError> {
-        self.lines.advance().map_err(|source| {
-            let (name, line) = (self.name.clone(), self.lines.number());
-            match source.kind() {
-                ErrorKind::UnexpectedEof => SourceError::CutShort { name, line },
-                _ => SourceError::Read { name, line, source },
+    pub fn advance(&mut self) -> Result<bool, String> {
+        self.lines.advance().map_err(|error| {
+            let (name, line) = (&self.name, self.lines.number());
+            match error.kind() {
+                ErrorKind::UnexpectedEof => {
+                    format!("{name} is cut short: its gzip data ends in the middle, after line {line}")
+                }
+                _ => unread(name, line, &error),
             }
         })
     }
