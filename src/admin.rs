@@ -16,6 +16,7 @@ mod cluster;
 mod customers;
 mod keys;
 mod live;
+mod metrics;
 pub mod reloads;
 pub mod replays;
 pub mod snapshots;
@@ -29,14 +30,12 @@ use reloads::Reloads;
 use replays::Replays;
 use snapshots::Snapshots;
 
-use crate::customers::source::SourceStatus;
 use crate::gateway::Gateway;
 use crate::gateway::explain::{Explanation, Question};
 use crate::lifecycle::Phase;
-use crate::store::shared::SharedStatus;
+use crate::telemetry::Telemetry;
 use crate::telemetry::history::History;
 use crate::telemetry::offenders::TopOffenders;
-use crate::telemetry::{SourceUsage, StoreUsage, TableUsage, Telemetry};
 use crate::units::Nanos;
 
 /// The HTTP service of the admin listener.
@@ -250,52 +249,7 @@ impl Admin {
     }
 
     fn metrics(&self) -> PlainResponse {
-        let active = self.gateway.active.load();
-        for usage in self.gateway.store.usage(&active.binding) {
-            self.telemetry.set_table_usage(&TableUsage {
-                limit: &usage.name,
-                keys: usage.keys,
-                max_keys: usage.max_keys,
-                evicted: [
-                    ("expired", usage.evicted_expired),
-                    ("full", usage.evicted_full),
-                    ("overflow", usage.overflowed),
-                ],
-            });
-        }
-        if let Some(shared) = self.gateway.store.shared() {
-            let SharedStatus { breaker, nodes, healed, overshoot, unsynced, waiting, clock_ahead, leases } =
-                shared.report();
-            self.telemetry.set_store_usage(&StoreUsage {
-                breaker: breaker.as_str(),
-                nodes,
-                healed,
-                overshoot,
-                unsynced,
-                waiting,
-                clock_ahead: clock_ahead as f64 / 1e9,
-                leased: [("taken", leases.taken), ("spent", leases.spent), ("lapsed", leases.lapsed)],
-                held: leases.held,
-            });
-        }
-        if let Some(cluster) = self.gateway.store.cluster() {
-            self.telemetry.set_cluster_usage(&cluster::usage(cluster));
-        }
-        let now = self.gateway.clock.now();
-        let most = self.records.access.top_denied_metrics();
-        let top =
-            if most > 0 { self.gateway.denial_recorder.offenders.of_last_minute(now) } else { TopOffenders::default() };
-        self.telemetry.set_top_denied(top.offenders.iter().take(most));
-        for pool in &active.pools {
-            let pending = pool.limiter.as_ref().map(|limiter| limiter.waiting());
-            self.telemetry.set_upstream(&pool.upstream.name, pool.healthy_count(), pending);
-        }
-        let usage = active.sources().into_iter().map(|source| {
-            let SourceStatus { entries, fresh_at, .. } = source.status();
-            SourceUsage { source: source.name(), entries, fresh_at }
-        });
-        self.telemetry.sources.set(usage, active.directory.refused_rows());
-        match self.telemetry.render() {
+        match self.telemetry.render(metrics::samples(self)) {
             Ok(text) => (StatusCode::OK, EXPOSITION, text),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("cannot render the metrics: {error}\n")),
         }

@@ -216,7 +216,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     };
     let room = FdBudget::within(descriptors::limit(), needs);
     let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &telemetry);
-    telemetry.reload_applied(&active.ruleset, &active.hash, clock.wall());
+    telemetry.reload_applied(clock.wall());
     let (crossings, crossed) = Crossings::new();
     let gateway = Gateway::new(GatewayState {
         active: Arc::new(ArcSwap::from_pointee(active)),

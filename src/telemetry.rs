@@ -1,8 +1,8 @@
 //! Metrics and logs for the operators of tollgate.
 //!
-//! Every metric is registered here, in a registry of its own, under the names in [`names`]. Label values come from the
-//! configuration, never from a client. Handles are resolved when a ruleset comes into force ([`meters::Meters`]), so
-//! that a request resolves none.
+//! Every metric has its name in [`names`], and is registered here, in a registry of its own, or read at a scrape
+//! ([`Samples`]). Label values come from the configuration, never from a client. Handles are resolved when a ruleset comes
+//! into force ([`meters::Meters`]), so that a request resolves none.
 
 mod cluster;
 mod configured;
@@ -13,29 +13,27 @@ pub mod meters;
 pub mod names;
 pub mod offenders;
 pub mod recent;
+mod samples;
 mod series;
 mod sources;
 mod store;
 mod striped;
 
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 use prometheus::core::{Atomic, Collector, GenericCounterVec, GenericGaugeVec};
 use prometheus::{
     Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
-use configured::ConfiguredLimitMetrics;
 use deliveries::{AllDeliveries, DeliveryMetrics, QueueMetrics};
 use names::Name;
-use offenders::{Offender, Offenders};
+use offenders::Offenders;
 use recent::RecentDecisions;
 use striped::{HotCounterVec, HotGaugeVec, HotHistogramVec};
 
-pub use cluster::{ClusterMetrics, ClusterUsage};
-pub use sources::{SourceMetrics, SourceUsage};
-pub use store::{StoreMetrics, StoreUsage};
+pub use cluster::ClusterMetrics;
+pub use samples::Samples;
+pub use sources::SourceMetrics;
+pub use store::StoreMetrics;
 
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
@@ -76,26 +74,18 @@ pub struct Telemetry {
     limit_wait: HotHistogramVec,
     limit_retry_after: HotHistogramVec,
     decision_duration: HotHistogramVec,
-    limit_keys: IntGaugeVec,
-    limit_keys_max: IntGaugeVec,
-    limit_keys_evicted: IntCounterVec,
     /// The metrics of the store that nodes share.
     pub store: StoreMetrics,
     /// The metrics of sources of customers and keys.
     pub sources: SourceMetrics,
-    cluster_members: IntGauge,
     /// The metrics of the cluster.
     pub cluster: ClusterMetrics,
-    upstream_healthy: IntGaugeVec,
-    upstream_pending: IntGaugeVec,
     upstream_ejections: IntCounterVec,
     upstream_refused: IntCounterVec,
     /// Reloads, by result.
     reloads: IntCounterVec,
     last_reload_successful: IntGauge,
     last_reload_success: Gauge,
-    config_info: IntGaugeVec,
-    configured: ConfiguredLimitMetrics,
     state_restores: IntCounterVec,
     state_snapshots: IntCounterVec,
     /// The last snapshot: the time at which it began, its duration and its size.
@@ -103,24 +93,6 @@ pub struct Telemetry {
     last_snapshot_successful: IntGauge,
     upgrade_failures: IntCounter,
     panics: IntCounter,
-    log_lines_dropped: IntCounterVec,
-    /// The counts of the keys that were denied most, and by how much these may be too high.
-    top_denied: [IntGaugeVec; 2],
-    /// Held while the metrics of one configuration replace those of another: a scrape sees exactly one configuration.
-    exchange: Arc<Mutex<()>>,
-}
-
-/// The usage of one limit's table, as a scrape shows it.
-#[derive(Clone, Copy, Debug)]
-pub struct TableUsage<'a> {
-    /// The limit's name.
-    pub limit: &'a str,
-    /// The keys in the table.
-    pub keys: u64,
-    /// The most keys that the table may hold.
-    pub max_keys: u64,
-    /// Keys evicted so far, by reason.
-    pub evicted: [(&'static str, u64); 3],
 }
 
 impl Telemetry {
@@ -151,22 +123,14 @@ impl Telemetry {
             limit_wait: hot_histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
             limit_retry_after: hot_histogram(&registry, &names::LIMIT_RETRY_AFTER, names::WAIT_SECONDS)?,
             decision_duration: hot_histogram(&registry, &names::LIMIT_DECISION_DURATION, names::DECISION_SECONDS)?,
-            limit_keys: gauge(&registry, &names::LIMIT_KEYS)?,
-            limit_keys_max: gauge(&registry, &names::LIMIT_KEYS_MAX)?,
-            limit_keys_evicted: counter(&registry, &names::LIMIT_KEYS_EVICTED)?,
             store: StoreMetrics::new(&registry)?,
             sources: SourceMetrics::new(&registry)?,
-            cluster_members: single(&registry, &names::CLUSTER_MEMBERS, IntGauge::with_opts)?,
             cluster: ClusterMetrics::new(&registry)?,
-            upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
-            upstream_pending: gauge(&registry, &names::UPSTREAM_PENDING)?,
             upstream_ejections: counter(&registry, &names::UPSTREAM_EJECTIONS)?,
             upstream_refused: counter(&registry, &names::UPSTREAM_REFUSED)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
             last_reload_successful: single(&registry, &names::CONFIG_LAST_RELOAD_SUCCESSFUL, IntGauge::with_opts)?,
             last_reload_success: single(&registry, &names::CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP, Gauge::with_opts)?,
-            config_info: gauge(&registry, &names::CONFIG_INFO)?,
-            configured: ConfiguredLimitMetrics::new(&registry)?,
             state_restores: counter(&registry, &names::STATE_RESTORES)?,
             state_snapshots: counter(&registry, &names::STATE_SNAPSHOTS)?,
             state_last: [
@@ -177,12 +141,6 @@ impl Telemetry {
             last_snapshot_successful: single(&registry, &names::STATE_LAST_SNAPSHOT_SUCCESSFUL, IntGauge::with_opts)?,
             upgrade_failures: single(&registry, &names::UPGRADE_FAILURES, IntCounter::with_opts)?,
             panics: single(&registry, &names::PANICS, IntCounter::with_opts)?,
-            log_lines_dropped: counter(&registry, &names::LOG_LINES_DROPPED)?,
-            top_denied: [
-                gauge(&registry, &names::LIMIT_TOP_DENIED_REQUESTS)?,
-                gauge(&registry, &names::LIMIT_TOP_DENIED_ERROR_REQUESTS)?,
-            ],
-            exchange: Arc::default(),
             registry,
         };
         for result in ["success", "unchanged", "failure"] {
@@ -205,24 +163,16 @@ impl Telemetry {
         Ok(telemetry)
     }
 
-    /// All metrics in Prometheus' text exposition format.
-    pub fn render(&self) -> Result<String, prometheus::Error> {
-        let exchange = self.exchange.lock();
+    /// All metrics in Prometheus' text exposition format, with the `samples` of those that are read at a scrape.
+    pub fn render(&self, mut samples: Samples) -> Result<String, prometheus::Error> {
         for (log, lines) in logging::dropped() {
-            raise(&self.log_lines_dropped.with_label_values(&[log]), lines);
+            samples.push_count(&names::LOG_LINES_DROPPED, &[log], lines);
         }
-        let families = self.registry.gather();
-        drop(exchange);
-        TextEncoder::new().encode_to_string(&families)
+        TextEncoder::new().encode_to_string(&samples.and(self.registry.gather()))
     }
 
-    /// A configuration came into force at `now`; `hash` is the hash of its text.
-    pub fn reload_applied(&self, ruleset: &Ruleset, hash: &str, now: Nanos) {
-        let exchange = self.exchange.lock();
-        self.config_info.reset();
-        self.config_info.with_label_values(&[hash]).set(1);
-        self.configured.set(ruleset);
-        drop(exchange);
+    /// A configuration came into force at `now`.
+    pub fn reload_applied(&self, now: Nanos) {
         self.last_reload_success.set(now.as_secs_f64());
         self.reload_ended("success");
     }
@@ -308,64 +258,9 @@ impl Telemetry {
         series::retain(&self.limit_wait, keep);
         series::retain(&self.limit_retry_after, keep);
         series::retain(&self.limit_cost_invalid, keep);
-        series::retain(&self.limit_keys, keep);
-        series::retain(&self.limit_keys_max, keep);
-        series::retain(&self.limit_keys_evicted, keep);
-        series::retain(&self.upstream_healthy, keep);
-        series::retain(&self.upstream_pending, keep);
         series::retain(&self.upstream_ejections, keep);
         series::retain(&self.upstream_refused, keep);
     }
-
-    /// Sets the usage of a limit's table. The caller does this before [`Telemetry::render`].
-    pub fn set_table_usage(&self, usage: &TableUsage<'_>) {
-        self.limit_keys.with_label_values(&[usage.limit]).set(gauge_value(usage.keys));
-        self.limit_keys_max.with_label_values(&[usage.limit]).set(gauge_value(usage.max_keys));
-        for (reason, total) in usage.evicted {
-            raise(&self.limit_keys_evicted.with_label_values(&[usage.limit, reason]), total);
-        }
-    }
-
-    /// Sets the state of the store that nodes share. The caller does this before [`Telemetry::render`].
-    pub fn set_store_usage(&self, usage: &StoreUsage) {
-        self.store.set(usage);
-        self.cluster_members.set(gauge_value(usage.nodes));
-    }
-
-    /// Replaces the keys that were denied most. The caller does this before [`Telemetry::render`].
-    pub fn set_top_denied<'o>(&self, offenders: impl Iterator<Item = &'o Offender>) {
-        let [denied, errors] = &self.top_denied;
-        denied.reset();
-        errors.reset();
-        for offender in offenders {
-            let labels = [offender.subject.limit.as_str(), &offender.subject.line()];
-            denied.with_label_values(&labels).set(gauge_value(offender.denied));
-            errors.with_label_values(&labels).set(gauge_value(offender.error));
-        }
-    }
-
-    /// Sets the state of the cluster. The caller does this before [`Telemetry::render`] and after
-    /// [`Telemetry::set_store_usage`].
-    pub fn set_cluster_usage(&self, usage: &ClusterUsage) {
-        self.cluster.set(usage);
-        self.cluster_members.set(i64::try_from(usage.members).unwrap_or(i64::MAX));
-    }
-
-    /// Sets how many nodes of an upstream are healthy, and how many requests wait for room there (`None` if the upstream has
-    /// no bound). The caller does this before [`Telemetry::render`].
-    pub fn set_upstream(&self, upstream: &str, healthy: usize, pending: Option<u64>) {
-        self.upstream_healthy.with_label_values(&[upstream]).set(i64::try_from(healthy).unwrap_or(i64::MAX));
-        match pending {
-            Some(pending) => self.upstream_pending.with_label_values(&[upstream]).set(gauge_value(pending)),
-            // an error if the upstream had no bound before
-            None => drop(self.upstream_pending.remove_label_values(&[upstream])),
-        }
-    }
-}
-
-/// Raises a counter to a total that is kept elsewhere.
-fn raise(counter: &IntCounter, total: u64) {
-    counter.inc_by(total.saturating_sub(counter.get()));
 }
 
 /// A number as the value of a gauge.
@@ -413,8 +308,10 @@ fn histogram(registry: &Registry, name: &Name, buckets: &[f64]) -> Result<Histog
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::telemetry::offenders::LimitedKey;
+    use crate::telemetry::offenders::{LimitedKey, Offender};
 
     #[test]
     fn who_is_denied_most_takes_the_place_of_who_was_before() {
@@ -427,14 +324,17 @@ mod tests {
             denied,
             error: 2,
         };
-        telemetry.set_top_denied([offender("acme", 7), offender("a\"b\n", 5)].iter());
-        let text = telemetry.render().unwrap();
+        let render = |offenders: &[Offender]| {
+            let mut samples = Samples::default();
+            samples.push_top_denied(offenders.iter());
+            telemetry.render(samples).unwrap()
+        };
+        let text = render(&[offender("acme", 7), offender("a\"b\n", 5)]);
         let acme = r#"{customer="acme, no cookie a",limit="guard"}"#;
         assert!(text.contains(&format!("tollgate_limit_top_denied_requests{acme} 7\n")), "{text}");
         assert!(text.contains(&format!("tollgate_limit_top_denied_error_requests{acme} 2\n")), "{text}");
         assert!(text.contains(r#"customer="a\"b\n, no cookie a""#), "{text}");
-        telemetry.set_top_denied([offender("globex", 1)].iter());
-        let text = telemetry.render().unwrap();
+        let text = render(&[offender("globex", 1)]);
         assert!(text.contains("globex") && !text.contains("acme"), "{text}");
     }
 }

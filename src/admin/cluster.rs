@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cluster::members::MemberState;
 use crate::cluster::{Cluster, PeerReport, Report};
-use crate::telemetry::ClusterUsage;
+use crate::telemetry::{Samples, names};
 use crate::units::Nanos;
 
 /// The cluster as `/status` shows it at `now`.
@@ -55,18 +55,25 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
     })
 }
 
-/// The cluster's numbers for the metrics.
-pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
-    let Report { ring, members, peers, asked_under_other_ring, decisions, states, not_found, lost, .. } =
-        cluster.report();
-    ClusterUsage {
-        ring: ring.to_string(),
-        members: members.len(),
-        decisions,
-        states,
-        not_found,
-        under_another_ring: asked_under_other_ring,
-        corrections_lost: peers.iter().map(|peer| peer.lost).sum::<u64>().saturating_add(lost),
-        peers: peers.iter().map(|peer| (peer.address, peer.is_reachable)).collect(),
+/// Adds the cluster's numbers to the metrics. A cluster's members count in place of those of a store.
+pub(super) fn push(report: &Report, samples: &mut Samples) {
+    let Report { ring, members, peers, asked_under_other_ring, decisions, states, not_found, lost, .. } = report;
+    samples.push_count(&names::CLUSTER_RING_INFO, &[&ring.to_string()], true);
+    samples.push_count(&names::CLUSTER_MEMBERS, &[], members.len());
+    for peer in peers {
+        samples.push_count(&names::PEER_UP, &[&peer.address.to_string()], peer.is_reachable);
+    }
+    for (cause, total) in decisions {
+        samples.push_count(&names::CLUSTER_DECISIONS, &[cause], *total);
+    }
+    for (event, total) in states {
+        samples.push_count(&names::CLUSTER_STATES, &[event], *total);
+    }
+    for (name, number) in [
+        (&names::CLUSTER_DISCOVERY_FAILURES, *not_found),
+        (&names::CLUSTER_OTHER_RING, *asked_under_other_ring),
+        (&names::CLUSTER_CORRECTIONS_LOST, peers.iter().map(|peer| peer.lost).sum::<u64>().saturating_add(*lost)),
+    ] {
+        samples.push_count(name, &[], number);
     }
 }

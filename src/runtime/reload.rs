@@ -320,7 +320,7 @@ impl Reloader {
         let active = self.gateway.active.load();
         match &attempt.outcome {
             ReloadOutcome::Applied { warnings, notes } => {
-                self.telemetry.reload_applied(&active.ruleset, &active.hash, now);
+                self.telemetry.reload_applied(now);
                 for warning in warnings {
                     tracing::warn!("{warning}");
                 }
