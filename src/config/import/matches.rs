@@ -198,6 +198,19 @@ pub(super) fn joined(all: impl IntoIterator<Item = Match>) -> Vec<Match> {
     joined
 }
 
+/// Sorts items so that a match comes before those with the same path that contain it: routes whose lists of hosts or methods
+/// overlap rank alike in tollgate, and the first takes a request.
+pub(super) fn contained_first<T>(items: Vec<T>, of: impl Fn(&T) -> &Match) -> Vec<T> {
+    let mut sorted: Vec<T> = Vec::new();
+    for item in items {
+        let own = of(&item);
+        let is_whole = |other: &T| of(other).path == own.path && of(other) != own && of(other).contains(own);
+        let at = sorted.iter().position(is_whole).unwrap_or(sorted.len());
+        sorted.insert(at, item);
+    }
+    sorted
+}
+
 /// `whole`, and the parts of it to which further conditions apply; `None` where there are too many parts.
 pub(super) fn split<'m>(whole: &Match, conditions: impl Iterator<Item = &'m Match>) -> Option<Vec<Match>> {
     let mut cells = vec![whole.clone()];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::ProxyConfig;
 use crate::config::findings::Findings;
-use crate::config::import::matches::{Match, ScopedLimit, all_of, common, common_network, split};
+use crate::config::import::matches::{Match, ScopedLimit, all_of, common, common_network, contained_first, split};
 use crate::config::import::{Names, list, push, scalar};
 use crate::config::problem::{Place, Problem};
 use crate::ruleset::host::HostPattern;
@@ -68,7 +68,7 @@ impl ProxyConfig {
     /// Makes routes of the rules. As no route belongs to a listener, requests get the limits of the rules that take them at
     /// any listener.
     pub(super) fn add_routes(&mut self, findings: &Findings, names: &mut Names) {
-        let rules = std::mem::take(&mut self.rules);
+        let rules = contained_first(std::mem::take(&mut self.rules), |rule| &rule.matches);
         for (position, rule) in rules.iter().enumerate() {
             let note = |message: &str| findings.add(Problem::warning(rule.place.clone(), message));
             if let Some(first) = rules.iter().take(position).find(|other| other.matches == rule.matches) {
@@ -105,7 +105,7 @@ impl ProxyConfig {
         let Effects { limits: scoped, access, rewrite, more } = effects;
         let of_limits = scoped.iter().flat_map(|limit| &limit.matches);
         let cells = split(&rule.matches, of_limits.chain(access.iter().flat_map(|access| &access.matches)));
-        let mut notes = Vec::new();
+        let (mut notes, mut routes) = (Vec::new(), Vec::new());
         if cells.is_none() {
             notes.push("has more combinations of conditions than are carried over".to_owned());
         }
@@ -133,7 +133,7 @@ impl ProxyConfig {
             }
             matches.hosts = hosts;
             let any_upstream = || self.upstreams.iter().take(1).map(|(name, _)| (name.clone(), 1)).collect();
-            self.routes.push(Route {
+            routes.push(Route {
                 name: names.of(&rule.name, std::iter::empty()),
                 matches,
                 // a route has to have an upstream, also where it refuses all requests
@@ -147,6 +147,7 @@ impl ProxyConfig {
         }
         notes
     }
+        self.routes.extend(contained_first(routes, |route| &route.matches));
 }
 
 impl Rule {

@@ -190,3 +190,34 @@ fn haproxy_timeouts_of_nothing_and_flags_are_read_as_haproxy_does() {
     one.notes(&["use_backend: header fields are compared with case"]);
     assert!(!one.notes.contains("inspect-delay"), "{}", one.notes);
 }
+
+fn haproxy_conditions_for_one_of_several_hosts_or_methods_have_routes_before_the_others() {
+    for (all, test, whole, part) in [
+        (
+            "{ hdr(host) -i www.test shop.test }",
+            "{ hdr(host) -i shop.test }",
+            "match: { hosts: [www.test, shop.test], path: \"/**\" }",
+            "match: { hosts: [shop.test], path: \"/**\" }",
+        ),
+        (
+            "{ method GET POST }",
+            "{ method POST }",
+            "match: { path: \"/**\", methods: [GET, POST] }",
+            "match: { path: \"/**\", methods: [POST] }",
+        ),
+    ] {
+        let one = haproxy(
+            &format!(
+                "  stick-table type ip size 1m store http_req_rate(10s)\n  http-request track-sc0 src
+  http-request deny deny_status 429 if {test} {{ sc_http_req_rate(0) gt 2 }}
+  http-request deny if {test} !{{ src 10.0.0.0/8 }}
+  use_backend web if {all}"
+            ),
+            "",
+        );
+        one.writes(&[&format!(
+            "{part}\n    upstream: web\n    limits: [fe.http_req_rate]\n    access: {{ allow: {{ addresses: [\"10.0.0.0/8\"] }} }}"
+        )]);
+        assert!(one.yaml.find(part) < one.yaml.find(whole), "{}", one.yaml);
+    }
+}

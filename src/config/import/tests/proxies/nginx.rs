@@ -282,3 +282,17 @@ fn nginx_routes_have_the_limits_of_all_listeners_that_take_their_requests() {
     assert!(both.route("all.root").contains("limits: [z]\n    denied: { status: 503 }"), "{}", both.yaml);
     both.notes(&["location: is left out: a rule before it takes the same requests, and gets its limits as well"]);
 }
+
+fn nginx_limits_of_one_name_hold_beside_a_server_of_several() {
+    let server = |listen: &str, names: &str, limit: &str| {
+        format!(
+            "server {{ listen {listen}; server_name {names}; {limit} location / {{ proxy_pass http://10.0.0.1; }} }}\n"
+        )
+    };
+    let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=5r/s;\nserver { listen 80 default_server; return 444; }\n\
+                server { listen 81 default_server; return 444; }\n";
+    let several = server("80", "a.test b.test", "");
+    let both = imported(&format!("{zone}{several}{}", server("81", "a.test", "limit_req zone=z;")));
+    both.writes(&["match: { hosts: [a.test], path: \"/**\" }\n    upstream: \"10.0.0.1\"\n    limits: [z]"]);
+    assert!(both.yaml.find("hosts: [a.test]") < both.yaml.find("hosts: [a.test, b.test]"), "{}", both.yaml);
+}
