@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use self::access::{GUARDS, refusal, refuses};
+use self::access::{GUARDS, refusal, refuses, refusing};
 use self::listeners::{defaults, listens};
 use self::syntax::Directive;
 use self::zones::Zone;
@@ -331,6 +331,18 @@ impl<'d> Reader<'d, '_> {
         });
     }
 
+    /// Adds a note that a location is left out, at the directive `at`. It names what refuses requests of the location: they
+    /// are taken by another one.
+    fn leave_out(&self, location: &Directive, at: &Directive, why: &str) {
+        let lost: Vec<String> =
+            refusing(location.block()).iter().map(|one| format!("`{}`", one.words.join(" "))).collect();
+        let passes = match lost.as_slice() {
+            [] => String::new(),
+            lost => format!(": its requests pass here without {}", lost.join(", ")),
+        };
+        self.note(at, &format!("is left out: {why}{passes}"));
+    }
+
     fn location(
         &mut self,
         location: &'d Directive,
@@ -340,19 +352,15 @@ impl<'d> Reader<'d, '_> {
     ) {
         let block: Vec<&Directive> = location.block().iter().collect();
         let is_refused = refuses(&block);
-        let passes = if is_refused { ": requests that it refuses pass here" } else { "" };
         let (is_exact, path) = match location.arguments() {
             [path] if path.starts_with('/') => (false, path.as_str()),
             [sign, path] if sign == "^~" => (false, path.as_str()),
             [sign, path] if sign == "=" => (true, path.as_str()),
-            _ => {
-                let message = format!("is left out: only prefixes and exact paths are carried over{passes}");
-                return self.note(location, &message);
-            }
+            _ => return self.leave_out(location, location, "only prefixes and exact paths are carried over"),
         };
         let path_match = match if is_exact { PathMatch::exact(path) } else { PathMatch::prefix(path) } {
             Ok(path) => path,
-            Err(why) => return self.note(location, &format!("is left out: {why}{passes}")),
+            Err(why) => return self.leave_out(location, location, why),
         };
         if !is_exact && let Some(why) = open_prefix_note(path) {
             self.note(location, &why);
@@ -367,24 +375,26 @@ impl<'d> Reader<'d, '_> {
             return self.refuse(location, listeners, hosts, path_match);
         }
         let Some(to) = block.iter().find(|one| one.name() == "proxy_pass") else {
-            return self.note(location, "is left out: it does not proxy");
+            return self.leave_out(location, location, "it does not proxy");
         };
-        let Some((upstream, target)) = self.target(to) else { return };
-        let limits = self.level(&block, outer);
-        for inner in block.iter().filter(|one| one.name() == "location") {
-            self.note(inner, "is left out: it stands in another location");
-        }
-        if !limits.keeps_host {
-            self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
-        }
+        let Some((upstream, target)) = self.target(to) else {
+            return self.leave_out(location, to, "only URLs without variables are carried over");
+        };
         let bare = path.trim_end_matches('/');
         let mut rewrite = (String::new(), String::new());
         if let Some(target) = target.filter(|target| target != path) {
             if is_exact || target.ends_with('/') != path.ends_with('/') {
-                return self
-                    .note(to, "is left out: only paths that both end with `/`, or both do not, are carried over");
+                let why = "only paths that both end with `/`, or both do not, are carried over";
+                return self.leave_out(location, to, why);
             }
             rewrite = (bare.to_owned(), target.trim_end_matches('/').to_owned());
+        }
+        let limits = self.level(&block, outer);
+        for inner in block.iter().filter(|one| one.name() == "location") {
+            self.leave_out(inner, inner, "it stands in another location");
+        }
+        if !limits.keeps_host {
+            self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
         }
         let uses = limits.requests.iter().chain(&limits.connections);
         let used: Vec<ScopedLimit> = uses.filter_map(|use_of| self.limit(use_of, &limits)).collect();
@@ -405,14 +415,10 @@ impl<'d> Reader<'d, '_> {
         });
     }
 
-    /// The upstream of a `proxy_pass`, and the path that replaces the location's path.
+    /// The upstream of a `proxy_pass`, and the path that replaces the location's path; `None` for a URL with variables.
     fn target(&mut self, to: &Directive) -> Option<(String, Option<String>)> {
-        let told = url(to.argument())
-            .filter(|(_, authority, _)| !to.argument().contains('$') && !authority.starts_with("unix:"));
-        let Some((is_secure, authority, path)) = told else {
-            self.note(to, "is left out: only URLs without variables are carried over");
-            return None;
-        };
+        let (is_secure, authority, path) = url(to.argument())
+            .filter(|(_, authority, _)| !to.argument().contains('$') && !authority.starts_with("unix:"))?;
         if is_secure {
             self.note(to, "certificates of upstreams are checked here");
         }
