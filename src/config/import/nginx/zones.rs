@@ -106,6 +106,10 @@ impl Reader<'_, '_> {
         const OTHER: &str = "of `map`, only one of a `geo` is known that makes the key empty for some networks";
         let geo = self.variables.get(map.argument().trim_start_matches('$')).filter(|geo| geo.name() == "geo");
         let geo = geo.filter(|geo| map.name() == "map" && geo.arguments().len() == 1).ok_or(OTHER)?;
+        // other entries than plain values: regular expressions, and those of a file
+        if map.block().iter().any(|entry| entry.name().starts_with('~') || entry.name() == "include") {
+            return Err(OTHER.to_owned());
+        }
         let default = |of: &Directive| {
             of.block().iter().find(|entry| entry.name() == "default").map(|entry| entry.argument().to_owned())
         };

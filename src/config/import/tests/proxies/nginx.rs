@@ -383,3 +383,12 @@ fn nginx_locations_that_are_left_out_name_what_they_refused() {
     let notes = one("location ~ x { auth_basic off; proxy_pass http://a; }");
     assert!(!notes.contains("pass here"), "{notes}");
 }
+
+fn nginx_maps_of_regular_expressions_are_not_carried_over() {
+    let zones = "geo $g { default 1; 10.0.0.0/8 2; }\n\
+                 map $g $key { default \"\"; 1 $binary_remote_addr; ~^2 $binary_remote_addr; }\n\
+                 limit_req_zone $key zone=z:1m rate=1r/s;";
+    let one = nginx(zones, "limit_req zone=z;");
+    one.omits("10.0.0.0/8");
+    one.notes(&["limit_req_zone: the limits of this zone are left out"]);
+}
