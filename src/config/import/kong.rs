@@ -16,6 +16,9 @@ const GUARDS: [&str; 10] = [
     "request-validator",
 ];
 
+/// Plugins that find the consumer of a request. tollgate does not carry them over, so no limit counts by it.
+const CONSUMERS: [&str; 7] = ["basic-auth", "hmac-auth", "jwt", "ldap-auth", "mtls-auth", "oauth2", "openid-connect"];
+
 const WINDOWS: [(&str, &str); 4] = [("second", "1s"), ("minute", "1m"), ("hour", "1h"), ("day", "1d")];
 
 /// Whether a file is a configuration of Kong.
@@ -39,6 +42,8 @@ struct Reader<'n> {
     front: ProxyConfig,
     names: &'n mut Names,
     labels: Labels,
+    /// Whether paths with special characters are regular expressions, as they were before version 3.
+    has_plain_expressions: bool,
     /// The names under which callers send keys, and the number of routes that need no key.
     key_names: Vec<String>,
     without_keys: usize,
@@ -54,7 +59,9 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
         plugins.extend(service.iter().flat_map(|of| plugins_of(of, &format!("service {}", label(&field)), &labels)));
     }
     let (front, key_names) = (ProxyConfig::default(), Vec::new());
-    let mut reader = Reader { front, names, labels, key_names, without_keys: 0 };
+    let version = text(&file, "_format_version").unwrap_or_default();
+    let has_plain_expressions = version.starts_with(['1', '2']);
+    let mut reader = Reader { front, names, labels, has_plain_expressions, key_names, without_keys: 0 };
     for service in list(&file, "services") {
         reader.service(&file, &service, &plugins);
     }
@@ -131,13 +138,16 @@ fn reference(of: &Section<'_>, kind: &str) -> Option<String> {
 
 /// The plugins in a section. A plugin has the section's `scope`, unless it names its own route or service.
 fn plugins_of<'a>(of: &Section<'a>, scope: &str, labels: &Labels) -> Vec<Plugin<'a>> {
+    const READ: [&str; 10] =
+        ["name", "id", "enabled", "config", "service", "route", "consumer", "consumer_group", "protocols", "tags"];
     let mut found = Vec::new();
     for field in list(of, "plugins") {
         let Some(plugin) = field.mapping("a mapping") else { continue };
-        name_others(&plugin, &["name", "id", "enabled", "config", "service", "route", "consumer", "protocols", "tags"]);
+        name_others(&plugin, &READ);
         let name = text(&plugin, "name").unwrap_or_default();
-        if reference(&plugin, "consumer").is_some() {
-            note(&field, "is left out: what holds for one consumer is a plan of its own here");
+        let scopes = [("consumer", "consumer"), ("consumer_group", "group of consumers")];
+        if let Some((_, of)) = scopes.iter().find(|(scope, _)| reference(&plugin, scope).is_some()) {
+            note(&field, &format!("is left out: what holds for one {of} is a plan of its own here"));
             continue;
         }
         let own = |kind| reference(&plugin, kind).map(|name| (kind, name));
@@ -268,9 +278,10 @@ impl Reader<'_> {
         if paths.is_empty() {
             paths.push("/".to_owned());
         }
+        let is_plain = |path: &str| path.chars().all(|c| c.is_ascii_alphanumeric() || "-._~/%".contains(c));
         for path in paths {
             let matched = match PathMatch::prefix(&path) {
-                Ok(matched) if !path.starts_with('~') => matched,
+                Ok(matched) if is_plain(&path) || !self.has_plain_expressions => matched,
                 _ => {
                     note(field, &format!("the path {path} is left out: only beginnings of paths are carried over"));
                     continue;
@@ -279,7 +290,8 @@ impl Reader<'_> {
             if let Some(why) = open_prefix_note(&path) {
                 note(field, &why);
             }
-            let (hosts, methods) = (texts(&route, "hosts"), texts(&route, "methods"));
+            let hosts = texts(&route, "hosts");
+            let methods = texts(&route, "methods").iter().map(|name| name.to_uppercase()).collect();
             let mut matches = vec![Match { hosts, methods, ..Match::of_path(matched) }];
             // a request has one of the values of each field
             if let Some(headers) = section(&route, "headers") {
@@ -316,7 +328,9 @@ impl Reader<'_> {
             match (plugin.name.as_str(), &config) {
                 ("key-auth", _) => {}
                 ("rate-limiting", Some(config)) => {
-                    if let Some(settings) = rate_limiting(&plugin.field, config, keys.is_some()) {
+                    let consumers = plugins.iter().find(|other| CONSUMERS.contains(&other.name.as_str()));
+                    let consumers = consumers.map(|other| other.name.as_str());
+                    if let Some(settings) = rate_limiting(&plugin.field, config, keys.is_some(), consumers) {
                         let by_service = text(config, "limit_by").as_deref() == Some("service");
                         let of = if by_service && plugin.scope.is_empty() { service } else { &plugin.scope };
                         let label = format!("rate-limiting.{}", of.rsplit(' ').next().unwrap_or_default());
@@ -341,6 +355,12 @@ impl Reader<'_> {
                     let both = |name: &str, former: &str| [texts(config, name), texts(config, former)].concat();
                     let access = Access { allow: both("allow", "whitelist"), deny: both("deny", "blacklist") };
                     effects.access.push(ScopedAccess::always(access));
+                }
+                ("request-termination", Some(config)) if config.has("trigger") => {
+                    note(
+                        &plugin.field,
+                        "is left out: it goes by a header field or a parameter: requests that it refuses pass here",
+                    );
                 }
                 ("request-termination", _) => {
                     note(&plugin.field, "refuses requests with 403 here");
@@ -380,8 +400,9 @@ impl Reader<'_> {
     }
 }
 
-/// The settings of a `rate-limiting` plugin, as a limit with fixed windows.
-fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool) -> Option<String> {
+/// The settings of a `rate-limiting` plugin, as a limit with fixed windows. Consumers are known by `key-auth` (`has_keys`) or
+/// by the plugin `consumers`, which is not carried over.
+fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool, consumers: Option<&str>) -> Option<String> {
     const READ: [&str; 13] = [
         "second", "minute", "hour", "day", "limit_by", "header_name", "error_code", "hide_client_headers", "policy",
         "fault_tolerant", "error_message", "sync_rate", "redis",
@@ -402,7 +423,13 @@ fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool) -> Opt
     };
     let key = match text(config, "limit_by").as_deref().unwrap_or("consumer") {
         "consumer" | "credential" if has_keys => "customer".to_owned(),
-        "consumer" | "credential" | "ip" => "client_address".to_owned(),
+        "consumer" | "credential" => {
+            if let Some(plugin) = consumers {
+                note(field, &format!("counts by address: Kong counts by the consumers that {plugin} finds"));
+            }
+            "client_address".to_owned()
+        }
+        "ip" => "client_address".to_owned(),
         "service" => "all".to_owned(),
         "header" => {
             note(field, "requests without the field share one count: Kong counts them by address");

@@ -270,7 +270,7 @@ fn common_host(one: &str, another: &str) -> Option<String> {
 
 fn check(path: &str) -> Result<(), &'static str> {
     let is_of_this_format = path.starts_with('/')
-        && !path.contains(['*', '{', '}', '%', '?', ';'])
+        && !path.contains(['*', '{', '}', '%', '?', ';', '\\'])
         && !path.contains("//")
         && !path.contains("/.");
     if is_of_this_format { Ok(()) } else { Err("no path of a route is written so") }

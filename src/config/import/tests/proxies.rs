@@ -304,3 +304,33 @@ fn envoy_direct_responses_that_refuse_requests_stay_closed() {
     assert!(one.route("closed").contains("access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }"), "{}", one.yaml);
     one.notes(&["exact headers are carried over: requests that it refuses pass here"]);
 }
+
+fn kong(version: &str, route: &str, plugins: &str) -> Imported {
+    imported(&format!(
+        "_format_version: '{version}'\nservices:\n- name: s\n  url: http://10.0.0.1:80\n  routes:\n  \
+         - {{ name: plain, paths: [/plain/] }}\n  - {{ name: r, {route} }}\n  plugins: [{plugins}]\n"
+    ))
+}
+
+fn kong_plugins_for_some_requests_are_not_for_all() {
+    let route = "paths: [/]";
+    let group = kong("3.0", route, "{ name: rate-limiting, consumer_group: gold, config: { minute: 5 } }");
+    group.omits("fixed_window");
+    group.notes(&["plugins[0]: is left out: what holds for one group of consumers is a plan of its own here"]);
+    let trigger = kong("3.0", route, "{ name: request-termination, config: { trigger: maintenance } }");
+    trigger.omits("access:");
+    trigger.notes(&["is left out: it goes by a header field or a parameter: requests that it refuses pass here"]);
+    let by_consumer = kong("3.0", route, "{ name: jwt }, { name: rate-limiting, config: { minute: 5 } }");
+    by_consumer.writes(&["key: client_address"]);
+    by_consumer.notes(&["counts by address: Kong counts by the consumers that jwt finds"]);
+    let by_address = kong("3.0", route, "{ name: jwt }, { name: rate-limiting, config: { minute: 5, limit_by: ip } }");
+    assert!(!by_address.notes.contains("counts by address"), "{}", by_address.notes);
+}
+
+fn kong_paths_and_methods_of_former_versions_are_read() {
+    for path in [r"/users/\d+/profile", "/v[0-9]+/login$"] {
+        let former = kong("1.1", &format!("paths: ['{path}', /users/], methods: [get]"), "");
+        former.writes(&["match: { path: \"/users/**\", methods: [GET] }"]);
+        former.notes(&[&format!("the path {path} is left out: only beginnings of paths are carried over")]);
+    }
+}
