@@ -97,12 +97,13 @@ impl Reader<'_, '_> {
             "generate_request_id", "server_name",
         ];
         name_others(manager, &READ);
-        let mut limit = None;
+        let mut limits = Vec::new();
         for filter in list(manager, "http_filters") {
             let of = filter.mapping("a mapping")?;
             match text(&of, "name").unwrap_or_default().as_str() {
+                _ if flag(&of, "disabled", false) => note(&filter, "is left out: it is disabled"),
                 "envoy.filters.http.router" => {}
-                LOCAL => limit = self.limit(&filter, &section(&of, "typed_config")?),
+                LOCAL => limits.extend(self.limit(&filter, &section(&of, "typed_config")?)),
                 GLOBAL => {
                     note(&filter, "is not carried over: import the files of its service, or ask tollgate in its place")
                 }
@@ -118,7 +119,7 @@ impl Reader<'_, '_> {
         for host in list(&routes, "virtual_hosts") {
             let of = host.mapping("a mapping")?;
             name_others(&of, &["name", "domains", "routes", "typed_per_filter_config"]);
-            let limit = self.own_limit(&of).unwrap_or_else(|| limit.clone());
+            let limits = self.own_limits(&of).unwrap_or_else(|| limits.clone());
             let domains = texts(&of, "domains");
             let is_any = domains.iter().any(|domain| domain == "*");
             let mut hosts: Vec<String> = domains.iter().map(|domain| without_port(domain)).collect();
@@ -133,18 +134,18 @@ impl Reader<'_, '_> {
             }
             let mut taken = Taken::default();
             for route in list(&of, "routes") {
-                self.route(&route, &text(&of, "name").unwrap_or_default(), &hosts, limit.clone(), &mut taken);
+                self.route(&route, &text(&of, "name").unwrap_or_default(), &hosts, &limits, &mut taken);
             }
         }
         Some(())
     }
 
-    /// The limit that a virtual host or a route sets in place of the outer limit.
-    fn own_limit(&mut self, of: &Section<'_>) -> Option<Option<String>> {
+    /// The limits that a virtual host or a route sets in place of the outer limits.
+    fn own_limits(&mut self, of: &Section<'_>) -> Option<Vec<String>> {
         let filters = section(of, "typed_per_filter_config")?;
         name_others(&filters, &[LOCAL]);
         let field = filters.get(LOCAL)?;
-        Some(self.limit(&field, &field.mapping("a mapping")?))
+        Some(self.limit(&field, &field.mapping("a mapping")?).into_iter().collect())
     }
 
     fn route(
@@ -152,12 +153,12 @@ impl Reader<'_, '_> {
         field: &Field<'_>,
         host: &str,
         hosts: &[String],
-        limit: Option<String>,
+        limits: &[String],
         taken: &mut Taken,
     ) -> Option<()> {
         let route = field.mapping("a mapping")?;
         name_others(&route, &["name", "match", "route", "direct_response", "typed_per_filter_config", "metadata"]);
-        let limit = self.own_limit(&route).unwrap_or(limit);
+        let limits = self.own_limits(&route).unwrap_or_else(|| limits.to_vec());
         let name = text(&route, "name").unwrap_or_else(|| host.to_owned());
         let status = section(&route, "direct_response").and_then(|response| number(&response, "status"));
         let is_refused = status.is_some_and(|status| (400..600).contains(&status));
@@ -225,7 +226,7 @@ impl Reader<'_, '_> {
         let rewrite =
             (strip.trim_end_matches('/').to_owned(), prefix.unwrap_or_default().trim_end_matches('/').to_owned());
         rule.upstreams = upstreams;
-        let limits = limit.map(ScopedLimit::always).into_iter().collect();
+        let limits = limits.into_iter().map(ScopedLimit::always).collect();
         rule.effects = Effects { limits, rewrite, ..Effects::default() };
         self.front.rules.push(rule);
         Some(())
@@ -263,7 +264,14 @@ impl Reader<'_, '_> {
 
     /// Adds the limit of a local rate limit filter; `None` where the filter limits nothing.
     fn limit(&mut self, field: &Field<'_>, config: &Section<'_>) -> Option<String> {
-        name_others(config, &["@type", "stat_prefix", "token_bucket", "filter_enabled", "filter_enforced", "status"]);
+        const EACH: &str = "local_rate_limit_per_downstream_connection";
+        const READ: [&str; 7] =
+            ["@type", "stat_prefix", "token_bucket", "filter_enabled", "filter_enforced", "status", EACH];
+        name_others(config, &READ);
+        if flag(config, EACH, false) {
+            note(field, "is left out: it limits each connection by itself");
+            return None;
+        }
         let bucket = section(config, "token_bucket")?;
         let most = number(&bucket, "max_tokens")?;
         let fill = number(&bucket, "tokens_per_fill").unwrap_or(1);

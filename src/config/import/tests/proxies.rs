@@ -334,3 +334,26 @@ fn kong_paths_and_methods_of_former_versions_are_read() {
         former.notes(&[&format!("the path {path} is left out: only beginnings of paths are carried over")]);
     }
 }
+
+const LOCAL: &str = "name: envoy.filters.http.local_ratelimit";
+
+fn bucket(most: u8, more: &str) -> String {
+    format!(
+        "token_bucket: {{ max_tokens: {most}, fill_interval: 1s }}, filter_enabled: {{ default_value: {{ numerator: 100 }} }}, \
+         filter_enforced: {{ default_value: {{ numerator: 100 }} }}{more}"
+    )
+}
+
+fn envoy_buckets_of_several_filters_hold_and_those_of_disabled_filters_or_connections_do_not() {
+    let filter = |most: u8, more: &str, config: &str| {
+        format!("{{ {LOCAL}{more}, typed_config: {{ {} }} }}", bucket(most, config))
+    };
+    let both = envoy(&format!("{}, {}", filter(5, "", ""), filter(9, "", "")), "", "");
+    assert!(both.route("rest").contains("limits: [local, local-2]"), "{}", both.yaml);
+    let disabled = envoy(&filter(5, ", disabled: true", ""), "", "");
+    disabled.omits("burst: 5");
+    disabled.notes(&["http_filters[0]: is left out: it is disabled"]);
+    let apart = envoy(&filter(5, "", ", local_rate_limit_per_downstream_connection: true"), "", "");
+    apart.omits("burst: 5");
+    apart.notes(&["is left out: it limits each connection by itself"]);
+}
