@@ -67,10 +67,15 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     for (_, field) in points.iter().flat_map(Section::fields) {
         let point = field.mapping("a mapping");
         point.iter().for_each(|point| name_others(point, &["address"]));
-        let address = point.and_then(|point| text(&point, "address"));
-        if let Some(why) = address.and_then(|address| reader.front.listen(Listener::at(node(&address, 80)))) {
-            note(&field, &why);
-        }
+        let Some(address) = point.and_then(|point| text(&point, "address")) else { continue };
+        let why = match address.rsplit_once('/') {
+            Some((_, "udp")) => Some("is left out: only TCP is carried over".to_owned()),
+            of_protocol => {
+                let (address, _) = of_protocol.unwrap_or((address.as_str(), ""));
+                reader.front.listen(Listener::at(node(address, 80)))
+            }
+        };
+        why.iter().for_each(|why| note(&field, why));
     }
     if reader.front.has_no_listeners() {
         note(top, "names no entry points: those of Traefik's static configuration belong in `listeners`");
@@ -111,6 +116,10 @@ impl Reader<'_, '_> {
         let mut effects = Effects::default();
         for middleware in texts(&router, "middlewares") {
             self.middleware(field, name, bare(&middleware), &mut effects, 0);
+        }
+        if upstreams.is_empty() {
+            note(field, "refuses requests with 403 here: its service has no servers that are carried over");
+            effects = Effects::refusal();
         }
         let length = u64::try_from(rule.len()).unwrap_or(u64::MAX);
         let priority = number(&router, "priority").filter(|priority| *priority > 0).unwrap_or(length);
@@ -188,7 +197,8 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// The upstreams of a service with their weights; `None` where the service is left out.
+    /// The upstreams of a service with their weights, none where no server is carried over; `None` where the service is left
+    /// out.
     fn service(&mut self, from: &Field<'_>, name: &str, depth: usize) -> Option<Vec<(String, u64)>> {
         let field = self.services.get(name).filter(|_| depth < DEEPEST).cloned();
         let Some(service) = field.as_ref().and_then(Field::as_mapping) else {
@@ -205,11 +215,11 @@ impl Reader<'_, '_> {
                 let weight = number(&share_of, "weight").unwrap_or(1);
                 match self.service(&share, bare(&target), depth.saturating_add(1))?.as_slice() {
                     [(upstream, _)] if weight > 0 => shares.push((upstream.clone(), weight)),
-                    [_] => {}
+                    [] | [_] => {}
                     _ => note(&share, "is left out: it is shared among others itself"),
                 }
             }
-            return (!shares.is_empty()).then_some(shares);
+            return Some(shares);
         }
         let Some(balancer) = section(&service, "loadBalancer") else {
             note(
@@ -221,7 +231,8 @@ impl Reader<'_, '_> {
             return None;
         };
         let upstream = upstream_of(name, &balancer)?;
-        Some(vec![(self.front.upstream(upstream), 1)])
+        let has_servers = !upstream.nodes.is_empty();
+        Some(has_servers.then(|| (self.front.upstream(upstream), 1)).into_iter().collect())
     }
 }
 
@@ -260,7 +271,7 @@ fn upstream_of(name: &str, balancer: &Section<'_>) -> Option<Upstream> {
         upstream.health_check =
             Some(format!("path: {path}{}{}", time("interval", "every"), time("timeout", "timeout")));
     }
-    Some(upstream).filter(|upstream| !upstream.nodes.is_empty())
+    Some(upstream)
 }
 
 /// The settings of a `rateLimit`: a token bucket in which requests wait at most half of the time between two tokens.

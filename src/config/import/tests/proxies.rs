@@ -357,3 +357,31 @@ fn envoy_buckets_of_several_filters_hold_and_those_of_disabled_filters_or_connec
     apart.omits("burst: 5");
     apart.notes(&["is left out: it limits each connection by itself"]);
 }
+
+fn traefik_routers_without_servers_stay_closed() {
+    let routers = "    all: { rule: PathPrefix(`/`), service: api }
+    none: { rule: PathPrefix(`/none/`), middlewares: [allow], service: none }
+    shares: { rule: PathPrefix(`/shares/`), service: shares }";
+    let allow = "    allow: { ipAllowList: { sourceRange: [10.0.0.0/8] } }";
+    let services = "    none: { loadBalancer: { servers: [{ url: 'h2c://10.0.0.1:80' }] } }
+    shares: { weighted: { services: [{ name: none }] } }";
+    let one = traefik(routers, allow, services);
+    for router in ["none", "shares"] {
+        assert!(
+            one.route(router).contains("access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }"),
+            "{}",
+            one.yaml
+        );
+        one.notes(&[&format!(
+            "http.routers.{router}: refuses requests with 403 here: its service has no servers that are carried over"
+        )]);
+    }
+}
+
+fn traefik_protocols_of_entry_points_are_read() {
+    let points = "entryPoints: { web: { address: ':80/tcp' }, dns: { address: ':53/udp' } }";
+    let one = traefik("    all: { rule: PathPrefix(`/`), service: api }", "    unused: { compress: {} }", points);
+    one.writes(&["  - { address: \"0.0.0.0:80\" }"]);
+    one.omits(":53");
+    one.notes(&["entryPoints.dns: is left out: only TCP is carried over"]);
+}
