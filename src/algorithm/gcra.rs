@@ -44,11 +44,10 @@ impl Algorithm for Gcra {
         let interval = rule.rate().describe_interval();
         match rule.delay_after() {
             None => format!("{burst} at once, then {interval}"),
-            Some(n) => format!(
-                "{} at once, then {interval}; up to {} wait for their turn",
-                n.saturating_add(1).min(burst),
-                rule.queue(),
-            ),
+            Some(n) => {
+                let at_once = n.saturating_add(1).min(burst);
+                format!("{at_once} at once, then {interval}; {}", rule.describe_queue())
+            }
         }
     }
 }
@@ -78,6 +77,10 @@ mod tests {
         }
         assert_eq!(rule.decide(state, 1, at(0)), (Decision::later(at(100)), state));
         assert_eq!(Gcra::describe(&rule), "2 at once, then one every 100ns; up to 2 wait for their turn");
+        let short = delaying(2, 0, at(50));
+        let (_, after) = short.decide(None, 1, at(0));
+        assert_eq!(short.decide(after, 1, at(60)).0, Decision::Admit { wait: at(40) });
+        assert_eq!(Gcra::describe(&short), "1 at once, then one every 100ns; one waits for its turn");
     }
 
     #[test]

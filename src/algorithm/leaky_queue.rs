@@ -35,11 +35,7 @@ impl Algorithm for LeakyQueue {
     }
 
     fn describe(rule: &Schedule) -> String {
-        let interval = rule.rate().describe_interval();
-        match rule.queue() {
-            0 => format!("{interval}; none waits"),
-            queue => format!("{interval}; up to {queue} wait for their turn"),
-        }
+        format!("{}; {}", rule.rate().describe_interval(), rule.describe_queue())
     }
 }
 

@@ -104,9 +104,15 @@ impl Schedule {
         self.nanos_ceil(self.tolerance.saturating_sub(self.immediate))
     }
 
-    /// How many tokens' worth of requests can be waiting at once.
-    pub fn queue(&self) -> u64 {
-        self.whole_tokens(self.tolerance.saturating_sub(self.immediate))
+    /// How many tokens' worth of requests can be waiting at once, in words. Where the longest wait is shorter than the time for
+    /// a token, one request waits for the rest of a token.
+    pub fn describe_queue(&self) -> String {
+        let wait = self.tolerance.saturating_sub(self.immediate);
+        match self.whole_tokens(wait) {
+            0 if wait == 0 => "none waits".to_owned(),
+            0 | 1 => "one waits for its turn".to_owned(),
+            queue => format!("up to {queue} wait for their turn"),
+        }
     }
 
     fn fine(&self, time: Nanos) -> u128 {

@@ -73,7 +73,9 @@ impl ProxyConfig {
             let note = |message: &str| findings.add(Problem::warning(rule.place.clone(), message));
             if let Some(first) = rules.iter().take(position).find(|other| other.matches == rule.matches) {
                 note(match rule.has_effects_beyond(&first.effects) {
-                    true => "is left out: a rule before it takes the same requests, and gets its limits as well",
+                    true => {
+                        "is left out: a rule before it takes the same requests, and gets its limits and access rules as well"
+                    }
                     false => "is never reached: a rule before it takes the same requests",
                 });
                 continue;
@@ -145,9 +147,9 @@ impl ProxyConfig {
                 more: more.clone(),
             });
         }
+        self.routes.extend(contained_first(routes, |route| &route.matches));
         notes
     }
-        self.routes.extend(contained_first(routes, |route| &route.matches));
 }
 
 impl Rule {

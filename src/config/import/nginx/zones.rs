@@ -193,7 +193,7 @@ impl Reader<'_, '_> {
             self.front.limits.iter().any(|limit| limit.table == table && limit.settings != settings);
         let limit = self.front.limit(zone_name, &table, settings, self.names);
         if is_used_otherwise {
-            self.note(use_of, "counts apart from the other uses of its zone, which have another burst");
+            self.note(use_of, "counts apart from the other uses of its zone, which have other settings");
         }
         Some(ScopedLimit { limit, matches: vec![Match::default()], exempt })
     }

@@ -305,6 +305,31 @@ fn envoy_direct_responses_that_refuse_requests_stay_closed() {
     one.notes(&["exact headers are carried over: requests that it refuses pass here"]);
 }
 
+const LOCAL: &str = "name: envoy.filters.http.local_ratelimit";
+
+/// The settings of a `local_ratelimit` filter with a bucket of so many tokens.
+fn bucket(most: u8, more: &str) -> String {
+    format!(
+        "token_bucket: {{ max_tokens: {most}, fill_interval: 1s }}, filter_enabled: {{ default_value: {{ numerator: 100 }} }}, \
+         filter_enforced: {{ default_value: {{ numerator: 100 }} }}{more}"
+    )
+}
+
+#[test]
+fn envoy_buckets_of_several_filters_hold_and_those_of_disabled_filters_or_connections_do_not() {
+    let filter = |most: u8, more: &str, config: &str| {
+        format!("{{ {LOCAL}{more}, typed_config: {{ {} }} }}", bucket(most, config))
+    };
+    let both = envoy(&format!("{}, {}", filter(5, "", ""), filter(9, "", "")), "", "");
+    assert!(both.route("rest").contains("limits: [local, local-2]"), "{}", both.yaml);
+    let disabled = envoy(&filter(5, ", disabled: true", ""), "", "");
+    disabled.omits("burst: 5");
+    disabled.notes(&["http_filters[0]: is left out: it is disabled"]);
+    let apart = envoy(&filter(5, "", ", local_rate_limit_per_downstream_connection: true"), "", "");
+    apart.omits("burst: 5");
+    apart.notes(&["is left out: it limits each connection by itself"]);
+}
+
 fn kong(version: &str, route: &str, plugins: &str) -> Imported {
     imported(&format!(
         "_format_version: '{version}'\nservices:\n- name: s\n  url: http://10.0.0.1:80\n  routes:\n  \
@@ -312,6 +337,7 @@ fn kong(version: &str, route: &str, plugins: &str) -> Imported {
     ))
 }
 
+#[test]
 fn kong_plugins_for_some_requests_are_not_for_all() {
     let route = "paths: [/]";
     let group = kong("3.0", route, "{ name: rate-limiting, consumer_group: gold, config: { minute: 5 } }");
@@ -327,6 +353,7 @@ fn kong_plugins_for_some_requests_are_not_for_all() {
     assert!(!by_address.notes.contains("counts by address"), "{}", by_address.notes);
 }
 
+#[test]
 fn kong_paths_and_methods_of_former_versions_are_read() {
     for path in [r"/users/\d+/profile", "/v[0-9]+/login$"] {
         let former = kong("1.1", &format!("paths: ['{path}', /users/], methods: [get]"), "");
@@ -335,29 +362,7 @@ fn kong_paths_and_methods_of_former_versions_are_read() {
     }
 }
 
-const LOCAL: &str = "name: envoy.filters.http.local_ratelimit";
-
-fn bucket(most: u8, more: &str) -> String {
-    format!(
-        "token_bucket: {{ max_tokens: {most}, fill_interval: 1s }}, filter_enabled: {{ default_value: {{ numerator: 100 }} }}, \
-         filter_enforced: {{ default_value: {{ numerator: 100 }} }}{more}"
-    )
-}
-
-fn envoy_buckets_of_several_filters_hold_and_those_of_disabled_filters_or_connections_do_not() {
-    let filter = |most: u8, more: &str, config: &str| {
-        format!("{{ {LOCAL}{more}, typed_config: {{ {} }} }}", bucket(most, config))
-    };
-    let both = envoy(&format!("{}, {}", filter(5, "", ""), filter(9, "", "")), "", "");
-    assert!(both.route("rest").contains("limits: [local, local-2]"), "{}", both.yaml);
-    let disabled = envoy(&filter(5, ", disabled: true", ""), "", "");
-    disabled.omits("burst: 5");
-    disabled.notes(&["http_filters[0]: is left out: it is disabled"]);
-    let apart = envoy(&filter(5, "", ", local_rate_limit_per_downstream_connection: true"), "", "");
-    apart.omits("burst: 5");
-    apart.notes(&["is left out: it limits each connection by itself"]);
-}
-
+#[test]
 fn traefik_routers_without_servers_stay_closed() {
     let routers = "    all: { rule: PathPrefix(`/`), service: api }
     none: { rule: PathPrefix(`/none/`), middlewares: [allow], service: none }
@@ -378,6 +383,7 @@ fn traefik_routers_without_servers_stay_closed() {
     }
 }
 
+#[test]
 fn traefik_protocols_of_entry_points_are_read() {
     let points = "entryPoints: { web: { address: ':80/tcp' }, dns: { address: ':53/udp' } }";
     let one = traefik("    all: { rule: PathPrefix(`/`), service: api }", "    unused: { compress: {} }", points);

@@ -147,7 +147,7 @@ backend static
     both.writes(&["0.0.0.0:443\", tls"]);
     both.notes(&[
         "use_backend: its requests have the limits of https.web, too, which takes them at other listeners",
-        "default_backend: is left out: a rule before it takes the same requests, and gets its limits as well",
+        "default_backend: is left out: a rule before it takes the same requests, and gets its limits and access rules as well",
     ]);
 }
 
@@ -191,6 +191,7 @@ fn haproxy_timeouts_of_nothing_and_flags_are_read_as_haproxy_does() {
     assert!(!one.notes.contains("inspect-delay"), "{}", one.notes);
 }
 
+#[test]
 fn haproxy_conditions_for_one_of_several_hosts_or_methods_have_routes_before_the_others() {
     for (all, test, whole, part) in [
         (

@@ -280,9 +280,12 @@ fn nginx_routes_have_the_limits_of_all_listeners_that_take_their_requests() {
     let zone = "limit_req_zone $binary_remote_addr zone=z:1m rate=5r/s;\n";
     let both = imported(&format!("{zone}{}{}", server("80", ""), server("81", "limit_req zone=z;")));
     assert!(both.route("all.root").contains("limits: [z]\n    denied: { status: 503 }"), "{}", both.yaml);
-    both.notes(&["location: is left out: a rule before it takes the same requests, and gets its limits as well"]);
+    both.notes(&[
+        "location: is left out: a rule before it takes the same requests, and gets its limits and access rules as well",
+    ]);
 }
 
+#[test]
 fn nginx_limits_of_one_name_hold_beside_a_server_of_several() {
     let server = |listen: &str, names: &str, limit: &str| {
         format!(
@@ -337,53 +340,6 @@ fn nginx_locations_that_are_left_out_name_what_they_refused() {
 }
 
 #[test]
-fn nginx_maps_of_regular_expressions_are_not_carried_over() {
-    let zones = "geo $g { default 1; 10.0.0.0/8 2; }\n\
-                 map $g $key { default \"\"; 1 $binary_remote_addr; ~^2 $binary_remote_addr; }\n\
-                 limit_req_zone $key zone=z:1m rate=1r/s;";
-    let one = nginx(zones, "limit_req zone=z;");
-    one.omits("10.0.0.0/8");
-    one.notes(&["limit_req_zone: the limits of this zone are left out"]);
-}
-
-fn nginx_locations_that_are_left_out_name_what_they_refused() {
-    let zones = "limit_req_zone $binary_remote_addr zone=z:1m rate=5r/s;";
-    let one = |locations: &str| {
-        imported(&format!("{zones}\nserver {{ {locations} location / {{ proxy_pass http://10.0.0.1; }} }}\n")).notes
-    };
-    for (location, expected) in [
-        (
-            "location ~ ^/admin { allow 10.0.0.0/8; deny all; proxy_pass http://a; }",
-            "carried over: its requests pass here without `deny all`",
-        ),
-        (
-            "location ~* \\.php$ { auth_basic x; limit_req zone=z; proxy_pass http://a; }",
-            "here without `auth_basic x`, `limit_req zone=z`",
-        ),
-        (
-            "location /outer/ { proxy_pass http://a; location /outer/admin/ { deny all; } }",
-            "another location: its requests pass here without `deny all`",
-        ),
-        (
-            "location /login { limit_req zone=z; proxy_pass http://a/; }",
-            "do not, are carried over: its requests pass here without `limit_req zone=z`",
-        ),
-        (
-            "location /a/ { limit_req zone=z; proxy_pass http://$host; }",
-            "only URLs without variables are carried over: its requests pass here without `limit_req zone=z`",
-        ),
-        (
-            "location /files/ { root /srv; location ~ x { deny all; } }",
-            "it does not proxy: its requests pass here without `deny all`",
-        ),
-    ] {
-        let notes = one(location);
-        assert!(notes.contains(expected), "no {expected} in:\n{notes}");
-    }
-    let notes = one("location ~ x { auth_basic off; proxy_pass http://a; }");
-    assert!(!notes.contains("pass here"), "{notes}");
-}
-
 fn nginx_maps_of_regular_expressions_are_not_carried_over() {
     let zones = "geo $g { default 1; 10.0.0.0/8 2; }\n\
                  map $g $key { default \"\"; 1 $binary_remote_addr; ~^2 $binary_remote_addr; }\n\
