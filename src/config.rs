@@ -245,7 +245,9 @@ fn with_sections<T>(
     let context = ReadContext { findings, environment };
     let root = shape::document(text, &context)?;
     let top = Field::root(&context, &root).section(&FILE)?;
-    read(&top)
+    let read = read(&top);
+    shape::check_defaults(&top);
+    read
 }
 
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {
@@ -306,6 +308,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
         has_cors: top.has("cors"),
     };
     let mut routes = routes::read(top, &context);
+    routes::check_default_limits(top, &context);
     let domains = domains::read(top, &limit_names, &limits, &routes, needs.domains);
     let usage = top.get_with("usage", |field| server::usage(field, customer_features.customers));
     let dialects = top.get_or("headers", RateLimitHeaders::default(), server::dialects);

@@ -268,7 +268,7 @@ impl<'a> LimitReader<'_, 'a> {
                     ("shared_bucket", MissingKey::SharedBucket),
                     ("skip", MissingKey::Skip),
                 ];
-                field.choice_renamed(&words, &[("share", "shared_bucket")])
+                field.choice_renamed(&words)
             }),
             over_limit,
             max_wait,

@@ -13,7 +13,7 @@ use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
 use crate::config::problem::{Hint, Mark, Place, Problem};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{Kind, Presence, Table, reference};
+use crate::config::settings::{FORMER_WORDS, Kind, Presence, Table, reference};
 use crate::config::{unneeded, words};
 
 /// The context that all fields of a file share.
@@ -213,10 +213,11 @@ impl<'a> Field<'a> {
         self.choice_or(words, &words::alternatives(words.iter().map(|(word, _)| *word)))
     }
 
-    /// [`Field::choice`] where some words have been renamed: `former` holds pairs of the former and the current word. This
-    /// accepts a former word with a warning.
-    pub(super) fn choice_renamed<T: Copy>(&self, words: &[(&str, T)], former: &[(&str, &str)]) -> Option<T> {
-        let renamed = self.renamed(former);
+    /// [`Field::choice`] where some words may have been renamed. This accepts a former word with a warning.
+    pub(super) fn choice_renamed<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+        let is_today = |today: &str| words.iter().any(|(word, _)| *word == today);
+        let former: Vec<_> = FORMER_WORDS.into_iter().filter(|(_, today)| is_today(today)).collect();
+        let renamed = self.renamed(&former);
         match words.iter().find(|(word, _)| renamed == Some(*word)) {
             Some((_, value)) => Some(*value),
             None => self.choice(words),

@@ -233,6 +233,13 @@ fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&R
     let items = field.list("a list of names of limits")?;
     let limit = |item: &Field<'_>| {
         let id = context.limits.resolve(item).map(LimitId)?;
+/// Checks the names in `defaults.routes.limits`, which a route may not take over.
+pub(super) fn check_default_limits(top: &Section<'_>, context: &RouteContext<'_>) {
+    let of_routes = top.get("defaults").and_then(|field| field.as_mapping()?.get("routes")?.as_mapping());
+    let limits = of_routes.and_then(|of_routes| of_routes.get("limits"));
+    limits.iter().for_each(|field| _ = read_limits(field, context, None));
+}
+
         let limit = context.read_limits.get(id.0).and_then(Option::as_ref).and_then(|read| read.limit.as_ref());
         for part in limit.iter().flat_map(|limit| &limit.key.parts) {
             if let (KeyPart::PathSegment(name), Some(matched)) = (part, matched)

@@ -49,6 +49,9 @@ pub(super) use limits::*;
 pub(super) use state::*;
 pub(super) use upstreams::*;
 
+/// Words of choices that have been renamed, each with its current word. Readers accept them for one release.
+pub(super) const FORMER_WORDS: [(&str, &str); 2] = [("share", "divide"), ("share", "shared_bucket")];
+
 /// The settings of one mapping.
 #[derive(Debug)]
 pub(super) struct Table {

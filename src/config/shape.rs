@@ -140,6 +140,7 @@ fn expand_document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc
             }
             ("upstreams", Content::Mapping(upstreams)) => of_each(upstreams, &defaults.upstreams, &groups),
             ("domains", Content::Mapping(domains)) => of_each(domains, &[], &groups),
+            ("defaults", Content::Mapping(defaults)) => of_each(defaults, &[], &groups),
             _ => continue,
         };
         entry.value = node(entry.value.mark, written);
@@ -232,6 +233,29 @@ impl Defaults {
         };
         let or_none = |entries: Option<Vec<Entry>>| entries.unwrap_or_default();
         Self { routes: or_none(of("routes")), upstreams: or_none(of("upstreams")), limits: or_none(of("limits")) }
+    }
+}
+
+/// Checks the values of `defaults` by the kinds of their settings. The readers of items see only those that an item takes over.
+pub(super) fn check_defaults(top: &Section<'_>) {
+    top.get("defaults").iter().for_each(check_kind);
+}
+
+fn check_kind(field: &Field<'_>) {
+    let each = |of: Option<Section<'_>>| of.iter().flat_map(Section::fields).for_each(|(_, field)| check_kind(&field));
+    match field.kind() {
+        Some(Kind::Flag) => _ = field.flag(),
+        Some(Kind::Whole(..)) => _ = field.whole::<u64>(),
+        Some(Kind::Size(..)) => _ = field.read(scalar::size),
+        Some(Kind::Duration(..)) => _ = field.duration(),
+        Some(Kind::Choice(words)) => {
+            _ = field.choice_renamed(&words.iter().map(|word| (*word, ())).collect::<Vec<_>>())
+        }
+        Some(Kind::List(_)) => field.list(&field.expected()).iter().flatten().for_each(check_kind),
+        Some(Kind::Named(..)) => each(field.mapping(&field.expected())),
+        Some(Kind::Section(table)) => each(field.section(table)),
+        Some(Kind::Defaults(table, _)) => each(field.as_mapping().map(|of| of.with(table))),
+        Some(Kind::Text(_) | Kind::OneOf(_) | Kind::Limit | Kind::Parameters(_)) | None => {}
     }
 }
 

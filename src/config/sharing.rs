@@ -24,8 +24,7 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
         ("allow", OnStoreDown::Allow),
         ("deny", OnStoreDown::Deny),
     ];
-    let on_store_down = section
-        .get_or("on_store_down", OnStoreDown::default(), |field| field.choice_renamed(&words, &[("share", "divide")]));
+    let on_store_down = section.get_or("on_store_down", OnStoreDown::default(), |field| field.choice_renamed(&words));
     if !shared? {
         return match OF_SHARED.iter().find_map(|key| section.get(key)) {
             Some(field) => {
