@@ -100,10 +100,11 @@ pub(super) fn parse(text: &str, number: usize, findings: &Findings) -> Option<Rc
         }
     }
     if builder.root.is_none() {
-        findings.add(
-            Problem::error(findings.place(start, ""), "the file is empty")
-                .expected("`listeners`, `upstreams`, `limits` and `routes`"),
-        );
+        let expected = match number {
+            0 => "`listeners`, `upstreams`, `limits` and `routes`",
+            _ => "sections, like `limits`",
+        };
+        findings.add(Problem::error(findings.place(start, ""), "the file is empty").expected(expected));
     }
     builder.root
 }
