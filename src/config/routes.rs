@@ -220,7 +220,11 @@ fn value_match(field: &Field<'_>) -> Option<ValueMatch> {
 fn whole_regex(text: &str) -> Result<Regex, InvalidValue> {
     let says = |error: regex::Error| match error {
         regex::Error::CompiledTooBig(_) => "is too large an expression".to_owned(),
-        _ => "is not a regular expression".to_owned(),
+        // the last line of several, of which the others repeat the expression
+        error => match error.to_string().rsplit_once("error: ") {
+            Some((_, why)) => format!("is not a regular expression: {why}"),
+            None => "is not a regular expression".to_owned(),
+        },
     };
     let anchored = |end: &str| Regex::new(&format!("^(?:{text}{end})$"));
     // the expression must be valid by itself: `a)(b` is valid only inside the added parentheses; in verbose mode it may end
@@ -229,10 +233,6 @@ fn whole_regex(text: &str) -> Result<Regex, InvalidValue> {
     anchored.map_err(|error| invalid(says(error)))
 }
 
-fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&Route>) -> Option<Vec<LimitId>> {
-    let items = field.list("a list of names of limits")?;
-    let limit = |item: &Field<'_>| {
-        let id = context.limits.resolve(item).map(LimitId)?;
 /// Checks the names in `defaults.routes.limits`, which a route may not take over.
 pub(super) fn check_default_limits(top: &Section<'_>, context: &RouteContext<'_>) {
     let of_routes = top.get("defaults").and_then(|field| field.as_mapping()?.get("routes")?.as_mapping());
@@ -240,6 +240,10 @@ pub(super) fn check_default_limits(top: &Section<'_>, context: &RouteContext<'_>
     limits.iter().for_each(|field| _ = read_limits(field, context, None));
 }
 
+fn read_limits(field: &Field<'_>, context: &RouteContext<'_>, matched: Option<&Route>) -> Option<Vec<LimitId>> {
+    let items = field.list("a list of names of limits")?;
+    let limit = |item: &Field<'_>| {
+        let id = context.limits.resolve(item).map(LimitId)?;
         let limit = context.read_limits.get(id.0).and_then(Option::as_ref).and_then(|read| read.limit.as_ref());
         for part in limit.iter().flat_map(|limit| &limit.key.parts) {
             if let (KeyPart::PathSegment(name), Some(matched)) = (part, matched)
