@@ -131,9 +131,8 @@ if family == 'l' then
         return after
     end
 
-    -- Sliding::log_beyond: Log::push of a charge that may not fit, and Log::fold.
+    -- Sliding::log_beyond: Log::push of charges that may not fit, and Log::fold.
     local function beyond(log, cost)
-        cost = least(cost, limit)
         local charges = {}
         for _, charge in ipairs(log and redis.call('ZRANGE', key, log.forget, -2) or {}) do
             local at, its_cost = split(charge)
@@ -192,7 +191,7 @@ if family == 'l' then
             rule.retry = fits and digits(wait(log, cost)) or '-'
             return false, log
         end
-        local after = beyond(log, cost)
+        local after = beyond(log, least(cost, limit))
         rule.retry = fits and digits(word(minus(after.admitted_at, now))) or '-'
         return false, after
     end
@@ -235,11 +234,11 @@ if family == 'l' then
         end
     end
 
-    function rule.debit(log, cost)
+    function rule.debit(log, cost, count)
         if cost == 0 then
             return log
         end
-        return beyond(log, cost)
+        return beyond(log, times(least(cost, limit), count or 1))
     end
 
     -- Carries out a change. The order of the commands never leaves the set empty, so that it always has a lifetime; a refund

@@ -71,6 +71,43 @@ fn slots_of_a_node_that_died_come_back_and_those_that_are_renewed_stay() {
 }
 
 #[test]
+fn requests_charged_in_one_call_leave_what_they_leave_in_calls_of_their_own() {
+    const TIMES: u64 = 9;
+    let server = Server::start();
+    let mut redis = Scripted::new(server.connect());
+    let beside = shared("gcra rate=1/h burst=5");
+    for limit in [
+        "gcra rate=1/h burst=3",
+        "leaky_queue rate=1/h capacity=3",
+        "fixed_window limit=3 window=1h",
+        "sliding_window limit=3 window=1h",
+        "quota_linear limit=3 window=1h",
+        "sliding_log limit=3 window=1h",
+        "sliding_counters limit=3 window=1h slots=4",
+        "cycle limit=3 period=1h",
+    ] {
+        let rule = shared(limit);
+        for (enforces, counts_denied, is_alone) in (0..8).map(|bits| (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0)) {
+            let enforcement = Enforcement { enforces, consumes: true, counts_denied };
+            let one = Bucket { enforcement, ..bucket(&rule, 1, CallArgument::Nothing) };
+            let other = Bucket { limit: "beside", ..bucket(&beside, 1, CallArgument::Nothing) };
+            let buckets = [one, other];
+            let buckets = if is_alone { &buckets[..1] } else { &buckets };
+            let mut left_after = |what, calls| -> Vec<_> {
+                redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
+                let encoded = encode(what, Clock::Given(START), "t", buckets).unwrap();
+                (0..calls).for_each(|_| drop(redis.call(&encoded)));
+                let asks = buckets.iter().map(|one| Bucket { enforcement: Enforcement::DRY_RUN, ..one.clone() });
+                asks.map(|asks| call(&mut redis, Call::Charge, START, &asks).seen()).collect()
+            };
+            let one_by_one = left_after(Call::Charge, TIMES);
+            let together = left_after(Call::Partial(TIMES), 1);
+            assert_eq!(together, one_by_one, "{limit} {enforcement:?}, alone: {is_alone}");
+        }
+    }
+}
+
+#[test]
 fn a_script_that_redis_has_lost_is_loaded_again() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());

@@ -235,13 +235,12 @@ elseif op == 'partial' then
                 if count ~= 0 and bucket.cost ~= 0 then
                     rule.take(before, bucket.cost, count, bucket.healed)
                 end
+            elseif has(bucket, 'd') and less(count, want) then
+                local taken, owed = times(bucket.cost, want), times(bucket.cost, minus(want, count))
+                -- a log is changed once, for the charged and the denied requests together
+                put_charged(bucket, rule.store and rule.debit(before, bucket.cost, want) or rule.debit(after, owed), taken)
             else
-                local taken = times(bucket.cost, count)
-                if has(bucket, 'd') and less(granted, want) then
-                    local owed = times(bucket.cost, minus(want, granted))
-                    after, taken = rule.debit(after, owed), add(taken, owed)
-                end
-                put_charged(bucket, after, taken)
+                put_charged(bucket, after, times(bucket.cost, count))
             end
         elseif not rule.store and (bucket.changed or bucket.healed) then
             put_charged(bucket, before, 0)
