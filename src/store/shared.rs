@@ -263,7 +263,7 @@ impl SharedStore {
     pub(super) fn denial(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
         let node = &self.0;
-        let has_own = limit.is_eventual() || (limit.is_leased() && node.leases.balance(part.key, now) >= part.cost);
+        let has_own = limit.is_eventual() || (limit.is_leased() && node.leases.balance(&part, now) >= part.cost);
         if has_own { None } else { node.memory.denial(&part, node.redis_time(&part, now)) }
     }
 

@@ -189,6 +189,36 @@ fn a_sync_that_is_late_does_not_open_the_breaker() {
     assert_eq!(world.gateway(0).node.store.shared().unwrap().report().breaker, BreakerState::Closed);
 }
 
+/// The numbers of requests of two plans that a limit admits under one key: 600 of a plan that admits 2000 per second, and
+/// 90 between them of one that admits 10 per hour and 5 at once.
+fn admitted_of_two_plans(consistency: Consistency) -> [u64; 2] {
+    let plan = |rate, burst| rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(burst))]);
+    let pro = plan(Rate::new(2000, Nanos::SECOND).unwrap(), 2000);
+    let free = Arc::new(plan(Rate::new(10, Nanos::from_secs(3_600)).unwrap(), 5));
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    world.start(0, 7, ms(50), &[(pro, Sharing { consistency, ..Sharing::default() })]);
+    world.pass(Nanos::SECOND);
+    let mut admitted = [0, 0];
+    for request in 0..690 {
+        let is_free = request % 23 > 19;
+        let listed = one(0, LimitKey(1));
+        let rule = if is_free { RuleRef::Own(Arc::clone(&free)) } else { listed.rule.clone() };
+        let node = Arc::clone(&world.gateway(0).node);
+        let is_admitted = world.run_on(0, async move {
+            node.charge(&mut [Charge { rule, ..listed }]).await.charged[0].decision.is_admitted()
+        });
+        admitted[usize::from(is_free)] += u64::from(is_admitted);
+    }
+    admitted
+}
+
+#[test]
+fn each_plan_is_held_to_its_own_limit_where_plans_share_a_key() {
+    let [pro, free] = admitted_of_two_plans(Consistency::Exact);
+    let admitted = admitted_of_two_plans(Consistency::Leased { strict: false });
+    assert!(admitted[0] + 6 >= pro && admitted[1] <= free + 5, "{admitted:?}, {pro} and {free} if exact");
+}
+
 #[test]
 fn a_denied_request_keeps_no_leased_tokens_from_later_ones() {
     let rate = Rate::new(1, Nanos::SECOND).unwrap();

@@ -32,7 +32,7 @@ impl SharedStore {
         };
         match charge.taken_from {
             ChargeSource::Slot(slot) => node.release(slot),
-            ChargeSource::Lease { expires_at } if node.leases.give_back(part.key, part.cost, expires_at, now) => {}
+            ChargeSource::Lease { expires_at } if node.leases.give_back(&part, expires_at, now) => {}
             ChargeSource::Counted { sync } if node.counters.refund(&part, sync, full_at, redis_time) => {}
             _ => node.refund_later(vec![(part, full_at)]),
         }
@@ -55,7 +55,7 @@ impl SharedStore {
         if limit.is_eventual() && !is_unavailable && node.counters.debit(&part, redis_time) {
             return;
         }
-        if limit.is_leased() && node.leases.take_more(part.key, part.cost, now) {
+        if limit.is_leased() && node.leases.take_more(&part, now) {
             return;
         }
         if is_unavailable {

@@ -4,6 +4,9 @@
 //! 1/(2N), so that nodes share the last tokens of a bucket one by one. Unspent tokens lapse [`LIFETIME`] after the
 //! call. A request for which the lease is too small waits for the next call; each key has one call at a time.
 //!
+//! A lease is of one set of parameters. While it has tokens, requests of the same key under other parameters (of another
+//! plan, of overrides) are decided by Redis.
+//!
 //! A refund goes back into a lease only if its tokens came from that lease, the latest one: a node never took more of
 //! them than it may hold. All other refunds go to Redis, where the bucket may have refilled meanwhile.
 
@@ -82,7 +85,7 @@ pub(super) enum LeaseOutcome {
     },
     /// The result follows after a call.
     Pending(oneshot::Receiver<ChargeResult>),
-    /// No result: there are too many keys or waiting requests, or this one may not wait.
+    /// No result: there are too many keys or waiting requests, this one may not wait, or the lease is of other parameters.
     Rejected,
 }
 
@@ -109,27 +112,29 @@ impl Leases {
         &self.shards[shard]
     }
 
-    /// The number of tokens of a key that this node can spend without a call.
-    pub(super) fn balance(&self, key: LimitKey, now: Nanos) -> Cost {
-        self.shard(key).lock().get(&key).filter(|lease| now < lease.expires_at).map_or(0, |lease| lease.balance)
+    /// The number of tokens that this node can spend for requests like `part` without a call.
+    pub(super) fn balance(&self, part: &ChargePart, now: Nanos) -> Cost {
+        let shard = self.shard(part.key).lock();
+        let lease = shard.get(&part.key).filter(|lease| lease.serves(part) && now < lease.expires_at);
+        lease.map_or(0, |lease| lease.balance)
     }
 
-    /// Puts tokens back that a request did not need, if the lease that lapses at `expires_at` is the current one. Returns
+    /// Puts tokens back that `part` did not need, if the lease that lapses at `expires_at` is the current one. Returns
     /// whether it is.
-    pub(super) fn give_back(&self, key: LimitKey, cost: Cost, expires_at: Nanos, now: Nanos) -> bool {
-        let mut shard = self.shard(key).lock();
-        let Some(lease) = shard.get_mut(&key).filter(|lease| lease.expires_at == expires_at && now < expires_at) else {
-            return false;
-        };
-        lease.balance = lease.balance.saturating_add(cost);
-        self.events.spent.fetch_sub(cost, Ordering::Relaxed);
+    pub(super) fn give_back(&self, part: &ChargePart, expires_at: Nanos, now: Nanos) -> bool {
+        let mut shard = self.shard(part.key).lock();
+        let is_current = |lease: &&mut Lease| lease.serves(part) && lease.expires_at == expires_at && now < expires_at;
+        let Some(lease) = shard.get_mut(&part.key).filter(is_current) else { return false };
+        lease.balance = lease.balance.saturating_add(part.cost);
+        self.events.spent.fetch_sub(part.cost, Ordering::Relaxed);
         true
     }
 
-    /// Spends `cost` more tokens, if the lease has them. Returns whether it has.
-    pub(super) fn take_more(&self, key: LimitKey, cost: Cost, now: Nanos) -> bool {
-        let mut shard = self.shard(key).lock();
-        shard.get_mut(&key).is_some_and(|lease| self.events.spend(lease, cost, now))
+    /// Spends the tokens of `part`, if the lease has them. Returns whether it has.
+    pub(super) fn take_more(&self, part: &ChargePart, now: Nanos) -> bool {
+        let mut shard = self.shard(part.key).lock();
+        let lease = shard.get_mut(&part.key).filter(|lease| lease.serves(part));
+        lease.is_some_and(|lease| self.events.spend(lease, part.cost, now))
     }
 
     /// The counts of leased tokens so far.
@@ -180,8 +185,12 @@ impl SharedNode {
             return LeaseOutcome::Rejected;
         }
         let lease = shard.entry(part.key).or_insert_with(|| Lease::new(part, now));
-        if lease.part.form.parameters() != part.form.parameters() {
-            lease.part = part.for_one();
+        if !lease.serves(part) {
+            self.leases.events.lapse(lease, now);
+            if lease.asking || lease.balance > 0 {
+                return LeaseOutcome::Rejected;
+            }
+            *lease = Lease::new(part, now);
         }
         lease.used = now;
         lease.pace.add(part.cost, now);
@@ -299,7 +308,7 @@ impl SharedNode {
         let now = self.clock.now();
         let redis_time = self.redis_time(part, now);
         let mut shard = self.leases.shard(part.key).lock();
-        let Some(lease) = shard.get_mut(&part.key) else { return };
+        let Some(lease) = shard.get_mut(&part.key).filter(|lease| lease.serves(part)) else { return };
         let events = &self.leases.events;
         events.lapse(lease, now);
         events.taken.fetch_add(outcome.granted, Ordering::Relaxed);
@@ -407,5 +416,10 @@ impl Lease {
             waiting: VecDeque::new(),
             used: now,
         }
+    }
+
+    /// Whether the tokens are for requests like `part`: Redis granted them under the same parameters.
+    fn serves(&self, part: &ChargePart) -> bool {
+        self.part.has_parameters_of(part)
     }
 }

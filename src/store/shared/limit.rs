@@ -143,6 +143,10 @@ impl ChargePart {
         self.form.rule()
     }
 
+    pub(super) fn has_parameters_of(&self, other: &Self) -> bool {
+        self.form.parameters() == other.form.parameters()
+    }
+
     /// The number of used tokens of a key in this `state` at `now`. Where some requests pass only after a wait, a fresh
     /// key has less left than its quota.
     pub(super) fn used_in(&self, state: Option<&State>, now: Nanos) -> Cost {
