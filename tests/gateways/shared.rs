@@ -220,6 +220,37 @@ fn each_plan_is_held_to_its_own_limit_where_plans_share_a_key() {
 }
 
 #[test]
+fn tokens_of_an_outage_are_reconciled_under_the_parameters_that_admitted_them() {
+    let free = Arc::new(in_an_hour(AlgorithmName::QuotaReset, 5));
+    let second = Value::Duration(Nanos::SECOND);
+    let pro = rule(AlgorithmName::QuotaReset, &[("limit", Value::Whole(2000)), ("window", second)]);
+    let sharing = Sharing { on_store_down: OnStoreDown::Local, ..Sharing::default() };
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    world.start(0, 7, ms(50), &[(pro, sharing)]);
+    world.pass(Nanos::SECOND);
+    let admitted_free = |world: &mut World| {
+        let (node, rule) = (Arc::clone(&world.gateway(0).node), RuleRef::Own(Arc::clone(&free)));
+        world.run_on(0, async move {
+            let mut admitted = 0;
+            for _ in 0..10 {
+                let mut batch = [Charge { rule: rule.clone(), ..one(0, LimitKey(1)) }];
+                admitted += usize::from(node.charge(&mut batch).await.charged[0].decision.is_admitted());
+            }
+            admitted
+        })
+    };
+    world.environment.network.serve(0, RedisState::Stopped, world.now);
+    assert!(world.admits(0, 1));
+    let alone = admitted_free(&mut world);
+    assert!((4..=5).contains(&alone), "{alone}");
+    world.pass(Nanos::from_secs(2));
+    world.environment.network.serve(0, RedisState::Up, world.now);
+    world.wait_until_reconciled();
+    let later = admitted_free(&mut world);
+    assert!(alone + later <= 5, "{alone} in the outage and {later} after it");
+}
+
+#[test]
 fn a_denied_request_keeps_no_leased_tokens_from_later_ones() {
     let rate = Rate::new(1, Nanos::SECOND).unwrap();
     let limit = rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(20))]);

@@ -5,10 +5,10 @@
 //! from the usage that the node knew, so that an outage allows no new burst.
 
 use std::collections::BTreeMap;
-use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::MutexGuard;
 
 use crate::algorithm::{Decision, Headroom};
@@ -29,12 +29,15 @@ use ledger::{OutageLedger, RefillTimes};
 /// The decisions of this node while Redis is unavailable.
 pub(super) struct Fallback {
     /// The tokens of each key that were admitted while Redis was unavailable.
-    owed: Mutex<ByKey<OutageLedger>>,
+    owed: Mutex<ByKey<Ledgers>>,
     /// The number of ledgers created so far.
     generations: AtomicU64,
     /// Locked while a key is reconciled, so that its tokens are reconciled once.
     reconciling: Box<[ReconcileLock]>,
 }
+
+/// The ledgers of a key, one for each set of parameters: Redis debits tokens under those that admitted them.
+type Ledgers = SmallVec<[OutageLedger; 1]>;
 
 /// The lock of a group of keys, which are reconciled one after the other.
 type ReconcileLock = tokio::sync::Mutex<()>;
@@ -60,18 +63,19 @@ pub(in crate::store) struct Tables<'a> {
     pub(in crate::store) binding: &'a local::Binding,
 }
 
-/// The most keys that have a ledger: about 30 MB.
+/// The most keys that have ledgers: about 30 MB. The most ledgers of a key.
 const MOST_OWED: usize = 100_000;
+const MOST_LEDGERS: usize = 16;
 
 /// A request that uses the bucket of a key: it counts in the ledger until it has noted its charge and drops this.
 struct LedgerUse<'a> {
     fallback: &'a Fallback,
-    key: LimitKey,
+    part: &'a ChargePart,
 }
 
 impl Drop for LedgerUse<'_> {
     fn drop(&mut self) {
-        if let Some(ledger) = self.fallback.owed.lock().get_mut(&self.key) {
+        if let Some(ledger) = ledger_of(&mut self.fallback.owed.lock(), self.part) {
             ledger.asking = ledger.asking.saturating_sub(1);
         }
     }
@@ -95,7 +99,7 @@ impl Fallback {
     ) -> Result<AllCharged, usize> {
         for one in degraded.iter().filter(|one| one.unsynced > 0 && one.decided_by() == DegradedBy::Nothing) {
             // no bucket decides here, but Redis has to know of these tokens
-            let _use = LedgerUse { fallback: self, key: one.part.key };
+            let _use = LedgerUse { fallback: self, part: one.part };
             self.generation(one);
         }
         if let Some(refused) =
@@ -154,7 +158,7 @@ impl Fallback {
         }
         for (one, charged) in degraded.iter_mut().zip(&mut all) {
             let ChargeSource::Fallback { key, cost_multiplier, .. } = one.charge.taken_from else { continue };
-            let _use = LedgerUse { fallback: self, key: one.part.key };
+            let _use = LedgerUse { fallback: self, part: one.part };
             let enforcement = one.part.enforcement;
             let admitted = passes && charged.decision.is_admitted();
             if enforcement.consumes && (admitted || enforcement.counts_denied) {
@@ -187,25 +191,27 @@ impl Fallback {
     /// generation. The ledger stays until the caller has noted its charge (see [`LedgerUse`]).
     fn generation(&self, one: &DegradedCharge<'_>) -> (u64, bool) {
         let mut owed = self.owed.lock();
-        let (is_full, mut is_first) = (owed.len() >= MOST_OWED, false);
-        let ledger = match owed.entry(one.part.key) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(_) if is_full => return (0, false),
-            Entry::Vacant(new) => {
-                is_first = true;
-                let generation = self.generations.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-                new.insert(OutageLedger::new(one.part, generation, one.used, one.redis_time))
-            }
-        };
-        ledger.asking = ledger.asking.saturating_add(1);
-        ledger.sum = ledger.sum.saturating_add(one.unsynced);
-        (ledger.generation, is_first)
+        let known = owed.get(&one.part.key).and_then(|ledgers| ledgers.first()).map(|ledger| ledger.generation);
+        if known.is_none() && owed.len() >= MOST_OWED {
+            return (0, false);
+        }
+        let next = || self.generations.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let generation = known.unwrap_or_else(next);
+        let ledgers = owed.entry(one.part.key).or_default();
+        if ledgers.len() < MOST_LEDGERS && !ledgers.iter().any(|ledger| ledger.part.has_parameters_of(one.part)) {
+            ledgers.push(OutageLedger::new(one.part, generation, one.used, one.redis_time));
+        }
+        if let Some(ledger) = ledger_of(&mut owed, one.part) {
+            ledger.asking = ledger.asking.saturating_add(1);
+            ledger.sum = ledger.sum.saturating_add(one.unsynced);
+        }
+        (generation, known.is_none())
     }
 
     /// Debits, whatever the limit says, a request that was charged before Redis became unavailable.
     pub(super) fn debit(&self, tables: Tables<'_>, degraded: &DegradedCharge<'_>, nodes: u64, now: Nanos) {
         let cost_multiplier = cost_factor(degraded.on_down, nodes);
-        let _use = LedgerUse { fallback: self, key: degraded.part.key };
+        let _use = LedgerUse { fallback: self, part: degraded.part };
         if degraded.decided_by() == DegradedBy::Nothing {
             self.generation(degraded);
         } else {
@@ -218,8 +224,7 @@ impl Fallback {
 
     /// Records `cost`, which this node took as one of `nodes`. `None` if the key has nothing to reconcile.
     pub(super) fn add(&self, part: &ChargePart, cost: Cost, nodes: u64, redis_time: Nanos) -> Option<RefillTimes> {
-        let mut owed = self.owed.lock();
-        Some(owed.get_mut(&part.key)?.add(cost, nodes, redis_time))
+        Some(ledger_of(&mut self.owed.lock(), part)?.add(cost, nodes, redis_time))
     }
 
     /// Takes back a `cost` that was recorded; `refill_times` is the result of [`Self::add`] for it. Returns false if the
@@ -232,8 +237,8 @@ impl Fallback {
         redis_time: Nanos,
     ) -> bool {
         let mut owed = self.owed.lock();
-        let Some(owed) = owed.get_mut(&part.key) else { return false };
-        owed.take_back(cost, refill_times, redis_time);
+        let Some(ledger) = ledger_of(&mut owed, part) else { return false };
+        ledger.take_back(cost, refill_times, redis_time);
         true
     }
 
@@ -244,11 +249,14 @@ impl Fallback {
     }
 
     /// The tokens of `key` that have to be reconciled. `redis_time` is the time at the server that has the key.
-    pub(super) fn due(&self, key: LimitKey, redis_time: impl FnOnce(&ChargePart) -> Nanos) -> Option<Due> {
+    pub(super) fn due(&self, key: LimitKey, redis_time: impl Fn(&ChargePart) -> Nanos) -> Vec<Due> {
         let mut owed = self.owed.lock();
-        let ledger = owed.get(&key)?;
-        let due = ledger.due(redis_time(&ledger.part));
-        if due.is_none() && ledger.asking == 0 {
+        let Some(ledgers) = owed.get_mut(&key) else { return Vec::new() };
+        let due: Vec<Due> = ledgers.iter().filter_map(|ledger| ledger.due(redis_time(&ledger.part))).collect();
+        if due.is_empty() {
+            ledgers.retain(|ledger| ledger.asking > 0);
+        }
+        if ledgers.is_empty() {
             owed.remove(&key);
         }
         due
@@ -256,25 +264,27 @@ impl Fallback {
 
     /// All keys that have to be reconciled, each with its tag.
     pub(super) fn keys(&self) -> Vec<(LimitKey, LimitKey)> {
-        self.owed.lock().values().map(|owed| (owed.part.key, owed.part.tag)).collect()
+        self.owed.lock().values().filter_map(|owed| owed.first()).map(|owed| (owed.part.key, owed.part.tag)).collect()
     }
 
     /// Notes that `due` was reconciled; tokens that this node admitted since are still due.
     pub(super) fn reconciled(&self, due: &Due) {
         let mut owed = self.owed.lock();
-        if owed.get_mut(&due.part.key).is_some_and(|owed| !owed.settle(due) && owed.asking == 0) {
+        let Some(ledgers) = owed.get_mut(&due.part.key) else { return };
+        ledgers.retain(|owed| !owed.part.has_parameters_of(&due.part) || owed.settle(due) || owed.asking > 0);
+        if ledgers.is_empty() {
             owed.remove(&due.part.key);
         }
     }
 
     /// All tokens that have to be reconciled.
     pub(super) fn unsynced(&self) -> u64 {
-        self.owed.lock().values().fold(0, |all, owed| all.saturating_add(owed.sum))
+        self.owed.lock().values().flatten().fold(0, |all, owed| all.saturating_add(owed.sum))
     }
 
     /// All tokens that have to be reconciled, by the number that `server` returns for a tag.
     pub(super) fn unsynced_by(&self, server: impl Fn(LimitKey) -> usize) -> BTreeMap<usize, u64> {
-        let owed: Vec<_> = self.owed.lock().values().map(|owed| (owed.part.tag, owed.sum)).collect();
+        let owed: Vec<_> = self.owed.lock().values().flatten().map(|owed| (owed.part.tag, owed.sum)).collect();
         let mut sums = BTreeMap::<_, u64>::new();
         for (tag, tokens) in owed {
             let sum = sums.entry(server(tag)).or_default();
@@ -308,6 +318,11 @@ impl DegradedCharge<'_> {
             OnStoreDown::Divide | OnStoreDown::Local => DegradedBy::Bucket,
         }
     }
+}
+
+/// The ledger of the key and the parameters of `part`.
+fn ledger_of<'l>(owed: &'l mut ByKey<Ledgers>, part: &ChargePart) -> Option<&'l mut OutageLedger> {
+    owed.get_mut(&part.key)?.iter_mut().find(|ledger| ledger.part.has_parameters_of(part))
 }
 
 /// Whether the limit of `part` lets the request through.
@@ -363,12 +378,12 @@ mod tests {
         };
         assert_eq!(fallback.generation(&one), (1, true));
         // another request asks for the due tokens before this one has noted its charge
-        assert!(fallback.due(part.key, |_| Nanos::SECOND).is_none());
+        assert!(fallback.due(part.key, |_| Nanos::SECOND).is_empty());
         assert_eq!(fallback.generation(&one), (1, false));
         for _ in 0..2 {
-            drop(LedgerUse { fallback: &fallback, key: part.key });
+            drop(LedgerUse { fallback: &fallback, part: &part });
         }
-        assert!(fallback.has_unreconciled() && fallback.due(part.key, |_| Nanos::SECOND).is_none());
+        assert!(fallback.has_unreconciled() && fallback.due(part.key, |_| Nanos::SECOND).is_empty());
         assert!(!fallback.has_unreconciled(), "nothing was taken");
     }
 }

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 
 use crate::charge::Enforcement;
 use crate::store::shared::calls::RECONCILE;
+use crate::store::shared::fallback::Due;
 use crate::store::shared::heartbeat::HEARTBEAT;
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{SharedNode, run_bounded};
@@ -68,7 +69,15 @@ impl SharedNode {
     async fn reconcile_key(self: &Arc<Self>, key: LimitKey) -> bool {
         let _turn = self.fallback.turn(key).await;
         let now = self.clock.now();
-        let Some(due) = self.fallback.due(key, |part| self.redis_time(part, now)) else { return true };
+        for due in self.fallback.due(key, |part| self.redis_time(part, now)) {
+            if !self.reconcile_due(&due).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn reconcile_due(self: &Arc<Self>, due: &Due) -> bool {
         let asks = ChargePart { cost: 0, enforcement: Enforcement::DRY_RUN, ..due.part.clone() };
         let owes = ChargePart {
             enforcement: Enforcement { enforces: false, consumes: true, counts_denied: true },
@@ -79,7 +88,7 @@ impl SharedNode {
         if self.call_charge(RECONCILE, std::slice::from_ref(&owes), 0).await.is_err() {
             return false;
         }
-        self.fallback.reconciled(&due);
+        self.fallback.reconciled(due);
         let remaining = before.each.first().and_then(|before| before.first()?.headroom.remaining);
         if let Some(missing) = remaining.and_then(|remaining| owes.cost.checked_sub(remaining)) {
             self.counts.overshoot.fetch_add(missing, Ordering::Relaxed);

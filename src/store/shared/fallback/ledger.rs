@@ -1,10 +1,10 @@
-//! Tokens of one key that a node admitted without Redis and has not reconciled.
+//! Tokens of one key, under one set of parameters, that a node admitted without Redis and has not reconciled.
 
 use crate::algorithm::State;
 use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, Nanos};
 
-/// The tokens of one key that a node admitted without Redis.
+/// The tokens of one key that a node admitted without Redis under the parameters of `part`.
 pub(super) struct OutageLedger {
     pub(super) part: ChargePart,
     /// The number that distinguishes the key's local bucket from earlier ones that were reconciled.
