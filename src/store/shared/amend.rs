@@ -65,8 +65,9 @@ impl SharedStore {
             Amendment::ResetKey => node.begin_afresh(&part).await,
             Amendment::Grant(tokens) => node.grant(&part, tokens).await,
         };
-        node.counters.forget(part.key);
-        done.map_err(|NoReply| AmendError::RedisUnavailable)
+        done.map_err(|NoReply| AmendError::RedisUnavailable)?;
+        node.counters.outdate(part.key);
+        Ok(())
     }
 }
 

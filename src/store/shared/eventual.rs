@@ -140,9 +140,11 @@ impl EventualCounters {
         true
     }
 
-    /// Stops counting `key`: the node asks Redis for it as for a new key.
-    pub(super) fn forget(&self, key: LimitKey) {
-        self.counts.lock().remove(&key);
+    /// Makes the node ask Redis for `key` as for a new key. Its tokens stay, to be synced.
+    pub(super) fn outdate(&self, key: LimitKey) {
+        if let Some(count) = self.counts.lock().get_mut(&key) {
+            count.is_outdated = true;
+        }
     }
 
     fn next_sync(&self) -> u64 {
@@ -153,7 +155,7 @@ impl EventualCounters {
     fn take_unsynced(&self) -> Vec<ChargePart> {
         let mut told = Vec::new();
         self.counts.lock().retain(|_, count| {
-            if count.unsynced == 0 && !count.is_used {
+            if count.unsynced == 0 && count.syncing == 0 && !count.is_used {
                 return false;
             }
             let cost = std::mem::take(&mut count.unsynced);
