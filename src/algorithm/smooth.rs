@@ -2,7 +2,7 @@
 //!
 //! The limiter reserves time: a request gets the time `next`, at which all earlier ones are paid for, and moves `next` on
 //! by its own price, so that the next caller pays for this request and any cost is admitted. Unused time is stored as
-//! permits; the two algorithms differ only in the price of stored permits (their [`Shape`]).
+//! permits; the two algorithms differ only in the price of stored permits.
 //!
 //! With stable = 10⁶/rate, all in whole microseconds, at us = ⌊now/1000⌋:
 //!
@@ -24,105 +24,49 @@
     reason = "defined in doubles; conversions to integers truncate and saturate, as the rule wants"
 )]
 
-use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, InvalidParameter, LONGEST_DEBT,
-    MAX_WAIT, Parameter, ParameterKind, Policy, SharedForm, StateFields, Value,
+    Arguments, ChargeBatching, Core, Decision, Evictability, Headroom, LONGEST_DEBT, MAX_WAIT, Parameter,
+    ParameterKind, Policy, SharedForm, StateFields, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Rate};
 
 mod bursty;
 mod warming_up;
 
-pub use bursty::Bursty;
-pub use warming_up::WarmingUp;
+pub use bursty::SmoothBursty;
+pub use warming_up::SmoothWarmingUp;
 
-/// Stored permits cost nothing: bursts up to the number of stored permits.
-pub type SmoothBursty = Smooth<Bursty>;
-/// Stored permits mean that there were no requests for a while, and cost more: a cold start.
-pub type SmoothWarmingUp = Smooth<WarmingUp>;
-
-/// The treatment of unused time.
-pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
-    /// The name in the configuration.
-    const NAME: &'static str;
-    /// The settings, for the configuration and its error messages.
-    const PARAMETERS: &'static [Parameter];
-
-    /// Checks the arguments, and builds the shape for a limit of `rate`.
-    fn build(arguments: &Arguments, rate: Rate) -> Result<Self, InvalidParameter>;
-
-    /// Arguments from which [`Shape::build`] makes this shape again, without the rate.
-    fn arguments(&self) -> Arguments;
-
-    /// The most permits that are stored.
-    fn most(&self) -> f64;
-
-    /// The permits stored for a key never seen before.
-    fn fresh(&self) -> f64;
-
-    /// The microseconds in which one permit is stored.
-    fn cool(&self) -> f64;
-
-    /// The one of two numbers of stored permits that admits less.
-    fn stricter(&self, one: f64, other: f64) -> f64;
-
-    /// The price of `taken` of `stored` permits, in microseconds.
-    fn price(&self, stored: f64, taken: f64) -> u64;
-
-    /// The changes that refund a charge, such that no more is admitted than without the charge.
-    fn undo(&self, refund: &Refund) -> Undo;
-
-    /// When the state can be evicted, if all permits are stored again from `full` on.
-    fn evictability(full: Nanos) -> Evictability;
-
-    /// The numbers for the headers.
-    fn policy(&self, rate: Rate) -> Policy;
-
-    /// The limit in plain words.
-    fn describe(&self, rate: Rate) -> String;
-
-    /// The letter of the shape in the script for Redis, the number of stored permits above which they cost more, and the
-    /// microseconds that each one above it adds to the price.
-    fn shared_form(&self) -> (char, f64, f64);
-}
-
-/// The facts about a charge to refund.
-#[derive(Clone, Copy, Debug)]
-pub struct Refund {
-    /// The cost to refund.
-    pub cost: f64,
-    /// The permits stored in the state.
-    pub stored: f64,
-    /// Whether it was the last charge.
-    pub latest: bool,
-    /// The microseconds until the charge's own reservation ends; negative if it has ended.
-    pub left: f64,
-}
-
-/// The changes that refund a charge.
-#[derive(Clone, Copy, Debug)]
-pub struct Undo {
-    /// The permits stored after the refund.
-    pub stored: f64,
-    /// The microseconds by which `next` comes earlier.
-    pub earlier: u64,
-}
-
-/// The parameters.
+/// The parameters, and what follows from them, in microseconds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Smooth<S> {
+pub struct Smooth {
     rate: Rate,
-    /// Microseconds per permit.
-    stable: f64,
     /// The longest wait, in whole microseconds.
     max_wait: u64,
-    shape: S,
+    /// The time of one permit at the rate.
+    stable: f64,
+    /// The most permits that are stored.
+    most: f64,
+    /// The time in which one permit is stored.
+    cool: f64,
+    /// The number of stored permits above which they cost more.
+    threshold: f64,
+    /// The time that each permit above it adds to the price.
+    slope: f64,
+    shape: Shape,
+}
+
+/// The treatment of unused time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Shape {
+    /// Up to `max_burst` of it is stored.
+    Bursty { max_burst: Nanos },
+    /// The full rate is reached after `warm_up` of use, from a rate of rate/`cold_factor`.
+    WarmingUp { warm_up: Nanos, cold_factor: f64 },
 }
 
 /// The reserved time and the stored permits.
@@ -151,11 +95,30 @@ fn nanos(micros: u64) -> Nanos {
     Nanos::saturating_from(u128::from(micros).saturating_mul(1000))
 }
 
-impl<S: Shape> Smooth<S> {
+impl Smooth {
     /// The most microseconds ahead that a debt may reserve.
     fn furthest(&self) -> u64 {
         let window = micros(self.policy().window.unwrap_or_default()).saturating_mul(2);
         self.max_wait.saturating_add(window).saturating_add(micros(LONGEST_DEBT))
+    }
+
+    /// The price of one permit at `permits` permits above the threshold.
+    fn price_at(&self, permits: f64) -> f64 {
+        self.stable + permits * self.slope
+    }
+
+    /// The price of `taken` of `stored` permits, in microseconds.
+    fn price(&self, stored: f64, taken: f64) -> u64 {
+        if let Shape::Bursty { .. } = self.shape {
+            return 0;
+        }
+        let above = stored - self.threshold;
+        if above <= 0.0 {
+            return (self.stable * taken) as u64;
+        }
+        let cold = above.min(taken);
+        let area = cold * (self.price_at(above) + self.price_at(above - cold)) / 2.0;
+        (area as u64).saturating_add((self.stable * (taken - cold)) as u64)
     }
 
     /// The state with `cost` reserved.
@@ -163,54 +126,82 @@ impl<S: Shape> Smooth<S> {
         let cost = cost as f64;
         let taken = cost.min(stored);
         let fresh = ((cost - taken) * self.stable) as u64;
-        let price = self.shape.price(stored, taken).saturating_add(fresh);
+        let price = self.price(stored, taken).saturating_add(fresh);
         Reserved { next: next.saturating_add(price), stored: stored - taken }
     }
 
     fn synced(&self, state: Option<Reserved>, us: u64) -> Reserved {
-        match state {
-            None => Reserved { next: us, stored: self.shape.fresh() },
-            Some(Reserved { next, stored }) if us > next => {
-                let gained = us.saturating_sub(next) as f64 / self.shape.cool();
-                Reserved { next: us, stored: self.shape.most().min(stored + gained) }
+        match (state, self.shape) {
+            (None, Shape::Bursty { .. }) => Reserved { next: us, stored: 0.0 },
+            (None, Shape::WarmingUp { .. }) => Reserved { next: us, stored: self.most },
+            (Some(Reserved { next, stored }), _) if us > next => {
+                let gained = us.saturating_sub(next) as f64 / self.cool;
+                Reserved { next: us, stored: self.most.min(stored + gained) }
             }
-            Some(state) => state,
+            (Some(state), _) => state,
         }
+    }
+
+    /// The permits stored after a refund of `cost`, and the microseconds by which `next` comes earlier, such that no more is
+    /// admitted than without the charge. The charge's own reservation ends after `left` microseconds; it has ended if that is
+    /// negative.
+    fn undo(&self, stored: f64, cost: f64, latest: bool, left: f64) -> (f64, u64) {
+        let (lowest, most_stored) = (cost * self.stable, cost.min(self.most));
+        match self.shape {
+            // A stored permit is worth the time of one permit, so everything comes back as time. Without the charge, the time
+            // since then would have stored permits only up to the most; time beyond that is not refunded.
+            Shape::Bursty { .. } if latest => (stored, lowest as u64),
+            Shape::Bursty { .. } => (stored, lowest.min(left + most_stored * self.stable) as u64),
+            // All permits come back as stored ones, which makes the key colder if anything. For the last charge, if all its
+            // permits had been stored, time comes back at the price that they had; otherwise at the lowest price, less the
+            // time that may have passed unused without the charge. That time began with the charge's reservation, which at
+            // the highest price began earlier by the surcharge.
+            Shape::WarmingUp { .. } => {
+                let after = self.most.min(stored + cost);
+                let surcharge = self.price(self.most, most_stored) as f64 - most_stored * self.stable;
+                let earlier = match latest {
+                    true if stored > 0.0 => self.price(after, cost),
+                    true => lowest as u64,
+                    false => lowest.min(left - surcharge) as u64,
+                };
+                (after, earlier)
+            }
+        }
+    }
+
+    fn arguments(&self) -> Arguments {
+        let mut arguments: Arguments = match self.shape {
+            Shape::Bursty { max_burst } => [("max_burst", Value::Duration(max_burst))].into(),
+            Shape::WarmingUp { warm_up, cold_factor } => {
+                [("warm_up", Value::Duration(warm_up)), ("cold_factor", Value::Decimal(cold_factor))].into()
+            }
+        };
+        arguments.set("rate", Value::Rate(self.rate));
+        arguments.set(MAX_WAIT, Value::Duration(nanos(self.max_wait)));
+        arguments
+    }
+
+    fn describe(&self) -> String {
+        let unused = match self.shape {
+            Shape::Bursty { max_burst: Nanos::ZERO } => "unused time is not saved".to_owned(),
+            Shape::Bursty { max_burst } => format!("up to {max_burst} of unused time is saved for a burst"),
+            Shape::WarmingUp { warm_up, cold_factor } => {
+                format!("a cold start is {cold_factor} times slower and warm after {warm_up}")
+            }
+        };
+        let (rate, every) = (self.rate, self.rate.time_for(1));
+        format!("{rate}, the next one after {every}; {unused}; each request is paid for by the next")
     }
 }
 
 /// All other fields follow from these.
-impl<S: Shape> Hash for Smooth<S> {
+impl Hash for Smooth {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.rate, self.max_wait, self.shape.most().to_bits(), self.shape.cool().to_bits()).hash(state);
+        (self.rate, self.max_wait, self.most.to_bits(), self.cool.to_bits()).hash(state);
     }
 }
 
-impl<S: Shape> Algorithm for Smooth<S> {
-    const NAME: &'static str = S::NAME;
-    const PARAMETERS: &'static [Parameter] = S::PARAMETERS;
-
-    type Core = Self;
-
-    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
-        let rate = arguments.rate("rate")?;
-        let stable = stable(rate);
-        Ok(Self { rate, stable, max_wait: micros(arguments.max_wait()), shape: S::build(arguments, rate)? })
-    }
-
-    fn arguments(rule: &Self) -> Arguments {
-        let mut arguments = rule.shape.arguments();
-        arguments.set("rate", Value::Rate(rule.rate));
-        arguments.set(MAX_WAIT, Value::Duration(nanos(rule.max_wait)));
-        arguments
-    }
-
-    fn describe(rule: &Self) -> String {
-        rule.shape.describe(rule.rate)
-    }
-}
-
-impl<S: Shape> Core for Smooth<S> {
+impl Core for Smooth {
     type State = Reserved;
 
     fn can_delay(&self) -> bool {
@@ -238,16 +229,12 @@ impl<S: Shape> Core for Smooth<S> {
             return Some(state);
         }
         let us = micros(now);
-        let undo = self.shape.undo(&Refund {
-            cost: cost as f64,
-            stored: state.stored,
-            latest: micros(full_at) == state.next,
-            left: micros(full_at) as f64 - us as f64,
-        });
-        let next = state.next.saturating_sub(undo.earlier);
+        let (latest, left) = (micros(full_at) == state.next, micros(full_at) as f64 - us as f64);
+        let (stored, earlier) = self.undo(state.stored, cost as f64, latest, left);
+        let next = state.next.saturating_sub(earlier);
         // time before `us` becomes stored permits at the next resync; 2 µs less make up for fractions that prices cut off
         let next = if next < us { next.saturating_add(2).min(us).min(state.next) } else { next };
-        Some(Reserved { next, stored: undo.stored })
+        Some(Reserved { next, stored })
     }
 
     /// Reserves time like an admitted request, but no further ahead than the longest wait plus the time of two quotas plus
@@ -270,10 +257,16 @@ impl<S: Shape> Core for Smooth<S> {
     }
 
     fn evictability(&self, state: &Reserved) -> Evictability {
-        let missing = (self.shape.most() - state.stored).max(0.0) * self.shape.cool();
+        let missing = (self.most - state.stored).max(0.0) * self.cool;
         // rounding may lose a little of the time that each step stores
         let full = (missing * (1.0 + 1e-12)).ceil() as u64;
-        S::evictability(nanos(state.next.saturating_add(full).saturating_add(1)))
+        let full = nanos(state.next.saturating_add(full).saturating_add(1));
+        match self.shape {
+            // a fresh key has no stored permits: evicting a full one can only admit less
+            Shape::Bursty { .. } => Evictability::Safe(full),
+            // a key that has cooled down is the same as a fresh one
+            Shape::WarmingUp { .. } => Evictability::Fresh(full),
+        }
     }
 
     /// Guava's setRate: permits gained until now at the old rate are stored, the stored share stays, `next` stays.
@@ -282,9 +275,9 @@ impl<S: Shape> Core for Smooth<S> {
             return Some(state);
         }
         let Reserved { next, stored } = old.synced(Some(state), micros(now));
-        let stored = match old.shape.most() {
+        let stored = match old.most {
             0.0 => 0.0,
-            most => stored * self.shape.most() / most,
+            most => stored * self.most / most,
         };
         Some(Reserved { next, stored })
     }
@@ -292,8 +285,13 @@ impl<S: Shape> Core for Smooth<S> {
     /// The later reservation, and the number of permits stored by then, of the two states, that admits less.
     fn merge(&self, one: Reserved, other: Reserved) -> Reserved {
         let next = one.next.max(other.next);
-        let stored = |state: Reserved| self.synced(Some(state), next).stored;
-        Reserved { next, stored: self.shape.stricter(stored(one), stored(other)) }
+        let [one, other] = [one, other].map(|state| self.synced(Some(state), next).stored);
+        let stored = match self.shape {
+            Shape::Bursty { .. } => one.min(other),
+            // the more permits are stored, the colder the key is, and the more each permit costs
+            Shape::WarmingUp { .. } => one.max(other),
+        };
+        Reserved { next, stored }
     }
 
     /// Exact to the microsecond, rounded up.
@@ -311,21 +309,23 @@ impl<S: Shape> Core for Smooth<S> {
     }
 
     fn policy(&self) -> Policy {
-        self.shape.policy(self.rate)
+        match self.shape {
+            Shape::Bursty { .. } => {
+                let quota = (self.most as u64).max(1);
+                Policy { quota, window: Some(self.rate.time_for(quota)) }
+            }
+            Shape::WarmingUp { .. } => Policy { quota: self.rate.tokens(), window: Some(self.rate.period()) },
+        }
     }
 
     const SCRIPT: &'static str = include_str!("smooth.lua");
 
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
-        let Self { rate, stable, max_wait, shape } = self;
-        let (letter, threshold, slope) = shape.shared_form();
+        let Self { rate, max_wait, stable, most, cool, threshold, slope, shape } = self;
+        let letter = if let Shape::Bursty { .. } = shape { 'b' } else { 'w' };
+        let (tokens, period, ahead) = (rate.tokens(), rate.period().get(), self.furthest());
         let parameters = format!(
-            "m {letter} {} {} {max_wait} {} {stable:e} {:e} {:e} {threshold:e} {slope:e}",
-            rate.tokens(),
-            rate.period().get(),
-            self.furthest(),
-            shape.most(),
-            shape.cool(),
+            "m {letter} {tokens} {period} {max_wait} {ahead} {stable:e} {most:e} {cool:e} {threshold:e} {slope:e}"
         );
         Ok(SharedForm::new(parameters, ChargeBatching::OneByOne))
     }

@@ -1,39 +1,38 @@
 #![expect(clippy::arithmetic_side_effects, reason = "small numbers, written here")]
 
 use super::*;
-use crate::algorithm::{MAX_WAIT, Value};
+use crate::algorithm::{Algorithm, InvalidParameter, MAX_WAIT, Value};
 
 const fn us(count: u64) -> Nanos {
     Nanos::new(count * 1000)
 }
 
-fn build<S: Shape>(tokens: u64, period: Nanos, set: &[(&'static str, Value)]) -> Result<Smooth<S>, InvalidParameter> {
+fn build<A: Algorithm<Core = Smooth>>(
+    tokens: u64,
+    period: Nanos,
+    set: &[(&'static str, Value)],
+) -> Result<Smooth, InvalidParameter> {
     let mut arguments = Arguments::default();
     arguments.set("rate", Value::Rate(Rate::new(tokens, period).unwrap()));
     for (name, value) in set {
         arguments.set(name, value.clone());
     }
-    Smooth::build(&arguments)
+    A::build(&arguments)
 }
 
-fn bursty(per_second: u64, max_wait: Nanos) -> SmoothBursty {
-    build(per_second, Nanos::SECOND, &[(MAX_WAIT, Value::Duration(max_wait))]).unwrap()
+fn bursty(per_second: u64, max_wait: Nanos) -> Smooth {
+    build::<SmoothBursty>(per_second, Nanos::SECOND, &[(MAX_WAIT, Value::Duration(max_wait))]).unwrap()
 }
 
 /// Warm after 4 s, three times slower when cold.
-fn warming_up(per_second: u64, warm_up: Nanos) -> SmoothWarmingUp {
+fn warming_up(per_second: u64, warm_up: Nanos) -> Smooth {
     let max_wait = Value::Duration(Nanos::from_secs(1000));
-    build(per_second, Nanos::SECOND, &[("warm_up", Value::Duration(warm_up)), (MAX_WAIT, max_wait)]).unwrap()
+    build::<SmoothWarmingUp>(per_second, Nanos::SECOND, &[("warm_up", Value::Duration(warm_up)), (MAX_WAIT, max_wait)])
+        .unwrap()
 }
 
 /// The decisions on `count` requests of `cost` at `now`.
-fn decisions<S: Shape>(
-    rule: &Smooth<S>,
-    state: &mut Option<Reserved>,
-    count: usize,
-    cost: Cost,
-    now: Nanos,
-) -> Vec<Decision> {
+fn decisions(rule: &Smooth, state: &mut Option<Reserved>, count: usize, cost: Cost, now: Nanos) -> Vec<Decision> {
     let mut decide = || {
         let (decision, next) = rule.decide(*state, cost, now);
         *state = next;
@@ -91,7 +90,8 @@ fn a_cold_limit_starts_at_a_third_of_the_rate_and_is_warm_after_warm_up() {
 
 #[test]
 fn the_rate_of_admission_grows_threefold_over_warm_up() {
-    let rule = build::<WarmingUp>(100, Nanos::SECOND, &[("warm_up", Value::Duration(Nanos::from_secs(10)))]).unwrap();
+    let rule =
+        build::<SmoothWarmingUp>(100, Nanos::SECOND, &[("warm_up", Value::Duration(Nanos::from_secs(10)))]).unwrap();
     let mut state = None;
     let mut admitted_in_second = [0_u32; 14];
     for millisecond in 0..14_000 {
@@ -184,12 +184,13 @@ fn a_clock_that_steps_back_waits_for_what_is_reserved() {
 #[test]
 fn extremes_saturate_or_are_refused() {
     let year = Nanos::from_secs(31_536_000);
-    let rule = build::<Bursty>(1, year, &[("max_burst", Value::Duration(Nanos::ZERO))]).unwrap();
+    let rule = build::<SmoothBursty>(1, year, &[("max_burst", Value::Duration(Nanos::ZERO))]).unwrap();
     let (decision, state) = rule.decide(None, u64::MAX, Nanos::MAX);
     assert_eq!(decision, Decision::ADMIT);
     assert_eq!(rule.decide(state, 1, us(0)), (Decision::later(Nanos::MAX), state));
     assert_eq!(rule.refund(state.unwrap(), u64::MAX, Nanos::MAX, Nanos::MAX), state);
-    let problem = |set: &[(&'static str, Value)], tokens| build::<WarmingUp>(tokens, Nanos::SECOND, set).unwrap_err();
+    let problem =
+        |set: &[(&'static str, Value)], tokens| build::<SmoothWarmingUp>(tokens, Nanos::SECOND, set).unwrap_err();
     let warm_up = ("warm_up", Value::Duration(Nanos::SECOND));
     assert_eq!(problem(&[], 5).to_string(), "`warm_up` is missing");
     assert_eq!(problem(&[("warm_up", Value::Duration(Nanos::new(999)))], 5).parameter, "warm_up");
@@ -201,6 +202,7 @@ fn extremes_saturate_or_are_refused() {
         let refused = problem(&[warm_up.clone(), ("cold_factor", Value::Decimal(cold_factor))], 5);
         assert_eq!(refused.parameter, "cold_factor");
     }
-    let level = build::<WarmingUp>(1_000_000, Nanos::SECOND, &[warm_up, ("cold_factor", Value::Whole(1))]).unwrap();
+    let level =
+        build::<SmoothWarmingUp>(1_000_000, Nanos::SECOND, &[warm_up, ("cold_factor", Value::Whole(1))]).unwrap();
     assert_eq!(level.decide(None, 5, us(3)).1.map(|state| state.next), Some(8));
 }
