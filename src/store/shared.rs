@@ -442,7 +442,9 @@ impl SharedNode {
         let asked = self.counters.ask(part);
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
         drop(asked);
-        self.counters.begin(part, self.memory.state(part), self.redis_time(part, self.clock.now()));
+        if let Some(known) = self.memory.known(part) {
+            self.counters.begin(part, known.state().cloned(), self.redis_time(part, self.clock.now()));
+        }
         Ok((charged, DecisionSource::Store))
     }
 

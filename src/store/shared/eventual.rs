@@ -5,6 +5,9 @@
 //! tokens that it could not sync and sends them later, so totals are correct again after a partition. For a key that is
 //! new to it, a node asks Redis first. While Redis is unavailable, [`Fallback`](super::Fallback) decides, from what the
 //! node knows of the key; afterwards the key is new again.
+//!
+//! A count is of one set of parameters, since Redis debits tokens under those that admitted them. The node asks Redis about
+//! requests of the same key under other parameters (of another plan, of overrides).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,11 +67,11 @@ const KEYS_OF_CALL: usize = 10;
 const CALLS_AT_ONCE: usize = 4;
 
 impl EventualCounters {
-    /// Decides `part`; `None` if the key is new. Returns the number of the sync that will take the charge as well.
+    /// Decides `part`; `None` if the key is new, or counted under other parameters. Returns the number of the sync that
+    /// will take the charge as well.
     pub(super) fn decide(&self, part: &ChargePart, redis_time: Nanos) -> Option<(Charged, u64)> {
         let mut counted = self.counts.lock();
-        let count = counted.get_mut(&part.key).filter(|count| !count.is_outdated)?;
-        count.follow(part, redis_time);
+        let count = counted.get_mut(&part.key).filter(|count| !count.is_outdated && count.counts(part))?;
         count.is_used = true;
         let rule = part.rule();
         let (mut decision, after) = rule.decide(count.state.clone(), part.cost, redis_time);
@@ -94,24 +97,36 @@ impl EventualCounters {
         AskedOfRedis { counters: self, key: part.key, cost }
     }
 
-    /// Begins to count the key of `part`, of which Redis has told this `state`, unless another reply has begun it.
+    /// Begins to count the key of `part`, of which Redis has told this `state`, unless another reply has begun it, or
+    /// tokens of other parameters have to be synced.
     pub(super) fn begin(&self, part: &ChargePart, state: Option<State>, redis_time: Nanos) {
         let mut counted = self.counts.lock();
-        let Some(count) = counted.get_mut(&part.key).filter(|count| count.is_outdated) else { return };
+        let may_begin = |count: &&mut Count| {
+            count.is_outdated && (count.counts(part) || (count.unsynced == 0 && count.syncing == 0))
+        };
+        let Some(count) = counted.get_mut(&part.key).filter(may_begin) else { return };
         count.part = part.for_one();
         count.set_total(state, redis_time);
         (count.is_used, count.is_outdated) = (true, false);
     }
 
     /// Takes what this node knows of the key of `part`, so that it can decide without Redis: the used tokens, `None` if
-    /// the key is new, and the tokens that are not synced. From here on the key is new again.
+    /// the key is new, and the tokens that are not synced. From here on the key is new again. Tokens of other parameters
+    /// stay, to be synced later.
     pub(super) fn take(&self, part: &ChargePart, redis_time: Nanos) -> (Option<Cost>, Cost) {
         let mut counted = self.counts.lock();
         let Some(count) = counted.get_mut(&part.key) else { return (None, 0) };
-        count.follow(part, redis_time);
+        let is_counted = count.counts(part);
+        let state = count.state.clone().and_then(|state| match is_counted {
+            true => Some(state),
+            false => part.rule().migrate_state(count.part.rule(), state, redis_time),
+        });
+        let used = (!count.is_outdated).then(|| part.used_in(state.as_ref(), redis_time));
+        if !is_counted {
+            return (used, 0);
+        }
+        count.is_outdated = true;
         count.sync = self.next_sync();
-        let is_known = !std::mem::replace(&mut count.is_outdated, true);
-        let used = is_known.then(|| part.used_in(count.state.as_ref(), redis_time));
         (used, std::mem::take(&mut count.unsynced))
     }
 
@@ -124,18 +139,17 @@ impl EventualCounters {
     /// Returns false if the charge has been synced already.
     pub(super) fn refund(&self, part: &ChargePart, sync: u64, full_at: Nanos, redis_time: Nanos) -> bool {
         let mut counted = self.counts.lock();
-        let Some(count) = counted.get_mut(&part.key).filter(|count| count.sync == sync) else { return false };
-        count.follow(part, redis_time);
+        let is_among = |count: &&mut Count| count.counts(part) && count.sync == sync;
+        let Some(count) = counted.get_mut(&part.key).filter(is_among) else { return false };
         count.unsynced = count.unsynced.saturating_sub(part.cost);
         count.state = count.state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, redis_time));
         true
     }
 
-    /// Debits tokens that became known after the charge; false if the key is not counted here.
+    /// Debits tokens that became known after the charge; false if the key is not counted here under its parameters.
     pub(super) fn debit(&self, part: &ChargePart, redis_time: Nanos) -> bool {
         let mut counted = self.counts.lock();
-        let Some(count) = counted.get_mut(&part.key) else { return false };
-        count.follow(part, redis_time);
+        let Some(count) = counted.get_mut(&part.key).filter(|count| count.counts(part)) else { return false };
         count.owe(part.cost, redis_time);
         true
     }
@@ -170,7 +184,7 @@ impl EventualCounters {
 
     /// Takes over the `total` of the key of `part`, as it was after the sync of `part`.
     fn learn(&self, part: &ChargePart, total: Option<State>, at: Nanos) {
-        if let Some(count) = self.counts.lock().get_mut(&part.key) {
+        if let Some(count) = self.counts.lock().get_mut(&part.key).filter(|count| count.counts(part)) {
             count.syncing = count.syncing.saturating_sub(part.cost);
             count.set_total(total, at);
         }
@@ -178,7 +192,7 @@ impl EventualCounters {
 
     /// Puts back the tokens of `part`, which could not be synced.
     fn keep(&self, part: &ChargePart) {
-        if let Some(count) = self.counts.lock().get_mut(&part.key) {
+        if let Some(count) = self.counts.lock().get_mut(&part.key).filter(|count| count.counts(part)) {
             count.syncing = count.syncing.saturating_sub(part.cost);
             count.unsynced = count.unsynced.saturating_add(part.cost);
             count.is_used = true;
@@ -200,13 +214,9 @@ impl Count {
         self.state = if own == 0 { total } else { self.part.rule().debit(total, own, at) };
     }
 
-    /// Takes over the parameters of `part`, and migrates the state to them.
-    fn follow(&mut self, part: &ChargePart, redis_time: Nanos) {
-        if self.part.form.parameters() != part.form.parameters() {
-            let state = self.state.take();
-            self.state = state.and_then(|state| part.rule().migrate_state(self.part.rule(), state, redis_time));
-            self.part = part.for_one();
-        }
+    /// Whether it is a count of requests like `part`: under the same parameters.
+    fn counts(&self, part: &ChargePart) -> bool {
+        self.part.has_parameters_of(part)
     }
 
     fn owe(&mut self, cost: Cost, redis_time: Nanos) {

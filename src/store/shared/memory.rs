@@ -96,11 +96,6 @@ impl StateCache {
         }
     }
 
-    /// The last state of the key of `part`; `None` if the key is fresh or unknown.
-    pub(super) fn state(&self, part: &ChargePart) -> Option<State> {
-        self.known(part)?.state().cloned()
-    }
-
     /// The number of used tokens of the key of `part` at `now`, as far as this node knows.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         self.known(part).map_or(0, |known| known.used(part, now))
