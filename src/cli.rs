@@ -135,7 +135,7 @@ pub fn main() -> ExitCode {
         Command::Keys(args) => success(keys::execute(&args, &mut out)),
         Command::Completions(args) => success(completions::complete(&args, Cli::command(), &mut out)),
         Command::Man(args) => success(completions::write_pages(&args, Cli::command())),
-        Command::Replay(args) => replay::execute(&args, io::stdin(), &mut out, &mut err).map_err(Into::into),
+        Command::Replay(args) => replay::execute(&args, io::stdin(), &mut out, &mut err),
     };
     match done {
         Ok(status) => status,

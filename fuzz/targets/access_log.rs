@@ -7,7 +7,7 @@ use http::header;
 use tollgate::replay::fields::WantedFields;
 use tollgate::replay::reading::{LineReader, MergedLogs, Options};
 use tollgate::replay::record::{LogLine, Record, Unreadable};
-use tollgate::replay::source::{self, SourceError};
+use tollgate::replay::source;
 use tollgate::units::Nanos;
 
 use super::input::mixed;
@@ -101,7 +101,7 @@ fn whole(data: &[u8], lines: u64) {
             assert!(at >= last);
             last = at;
         }
-        Ok::<_, SourceError>(())
+        Ok(())
     });
     assert!(read.is_ok());
     assert_eq!(shown, lines);

@@ -320,7 +320,7 @@ fn distinct_parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D
 
     impl<'de> Deserialize<'de> for DistinctParts {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            deserializer.deserialize_map(DistinctParts(Map::new()))
+            deserializer.deserialize_map(Self(Map::new()))
         }
     }
 

@@ -107,30 +107,13 @@ impl Model {
     pub(crate) fn partial(&mut self, parts: &[Part], want: u64, now: Nanos) -> (u64, Vec<AllCharged>) {
         let mut each = Vec::new();
         for granted in 0..want {
-            let (passes, charged) = self.charge_without_traces(parts, now);
+            let (passes, charged) = self.charge(parts, now);
             each.push(charged);
             if !passes {
-                for part in parts.iter().filter(|part| part.enforcement.consumes && part.enforcement.counts_denied) {
-                    let state = self.state(part, now);
-                    let cost = part.cost.saturating_mul(want - granted);
-                    self.put_charged(part, part.rule.debit(state, cost, now), cost, now);
-                }
                 return (granted, each);
             }
         }
         (want, each)
-    }
-
-    fn charge_without_traces(&mut self, parts: &[Part], now: Nanos) -> (bool, AllCharged) {
-        for part in parts {
-            self.state(part, now);
-        }
-        let before = self.states.clone();
-        let (passes, charged) = self.charge(parts, now);
-        if !passes {
-            self.states = before;
-        }
-        (passes, charged)
     }
 
     pub(crate) fn debit(&mut self, part: &Part, now: Nanos) -> Headroom {

@@ -240,6 +240,10 @@ elseif op == 'partial' then
                 -- a log is changed once, for the charged and the denied requests together
                 put_charged(bucket, rule.store and rule.debit(before, bucket.cost, want) or rule.debit(after, owed), taken)
             else
+                if #buckets == 1 and not rule.store and less(count, want) then
+                    -- the trace of a denial, as in a call of its own
+                    after = select(2, rule.decide(after, bucket.cost))
+                end
                 put_charged(bucket, after, times(bucket.cost, count))
             end
         elseif not rule.store and (bucket.changed or bucket.healed) then
