@@ -6,6 +6,7 @@
 
 pub mod body;
 pub mod buffer;
+pub mod channel;
 pub mod client;
 mod connection;
 mod date;

@@ -1,24 +1,19 @@
 //! The client's side of an exchange: a request's body comes from here, and a response goes here.
 
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
-use http::HeaderMap;
-use tokio::io::AsyncWrite;
+use h2::{Reason, RecvStream};
 
-use super::body::{Decoder, Framing, Step};
+use super::body::{Decoder, Framing};
 use super::buffer::Buffer;
+use super::channel::{ChannelMut, Http1Channel, Http2Channel, ReadError};
 use super::date::with_date;
-use super::encoder::Encoder;
-use super::frames::poll_capacity;
 use super::head::{RequestHead, Version};
 use super::service::Failure;
 use super::socket::Socket;
-use super::syntax::Refused;
 use crate::fields::Fields;
 use crate::units::Nanos;
 
@@ -28,15 +23,6 @@ const AHEAD: usize = 64 << 10;
 const DRAINED: u64 = 64 << 10;
 
 const CONTINUE: u16 = 100;
-
-/// The reason why a client sends nothing more.
-#[derive(Debug)]
-pub enum ClientError {
-    /// The client is gone, or has reset its stream.
-    Gone,
-    /// The gateway cannot read the bytes that the client sent.
-    Refused(Refused),
-}
 
 /// The client of one request.
 #[derive(Debug)]
@@ -50,11 +36,7 @@ pub enum Client<'c> {
 /// An HTTP/1.1 connection.
 #[derive(Debug)]
 pub struct Http1Client {
-    pub(super) socket: Socket,
-    pub(super) buffer: Buffer,
-    pub(super) encoder: Encoder,
-    /// The decoder of the current request's body.
-    pub(super) body: Decoder,
+    pub(super) channel: Http1Channel,
     version: Version,
     method_is_head: bool,
     /// Whether the client waits for `100 Continue` before it sends the body.
@@ -63,22 +45,14 @@ pub struct Http1Client {
     pub(super) is_answered: bool,
     /// Whether another request may follow.
     pub(super) keeps_alive: bool,
-    /// How many bytes of the body's content are at the beginning of the buffer.
-    available: usize,
 }
 
 /// An HTTP/2 stream.
 #[derive(Debug)]
 pub struct Http2Client {
-    request: RecvStream,
+    channel: Http2Channel,
     respond: SendResponse<Bytes>,
-    response: Option<SendStream<Bytes>>,
-    /// The part of the body that was read and not consumed.
-    part: Bytes,
-    is_read: bool,
     method_is_head: bool,
-    /// Whether the end of the response was sent.
-    is_ended: bool,
 }
 
 /// The head of a response, for a client.
@@ -98,15 +72,6 @@ pub struct ClientHead<'h> {
     pub wall: Nanos,
 }
 
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Self {
-        match error {
-            ClientError::Gone => Self::ClientGone,
-            ClientError::Refused(refused) => Self::Refused(refused),
-        }
-    }
-}
-
 // === impl Http1Client ===
 
 impl Http1Client {
@@ -117,26 +82,22 @@ impl Http1Client {
             buffer.append(ahead);
         }
         Self {
-            socket,
-            buffer,
-            encoder: Encoder::default(),
-            body: Decoder::new(Framing::Empty),
+            channel: Http1Channel::new(socket, buffer, Decoder::new(Framing::Empty)),
             version: Version::Http11,
             method_is_head: false,
             expects_continue: false,
             is_answered: false,
             keeps_alive: true,
-            available: 0,
         }
     }
 
     /// Begins the request with this head. Its body follows.
     pub fn begin(&mut self, head: &RequestHead) {
-        self.body = Decoder::new(head.framing);
+        self.channel.begin_body(Decoder::new(head.framing));
         self.version = head.version;
         self.method_is_head = head.method == "HEAD";
         self.expects_continue = head.fields.contains("expect");
-        (self.available, self.is_answered) = (0, false);
+        self.is_answered = false;
         self.keeps_alive = match head.version {
             Version::Http10 => head.fields.lists("connection", "keep-alive"),
             _ => !head.fields.lists("connection", "close"),
@@ -145,49 +106,22 @@ impl Http1Client {
 
     /// Begins a request that cannot be read: its end is unknown.
     pub(super) fn begin_unreadable(&mut self) {
-        self.body = Decoder::new(Framing::UntilClose);
+        self.channel.begin_body(Decoder::new(Framing::UntilClose));
         (self.version, self.method_is_head, self.is_answered, self.keeps_alive) =
             (Version::Http11, false, false, false);
     }
 
-    /// Consumes `length` bytes of content.
-    pub(super) fn consume(&mut self, length: usize) {
-        self.buffer.consume(length);
-        self.body.consumed(length);
-        self.available = self.available.saturating_sub(length);
-    }
-
-    /// Consumes all available content.
-    pub(super) fn consume_available(&mut self) {
-        self.consume(self.available);
-    }
-
     /// Whether the rest of the request's body is small enough to be read.
     pub(super) fn can_be_drained(&self) -> bool {
-        self.body.is_over() || (self.body.left().is_some_and(|left| left <= DRAINED) && !self.expects_continue)
-    }
-
-    pub(super) fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, ClientError>> {
-        loop {
-            match self.body.step(self.buffer.unread()).map_err(ClientError::Refused)? {
-                Step::Skip(length) => self.buffer.consume(length),
-                Step::Data(length) => {
-                    self.available = length;
-                    return Poll::Ready(Ok(true));
-                }
-                Step::End => return Poll::Ready(Ok(false)),
-                Step::NeedMore => match ready!(self.buffer.poll_read(task, &mut self.socket)) {
-                    Ok(0) | Err(_) => return Poll::Ready(Err(ClientError::Gone)),
-                    Ok(_) => {}
-                },
-            }
-        }
+        let body = &self.channel.body;
+        body.is_over() || (body.left().is_some_and(|left| left <= DRAINED) && !self.expects_continue)
     }
 
     /// Reads ahead to detect whether the client is gone.
     fn poll_disconnect(&mut self, task: &mut Context<'_>) -> Poll<()> {
-        while self.buffer.unread().len() < AHEAD {
-            match ready!(self.buffer.poll_read(task, &mut self.socket)) {
+        let Http1Channel { socket, buffer, .. } = &mut self.channel;
+        while buffer.unread().len() < AHEAD {
+            match ready!(buffer.poll_read(task, socket)) {
                 Ok(0) | Err(_) => return Poll::Ready(()),
                 Ok(_) => {}
             }
@@ -210,7 +144,7 @@ impl Http1Client {
             Framing::UntilClose => Framing::Chunked,
             framing => framing,
         };
-        let out = self.encoder.begin(framing);
+        let out = self.channel.encoder.begin(framing);
         out.extend_from_slice(b"HTTP/1.1 ");
         out.extend_from_slice(itoa::Buffer::new().format(head.status).as_bytes());
         out.push(b' ');
@@ -254,36 +188,11 @@ impl Http1Client {
 impl Http2Client {
     /// The client of a request on a stream, with the body that follows.
     pub fn new(head: &RequestHead, request: RecvStream, respond: SendResponse<Bytes>) -> Self {
-        Self {
-            request,
-            respond,
-            response: None,
-            part: Bytes::new(),
-            is_read: false,
-            method_is_head: head.method == "HEAD",
-            is_ended: false,
-        }
-    }
-
-    fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, ClientError>> {
-        while self.part.is_empty() && !self.is_read {
-            match ready!(self.request.poll_data(task)) {
-                Some(Ok(part)) => self.part = part,
-                Some(Err(_)) => return Poll::Ready(Err(ClientError::Gone)),
-                None => self.is_read = true,
-            }
-        }
-        Poll::Ready(Ok(!self.part.is_empty()))
-    }
-
-    fn consume(&mut self, length: usize) {
-        self.part.advance(length.min(self.part.len()));
-        // fails only if the stream has ended
-        drop(self.request.flow_control().release_capacity(length));
+        Self { channel: Http2Channel::new(Some(request), None, false), respond, method_is_head: head.method == "HEAD" }
     }
 
     fn poll_disconnect(&mut self, task: &mut Context<'_>) -> Poll<()> {
-        match &mut self.response {
+        match &mut self.channel.send {
             None => self.respond.poll_reset(task).map(drop),
             Some(response) => response.poll_reset(task).map(drop),
         }
@@ -317,34 +226,10 @@ impl Http2Client {
             100..=199 => self.respond.send_informational(response).map_err(io::Error::other),
             _ => {
                 let sending = self.respond.send_response(response, has_no_body).map_err(io::Error::other)?;
-                (self.response, self.is_ended) = (Some(sending), has_no_body);
+                (self.channel.send, self.channel.is_ended) = (Some(sending), has_no_body);
                 Ok(())
             }
         }
-    }
-
-    fn poll_send(&mut self, task: &mut Context<'_>, content: &[u8], is_last: bool) -> Poll<io::Result<usize>> {
-        let Some(response) = &mut self.response else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
-        if content.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        let length = ready!(poll_capacity(response, task, content.len()))?;
-        let part = Bytes::copy_from_slice(content.get(..length).unwrap_or(content));
-        let ends = is_last && part.len() == content.len();
-        let length = part.len();
-        response.send_data(part, ends).map_err(io::Error::other)?;
-        self.is_ended |= ends;
-        Poll::Ready(Ok(length))
-    }
-
-    fn finish(&mut self, trailers: Option<HeaderMap>) -> io::Result<()> {
-        let Some(response) = self.response.as_mut().filter(|_| !self.is_ended) else { return Ok(()) };
-        self.is_ended = true;
-        let ended = match trailers {
-            Some(trailers) => response.send_trailers(trailers),
-            None => response.send_data(Bytes::new(), true),
-        };
-        ended.map_err(io::Error::other)
     }
 }
 
@@ -368,39 +253,20 @@ impl Client<'_> {
         !method_is_head && !matches!(status, 100..=199 | 204 | 304)
     }
 
+    /// The bodies of the request and the response.
+    pub fn channel(&mut self) -> ChannelMut<'_> {
+        match self {
+            Self::Http1(client) => ChannelMut::Http1(&mut client.channel),
+            Self::Http2(client) => ChannelMut::Http2(&mut client.channel),
+        }
+    }
+
     /// Waits for the next content of the request's body; `false` at its end.
-    pub fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, ClientError>> {
-        match self {
-            Self::Http1(client) => client.poll_body(task),
-            Self::Http2(client) => client.poll_body(task),
-        }
-    }
-
-    /// The content that has arrived and was not consumed.
-    pub fn content(&self) -> &[u8] {
-        match self {
-            Self::Http1(client) => client.buffer.unread().get(..client.available).unwrap_or_default(),
-            Self::Http2(client) => &client.part,
-        }
-    }
-
-    /// Consumes `length` bytes of content.
-    pub fn consume(&mut self, length: usize) {
-        match self {
-            Self::Http1(client) => client.consume(length),
-            Self::Http2(client) => client.consume(length),
-        }
-    }
-
-    /// Whether the body ends with the available content.
-    pub fn ends_with_content(&self) -> bool {
-        match self {
-            Self::Http1(client) => {
-                let behind = client.buffer.unread().get(client.available..).unwrap_or_default();
-                client.body.ends_behind(client.available, behind)
-            }
-            Self::Http2(client) => client.request.is_end_stream(),
-        }
+    pub fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, Failure>> {
+        self.channel().poll_body(task).map_err(|error| match error {
+            ReadError::Malformed(refused) => Failure::Refused(refused),
+            ReadError::Io(_) | ReadError::Http2(_) => Failure::ClientGone,
+        })
     }
 
     /// Ready once the client is gone. Over HTTP/1.1 this reads ahead, so a client that has sent more is not missed yet.
@@ -437,36 +303,6 @@ impl Client<'_> {
         }
     }
 
-    /// Sends as much of `content` as the socket or stream takes. With `is_last`, the body ends with this content.
-    pub fn poll_send(&mut self, task: &mut Context<'_>, content: &[u8], is_last: bool) -> Poll<io::Result<usize>> {
-        match self {
-            Self::Http1(client) => client.encoder.poll_send(task, &mut client.socket, content, is_last),
-            Self::Http2(client) => client.poll_send(task, content, is_last),
-        }
-    }
-
-    /// Whether bytes wait in the encoder.
-    pub fn has_unsent(&self) -> bool {
-        matches!(self, Self::Http1(client) if !client.encoder.is_flushed())
-    }
-
-    /// Sends the bytes that wait in the encoder and in TLS.
-    pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Http1(client) if client.encoder.is_flushed() => Pin::new(&mut client.socket).poll_flush(task),
-            Self::Http1(client) => client.encoder.poll_flush(task, &mut client.socket),
-            Self::Http2(_) => Poll::Ready(Ok(())),
-        }
-    }
-
-    /// Sends the end of the response.
-    pub fn poll_finish(&mut self, task: &mut Context<'_>, trailers: &mut Option<HeaderMap>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Http1(client) => client.encoder.poll_finish(task, &mut client.socket),
-            Self::Http2(client) => Poll::Ready(client.finish(trailers.take())),
-        }
-    }
-
     /// Ends an HTTP/1.1 connection after the current request.
     pub fn close(&mut self) {
         if let Self::Http1(client) = self {
@@ -478,14 +314,14 @@ impl Client<'_> {
     pub fn is_answered(&self) -> bool {
         match self {
             Self::Http1(client) => client.is_answered,
-            Self::Http2(client) => client.response.is_some(),
+            Self::Http2(client) => client.channel.send.is_some(),
         }
     }
 
     /// Resets an HTTP/2 stream at once.
     pub fn reset(&mut self) {
         if let Self::Http2(client) = self {
-            match &mut client.response {
+            match &mut client.channel.send {
                 Some(response) => response.send_reset(Reason::CANCEL),
                 None => client.respond.send_reset(Reason::CANCEL),
             }

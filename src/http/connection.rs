@@ -137,8 +137,10 @@ async fn serve_http1<S: Service>(
         tracker.mark_idle_since(timer.now());
         match ended {
             ExchangeOutcome::Aborted => return cut_off(&mut client),
-            ExchangeOutcome::Answered { .. } if client.keeps_alive && client.body.is_over() => {}
-            ExchangeOutcome::Answered { .. } if client.body.is_over() && client.buffer.unread().is_empty() => {
+            ExchangeOutcome::Answered { .. } if client.keeps_alive && client.channel.body.is_over() => {}
+            ExchangeOutcome::Answered { .. }
+                if client.channel.body.is_over() && client.channel.buffer.unread().is_empty() =>
+            {
                 return close(&mut client, timer).await;
             }
             ExchangeOutcome::Answered { patience } => {
@@ -197,10 +199,10 @@ async fn read_head<S: Service>(
     let mut has_begun = false;
     poll_fn(|task| {
         loop {
-            let unread = client.buffer.unread();
+            let unread = client.channel.buffer.unread();
             match reader.request(unread, settings.head, head) {
                 Ok(Some(length)) => {
-                    client.buffer.consume(length);
+                    client.channel.buffer.consume(length);
                     return Poll::Ready(Ok(HeadOutcome::Head));
                 }
                 Ok(None) => {}
@@ -213,7 +215,7 @@ async fn read_head<S: Service>(
                 tracker.set(Some(Stage::ReadingHead));
                 tracker.mark_idle_since(timer.after(HEAD_PATIENCE));
             }
-            match client.buffer.poll_read(task, &mut client.socket) {
+            match client.channel.buffer.poll_read(task, &mut client.channel.socket) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(HeadOutcome::End)),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Pending => break,
@@ -234,8 +236,8 @@ async fn read_head<S: Service>(
 async fn drain(client: &mut Http1Client) -> bool {
     poll_fn(|task| {
         loop {
-            match ready!(client.poll_body(task)) {
-                Ok(true) => client.consume_available(),
+            match ready!(client.channel.poll_body(task)) {
+                Ok(true) => client.channel.consume_available(),
                 Ok(false) => return Poll::Ready(true),
                 Err(_) => return Poll::Ready(false),
             }
@@ -247,13 +249,13 @@ async fn drain(client: &mut Http1Client) -> bool {
 /// Ends a connection in the middle of a response. Sends the waiting bytes as far as the socket takes them at once.
 fn cut_off(client: &mut Http1Client) {
     let mut task = Context::from_waker(Waker::noop());
-    drop(client.encoder.poll_flush(&mut task, &mut client.socket));
+    drop(client.channel.encoder.poll_flush(&mut task, &mut client.channel.socket));
 }
 
 /// Closes a connection between two requests.
 async fn close(client: &mut Http1Client, timer: &mut Timer) {
     // an error makes no difference here: the connection ends anyway
-    drop(timer.run(timer.after(LINGER), pin!(client.socket.shutdown())).await);
+    drop(timer.run(timer.after(LINGER), pin!(client.channel.socket.shutdown())).await);
 }
 
 /// Closes the sending side, then reads and discards while bytes arrive: if the socket were closed with unread bytes, the
@@ -265,7 +267,7 @@ async fn linger(
     timer: &mut Timer,
 ) {
     close(client, timer).await;
-    client.buffer.consume(usize::MAX);
+    client.channel.buffer.consume(usize::MAX);
     let end = timer.after(MAX_LINGER);
     let mut drained = 0_usize;
     while drained < MAX_LINGER_BYTES {
@@ -274,10 +276,10 @@ async fn linger(
         }
         let due = [Some(timer.after(LINGER)), Some(end), pace.and_then(|pace| pace.exhausted_at())];
         let Some(due) = due.into_iter().flatten().min() else { return };
-        let reading = poll_fn(|task| client.buffer.poll_read(task, &mut client.socket));
+        let reading = poll_fn(|task| client.channel.buffer.poll_read(task, &mut client.channel.socket));
         match tracker.run(timer, due, pin!(reading)).await {
             Ok(Ok(came)) if came > 0 => {
-                client.buffer.consume(came);
+                client.channel.buffer.consume(came);
                 drained = drained.saturating_add(came);
                 if let Some(pace) = &mut pace {
                     pace.record_bytes(came, timer.now());

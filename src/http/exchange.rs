@@ -93,13 +93,14 @@ async fn collect<S: Service>(
 ) -> Result<(), Failure> {
     let due = timer.after(worker.service.settings().head_timeout);
     let reading = poll_fn(|task| {
-        while ready!(client.poll_body(task)).map_err(Failure::from)? {
-            let content = client.content();
+        while ready!(client.poll_body(task))? {
+            let content = client.channel().content();
             if content.len() > max.saturating_sub(body.len()) {
                 return Poll::Ready(Err(Failure::BodyTooLarge));
             }
+            let length = content.len();
             body.extend_from_slice(content);
-            client.consume(client.content().len());
+            client.channel().consume(length);
         }
         Poll::Ready(Ok(()))
     });
@@ -183,7 +184,7 @@ async fn hold<E: Exchange>(
         client.send_continue(timer.wall()).map_err(|_| Failure::ClientGone)?;
     }
     let holding = poll_fn(|task| {
-        if let Poll::Ready(Err(_)) = client.poll_flush(task) {
+        if let Poll::Ready(Err(_)) = client.channel().poll_flush(task) {
             return Poll::Ready(Err(Failure::ClientGone));
         }
         let before = held.len();
@@ -217,8 +218,8 @@ fn poll_hold<E: Exchange>(
     held: &mut Vec<u8>,
     task: &mut Context<'_>,
 ) -> Poll<Result<(), Failure>> {
-    while ready!(client.poll_body(task)).map_err(Failure::from)? {
-        let content = client.content();
+    while ready!(client.poll_body(task))? {
+        let content = client.channel().content();
         let left = max.saturating_sub(held.len());
         let part = content.get(..left).unwrap_or(content);
         let needs_more = exchange.hold(part) && part.len() < left;
@@ -227,7 +228,7 @@ fn poll_hold<E: Exchange>(
         }
         held.extend_from_slice(part);
         let length = part.len();
-        client.consume(length);
+        client.channel().consume(length);
         if !needs_more {
             return Poll::Ready(Ok(()));
         }
@@ -408,7 +409,7 @@ pub(super) async fn answer<S: Service>(
     let due = timer.after(ANSWER_TIME);
     let sending = poll_fn(|task| {
         while sent < body.len() {
-            match client.poll_send(task, body.get(sent..).unwrap_or_default(), !has_trailers) {
+            match client.channel().poll_send(task, body.get(sent..).unwrap_or_default(), !has_trailers) {
                 Poll::Ready(Ok(length)) => {
                     sent = sent.saturating_add(length);
                     blocked_since = timer.now();
@@ -421,7 +422,7 @@ pub(super) async fn answer<S: Service>(
                 }
             }
         }
-        match client.poll_finish(task, &mut trailers) {
+        match client.channel().poll_finish(task, &mut trailers) {
             Poll::Pending => timer
                 .poll(task, due.min(blocked_since.saturating_add(idle)))
                 .map(|_| Err(io::ErrorKind::TimedOut.into())),

@@ -55,7 +55,7 @@ impl Pool {
         let kept = self.http1.get_mut(server)?;
         while let Some(IdleConnection { mut connection, until }) = kept.pop() {
             self.count = self.count.saturating_sub(1);
-            if until > now && connection.socket.is_silent(!again) {
+            if until > now && connection.channel.socket.is_silent(!again) {
                 return Some(Connection::Http1(connection));
             }
         }
@@ -91,7 +91,7 @@ impl Pool {
     pub(super) fn sweep(&mut self, now: Nanos) {
         for kept in self.http1.values_mut() {
             let before = kept.len();
-            kept.retain_mut(|kept| kept.until > now && kept.connection.socket.is_silent(false));
+            kept.retain_mut(|kept| kept.until > now && kept.connection.channel.socket.is_silent(false));
             self.count = self.count.saturating_sub(before.saturating_sub(kept.len()));
         }
         self.http1.retain(|_, kept| !kept.is_empty());

@@ -182,8 +182,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
             };
             match event {
                 Event::RequestContent => {
-                    let length = self.client.content().len();
-                    let delay = match exchange.request_body(self.client.content()).await {
+                    let length = self.client.channel().content().len();
+                    let delay = match exchange.request_body(self.client.channel().content()).await {
                         Ok(delay) => delay,
                         Err(response) if self.download == Download::Head => return TransferEnd::Answer(response),
                         Err(_) => return TransferEnd::Failed(Failure::ClientGone),
@@ -192,7 +192,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     self.upstream_took = timer.now();
                     self.resend = self.resend.take().filter(|sent| sent.len().saturating_add(length) <= MAX_RESENT);
                     if let Some(sent) = &mut self.resend {
-                        sent.extend_from_slice(self.client.content());
+                        sent.extend_from_slice(self.client.channel().content());
                     }
                     self.upload = match delay {
                         Nanos::ZERO => Upload::Sending(length),
@@ -211,7 +211,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     }
                 }
                 Event::ResponseContent { is_last } => {
-                    let content = self.upstream.content();
+                    let content = self.upstream.channel().content();
                     exchange.response_body(content, is_last);
                     self.download = Download::Sending { length: content.len(), is_last };
                 }
@@ -239,8 +239,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
             let throttled = self.throttled_until(timer.now());
             // a head that waits to be sent with content is sent without it
             if throttled.is_some() || matches!(self.download, Download::Head | Download::Body) {
-                let has_interim = self.download == Download::Head && self.client.has_unsent();
-                match self.client.poll_flush(task) {
+                let has_interim = self.download == Download::Head && self.client.channel().has_unsent();
+                match self.client.channel().poll_flush(task) {
                     Poll::Ready(Ok(())) if has_interim => {
                         (self.client_blocked, self.upstream_sent) = (None, timer.now());
                         continue;

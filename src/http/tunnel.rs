@@ -28,7 +28,9 @@ pub(super) async fn run(
 ) {
     let (Client::Http1(client), Upstream::Http1(mut upstream)) = (client, upstream) else { return };
     // all further bytes belong to the tunnel
-    (client.keeps_alive, client.body) = (false, Decoder::new(Framing::UntilClose));
+    client.keeps_alive = false;
+    client.channel.begin_body(Decoder::new(Framing::UntilClose));
+    let (client, upstream) = (&mut client.channel, &mut upstream.channel);
     let patience = timing.idle.max(timing.first_byte);
     let mut silent_since = timer.now();
     // the encoder still holds the head of the response

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::{fmt, io};
 
-use ::http::HeaderMap;
 use h2::Reason;
 
 use super::body::Framing;
+use super::channel::{ChannelMut, ReadError};
 use super::head::{RequestHead, ResponseHead, Unreadable};
 use crate::fields::Fields;
 use crate::tls::TlsClient;
@@ -181,31 +181,6 @@ impl Upstream {
         Ok(Self::Http2(Box::new(Http2Upstream::begin(connection, request, outgoing, scheme).await?)))
     }
 
-    /// Sends as much of the request's content as the socket or stream takes. With `is_last`, the body ends
-    /// with this content.
-    pub fn poll_send(&mut self, task: &mut Context<'_>, content: &[u8], is_last: bool) -> Poll<io::Result<usize>> {
-        match self {
-            Self::Http1(upstream) => upstream.poll_send(task, content, is_last),
-            Self::Http2(upstream) => upstream.poll_send(task, content, is_last),
-        }
-    }
-
-    /// Sends the bytes that wait in the encoder and in TLS.
-    pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Http1(upstream) => upstream.poll_flush(task),
-            Self::Http2(_) => Poll::Ready(Ok(())),
-        }
-    }
-
-    /// Sends the end of the request. The gateway does not forward trailers of requests: servers such as nginx refuse them.
-    pub fn poll_finish(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Http1(upstream) => upstream.poll_finish(task),
-            Self::Http2(upstream) => Poll::Ready(upstream.finish()),
-        }
-    }
-
     /// Waits for the next head of a response, interim or not, and returns the framing of its body.
     pub fn poll_head(
         &mut self,
@@ -219,44 +194,22 @@ impl Upstream {
         }
     }
 
+    /// The bodies of the request and the response. The gateway forwards no trailers of requests: servers such as nginx refuse
+    /// them.
+    pub fn channel(&mut self) -> ChannelMut<'_> {
+        match self {
+            Self::Http1(upstream) => ChannelMut::Http1(&mut upstream.channel),
+            Self::Http2(upstream) => ChannelMut::Http2(&mut upstream.channel),
+        }
+    }
+
     /// Waits for the next content of the response; `false` at its end.
     pub fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, UpstreamError>> {
-        match self {
-            Self::Http1(upstream) => upstream.poll_body(task),
-            Self::Http2(upstream) => upstream.poll_body(task),
-        }
-    }
-
-    /// The content that has arrived and was not consumed.
-    pub fn content(&self) -> &[u8] {
-        match self {
-            Self::Http1(upstream) => upstream.content(),
-            Self::Http2(upstream) => upstream.content(),
-        }
-    }
-
-    /// Consumes `length` bytes of content.
-    pub fn consume(&mut self, length: usize) {
-        match self {
-            Self::Http1(upstream) => upstream.consume(length),
-            Self::Http2(upstream) => upstream.consume(length),
-        }
-    }
-
-    /// Whether the body ends with the available content.
-    pub fn ends_with_content(&self) -> bool {
-        match self {
-            Self::Http1(upstream) => upstream.ends_with_content(),
-            Self::Http2(upstream) => upstream.ends_with_content(),
-        }
-    }
-
-    /// The trailers of the response, after the end of its body.
-    pub fn take_trailers(&mut self) -> Option<HeaderMap> {
-        match self {
-            Self::Http1(_) => None,
-            Self::Http2(upstream) => upstream.take_trailers(),
-        }
+        self.channel().poll_body(task).map_err(|error| match error {
+            ReadError::Io(error) => error.into(),
+            ReadError::Http2(error) => error.into(),
+            ReadError::Malformed(_) => Unreadable("its chunks are malformed").into(),
+        })
     }
 
     /// Lets no other request share the connection.
@@ -266,8 +219,8 @@ impl Upstream {
         }
     }
 
-    /// The connection for another request, and how long it can be kept if the server says so. `None` if the exchange
-    /// did not end on both sides, or if more bytes than the response arrived.
+    /// The connection for another request after one that was sent whole, and how long it can be kept if the server says so.
+    /// `None` if the response did not end, or if more bytes arrived.
     pub fn into_reusable(self) -> Option<(Box<Http1Connection>, Option<Nanos>)> {
         match self {
             Self::Http1(mut connection) => {

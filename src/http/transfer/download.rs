@@ -97,7 +97,7 @@ impl Transfer<'_, '_> {
             match self.download {
                 Download::Head => {
                     // interim responses are read no faster than the client takes them
-                    if self.client.has_unsent() {
+                    if self.client.channel().has_unsent() {
                         return Ok(Poll::Pending);
                     }
                     return match self.upstream.poll_head(task, &mut self.head, &self.request.method) {
@@ -112,7 +112,7 @@ impl Transfer<'_, '_> {
                 Download::Body => match self.upstream.poll_body(task) {
                     Poll::Ready(Ok(true)) => {
                         self.upstream_sent = timer.now();
-                        let is_last = self.upstream.ends_with_content();
+                        let is_last = self.upstream.channel().ends_with_content();
                         return Ok(Poll::Ready(Event::ResponseContent { is_last }));
                     }
                     Poll::Ready(Ok(false)) => self.download = Download::Finishing,
@@ -120,7 +120,7 @@ impl Transfer<'_, '_> {
                     Poll::Pending => return Ok(Poll::Pending),
                 },
                 Download::Sending { length, is_last } => {
-                    let content = self.upstream.content();
+                    let content = self.upstream.channel().content();
                     let mut content = content.get(..length).unwrap_or(content);
                     let mut ends = is_last;
                     if let Some(throttle) = &self.throttle {
@@ -133,9 +133,9 @@ impl Transfer<'_, '_> {
                             content = part;
                         }
                     }
-                    match self.client.poll_send(task, content, ends) {
+                    match self.client.channel().poll_send(task, content, ends) {
                         Poll::Ready(Ok(sent)) => {
-                            self.upstream.consume(sent);
+                            self.upstream.channel().consume(sent);
                             if let Some(throttle) = &mut self.throttle {
                                 throttle.sent(sent, timer.now());
                             }
@@ -152,7 +152,7 @@ impl Transfer<'_, '_> {
                         }
                     }
                 }
-                Download::Finishing => match self.client.poll_finish(task, &mut self.upstream.take_trailers()) {
+                Download::Finishing => match self.client.channel().poll_finish(task, &mut self.upstream.channel().take_trailers()) {
                     Poll::Ready(Ok(())) => {
                         self.download = Download::Done;
                         return Ok(Poll::Ready(Event::Over));

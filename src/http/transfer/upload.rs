@@ -16,7 +16,7 @@ impl Transfer<'_, '_> {
         match self.upload {
             Upload::Resending => {
                 let (content, sent) = &mut self.sent_before;
-                match self.upstream.poll_send(task, content.get(*sent..).unwrap_or_default(), false) {
+                match self.upstream.channel().poll_send(task, content.get(*sent..).unwrap_or_default(), false) {
                     Poll::Ready(Ok(0)) => {
                         self.upload = Upload::Reading;
                         Ok(Poll::Ready(None))
@@ -32,7 +32,7 @@ impl Transfer<'_, '_> {
             Upload::Reading => match self.client.poll_body(task) {
                 Poll::Ready(Ok(true)) => {
                     if let Some(pace) = &mut self.pace {
-                        pace.record_bytes(self.client.content().len(), timer.now());
+                        pace.record_bytes(self.client.channel().content().len(), timer.now());
                     }
                     self.client_sent = timer.now();
                     Ok(Poll::Ready(Some(Event::RequestContent)))
@@ -41,7 +41,7 @@ impl Transfer<'_, '_> {
                     self.upload = Upload::Finishing;
                     Ok(Poll::Ready(None))
                 }
-                Poll::Ready(Err(error)) => Err(error.into()),
+                Poll::Ready(Err(failure)) => Err(failure),
                 Poll::Pending => {
                     if let Some(pace) = &mut self.pace {
                         pace.start_waiting(timer.now());
@@ -54,12 +54,13 @@ impl Transfer<'_, '_> {
             }
             Upload::Delayed { .. } => self.flush_upload(task, timer),
             Upload::Sending(length) => {
-                let content = self.client.content();
-                let is_last = length == content.len() && self.client.ends_with_content();
+                let ends = self.client.channel().ends_with_content();
+                let content = self.client.channel().content();
+                let is_last = ends && length == content.len();
                 let content = content.get(..length).unwrap_or(content);
-                match self.upstream.poll_send(task, content, is_last) {
+                match self.upstream.channel().poll_send(task, content, is_last) {
                     Poll::Ready(Ok(sent)) => {
-                        self.client.consume(sent);
+                        self.client.channel().consume(sent);
                         self.upstream_took = timer.now();
                         // the client is not responsible for the time that the upstream took
                         self.client_sent = self.upstream_took;
@@ -73,7 +74,7 @@ impl Transfer<'_, '_> {
                     Poll::Pending => Ok(Poll::Pending),
                 }
             }
-            Upload::Finishing => match self.upstream.poll_finish(task) {
+            Upload::Finishing => match self.upstream.channel().poll_finish(task, &mut None) {
                 Poll::Ready(Ok(())) => {
                     self.upload = Upload::Done;
                     self.pace = None;
@@ -89,7 +90,7 @@ impl Transfer<'_, '_> {
 
     /// Sends what waits for more content, because none follows for now.
     fn flush_upload(&mut self, task: &mut Context<'_>, timer: &Timer) -> Result<Poll<Option<Event>>, Failure> {
-        match self.upstream.poll_flush(task) {
+        match self.upstream.channel().poll_flush(task) {
             Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
             _ => Ok(Poll::Pending),
         }
@@ -107,7 +108,7 @@ impl Transfer<'_, '_> {
     /// Consumes the rest of the content that was admitted: a second try takes it from `resend`.
     pub(super) fn consume_admitted(&mut self) {
         if let Upload::Sending(length) | Upload::Delayed { length, .. } = self.upload {
-            self.client.consume(length);
+            self.client.channel().consume(length);
         }
     }
 }

@@ -136,10 +136,10 @@ pub(super) async fn exchange(
     mut content: &[u8],
 ) -> Result<ResponseHead, UpstreamError> {
     while !content.is_empty() {
-        let sent = poll_fn(|task| upstream.poll_send(task, content, true)).await?;
+        let sent = poll_fn(|task| upstream.channel().poll_send(task, content, true)).await?;
         content = content.get(sent..).unwrap_or_default();
     }
-    poll_fn(|task| upstream.poll_finish(task)).await?;
+    poll_fn(|task| upstream.channel().poll_finish(task, &mut None)).await?;
     let mut head = ResponseHead::default();
     while head.status < 200 {
         poll_fn(|task| upstream.poll_head(task, &mut head, method)).await?;

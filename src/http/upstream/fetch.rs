@@ -90,13 +90,13 @@ pub async fn fetch(request: OwnRequest<'_>) -> Result<Fetched, FetchError> {
     let head = exchange(&mut upstream, request.method, request.body).await?;
     let mut body = Vec::new();
     while poll_fn(|task| upstream.poll_body(task)).await? {
-        let part = upstream.content();
+        let part = upstream.channel().content();
         let length = part.len();
         if body.len().saturating_add(length) > request.max_answer {
             return Err(FetchError::TooLong(request.max_answer));
         }
         body.extend_from_slice(part);
-        upstream.consume(length);
+        upstream.channel().consume(length);
     }
     Ok(Fetched { status: head.status, fields: head.fields, body })
 }

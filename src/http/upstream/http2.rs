@@ -7,16 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
-use ::http::HeaderMap;
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{RecvStream, SendStream};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use super::UpstreamError;
 use crate::fields::Fields;
 use crate::http::body::Framing;
-use crate::http::frames::poll_capacity;
+use crate::http::channel::Http2Channel;
 use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::upstream::OutgoingRequest;
 
@@ -70,12 +68,7 @@ impl Http2Connection {
 #[derive(Debug)]
 pub struct Http2Upstream {
     response: ResponseFuture,
-    request: SendStream<Bytes>,
-    body: Option<RecvStream>,
-    part: Bytes,
-    is_read: bool,
-    is_ended: bool,
-    trailers: Option<HeaderMap>,
+    pub(super) channel: Http2Channel,
     /// The flag of the connection.
     is_closed: Arc<AtomicBool>,
     _running: Running,
@@ -113,12 +106,7 @@ impl Http2Upstream {
         let (response, request) = requests.send_request(head, ends).map_err(io::Error::other)?;
         Ok(Self {
             response,
-            request,
-            body: None,
-            part: Bytes::new(),
-            is_read: false,
-            is_ended: ends,
-            trailers: None,
+            channel: Http2Channel::new(None, Some(request), ends),
             is_closed: Arc::clone(&connection.is_closed),
             _running: running,
         })
@@ -153,67 +141,8 @@ impl Http2Upstream {
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        self.body = Some(body);
+        self.channel.recv = Some(body);
         Poll::Ready(Ok(framing))
-    }
-
-    pub(super) fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, UpstreamError>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(Ok(false)) };
-        while self.part.is_empty() && !self.is_read {
-            match ready!(body.poll_data(task)) {
-                Some(part) => self.part = part?,
-                None => {
-                    self.trailers = ready!(body.poll_trailers(task))?;
-                    self.is_read = true;
-                }
-            }
-        }
-        Poll::Ready(Ok(!self.part.is_empty()))
-    }
-
-    pub(super) fn finish(&mut self) -> io::Result<()> {
-        match std::mem::replace(&mut self.is_ended, true) {
-            true => Ok(()),
-            false => self.request.send_data(Bytes::new(), true).map_err(io::Error::other),
-        }
-    }
-
-    pub(super) fn poll_send(
-        &mut self,
-        task: &mut Context<'_>,
-        content: &[u8],
-        is_last: bool,
-    ) -> Poll<io::Result<usize>> {
-        if content.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        let length = ready!(poll_capacity(&mut self.request, task, content.len()))?;
-        let part = Bytes::copy_from_slice(content.get(..length).unwrap_or(content));
-        let (ends, length) = (is_last && part.len() == content.len(), part.len());
-        self.request.send_data(part, ends).map_err(io::Error::other)?;
-        self.is_ended |= ends;
-        Poll::Ready(Ok(length))
-    }
-
-    pub(super) fn content(&self) -> &[u8] {
-        &self.part
-    }
-
-    pub(super) fn consume(&mut self, length: usize) {
-        self.part.advance(length.min(self.part.len()));
-        if let Some(body) = &mut self.body {
-            // fails only if the stream has ended
-            drop(body.flow_control().release_capacity(length));
-        }
-    }
-
-    /// Whether the stream has ended. While it has not, trailers may follow.
-    pub(super) fn ends_with_content(&self) -> bool {
-        self.body.as_ref().is_none_or(RecvStream::is_end_stream)
-    }
-
-    pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
-        self.trailers.take()
     }
 }
 
