@@ -346,7 +346,12 @@ impl Prepared {
             let name = "sample upstream".to_owned();
             server.add_service(AppListener::new(name, listeners, app, Arc::clone(&gate), AcceptsUntil::Stop));
         }
-        let upgrader = Upgrader { gate: Arc::clone(&gate), snapshot_writer: Arc::clone(&snapshot_writer), telemetry };
+        let upgrader = Upgrader {
+            gate: Arc::clone(&gate),
+            snapshot_writer: Arc::clone(&snapshot_writer),
+            store: Arc::clone(&gateway.store),
+            telemetry,
+        };
         let targets = SignalTargets { reloads, gate, upgrader, held: signals };
         let save = || {
             snapshot_writer.write();

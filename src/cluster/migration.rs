@@ -52,6 +52,8 @@ pub(super) struct MigrationState {
     is_active: AtomicBool,
     /// The number of changes of the members.
     ring_changes: AtomicU64,
+    /// Locked while a part of the store is pushed: its states are neither in the store nor at their owners.
+    pub(super) part: tokio::sync::Mutex<()>,
     /// Fingerprints of keys whose states are being pushed and have not arrived yet.
     pushing: Mutex<HashSet<u64>>,
     /// The fetches by the fingerprints of their keys.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::sync::oneshot;
+use tokio::sync::{MutexGuard, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -270,6 +270,12 @@ impl Cluster {
         }
     }
 
+    /// Waits until every pushed state is at its owner or back in the store. No further state is pushed until the result is
+    /// dropped.
+    pub async fn hold_pushes(&self) -> MutexGuard<'_, ()> {
+        self.migration.part.lock().await
+    }
+
     /// Searches the whole store and pushes states. Returns whether no state of another owner is left.
     async fn push_all(self: &Arc<Self>, patience: Nanos) -> bool {
         let Some(service) = self.service() else { return true };
@@ -292,7 +298,7 @@ impl Cluster {
     }
 
     /// Pushes one part of the store. Another thread searches it, so that this gateway still answers others
-    /// in the meantime.
+    /// in the meantime. Dropping this loses the states of the part: [`Cluster::hold_pushes`] waits for its end.
     async fn push_some(
         self: &Arc<Self>,
         service: &Arc<dyn StateService>,
@@ -300,6 +306,7 @@ impl Cluster {
         cursor: &mut StoreCursor,
         patience: Nanos,
     ) -> bool {
+        let _part = self.migration.part.lock().await;
         let peers: Arc<[Arc<Peer>]> = view.peers.values().filter(|peer| peer.is_reachable()).cloned().collect();
         let cluster = Arc::clone(self);
         let (searched, seen, reachable, mut at) =

@@ -7,13 +7,14 @@ use tokio::task::spawn_blocking;
 use super::accept_gate::AcceptGate;
 use super::handover::{Successor, UpgradeError};
 use super::state::SnapshotWriter;
-use crate::store::SnapshotSize;
+use crate::store::{SnapshotSize, Store};
 use crate::telemetry::Telemetry;
 
 /// Hands this process's sockets and state over to a new process.
 pub(super) struct Upgrader {
     pub(super) gate: Arc<AcceptGate>,
     pub(super) snapshot_writer: Arc<SnapshotWriter>,
+    pub(super) store: Arc<Store>,
     pub(super) telemetry: Telemetry,
 }
 
@@ -67,6 +68,11 @@ impl Upgrader {
             Ok(())
         })
         .await?;
+        // the pause cuts the connections to other gateways: a state that is on its way then would be in no process
+        let _pushes = match self.store.cluster() {
+            Some(cluster) => Some(cluster.hold_pushes().await),
+            None => None,
+        };
         // from here on connections wait in the system's queue, and no unexpected request arrives: the state has every
         // charge, except later changes by requests in flight
         self.gate.pause().await;

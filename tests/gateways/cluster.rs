@@ -476,3 +476,36 @@ fn a_refund_that_was_made_before_a_handover_failed_is_not_made_again() {
     assert!(world.wait_until(Nanos::from_secs(10), |world| world.is_quiet()));
     assert_eq!(left(&mut world), 4);
 }
+
+#[test]
+fn a_handover_waits_for_states_that_are_neither_here_nor_at_their_owner() {
+    const KEYS: u64 = 40;
+    let mut world = World::of(1, 2, (20, 20), Setup::usual(5, ms(100)));
+    let network = Arc::clone(&world.environment.network);
+    world.start(0);
+    assert!(world.wait_until(Nanos::from_secs(20), |world| world.is_quiet()));
+    let node = Arc::clone(&world.gateway(0).node);
+    let charging = Arc::clone(&node);
+    world.run_on(0, async move {
+        for number in 0..u128::from(KEYS) {
+            assert!(charging.admits(BURST, LimitKey(number << 48 | number)).await);
+        }
+    });
+    network.hold_work(0);
+    world.start(1);
+    assert!(world.wait_until(Nanos::from_secs(20), |_| network.has_held_work()));
+    let (sender, mut is_held) = tokio::sync::oneshot::channel();
+    world.gateway(0).spawn(async move {
+        let _pushes = node.cluster().hold_pushes().await;
+        sender.send(()).unwrap();
+        std::future::pending::<()>().await;
+    });
+    world.pass(ms(100));
+    assert!(is_held.try_recv().is_err(), "the search of the store has begun");
+    let work = network.release_work();
+    world.run_on(0, async move { work.into_iter().for_each(|work| work()) });
+    assert!(world.wait_until(Nanos::from_secs(5), |_| is_held.try_recv().is_ok()));
+    world.take_part(0);
+    let keys = [0, 1].map(|number| world.gateway(number).node.keys(BURST));
+    assert!(keys[1] > 0 && keys[0] + keys[1] == KEYS, "{keys:?}");
+}

@@ -33,7 +33,11 @@ struct Links {
     partitioned: BTreeSet<Pair>,
     hosts: Vec<Host>,
     pipes: Vec<Arc<Pipe>>,
+    /// The number of a gateway whose long work waits, and that work.
+    held: Option<(usize, Vec<LongWork>)>,
 }
+
+pub(crate) type LongWork = Box<dyn FnOnce() + Send>;
 
 /// The numbers of two gateways, the smaller one first.
 pub(crate) type Pair = (usize, usize);
@@ -134,6 +138,7 @@ impl Network {
             partitioned: BTreeSet::new(),
             hosts: (1..=addresses).map(host).collect(),
             pipes: Vec::new(),
+            held: None,
         }))
     }
 
@@ -190,6 +195,19 @@ impl Network {
     pub(crate) fn cut(&self, between: Pair) {
         self.0.lock().break_off(|pipe| pair(pipe.from, pipe.to) == between);
     }
+
+    /// Keeps the long work of a gateway from now on, until [`Network::release_work`].
+    pub(crate) fn hold_work(&self, number: usize) {
+        self.0.lock().held = Some((number, Vec::new()));
+    }
+
+    pub(crate) fn has_held_work(&self) -> bool {
+        self.0.lock().held.as_ref().is_some_and(|(_, held)| !held.is_empty())
+    }
+
+    pub(crate) fn release_work(&self) -> Vec<LongWork> {
+        self.0.lock().held.take().map_or_else(Vec::new, |(_, held)| held)
+    }
 }
 
 /// The network interface of one gateway.
@@ -219,7 +237,12 @@ impl Platform for Port {
         }
     }
 
-    fn spawn_long(&self, work: Box<dyn FnOnce() + Send>) {
+    fn spawn_long(&self, work: LongWork) {
+        if let Some((number, held)) = &mut self.network.0.lock().held
+            && *number == self.number
+        {
+            return held.push(work);
+        }
         work();
     }
 }
