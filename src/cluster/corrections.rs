@@ -3,7 +3,8 @@
 //! makes it only once.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -12,6 +13,7 @@ use tokio::task::JoinSet;
 use super::session::{PeerCharge, Question, ReplyCallback, Session};
 use super::wire::{Ask, Change};
 use crate::algorithm::Completion;
+use crate::panics::{Panicked, catch_panic};
 use crate::units::Nanos;
 
 /// Corrections that the other gateway has not confirmed.
@@ -113,9 +115,8 @@ impl Pending {
 /// Corrections of charges that this gateway made, whose states it has to fetch first.
 #[derive(Default)]
 pub(super) struct LocalCorrections {
-    waiting: Mutex<Vec<Correction>>,
-    /// How many corrections wait or are being made.
-    unmade: AtomicUsize,
+    /// The corrections that wait or are being made, the oldest first.
+    unmade: Arc<Mutex<BTreeMap<u64, Correction>>>,
     some: Notify,
     /// How many corrections were discarded, because too many wait or the gateway that had to make them is gone.
     pub(super) lost: AtomicU64,
@@ -123,31 +124,34 @@ pub(super) struct LocalCorrections {
 
 impl LocalCorrections {
     pub(super) fn push(&self, correction: Correction) {
-        if self.unmade.fetch_add(1, Ordering::SeqCst) >= MAX_PENDING {
-            self.unmade.fetch_sub(1, Ordering::SeqCst);
+        let mut unmade = self.unmade.lock();
+        if unmade.len() >= MAX_PENDING {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.waiting.lock().push(correction);
+        let next = unmade.last_key_value().map_or(0, |(last, _)| last.saturating_add(1));
+        unmade.insert(next, correction);
         self.some.notify_one();
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.unmade.load(Ordering::SeqCst) == 0
+        self.unmade.lock().is_empty()
     }
 
-    /// Makes each queued correction with `correct`, until dropped.
+    /// Makes each queued correction with `correct`, until dropped. The next call makes those that are not made by then.
     pub(super) async fn make<M: Future<Output = ()> + Send + 'static>(&self, correct: impl Fn(Correction) -> M) {
         loop {
-            self.some.notified().await;
-            let waiting = std::mem::take(&mut *self.waiting.lock());
             let mut making = JoinSet::new();
-            for correction in waiting {
-                making.spawn(correct(correction));
+            for (number, correction) in &*self.unmade.lock() {
+                let (made, unmade, number) = (correct(correction.clone()), Arc::clone(&self.unmade), *number);
+                making.spawn(async move {
+                    // a correction that panics would panic again
+                    let (Ok(()) | Err(Panicked)) = catch_panic(made).await;
+                    unmade.lock().remove(&number);
+                });
             }
-            while making.join_next().await.is_some() {
-                self.unmade.fetch_sub(1, Ordering::SeqCst);
-            }
+            making.join_all().await;
+            self.some.notified().await;
         }
     }
 }
@@ -183,5 +187,55 @@ impl Correction {
         let change = |numbers: &[u32]| self.change(numbers.first().copied().unwrap_or_default());
         let ask = |numbers: &[u32]| Ask::Change { number, change: change(numbers) };
         session.ask(&Question { forms: &[&self.part().form], ask: &ask }, on_reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{AlgorithmName, Arguments, Value};
+    use crate::charge::Enforcement;
+    use crate::cluster::session::WireRule;
+    use crate::cluster::wire::LimitIdentity;
+    use crate::units::LimitKey;
+
+    fn debit(key: u128) -> Correction {
+        let mut arguments = Arguments::default();
+        arguments.set("limit", Value::Whole(1));
+        let rule = AlgorithmName::Concurrency.build(&arguments).unwrap();
+        let limit = LimitIdentity { name: String::new(), algorithm: String::new(), key: 0, max_keys: 1 };
+        let form = Arc::new(WireRule::new(&Arc::new(limit), &rule));
+        let enforcement = Enforcement::DEFAULT;
+        Correction::Debit(PeerCharge { form, key: LimitKey(key), cost: 1, enforcement, slot: 0 })
+    }
+
+    #[tokio::test]
+    async fn corrections_that_a_pause_interrupts_are_made_once_after_it() {
+        let (corrections, made) = (LocalCorrections::default(), Arc::new(Mutex::new(Vec::new())));
+        (0..3).for_each(|key| corrections.push(debit(key)));
+        let make = async |is_held: bool| {
+            let correct = |correction: Correction| {
+                let (made, key) = (Arc::clone(&made), correction.part().key.0);
+                async move {
+                    if is_held && key == 1 {
+                        std::future::pending::<()>().await;
+                    }
+                    made.lock().push(key);
+                }
+            };
+            tokio::select! {
+                biased;
+                () = corrections.make(correct) => {}
+                () = async {
+                    while made.lock().len() < if is_held { 2 } else { 3 } {
+                        tokio::task::yield_now().await;
+                    }
+                } => {}
+            }
+        };
+        make(true).await;
+        assert!(!corrections.is_empty());
+        make(false).await;
+        assert_eq!((made.lock().clone(), corrections.is_empty()), (vec![0, 2, 1], true));
     }
 }
