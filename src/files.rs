@@ -14,6 +14,8 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// The most bytes that one read takes from a file.
 const CHUNK: usize = 64 << 10;
+/// The most symbolic links in a row that are followed, as by the system.
+const MOST_LINKS: usize = 40;
 
 /// The reason why a file is not read; messages put it after the file's name.
 #[derive(Debug, thiserror::Error)]
@@ -126,8 +128,9 @@ pub fn open(path: &Path) -> Result<File, ReadError> {
 }
 
 /// Replaces the file at `path` atomically with the content that `write` writes; the new file survives a crash of the
-/// machine. Only its owner may read it. It is written to `<path>.new` first.
+/// machine. Only its owner may read it. It is written to `<path>.new` first. A symbolic link stays; its target is replaced.
 pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    let path = &followed(path);
     let mut next = path.as_os_str().to_owned();
     next.push(".new");
     let next = Path::new(&next);
@@ -146,6 +149,16 @@ pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -
         Ok(written)
     };
     put().inspect_err(|_| drop(fs::remove_file(next)))
+}
+
+/// The path behind the symbolic links at `path`, whether there is a file or not.
+pub fn followed(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        let Ok(target) = fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    path
 }
 
 /// The names in a directory, sorted. `seen` gets the version of the directory from before the names were read.

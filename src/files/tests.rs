@@ -1,3 +1,5 @@
+use std::io::Write;
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 
 use super::*;
@@ -79,4 +81,18 @@ fn a_change_is_seen_and_a_touch_is_none() {
     fs::remove_file(&path).unwrap();
     assert_eq!(seen.restamped().stamp, Stamp::Missing);
     assert!(matches!(seen.reread().print, Fingerprint::Unreadable(_)));
+}
+
+#[test]
+fn a_replaced_file_stays_where_its_links_point() {
+    let scratch = Scratch::new("links");
+    let folder = scratch.0.join("folder");
+    fs::create_dir_all(&folder).unwrap();
+    symlink("second", scratch.0.join("first")).unwrap();
+    symlink("folder/file", scratch.0.join("second")).unwrap();
+    for text in ["one", "two"] {
+        replace(&scratch.0.join("first"), |file| file.write_all(text.as_bytes())).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("file")).unwrap(), text);
+    }
+    assert!(["first", "second"].iter().all(|link| scratch.0.join(link).is_symlink()));
 }

@@ -143,6 +143,7 @@ fn read(path: &Path) -> Result<Option<Restored>, SnapshotError> {
 }
 
 fn put_aside(path: &Path) {
+    let path = &files::followed(path);
     let mut aside = path.as_os_str().to_owned();
     aside.push(".refused");
     match fs::rename(path, &aside) {
