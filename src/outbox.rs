@@ -114,29 +114,37 @@ impl Outbox {
         self.files.iter().map(|file| file.end).sum()
     }
 
-    /// Appends records in their order, and returns how many fit: the first record that does not fit is left out, and so are
-    /// all behind it. The appended records are on disk when this function returns.
+    /// Appends records in their order, and returns how many are in the queue: the first record that does not fit is left
+    /// out, and so are all behind it. The appended records are on disk when this function returns without an error.
     ///
-    /// Errors: a record cannot be written; the records before it may be in the queue.
-    pub fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r [u8]>) -> io::Result<usize> {
+    /// Errors: the record behind those in the queue cannot be written, or the disk does not confirm that it has them.
+    pub fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r [u8]>) -> (usize, io::Result<()>) {
         let mut taken: usize = 0;
         for record in records {
-            let head = head_of(record)?;
-            let begins_file = self.files.back().is_none_or(|file| file.end >= FILE_BYTES);
-            let needed = length_of([&head, record]).saturating_add(if begins_file { BEGIN } else { 0 });
-            if self.bytes().saturating_add(needed) > self.most {
-                break;
+            match self.put(record) {
+                Ok(true) => taken = taken.saturating_add(1),
+                Ok(false) => break,
+                Err(error) => return (taken, Err(error)),
             }
-            if begins_file {
-                self.begin_file()?;
-            }
-            if let Some(file) = self.files.back_mut() {
-                file.put(&[&head, record].concat())?;
-            }
-            taken = taken.saturating_add(1);
         }
-        self.files.back().map_or(Ok(()), |file| file.file.sync_data())?;
-        Ok(taken)
+        (taken, self.files.back().map_or(Ok(()), |file| file.file.sync_data()))
+    }
+
+    /// Writes a record behind the others. Returns whether it fits.
+    fn put(&mut self, record: &[u8]) -> io::Result<bool> {
+        let head = head_of(record)?;
+        let begins_file = self.files.back().is_none_or(|file| file.end >= FILE_BYTES);
+        let needed = length_of([&head, record]).saturating_add(if begins_file { BEGIN } else { 0 });
+        if self.bytes().saturating_add(needed) > self.most {
+            return Ok(false);
+        }
+        if begins_file {
+            self.begin_file()?;
+        }
+        if let Some(file) = self.files.back_mut() {
+            file.put(&[&head, record].concat())?;
+        }
+        Ok(true)
     }
 
     /// The oldest records that are not acknowledged: `most` at most.

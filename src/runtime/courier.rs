@@ -206,10 +206,10 @@ impl<M: DeliveryKind> Courier<M> {
         *self.is_open.borrow()
     }
 
-    /// Writes records to the queue. Returns how many it took, in order; 0 while another process has it.
-    pub(super) fn append(&self, records: &[Vec<u8>]) -> io::Result<usize> {
+    /// Writes records to the queue, as [`Outbox::append`]; none while another process has it.
+    pub(super) fn append(&self, records: &[Vec<u8>]) -> (usize, io::Result<()>) {
         let mut queue = self.queue.lock();
-        let Some(queue) = queue.as_mut() else { return Ok(0) };
+        let Some(queue) = queue.as_mut() else { return (0, Ok(())) };
         let taken = queue.append(records.iter().map(Vec::as_slice));
         self.update_metrics(queue);
         self.written.notify_one();

@@ -204,18 +204,12 @@ impl State {
         if waiting.is_empty() || !courier.is_open() {
             return;
         }
-        let queued = match courier.append(waiting) {
-            Ok(queued) if queued < waiting.len() => {
-                self.ledger.queued(queued);
-                Err(std::io::Error::other("it is full; sums stay in memory, and intervals get longer"))
-            }
-            Ok(queued) => {
-                self.ledger.queued(queued);
-                Ok(())
-            }
-            Err(error) => Err(error),
-        };
-        self.log_failure("cannot write usage events to the queue", queued);
+        let (queued, mut done) = courier.append(waiting);
+        if done.is_ok() && queued < waiting.len() {
+            done = Err(std::io::Error::other("it is full; sums stay in memory, and intervals get longer"));
+        }
+        self.ledger.queued(queued);
+        self.log_failure("cannot write usage events to the queue", done);
     }
 
     fn save(&mut self, settings: &Settings, now: Nanos) {

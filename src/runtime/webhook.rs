@@ -126,16 +126,17 @@ impl DeliveryKind for Messages {
 fn put(courier: &Courier<Messages>, settings: &Settings, batch: &[Crossing]) {
     let messages: Vec<Vec<u8>> =
         batch.iter().map(|crossing| Message::of(crossing, &settings.secrets).to_bytes()).collect();
-    match courier.append(&messages) {
-        Ok(taken) if taken == messages.len() => {}
-        Ok(taken) => {
-            let lost = messages.len().saturating_sub(taken);
+    let (taken, done) = courier.append(&messages);
+    let lost = messages.len().saturating_sub(taken);
+    match done {
+        Ok(()) if lost == 0 => {}
+        Ok(()) => {
             tracing::error!(messages = lost, "the webhook's queue on disk is full: new messages are dropped");
             courier.metrics().deliveries.ended("no_room", lost);
         }
         Err(error) => {
-            tracing::error!(%error, messages = messages.len(), "cannot write to the webhook's queue on disk: messages are dropped");
-            courier.metrics().deliveries.ended("lost", messages.len());
+            tracing::error!(%error, messages = lost, "cannot write to the webhook's queue on disk: messages are dropped");
+            courier.metrics().deliveries.ended("lost", lost);
         }
     }
 }

@@ -61,9 +61,9 @@ impl Journal {
         files::replace(&path, |file| file.write_all(&bytes))
     }
 
-    /// Passes the events of processes that have ended to `queue`, which returns how many it took, and removes these from
-    /// the files. Returns their number, and the last error of a file; the other files are adopted all the same.
-    pub(super) fn adopt(&self, queue: impl Fn(&[Vec<u8>]) -> io::Result<usize>) -> (usize, io::Result<()>) {
+    /// Passes the events of processes that have ended to `queue`, which returns how many it took and its error, and removes
+    /// these from the files. Returns their number, and the last error; the other files are adopted all the same.
+    pub(super) fn adopt(&self, queue: impl Fn(&[Vec<u8>]) -> (usize, io::Result<()>)) -> (usize, io::Result<()>) {
         let (mut adopted, mut done) = (0_usize, Ok(()));
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
@@ -88,17 +88,23 @@ impl Journal {
     }
 
     /// Adopts the events of the process `name` if it has ended. Returns how many the queue took, and whether that is all.
-    fn adopt_from(&self, name: &str, queue: impl Fn(&[Vec<u8>]) -> io::Result<usize>) -> io::Result<(usize, bool)> {
+    fn adopt_from(
+        &self,
+        name: &str,
+        queue: impl Fn(&[Vec<u8>]) -> (usize, io::Result<()>),
+    ) -> io::Result<(usize, bool)> {
         let lock = File::open(self.path_of(name, LOCK))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok((0, true));
         }
         let mut events = self.left_by(name)?;
-        let taken = queue(&events)?.min(events.len());
+        let (taken, done) = queue(&events);
+        let taken = taken.min(events.len());
         drop(events.drain(..taken));
         if taken > 0 || events.is_empty() {
             self.replace(name, &events)?;
         }
+        done?;
         if events.is_empty() {
             remove(&self.path_of(name, LOCK))?;
         }
@@ -172,7 +178,7 @@ mod tests {
             let queue = &queue;
             let (adopted, done) = other.adopt(move |events| {
                 queue.borrow_mut().extend(events.iter().take(room).cloned());
-                Ok(events.len().min(room))
+                (events.len().min(room), Ok(()))
             });
             done.unwrap();
             adopted
@@ -199,7 +205,7 @@ mod tests {
         let queue = RefCell::new(Vec::new());
         let take = |events: &[Vec<u8>]| {
             queue.borrow_mut().extend_from_slice(events);
-            Ok(events.len())
+            (events.len(), Ok(()))
         };
         let (adopted, done) = own.adopt(take);
         assert_eq!((adopted, done.is_err()), (2, true));
