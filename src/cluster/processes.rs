@@ -29,13 +29,15 @@ struct Process {
     connections: usize,
     /// Notified when the process is gone and its connections must be closed.
     gone: Arc<Notify>,
-    /// Whether it counts as gone: only its applied changes are still needed, in case it returns.
+    /// Whether it counts as gone: only its last change is still needed, in case it returns.
     is_gone: bool,
     /// The number of ticks since its last heartbeat.
     silent_ticks: u64,
     /// The time when it last had reported all its slots.
     announced: Nanos,
-    made: AppliedChanges,
+    /// The largest number of its changes. All changes with smaller numbers came before: a process sends them in ascending
+    /// order, and over a new connection again from the first that is not confirmed.
+    last_change: u64,
 }
 
 impl Processes {
@@ -48,7 +50,7 @@ impl Processes {
             is_gone: false,
             silent_ticks: 0,
             announced: Nanos::ZERO,
-            made: AppliedChanges::default(),
+            last_change: 0,
         };
         let mut processes = self.0.lock();
         let process = processes.entry(process).or_insert_with(fresh);
@@ -75,7 +77,11 @@ impl Processes {
 
     /// Whether the process sends the change with this number for the first time. Marks it as applied.
     pub(super) fn is_new(&self, process: u64, number: u64) -> bool {
-        self.0.lock().get_mut(&process).is_some_and(|process| process.made.is_new(number))
+        self.0.lock().get_mut(&process).is_some_and(|process| {
+            let before = process.last_change;
+            process.last_change = before.max(number);
+            number > before
+        })
     }
 
     /// Notes that the process has reported all its slots.
@@ -110,50 +116,6 @@ impl Processes {
     }
 }
 
-/// The changes of a process that were applied: a bit for each of the latest numbers. All older ones count as applied.
-#[derive(Default)]
-struct AppliedChanges {
-    largest: u64,
-    /// A bit for each of the latest numbers, at the number modulo their count.
-    last: Vec<u64>,
-}
-
-/// How many of the latest numbers have a bit. Fewer changes than this are in flight at once.
-const TOLD_APART: u64 = 1 << 17;
-
-impl AppliedChanges {
-    /// Whether the change with this number arrives for the first time. Marks it as applied.
-    fn is_new(&mut self, number: u64) -> bool {
-        if self.last.is_empty() {
-            self.last = vec![0; usize::try_from(TOLD_APART / 64).unwrap_or_default()];
-        }
-        if number.saturating_add(TOLD_APART) <= self.largest {
-            return false;
-        }
-        if number > self.largest {
-            if number.saturating_sub(self.largest) >= TOLD_APART {
-                self.last.fill(0);
-            } else {
-                for skipped in self.largest.saturating_add(1)..=number {
-                    let (word, bit) = place(skipped);
-                    self.last[word] &= !bit;
-                }
-            }
-            self.largest = number;
-        }
-        let (word, bit) = place(number);
-        let is_new = self.last[word] & bit == 0;
-        self.last[word] |= bit;
-        is_new
-    }
-}
-
-/// The word and the bit of a number.
-fn place(number: u64) -> (usize, u64) {
-    let rest = number % TOLD_APART;
-    (usize::try_from(rest / 64).unwrap_or_default(), 1 << (rest % 64))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_made_once_whatever_order_they_come_in() {
-        let mut made = AppliedChanges::default();
-        assert!([3, 1, 2, 70].into_iter().all(|number| made.is_new(number)));
-        assert!([3, 1, 2, 70].into_iter().all(|number| !made.is_new(number)));
-        assert!(made.is_new(TOLD_APART + 70));
-        // too old to have a bit: counts as applied
-        assert!(!made.is_new(69) && !made.is_new(70));
-        assert!(made.is_new(71) && !made.is_new(71));
-        assert!(made.is_new(10 * TOLD_APART) && made.is_new(10 * TOLD_APART - 1));
+    fn a_change_is_made_once_whatever_connection_it_comes_over() {
+        let processes = Processes::default();
+        processes.arrived(7, SocketAddr::from(([10, 0, 0, 1], 7946)));
+        let is_new = |numbers: &[u64]| numbers.iter().map(|number| processes.is_new(7, *number)).collect::<Vec<_>>();
+        assert_eq!(is_new(&[1, 2, 70]), [true; 3]);
+        // the new connection repeats what was not confirmed; the rest of the old one is read in between
+        assert_eq!(is_new(&[2, 70, 71]), [false, false, true]);
+        assert_eq!(is_new(&[70, 71]), [false; 2]);
+        assert_eq!(is_new(&[72, 71, 73]), [true, false, true]);
     }
 }
