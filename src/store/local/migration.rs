@@ -123,15 +123,8 @@ impl LocalStore {
         if !table.moves() {
             return ImportCounts { unknown: states.count, ..ImportCounts::default() };
         }
-        let understood = |parameters: &Parameters| {
-            let rule = parameters.rule(spec.algorithm)?;
-            Some((table.number(&rule), rule))
-        };
-        let rules: Vec<Option<(u32, Rule)>> = states.rules.iter().map(understood).collect();
-        let bound = |position: u32| {
-            let (number, rule) = usize::try_from(position).ok().and_then(|position| rules.get(position)?.as_ref())?;
-            Some(BoundRule { number: *number, rule })
-        };
+        let mut rules = CarriedRules::of(Arc::clone(&table));
+        rules.learn(&states.rules);
         let mut cells = states.cells.as_slice();
         for left in (1..=states.count).rev() {
             let Some(((key, rule, state), rest)) = read_cell(spec.algorithm, KEY_BYTES, cells) else {
@@ -141,7 +134,7 @@ impl LocalStore {
             cells = rest;
             let mut shard = self.shards.of(key).lock();
             let cells = &mut shard.cells[table.position];
-            let Some(bound) = bound(rule) else {
+            let Some(bound) = rules.at(rule) else {
                 received.unknown = received.unknown.saturating_add(1);
                 continue;
             };
@@ -157,7 +150,7 @@ impl LocalStore {
             cells.put(&table, bound, key, both);
         }
         for HeldSlot { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds_slots()) {
-            if let Some(bound) = bound(rule) {
+            if let Some(bound) = rules.at(rule) {
                 self.shards.of(key).lock().hold(&table, bound, (key, slot, cost), now);
             }
         }
@@ -171,9 +164,34 @@ fn unheld(rule: &Rule, state: State, now: Nanos) -> Option<State> {
 }
 
 /// The limit with this identity; `None` if this program does not know its algorithm.
-fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
+pub(super) fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
     let algorithm = AlgorithmName::canonical_of(&limit.algorithm)?;
     Some(LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) })
+}
+
+/// The limit of states that come from a snapshot or another node, and the parameters that they were written under.
+pub(super) struct CarriedRules {
+    pub(super) table: Arc<LimitTable>,
+    /// The parameters by position, with their numbers in this store; `None` for parameters that this program does not know.
+    rules: Vec<Option<(u32, Rule)>>,
+}
+
+impl CarriedRules {
+    pub(super) const fn of(table: Arc<LimitTable>) -> Self {
+        Self { table, rules: Vec::new() }
+    }
+
+    pub(super) fn learn(&mut self, parameters: &[Parameters]) {
+        self.rules.extend(parameters.iter().map(|parameters| {
+            let rule = parameters.rule(self.table.algorithm)?;
+            Some((self.table.number(&rule), rule))
+        }));
+    }
+
+    pub(super) fn at(&self, position: u32) -> Option<BoundRule<'_>> {
+        let (number, rule) = self.rules.get(usize::try_from(position).ok()?)?.as_ref()?;
+        Some(BoundRule { number: *number, rule })
+    }
 }
 
 /// States of one limit that are sent together.
@@ -235,7 +253,7 @@ impl<'s> StateBatchBuilder<'s> {
 }
 
 impl LimitTable {
-    fn identity(&self) -> LimitIdentity {
+    pub(super) fn identity(&self) -> LimitIdentity {
         LimitIdentity {
             name: self.name.clone(),
             algorithm: self.algorithm.as_str().to_owned(),

@@ -19,10 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use super::migration::{CarriedRules, spec};
 use super::table::{Cells, KEY_BYTES, read_cell};
-use super::{BoundRule, LimitTable, LocalStore};
-use crate::algorithm::{AlgorithmName, Parameters, Rule};
-use crate::charge::Mode;
+use super::{LimitTable, LocalStore};
+use crate::algorithm::Parameters;
+use crate::cluster::wire::LimitIdentity;
 use crate::store::LimitSpec;
 use crate::units::Nanos;
 
@@ -99,7 +100,7 @@ pub enum SnapshotError {
 enum Part {
     Head(SnapshotHead),
     /// The start of a limit: the parts that follow belong to it.
-    Limit(Box<Identity>),
+    Limit(Box<SnapshotLimit>),
     /// The limit's next sets of parameters; cells refer to them by position.
     Rules(Vec<Parameters>),
     /// This many cells of the limit, which follow in the same part.
@@ -107,13 +108,10 @@ enum Part {
     End,
 }
 
-/// The identity of the limit that states belong to.
+/// The limit that states belong to.
 #[derive(Serialize, Deserialize)]
-struct Identity {
-    name: String,
-    algorithm: String,
-    key: u64,
-    max_keys: u64,
+struct SnapshotLimit {
+    identity: LimitIdentity,
     /// The positions of the parameters that the configuration contained.
     bound: Vec<u32>,
 }
@@ -140,14 +138,8 @@ impl LocalStore {
     }
 
     fn write_table(&self, table: &LimitTable, writer: &mut Writer<impl Write>) -> io::Result<()> {
-        let identity = Identity {
-            name: table.name.clone(),
-            algorithm: table.algorithm.as_str().to_owned(),
-            key: table.key,
-            max_keys: table.max_keys.load(Ordering::Relaxed),
-            bound: table.bound.lock().clone(),
-        };
-        writer.part(&Part::Limit(Box::new(identity)), &[])?;
+        let limit = SnapshotLimit { identity: table.identity(), bound: table.bound.lock().clone() };
+        writer.part(&Part::Limit(Box::new(limit)), &[])?;
         let (mut rules_written, mut cells) = (0, Vec::new());
         for shard in self.shards.iter() {
             let copy: Cells = shard.lock().cells[table.position].clone();
@@ -231,14 +223,25 @@ impl LocalStore {
         let mut limit = None;
         loop {
             match reader.part()? {
-                (Part::Limit(identity), _) => limit = Some(restored.store.restored_limit(&identity)),
-                (Part::Rules(rules), _) => match &mut limit {
-                    Some(limit) => limit.learn(&rules),
+                (Part::Limit(found), _) => {
+                    // the requests that held slots have ended with their process
+                    let spec = spec(&found.identity).filter(|spec| !spec.algorithm.holds_slots());
+                    let rules = spec.map(|spec| CarriedRules::of(restored.store.table(&spec)));
+                    limit = Some((rules, found.bound));
+                }
+                (Part::Rules(parameters), _) => match &mut limit {
+                    Some((Some(rules), bound)) => {
+                        rules.learn(&parameters);
+                        // unknown parameters get a number that no parameters have
+                        let number = |position: &u32| rules.at(*position).map_or(u32::MAX, |bound| bound.number);
+                        *rules.table.bound.lock() = bound.iter().map(number).collect();
+                    }
+                    Some((None, _)) => {}
                     None => return Err(SnapshotError::Damaged("parameters belong to no limit")),
                 },
                 (Part::Cells(count), cells) => match &limit {
-                    Some(Limit { known: Some(known), .. }) => restored.take(known, count, key_bytes, cells)?,
-                    Some(Limit { known: None, .. }) => restored.unknown = restored.unknown.saturating_add(count),
+                    Some((Some(rules), _)) => restored.take(rules, count, key_bytes, cells)?,
+                    Some((None, _)) => restored.unknown = restored.unknown.saturating_add(count),
                     None => return Err(SnapshotError::Damaged("states belong to no limit")),
                 },
                 (Part::End, _) => break,
@@ -254,25 +257,6 @@ impl LocalStore {
         Ok(restored)
     }
 
-    fn restored_limit(&self, identity: &Identity) -> Limit {
-        let algorithm = AlgorithmName::canonical_of(&identity.algorithm);
-        let known = algorithm.filter(|algorithm| !algorithm.holds_slots()).map(|algorithm| {
-            let Identity { name, key, max_keys, .. } = identity;
-            let spec = LimitSpec {
-                name,
-                algorithm,
-                mode: Mode::default(),
-                key: *key,
-                is_reset: false,
-                rules: &[],
-                max_keys: *max_keys,
-                gives_back: false,
-            };
-            KnownLimit { table: self.table(&spec), rules: Vec::new() }
-        });
-        Limit { known, bound: identity.bound.clone() }
-    }
-
     /// Whether a limit's states come from a process that had other parameters for it.
     pub fn was_bound_otherwise(&self, spec: &LimitSpec<'_>) -> bool {
         let Some(table) = self.tables.read().find(spec) else { return false };
@@ -283,53 +267,22 @@ impl LocalStore {
     }
 }
 
-/// The limit being restored.
-struct Limit {
-    /// `None` if this program does not know the limit's algorithm, or does not restore its states.
-    known: Option<KnownLimit>,
-    /// The positions of the parameters that the configuration contained.
-    bound: Vec<u32>,
-}
-
-struct KnownLimit {
-    table: Arc<LimitTable>,
-    /// The parameters by position, with their numbers in this store; `None` for parameters that this program does not know.
-    rules: Vec<Option<(u32, Rule)>>,
-}
-
-impl Limit {
-    fn learn(&mut self, parameters: &[Parameters]) {
-        let Some(KnownLimit { table, rules }) = &mut self.known else { return };
-        rules.extend(parameters.iter().map(|parameters| {
-            let rule = parameters.rule(table.algorithm)?;
-            Some((table.number(&rule), rule))
-        }));
-        // unknown parameters get a number that no parameters have
-        let number = |position: &u32| {
-            let rule = usize::try_from(*position).ok().and_then(|position| rules.get(position)?.as_ref());
-            rule.map_or(u32::MAX, |(number, _)| *number)
-        };
-        *table.bound.lock() = self.bound.iter().map(number).collect();
-    }
-}
-
 impl Restored {
     fn take(
         &mut self,
-        limit: &KnownLimit,
+        rules: &CarriedRules,
         count: u64,
         key_bytes: usize,
         mut cells: &[u8],
     ) -> Result<(), SnapshotError> {
-        let KnownLimit { table, rules } = limit;
+        let table = &rules.table;
         for _ in 0..count {
             let ((key, rule, state), rest) = read_cell(table.algorithm, key_bytes, cells)
                 .ok_or(SnapshotError::Damaged("a state is not one of its algorithm"))?;
             cells = rest;
-            match usize::try_from(rule).ok().and_then(|position| rules.get(position)?.as_ref()) {
-                Some((number, rule)) => {
+            match rules.at(rule) {
+                Some(bound) => {
                     let mut shard = self.store.shards.of(key).lock();
-                    let bound = BoundRule { number: *number, rule };
                     shard.cells[table.position].put(table, bound, key, Some(state));
                     self.keys = self.keys.saturating_add(1);
                 }

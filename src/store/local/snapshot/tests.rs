@@ -2,8 +2,8 @@ use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Arguments, MAX_WAIT, ParameterKind, Value};
-use crate::charge::{Charge, Enforcement, RuleRef};
+use crate::algorithm::{AlgorithmName, Arguments, MAX_WAIT, ParameterKind, Rule, Value};
+use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::store::local::Binding;
 use crate::units::{LimitKey, Rate};
 
