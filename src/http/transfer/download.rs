@@ -152,17 +152,19 @@ impl Transfer<'_, '_> {
                         }
                     }
                 }
-                Download::Finishing => match self.client.channel().poll_finish(task, &mut self.upstream.channel().take_trailers()) {
-                    Poll::Ready(Ok(())) => {
-                        self.download = Download::Done;
-                        return Ok(Poll::Ready(Event::Over));
+                Download::Finishing => {
+                    match self.client.channel().poll_finish(task, &mut self.upstream.channel().take_trailers()) {
+                        Poll::Ready(Ok(())) => {
+                            self.download = Download::Done;
+                            return Ok(Poll::Ready(Event::Over));
+                        }
+                        Poll::Ready(Err(_)) => return Err(Failure::ClientGone),
+                        Poll::Pending => {
+                            self.client_blocked.get_or_insert(timer.now());
+                            return Ok(Poll::Pending);
+                        }
                     }
-                    Poll::Ready(Err(_)) => return Err(Failure::ClientGone),
-                    Poll::Pending => {
-                        self.client_blocked.get_or_insert(timer.now());
-                        return Ok(Poll::Pending);
-                    }
-                },
+                }
                 Download::Done => return Ok(Poll::Ready(Event::Over)),
             }
         }
