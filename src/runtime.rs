@@ -1,6 +1,7 @@
 //! The composition root: puts the parts together and runs them on pingora.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -139,6 +140,8 @@ struct Sockets {
     all: Vec<Socket>,
     /// The sockets in the file system, which this process removes when it ends.
     left: OwnedSocketFiles,
+    /// The sockets in the file system that only the old process has listened on.
+    unused: OwnedSocketFiles,
 }
 
 /// Does every step of the start that can fail. If another process hands over to this one, that process has stopped
@@ -302,7 +305,7 @@ impl Prepared {
             senders,
             room,
         } = self;
-        let Sockets { clients, admin, sample, cluster, all, left } = sockets;
+        let Sockets { clients, admin, sample, cluster, all, left, unused } = sockets;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
         // the workers, the admin port and the signal handler, then the optional services
@@ -310,7 +313,12 @@ impl Prepared {
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
         let announced = addresses.clients.len();
         let gate = AcceptGate::new(services, addresses, shared, all);
-        let gate = Arc::new(gate.when_open(move || predecessor.into_iter().for_each(Predecessor::confirm_serving)));
+        let gate = Arc::new(gate.when_open(move || {
+            if let Some(predecessor) = predecessor {
+                predecessor.confirm_serving();
+                unused.clear();
+            }
+        }));
         let workforce = WorkerThreads::new(clients, announced, &gateway, &gate, room.kept);
         if !cluster.is_empty() {
             server.add_service(ClusterListener::new(cluster, Arc::clone(&gateway.store), Arc::clone(&gate)));
@@ -411,8 +419,16 @@ impl Sockets {
         let sample = sample.map(|sockets| sockets.into_iter().flatten().collect());
         let cluster = cluster.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
         let cluster = cluster.into_iter().flatten().flatten().collect();
-        let left = OwnedSocketFiles::at(ours.into_iter());
-        Ok(Self { clients: proxies, admin, sample, cluster, all, left })
+        for endpoint in &ours {
+            if let Endpoint::Path(at) = endpoint {
+                // an inherited socket may have the mode of an earlier configuration
+                socket::set_mode(at).map_err(fails(endpoint))?;
+            }
+        }
+        let paths = ours.iter().filter_map(|endpoint| endpoint.path());
+        let left = OwnedSocketFiles::at(paths.map(Path::to_owned));
+        let unused = if inherit::are_of_systemd() { OwnedSocketFiles::default() } else { inherited.files() };
+        Ok(Self { clients: proxies, admin, sample, cluster, all, left, unused })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use listenfd::ListenFd;
 
-use super::socket::Socket;
+use super::socket::{OwnedSocketFiles, Socket};
 use crate::ruleset::Endpoint;
 
 /// The variable that tells a process that its standard input is the socket to the old process.
@@ -59,6 +59,11 @@ impl Inherited {
         let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|socket| socket.is_at(endpoint));
         self.0 = left;
         taken
+    }
+
+    /// The files of the sockets that no listener has taken.
+    pub(super) fn files(&self) -> OwnedSocketFiles {
+        OwnedSocketFiles::at(self.0.iter().filter_map(Socket::path))
     }
 }
 

@@ -50,10 +50,15 @@ impl Socket {
     pub(super) fn is_at(&self, endpoint: &Endpoint) -> bool {
         match self {
             Self::Tcp(socket) => socket.local_addr().is_ok_and(|at| endpoint.inet() == Some(at)),
-            Self::Unix(socket) => {
-                let at = socket.local_addr();
-                at.is_ok_and(|at| at.as_pathname().is_some_and(|path| endpoint.path() == Some(path)))
-            }
+            Self::Unix(_) => self.path().is_some_and(|path| endpoint.path() == Some(&path)),
+        }
+    }
+
+    /// The socket's path in the file system.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(socket) => socket.local_addr().ok()?.as_pathname().map(Path::to_owned),
         }
     }
 
@@ -149,9 +154,14 @@ pub(super) fn open_path(at: &SocketPath) -> io::Result<UnixListener> {
         _ => error,
     })?;
     // no client can connect before the socket listens
-    fs::set_permissions(&at.path, fs::Permissions::from_mode(at.mode))?;
+    set_mode(at)?;
     socket.listen(BACKLOG)?;
     Ok(UnixListener::from(OwnedFd::from(socket)))
+}
+
+/// Sets who may connect.
+pub(super) fn set_mode(at: &SocketPath) -> io::Result<()> {
+    fs::set_permissions(&at.path, fs::Permissions::from_mode(at.mode))
 }
 
 /// Removes the socket at `path` if no process listens on it.
@@ -170,7 +180,8 @@ fn clear(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Sockets in the file system that this process removes at its end, unless a successor has taken them over.
+/// Sockets in the file system that this process removes: at its end, unless a successor has taken them over, or when it
+/// has taken over.
 #[derive(Debug, Default)]
 pub(super) struct OwnedSocketFiles(Vec<(PathBuf, FileIdentity)>);
 
@@ -178,10 +189,9 @@ pub(super) struct OwnedSocketFiles(Vec<(PathBuf, FileIdentity)>);
 type FileIdentity = (u64, u64, i64, i64);
 
 impl OwnedSocketFiles {
-    /// The sockets of those `endpoints` that are paths. Records each file's identity, to recognize a later file at the path.
-    pub(super) fn at<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Self {
-        let there = |path: &Path| Some((path.to_owned(), identity(path)?));
-        Self(endpoints.filter_map(|endpoint| there(endpoint.path()?)).collect())
+    /// The sockets at `paths`. Records each file's identity, to recognize a later file at the path.
+    pub(super) fn at(paths: impl Iterator<Item = PathBuf>) -> Self {
+        Self(paths.filter_map(|path| identity(&path).map(|identity| (path, identity))).collect())
     }
 
     /// Removes the sockets that are still the same files.
@@ -219,7 +229,7 @@ mod tests {
         let endpoint = Endpoint::Path(at(path.clone()));
         let socket = Socket::of(listener.into()).unwrap();
         assert!(socket.is_at(&endpoint) && matches!(socket, Socket::Unix(_)));
-        let left = OwnedSocketFiles::at([&endpoint].into_iter());
+        let left = OwnedSocketFiles::at([path.clone()].into_iter());
         drop(socket);
         let began = fs::metadata(&path).unwrap().modified().unwrap();
         // the file system's times are coarse
@@ -228,7 +238,7 @@ mod tests {
         }
         left.clear();
         assert!(path.exists(), "it is another one now");
-        OwnedSocketFiles::at([&endpoint].into_iter()).clear();
+        OwnedSocketFiles::at([path.clone()].into_iter()).clear();
         assert!(!path.exists());
         fs::write(&path, "important").unwrap();
         assert!(open_path(&at(path.clone())).unwrap_err().to_string().contains("not a socket"));

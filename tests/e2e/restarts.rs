@@ -234,6 +234,23 @@ fn a_socket_in_the_file_system_is_handed_over_and_goes_with_the_last_process() {
 }
 
 #[test]
+fn a_successor_sets_the_mode_of_a_socket_and_removes_one_that_is_not_configured() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let [stays, goes] = ["stays.sock", "goes.sock"].map(|name| folder.path().join(name));
+    let other = format!(" }}, {{ address: \"unix:{}\"", goes.display());
+    let listener = format!("http2: false }}, {{ address: \"unix:{}\", mode: 600{other}", stays.display());
+    let mut lineage = Lineage::of(Gateway::start_listening(&listener, &config(&origin), &[]));
+    let mode = || std::fs::metadata(&stays).unwrap().permissions().mode() & 0o777;
+    assert!(mode() == 0o600 && goes.exists());
+    let changed =
+        lineage.gateway.complete_config(&config(&origin)).replace(&other, "").replace("mode: 600", "mode: 660");
+    lineage.gateway.folder.write("tollgate.yaml", changed);
+    lineage.upgrade();
+    assert_eq!(mode(), 0o660);
+    wait_until("the end of the socket", || !goes.exists());
+}
+
+#[test]
 fn a_process_that_is_ended_while_it_hands_over_leaves_the_state_to_somebody() {
     let origin = Origin::start();
     // With this interval, only the shutdown writes the file again.
