@@ -16,6 +16,9 @@ use tollgate::store::shared::link::Servers;
 use tollgate::store::{Binding, LimitSpec, LocalStore, SharedStore, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
+#[path = "../tests/e2e/support/folder.rs"]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "made for tests")]
+mod folder;
 #[path = "../tests/e2e/support/ports.rs"]
 #[allow(unreachable_pub, clippy::unwrap_used, reason = "made for tests")]
 mod ports;
