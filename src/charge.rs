@@ -76,26 +76,26 @@ pub enum ChargeSource {
     /// Where the limit's states are kept.
     #[default]
     LimitStore,
-    /// Where the limit's states are kept, through the count that this node keeps and synchronises.
+    /// Where the limit's states are kept, through the count that this gateway keeps and synchronises.
     Counted {
         /// The number of the synchronisation that will take the charge.
         sync: u64,
     },
     /// Where the limit's states are kept, as the slot of this number.
     Slot(u64),
-    /// From a lease: tokens that this node had taken ahead.
+    /// From a lease: tokens that this gateway had taken ahead.
     Lease {
         /// When the lease expires; this time identifies the lease.
         expires_at: Nanos,
     },
-    /// From a bucket of this node's own, because Redis was unavailable.
+    /// From a bucket of this gateway's own, because Redis was unavailable.
     Fallback {
         /// The bucket.
         key: LimitKey,
-        /// How many tokens the charge took for each token, because every node has only a share of them.
+        /// How many tokens the charge took for each token, because every gateway has only a share of them.
         cost_multiplier: u64,
-        /// When the tokens that this node has to reconcile were going to be refilled, at this node's part of the rate and at
-        /// the whole rate, by Redis's clock.
+        /// When the tokens that this gateway has to reconcile were going to be refilled, at this gateway's part of the
+        /// rate and at the whole rate, by Redis's clock.
         refill_times: [Nanos; 2],
     },
     /// At the gateway that owns its key, by a number that this process gave it. Its states go by its wall clock.
@@ -164,23 +164,23 @@ impl Charged {
 
 // === how a limit's states are shared ===
 
-/// Which nodes a limit's states belong to.
+/// Which gateways a limit's states belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Each node keeps states of its own.
+    /// Each gateway keeps states of its own.
     #[default]
     Sticky,
-    /// All nodes share them.
+    /// All gateways share them.
     Shared(Sharing),
 }
 
 impl Mode {
-    /// Whether nodes share the states.
+    /// Whether gateways share the states.
     pub const fn is_shared(self) -> bool {
         matches!(self, Self::Shared(_))
     }
 
-    /// How the limit treats requests while Redis is unavailable, if nodes share the states.
+    /// How the limit treats requests while Redis is unavailable, if gateways share the states.
     pub const fn on_store_down(self) -> Option<OnStoreDown> {
         match self {
             Self::Sticky => None,
@@ -189,7 +189,7 @@ impl Mode {
     }
 }
 
-/// How nodes share states.
+/// How gateways share states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sharing {
     /// How exact the shared limit is.
@@ -198,19 +198,19 @@ pub struct Sharing {
     pub on_store_down: OnStoreDown,
 }
 
-/// How exact a shared limit is. A(w) is what all nodes together admit in a time w, B the burst, r the rate.
+/// How exact a shared limit is. A(w) is what all gateways together admit in a time w, B the burst, r the rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {
     /// Redis decides every request: A(w) is at most B + r w.
     #[default]
     Exact,
-    /// Nodes lease tokens and spend them in memory: A(w) is at most B + r w plus the tokens that nodes hold.
+    /// Gateways lease tokens and spend them in memory: A(w) is at most B + r w plus the tokens that gateways hold.
     /// `strict` lowers B by as many.
     Leased {
-        /// Whether B is lowered by the tokens that nodes may hold.
+        /// Whether B is lowered by the tokens that gateways may hold.
         strict: bool,
     },
-    /// Nodes decide by themselves and synchronise their counts: A(w) is at most B + r w plus what the other nodes
+    /// Gateways decide by themselves and synchronise their counts: A(w) is at most B + r w plus what the other gateways
     /// admit between two synchronisations.
     Eventual,
 }
@@ -218,10 +218,10 @@ pub enum Consistency {
 /// How a limit treats requests while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreDown {
-    /// Every node enforces its part of the limit.
+    /// Every gateway enforces its part of the limit.
     #[default]
     Divide,
-    /// Every node enforces the limit by itself.
+    /// Every gateway enforces the limit by itself.
     Local,
     /// All requests pass.
     Allow,

@@ -324,7 +324,7 @@ pub type Cost = u64;
 pub struct LimitKey(pub u128);
 
 impl LimitKey {
-    /// The number of bits of a fingerprint that decide which node owns the key.
+    /// The number of bits of a fingerprint that decide which gateway owns the key.
     const PARTITION_BITS: u32 = 16;
 
     /// The lower half, by which states in memory are found: two keys with the same one share a bucket. Of ten million keys
@@ -339,7 +339,8 @@ impl LimitKey {
         Self(fingerprint as u128)
     }
 
-    /// The upper bits of the fingerprint, which decide which node owns the key where nodes divide keys among themselves.
+    /// The upper bits of the fingerprint, which decide which gateway owns the key where gateways divide keys among
+    /// themselves.
     pub const fn hash_partition(self) -> u32 {
         (self.fingerprint() >> (u64::BITS - Self::PARTITION_BITS)) as u32
     }

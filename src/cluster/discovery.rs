@@ -1,4 +1,4 @@
-//! Discovery of the nodes by DNS: whether to accept an answer, and the membership that follows from it.
+//! Discovery of the gateways by DNS: whether to accept an answer, and the membership that follows from it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,11 +20,12 @@ pub(super) enum DnsVerdict {
     Believed,
     /// The answer has no address.
     Empty,
-    /// More than half of the known nodes that answer heartbeats are missing in the answer.
+    /// More than half of the known gateways that answer heartbeats are missing in the answer.
     DropsMany,
 }
 
-/// Judges a DNS answer with the addresses `found`, after the addresses `known`. `answers` says which nodes are alive.
+/// Judges a DNS answer with the addresses `found`, after the addresses `known`. `answers` says which gateways are
+/// alive.
 pub(super) fn judge(
     known: &BTreeSet<SocketAddr>,
     found: &BTreeSet<SocketAddr>,
@@ -43,7 +44,7 @@ pub(super) fn judge(
 const ANSWERS_WITHIN: Nanos = Nanos::from_secs(5);
 
 impl Cluster {
-    /// Takes over the listed nodes, or looks their name up again and again, until dropped.
+    /// Takes over the listed gateways, or looks their name up again and again, until dropped.
     pub(super) async fn discover(self: Arc<Self>) {
         let mut peers = self.peer_settings.subscribe();
         loop {
@@ -87,7 +88,7 @@ impl Cluster {
                     }
                     DnsVerdict::Empty => Some("the name has no address".to_owned()),
                     DnsVerdict::DropsMany => {
-                        Some("the lookup lacks more than half of the nodes, although they answer".to_owned())
+                        Some("the lookup lacks more than half of the gateways, although they answer".to_owned())
                     }
                 },
                 Err(reason) => Some(reason),

@@ -90,11 +90,11 @@ pub enum HandshakeError {
     )]
     Version,
     /// The proof is wrong.
-    #[error("it does not know the cluster's secret; give all nodes the same `cluster.secret_file`")]
+    #[error("it does not know the cluster's secret; give all gateways the same `cluster.secret_file`")]
     Secret,
     /// The connection has reached another gateway than the intended one.
     #[error(
-        "the connection reached another gateway than intended; name each node by the same address in all `cluster.peers`"
+        "the connection reached another gateway than intended; name each gateway by the same address in all `cluster.peers`"
     )]
     Address,
     /// A gateway has connected to itself.

@@ -1,10 +1,10 @@
-//! The members: a state machine that turns the heartbeats of the nodes into a ring.
+//! The members: a state machine that turns the heartbeats of the gateways into a ring.
 //!
-//! A node that starts or returns does not become a member at once. It first pushes its states to their owners
+//! A gateway that starts or returns does not become a member at once. It first pushes its states to their owners
 //! ([`MemberState::Away`]). Then it asks to join ([`MemberState::Joining`]), and the members accept it when they have
-//! heard it for [`UP_AFTER`]; so a node that fails and returns repeatedly does not move keys each time. Until then it
-//! owns nothing and asks the members. A node that finds no member becomes one by itself. A node that was stopped for a
-//! while joins like a new one: it knows neither the state of the others nor whether they stood in for it.
+//! heard it for [`UP_AFTER`]; so a gateway that fails and returns repeatedly does not move keys each time. Until then
+//! it owns nothing and asks the members. A gateway that finds no member becomes one by itself. A gateway that was
+//! stopped for a while joins like a new one: it knows neither the state of the others nor whether they stood in for it.
 //!
 //! This module is pure: time and heartbeats are passed in; it returns a ring and the heartbeats to send.
 
@@ -17,21 +17,21 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::ring::{Member, Ring, RingHash};
 use crate::units::Nanos;
 
-/// How often nodes send each other heartbeats.
+/// How often gateways send each other heartbeats.
 pub const HEARTBEAT_INTERVAL: Nanos = Nanos::new(250_000_000);
-/// A peer that was silent for longer is no longer a member. A node whose last tick was longer ago was stopped.
+/// A peer that was silent for longer is no longer a member. A gateway whose last tick was longer ago was stopped.
 pub const DOWN_AFTER: Nanos = Nanos::from_secs(1);
-/// A joining peer becomes a member when this node has heard it for this long.
+/// A joining peer becomes a member when this gateway has heard it for this long.
 pub const UP_AFTER: Nanos = Nanos::from_secs(2);
-/// How long a node that starts waits for peers that neither answer nor refuse connections.
+/// How long a gateway that starts waits for peers that neither answer nor refuse connections.
 pub const ALONE_AFTER: Nanos = Nanos::from_secs(1);
 
-/// The conditions under which a starting node may form a cluster.
+/// The conditions under which a starting gateway may form a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Founding {
-    /// The minimum number of members, including this node.
+    /// The minimum number of members, including this gateway.
     pub min_members: usize,
-    /// How long this node waits for a second node before it forms a cluster alone.
+    /// How long this gateway waits for a second gateway before it forms a cluster alone.
     pub hold: Nanos,
 }
 
@@ -41,38 +41,38 @@ impl Default for Founding {
     }
 }
 
-/// The state of a node, as it reports it.
+/// The state of a gateway, as it reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberState {
-    /// The node is not a member, and first pushes its states to the members.
+    /// The gateway is not a member, and first pushes its states to the members.
     Away,
-    /// The node is not a member yet, and asks to join.
+    /// The gateway is not a member yet, and asks to join.
     Joining,
-    /// The node is a member.
+    /// The gateway is a member.
     Member,
-    /// The node is no longer a member, and is about to end.
+    /// The gateway is no longer a member, and is about to end.
     Leaving,
 }
 
-/// The heartbeat that a node sends to another one: its own state.
+/// The heartbeat that a gateway sends to another one: its own state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// Its state.
     pub member_state: MemberState,
-    /// Changes each time the node becomes [`MemberState::Away`].
+    /// Changes each time the gateway becomes [`MemberState::Away`].
     pub incarnation: u64,
     /// The hash of the members, as the sender sees them.
     pub ring: RingHash,
     /// Whether the sender keeps no state that another member owns.
     pub drained: bool,
-    /// The incarnation of the receiving node, if the sender counts that node as a member.
+    /// The incarnation of the receiving gateway, if the sender counts that gateway as a member.
     pub accepted_incarnation: Option<u64>,
 }
 
-/// The state of a peer, as this node sees it.
+/// The state of a peer, as this gateway sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
-    /// This node has heard nothing from the peer yet.
+    /// This gateway has heard nothing from the peer yet.
     Unheard,
     /// The peer answers, and is not a member.
     Away,
@@ -105,7 +105,7 @@ impl PeerState {
     }
 }
 
-/// A peer as this node knows it.
+/// A peer as this gateway knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its address and weight.
@@ -120,7 +120,7 @@ pub struct Peer {
     heard: Nanos,
 }
 
-/// The members as one node sees them. See the module.
+/// The members as one gateway sees them. See the module.
 #[derive(Debug)]
 pub struct Members {
     own: Member,
@@ -130,13 +130,13 @@ pub struct Members {
     member_state: MemberState,
     incarnation: u64,
     peers: BTreeMap<SocketAddr, Peer>,
-    /// Whether the configuration or DNS has named the nodes.
+    /// Whether the configuration or DNS has named the gateways.
     has_listing: bool,
-    /// Whether it named this node among them.
+    /// Whether it named this gateway among them.
     is_own_listed: bool,
     started: Nanos,
     last_tick: Nanos,
-    /// Whether this node has pushed all states that other members own, since the last change of the ring and
+    /// Whether this gateway has pushed all states that other members own, since the last change of the ring and
     /// the last arrival.
     is_drained: bool,
     /// How often the ring has changed or states of other owners have arrived, to detect either during a push.
@@ -147,7 +147,8 @@ pub struct Members {
 // === impl Members ===
 
 impl Members {
-    /// The members as `own` sees them when it starts: only itself. Each process of a node passes another `incarnation`.
+    /// The members as `own` sees them when it starts: only itself. Each process of a gateway passes another
+    /// `incarnation`.
     pub fn new(own: Member, founding: Founding, incarnation: u64, now: Nanos) -> Self {
         Self {
             own,
@@ -166,33 +167,34 @@ impl Members {
         }
     }
 
-    /// This node.
+    /// This gateway.
     pub const fn own(&self) -> Member {
         self.own
     }
 
-    /// The state of this node.
+    /// The state of this gateway.
     pub const fn member_state(&self) -> MemberState {
         self.member_state
     }
 
-    /// The other nodes.
+    /// The other gateways.
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values()
     }
 
-    /// The members. While this node knows no member, the ring has only this node, because some node has to decide.
+    /// The members. While this gateway knows no member, the ring has only this gateway, because some gateway has to
+    /// decide.
     pub const fn ring(&self) -> &Arc<Ring> {
         &self.ring
     }
 
-    /// Whether this node knows the members and there are enough of them to decide requests. A node that was once ready
-    /// stays ready: a cluster that loses members continues with the remaining ones.
+    /// Whether this gateway knows the members and there are enough of them to decide requests. A gateway that was once
+    /// ready stays ready: a cluster that loses members continues with the remaining ones.
     pub const fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// The number of members including this node, and the number that it needs.
+    /// The number of members including this gateway, and the number that it needs.
     pub fn waits_for(&self) -> (usize, usize) {
         let others = self.peers.values().filter(|peer| peer.is_member()).count();
         (others.saturating_add(1), self.founding.min_members)
@@ -220,7 +222,8 @@ impl Members {
         }
     }
 
-    /// Sets the nodes that the configuration or DNS names. If this node is among them, it takes its weight from there.
+    /// Sets the gateways that the configuration or DNS names. If this gateway is among them, it takes its weight from
+    /// there.
     pub fn set_listed(&mut self, members: &[Member], now: Nanos) {
         self.has_listing = true;
         self.is_own_listed = false;
@@ -240,7 +243,7 @@ impl Members {
         self.update(now);
     }
 
-    /// The nodes that the configuration or DNS names; none before it has named any.
+    /// The gateways that the configuration or DNS names; none before it has named any.
     pub fn listed(&self) -> BTreeSet<SocketAddr> {
         let peers = self.peers.values().filter(|peer| peer.listed).map(|peer| peer.member.address);
         peers.chain(self.is_own_listed.then_some(self.own.address)).collect()
@@ -257,7 +260,7 @@ impl Members {
             (MemberState::Away, _) => PeerState::Away,
             // it does not know yet that it became a member
             (MemberState::Joining | MemberState::Member, PeerState::Up) if same_incarnation => PeerState::Up,
-            // this node is no member: it has no keys that would move
+            // this gateway is no member: it has no keys that would move
             (MemberState::Member, _) if !i_am_member => PeerState::Up,
             (MemberState::Joining | MemberState::Member, PeerState::Joining) if same_incarnation => PeerState::Joining,
             (MemberState::Joining | MemberState::Member, _) => PeerState::Joining,
@@ -279,8 +282,8 @@ impl Members {
         self.update(now);
     }
 
-    /// Notes that this node has pushed all states of other owners under `ring`. Has no effect if the ring has changed
-    /// since, or if [`Members::undrained_count`] is no longer `before`.
+    /// Notes that this gateway has pushed all states of other owners under `ring`. Has no effect if the ring has
+    /// changed since, or if [`Members::undrained_count`] is no longer `before`.
     pub fn set_drained(&mut self, ring: RingHash, before: u64, now: Nanos) {
         if self.undrained_count == before && self.ring.hash() == ring {
             self.is_drained = true;
@@ -288,7 +291,7 @@ impl Members {
         }
     }
 
-    /// Notes that this node may keep states of other owners: some have arrived, or the ring has changed.
+    /// Notes that this gateway may keep states of other owners: some have arrived, or the ring has changed.
     pub const fn set_undrained(&mut self) {
         self.is_drained = false;
         self.undrained_count = self.undrained_count.wrapping_add(1);
@@ -299,17 +302,17 @@ impl Members {
         self.undrained_count
     }
 
-    /// Whether this node keeps no state that another member owns.
+    /// Whether this gateway keeps no state that another member owns.
     pub const fn is_drained(&self) -> bool {
         self.is_drained
     }
 
-    /// Whether this node may end: it does not leave, or it has handed over all its states.
+    /// Whether this gateway may end: it does not leave, or it has handed over all its states.
     pub fn is_ready_to_end(&self) -> bool {
         self.member_state != MemberState::Leaving || self.has_nothing_to_hand_over()
     }
 
-    /// Notes that this node leaves the cluster and is about to end.
+    /// Notes that this gateway leaves the cluster and is about to end.
     pub fn leave(&mut self, now: Nanos) {
         self.member_state = MemberState::Leaving;
         self.update(now);
@@ -330,7 +333,8 @@ impl Members {
         self.update(now);
     }
 
-    /// Handles a pause of this node: others may have stood in for it, and their silence during the pause means nothing.
+    /// Handles a pause of this gateway: others may have stood in for it, and their silence during the pause means
+    /// nothing.
     fn was_stopped(&mut self, now: Nanos) {
         if self.member_state != MemberState::Leaving && !self.peers.is_empty() {
             self.member_state = MemberState::Away;
@@ -343,7 +347,7 @@ impl Members {
         }
     }
 
-    /// Updates the states of peers and of this node, and the ring.
+    /// Updates the states of peers and of this gateway, and the ring.
     fn update(&mut self, now: Nanos) {
         for peer in self.peers.values_mut() {
             if peer.state == PeerState::Joining && now.saturating_sub(peer.since) >= UP_AFTER {
@@ -361,7 +365,7 @@ impl Members {
                 self.accept_joining_with_members();
             } else if self.is_alone(now) {
                 self.member_state = MemberState::Member;
-                // the other joining nodes are alone as well, and decide the same
+                // the other joining gateways are alone as well, and decide the same
                 self.accept_joining();
             }
             self.rebuild_ring();
@@ -369,7 +373,7 @@ impl Members {
         self.is_ready |= self.knows_enough();
     }
 
-    /// Accepts the peers that join at the same time as this node, once a member's ring has all of them.
+    /// Accepts the peers that join at the same time as this gateway, once a member's ring has all of them.
     fn accept_joining_with_members(&mut self) {
         let joins = |peer: &Peer| peer.listed && peer.state == PeerState::Joining;
         let then = self.ring_of(|peer| peer.is_member() || joins(peer)).hash();
@@ -385,12 +389,12 @@ impl Members {
         joining.for_each(|peer| peer.state = PeerState::Up);
     }
 
-    /// Whether this node keeps no state that a member owns, or knows no member.
+    /// Whether this gateway keeps no state that a member owns, or knows no member.
     fn has_nothing_to_hand_over(&self) -> bool {
         self.is_drained() || !self.peers.values().any(Peer::is_member)
     }
 
-    /// Whether this node knows no member that could accept it, and so may found the cluster.
+    /// Whether this gateway knows no member that could accept it, and so may found the cluster.
     fn is_alone(&self, now: Nanos) -> bool {
         let mut listed = self.peers.values().filter(|peer| peer.listed);
         let waited = now.saturating_sub(self.started) >= ALONE_AFTER;
@@ -405,8 +409,8 @@ impl Members {
             })
     }
 
-    /// Replaces the ring if the members have changed, and marks this node as not drained: states may have arrived under
-    /// the previous ring, so an earlier drain under the same members proves nothing.
+    /// Replaces the ring if the members have changed, and marks this gateway as not drained: states may have arrived
+    /// under the previous ring, so an earlier drain under the same members proves nothing.
     fn rebuild_ring(&mut self) {
         let ring = self.ring_of(Peer::is_member);
         if ring.hash() != self.ring.hash() {
@@ -415,7 +419,7 @@ impl Members {
         }
     }
 
-    /// The ring of the peers for which `counts` holds, with this node if it is a member or if there is no peer.
+    /// The ring of the peers for which `counts` holds, with this gateway if it is a member or if there is no peer.
     fn ring_of(&self, counts: impl Fn(&Peer) -> bool) -> Ring {
         let own = (self.member_state == MemberState::Member).then_some(self.own);
         let peers = self.peers.values().filter(|peer| counts(peer)).map(|peer| peer.member);

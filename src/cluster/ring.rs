@@ -1,7 +1,7 @@
 //! The owners of keys: rendezvous hashing with weights.
 //!
 //! Each member draws a number for each hash partition (the upper bits of a key, which all keys of a customer share),
-//! from its address and the partition alone. The smallest draw owns the partition. So all nodes that know the same
+//! from its address and the partition alone. The smallest draw owns the partition. So all gateways that know the same
 //! members agree without communication, and the order of the draws is the order of the stand-ins. A member that joins
 //! or leaves moves only the keys that it then owns or owned before.
 //!
@@ -23,10 +23,10 @@ use smallvec::SmallVec;
 
 use crate::units::LimitKey;
 
-/// A node that owns keys.
+/// A gateway that owns keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
-    /// The address at which other nodes reach it, which is also its name.
+    /// The address at which other gateways reach it, which is also its name.
     pub address: SocketAddr,
     /// Its share of the keys, relative to the other members' weights. At least 1.
     pub weight: u32,
@@ -37,7 +37,7 @@ impl Member {
     pub const MOST_WEIGHT: u32 = 1000;
 }
 
-/// Identifies a ring: the same for the same members with the same weights, on all nodes and in all versions.
+/// Identifies a ring: the same for the same members with the same weights, on all gateways and in all versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RingHash(pub u64);
 
@@ -92,7 +92,7 @@ impl Ring {
         self.seats.iter().map(|seat| seat.member)
     }
 
-    /// Whether the node at `address` is a member.
+    /// Whether the gateway at `address` is a member.
     pub fn has(&self, address: SocketAddr) -> bool {
         self.seats.binary_search_by_key(&address, |seat| seat.member.address).is_ok()
     }

@@ -1,4 +1,4 @@
-//! `cluster:`: the nodes that together keep sticky limits.
+//! `cluster:`: the gateways that together keep sticky limits.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,37 +16,38 @@ use crate::units::Nanos;
 /// The settings of `cluster:`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// The address at which the other nodes reach this node.
+    /// The address at which the other gateways reach this gateway.
     pub own: SocketAddr,
-    /// The address on which this node listens for the other nodes.
+    /// The address on which this gateway listens for the other gateways.
     pub listen: SocketAddr,
-    /// The nodes of the cluster: a list, or a name in DNS.
+    /// The gateways of the cluster: a list, or a name in DNS.
     pub peers: Peers,
-    /// The file of the secret that all nodes know.
+    /// The file of the secret that all gateways know.
     pub secret_file: NamedFile,
-    /// The condition under which this node may form a cluster when it starts.
+    /// The condition under which this gateway may form a cluster when it starts.
     pub founding: Founding,
-    /// How long a request waits for the node that owns its key.
+    /// How long a request waits for the gateway that owns its key.
     pub timeout: Nanos,
     /// The position of `cluster` in the file.
     pub place: Place,
 }
 
 impl Cluster {
-    /// The default of `timeout`: how long a request waits for the node that owns its key.
+    /// The default of `timeout`: how long a request waits for the gateway that owns its key.
     pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(50_000_000);
-    /// The default of `every`: how often the node looks up a name in DNS.
+    /// The default of `every`: how often the gateway looks up a name in DNS.
     pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(5);
-    /// How long a name must resolve to this node alone before the node counts as alone, where `min_members` is absent.
+    /// How long a name must resolve to this gateway alone before the gateway counts as alone, where `min_members` is
+    /// absent.
     pub const HOLD: Nanos = Nanos::from_secs(10);
 }
 
-const SELF: &str = "the address and port of this node, like `10.0.0.1:7946`";
+const SELF: &str = "the address and port of this gateway, like `10.0.0.1:7946`";
 const A_PEER: &str = "an address and a port, like `10.0.0.1:7946`";
 const ALL_PEERS: &str =
-    "a list of all nodes, like `[\"10.0.0.1:7946\", \"10.0.0.2:7946\"]`, or `{dns: tollgate.internal, port: 7946}`";
-const SECRET_FILE: &str = "the name of a file that holds the same secret on all nodes, like `cluster.key`";
-/// The largest number of nodes in `peers`.
+    "a list of all gateways, like `[\"10.0.0.1:7946\", \"10.0.0.2:7946\"]`, or `{dns: tollgate.internal, port: 7946}`";
+const SECRET_FILE: &str = "the name of a file that holds the same secret on all gateways, like `cluster.key`";
+/// The largest number of gateways in `peers`.
 const MOST_PEERS: usize = 256;
 
 /// Reads `cluster:`; the inner `None` if it is absent.
@@ -66,8 +67,8 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
         let count: usize = field.whole()?;
         match &peers {
             Some(Peers::Listed(members)) if count > members.len() => {
-                let problem = field.error("is more than `peers` has nodes").expected("at most as many as there are");
-                field.fail(problem.hint("a node is not ready before so many are members"))
+                let problem = field.error("is more than `peers` has gateways").expected("at most as many as there are");
+                field.fail(problem.hint("a gateway is not ready before so many are members"))
             }
             _ => Some(count),
         }
@@ -77,7 +78,7 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
         && !members.iter().any(|member| member.address == own)
     {
         let problem = own_field.error("is not among `peers`").expected("one of the addresses of the list");
-        return own_field.fail(problem.hint("the list is the same on all nodes, and names each of them"));
+        return own_field.fail(problem.hint("the list is the same on all gateways, and names each of them"));
     }
     let founding = match (min_members?, &peers) {
         (Some(min_members), _) => Founding { min_members, hold: Nanos::ZERO },
@@ -112,7 +113,7 @@ pub(super) fn check(top: &Section<'_>, cluster: &Cluster, server: &Server, stick
         field.warn("keeps nothing: no limit is `mode: sticky`", None);
     }
     if matches!(&cluster.peers, Peers::Listed(members) if members.len() == 1) {
-        field.warn("names no other node", None);
+        field.warn("names no other gateway", None);
     }
     Some(())
 }
@@ -121,7 +122,7 @@ fn peers(field: &Field<'_>, own: Option<SocketAddr>) -> Option<Peers> {
     if field.as_mapping().is_some() {
         return name(&field.section(&CLUSTER_NAME)?, own).map(Peers::Named);
     }
-    let items = field.list_up_to(MOST_PEERS, "nodes", ALL_PEERS)?;
+    let items = field.list_up_to(MOST_PEERS, "gateways", ALL_PEERS)?;
     unique_items(&items, peer, |member| member.address).map(Peers::Listed)
 }
 
@@ -139,7 +140,7 @@ fn name(section: &Section<'_>, own: Option<SocketAddr>) -> Option<Name> {
     let host = section.must("dns", |field| field.read(host));
     let port = section.get_with("port", Field::whole);
     let every = section.get_or("every", Cluster::DEFAULT_EVERY, Field::duration);
-    // by default all nodes listen on the same port
+    // by default all gateways listen on the same port
     let port = match port? {
         Some(port) => port,
         None => own?.port(),
@@ -157,15 +158,15 @@ fn host(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// An address that another node can connect to.
+/// An address that another gateway can connect to.
 fn reachable(text: &str) -> Result<SocketAddr, InvalidValue> {
     let address: SocketAddr = text.parse().map_err(|_| invalid("is not an address and a port"))?;
     if address.ip().is_unspecified() {
         let hint = "write this machine's own address, and `listen` beside it to listen on others too";
-        return Err(invalid("is no address that other nodes can reach").hint(hint));
+        return Err(invalid("is no address that other gateways can reach").hint(hint));
     }
     if address.ip().is_multicast() {
-        return Err(invalid("is no address of one node"));
+        return Err(invalid("is no address of one gateway"));
     }
     match address.port() {
         0 => Err(invalid("has no port from 1 to 65535")),

@@ -29,14 +29,14 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
         return match OF_SHARED.iter().find_map(|key| section.get(key)) {
             Some(field) => {
                 let problem =
-                    Problem::error(field.key_place(), "says how nodes share a limit, and this one is not shared");
+                    Problem::error(field.key_place(), "says how gateways share a limit, and this one is not shared");
                 field.fail(problem.hint("write `mode: shared`, or leave it out"))
             }
             None => Some(Mode::Sticky),
         };
     }
     if let (FileScope::Gateway { store: false, .. }, Some(field)) = (scope, section.get("mode")) {
-        let problem = Problem::error(field.place(), "needs a place that nodes share, and the file names no `store`");
+        let problem = Problem::error(field.place(), "needs a place that gateways share, and the file names no `store`");
         return field.fail(problem.hint("write `store: {redis: \"redis://127.0.0.1:6379/0\"}`"));
     }
     let consistency = match (consistency?, strict?) {
@@ -44,13 +44,13 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
         (other, false) => other,
         (_, true) => {
             let field = section.get("strict")?;
-            let problem = Problem::error(field.place(), "is for limits whose tokens nodes take ahead");
+            let problem = Problem::error(field.place(), "is for limits whose tokens gateways take ahead");
             return field.fail(problem.hint("write `consistency: leased`, or leave it out"));
         }
     };
     if let (Consistency::Leased { strict: true }, FileScope::Gateway { nodes: false, .. }) = (consistency, scope) {
         let field = section.get("strict")?;
-        let message = "takes off the burst what all nodes may hold, and the file does not say how many nodes there are";
+        let message = "takes off the burst what all gateways may hold, and the file does not say how many there are";
         return field
             .fail(Problem::error(field.place(), message).hint("write `nodes: 3` in `store`, if there are three"));
     }

@@ -27,7 +27,7 @@ pub struct Limit {
     pub key: Key,
     /// The innermost level in the key, whose groups own the parameters; `None` where customers own them.
     pub level: Option<String>,
-    /// Whether each node keeps the limit's states itself or nodes share them.
+    /// Whether each gateway keeps the limit's states itself or gateways share them.
     pub mode: Mode,
     /// The different parameters that [`Limit::terms`] point to, without repeats.
     pub rules: Vec<Rule>,

@@ -139,18 +139,18 @@ pub fn merged(mut lines: Vec<DescriptionLine>) -> Vec<DescriptionLine> {
     lines
 }
 
-/// How nodes share a limit in this `mode`; `None` if they do not.
+/// How gateways share a limit in this `mode`; `None` if they do not.
 fn sharing(mode: Mode) -> Option<String> {
     let Mode::Shared(Sharing { consistency, on_store_down }) = mode else { return None };
     let how = match consistency {
-        Consistency::Exact => "by all nodes, every request is decided in Redis",
-        Consistency::Leased { strict: false } => "by all nodes, which take tokens ahead",
-        Consistency::Leased { strict: true } => "by all nodes, which take tokens ahead that are held back",
-        Consistency::Eventual => "by all nodes, which decide by themselves and tell each other",
+        Consistency::Exact => "by all gateways, every request is decided in Redis",
+        Consistency::Leased { strict: false } => "by all gateways, which take tokens ahead",
+        Consistency::Leased { strict: true } => "by all gateways, which take tokens ahead that are held back",
+        Consistency::Eventual => "by all gateways, which decide by themselves and tell each other",
     };
     let down = match on_store_down {
-        OnStoreDown::Divide => "each node enforces its share",
-        OnStoreDown::Local => "each node enforces the whole limit",
+        OnStoreDown::Divide => "each gateway enforces its share",
+        OnStoreDown::Local => "each gateway enforces the whole limit",
         OnStoreDown::Allow => "everything passes",
         OnStoreDown::Deny => "nothing passes",
     };

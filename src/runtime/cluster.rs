@@ -65,7 +65,8 @@ impl Service for ClusterListener {
             tokio::select! {
                 // it ends only by a panic, and then starts again
                 _ = catch_panic(cluster.run(Arc::clone(&self.store) as _, accepted)) => {}
-                // the state that is handed over must not change; requests in flight finish without the keys of this node
+                // the state that is handed over must not change; requests in flight finish without the keys of this
+                // gateway
                 _ = lifecycle.wait_for(Phase::is_pause) => {}
             }
             drop(accepting);

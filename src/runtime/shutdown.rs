@@ -99,12 +99,13 @@ pub(super) fn run_until_idle(
         has_ended = has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
         // the shutdown waits for an incomplete request head only if a successor serves the other clients
         let waits = || gate.is_handed_over() && gateway.traffic.has_partial_head();
-        // in the cluster the successor has this node's place: nothing here settles with other gateways any more
+        // in the cluster the successor has this gateway's place: nothing here settles with other gateways any more
         let is_settled = || match gate.is_handed_over() {
             true => gateway.store.shared().is_none_or(SharedStore::is_settled),
             false => gateway.store.is_settled(),
         };
-        // check the store last: requests leave records there when they end, and a settled node answers no other gateway
+        // check the store last: requests leave records there when they end, and a settled gateway answers no other
+        // gateway
         let is_idle = || !waits() && gateway.traffic.is_idle() && is_settled();
         match gateway.traffic.lifecycle.phase() {
             Phase::Stopped => break,

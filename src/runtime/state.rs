@@ -48,7 +48,7 @@ pub(super) struct RestoredState {
 }
 
 impl RestoredState {
-    /// An empty state. Keys are hashed with `seed` if other nodes use it too, else with a random one.
+    /// An empty state. Keys are hashed with `seed` if other gateways use it too, else with a random one.
     fn fresh(recovery: Recovery, seed: Option<&[u8; 16]>) -> Self {
         let seed = seed.copied().unwrap_or_else(rand::random);
         Self { store: LocalStore::new(), seed, clock: SystemClock::new(), recovery }
@@ -73,7 +73,7 @@ impl RestoredState {
         Ok(Self::from(restored, true))
     }
 
-    /// The state that an earlier process wrote, if any. `seed` is the cluster's, if nodes have to hash keys alike.
+    /// The state that an earlier process wrote, if any. `seed` is the cluster's, if gateways have to hash keys alike.
     pub(super) fn from_file(file: Option<&StateFile>, seed: Option<&[u8; 16]>) -> Self {
         let Some(StateFile { path, .. }) = file else { return Self::fresh(Recovery::NotConfigured, seed) };
         match read(path) {

@@ -30,8 +30,9 @@ pub enum AmendError {
 }
 
 impl Store {
-    /// Asks for the state of the key that `charge` names, and for the decision that `charge` would get. Charges and leases
-    /// nothing: this function asks Redis even if this node remembers or leases tokens, unless this node counts by itself.
+    /// Asks for the state of the key that `charge` names, and for the decision that `charge` would get. Charges and
+    /// leases nothing: this function asks Redis even if this gateway remembers or leases tokens, unless this gateway
+    /// counts by itself.
     pub async fn ask(&self, binding: &Binding, charge: &Charge, now: Nanos) -> Receipt {
         let mut asks = [Charge { enforcement: Enforcement::DRY_RUN, ..charge.clone() }];
         let [ask] = &asks;
@@ -46,7 +47,7 @@ impl Store {
 
     /// Amends the key that `charge` names; the charge's cost does not matter.
     ///
-    /// For a limit that nodes share, this node also forgets what it remembers of the key; other nodes do not.
+    /// For a limit that gateways share, this gateway also forgets what it remembers of the key; other gateways do not.
     pub async fn amend(
         &self,
         binding: &Binding,

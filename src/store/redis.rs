@@ -2,7 +2,8 @@
 //!
 //! One call of [`SCRIPT`] charges all buckets of a request or none, on Redis's clock. The script decides and keeps the
 //! states; it replies with the states it found, from which [`answer`] computes waits, retry times and headroom by the
-//! same Rust code that decides in memory. So this code exists once, and Redis, which all nodes share, does little work.
+//! same Rust code that decides in memory. So this code exists once, and Redis, which all gateways share, does little
+//! work.
 //!
 //! Each family of rules brings its part of the script ([`Core::SCRIPT`](crate::algorithm::Core::SCRIPT)); the common
 //! parts are in `lua/`. Its numbers are exact (`lua/naturals.lua`), except where the rule itself uses doubles.

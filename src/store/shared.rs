@@ -1,4 +1,5 @@
-//! The gateway's side of limits that all nodes share: its calls to Redis, their times, and its decisions without Redis.
+//! The gateway's side of limits that all gateways share: its calls to Redis, their times, and its decisions without
+//! Redis.
 //!
 //! A task of its own calls Redis for a request, so that the call survives a request that goes away: the task then gives
 //! back the charges. No request waits for Redis longer than [`Settings::timeout`]; a breaker stops the calls while
@@ -84,12 +85,12 @@ pub struct CallEvent {
     pub charges: Option<u64>,
 }
 
-/// States that all nodes share, in Redis.
-pub struct SharedStore(Arc<SharedNode>);
+/// States that all gateways share, in Redis.
+pub struct SharedStore(Arc<SharedGateway>);
 
-/// This gateway as one of several nodes.
-struct SharedNode {
-    /// The number that identifies this node.
+/// This gateway as one of several gateways.
+struct SharedGateway {
+    /// The number that identifies this gateway.
     id: u64,
     settings: Settings,
     link: Box<dyn Scripts>,
@@ -113,9 +114,9 @@ struct SharedNode {
     resumed: Notify,
     fallback: Fallback,
     node_count: Mutex<NodeCount>,
-    /// The number of nodes, as far as this node knows.
+    /// The number of gateways, as far as this gateway knows.
     nodes: AtomicU64,
-    /// The slots that requests of this node hold.
+    /// The slots that requests of this gateway hold.
     slots: Slots,
     /// The number of changes that are on their way to Redis.
     pending: AtomicU64,
@@ -127,17 +128,17 @@ struct SharedNode {
 pub struct SharedStatus {
     /// The state of the servers' breakers: the worst, if there are several servers.
     pub breaker: BreakerState,
-    /// The number of nodes, as far as this node knows.
+    /// The number of gateways, as far as this gateway knows.
     pub nodes: u64,
     /// Invalid states in Redis that the script repaired or dropped.
     pub healed: u64,
-    /// Tokens that this node admitted while Redis was unavailable and that Redis's bucket lacked when it recovered.
+    /// Tokens that this gateway admitted while Redis was unavailable and that Redis's bucket lacked when it recovered.
     pub overshoot: u64,
-    /// Tokens that this node admitted while Redis was unavailable and has yet to reconcile.
+    /// Tokens that this gateway admitted while Redis was unavailable and has yet to reconcile.
     pub unsynced: u64,
     /// Requests that wait in a queue behind another call.
     pub waiting: u64,
-    /// How far Redis's clock is ahead of this node's, in nanoseconds; behind if negative.
+    /// How far Redis's clock is ahead of this gateway's, in nanoseconds; behind if negative.
     pub clock_ahead: i64,
     /// The counts of leased tokens.
     pub leases: LeaseReport,
@@ -145,9 +146,9 @@ pub struct SharedStatus {
 
 /// The result of the shared part of a request.
 pub(super) enum SharedOutcome {
-    /// Redis decided, or this node did with tokens that Redis had granted or counts that it had synced.
+    /// Redis decided, or this gateway did with tokens that Redis had granted or counts that it had synced.
     Charged(AllCharged, DecisionSource),
-    /// Redis was unavailable, and this node decided.
+    /// Redis was unavailable, and this gateway decided.
     Degraded(AllCharged),
     /// Redis was unavailable, and the limit at this position then denies everything; or it has no rule for Redis.
     FailedClosed(usize),
@@ -161,7 +162,8 @@ impl SharedStore {
         Self::reached_over(links, rand::random(), settings, clock, observer)
     }
 
-    /// A store of the node `id`, which must be unique. It calls over the first link and sends heartbeats over the second.
+    /// A store of the gateway `id`, which must be unique. It calls over the first link and sends heartbeats over the
+    /// second.
     pub fn reached_over(
         (link, heartbeat_link): (Box<dyn Scripts>, Box<dyn Scripts>),
         id: u64,
@@ -170,7 +172,7 @@ impl SharedStore {
         observer: Observer,
     ) -> Self {
         let least = settings.nodes.unwrap_or(1);
-        Self(Arc::new(SharedNode {
+        Self(Arc::new(SharedGateway {
             id,
             node_count: Mutex::new(NodeCount::at_least(least)),
             nodes: AtomicU64::new(least),
@@ -199,26 +201,26 @@ impl SharedStore {
 
     /// The status at this time.
     pub fn report(&self) -> SharedStatus {
-        let node = &self.0;
+        let gateway = &self.0;
         SharedStatus {
-            breaker: node.servers.states().max().unwrap_or(BreakerState::Closed),
-            nodes: node.nodes.load(Ordering::Relaxed),
-            healed: node.counts.healed.load(Ordering::Relaxed),
-            overshoot: node.counts.overshoot.load(Ordering::Relaxed),
-            unsynced: node.fallback.unsynced(),
-            waiting: node.coalescer.waiting(),
-            clock_ahead: node.redis_clocks.nanoseconds(),
-            leases: node.leases.report(),
+            breaker: gateway.servers.states().max().unwrap_or(BreakerState::Closed),
+            nodes: gateway.nodes.load(Ordering::Relaxed),
+            healed: gateway.counts.healed.load(Ordering::Relaxed),
+            overshoot: gateway.counts.overshoot.load(Ordering::Relaxed),
+            unsynced: gateway.fallback.unsynced(),
+            waiting: gateway.coalescer.waiting(),
+            clock_ahead: gateway.redis_clocks.nanoseconds(),
+            leases: gateway.leases.report(),
         }
     }
 
-    /// The status of each Redis server that this node knows or has tokens to reconcile with.
+    /// The status of each Redis server that this gateway knows or has tokens to reconcile with.
     pub fn servers(&self) -> Vec<ServerStatus> {
-        let node = &self.0;
-        let unsynced = node.fallback.unsynced_by(|tag| node.link.server(node.link.slot(tag)));
-        let all = node.servers.states().enumerate().map(|(number, breaker)| {
+        let gateway = &self.0;
+        let unsynced = gateway.fallback.unsynced_by(|tag| gateway.link.server(gateway.link.slot(tag)));
+        let all = gateway.servers.states().enumerate().map(|(number, breaker)| {
             let unsynced = unsynced.get(&number).copied().unwrap_or_default();
-            ServerStatus { number, name: node.link.server_name(number), breaker, unsynced }
+            ServerStatus { number, name: gateway.link.server_name(number), breaker, unsynced }
         });
         let is_known = |server: &ServerStatus| {
             server.name.is_some() || server.breaker != BreakerState::Closed || server.unsynced > 0
@@ -229,12 +231,12 @@ impl SharedStore {
     /// Whether the process can end now without losing changes that are on their way to Redis, or counts that Redis does
     /// not know. If it does not, these are synced at once.
     pub fn is_settled(&self) -> bool {
-        let node = &self.0;
-        if node.counters.has_unsynced(|part| !node.is_unavailable(part)) {
-            node.must_sync.notify_one();
+        let gateway = &self.0;
+        if gateway.counters.has_unsynced(|part| !gateway.is_unavailable(part)) {
+            gateway.must_sync.notify_one();
             return false;
         }
-        node.pending.load(Ordering::Relaxed) == 0
+        gateway.pending.load(Ordering::Relaxed) == 0
     }
 
     /// Connects the calling thread, if Redis answers quickly, so that its first requests need not wait for a connection.
@@ -244,14 +246,14 @@ impl SharedStore {
 
     /// Runs the background tasks (heartbeat, reconciliation, slots, sync) for as long as it is polled.
     pub async fn run(&self) {
-        let node = &self.0;
+        let gateway = &self.0;
         tokio::join!(
-            node.keep_heartbeat(),
-            node.keep_probing(),
-            node.keep_resuming(),
-            node.keep_reconciling(),
-            node.keep_slots(),
-            node.keep_syncing()
+            gateway.keep_heartbeat(),
+            gateway.keep_probing(),
+            gateway.keep_resuming(),
+            gateway.keep_reconciling(),
+            gateway.keep_slots(),
+            gateway.keep_syncing()
         );
     }
 
@@ -262,12 +264,12 @@ impl SharedStore {
     /// The denial of a charge, if it is certain without a call.
     pub(super) fn denial(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
-        let node = &self.0;
-        let has_own = limit.is_eventual() || (limit.is_leased() && node.leases.balance(&part, now) >= part.cost);
-        if has_own { None } else { node.memory.denial(&part, node.redis_time(&part, now)) }
+        let gateway = &self.0;
+        let has_own = limit.is_eventual() || (limit.is_leased() && gateway.leases.balance(&part, now) >= part.cost);
+        if has_own { None } else { gateway.memory.denial(&part, gateway.redis_time(&part, now)) }
     }
 
-    /// The result that this node expects for a charge, from the key's last known state.
+    /// The result that this gateway expects for a charge, from the key's last known state.
     pub(super) fn predict(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
         Some(self.0.memory.predict(&part, self.0.redis_time(&part, now)))
@@ -282,7 +284,7 @@ impl SharedStore {
         batch: &mut [Charge],
         (now, waited): (Nanos, &mut Nanos),
     ) -> SharedOutcome {
-        let node = &self.0;
+        let gateway = &self.0;
         let mut parts: Vec<ChargePart> = Vec::with_capacity(batch.len());
         for (position, (limit, charge)) in limits.iter().zip(&*batch).enumerate() {
             let Some(part) = limit.part(charge) else { return SharedOutcome::FailedClosed(position) };
@@ -291,12 +293,12 @@ impl SharedStore {
         let asked = match (limits, &*parts, &mut *batch) {
             // a lease does not tell Redis of denied requests
             ([limit], [part], [charge]) if limit.is_leased() && !part.enforcement.counts_denied => {
-                node.charge_leased(part, charge, (now, waited)).await
+                gateway.charge_leased(part, charge, (now, waited)).await
             }
             ([limit], [part], [charge]) if limit.is_eventual() => {
-                node.charge_eventual(part, charge, (now, waited)).await
+                gateway.charge_eventual(part, charge, (now, waited)).await
             }
-            _ => node.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, DecisionSource::Store)),
+            _ => gateway.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, DecisionSource::Store)),
         };
         if let Ok((charged, source)) = asked {
             return SharedOutcome::Charged(charged, source);
@@ -305,10 +307,10 @@ impl SharedStore {
             .iter()
             .zip(batch)
             .zip(&parts)
-            .map(|((limit, charge), part)| node.degraded(limit, part, charge, now))
+            .map(|((limit, charge), part)| gateway.degraded(limit, part, charge, now))
             .collect();
-        let nodes = node.nodes.load(Ordering::Relaxed);
-        match node.fallback.charge((tables, &node.slots), &mut degraded, nodes, now) {
+        let nodes = gateway.nodes.load(Ordering::Relaxed);
+        match gateway.fallback.charge((tables, &gateway.slots), &mut degraded, nodes, now) {
             Ok(charged) => SharedOutcome::Degraded(charged),
             Err(refused) => SharedOutcome::FailedClosed(refused),
         }
@@ -326,18 +328,18 @@ impl std::fmt::Debug for SharedStore {
     }
 }
 
-impl SharedNode {
+impl SharedGateway {
     /// The number of the server that has the key of `part`.
     fn server(&self, part: &ChargePart) -> usize {
         self.link.server(self.link.slot(part.tag))
     }
 
-    /// Whether this node does not call the server that has the key of `part`.
+    /// Whether this gateway does not call the server that has the key of `part`.
     fn is_unavailable(&self, part: &ChargePart) -> bool {
         self.is_unavailable_for(part.tag)
     }
 
-    /// Whether this node does not call the server that has the keys of `tag`.
+    /// Whether this gateway does not call the server that has the keys of `tag`.
     fn is_unavailable_for(&self, tag: LimitKey) -> bool {
         self.servers.is_unavailable(self.link.server(self.link.slot(tag)))
     }
@@ -380,7 +382,7 @@ impl SharedNode {
         Ok(charged)
     }
 
-    /// Charges one request to the tokens that this node leases; the node may have to ask for more of them first.
+    /// Charges one request to the tokens that this gateway leases; the gateway may have to ask for more of them first.
     async fn charge_leased(
         self: &Arc<Self>,
         part: &ChargePart,
@@ -406,7 +408,7 @@ impl SharedNode {
         }
     }
 
-    /// A charge that this node decides without Redis. It starts from what the node knows of the key.
+    /// A charge that this gateway decides without Redis. It starts from what the gateway knows of the key.
     fn degraded<'a>(
         &self,
         limit: &SharedLimit,
@@ -423,7 +425,7 @@ impl SharedNode {
         DegradedCharge { charge, part, on_down, used, unsynced, redis_time }
     }
 
-    /// Decides by the counts of this node; asks Redis for a key that is new to it.
+    /// Decides by the counts of this gateway; asks Redis for a key that is new to it.
     async fn charge_eventual(
         self: &Arc<Self>,
         part: &ChargePart,

@@ -125,7 +125,7 @@ catalogue! {
     CLUSTER_STATES: "tollgate_cluster_states_total" ["event"]
         "States of keys that moved between gateways of the cluster: pushed (to their new owners), given (to who asked for them), received, merged (with one that was there), unknown (not understood), too_large (lost, since they were too large to move)."
     CLUSTER_DISCOVERY_FAILURES: "tollgate_cluster_discovery_failures_total" []
-        "Looks for the name of the cluster's nodes that found nobody, or what is not believed."
+        "Look-ups of the cluster's gateways by name that found nobody, or what is not believed."
     CLUSTER_CORRECTIONS_LOST: "tollgate_cluster_corrections_lost_total" []
         "Corrections of charges that could not be told to the gateway that had made them."
     UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]

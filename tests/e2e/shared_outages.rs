@@ -45,10 +45,10 @@ fn wait_until_all_are_back(gateways: &[Gateway]) -> f64 {
 }
 
 /// Asserts that at most `B + r*t` were admitted, plus for each outage
-/// - the requests that nodes did not know of each other at its beginning: at most `B`;
-/// - `r*D*(M/N - 1)`, which is 0, because all nodes stay up;
-/// - `r*x*(N - 1)/N` for the `x` seconds in which the first node uses Redis again and gets the whole rate, while the others
-///   still admit their shares. They reconcile these tokens, but no bucket is charged with more than it holds.
+/// - the requests that gateways did not know of each other at its beginning: at most `B`;
+/// - `r*D*(M/N - 1)`, which is 0, because all gateways stay up;
+/// - `r*x*(N - 1)/N` for the `x` seconds in which the first gateway uses Redis again and gets the whole rate, while the
+///   others still admit their shares. They reconcile these tokens, but no bucket is charged with more than it holds.
 ///
 /// `apart` has `x` of each outage.
 fn assert_within(admitted: usize, took: Duration, apart: &[f64]) {

@@ -116,7 +116,7 @@ impl Node {
         Self { store, binding, clock, asked }
     }
 
-    /// A node whose limits are kept in Redis.
+    /// A gateway whose limits are kept in Redis.
     pub(crate) fn with_redis(shared: SharedStore, limits: &[(Rule, Sharing)], clock: Arc<dyn Clock>) -> Self {
         let store = Arc::new(Store::new(LocalStore::for_one_thread(), Some(shared), None));
         let named = limits.iter().enumerate().map(|(number, limit)| (format!("limit {number}"), limit));
@@ -188,7 +188,7 @@ impl Node {
         self.charge(&mut [asks]).await.charged[0].headroom.remaining.unwrap()
     }
 
-    /// The number of keys of a limit that this node keeps.
+    /// The number of keys of a limit that this gateway keeps.
     pub(crate) fn keys(&self, limit: usize) -> u64 {
         self.store.usage(&self.binding)[limit].keys
     }

@@ -15,7 +15,7 @@ use crate::tls::{self, ClientCertificate, TlsClient, TlsFault};
 const MAX_SECRET: usize = 4 << 10;
 /// The largest file of certificates that is read, in bytes.
 const MAX_PEM: usize = 1 << 20;
-/// The shortest secret that nodes share, in bytes.
+/// The shortest secret that gateways share, in bytes.
 const LEAST_SECRET: usize = 16;
 
 /// The store in force, which cannot change while the gateway runs.
@@ -188,7 +188,7 @@ pub(super) fn token(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>)
     Err(refuse(problem.found(found).expected("one line of letters, digits and signs, as a header field can hold them")))
 }
 
-/// The text of a file that holds a secret of all nodes, which has a minimum length.
+/// The text of a file that holds a secret of all gateways, which has a minimum length.
 pub(super) fn secret_of_all_nodes(
     path: &Path,
     named: &NamedFile,
@@ -201,7 +201,7 @@ pub(super) fn secret_of_all_nodes(
         return Err(refuse(
             problem
                 .found(found)
-                .expected(format!("at least {LEAST_SECRET} bytes, the same on all nodes"))
+                .expected(format!("at least {LEAST_SECRET} bytes, the same on all gateways"))
                 .hint("`openssl rand -hex 32` makes one"),
         ));
     }

@@ -6,7 +6,7 @@ fn member(number: usize) -> Member {
     Member { address: SocketAddr::from(([10, 0, 0, u8::try_from(number).unwrap()], 7946)), weight: 1 }
 }
 
-/// A set of nodes that hear each other, on one clock.
+/// A set of gateways that hear each other, on one clock.
 struct Net {
     founding: Founding,
     now: Nanos,
@@ -29,7 +29,7 @@ enum Runs {
 }
 
 impl Net {
-    /// A net of `count` nodes, none of which runs.
+    /// A net of `count` gateways, none of which runs.
     fn new(count: usize) -> Self {
         let node = |number| Node {
             members: Members::new(member(number), Founding::default(), 0, Nanos::ZERO),
@@ -40,7 +40,7 @@ impl Net {
         Self { founding, now: Nanos::from_secs(1000), nodes: (0..count).map(node).collect(), lives: 0 }
     }
 
-    /// A net of `count` nodes that started together.
+    /// A net of `count` gateways that started together.
     fn running(count: usize) -> Self {
         let mut net = Self::new(count);
         (0..count).for_each(|number| net.start(number));
@@ -58,7 +58,7 @@ impl Net {
         node.runs = Runs::Yes;
     }
 
-    /// Advances the time by `count` heartbeats, in which all nodes hear all running nodes.
+    /// Advances the time by `count` heartbeats, in which all gateways hear all running gateways.
     fn beats(&mut self, count: usize) {
         for _ in 0..count {
             self.now = self.now.saturating_add(HEARTBEAT_INTERVAL);
@@ -102,7 +102,7 @@ impl Net {
         (0..self.nodes.len()).filter(|other| ring.has(member(*other).address)).collect()
     }
 
-    /// Asserts that all running nodes see exactly the nodes `expected` as members.
+    /// Asserts that all running gateways see exactly the gateways `expected` as members.
     #[track_caller]
     fn all_see(&self, expected: Vec<usize>) {
         for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.runs == Runs::Yes) {
@@ -151,13 +151,13 @@ fn a_node_is_ready_once_there_are_enough_members_and_stays_so() {
     net.beats(2);
     net.all_see(vec![0]);
     assert!(is_ready(&net, 0));
-    // one of the two other nodes that there could be has failed
+    // one of the two other gateways that there could be has failed
     net.start(2);
     net.beats(2);
     assert!(is_ready(&net, 2));
 }
 
-/// DNS may return only this node because the others are not registered yet.
+/// DNS may return only this gateway because the others are not registered yet.
 #[test]
 fn a_node_that_knows_of_no_other_is_held_for_a_while() {
     let hold = Nanos::from_secs(10);
@@ -167,7 +167,7 @@ fn a_node_that_knows_of_no_other_is_held_for_a_while() {
     assert!(!net.nodes[0].members.is_ready());
     net.beats(1);
     assert!(net.nodes[0].members.is_ready());
-    // a node that finds another one does not wait
+    // a gateway that finds another one does not wait
     let mut net = Net { founding: Founding { min_members: 1, hold }, ..Net::new(2) };
     (0..2).for_each(|number| net.start(number));
     net.beats(2);
@@ -374,7 +374,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// After any events: once nothing more happens, all running nodes agree, and all of them that do not
+    /// After any events: once nothing more happens, all running gateways agree, and all of them that do not
     /// leave are members.
     #[test]
     fn nodes_come_to_agree(events in prop::collection::vec(event(), 1..40)) {

@@ -59,7 +59,7 @@ fn nobody_is_asked_any_more_when_all_have_said_that_they_have_nothing() {
         migration.settle(&now, [untidy].iter(), true, LATER);
         assert!(migration.is_active());
     }
-    // nor before this node has announced the slots of its requests
+    // nor before this gateway has announced the slots of its requests
     migration.settle(&now, [peer(now.hash(), true)].iter(), false, LATER);
     assert!(migration.is_active());
     migration.settle(&now, [peer(now.hash(), true)].iter(), true, LATER);

@@ -14,13 +14,13 @@ use crate::units::LimitKey;
 
 /// Makes [`LimitKey`]s, which do not reveal their parts; no client can choose values to hit another key.
 ///
-/// Keys of this node, and keys that nodes divide among themselves, are a fast hash under a secret seed.
-/// Keys that nodes share in Redis must be the same for all of them, so they are a cryptographic hash (SHA-256, cut to
-/// 128 bits), under a secret where the nodes have one.
+/// Keys of this gateway, and keys that gateways divide among themselves, are a fast hash under a secret seed. Keys that
+/// gateways share in Redis must be the same for all of them, so they are a cryptographic hash (SHA-256, cut to 128
+/// bits), under a secret where the gateways have one.
 #[derive(Clone)]
 pub struct KeyHasher {
     own: SipHasher13,
-    /// Whether nodes divide the keys of sticky limits among themselves.
+    /// Whether gateways divide the keys of sticky limits among themselves.
     divided: bool,
     shared: digest::Context,
 }
@@ -33,7 +33,7 @@ pub struct LimitHashers {
     limits: Vec<LimitPrefix>,
 }
 
-/// The hashes of keys after a limit's name: of keys of this node, and of keys that nodes share.
+/// The hashes of keys after a limit's name: of keys of this gateway, and of keys that gateways share.
 #[derive(Clone)]
 struct LimitPrefix {
     own: SipHasher13,
@@ -45,8 +45,8 @@ struct LimitPrefix {
 pub struct SharedKey {
     /// The bucket's key.
     pub key: LimitKey,
-    /// The hash of the customer, the same for all its buckets that nodes share; the bucket's own key where the key has no
-    /// customer, or where nodes do not share the bucket.
+    /// The hash of the customer, the same for all its buckets that gateways share; the bucket's own key where the key
+    /// has no customer, or where gateways do not share the bucket.
     pub tag: LimitKey,
 }
 
@@ -65,24 +65,25 @@ impl fmt::Debug for LimitHashers {
 }
 
 impl KeyHasher {
-    /// A hasher with this seed for keys of this node, and without a secret for keys that nodes share.
+    /// A hasher with this seed for keys of this gateway, and without a secret for keys that gateways share.
     pub fn new(seed: &[u8; 16]) -> Self {
         Self { own: SipHasher13::new_with_key(seed), divided: false, shared: digest::Context::new(&digest::SHA256) }
     }
 
-    /// Puts all keys of a customer in one hash partition, for nodes with the same seed that divide keys among themselves.
+    /// Puts all keys of a customer in one hash partition, for gateways with the same seed that divide keys among
+    /// themselves.
     pub fn divided(self) -> Self {
         Self { divided: true, ..self }
     }
 
-    /// Sets the secret for keys that nodes share.
+    /// Sets the secret for keys that gateways share.
     pub fn with_secret(mut self, secret: &[u8]) -> Self {
         write(&mut self.shared, TAG_SECRET, secret);
         self
     }
 
-    /// A hasher with a public seed, the same in every process, for choices on which nodes and restarts have to agree. No
-    /// protection may depend on it: everybody can find keys for a given hash.
+    /// A hasher with a public seed, the same in every process, for choices on which gateways and restarts have to
+    /// agree. No protection may depend on it: everybody can find keys for a given hash.
     pub fn stable() -> Self {
         Self::new(&[0; 16])
     }
@@ -110,7 +111,7 @@ impl KeyHasher {
         }
     }
 
-    /// The key of a bucket of this node, which is its own tag.
+    /// The key of a bucket of this gateway, which is its own tag.
     fn node_key<'k, 'f>(
         &self,
         limit_prefix: SipHasher13,

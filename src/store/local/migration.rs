@@ -1,10 +1,10 @@
-//! Moves states from one node's store to another's, so that a state is never in both. On the way, the times in states
-//! are those of the wall clock, which the nodes have in common.
+//! Moves states from one gateway's store to another's, so that a state is never in both. On the way, the times in
+//! states are those of the wall clock, which the gateways have in common.
 //!
 //! The slots of requests in flight move with the state that counts them. A slot counts once, however often and in any
 //! order it arrives: with a state, or in a report of the gateway that its request runs through.
 //!
-//! The common buckets of full tables do not move: each node has its own.
+//! The common buckets of full tables do not move: each gateway has its own.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ const MOST_HELD: usize = 10_000;
 const HELD_BYTES: usize = 40;
 
 impl LocalStore {
-    /// The limit of a charge, if its key has no state here and another node may have one. Of a limit that holds slots,
-    /// a part of the state may always be missing.
+    /// The limit of a charge, if its key has no state here and another gateway may have one. Of a limit that holds
+    /// slots, a part of the state may always be missing.
     pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<LimitIdentity> {
         let table = &binding.limits.get(charge.limit)?.table;
         let has_state = || self.shards.of(charge.key).lock().cells[table.position].has_state(charge.key);
@@ -112,9 +112,10 @@ impl LocalStore {
         parcels.into_iter().filter_map(|(place, parcel)| Some((place, parcel.finish()?))).collect()
     }
 
-    /// Adds states that came from another node. If a key has a state here already, the two are merged.
+    /// Adds states that came from another gateway. If a key has a state here already, the two are merged.
     ///
-    /// A full table takes them too: the other node had room for them, and without its state a key would be as good as new.
+    /// A full table takes them too: the other gateway had room for them, and without its state a key would be as good
+    /// as new.
     pub fn put(&self, states: &StateBatch, now: Nanos) -> ImportCounts {
         let mut received = ImportCounts::default();
         let known = spec(&states.limit);
@@ -169,7 +170,7 @@ pub(super) fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
     Some(LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) })
 }
 
-/// The limit of states that come from a snapshot or another node, and the parameters that they were written under.
+/// The limit of states that come from a snapshot or another gateway, and the parameters that they were written under.
 pub(super) struct CarriedRules {
     pub(super) table: Arc<LimitTable>,
     /// The parameters by position, with their numbers in this store; `None` for parameters that this program does not know.
@@ -287,8 +288,8 @@ impl LimitTable {
         wall.minus(rule.own_offset(wall))
     }
 
-    /// Whether the table's states may move to another node. The states of a shared limit are this node's own part,
-    /// which it enforces while Redis is unavailable.
+    /// Whether the table's states may move to another gateway. The states of a shared limit are this gateway's own
+    /// part, which it enforces while Redis is unavailable.
     fn moves(&self) -> bool {
         !self.abandoned.load(Ordering::Relaxed) && !self.is_shared.load(Ordering::Relaxed)
     }

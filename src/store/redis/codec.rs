@@ -29,12 +29,12 @@ pub struct Bucket<'a> {
 pub enum CallArgument<'a> {
     /// Nothing.
     Nothing,
-    /// For a charge or debit: the newest state that this node remembers of the bucket (see
+    /// For a charge or debit: the newest state that this gateway remembers of the bucket (see
     /// [`Rule::hint`](crate::algorithm::Rule::hint)).
     Hint(&'a str),
     /// For a refund: the time at which the key was going to be full again, seen right after the charge, on Redis's clock.
     FullAt(Nanos),
-    /// For `concurrency`: the slot's name, unique among all requests of all nodes. A partial charge takes the slots
+    /// For `concurrency`: the slot's name, unique among all requests of all gateways. A partial charge takes the slots
     /// `name/1`, `name/2` and so on.
     Slot(&'a str),
 }
@@ -59,9 +59,10 @@ pub enum Call {
 /// The clock of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Redis's clock. `near` is this node's time, which selects the ends of calendar units around it; it may be a day off.
+    /// Redis's clock. `near` is this gateway's time, which selects the ends of calendar units around it; it may be a
+    /// day off.
     Redis {
-        /// This node's time.
+        /// This gateway's time.
         near: Nanos,
     },
     /// A given time, for tests.

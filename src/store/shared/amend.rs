@@ -10,14 +10,14 @@ use crate::store::redis::{Call, CallArgument, Encoded};
 use crate::store::shared::calls::{CHARGE, CallResult, NoReply};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::link::Script;
-use crate::store::shared::{SharedLimit, SharedNode, SharedStore};
+use crate::store::shared::{SharedGateway, SharedLimit, SharedStore};
 use crate::units::Cost;
 
 /// The most charges that one grant takes back: each takes two calls.
 const MOST_CHARGES: usize = 100;
 
-/// KEYS: the key to reset. It stays in Redis, empty, until its old expiry time, so that no node takes it for lost and
-/// restores what the node remembers (`lua/driver.lua`, `lua/sliding.lua`).
+/// KEYS: the key to reset. It stays in Redis, empty, until its old expiry time, so that no gateway takes it for lost
+/// and restores what the gateway remembers (`lua/driver.lua`, `lua/sliding.lua`).
 const AFRESH: &str = "local key = KEYS[1]
 local left, kind = redis.call('PTTL', key), redis.call('TYPE', key).ok
 redis.call('DEL', key)
@@ -30,14 +30,15 @@ end
 return {}";
 
 impl SharedStore {
-    /// Asks Redis to decide `charge`; `None` if Redis is unavailable, or if this node's counts have not all reached it.
+    /// Asks Redis to decide `charge`; `None` if Redis is unavailable, or if this gateway's counts have not all reached
+    /// it.
     pub(in crate::store) async fn ask(&self, limit: &SharedLimit, charge: &Charge) -> Option<AllCharged> {
         let part = limit.part(charge)?;
-        let node = &self.0;
-        if limit.is_eventual() || node.is_unavailable(&part) {
+        let gateway = &self.0;
+        if limit.is_eventual() || gateway.is_unavailable(&part) {
             return None;
         }
-        let outcome = node.call_charge(CHARGE, std::slice::from_ref(&part), 0).await.ok()?;
+        let outcome = gateway.call_charge(CHARGE, std::slice::from_ref(&part), 0).await.ok()?;
         outcome.each.into_iter().next()
     }
 
@@ -49,29 +50,29 @@ impl SharedStore {
         amendment: Amendment,
     ) -> Result<(), AmendError> {
         let Some(part) = limit.part(charge) else { return Err(AmendError::RedisUnavailable) };
-        let node = &self.0;
-        if node.is_unavailable(&part) {
+        let gateway = &self.0;
+        if gateway.is_unavailable(&part) {
             return Err(AmendError::RedisUnavailable);
         }
-        if !node.reconcile_keys_of(std::slice::from_ref(&part)).await {
+        if !gateway.reconcile_keys_of(std::slice::from_ref(&part)).await {
             return Err(AmendError::RedisUnavailable);
         }
         if limit.is_eventual() {
-            node.sync_all().await;
+            gateway.sync_all().await;
         }
-        // drop this node's memory of the key first: it would take precedence over the amended state in Redis
-        node.memory.forget(part.key);
+        // drop this gateway's memory of the key first: it would take precedence over the amended state in Redis
+        gateway.memory.forget(part.key);
         let done = match amendment {
-            Amendment::ResetKey => node.begin_afresh(&part).await,
-            Amendment::Grant(tokens) => node.grant(&part, tokens).await,
+            Amendment::ResetKey => gateway.begin_afresh(&part).await,
+            Amendment::Grant(tokens) => gateway.grant(&part, tokens).await,
         };
         done.map_err(|NoReply| AmendError::RedisUnavailable)?;
-        node.counters.outdate(part.key);
+        gateway.counters.outdate(part.key);
         Ok(())
     }
 }
 
-impl SharedNode {
+impl SharedGateway {
     async fn begin_afresh(&self, part: &ChargePart) -> Result<(), NoReply> {
         let name = key_name(&self.settings.prefix, &part.bucket(CallArgument::Nothing));
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };

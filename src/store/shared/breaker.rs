@@ -136,8 +136,8 @@ impl Breaker {
         false
     }
 
-    /// The pause before the next probe; `roll` of 2^32 spreads it by a fifth either way, so that nodes do not all probe
-    /// at the same time. `None` if the breaker is closed.
+    /// The pause before the next probe; `roll` of 2^32 spreads it by a fifth either way, so that gateways do not all
+    /// probe at the same time. `None` if the breaker is closed.
     pub(super) fn pause(&self, roll: u32) -> Option<Nanos> {
         let pause = match self.state {
             State::Closed => return None,

@@ -1,4 +1,4 @@
-//! Calls to Redis: their arguments, their timeouts, and what this node learns from the replies.
+//! Calls to Redis: their arguments, their timeouts, and what this gateway learns from the replies.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{ChargePart, slot_name};
 use crate::store::shared::link::{CallError, Reply};
 use crate::store::shared::memory::CachedState;
-use crate::store::shared::{CallEvent, SharedNode};
+use crate::store::shared::{CallEvent, SharedGateway};
 use crate::units::Nanos;
 
 /// The result of a call, for metrics.
@@ -85,7 +85,7 @@ pub(super) const NO_ANSWER: &str = "no answer in time";
 /// The interval in which at most one failed call is logged.
 const QUIET: Nanos = Nanos::from_secs(10);
 
-impl SharedNode {
+impl SharedGateway {
     /// Charges `parts` for one request; `slot` is the number of its slot, if a limit needs one.
     pub(super) async fn call_charge(
         self: &Arc<Self>,
@@ -215,7 +215,7 @@ impl SharedNode {
     }
 
     /// Charges Redis again with the tokens that it has lost: for keys that Redis did not find but that were in use when
-    /// this node asked (`known`). Later replies do not count, since they may include later charges.
+    /// this gateway asked (`known`). Later replies do not count, since they may include later charges.
     fn read_repair(self: &Arc<Self>, parts: &[ChargePart], known: &[Option<CachedState>], answer: &ChargeReply) {
         for ((part, known), was_fresh) in parts.iter().zip(known).zip(answer.was_fresh()) {
             if !was_fresh || !part.enforcement.consumes || part.rule().holds_slots() {
@@ -223,16 +223,16 @@ impl SharedNode {
             }
             let forgotten = known.as_ref().map_or(0, |known| known.used(part, answer.now));
             if forgotten > 0 {
-                let (node, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
+                let (gateway, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
                 self.spawn_background(async move {
                     // a failed repair loses nothing more: Redis had already lost these tokens
-                    drop(node.call_change(("debit", Call::Debit), &[(forgotten, CallArgument::Nothing)]).await);
+                    drop(gateway.call_change(("debit", Call::Debit), &[(forgotten, CallArgument::Nothing)]).await);
                 });
             }
         }
     }
 
-    /// The states of `parts` that this node remembers, in case Redis has lost them.
+    /// The states of `parts` that this gateway remembers, in case Redis has lost them.
     pub(super) fn known(&self, parts: &[ChargePart]) -> SmallVec<[Option<CachedState>; 2]> {
         parts.iter().map(|part| self.memory.known(part)).collect()
     }
@@ -266,7 +266,7 @@ const fn health(replied: &Result<Result<Reply, CallError>, Elapsed>) -> Health {
 pub(super) struct Counts {
     /// Invalid states in Redis that the script repaired or dropped.
     pub(super) healed: AtomicU64,
-    /// Tokens that this node admitted without Redis and that its bucket lacked when it recovered.
+    /// Tokens that this gateway admitted without Redis and that its bucket lacked when it recovered.
     pub(super) overshoot: AtomicU64,
     /// The time until which failures are not logged.
     quiet_until: AtomicU64,

@@ -1,10 +1,10 @@
-//! The clocks of the Redis servers, as far as this node knows them.
+//! The clocks of the Redis servers, as far as this gateway knows them.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::units::{ClockOffset, Nanos};
 
-/// How far the clock of each slot's server is ahead of this node's, in nanoseconds; behind if negative. Accurate to
+/// How far the clock of each slot's server is ahead of this gateway's, in nanoseconds; behind if negative. Accurate to
 /// half the duration of a call. An unknown slot has the offset of the last server that answered.
 #[derive(Debug)]
 pub(super) struct RedisClocks {
@@ -36,7 +36,7 @@ impl RedisClocks {
         self.latest.load(Ordering::Relaxed)
     }
 
-    /// The time at the server of `slot` when it is `local_time` on this node.
+    /// The time at the server of `slot` when it is `local_time` on this gateway.
     pub(super) fn redis_time(&self, slot: u16, local_time: Nanos) -> Nanos {
         let known = self.by_slot.get(usize::from(slot)).map(|clock| clock.load(Ordering::Relaxed));
         let ahead = known.filter(|ahead| *ahead != UNKNOWN).unwrap_or_else(|| self.nanoseconds());

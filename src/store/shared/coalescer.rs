@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::charge::Enforcement;
-use crate::store::shared::SharedNode;
+use crate::store::shared::SharedGateway;
 use crate::store::shared::calls::{CHARGE, NoReply};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::receipt::ChargeReceipt;
@@ -40,7 +40,7 @@ impl RequestCoalescer {
 /// The longest queue: Redis does not decide about requests beyond it.
 const LONGEST: usize = 1_000;
 
-impl SharedNode {
+impl SharedGateway {
     /// Asks Redis to charge `parts` for one request, in one call with identical requests.
     pub(super) fn charge_coalesced(self: &Arc<Self>, parts: Vec<ChargePart>) -> oneshot::Receiver<ChargeResult> {
         let (sender, receiver) = oneshot::channel();
@@ -53,7 +53,7 @@ impl SharedNode {
             None => {
                 queues.insert(coalesce_key.clone(), Vec::new());
                 drop(queues);
-                let line = CoalescedCalls { node: Arc::clone(self), coalesce_key, is_gone: false };
+                let line = CoalescedCalls { gateway: Arc::clone(self), coalesce_key, is_gone: false };
                 tokio::spawn(line.serve(parts.into(), vec![sender]));
             }
         }
@@ -67,14 +67,14 @@ impl SharedNode {
         slot: u64,
     ) -> oneshot::Receiver<ChargeResult> {
         let (sender, receiver) = oneshot::channel();
-        let node = Arc::clone(self);
+        let gateway = Arc::clone(self);
         tokio::spawn(async move {
-            let outcome = match node.reconcile_keys_of(&parts).await {
-                true => node.call_charge(CHARGE, &parts, slot).await,
+            let outcome = match gateway.reconcile_keys_of(&parts).await {
+                true => gateway.call_charge(CHARGE, &parts, slot).await,
                 false => Err(NoReply),
             };
             let heard = outcome.map(|outcome| ChargeReceipt {
-                node,
+                gateway,
                 parts: parts.into(),
                 slot,
                 charged: outcome.each.into_iter().next().unwrap_or_default(),
@@ -99,7 +99,7 @@ impl SharedNode {
             Ok(outcome) => {
                 for (position, (sender, charged)) in (0..).zip(waiting.into_iter().zip(outcome.each)) {
                     drop(sender.send(Ok(ChargeReceipt {
-                        node: Arc::clone(&self),
+                        gateway: Arc::clone(&self),
                         parts: Arc::clone(&parts),
                         slot: 0,
                         charged,
@@ -115,7 +115,7 @@ impl SharedNode {
 
 /// A queue being served. When this is dropped, it removes the queue, so that no request waits in it for ever.
 struct CoalescedCalls {
-    node: Arc<SharedNode>,
+    gateway: Arc<SharedGateway>,
     coalesce_key: CoalesceKey,
     is_gone: bool,
 }
@@ -123,14 +123,14 @@ struct CoalescedCalls {
 impl CoalescedCalls {
     async fn serve(mut self, parts: Arc<[ChargePart]>, mut waiting: Vec<oneshot::Sender<ChargeResult>>) {
         while !waiting.is_empty() {
-            // requests that this node admitted meanwhile, because they could not wait, are charged first
-            if !self.node.reconcile_keys_of(&parts).await {
+            // requests that this gateway admitted meanwhile, because they could not wait, are charged first
+            if !self.gateway.reconcile_keys_of(&parts).await {
                 return;
             }
-            let served = tokio::spawn(Arc::clone(&self.node).charge_for(Arc::clone(&parts), waiting));
+            let served = tokio::spawn(Arc::clone(&self.gateway).charge_for(Arc::clone(&parts), waiting));
             // requests that come from now on do not wait for a call that is late
-            drop(timeout(self.node.settings.timeout.to_duration(), served).await);
-            let mut queues = self.node.coalescer.0.lock();
+            drop(timeout(self.gateway.settings.timeout.to_duration(), served).await);
+            let mut queues = self.gateway.coalescer.0.lock();
             match queues.get_mut(&self.coalesce_key).map(std::mem::take) {
                 Some(line) => waiting = line,
                 None => return,
@@ -146,7 +146,7 @@ impl CoalescedCalls {
 impl Drop for CoalescedCalls {
     fn drop(&mut self) {
         if !self.is_gone {
-            self.node.coalescer.0.lock().remove(&self.coalesce_key);
+            self.gateway.coalescer.0.lock().remove(&self.coalesce_key);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Corrections of charges: refunds, debits, and slots of requests that have ended. Each is made where the charge was
-//! made: in Redis, or on this node if Redis was unavailable.
+//! made: in Redis, or on this gateway if Redis was unavailable.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,22 +7,22 @@ use std::sync::atomic::Ordering;
 use crate::charge::{Charge, ChargeSource};
 use crate::store::redis::{Call, CallArgument};
 use crate::store::shared::limit::ChargePart;
-use crate::store::shared::{SharedLimit, SharedNode, SharedStore, Tables};
+use crate::store::shared::{SharedGateway, SharedLimit, SharedStore, Tables};
 use crate::units::Nanos;
 
 impl SharedStore {
     /// Refunds a charge; `full_at` as in [`super::super::Store::refund`].
     pub(in crate::store) fn refund(&self, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge, full_at: Nanos) {
         let Some(part) = limit.part(charge) else { return };
-        let node = &self.0;
-        let now = node.clock.now();
-        let redis_time = node.redis_time(&part, now);
+        let gateway = &self.0;
+        let now = gateway.clock.now();
+        let redis_time = gateway.redis_time(&part, now);
         let full_at = match charge.taken_from {
             ChargeSource::Fallback { key, cost_multiplier, refill_times: refill_times @ [alone, _] } => {
                 let cost = charge.cost.saturating_mul(cost_multiplier);
                 tables.store.refund(tables.binding, &[(Charge { key, cost, ..charge.clone() }, full_at)], now);
                 let is_noted = alone > Nanos::ZERO;
-                if !is_noted || node.fallback.take_back(&part, charge.cost, refill_times, redis_time) {
+                if !is_noted || gateway.fallback.take_back(&part, charge.cost, refill_times, redis_time) {
                     return;
                 }
                 // Redis does not count the charge as refilled before it was reconciled
@@ -31,42 +31,42 @@ impl SharedStore {
             _ => full_at.shifted(charge.ahead),
         };
         match charge.taken_from {
-            ChargeSource::Slot(slot) => node.release(slot),
-            ChargeSource::Lease { expires_at } if node.leases.give_back(&part, expires_at, now) => {}
-            ChargeSource::Counted { sync } if node.counters.refund(&part, sync, full_at, redis_time) => {}
-            _ => node.refund_later(vec![(part, full_at)]),
+            ChargeSource::Slot(slot) => gateway.release(slot),
+            ChargeSource::Lease { expires_at } if gateway.leases.give_back(&part, expires_at, now) => {}
+            ChargeSource::Counted { sync } if gateway.counters.refund(&part, sync, full_at, redis_time) => {}
+            _ => gateway.refund_later(vec![(part, full_at)]),
         }
     }
 
     /// Debits a charge, whatever the limit says.
     pub(in crate::store) fn debit(&self, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge) {
         let Some(part) = limit.part(charge) else { return };
-        let node = Arc::clone(&self.0);
-        let now = node.clock.now();
-        let redis_time = node.redis_time(&part, now);
+        let gateway = Arc::clone(&self.0);
+        let now = gateway.clock.now();
+        let redis_time = gateway.redis_time(&part, now);
         if let ChargeSource::Fallback { key, cost_multiplier, .. } = charge.taken_from {
             let cost = charge.cost.saturating_mul(cost_multiplier);
             tables.store.debit(tables.binding, &[Charge { key, cost, ..charge.clone() }], now);
-            if node.fallback.add(&part, charge.cost, cost_multiplier, redis_time).is_some() {
+            if gateway.fallback.add(&part, charge.cost, cost_multiplier, redis_time).is_some() {
                 return;
             }
         }
-        let is_unavailable = node.is_unavailable(&part);
-        if limit.is_eventual() && !is_unavailable && node.counters.debit(&part, redis_time) {
+        let is_unavailable = gateway.is_unavailable(&part);
+        if limit.is_eventual() && !is_unavailable && gateway.counters.debit(&part, redis_time) {
             return;
         }
-        if limit.is_leased() && node.leases.take_more(&part, now) {
+        if limit.is_leased() && gateway.leases.take_more(&part, now) {
             return;
         }
         if is_unavailable {
             let mut charge = charge.clone();
-            let degraded = node.degraded(limit, &part, &mut charge, now);
-            node.fallback.debit(tables, &degraded, node.nodes.load(Ordering::Relaxed), now);
+            let degraded = gateway.degraded(limit, &part, &mut charge, now);
+            gateway.fallback.debit(tables, &degraded, gateway.nodes.load(Ordering::Relaxed), now);
             return;
         }
         self.0.spawn_background(async move {
             // this debit is tried once: if it fails, the limit loses the tokens
-            drop(node.call_change(("debit", Call::Debit), &[(part, CallArgument::Nothing)]).await);
+            drop(gateway.call_change(("debit", Call::Debit), &[(part, CallArgument::Nothing)]).await);
         });
     }
 
@@ -78,7 +78,7 @@ impl SharedStore {
     }
 }
 
-impl SharedNode {
+impl SharedGateway {
     /// Refunds charges in Redis, all of one slot. Each comes with the time at which its key was going to be full, on
     /// Redis's clock.
     pub(super) fn refund_later(self: &Arc<Self>, back: Vec<(ChargePart, Nanos)>) {
@@ -88,11 +88,11 @@ impl SharedNode {
         // update the memory first: a read repair of a charge sent meanwhile would debit the refunded tokens again
         let now = self.clock.now();
         back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, self.redis_time(part, now)));
-        let node = Arc::clone(self);
+        let gateway = Arc::clone(self);
         self.spawn_background(async move {
             let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, CallArgument::FullAt(full_at))).collect();
             // if the refund fails, the tokens are missing until time refills them
-            drop(node.call_change(("refund", Call::Refund), &back).await);
+            drop(gateway.call_change(("refund", Call::Refund), &back).await);
         });
     }
 }

@@ -1,13 +1,13 @@
-//! Keys that every node counts by itself, and syncs with the other nodes afterwards.
+//! Keys that every gateway counts by itself, and syncs with the other gateways afterwards.
 //!
-//! A node decides by the last total that Redis sent it and by its own admissions since. It sends its admissions to
+//! A gateway decides by the last total that Redis sent it and by its own admissions since. It sends its admissions to
 //! Redis, and takes the total from the reply, every [`Settings::sync_every`](super::Settings::sync_every). It keeps the
 //! tokens that it could not sync and sends them later, so totals are correct again after a partition. For a key that is
-//! new to it, a node asks Redis first. While Redis is unavailable, [`Fallback`](super::Fallback) decides, from what the
-//! node knows of the key; afterwards the key is new again.
+//! new to it, a gateway asks Redis first. While Redis is unavailable, [`Fallback`](super::Fallback) decides, from what
+//! the gateway knows of the key; afterwards the key is new again.
 //!
-//! A count is of one set of parameters, since Redis debits tokens under those that admitted them. The node asks Redis about
-//! requests of the same key under other parameters (of another plan, of overrides).
+//! A count is of one set of parameters, since Redis debits tokens under those that admitted them. The gateway asks
+//! Redis about requests of the same key under other parameters (of another plan, of overrides).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, KeyState};
 use crate::store::shared::calls::{NoReply, SYNC, hints};
 use crate::store::shared::limit::ChargePart;
-use crate::store::shared::{ByKey, SharedNode, run_bounded};
+use crate::store::shared::{ByKey, SharedGateway, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// The keys that a node counts.
+/// The keys that a gateway counts.
 #[derive(Default)]
 pub(super) struct EventualCounters {
     counts: Mutex<ByKey<Count>>,
@@ -36,9 +36,9 @@ pub(super) struct EventualCounters {
 struct Count {
     /// A request for one token.
     part: ChargePart,
-    /// The last total, plus the admissions of this node since.
+    /// The last total, plus the admissions of this gateway since.
     state: Option<State>,
-    /// The tokens that this node has admitted and not yet synced.
+    /// The tokens that this gateway has admitted and not yet synced.
     unsynced: Cost,
     /// The tokens of which a sync under way tells Redis.
     syncing: Cost,
@@ -48,7 +48,7 @@ struct Count {
     sync: u64,
     /// Whether a request has used the key since the last sync.
     is_used: bool,
-    /// Whether the node has to ask Redis: the key is new, or the node has decided about it without Redis since.
+    /// Whether the gateway has to ask Redis: the key is new, or the gateway has decided about it without Redis since.
     is_outdated: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct AskedOfRedis<'c> {
     cost: Cost,
 }
 
-/// The most keys; the node asks Redis for each request of a key beyond that.
+/// The most keys; the gateway asks Redis for each request of a key beyond that.
 const MOST_KEYS: usize = 100_000;
 /// The number of keys in one sync call, and the number of sync calls at the same time: few, because requests of other
 /// limits wait while Redis handles them.
@@ -110,9 +110,9 @@ impl EventualCounters {
         (count.is_used, count.is_outdated) = (true, false);
     }
 
-    /// Takes what this node knows of the key of `part`, so that it can decide without Redis: the used tokens, `None` if
-    /// the key is new, and the tokens that are not synced. From here on the key is new again. Tokens of other parameters
-    /// stay, to be synced later.
+    /// Takes what this gateway knows of the key of `part`, so that it can decide without Redis: the used tokens, `None`
+    /// if the key is new, and the tokens that are not synced. From here on the key is new again. Tokens of other
+    /// parameters stay, to be synced later.
     pub(super) fn take(&self, part: &ChargePart, redis_time: Nanos) -> (Option<Cost>, Cost) {
         let mut counted = self.counts.lock();
         let Some(count) = counted.get_mut(&part.key) else { return (None, 0) };
@@ -154,7 +154,7 @@ impl EventualCounters {
         true
     }
 
-    /// Makes the node ask Redis for `key` as for a new key. Its tokens stay, to be synced.
+    /// Makes the gateway ask Redis for `key` as for a new key. Its tokens stay, to be synced.
     pub(super) fn outdate(&self, key: LimitKey) {
         if let Some(count) = self.counts.lock().get_mut(&key) {
             count.is_outdated = true;
@@ -201,7 +201,7 @@ impl EventualCounters {
 }
 
 impl Count {
-    /// A key that is new to this node.
+    /// A key that is new to this gateway.
     fn unknown(part: &ChargePart, sync: u64) -> Self {
         let part = part.for_one();
         Self { part, state: None, unsynced: 0, syncing: 0, asked: 0, sync, is_used: true, is_outdated: true }
@@ -233,7 +233,7 @@ impl Drop for AskedOfRedis<'_> {
     }
 }
 
-impl SharedNode {
+impl SharedGateway {
     /// Syncs the counts with Redis, for as long as it is polled.
     pub(super) async fn keep_syncing(self: &Arc<Self>) {
         loop {
@@ -250,16 +250,16 @@ impl SharedNode {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
         }
         let calls = by_slot.values().flat_map(|parts| parts.chunks(KEYS_OF_CALL)).map(|some| {
-            let node = Arc::clone(self);
+            let gateway = Arc::clone(self);
             let parts = some.to_vec();
-            async move { node.sync(&parts).await }
+            async move { gateway.sync(&parts).await }
         });
         let calls = calls.collect();
         run_bounded(CALLS_AT_ONCE, calls).await;
     }
 
-    /// Syncs counts whose keys are all in one slot; keeps them for later if their server is unavailable. A key that Redis
-    /// has lost gets back the total that this node knows.
+    /// Syncs counts whose keys are all in one slot; keeps them for later if their server is unavailable. A key that
+    /// Redis has lost gets back the total that this gateway knows.
     async fn sync(&self, parts: &[ChargePart]) {
         let hints = hints(parts, &self.known(parts));
         let hinted = parts.iter().cloned().zip(&hints);
@@ -273,7 +273,7 @@ impl SharedNode {
         match told {
             Ok((all, at)) => {
                 for (part, seen) in parts.iter().zip(all) {
-                    // logs cannot be counted by each node apart: see `limit::refuse`
+                    // logs cannot be counted by each gateway apart: see `limit::refuse`
                     if let KeyState::State(total) = seen {
                         self.counters.learn(part, total, at);
                     }

@@ -3,7 +3,7 @@
 use crate::units::{Cost, Nanos};
 
 /// An exponentially weighted mean in tokens per second, with a time constant of [`MEMORY`]. An estimate: it decides how
-/// many tokens a node leases, never whether a request passes.
+/// many tokens a gateway leases, never whether a request passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct EwmaRate {
     per_second: f64,

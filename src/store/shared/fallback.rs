@@ -1,8 +1,8 @@
-//! Limits while Redis is unavailable: each node enforces its share of a limit in memory, and reconciles the tokens that
-//! it admitted when Redis recovers.
+//! Limits while Redis is unavailable: each gateway enforces its share of a limit in memory, and reconciles the tokens
+//! that it admitted when Redis recovers.
 //!
 //! A share of 1/N is the whole limit with every cost multiplied by N, which is exact for every algorithm. It starts
-//! from the usage that the node knew, so that an outage allows no new burst.
+//! from the usage that the gateway knew, so that an outage allows no new burst.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(super) use ledger::Due;
 pub(super) use ledger::tests::part as test_part;
 use ledger::{OutageLedger, RefillTimes};
 
-/// The decisions of this node while Redis is unavailable.
+/// The decisions of this gateway while Redis is unavailable.
 pub(super) struct Fallback {
     /// The tokens of each key that were admitted while Redis was unavailable.
     owed: Mutex<ByKey<Ledgers>>,
@@ -43,20 +43,20 @@ type Ledgers = SmallVec<[OutageLedger; 1]>;
 type ReconcileLock = tokio::sync::Mutex<()>;
 const RECONCILE_LOCKS: usize = 1_024;
 
-/// One limit's part of a request that this node decides without Redis.
+/// One limit's part of a request that this gateway decides without Redis.
 pub(super) struct DegradedCharge<'a> {
     pub(super) charge: &'a mut Charge,
     pub(super) part: &'a ChargePart,
     pub(super) on_down: OnStoreDown,
-    /// The tokens that were used, as far as this node knows.
+    /// The tokens that were used, as far as this gateway knows.
     pub(super) used: Cost,
-    /// Those of them that this node has counted by itself and that Redis does not know of.
+    /// Those of them that this gateway has counted by itself and that Redis does not know of.
     pub(super) unsynced: Cost,
     /// The time on Redis's clock.
     pub(super) redis_time: Nanos,
 }
 
-/// The tables of this node.
+/// The tables of this gateway.
 #[derive(Clone, Copy)]
 pub(in crate::store) struct Tables<'a> {
     pub(in crate::store) store: &'a LocalStore,
@@ -88,8 +88,9 @@ impl Fallback {
         Self { owed: Mutex::default(), generations: AtomicU64::new(0), reconciling }
     }
 
-    /// Decides `degraded` without Redis, all or none, with this node as one of `nodes`; `now` is this node's time. Returns
-    /// the results in order. The error is the position of a limit that denies everything while Redis is unavailable.
+    /// Decides `degraded` without Redis, all or none, with this gateway as one of `nodes`; `now` is this gateway's
+    /// time. Returns the results in order. The error is the position of a limit that denies everything while Redis is
+    /// unavailable.
     pub(super) fn charge(
         &self,
         (tables, slots): (Tables<'_>, &Slots),
@@ -174,7 +175,7 @@ impl Fallback {
         Ok(all)
     }
 
-    /// The local bucket of a key. A new bucket starts from the usage that this node knew.
+    /// The local bucket of a key. A new bucket starts from the usage that this gateway knew.
     fn bucket(&self, tables: Tables<'_>, one: &DegradedCharge<'_>, now: Nanos) -> LimitKey {
         /// An odd number that spreads over the lower half of the key, which tells keys apart within a shard.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -222,7 +223,7 @@ impl Fallback {
         self.add(degraded.part, degraded.charge.cost, cost_multiplier, degraded.redis_time);
     }
 
-    /// Records `cost`, which this node took as one of `nodes`. `None` if the key has nothing to reconcile.
+    /// Records `cost`, which this gateway took as one of `nodes`. `None` if the key has nothing to reconcile.
     pub(super) fn add(&self, part: &ChargePart, cost: Cost, nodes: u64, redis_time: Nanos) -> Option<RefillTimes> {
         Some(ledger_of(&mut self.owed.lock(), part)?.add(cost, nodes, redis_time))
     }
@@ -267,7 +268,7 @@ impl Fallback {
         self.owed.lock().values().filter_map(|owed| owed.first()).map(|owed| (owed.part.key, owed.part.tag)).collect()
     }
 
-    /// Notes that `due` was reconciled; tokens that this node admitted since are still due.
+    /// Notes that `due` was reconciled; tokens that this gateway admitted since are still due.
     pub(super) fn reconciled(&self, due: &Due) {
         let mut owed = self.owed.lock();
         let Some(ledgers) = owed.get_mut(&due.part.key) else { return };
@@ -299,12 +300,12 @@ impl Fallback {
     }
 }
 
-/// The part of this node that decides a charge.
+/// The part of this gateway that decides a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DegradedBy {
-    /// The slots that this node holds.
+    /// The slots that this gateway holds.
     Slots,
-    /// A bucket of this node.
+    /// A bucket of this gateway.
     Bucket,
     /// Nothing: everything passes.
     Nothing,
@@ -351,7 +352,7 @@ fn take_rest(
     tables.store.charge(tables.binding, &mut [asks], now).first().map(|charged| charged.headroom)
 }
 
-/// The factor on each cost for this node, as one of `nodes`.
+/// The factor on each cost for this gateway, as one of `nodes`.
 const fn cost_factor(on_down: OnStoreDown, nodes: u64) -> u64 {
     match on_down {
         OnStoreDown::Divide if nodes > 1 => nodes,

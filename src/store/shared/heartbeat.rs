@@ -1,4 +1,4 @@
-//! Heartbeats: the nodes count each other by them, and find out whether Redis takes writes.
+//! Heartbeats: the gateways count each other by them, and find out whether Redis takes writes.
 //!
 //! They have connections and a loop of their own, so that no other call to Redis delays them.
 
@@ -13,23 +13,23 @@ use crate::store::redis::{Encoded, Field};
 use crate::store::shared::breaker::Health;
 use crate::store::shared::calls::{CallResult, NO_ANSWER};
 use crate::store::shared::link::Script;
-use crate::store::shared::{CallEvent, SharedNode, run_bounded};
+use crate::store::shared::{CallEvent, SharedGateway, run_bounded};
 use crate::units::Nanos;
 
-/// The interval between a node's heartbeats, and how long each one counts.
+/// The interval between a gateway's heartbeats, and how long each one counts.
 pub(super) const HEARTBEAT: Nanos = Nanos::new(500_000_000);
 const HEARTBEATS_KEPT_MS: u64 = 2_000;
-/// The hash tag of the heartbeats that count the nodes.
+/// The hash tag of the heartbeats that count the gateways.
 const NODES: &str = "nodes";
 /// The most servers that are probed at a time.
 const PROBED_AT_ONCE: usize = 16;
 /// How long a heartbeat may take.
 const PATIENCE: Nanos = Nanos::new(250_000_000);
-/// The number of consecutive heartbeats that must count fewer nodes before this node believes it: 30 s.
+/// The number of consecutive heartbeats that must count fewer gateways before this gateway believes it: 30 s.
 const BEATS_UNTIL_FEWER: u32 = 60;
 
-/// KEYS: the nodes. ARGV: a node, how long it counts in milliseconds. Returns the number of nodes. The script adds
-/// before it removes: when Redis is out of memory, it refuses a script only until the script's first write.
+/// KEYS: the gateways. ARGV: a gateway, how long it counts in milliseconds. Returns the number of gateways. The script
+/// adds before it removes: when Redis is out of memory, it refuses a script only until the script's first write.
 const HEARTBEAT_SCRIPT: &str = "local t = redis.call('TIME')
 local now, life = t[1] * 1000 + math.floor(t[2] / 1000), tonumber(ARGV[2])
 local kind = redis.call('TYPE', KEYS[1]).ok
@@ -39,8 +39,9 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now - lif
 redis.call('PEXPIRE', KEYS[1], string.format('%.0f', life))
 return {redis.call('ZCARD', KEYS[1])}";
 
-/// The number of nodes, by heartbeats. A higher number counts at once; a lower one only after [`BEATS_UNTIL_FEWER`] in a
-/// row: after an outage the first node is alone for a moment, and would take the whole limit as its share in the next one.
+/// The number of gateways, by heartbeats. A higher number counts at once; a lower one only after [`BEATS_UNTIL_FEWER`]
+/// in a row: after an outage the first gateway is alone for a moment, and would take the whole limit as its share in
+/// the next one.
 #[derive(Debug)]
 pub(super) struct NodeCount {
     least: u64,
@@ -55,7 +56,7 @@ impl NodeCount {
         Self { least, count: least, fewer: (0, 0) }
     }
 
-    /// Records the number of nodes that a heartbeat found; `None` if it failed. Returns the number of nodes.
+    /// Records the number of gateways that a heartbeat found; `None` if it failed. Returns the number of gateways.
     fn heard(&mut self, seen: Option<u64>) -> u64 {
         let (most, beats) = self.fewer;
         self.fewer = match seen {
@@ -71,11 +72,12 @@ impl NodeCount {
     }
 }
 
-impl SharedNode {
-    /// Sends the heartbeats that count the nodes, for as long as it is polled. They show whether their server answers.
+impl SharedGateway {
+    /// Sends the heartbeats that count the gateways, for as long as it is polled. They show whether their server
+    /// answers.
     pub(super) async fn keep_heartbeat(self: &Arc<Self>) {
         let script = Script::new(HEARTBEAT_SCRIPT);
-        // each node has its own seed, so that their pauses differ
+        // each gateway has its own seed, so that their pauses differ
         let mut random = SmallRng::seed_from_u64(self.id);
         loop {
             let server = self.counts_nodes();
@@ -99,8 +101,8 @@ impl SharedNode {
             let probed: Vec<_> = self.servers.probed().into_iter().filter(|(server, _)| *server != own).collect();
             let roll = random.random();
             let probes = probed.iter().cloned().map(|(server, tag)| {
-                let (node, script) = (Arc::clone(self), Arc::clone(&script));
-                async move { node.record_probe(server, node.heartbeat(&script, (server, &tag)).await.1) }
+                let (gateway, script) = (Arc::clone(self), Arc::clone(&script));
+                async move { gateway.record_probe(server, gateway.heartbeat(&script, (server, &tag)).await.1) }
             });
             run_bounded(PROBED_AT_ONCE, probes.collect()).await;
             let pause = probed.iter().filter_map(|(server, _)| self.servers.pause(*server, roll)).min();
@@ -108,13 +110,14 @@ impl SharedNode {
         }
     }
 
-    /// The number of the server that counts the nodes.
+    /// The number of the server that counts the gateways.
     fn counts_nodes(&self) -> usize {
         self.heartbeat_link.server(self.heartbeat_link.slot_of(NODES))
     }
 
-    /// Sends a heartbeat to the server that has the keys with this hash tag. It is a write, so that a server that refuses
-    /// charges refuses it too. Returns the number of nodes that have sent heartbeats with this tag, if the server answers.
+    /// Sends a heartbeat to the server that has the keys with this hash tag. It is a write, so that a server that
+    /// refuses charges refuses it too. Returns the number of gateways that have sent heartbeats with this tag, if the
+    /// server answers.
     async fn heartbeat(&self, script: &Script, (server, tag): (usize, &str)) -> (Option<u64>, Health) {
         let encoded = Encoded {
             keys: vec![format!("{}:{{{tag}}}:nodes", self.settings.prefix)],
@@ -165,7 +168,7 @@ mod tests {
         assert_eq!(nodes.heard(Some(1)), 2);
         assert_eq!(nodes.heard(Some(5)), 5);
         (1..BEATS_UNTIL_FEWER).for_each(|beat| assert_eq!(nodes.heard(Some(1 + u64::from(beat % 3))), 5, "{beat}"));
-        // an outage in between says nothing about the number of nodes
+        // an outage in between says nothing about the number of gateways
         assert_eq!(nodes.heard(None), 5);
         (1..BEATS_UNTIL_FEWER).for_each(|beat| assert_eq!(nodes.heard(Some(1 + u64::from(beat % 3))), 5, "{beat}"));
         assert_eq!(nodes.heard(Some(1)), 3, "the most that were seen meanwhile");

@@ -1,14 +1,14 @@
-//! Leases: tokens that a node takes from Redis ahead of requests and spends in memory.
+//! Leases: tokens that a gateway takes from Redis ahead of requests and spends in memory.
 //!
-//! The size of a lease follows the rate of the key and the rest of the bucket: each of N nodes takes at most a share of
-//! 1/(2N), so that nodes share the last tokens of a bucket one by one. Unspent tokens lapse [`LIFETIME`] after the
-//! call. A request for which the lease is too small waits for the next call; each key has one call at a time.
+//! The size of a lease follows the rate of the key and the rest of the bucket: each of N gateways takes at most a share
+//! of 1/(2N), so that gateways share the last tokens of a bucket one by one. Unspent tokens lapse [`LIFETIME`] after
+//! the call. A request for which the lease is too small waits for the next call; each key has one call at a time.
 //!
 //! A lease is of one set of parameters. While it has tokens, requests of the same key under other parameters (of another
 //! plan, of overrides) are decided by Redis.
 //!
-//! A refund goes back into a lease only if its tokens came from that lease, the latest one: a node never took more of
-//! them than it may hold. All other refunds go to Redis, where the bucket may have refilled meanwhile.
+//! A refund goes back into a lease only if its tokens came from that lease, the latest one: a gateway never took more
+//! of them than it may hold. All other refunds go to Redis, where the bucket may have refilled meanwhile.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::algorithm::Decision;
 use crate::charge::{AllCharged, Charged};
-use crate::store::shared::SharedNode;
+use crate::store::shared::SharedGateway;
 use crate::store::shared::calls::{ChargeOutcome, NoReply};
 use crate::store::shared::coalescer::ChargeResult;
 use crate::store::shared::ewma::EwmaRate;
@@ -28,7 +28,7 @@ use crate::store::shared::limit::ChargePart;
 use crate::store::shared::receipt::ChargeReceipt;
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// The leases of a node.
+/// The leases of a gateway.
 pub(super) struct Leases {
     shards: Box<[Mutex<HashMap<LimitKey, Lease>>]>,
     events: Events,
@@ -51,11 +51,11 @@ pub struct LeaseReport {
     pub spent: u64,
     /// Leased tokens that lapsed.
     pub lapsed: u64,
-    /// Leased tokens that this node holds now.
+    /// Leased tokens that this gateway holds now.
     pub held: u64,
 }
 
-/// A node's lease of one key.
+/// A gateway's lease of one key.
 struct Lease {
     /// A request for one token.
     part: ChargePart,
@@ -93,7 +93,7 @@ pub(super) enum LeaseOutcome {
 const AHEAD: Nanos = Nanos::new(100_000_000);
 /// The lifetime of a lease, from the call on.
 pub(super) const LIFETIME: Nanos = Nanos::new(300_000_000);
-/// A key with fewer requests than this in [`AHEAD`] gets no lease: the node asks only for tokens that requests wait
+/// A key with fewer requests than this in [`AHEAD`] gets no lease: the gateway asks only for tokens that requests wait
 /// for.
 const WORTH_IT: u64 = 2;
 /// How long an unused key stays.
@@ -112,7 +112,7 @@ impl Leases {
         &self.shards[shard]
     }
 
-    /// The number of tokens that this node can spend for requests like `part` without a call.
+    /// The number of tokens that this gateway can spend for requests like `part` without a call.
     pub(super) fn balance(&self, part: &ChargePart, now: Nanos) -> Cost {
         let shard = self.shard(part.key).lock();
         let lease = shard.get(&part.key).filter(|lease| lease.serves(part) && now < lease.expires_at);
@@ -176,9 +176,9 @@ impl Events {
     }
 }
 
-impl SharedNode {
-    /// Decides a request for `part` under a lease; `may_wait` says whether it may wait for a call. `now` is this node's
-    /// time.
+impl SharedGateway {
+    /// Decides a request for `part` under a lease; `may_wait` says whether it may wait for a call. `now` is this
+    /// gateway's time.
     pub(super) fn lease(self: &Arc<Self>, part: &ChargePart, now: Nanos, may_wait: bool) -> LeaseOutcome {
         let mut shard = self.leases.shard(part.key).lock();
         if !shard.contains_key(&part.key) && shard.len() >= MOST_KEYS_OF_SHARD {
@@ -226,7 +226,8 @@ impl SharedNode {
         Charged { decision: Decision::ADMIT, headroom }
     }
 
-    /// The node asks for a new lease when the rest lasts no longer than this at the key's rate: two and a half calls.
+    /// The gateway asks for a new lease when the rest lasts no longer than this at the key's rate: two and a half
+    /// calls.
     fn refill_time(&self) -> Nanos {
         let call = Nanos::new(self.call_time.load(Ordering::Relaxed));
         Nanos::new(call.get().saturating_mul(5) / 2).min(AHEAD)
@@ -234,14 +235,14 @@ impl SharedNode {
 
     fn spawn_lease_call(self: &Arc<Self>, lease: &mut Lease) {
         lease.asking = true;
-        let asking = LeaseCalls { node: Arc::clone(self), key: lease.part.key, ended: false };
+        let asking = LeaseCalls { gateway: Arc::clone(self), key: lease.part.key, ended: false };
         tokio::spawn(asking.run());
     }
 }
 
 /// The calls for one key. When this is dropped, it ends them, so that no request waits for ever.
 struct LeaseCalls {
-    node: Arc<SharedNode>,
+    gateway: Arc<SharedGateway>,
     key: LimitKey,
     ended: bool,
 }
@@ -250,13 +251,13 @@ impl LeaseCalls {
     async fn run(mut self) {
         let mut first = true;
         while let Some((part, want, waiting)) = self.next(first) {
-            if first && !self.node.reconcile_keys_of(std::slice::from_ref(&part)).await {
+            if first && !self.gateway.reconcile_keys_of(std::slice::from_ref(&part)).await {
                 return;
             }
             first = false;
-            let asked = tokio::spawn(Arc::clone(&self.node).take_ahead(part, want, waiting));
+            let asked = tokio::spawn(Arc::clone(&self.gateway).take_ahead(part, want, waiting));
             // requests that come from now on do not wait for a call that is late
-            if !matches!(timeout(self.node.settings.timeout.to_duration(), asked).await, Ok(Ok(true))) {
+            if !matches!(timeout(self.gateway.settings.timeout.to_duration(), asked).await, Ok(Ok(true))) {
                 return;
             }
         }
@@ -265,15 +266,15 @@ impl LeaseCalls {
 
     /// The tokens to ask for next, and the requests that wait for them; `None` if there is nothing to ask for.
     fn next(&self, first: bool) -> Option<(ChargePart, Cost, VecDeque<Waiter>)> {
-        let node = &self.node;
-        let now = node.clock.now();
-        let mut shard = node.leases.shard(self.key).lock();
+        let gateway = &self.gateway;
+        let now = gateway.clock.now();
+        let mut shard = gateway.leases.shard(self.key).lock();
         let lease = shard.get_mut(&self.key)?;
-        node.leases.events.lapse(lease, now);
+        gateway.leases.events.lapse(lease, now);
         let waiting = std::mem::take(&mut lease.waiting);
         let owed = waiting.iter().fold(0, |sum: Cost, waiter| sum.saturating_add(waiter.part.cost));
         let cost = waiting.iter().map(|waiter| waiter.part.cost).max().unwrap_or(1);
-        let wanted = owed.saturating_add(node.worth_taking(lease, cost, now)).saturating_sub(lease.balance);
+        let wanted = owed.saturating_add(gateway.worth_taking(lease, cost, now)).saturating_sub(lease.balance);
         if waiting.is_empty() && (wanted == 0 || !first) {
             lease.asking = false;
             return None;
@@ -282,7 +283,7 @@ impl LeaseCalls {
     }
 }
 
-impl SharedNode {
+impl SharedGateway {
     /// Leases as many of `want` tokens as Redis grants. Returns whether Redis answered.
     async fn take_ahead(self: Arc<Self>, part: ChargePart, want: Cost, waiting: VecDeque<Waiter>) -> bool {
         let sent = self.clock.now();
@@ -352,7 +353,7 @@ impl SharedNode {
 
     fn answer(self: &Arc<Self>, Waiter { part, sender }: Waiter, charged: Charged, redis_time: Nanos) {
         drop(sender.send(Ok(ChargeReceipt {
-            node: Arc::clone(self),
+            gateway: Arc::clone(self),
             parts: Arc::new([part]),
             slot: 0,
             charged: AllCharged::from_iter([charged]),
@@ -365,7 +366,7 @@ impl SharedNode {
 impl Drop for LeaseCalls {
     fn drop(&mut self) {
         if !self.ended
-            && let Some(lease) = self.node.leases.shard(self.key).lock().get_mut(&self.key)
+            && let Some(lease) = self.gateway.leases.shard(self.key).lock().get_mut(&self.key)
         {
             // the waiting requests see that their senders are dropped
             lease.waiting.clear();
@@ -374,7 +375,7 @@ impl Drop for LeaseCalls {
     }
 }
 
-impl SharedNode {
+impl SharedGateway {
     /// The number of tokens to lease in addition to those that requests wait for, each for up to `cost` tokens.
     fn worth_taking(&self, lease: &Lease, cost: Cost, now: Nanos) -> Cost {
         let soon = lease.pace.within(AHEAD, now);
@@ -385,7 +386,7 @@ impl SharedNode {
         soon.min(self.share_of(left.unwrap_or(Cost::MAX))).min(lease.part.max_lease)
     }
 
-    /// The most tokens that this node may hold of the key of `part`.
+    /// The most tokens that this gateway may hold of the key of `part`.
     fn most_held(&self, part: &ChargePart) -> Cost {
         self.share_of(part.rule().policy().quota).min(part.max_lease)
     }

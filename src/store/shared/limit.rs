@@ -1,4 +1,4 @@
-//! Limits that nodes share, in the form that calls to Redis need.
+//! Limits that gateways share, in the form that calls to Redis need.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use crate::store::cached_denial::denial_holds;
 use crate::store::redis::{Bucket, CallArgument, NotShareable, SharedRule};
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// The lifetime of a `concurrency` slot that is not renewed: a node that fails keeps its slots for this long.
+/// The lifetime of a `concurrency` slot that is not renewed: a gateway that fails keeps its slots for this long.
 pub(super) const SLOT_LIFETIME: Nanos = Nanos::from_secs(15);
 
-/// A limit that nodes share.
+/// A limit that gateways share.
 #[derive(Debug)]
 pub struct SharedLimit {
     pub(super) name: Arc<str>,
     pub(super) sharing: Sharing,
-    /// The configured number of nodes.
+    /// The configured number of gateways.
     nodes: u64,
     /// Whether the gateway refunds tokens when a request costs less than it was charged.
     gives_back: bool,
@@ -40,7 +40,7 @@ pub(super) struct ChargePart {
     pub(super) tag: LimitKey,
     pub(super) cost: Cost,
     pub(super) enforcement: Enforcement,
-    /// The most tokens that this node may lease.
+    /// The most tokens that this gateway may lease.
     pub(super) max_lease: Cost,
     /// Whether the gateway refunds tokens when a request costs less than it was charged.
     pub(super) gives_back: bool,
@@ -54,7 +54,7 @@ pub(super) fn scaled(rule: &Rule, cost: Cost, cost_multiplier: u64) -> Cost {
 
 /// Checks whether a rule can be shared in this way.
 ///
-/// Errors: a rule without a shared form; where nodes lease or count, a rule whose charges do not add up.
+/// Errors: a rule without a shared form; where gateways lease or count, a rule whose charges do not add up.
 pub fn check_shareable(rule: &Rule, sharing: Sharing) -> Result<(), NotShareable> {
     let form = SharedRule::new(rule.clone(), SLOT_LIFETIME)?;
     let problem = match sharing.consistency {
@@ -69,7 +69,7 @@ pub fn check_shareable(rule: &Rule, sharing: Sharing) -> Result<(), NotShareable
 }
 
 impl SharedLimit {
-    /// The shared side of a limit; `None` if it is sticky. `nodes` is the configured number of nodes.
+    /// The shared side of a limit; `None` if it is sticky. `nodes` is the configured number of gateways.
     pub(super) fn new(spec: &LimitSpec<'_>, nodes: u64) -> Option<Self> {
         let Mode::Shared(sharing) = spec.mode else { return None };
         let forms = spec.rules.iter().map(|rule| form(rule, sharing, nodes)).collect::<Result<_, _>>().ok()?;
@@ -87,7 +87,7 @@ impl SharedLimit {
         Some(ChargePart { limit, form: shared, key, tag, cost, enforcement, max_lease, gives_back })
     }
 
-    /// Whether nodes usually decide without a call (`leased` and `eventual`).
+    /// Whether gateways usually decide without a call (`leased` and `eventual`).
     pub(in crate::store) fn is_by_itself(&self) -> bool {
         self.sharing.consistency != Consistency::Exact
     }
@@ -112,7 +112,7 @@ fn form(rule: &Rule, sharing: Sharing, nodes: u64) -> Result<Form, NotShareable>
 }
 
 /// The rule with its burst lowered by the tokens that all `nodes` together may lease, an eighth, and the most that each
-/// node may lease. `None` if that is zero: then nodes lease nothing.
+/// gateway may lease. `None` if that is zero: then gateways lease nothing.
 fn lowered(rule: &Rule, nodes: u64) -> Option<(Rule, Cost)> {
     const SHARE: u64 = 8;
     let mut arguments = rule.arguments();
@@ -160,7 +160,7 @@ impl ChargePart {
     }
 }
 
-/// The name of a slot, unique among all requests of all nodes.
-pub(super) fn slot_name(node: u64, number: u64) -> String {
-    format!("{node:016x}-{number:x}")
+/// The name of a slot, unique among all requests of all gateways.
+pub(super) fn slot_name(gateway: u64, number: u64) -> String {
+    format!("{gateway:016x}-{number:x}")
 }

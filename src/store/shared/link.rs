@@ -18,7 +18,7 @@ use crate::store::redis::{Encoded, Field};
 use crate::stripes::thread_number;
 use crate::units::LimitKey;
 
-/// A node's access to the Redis servers of shared limits. A simulation implements it without Redis.
+/// A gateway's access to the Redis servers of shared limits. A simulation implements it without Redis.
 #[async_trait]
 pub trait Scripts: Send + Sync {
     /// Runs `script`, whose reply is a list. All keys must be in one slot. The call stays sent if the caller drops the

@@ -1,4 +1,4 @@
-//! The replies of Redis that this node remembers: enough to repeat a denial without a call, to report the state of a
+//! The replies of Redis that this gateway remembers: enough to repeat a denial without a call, to report the state of a
 //! key, and to continue from it when Redis is unavailable or has lost the key.
 //!
 //! Bounded: the state of a key may be dropped at any time, which costs a call.
@@ -74,8 +74,8 @@ impl StateCache {
             return Some(Charged { decision: Decision::never(largest), ..self.predict(part, now) });
         }
         let known = self.known(part)?;
-        // Another node may refund tokens at any time that its requests or its lease do not need, and soon after those of
-        // requests that went away or were denied by another limit.
+        // Another gateway may refund tokens at any time that its requests or its lease do not need, and soon after
+        // those of requests that went away or were denied by another limit.
         let is_settled = known.at.saturating_sub(known.denied_since) >= SETTLING;
         let may_come_back = part.gives_back || part.max_lease > 0 || !is_settled;
         if may_come_back && now.saturating_sub(known.at) >= SETTLING {
@@ -96,7 +96,7 @@ impl StateCache {
         }
     }
 
-    /// The number of used tokens of the key of `part` at `now`, as far as this node knows.
+    /// The number of used tokens of the key of `part` at `now`, as far as this gateway knows.
     pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         self.known(part).map_or(0, |known| known.used(part, now))
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::algorithm::Headroom;
 use crate::charge::AllCharged;
-use crate::store::shared::SharedNode;
+use crate::store::shared::SharedGateway;
 use crate::store::shared::limit::ChargePart;
 use crate::units::Nanos;
 
 /// The result of a request's charge. Dropping it before [`ChargeReceipt::keep`] refunds the charge.
 pub(super) struct ChargeReceipt {
-    pub(super) node: Arc<SharedNode>,
+    pub(super) gateway: Arc<SharedGateway>,
     pub(super) parts: Arc<[ChargePart]>,
     /// The number of the request's slot, if a limit needs one.
     pub(super) slot: u64,
@@ -37,9 +37,9 @@ impl Drop for ChargeReceipt {
         let all = self.parts.iter().zip(&self.charged);
         let taken = all.filter(|(part, charged)| part.enforcement.takes(charged.decision));
         let (slots, tokens): (Vec<_>, Vec<_>) = taken.partition(|(part, _)| part.rule().holds_slots());
-        self.node.end_slot_later(self.slot, slots.into_iter().map(|(part, _)| part.clone()));
+        self.gateway.end_slot_later(self.slot, slots.into_iter().map(|(part, _)| part.clone()));
         let full_at = |headroom: Headroom| self.redis_time.saturating_add(headroom.until_full);
         let tokens = tokens.into_iter().map(|(part, charged)| (part.clone(), full_at(charged.headroom)));
-        self.node.refund_later(tokens.collect());
+        self.gateway.refund_later(tokens.collect());
     }
 }

@@ -1,4 +1,4 @@
-//! The return to Redis when it recovers: this node reports its slots, and charges Redis with its own admissions.
+//! The return to Redis when it recovers: this gateway reports its slots, and charges Redis with its own admissions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::store::shared::calls::RECONCILE;
 use crate::store::shared::fallback::Due;
 use crate::store::shared::heartbeat::HEARTBEAT;
 use crate::store::shared::limit::ChargePart;
-use crate::store::shared::{SharedNode, run_bounded};
+use crate::store::shared::{SharedGateway, run_bounded};
 use crate::units::LimitKey;
 
 /// The number of keys that are reconciled at a time, and the number of keys before the next check of the results.
@@ -19,14 +19,14 @@ const RECONCILED_IN_TURN: usize = 1_000;
 /// The most servers whose slots are announced at a time.
 const RESUMED_AT_ONCE: usize = 16;
 
-impl SharedNode {
+impl SharedGateway {
     /// Resumes calls to servers that have recovered, for as long as it is polled.
     pub(super) async fn keep_resuming(self: &Arc<Self>) {
         loop {
             drop(timeout(HEARTBEAT.to_duration(), self.recovered.notified()).await);
             let servers = self.servers.recovered().into_iter().map(|server| {
-                let node = Arc::clone(self);
-                async move { node.resume(server).await }
+                let gateway = Arc::clone(self);
+                async move { gateway.resume(server).await }
             });
             run_bounded(RESUMED_AT_ONCE, servers.collect()).await;
         }
@@ -51,12 +51,12 @@ impl SharedNode {
         }
     }
 
-    /// Charges the available servers with what this node admitted while they were unavailable.
+    /// Charges the available servers with what this gateway admitted while they were unavailable.
     async fn reconcile(self: &Arc<Self>) {
         for keys in self.fallback.keys().chunks(RECONCILED_IN_TURN) {
             let calls = keys.iter().filter(|(_, tag)| !self.is_unavailable_for(*tag)).map(|(key, tag)| {
-                let (node, key, tag) = (Arc::clone(self), *key, *tag);
-                async move { !node.is_unavailable_for(tag) && node.reconcile_key(key).await }
+                let (gateway, key, tag) = (Arc::clone(self), *key, *tag);
+                async move { !gateway.is_unavailable_for(tag) && gateway.reconcile_key(key).await }
             });
             if run_bounded(RECONCILED_AT_ONCE, calls.collect()).await.contains(&false) {
                 return;

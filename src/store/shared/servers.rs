@@ -1,5 +1,5 @@
-//! The Redis servers as this node sees them. Each has a breaker of its own, so that a server of a cluster that does not
-//! answer keeps no call from the others.
+//! The Redis servers as this gateway sees them. Each has a breaker of its own, so that a server of a cluster that does
+//! not answer keeps no call from the others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,7 +15,7 @@ pub(super) struct RedisServers(Box<[RedisServer]>);
 #[derive(Debug, Default)]
 struct RedisServer {
     watch: Mutex<Watch>,
-    /// Whether the breaker keeps this node from calling the server.
+    /// Whether the breaker keeps this gateway from calling the server.
     is_unavailable: AtomicBool,
 }
 
@@ -35,7 +35,7 @@ pub struct ServerStatus {
     pub name: Option<String>,
     /// The state of its breaker.
     pub breaker: State,
-    /// Tokens of its keys that this node admitted while the server was unavailable and has yet to reconcile.
+    /// Tokens of its keys that this gateway admitted while the server was unavailable and has yet to reconcile.
     pub unsynced: u64,
 }
 
@@ -45,7 +45,7 @@ impl RedisServers {
         Self((0..count).map(|_| RedisServer::default()).collect())
     }
 
-    /// Whether this node does not call the server.
+    /// Whether this gateway does not call the server.
     pub(super) fn is_unavailable(&self, server: usize) -> bool {
         self.0.get(server).is_some_and(|server| server.is_unavailable.load(Ordering::Relaxed))
     }
@@ -100,7 +100,7 @@ impl RedisServers {
         self.0.get(server).is_some_and(|server| server.watch.lock().breaker.state() == State::Closed)
     }
 
-    /// The servers that answer again, but that this node does not call yet.
+    /// The servers that answer again, but that this gateway does not call yet.
     pub(super) fn recovered(&self) -> Vec<usize> {
         (0..self.0.len()).filter(|server| self.is_unavailable(*server) && self.is_closed(*server)).collect()
     }

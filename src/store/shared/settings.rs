@@ -1,4 +1,4 @@
-//! The settings of the Redis that nodes share.
+//! The settings of the Redis that gateways share.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use ring::digest;
 use crate::store::shared::link::Servers;
 use crate::units::Nanos;
 
-/// The Redis servers that nodes share, and the rules for calling them.
+/// The Redis servers that gateways share, and the rules for calling them.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The server or servers.
@@ -16,15 +16,15 @@ pub struct Settings {
     pub prefix: String,
     /// How long a request waits for Redis.
     pub timeout: Nanos,
-    /// The interval in which a node syncs its counts with Redis, for `eventual` limits.
+    /// The interval in which a gateway syncs its counts with Redis, for `eventual` limits.
     pub sync_every: Nanos,
     /// The configured number of gateways.
     pub nodes: Option<u64>,
-    /// The secret for hashing values in key names, if the configuration sets one: the same for all nodes.
+    /// The secret for hashing values in key names, if the configuration sets one: the same for all gateways.
     pub key_secret: Option<KeySecret>,
 }
 
-/// A secret that all nodes share.
+/// A secret that all gateways share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeySecret([u8; 16]);
 

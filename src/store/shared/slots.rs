@@ -1,4 +1,4 @@
-//! The slots of `concurrency` that requests of this node hold. This node counts them, to decide while Redis is
+//! The slots of `concurrency` that requests of this gateway hold. This gateway counts them, to decide while Redis is
 //! unavailable, and reports them to Redis for as long as requests hold them: Redis drops slots that are not reported.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,10 +12,10 @@ use tokio::time::sleep;
 use crate::charge::{AllCharged, Charged};
 use crate::store::redis::{Call, CallArgument};
 use crate::store::shared::limit::{ChargePart, SLOT_LIFETIME, scaled, slot_name};
-use crate::store::shared::{SharedNode, run_bounded};
+use crate::store::shared::{SharedGateway, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// The slots of this node.
+/// The slots of this gateway.
 #[derive(Default)]
 pub(super) struct Slots {
     last: AtomicU64,
@@ -44,14 +44,14 @@ struct Held {
 
 pub(super) type Parts = SmallVec<[ChargePart; 1]>;
 
-/// How often this node reports its slots to Redis, and how many reports run at a time.
+/// How often this gateway reports its slots to Redis, and how many reports run at a time.
 const TELL_EVERY: Nanos = Nanos::new(SLOT_LIFETIME.get() / 3);
 const TOLD_AT_ONCE: usize = 100;
 /// The most ended slots to remember; Redis lets the others lapse.
 const MOST_ENDED: usize = 10_000;
 
 impl Slots {
-    /// A number that no other slot of this node has.
+    /// A number that no other slot of this gateway has.
     pub(super) fn next(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
@@ -61,7 +61,7 @@ impl Slots {
         self.table.lock().hold(slot, part, true);
     }
 
-    /// Decides `parts` by the slots that this node holds, with each cost multiplied by the part's factor; holds the
+    /// Decides `parts` by the slots that this gateway holds, with each cost multiplied by the part's factor; holds the
     /// slot if all enforcing limits admit it. Returns the results in order.
     pub(super) fn charge(&self, slot: u64, parts: &[(ChargePart, u64)], now: Nanos) -> AllCharged {
         let mut table = self.table.lock();
@@ -162,7 +162,7 @@ impl Table {
     }
 }
 
-impl SharedNode {
+impl SharedGateway {
     /// Reports held slots to Redis again and again, for as long as it is polled.
     pub(super) async fn keep_slots(self: &Arc<Self>) {
         loop {
@@ -175,10 +175,10 @@ impl SharedNode {
     /// for a server whose breaker opens.
     pub(super) async fn announce_slots(self: &Arc<Self>, is_told: impl Fn(&ChargePart) -> bool) {
         let renew = |(slot, part): (u64, ChargePart)| {
-            let node = Arc::clone(self);
+            let gateway = Arc::clone(self);
             async move {
-                if node.servers.is_closed(node.server(&part)) {
-                    node.renew_slot(slot, part).await;
+                if gateway.servers.is_closed(gateway.server(&part)) {
+                    gateway.renew_slot(slot, part).await;
                 }
             }
         };
@@ -190,11 +190,11 @@ impl SharedNode {
     /// Reports the slots for which `is_told` is true and whose ends Redis does not know.
     pub(super) async fn announce_ended_slots(self: &Arc<Self>, is_told: impl Fn(&ChargePart) -> bool) {
         let end = |(slot, part): (u64, ChargePart)| {
-            let node = Arc::clone(self);
+            let gateway = Arc::clone(self);
             async move {
-                match node.servers.is_closed(node.server(&part)) {
-                    true => node.end_slot(slot, part).await,
-                    false => node.slots.keep_ended(slot, part, node.clock.now()),
+                match gateway.servers.is_closed(gateway.server(&part)) {
+                    true => gateway.end_slot(slot, part).await,
+                    false => gateway.slots.keep_ended(slot, part, gateway.clock.now()),
                 }
             }
         };
@@ -242,8 +242,8 @@ impl SharedNode {
             if self.is_unavailable(&part) {
                 self.slots.keep_ended(slot, part, self.clock.now());
             } else {
-                let node = Arc::clone(self);
-                self.spawn_background(async move { node.end_slot(slot, part).await });
+                let gateway = Arc::clone(self);
+                self.spawn_background(async move { gateway.end_slot(slot, part).await });
             }
         }
     }

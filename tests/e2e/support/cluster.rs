@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use super::{Gateway, Origin, free_port, wait_until};
 
-/// The cluster secret of all nodes by default.
+/// The cluster secret of all gateways by default.
 pub const SECRET: &str = "a secret of the cluster's, long enough";
 
-/// The addresses of a cluster's nodes; not all of them need to run.
+/// The addresses of a cluster's gateways; not all of them need to run.
 #[derive(Clone, Debug)]
 pub struct Nodes(pub Vec<SocketAddr>);
 
@@ -16,16 +16,16 @@ impl Nodes {
         Self((1..=count).map(|last| SocketAddr::from(([127, 0, 0, last], free_port()))).collect())
     }
 
-    /// The section `cluster:` of the node at this position.
+    /// The section `cluster:` of the gateway at this position.
     pub fn section(&self, position: usize, more: &str) -> String {
         let peers: Vec<String> = self.0.iter().map(|address| format!("\"{address}\"")).collect();
         let peers = peers.join(", ");
-        // the nodes start one after the other
+        // the gateways start one after the other
         let more = if more.contains("min_members") { more.to_owned() } else { format!("min_members: 1, {more}") };
         format!("cluster: {{ self: \"{}\", peers: [{peers}], secret_file: cluster.key, {more} }}\n", self.0[position])
     }
 
-    /// Starts the node at this position with a limit `guard` by the field `x-key`.
+    /// Starts the gateway at this position with a limit `guard` by the field `x-key`.
     pub fn start(&self, position: usize, origin: &Origin, more: &str, limit: &str) -> Gateway {
         let rest = format!(
             "{}limits: {{ guard: {{ key: {{ header: x-key }}, {limit} }} }}
@@ -36,13 +36,13 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
         self.start_with(position, more, &rest)
     }
 
-    /// Starts the node at this position.
+    /// Starts the gateway at this position.
     pub fn start_with(&self, position: usize, more: &str, rest: &str) -> Gateway {
         let config = format!("{}{rest}", self.section(position, more));
         Gateway::start_with(&config, &[("cluster.key", SECRET)], &[])
     }
 
-    /// Starts all nodes, and waits until they know each other. Calls between them have the longest timeout.
+    /// Starts all gateways, and waits until they know each other. Calls between them have the longest timeout.
     pub fn start_all(&self, origin: &Origin, limit: &str) -> Vec<Gateway> {
         let gateways: Vec<Gateway> =
             (0..self.0.len()).map(|position| self.start(position, origin, "timeout: 1s", limit)).collect();

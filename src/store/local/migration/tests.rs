@@ -407,7 +407,7 @@ fn a_key_meets_the_parameters_of_where_it_comes_to_with_what_it_has_used() {
     assert_eq!(to.charge(1, 0, at(0)), expected);
 }
 
-/// While Redis is unavailable each node enforces a part of such a limit by itself.
+/// While Redis is unavailable each gateway enforces a part of such a limit by itself.
 #[test]
 fn the_states_of_a_shared_limit_neither_go_nor_come() {
     let rules = [rule(AlgorithmName::Gcra)];

@@ -1,20 +1,21 @@
-//! Tokens of one key, under one set of parameters, that a node admitted without Redis and has not reconciled.
+//! Tokens of one key, under one set of parameters, that a gateway admitted without Redis and has not reconciled.
 
 use crate::algorithm::State;
 use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, Nanos};
 
-/// The tokens of one key that a node admitted without Redis under the parameters of `part`.
+/// The tokens of one key that a gateway admitted without Redis under the parameters of `part`.
 pub(super) struct OutageLedger {
     pub(super) part: ChargePart,
     /// The number that distinguishes the key's local bucket from earlier ones that were reconciled.
     pub(super) generation: u64,
-    /// The key's state on Redis's clock if only this node had charged it since the ledger began, from the usage known
-    /// then: time refills old charges.
+    /// The key's state on Redis's clock if only this gateway had charged it since the ledger began, from the usage
+    /// known then: time refills old charges.
     alone: Option<State>,
-    /// The key's state if all nodes had admitted as much as this one: this node gets only its share of the refill.
+    /// The key's state if all gateways had admitted as much as this one: this gateway gets only its share of the
+    /// refill.
     shared: Option<State>,
-    /// The highest number of nodes so far.
+    /// The highest number of gateways so far.
     nodes: u64,
     /// All tokens that are not yet reconciled.
     pub(super) sum: Cost,
@@ -34,13 +35,13 @@ pub(in crate::store::shared) struct Due {
 pub(in crate::store::shared) type RefillTimes = [Nanos; 2];
 
 impl OutageLedger {
-    /// A ledger of a key of which `used` tokens were used, as far as this node knows.
+    /// A ledger of a key of which `used` tokens were used, as far as this gateway knows.
     pub(super) fn new(part: &ChargePart, generation: u64, used: Cost, redis_time: Nanos) -> Self {
         let state = part.rule().debit(None, used, redis_time);
         Self { part: part.clone(), generation, alone: state.clone(), shared: state, nodes: 1, sum: 0, asking: 0 }
     }
 
-    /// Records `cost`, which this node took as one of `nodes`.
+    /// Records `cost`, which this gateway took as one of `nodes`.
     pub(super) fn add(&mut self, cost: Cost, nodes: u64, redis_time: Nanos) -> RefillTimes {
         self.nodes = self.nodes.max(nodes);
         self.sum = self.sum.saturating_add(cost);
@@ -62,8 +63,9 @@ impl OutageLedger {
         self.shared = self.shared.take().and_then(|state| rule.refund(state, by_all, shared, redis_time));
     }
 
-    /// The tokens that are due at `redis_time`: never more than the key lacks, so none that time has refilled. Time refills one
-    /// bucket for all nodes together, so each node gets its share of the refill, unless this one admitted more at once.
+    /// The tokens that are due at `redis_time`: never more than the key lacks, so none that time has refilled. Time
+    /// refills one bucket for all gateways together, so each gateway gets its share of the refill, unless this one
+    /// admitted more at once.
     pub(super) fn due(&self, redis_time: Nanos) -> Option<Due> {
         let rule = self.part.rule();
         let quota = rule.policy().quota;
@@ -76,7 +78,7 @@ impl OutageLedger {
         (cost > 0 && !rule.holds_slots()).then_some(Due { part, sum: self.sum })
     }
 
-    /// Notes that `due` was reconciled. Returns whether this node admitted tokens since.
+    /// Notes that `due` was reconciled. Returns whether this gateway admitted tokens since.
     pub(super) fn settle(&mut self, due: &Due) -> bool {
         self.sum = self.sum.saturating_sub(due.sum);
         self.sum > 0
@@ -111,7 +113,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The due tokens of that bucket, of which `used` were used, after one of three nodes has admitted its third for
+    /// The due tokens of that bucket, of which `used` were used, after one of three gateways has admitted its third for
     /// `ms` milliseconds.
     fn due_after(used: Cost, ms: u64) -> Cost {
         let at = |ms: u64| Nanos::new((1_000_000 + ms) * 1_000_000);
