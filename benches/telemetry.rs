@@ -16,8 +16,8 @@ use tollgate::ruleset::verdict::Verdict;
 use tollgate::ruleset::{PlanId, Ruleset};
 use tollgate::store::LocalStore;
 use tollgate::store::local::Binding;
-use tollgate::telemetry::Telemetry;
 use tollgate::telemetry::meters::Meters;
+use tollgate::telemetry::{Samples, Telemetry};
 use tollgate::units::{LimitKey, Nanos};
 
 const PLANS: usize = 5;
@@ -61,7 +61,7 @@ impl Subject {
         let meters = Meters::new(&telemetry, &ruleset);
         let store = LocalStore::new();
         let binding = store.bind(&tollgate::gateway::active_config::limit_specs(&ruleset));
-        telemetry.reload_applied(&ruleset, "bench", Nanos::SECOND);
+        telemetry.reload_applied(Nanos::SECOND);
         Self { telemetry, meters, ruleset, store, binding, now: Nanos::SECOND }
     }
 
@@ -102,10 +102,12 @@ fn main() {
                 subject.meters.route(Some(RouteId(route))).finish(code, Nanos::SECOND);
             }
         }
-        let text = subject.telemetry.render().expect("metrics");
+        let text = subject.telemetry.render(Samples::default()).expect("metrics");
         let series = text.lines().filter(|line| !line.starts_with('#')).count();
         scrapes.throughput(Throughput::Elements(series as u64));
-        scrapes.bench_function(format!("{series} series"), |bencher| bencher.iter(|| subject.telemetry.render()));
+        scrapes.bench_function(format!("{series} series"), |bencher| {
+            bencher.iter(|| subject.telemetry.render(Samples::default()))
+        });
     }
     scrapes.finish();
     criterion.final_summary();
