@@ -22,7 +22,7 @@ use crate::gateway::facts;
 use crate::gateway::keys::{ChargeQuestion, KeyContext};
 use crate::gateway::respond::{Answer, CALLER_REFUSAL_CAUSES, CAUSES_BEFORE_LIMITS};
 use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, ValueFault};
-use crate::ruleset::matcher::RouteId;
+use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::verdict::Verdict;
 use crate::ruleset::{LimitId, PlanId, Ruleset, path};
@@ -142,124 +142,148 @@ impl Replayer {
         record: &Record<'_>,
         seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T,
     ) -> T {
+        self.ledger.advance_to(arrival.earliest);
+        match record.charges.as_deref() {
+            Some(text) => self.decide_program(arrival.earliest, text, seen),
+            None => self.decide_request(arrival, record, seen),
+        }
+    }
+
+    /// Repeats the charges of a program that is not a proxy.
+    fn decide_program<T>(
+        &mut self,
+        at: Nanos,
+        text: &str,
+        seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T,
+    ) -> T {
+        let Self { rules: ReplayRules { ruleset, directory, groups, .. }, hashers, ledger, charges, .. } = self;
+        let context = KeyContext { hasher: hashers.hasher(), ruleset, directory, groups, pools: None };
+        let question = ChargeQuestion::from_log(text).ok();
+        let made = question.as_ref().and_then(|question| question.charges(&context));
+        let gives_back = made.iter().flatten().any(|(_, tokens)| *tokens < 0);
+        charges.clear();
+        charges.extend(made.iter().flatten().map(|(charge, _)| charge.clone()));
+        let verdict = ledger.charge_program(ruleset, (charges, gives_back), at);
+        let charges = if gives_back { &[] } else { charges.as_slice() };
+        let (refused, bypassed) = (made.is_none().then_some(UNCHARGEABLE), gives_back);
+        let known = question.as_ref().filter(|_| made.is_some()).map(KeySource::Program);
+        seen(&ReplayDecision { at, route: None, plan: None, refused, bypassed, charges, verdict, known }, ruleset)
+    }
+
+    fn decide_request<T>(
+        &mut self,
+        arrival: ArrivalSpan,
+        record: &Record<'_>,
+        seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T,
+    ) -> T {
         let at = arrival.earliest;
         let Self { rules, callers, names, hashers, ledger, charges, headers, host, missing_inputs, missing } = self;
         let ruleset = &rules.ruleset;
-        ledger.advance_to(at);
-        if let Some(text) = record.charges.as_deref() {
-            let (hasher, directory, groups) = (hashers.hasher(), &rules.directory, &rules.groups);
-            let context = KeyContext { hasher, ruleset, directory, groups, pools: None };
-            let question = ChargeQuestion::from_log(text).ok();
-            let made = question.as_ref().and_then(|question| question.charges(&context));
-            let gives_back = made.iter().flatten().any(|(_, tokens)| *tokens < 0);
-            charges.clear();
-            charges.extend(made.iter().flatten().map(|(charge, _)| charge.clone()));
-            let verdict = ledger.charge_program(ruleset, (charges, gives_back), at);
-            let charges = if gives_back { &[] } else { charges.as_slice() };
-            let (refused, bypassed) = (made.is_none().then_some(UNCHARGEABLE), gives_back);
-            let known = question.as_ref().filter(|_| made.is_some()).map(KeySource::Program);
-            let decided = ReplayDecision { at, route: None, plan: None, refused, bypassed, charges, verdict, known };
-            return seen(&decided, ruleset);
-        }
-        set_headers(headers, record, names);
-        let mut id = None;
-        let refused = 'refused: {
-            let refused = refused_before(record);
-            if let Some(cause) =
-                refused.filter(|cause| record.target.is_none() || !CALLER_REFUSAL_CAUSES.contains(cause))
-            {
-                break 'refused cause;
-            }
-            let target = match target_of(ruleset, record, headers, host.of(record, &rules.default_host), missing_inputs)
-            {
-                Ok(target) => target,
-                Err(answer) => break 'refused answer.cause(),
-            };
-            let asks_usage = ruleset.usage.as_deref() == Some(&*target.path);
-            let facts = target.borrowed(headers);
-            let found = ruleset.route_of(&facts);
-            id = found.filter(|_| !asks_usage);
-            let otherwise = if asks_usage { USAGE } else { Answer::NoRoute.cause() };
-            let Some(route) = found.map(|id| ruleset.matcher.route(id)) else {
-                break 'refused refused.unwrap_or(otherwise);
-            };
-            if target.has_parameters && !route.path_parameters && !asks_usage {
-                break 'refused Answer::from(facts::PATH_PARAMETERS).cause();
-            }
-            let is_too_large = |max| !asks_usage && BodySource::Unavailable.is_longer_than(max, &facts);
-            if route.max_request_body.is_some_and(is_too_large) {
-                break 'refused Answer::BodyTooLarge.cause();
-            }
-            let is_preflight = is_preflight(route, record, &facts);
-            if ruleset.denies_address_access(route, facts.address) {
-                break 'refused Answer::AccessDenied.cause();
-            }
-            if ruleset.answers_preflight(route, &facts) {
-                break 'refused Answer::Preflight.cause();
-            }
-            let who = match (refused, &ruleset.customers) {
-                (Some(cause), _) => Err(cause),
-                (None, _) if asks_usage => Err(USAGE),
-                (None, Some(asked)) if !is_preflight => {
-                    callers.find(rules, asked, record, &facts, at, missing_inputs).map_err(|answer| answer.cause())
-                }
-                (None, _) => Ok(Caller::UNKNOWN),
-            };
-            let is_refused = who.as_ref().err().is_some_and(|cause| *cause != USAGE);
-            if is_refused || (who.is_ok() && was_unidentified(record)) {
-                *charges = match Caller::early_charges(ruleset, route, &facts, hashers) {
-                    Ok(early) => early,
-                    Err(answer) => break 'refused answer.cause(),
-                };
-                if !charges.is_empty() && (is_refused || ledger.would_deny(charges, at)) {
-                    let verdict = ledger.charge_early(ruleset, record, &facts, charges, at);
-                    if verdict.is_denied() && !asks_usage {
-                        let resolved = ruleset.resolve_unidentified(route);
-                        let (charges, known) = (charges.as_slice(), Some(KeySource::Request(&facts, &resolved)));
-                        let (plan, refused, bypassed) = (None, None, false);
-                        let decided =
-                            ReplayDecision { at, route: id, plan, refused, bypassed, charges, verdict, known };
-                        return seen(&decided, ruleset);
-                    }
-                }
-            }
-            let who = match who {
-                Ok(who) => who,
-                Err(cause) => break 'refused cause,
-            };
-            if !is_preflight && ruleset.denies_access(route, facts.address, who.customer()) {
-                break 'refused Answer::AccessDenied.cause();
-            }
-            let mut resolved = who.resolved(ruleset, route);
-            resolved.upstream_node = record.node.as_deref();
-            for missing in missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
-                let is_missing = key::value(&missing.part, &facts, &resolved) == Err(ValueFault::Missing);
-                missing.count += u64::from(is_missing);
-            }
-            if let Err(fault) = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()) {
-                break 'refused Answer::from(fault).cause();
-            }
-            let bypassed = is_preflight || route.bypass.covers(&facts, who.customer());
-            charges.clear();
-            let made = match bypassed {
-                true => Ok(()),
-                false => ruleset.add_charges(route, &facts, &resolved, hashers, charges),
-            };
-            match made {
-                Ok(()) => {}
-                Err(fault) => break 'refused Answer::from(fault).cause(),
-            }
-            let verdict = ledger.charge(ruleset, record, &facts, charges, arrival);
-            let plan = resolved.plan.map(|(plan, _)| plan);
-            let (charges, known) = (charges.as_slice(), Some(KeySource::Request(&facts, &resolved)));
-            let decided = ReplayDecision { at, route: id, plan, refused: None, bypassed, charges, verdict, known };
-            return seen(&decided, ruleset);
+        let unlimited = Verdict::unlimited();
+        let refused = |route, cause| ReplayDecision {
+            at,
+            route,
+            plan: None,
+            refused: Some(cause),
+            bypassed: false,
+            charges: &[],
+            verdict: &unlimited,
+            known: None,
         };
-        let (refused, verdict) = (Some(refused), &Verdict::unlimited());
-        let decided =
-            ReplayDecision { at, route: id, plan: None, refused, bypassed: false, charges: &[], verdict, known: None };
-        seen(&decided, ruleset)
+        set_headers(headers, record, names);
+        let before = refused_before(record);
+        let is_final = |cause: &&str| record.target.is_none() || !CALLER_REFUSAL_CAUSES.contains(cause);
+        let target = match before.filter(is_final) {
+            Some(cause) => Err(cause),
+            None => target_of(ruleset, record, headers, host.of(record, &rules.default_host), missing_inputs)
+                .map_err(|answer| answer.cause()),
+        };
+        let target = match target {
+            Ok(target) => target,
+            Err(cause) => return seen(&refused(None, cause), ruleset),
+        };
+        let asks_usage = ruleset.usage.as_deref() == Some(&*target.path);
+        let facts = target.borrowed(headers);
+        let found = ruleset.route_of(&facts);
+        let id = found.filter(|_| !asks_usage);
+        let Some(route) = found.map(|id| ruleset.matcher.route(id)) else {
+            let cause = if asks_usage { USAGE } else { Answer::NoRoute.cause() };
+            return seen(&refused(id, before.unwrap_or(cause)), ruleset);
+        };
+        if let Err(answer) = check_before_caller(ruleset, route, (&target, &facts), asks_usage) {
+            return seen(&refused(id, answer.cause()), ruleset);
+        }
+        let is_preflight = is_preflight(route, record, &facts);
+        let who = match (before, &ruleset.customers) {
+            (Some(cause), _) => Err(cause),
+            (None, _) if asks_usage => Err(USAGE),
+            (None, Some(asked)) if !is_preflight => {
+                callers.find(rules, asked, record, &facts, at, missing_inputs).map_err(|answer| answer.cause())
+            }
+            (None, _) => Ok(Caller::UNKNOWN),
+        };
+        let is_refused = who.as_ref().err().is_some_and(|cause| *cause != USAGE);
+        if is_refused || (who.is_ok() && was_unidentified(record)) {
+            *charges = match Caller::early_charges(ruleset, route, &facts, hashers) {
+                Ok(early) => early,
+                Err(answer) => return seen(&refused(id, answer.cause()), ruleset),
+            };
+            if !charges.is_empty() && (is_refused || ledger.would_deny(charges, at)) {
+                let verdict = ledger.charge_early(ruleset, record, &facts, charges, at);
+                if verdict.is_denied() && !asks_usage {
+                    let resolved = ruleset.resolve_unidentified(route);
+                    let (charges, known) = (charges.as_slice(), Some(KeySource::Request(&facts, &resolved)));
+                    let (plan, refused, bypassed) = (None, None, false);
+                    let decided = ReplayDecision { at, route: id, plan, refused, bypassed, charges, verdict, known };
+                    return seen(&decided, ruleset);
+                }
+            }
+        }
+        let who = match who {
+            Ok(who) => who,
+            Err(cause) => return seen(&refused(id, cause), ruleset),
+        };
+        if !is_preflight && ruleset.denies_access(route, facts.address, who.customer()) {
+            return seen(&refused(id, Answer::AccessDenied.cause()), ruleset);
+        }
+        let mut resolved = who.resolved(ruleset, route);
+        resolved.upstream_node = record.node.as_deref();
+        for missing in missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
+            let is_missing = key::value(&missing.part, &facts, &resolved) == Err(ValueFault::Missing);
+            missing.count += u64::from(is_missing);
+        }
+        let bypassed = is_preflight || route.bypass.covers(&facts, who.customer());
+        charges.clear();
+        let made = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()).map_err(Answer::from);
+        let made = made.and_then(|_| match bypassed {
+            true => Ok(()),
+            false => Ok(ruleset.add_charges(route, &facts, &resolved, hashers, charges)?),
+        });
+        if let Err(answer) = made {
+            return seen(&refused(id, answer.cause()), ruleset);
+        }
+        let verdict = ledger.charge(ruleset, record, &facts, charges, arrival);
+        let plan = resolved.plan.map(|(plan, _)| plan);
+        let (charges, known) = (charges.as_slice(), Some(KeySource::Request(&facts, &resolved)));
+        seen(&ReplayDecision { at, route: id, plan, refused: None, bypassed, charges, verdict, known }, ruleset)
     }
+}
+
+/// The checks between a request's route and its caller. A request for the page of the caller's own usage takes no route.
+fn check_before_caller(
+    ruleset: &Ruleset,
+    route: &Route,
+    (target, facts): (&CanonicalTarget<'_>, &Facts<'_>),
+    asks_usage: bool,
+) -> Result<(), Answer> {
+    let is_too_large = |max| BodySource::Unavailable.is_longer_than(max, facts);
+    match () {
+        () if asks_usage => {}
+        () if target.has_parameters && !route.path_parameters => return Err(facts::PATH_PARAMETERS.into()),
+        () if route.max_request_body.is_some_and(is_too_large) => return Err(Answer::BodyTooLarge),
+        () => {}
+    }
+    Caller::check_before_identification(ruleset, route, facts)
 }
 
 const USAGE: &str = "usage";
