@@ -3,13 +3,13 @@
 //!
 //! The queue is a directory of numbered files. A file holds the position up to which it is acknowledged, then its records,
 //! each with its length and its hash. A record is on disk when [`Outbox::append`] returns. If a process is killed while it
-//! writes a record, the hash does not match, and the next process cuts the record off. A record that was delivered and not
-//! acknowledged before a crash is delivered again, so receivers have to recognize duplicates. Only one process at a time
-//! opens a queue.
+//! writes a record, the hash does not match, and the next process cuts the record off. If a disk damages a record, the next
+//! process takes out that record only. A record that was delivered and not acknowledged before a crash is delivered again,
+//! so receivers have to recognize duplicates. Only one process at a time opens a queue.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -56,6 +56,15 @@ struct RecordFile {
     records: u64,
 }
 
+/// The bytes in the files of a queue that were no whole records when it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// How many bytes at the ends of files were cut off: a process was killed while it wrote them.
+    pub cut: usize,
+    /// At how many places in front of whole records there was something else: at each, at least one record is lost.
+    pub lost: usize,
+}
+
 /// The reason why a queue cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -70,9 +79,8 @@ pub enum OpenError {
 // === impl Outbox ===
 
 impl Outbox {
-    /// Opens the queue in `directory`, which is created if it is missing; its files have at most `most` bytes together. The
-    /// number beside the queue counts the bytes that were cut off because they are no whole record.
-    pub fn open(directory: &Path, most: u64) -> Result<(Self, u64), OpenError> {
+    /// Opens the queue in `directory`, which is created if it is missing; its files have at most `most` bytes together.
+    pub fn open(directory: &Path, most: u64) -> Result<(Self, Damage), OpenError> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let lock = private().create(true).truncate(false).open(directory.join(LOCK))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -89,14 +97,15 @@ impl Outbox {
         }
         numbers.sort_unstable();
         let mut outbox = Self { directory: directory.to_owned(), most, files: VecDeque::new(), _lock: lock };
-        let mut cut: u64 = 0;
+        let mut damage = Damage::default();
         for number in numbers {
-            let (file, lost) = RecordFile::open(number, &outbox.path_of(number))?;
+            let (file, found) = RecordFile::open(number, &outbox.path_of(number))?;
             outbox.files.push_back(file);
-            cut = cut.saturating_add(lost);
+            damage.cut = damage.cut.saturating_add(found.cut);
+            damage.lost = damage.lost.saturating_add(found.lost);
         }
         outbox.drop_acknowledged()?;
-        Ok((outbox, cut))
+        Ok((outbox, damage))
     }
 
     /// The number of records that are not acknowledged.
@@ -194,7 +203,7 @@ impl Outbox {
         let number = self.files.back().map_or(1, |file| file.number.saturating_add(1));
         // an attempt that failed, for want of space, may have left the file
         let file = private().create(true).truncate(true).open(self.path_of(number))?;
-        file.write_all_at(&[*MARK, BEGIN.to_le_bytes()].concat(), 0)?;
+        file.write_all_at(&begin(), 0)?;
         File::open(&self.directory)?.sync_all()?;
         self.files.push_back(RecordFile { number, file, acknowledged: BEGIN, end: BEGIN, records: 0 });
         Ok(())
@@ -208,35 +217,50 @@ impl Outbox {
 // === impl RecordFile ===
 
 impl RecordFile {
-    /// Opens an existing file, and cuts off the bytes at its end that are no whole record; returns their number too.
-    fn open(number: u64, path: &Path) -> io::Result<(Self, u64)> {
-        let file = private().open(path)?;
-        let length = file.metadata()?.len();
-        let mut begin = [0; BEGIN as usize];
-        if length < BEGIN {
+    /// Opens an existing file, and takes out the bytes that are no whole records.
+    ///
+    /// Errors: the file cannot be read or written, or is no file of a queue.
+    fn open(number: u64, path: &Path) -> io::Result<(Self, Damage)> {
+        let mut file = private().open(path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        if length_of([&bytes]) < BEGIN {
             // a process was killed while it created the file
-            file.write_all_at(&[*MARK, BEGIN.to_le_bytes()].concat(), 0)?;
-            file.set_len(BEGIN)?;
+            bytes = begin();
+            file.write_all_at(&bytes, 0)?;
         }
-        file.read_exact_at(&mut begin, 0)?;
-        let (mark, acknowledged) = begin.split_at(MARK.len());
-        if mark != MARK {
+        let Some(acknowledged) = bytes.strip_prefix(MARK).and_then(|rest| rest.first_chunk()) else {
             return Err(io::Error::other(format!("{} is not a queue file of tollgate", path.display())));
-        }
-        let acknowledged = u64::from_le_bytes(acknowledged.try_into().unwrap_or_default());
-        let mut opened = Self { number, file, acknowledged: BEGIN, end: BEGIN, records: 0 };
-        while let Ok((_, next)) = opened.record(opened.end) {
-            opened.end = next;
-            opened.records = opened.records.saturating_add(1);
-            if next == acknowledged {
-                (opened.acknowledged, opened.records) = (next, 0);
+        };
+        let acknowledged = usize::try_from(u64::from_le_bytes(*acknowledged)).unwrap_or_default();
+        let (mut records, mut at, mut damage) = (Vec::new(), begin().len(), Damage::default());
+        loop {
+            if let Some(end) = end_of_record(&bytes, at) {
+                records.push(at..end);
+                at = end;
+            } else if let Some(next) = (at..bytes.len()).find(|at| end_of_record(&bytes, *at).is_some()) {
+                damage.lost = damage.lost.saturating_add(1);
+                at = next;
+            } else {
+                break;
+            }
+            if at == acknowledged {
+                (records, damage) = (Vec::new(), Damage::default());
             }
         }
-        let cut = length.max(BEGIN).saturating_sub(opened.end);
-        if cut > 0 {
-            opened.file.set_len(opened.end)?;
+        damage.cut = bytes.len().saturating_sub(at);
+        let mut acknowledged = records.first().map_or(at, |first| first.start);
+        if damage.lost > 0 {
+            let records = records.iter().filter_map(|record| bytes.get(record.clone()));
+            let whole = [begin()].iter().map(Vec::as_slice).chain(records).collect::<Vec<_>>().concat();
+            file = replace(path, &whole)?;
+            (acknowledged, at) = (begin().len(), whole.len());
+        } else if damage.cut > 0 {
+            file.set_len(at as u64)?;
         }
-        Ok((opened, cut))
+        let opened =
+            Self { number, file, acknowledged: acknowledged as u64, end: at as u64, records: records.len() as u64 };
+        Ok((opened, damage))
     }
 
     /// Appends a record with its head.
@@ -253,17 +277,13 @@ impl RecordFile {
 
     /// The record at a position, and its end.
     fn record(&self, at: u64) -> io::Result<(Vec<u8>, u64)> {
-        let mut head = [0; HEAD];
-        self.file.read_exact_at(&mut head, at)?;
-        let (length, expected) = head.split_at(LENGTH);
-        let length = u32::from_le_bytes(length.try_into().unwrap_or_default());
-        let expected = u128::from_le_bytes(expected.try_into().unwrap_or_default());
-        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD);
-        let mut record = vec![0; length.ok_or(io::ErrorKind::InvalidData)?];
-        self.file.read_exact_at(&mut record, at.saturating_add(length_of([&head])))?;
-        match files::hash(&record) == expected {
-            true => Ok((record, self.behind(at)?)),
-            false => Err(io::ErrorKind::InvalidData.into()),
+        let end = self.behind(at)?;
+        let length = usize::try_from(end.saturating_sub(at)).ok().filter(|length| *length <= HEAD + MAX_RECORD);
+        let mut bytes = vec![0; length.ok_or(io::ErrorKind::InvalidData)?];
+        self.file.read_exact_at(&mut bytes, at)?;
+        match end_of_record(&bytes, 0) {
+            Some(_) => Ok((bytes.split_off(HEAD), end)),
+            None => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
@@ -279,6 +299,29 @@ fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     options
+}
+
+/// The bytes of a file without records.
+fn begin() -> Vec<u8> {
+    [*MARK, BEGIN.to_le_bytes()].concat()
+}
+
+/// Replaces the content of a file at once.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    let new = path.with_extension("new");
+    let file = private().create(true).truncate(true).open(&new)?;
+    file.write_all_at(bytes, 0)?;
+    file.sync_data()?;
+    fs::rename(new, path)?;
+    Ok(file)
+}
+
+/// The end of the whole record that begins at a position of `bytes`.
+fn end_of_record(bytes: &[u8], at: usize) -> Option<usize> {
+    let (head, rest) = bytes.get(at..)?.split_at_checked(HEAD)?;
+    let length = usize::try_from(u32::from_le_bytes(*head.first_chunk()?)).ok()?;
+    let record = rest.get(..length)?;
+    (head_of(record).ok()? == head).then(|| at.saturating_add(HEAD).saturating_add(length))
 }
 
 /// The head of a record: its length and its hash.

@@ -15,7 +15,7 @@ impl Folder {
         self.open_with(1 << 20).0
     }
 
-    fn open_with(&self, most: u64) -> (Outbox, u64) {
+    fn open_with(&self, most: u64) -> (Outbox, Damage) {
         Outbox::open(&self.0, most).unwrap()
     }
 
@@ -103,8 +103,8 @@ fn a_full_queue_takes_what_there_is_room_for_and_more_once_files_are_over() {
     outbox.acknowledge(12).unwrap();
     assert_eq!((outbox.len(), folder.files().len()), (12, 2));
     drop(outbox);
-    let (mut outbox, cut) = folder.open_with(most);
-    assert_eq!((outbox.len(), cut, texts(&outbox, 99).len()), (12, 0, 12));
+    let (mut outbox, damage) = folder.open_with(most);
+    assert_eq!((outbox.len(), damage, texts(&outbox, 99).len()), (12, Damage::default(), 12));
     assert_eq!(append(&mut outbox, &records), 11, "a file of eleven is gone");
     let (_, longest) = (outbox.acknowledge(23).unwrap(), "x".repeat(MAX_RECORD + 1));
     let (taken, done) = outbox.append([b"x".as_slice(), longest.as_bytes()]);
@@ -120,15 +120,43 @@ fn what_is_left_half_written_is_cut_off_at_every_length() {
     assert_eq!(whole.len(), ends[2]);
     for length in 0..whole.len() {
         fs::write(&file, &whole[..length]).unwrap();
-        let (mut outbox, cut) = folder.open_with(1 << 20);
+        let (mut outbox, damage) = folder.open_with(1 << 20);
         let kept = ends[1..].iter().filter(|end| **end <= length).count();
         let expected: Vec<String> = ["first", "second"].iter().take(kept).map(|text| (*text).to_owned()).collect();
         assert_eq!(texts(&outbox, 9), expected, "{length} bytes");
-        assert_eq!(cut, length.saturating_sub(ends[kept]) as u64, "{length} bytes");
+        assert_eq!(damage, Damage { cut: length.saturating_sub(ends[kept]), lost: 0 }, "{length} bytes");
         append(&mut outbox, &["next"]);
         assert_eq!(texts(&outbox, 9).last().unwrap(), "next");
         outbox.acknowledge(9).unwrap();
     }
+}
+
+/// Whichever byte a disk changes, of its length too: only that record is lost, and counted.
+#[test]
+fn a_damaged_record_is_taken_out_and_those_around_it_stay() {
+    let folder = Folder::new();
+    let (file, whole) = folder.two_records();
+    append(&mut folder.open(), &["third"]);
+    let whole_with_third = fs::read(&file).unwrap();
+    let second = BEGIN as usize + HEAD + 5..whole.len();
+    for position in second.clone() {
+        let mut changed = whole_with_third.clone();
+        changed[position] ^= 1;
+        fs::write(&file, &changed).unwrap();
+        let (mut outbox, damage) = folder.open_with(1 << 20);
+        assert_eq!((texts(&outbox, 9), damage), (vec!["first".into(), "third".into()], Damage { cut: 0, lost: 1 }));
+        append(&mut outbox, &["fourth"]);
+        drop(outbox);
+        let (mut outbox, damage) = folder.open_with(1 << 20);
+        assert_eq!((texts(&outbox, 9).len(), damage), (3, Damage::default()), "the file was mended");
+        outbox.acknowledge(9).unwrap();
+    }
+    let mut changed = whole_with_third;
+    changed[second.start + HEAD] ^= 1;
+    changed[MARK.len()..][..8].copy_from_slice(&(second.end as u64).to_le_bytes());
+    fs::write(&file, &changed).unwrap();
+    let (outbox, damage) = folder.open_with(1 << 20);
+    assert_eq!((texts(&outbox, 9), damage), (vec!["third".into()], Damage::default()), "it was delivered before");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::delivery::{DeliveryRequest, backoff, deliver};
 use crate::gateway::Gateway;
-use crate::outbox::{OpenError, Outbox};
+use crate::outbox::{Damage, OpenError, Outbox};
 use crate::ruleset::{Ruleset, UpstreamId};
 use crate::telemetry::Telemetry;
 use crate::telemetry::deliveries::QueueMetrics;
@@ -164,9 +164,13 @@ impl<M: DeliveryKind> Courier<M> {
         loop {
             let QueueSettings { directory: path, most } = settings.clone();
             let pause = match self.blocking(move |_| Outbox::open(&path, most)).await {
-                Ok((outbox, cut)) => {
+                Ok((outbox, Damage { cut, lost })) => {
                     if cut > 0 {
                         tracing::warn!(queue, %directory, bytes = cut, "the queue on disk ended with an incomplete record: it is removed");
+                    }
+                    if lost > 0 {
+                        tracing::error!(queue, %directory, records = lost, "records in the queue on disk are damaged: they are lost");
+                        self.metrics().deliveries.ended("lost", lost);
                     }
                     self.update_metrics(&outbox);
                     *self.queue.lock() = Some(outbox);
@@ -181,6 +185,8 @@ impl<M: DeliveryKind> Courier<M> {
                 }
                 Err(OpenError::Failed(error)) => {
                     tracing::error!(queue, %directory, %error, "cannot open the queue on disk; retrying");
+                    // nothing is delivered either, and an alert watches that
+                    self.metrics().deliveries.attempted(false);
                     BROKEN_PAUSE
                 }
             };
@@ -206,10 +212,12 @@ impl<M: DeliveryKind> Courier<M> {
         *self.is_open.borrow()
     }
 
-    /// Writes records to the queue, as [`Outbox::append`]; none while another process has it.
+    /// Writes records to the queue, as [`Outbox::append`].
+    ///
+    /// Errors: also that this process does not have the queue open.
     pub(super) fn append(&self, records: &[Vec<u8>]) -> (usize, io::Result<()>) {
         let mut queue = self.queue.lock();
-        let Some(queue) = queue.as_mut() else { return (0, Ok(())) };
+        let Some(queue) = queue.as_mut() else { return (0, Err(io::Error::other("it is not open"))) };
         let taken = queue.append(records.iter().map(Vec::as_slice));
         self.update_metrics(queue);
         self.written.notify_one();

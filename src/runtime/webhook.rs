@@ -4,9 +4,12 @@
 //! Requests hand crossings over and wait for nothing. If the process is killed between a delivery and its acknowledgement in
 //! the queue, the next process delivers the message again with the same `webhook-id`.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
 
 mod message;
 
@@ -37,6 +40,11 @@ impl std::fmt::Debug for Settings {
     }
 }
 
+/// The origin of log lines about lost messages. Clients cause these lines, so their number is bounded, unlike that of the
+/// other lines of the runtime.
+const LOG_TARGET: &str = "tollgate::webhook";
+/// How often lost crossings are counted while the queue is not open.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// The maximum number of crossings in one write to the queue.
 const WRITTEN_AT_ONCE: usize = 256;
 
@@ -71,17 +79,17 @@ impl DeliveryKind for Messages {
     }
 
     async fn write(courier: &Arc<Courier<Self>>, settings: &Settings) {
-        courier.opened().await;
+        let mut opened = pin!(courier.opened());
+        while timeout(COUNT_EVERY, &mut opened).await.is_err() {
+            count_lost(courier);
+        }
         let mut crossed = courier.record_kind.crossed.lock().await;
         loop {
             let mut batch = Vec::new();
             if crossed.recv_many(&mut batch, WRITTEN_AT_ONCE).await == 0 {
                 return;
             }
-            match courier.gateway.crossings.take_lost() {
-                0 => {}
-                lost => courier.metrics().deliveries.ended("lost", lost),
-            }
+            count_lost(courier);
             let settings = settings.clone();
             courier.blocking(move |courier| put(courier, &settings, &batch)).await;
         }
@@ -122,6 +130,14 @@ impl DeliveryKind for Messages {
     }
 }
 
+/// Counts the crossings for which there was no room in memory.
+fn count_lost(courier: &Courier<Messages>) {
+    match courier.gateway.crossings.take_lost() {
+        0 => {}
+        lost => courier.metrics().deliveries.ended("lost", lost),
+    }
+}
+
 /// Writes messages to the queue, and counts those that are lost.
 fn put(courier: &Courier<Messages>, settings: &Settings, batch: &[Crossing]) {
     let messages: Vec<Vec<u8>> =
@@ -131,11 +147,11 @@ fn put(courier: &Courier<Messages>, settings: &Settings, batch: &[Crossing]) {
     match done {
         Ok(()) if lost == 0 => {}
         Ok(()) => {
-            tracing::error!(messages = lost, "the webhook's queue on disk is full: new messages are dropped");
+            tracing::error!(target: LOG_TARGET, messages = lost, "the webhook's queue on disk is full: new messages are dropped");
             courier.metrics().deliveries.ended("no_room", lost);
         }
         Err(error) => {
-            tracing::error!(%error, messages = lost, "cannot write to the webhook's queue on disk: messages are dropped");
+            tracing::error!(target: LOG_TARGET, %error, messages = lost, "cannot write to the webhook's queue on disk: messages are dropped");
             courier.metrics().deliveries.ended("lost", lost);
         }
     }

@@ -215,6 +215,17 @@ fn a_full_queue_loses_what_comes_and_no_request_waits() {
     ended(&gateway, "delivered", kept + 2.0);
 }
 
+#[test]
+fn a_queue_that_cannot_be_opened_counts_as_failing_to_deliver() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    let files = [("secret", SECRET), ("queue", "a file in place of a directory")];
+    let gateway = Gateway::start_with(&config(&origin, receiver.address, ""), &files, &[]);
+    use_up(&gateway, "acme");
+    let failures =
+        || gateway.metrics().value("tollgate_delivery_attempts_total", &[("to", "webhook"), ("result", "failure")]);
+    wait_until("a failure to be counted", || failures() >= Some(1.0));
+}
+
 /// The settings change while a batch is being written.
 #[test]
 fn a_reload_of_the_webhook_loses_no_message() {

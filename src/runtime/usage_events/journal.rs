@@ -16,8 +16,8 @@ use crate::files;
 
 const SUMS: &str = ".sums";
 const LOCK: &str = ".alive";
-/// The largest file that is read.
-const MOST_BYTES: usize = 256 << 20;
+/// The largest file that is read; one with as many sums as a process may have, each under many limits, is smaller.
+const MOST_BYTES: usize = 1 << 30;
 
 /// The file of this process.
 #[derive(Debug)]
