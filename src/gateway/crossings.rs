@@ -1,4 +1,4 @@
-//! Notifies the operators' webhook of keys that have reached a mark of `warn_at`: once for each mark and window.
+//! Notifies the operators' webhook of keys that have reached a mark of `warn_at`: once for each mark, window and plan.
 //!
 //! The gateway remembers the last notification of each of many keys, in bounded memory. It sends a forgotten one again, with
 //! the same identity, by which receivers recognize it. No request waits here: a notification that the queue has no room for
@@ -14,10 +14,10 @@ use crate::algorithm::AlgorithmName;
 use crate::charge::Charge;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::subject::{bucket, subject};
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::{KeyPart, Value};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::Standing;
+use crate::ruleset::{PlanId, Ruleset};
 use crate::telemetry::offenders::LimitedKey;
 use crate::units::{LimitKey, Nanos};
 
@@ -31,7 +31,8 @@ const SHORTEST: Nanos = Nanos::from_secs(60);
 /// The event that a key has reached a mark.
 #[derive(Clone, PartialEq)]
 pub struct Crossing {
-    /// The limit, the key, the mark and the window, which identify the notification. Secret, because the key may be.
+    /// The limit, the key, the mark, the window and the plan, which identify the notification. Secret, because the key may
+    /// be.
     pub identity: Vec<u8>,
     /// The time of the event, by the wall clock.
     pub at: Nanos,
@@ -55,7 +56,8 @@ pub struct Crossing {
 
 /// The last notification of each key, and the queue of crossings to notify of.
 pub struct Crossings {
-    notified: OnceLock<Cache<LimitKey, Notified>>,
+    /// By the key and the plan: a key that another plan gives a larger quota reaches the same marks again.
+    notified: OnceLock<Cache<(LimitKey, Option<PlanId>), Notified>>,
     waiting: Sender<Crossing>,
     lost: AtomicUsize,
 }
@@ -87,7 +89,7 @@ impl Crossings {
     }
 
     /// Whether there was no such notification of the key yet; this call notes it.
-    fn insert_if_new(&self, key: LimitKey, now: Notified) -> bool {
+    fn insert_if_new(&self, key: (LimitKey, Option<PlanId>), now: Notified) -> bool {
         let notified = self.notified.get_or_init(|| Cache::new(REMEMBERED));
         let is_new = notified.get(&key).is_none_or(|last| last.window != now.window || last.mark < now.mark);
         if is_new {
@@ -133,15 +135,16 @@ pub(super) fn notify_reached<'v>(context: &RequestContext, value: impl Fn(usize,
     for (position, limit, standing, charge, mark) in reached(context, ruleset) {
         let full_at = at.saturating_add(standing.headroom.until_full);
         let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
-        if !gateway.crossings.insert_if_new(bucket(limit, charge), Notified { window, mark }) {
+        if !gateway.crossings.insert_if_new((bucket(limit, charge), context.plan), Notified { window, mark }) {
             continue;
         }
+        let plan = context.plan.and_then(|plan| ruleset.plans.get(plan.0));
         let values = |part: &KeyPart| value(position, part);
         gateway.crossings.notify(Crossing {
-            identity: identity(limit, values, (mark, window)),
+            identity: identity(limit, plan, values, (mark, window)),
             at,
             subject: subject(ruleset, limit, charge, values),
-            plan: context.plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
+            plan: plan.cloned(),
             mark,
             used: standing.used_percent(),
             quota: standing.policy.quota,
@@ -164,7 +167,12 @@ fn window_at(algorithm: AlgorithmName, (at, full_at): (Nanos, Nanos), window: Op
 }
 
 /// The identity of a notification, which no other notification has.
-fn identity<'v>(limit: &Limit, value: impl Fn(&KeyPart) -> Option<Value<'v>>, (mark, window): (u8, u64)) -> Vec<u8> {
+fn identity<'v>(
+    limit: &Limit,
+    plan: Option<&String>,
+    value: impl Fn(&KeyPart) -> Option<Value<'v>>,
+    (mark, window): (u8, u64),
+) -> Vec<u8> {
     let mut identity = window.to_le_bytes().to_vec();
     identity.push(mark);
     let text = |value: Value<'v>| match value {
@@ -172,7 +180,8 @@ fn identity<'v>(limit: &Limit, value: impl Fn(&KeyPart) -> Option<Value<'v>>, (m
         Value::Address(address) => address.to_string().into_bytes(),
     };
     let values = limit.key.parts.iter().map(|part| value(part).map(text));
-    for part in [Some(limit.name.as_bytes().to_vec())].into_iter().chain(values) {
+    let names = [Some(&limit.name), plan].map(|name| name.map(|name| name.as_bytes().to_vec()));
+    for part in names.into_iter().chain(values) {
         identity.push(part.is_some().into());
         let part = part.unwrap_or_default();
         identity.extend_from_slice(&part.len().to_le_bytes());
@@ -190,10 +199,14 @@ mod tests {
     #[test]
     fn there_is_one_notification_of_a_mark_in_a_window_and_one_more_of_a_higher_mark() {
         let (crossings, _receiver) = Crossings::new();
-        let is_new = |key, window, mark| crossings.insert_if_new(LimitKey(key), Notified { window, mark });
+        let is_new_on =
+            |key, plan, window, mark| crossings.insert_if_new((LimitKey(key), plan), Notified { window, mark });
+        let is_new = |key, window, mark| is_new_on(key, None, window, mark);
         assert_eq!([is_new(1, 7, 80), is_new(1, 7, 80), is_new(2, 7, 80)], [true, false, true]);
         assert_eq!([is_new(1, 7, 95), is_new(1, 7, 80), is_new(1, 7, 95)], [true, false, false]);
         assert_eq!([is_new(1, 8, 80), is_new(1, 8, 80)], [true, false]);
+        let on_plan = || is_new_on(1, Some(PlanId(1)), 8, 80);
+        assert_eq!([on_plan(), on_plan(), is_new(1, 8, 80)], [true, false, false], "the customer has another plan now");
     }
 
     #[test]
