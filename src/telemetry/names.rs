@@ -59,7 +59,7 @@ catalogue! {
     USAGE_QUEUE_BYTES: "tollgate_usage_queue_bytes" []
         "Size of the files in which usage events are kept."
     DELIVERY_ATTEMPTS: "tollgate_delivery_attempts_total" ["to", "result"]
-        "Requests that were to deliver something (to: webhook, usage_events, traces), by whether the receiver took it: success, failure."
+        "Attempts to deliver something (to: webhook, usage_events, traces), by whether the receiver took it: success, failure; also a failure: the queue on disk cannot be opened."
     TRACE_SPANS: "tollgate_trace_spans_total" ["result"]
         "Spans of requests, by what became of them: sent, refused (the collector does not want them), failed (it did not take them in several attempts), dropped (more were waiting than may)."
     LIMIT_UTILIZATION: "tollgate_limit_utilization_ratio" ["limit", "plan"]
@@ -83,7 +83,7 @@ catalogue! {
     LIMIT_KEYS_EVICTED: "tollgate_limit_keys_evicted_total" ["limit", "reason"]
         "Keys forgotten: expired (as good as new), full (to make room), overflow (a new key counted in the common bucket)."
     STORE_REQUESTS: "tollgate_store_requests_total" ["op", "result"]
-        "Calls to Redis, by what was asked (customer, charge, debit, sync, refund, complete, renew, heartbeat) and what came of it (ok, or of a customer found or missing; invalid, error, refused, timeout)."
+        "Calls to Redis, by what was asked (customer, charge, reconcile, debit, sync, refund, complete, renew, heartbeat) and what came of it (ok, or of a customer found or missing; invalid, error, refused, timeout)."
     STORE_REQUEST_DURATION: "tollgate_store_request_duration_seconds" ["op"]
         "Time that calls to Redis took."
     STORE_BATCH_CHARGES: "tollgate_store_batch_charges" []
@@ -181,15 +181,16 @@ catalogue! {
 }
 
 /// Bounds for the time of whole requests.
-pub const REQUEST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+pub const REQUEST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 /// Bounds for the time of decisions.
-pub const DECISION_SECONDS: &[f64] = &[1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1];
+pub const DECISION_SECONDS: &[f64] =
+    &[1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 5e-3, 1e-2, 1.5e-2, 2.5e-2, 1e-1, 1.0];
 /// Bounds for the time of questions to other gateways.
 pub const PEER_SECONDS: &[f64] = &[2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 1.0];
 /// Bounds for the time of calls to a store.
 pub const STORE_SECONDS: &[f64] = &[1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0];
 /// Bounds for waits and retry times.
-pub const WAIT_SECONDS: &[f64] = &[0.001, 0.01, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86400.0];
+pub const WAIT_SECONDS: &[f64] = &[0.001, 0.01, 0.1, 1.0, 5.0, 60.0, 300.0, 3600.0, 86400.0, 604_800.0, 2_592_000.0];
 /// Bounds for shares.
 pub const RATIO: &[f64] = &[0.25, 0.5, 0.75, 0.8, 0.9, 1.0];
 /// Bounds for how many requests are charged together.
