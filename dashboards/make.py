@@ -440,10 +440,10 @@ THROTTLING = {
         ),
         table(
             "Limits as configured",
-            "What one key gets: the burst at once, the rate in the long run. Limits on what runs have no rate. sticky: each gateway counts by itself; exact, leased, eventual: in Redis.",
+            "What one key gets: the burst at once, the rate in the long run. Limits on what runs have no rate. sticky: each gateway counts by itself; exact, leased, eventual: in Redis (one of them, while gateways have different configurations).",
             "none",
             query(
-                'max by (limit, plan) (tollgate_limit_burst_tokens{LIMIT}) * on (limit) group_left (mode) max by (limit, mode) (tollgate_limit_mode{NODE,limit=~"$limit"})',
+                'max by (limit, plan) (tollgate_limit_burst_tokens{LIMIT}) * on (limit) group_left (mode) topk by (limit) (1, max by (limit, mode) (tollgate_limit_mode{NODE,limit=~"$limit"}))',
                 "",
             ),
             query("max by (limit, plan) (tollgate_limit_rate_tokens_per_second{LIMIT})", ""),
@@ -672,7 +672,8 @@ def chosen(name, label, metric, among=""):
         "sort": 1,
         "multi": True,
         "includeAll": True,
-        "allValue": ".*",
+        # Grafana lists the values of these two: other programs have a job and an instance too
+        **({} if name in ("job", "instance") else {"allValue": ".*"}),
         "current": {"text": ["All"], "value": ["$__all"]},
     }
 

@@ -150,12 +150,7 @@ impl Replayer {
     }
 
     /// Repeats the charges of a program that is not a proxy.
-    fn decide_program<T>(
-        &mut self,
-        at: Nanos,
-        text: &str,
-        seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T,
-    ) -> T {
+    fn decide_program<T>(&mut self, at: Nanos, text: &str, seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T) -> T {
         let Self { rules: ReplayRules { ruleset, directory, groups, .. }, hashers, ledger, charges, .. } = self;
         let context = KeyContext { hasher: hashers.hasher(), ruleset, directory, groups, pools: None };
         let question = ChargeQuestion::from_log(text).ok();
