@@ -146,7 +146,7 @@ impl Reader<'_> {
             before.pop();
             let (values, node) = (next.entry(key).or_default(), node?);
             let is_new = match value.as_deref().map(|value| (value, Pattern::new(value))) {
-                Some((value, None)) => match values.exact.entry(value.to_owned()) {
+                Some((value, None)) => match values.exact.entry(value.into()) {
                     Entry::Occupied(_) => false,
                     Entry::Vacant(vacant) => {
                         vacant.insert(node);

@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use memchr::memmem;
+
 use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::cost::CostRule;
@@ -42,7 +44,7 @@ pub struct Node {
 #[derive(Debug, Default)]
 pub struct Values {
     /// The nodes for exact values.
-    pub exact: HashMap<String, Node>,
+    pub exact: HashMap<Vec<u8>, Node>,
     /// The nodes for patterns, in the order of the configuration.
     pub patterns: Vec<(Pattern, Node)>,
     /// The node for any other value.
@@ -64,7 +66,7 @@ impl Domain {
 }
 
 impl Values {
-    fn of(&self, value: &str) -> Option<&Node> {
+    fn of(&self, value: &[u8]) -> Option<&Node> {
         let pattern = || self.patterns.iter().find(|(pattern, _)| pattern.matches(value)).map(|(_, node)| node);
         self.exact.get(value).or_else(pattern).or(self.any.as_deref())
     }
@@ -82,13 +84,13 @@ impl Pattern {
     }
 
     /// Whether `value` matches the pattern.
-    pub fn matches(&self, value: &str) -> bool {
+    pub fn matches(&self, value: &[u8]) -> bool {
         let [first, between @ .., last] = self.parts.as_slice() else { return false };
-        let inner = value.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str()));
+        let inner = value.strip_prefix(first.as_bytes()).and_then(|rest| rest.strip_suffix(last.as_bytes()));
         let Some(mut inner) = inner else { return false };
-        between.iter().all(|part| match inner.split_once(part.as_str()) {
-            Some((_, rest)) => {
-                inner = rest;
+        between.iter().all(|part| match memmem::find(inner, part.as_bytes()) {
+            Some(found) => {
+                inner = inner.get(found.saturating_add(part.len())..).unwrap_or_default();
                 true
             }
             None => false,
@@ -179,8 +181,8 @@ mod tests {
             ("*", vec!["", "a"], vec![]),
         ] {
             let parsed = Pattern::new(pattern).unwrap();
-            assert!(fits.iter().all(|value| parsed.matches(value)), "{pattern}");
-            assert!(!others.iter().any(|value| parsed.matches(value)), "{pattern}");
+            assert!(fits.iter().all(|value| parsed.matches(value.as_bytes())), "{pattern}");
+            assert!(!others.iter().any(|value| parsed.matches(value.as_bytes())), "{pattern}");
         }
         assert_eq!(Pattern::new("plain"), None);
         assert!(Pattern::new("**").unwrap().is_any());
@@ -190,26 +192,28 @@ mod tests {
     #[test]
     fn descriptors_find_limits_as_in_the_service_that_is_known() {
         let mut below = Values { any: Some(Box::new(node(4))), ..Values::default() };
-        below.exact.insert("sub1".to_owned(), node(1));
+        below.exact.insert("sub1".into(), node(1));
         let mut nested = node(2);
         nested.next.insert("subkey".to_owned(), below);
         let mut values = Values::default();
-        values.exact.insert("value1".to_owned(), nested);
+        values.exact.insert("value1".into(), nested);
         values.patterns.push((Pattern::new("val*").unwrap(), node(3)));
         let mut descriptors = Node::default();
         descriptors.next.insert("key1".to_owned(), values);
         descriptors.next.insert("any".to_owned(), Values { any: Some(Box::new(node(5))), ..Values::default() });
         let domain = Domain { route: RouteId(0), plan: None, descriptors };
-        let cases: [(&Entries<'_>, Option<usize>); 9] = [
-            (&[("key1", "value1")], Some(2)),
-            (&[("key1", "value1"), ("subkey", "sub1")], Some(1)),
-            (&[("key1", "value1"), ("subkey", "other")], Some(4)),
-            (&[("key1", "value2")], Some(3)),
-            (&[("key1", "value2"), ("subkey", "sub1")], None),
-            (&[("key1", "other")], None),
-            (&[("any", "")], Some(5)),
-            (&[("any", "1"), ("more", "2")], None),
-            (&[("unknown", "value1")], None),
+        let cases: [(&Entries<'_>, Option<usize>); 11] = [
+            (&[("key1", b"value1")], Some(2)),
+            (&[("key1", b"value1"), ("subkey", b"sub1")], Some(1)),
+            (&[("key1", b"value1"), ("subkey", b"other")], Some(4)),
+            (&[("key1", b"value2")], Some(3)),
+            (&[("key1", b"val\xff")], Some(3)),
+            (&[("key1", b"value2"), ("subkey", b"sub1")], None),
+            (&[("key1", b"other")], None),
+            (&[("any", b"")], Some(5)),
+            (&[("any", b"\xff")], Some(5)),
+            (&[("any", b"1"), ("more", b"2")], None),
+            (&[("unknown", b"value1")], None),
         ];
         for (entries, limit) in cases {
             assert_eq!(domain.find(entries).and_then(|node| Some(node.limits.first()?.0)), limit, "{entries:?}");

@@ -47,7 +47,8 @@ fn matching(pattern: &Path, seen: &mut Vec<FileVersion>) -> Result<Vec<PathBuf>,
     let Some(wanted) = Pattern::new(called) else { return Ok(vec![pattern.to_owned()]) };
     let unread = |error| format!("includes {}, whose folder cannot be read: {error}", name(pattern));
     let names = files::list(folder, seen).map_err(unread)?;
-    let is_one = |found: &&str| (!found.starts_with('.') || called.starts_with('.')) && wanted.matches(found);
+    let is_one =
+        |found: &&str| (!found.starts_with('.') || called.starts_with('.')) && wanted.matches(found.as_bytes());
     let names = names.iter().filter_map(|found| found.to_str()).filter(is_one);
     Ok(names.map(|found| pattern.with_file_name(found)).collect())
 }

@@ -19,7 +19,8 @@ fn imported(texts: &[&str]) -> Ruleset {
 /// The limits of a descriptor, written `key=value,key=value`: parameters and separately counted values, `denied`,
 /// `unlimited` where the file says so, or an empty text where no entry matches.
 fn under(ruleset: &Ruleset, domain: &str, descriptor: &str) -> String {
-    let entries: Vec<(&str, &str)> = descriptor.split(',').filter_map(|entry| entry.split_once('=')).collect();
+    let entries = descriptor.split(',').filter_map(|entry| entry.split_once('='));
+    let entries: Vec<_> = entries.map(|(key, value)| (key, value.as_bytes())).collect();
     let Some(node) = ruleset.domains.get(domain).and_then(|domain| domain.find(&entries)) else {
         return String::new();
     };

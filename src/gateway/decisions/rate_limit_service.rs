@@ -30,15 +30,13 @@ const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 /// The maximum number of descriptors in a question, and of entries in a descriptor.
 const MAX_DESCRIPTORS: usize = 100;
 const MAX_ENTRIES: usize = 32;
-/// The longest key or value of an entry, in bytes.
-const MAX_TEXT: usize = 16 << 10;
 /// `RateLimitResponse.Code`. With 0, which is UNKNOWN, Envoy lets a request pass, whatever its configuration says.
 const OK: i32 = 1;
 const OVER_LIMIT: i32 = 2;
 
 /// The part of a question that one descriptor asks for.
 struct DescriptorCharges<'q> {
-    entries: Vec<(&'q str, &'q str)>,
+    entries: Vec<(&'q str, &'q [u8])>,
     /// The positions of its charges.
     charges: Vec<usize>,
     /// Whether the descriptor is denied, whatever its limits decide.
@@ -124,8 +122,6 @@ impl Descriptor {
             Some("there is a descriptor with more than 32 entries")
         } else if self.entries.iter().any(|entry| entry.key.is_empty()) {
             Some("there is an entry without a key")
-        } else if self.entries.iter().any(|entry| entry.key.len().max(entry.value.len()) > MAX_TEXT) {
-            Some("there is an entry of more than 16 KiB")
         } else {
             None
         }
@@ -146,7 +142,8 @@ impl Batch {
         let active = &context.active;
         let entries: Vec<_> = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
         let plan = domain.plan.as_deref().and_then(|key| entries.iter().find(|(entry, _)| *entry == key));
-        let plan = plan.and_then(|(_, name)| active.ruleset.plans.iter().position(|plan| plan == name)).map(PlanId);
+        let plan = plan.and_then(|(_, name)| active.ruleset.plans.iter().position(|plan| plan.as_bytes() == *name));
+        let plan = plan.map(PlanId);
         let hits = match &descriptor.hits_addend {
             None => Hits::Take(u64::from(hits_addend).max(1)),
             Some(UInt64Value { value: 0 }) => Hits::Peek,
@@ -361,8 +358,9 @@ struct Descriptor {
 struct DescriptorEntry {
     #[prost(string, tag = "1")]
     key: String,
-    #[prost(string, tag = "2")]
-    value: String,
+    /// A string of the protocol. But Envoy sends on what its clients sent, and a message that cannot be read limits nothing.
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]

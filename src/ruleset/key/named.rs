@@ -2,8 +2,8 @@
 
 use super::{KeyPart, Value, ValueFault};
 
-/// The entries of a descriptor: keys and values.
-pub type Entries<'e> = [(&'e str, &'e str)];
+/// The entries of a descriptor: keys and values. Clients choose the values, which can be any bytes.
+pub type Entries<'e> = [(&'e str, &'e [u8])];
 
 /// The parts of a key, each with its value.
 pub type Values<'v> = [(KeyPart, Value<'v>)];
@@ -34,7 +34,7 @@ impl KeyPart {
 pub fn entry<'e>(part: &KeyPart, entries: &Entries<'e>) -> Result<Value<'e>, ValueFault> {
     let KeyPart::Descriptor(name) = part else { return Err(ValueFault::Missing) };
     let found = entries.iter().find(|(key, _)| key == name);
-    found.map(|(_, value)| Value::Bytes(value.as_bytes().into())).ok_or(ValueFault::Missing)
+    found.map(|(_, value)| Value::Bytes((*value).into())).ok_or(ValueFault::Missing)
 }
 
 /// The value for `part` among `values`.
