@@ -162,8 +162,13 @@ impl<const N: usize> From<[(&'static str, Value); N]> for Arguments {
 impl Arguments {
     /// Sets `name`, replacing an earlier value.
     pub fn set(&mut self, name: &'static str, value: Value) {
-        self.0.retain(|(known, _)| *known != name);
+        self.remove(name);
         self.0.push((name, value));
+    }
+
+    /// Removes `name`, if it is set.
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|(known, _)| *known != name);
     }
 
     /// These values with those of `other` on top.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use memchr::memmem;
 
+use crate::algorithm::calendar::Unit;
 use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::cost::CostRule;
@@ -144,13 +145,23 @@ pub enum Hits {
     Peek,
 }
 
-/// `rule` with `tokens` per `per` in place of its own numbers; `None` where its algorithm has no such parameters.
+/// The units of the calendar, with their lengths in seconds as the protocol counts them.
+const CALENDAR_UNITS: [(Unit, u64); 3] = [(Unit::Day, 86_400), (Unit::Week, 604_800), (Unit::Month, 2_592_000)];
+
+/// `rule` with `tokens` per `per` in place of its own numbers; `None` where its algorithm has no such parameters. Windows
+/// that are aligned to the calendar stay so where it has a unit of this length.
 pub fn with_rate(rule: &Rule, tokens: Cost, per: Nanos) -> Option<Rule> {
     let mut arguments = rule.arguments();
     let has = |name| rule.name().parameters().iter().any(|parameter| parameter.name == name);
     let rate = Rate::new(tokens, per)?;
     if has("limit") && has("window") {
-        arguments.set("window", Value::Duration(per));
+        let unit = CALENDAR_UNITS.iter().find(|(_, seconds)| Nanos::from_secs(*seconds) == per);
+        if let Some((unit, _)) = unit.filter(|_| arguments.has("align")) {
+            arguments.set("window", Value::Choice(unit.as_str()));
+        } else {
+            ["align", "timezone"].iter().for_each(|name| arguments.remove(name));
+            arguments.set("window", Value::Duration(per));
+        }
     } else if has("rate") {
         arguments.set("rate", Value::Rate(rate));
     } else {
@@ -232,6 +243,17 @@ mod tests {
         for rule in [gcra, window] {
             let policy = with_rate(&rule, 300, Nanos::from_secs(60)).unwrap().policy();
             assert_eq!((policy.quota, policy.window), (300, Some(Nanos::from_secs(60))), "{rule:?}");
+        }
+        let month = [("limit", whole(5)), ("window", Value::Choice("month")), ("align", Value::Choice("calendar"))];
+        let monthly = built("fixed_window", month.into());
+        for (days, windows) in [
+            (1, "300 in each calendar day (UTC)"),
+            (7, "300 in each calendar week (UTC)"),
+            (30, "300 in each calendar month (UTC)"),
+            (365, "300 in each 365d, counted from the epoch"),
+        ] {
+            let rule = with_rate(&monthly, 300, Nanos::from_secs(days * 86_400)).unwrap();
+            assert_eq!(rule.describe(), windows);
         }
         let slots = built("concurrency", [("limit", whole(5))].into());
         assert_eq!(with_rate(&slots, 300, Nanos::SECOND), None);

@@ -130,6 +130,7 @@ limits:
     burst: 1
     plans: { pro: { rate: 5/d, burst: 5 } }
   watched: { algorithm: gcra, rate: 1/d, burst: 1, key: all, over_limit: { mark: x-over } }
+  monthly: { algorithm: fixed_window, limit: 2, window: month, align: calendar, key: all }
 domains:
   edge:
     plan: tier
@@ -139,6 +140,7 @@ domains:
         descriptors:
           - { key: method, value: POST, limits: [writes] }
       - { key: path, value: /watched/*, limits: [watched] }
+      - { key: month, limits: [monthly] }
       - { key: user, limits: [tokens] }
       - { key: user, value: double, limits: [double] }
       - { key: user, value: spender*, limits: [budget] }
@@ -371,6 +373,12 @@ async fn plans_and_limits_may_come_with_a_descriptor() {
         (status.current_limit.clone(), status.limit_remaining),
         (Some(Brought { requests_per_unit: 20, unit: 3 }), 19)
     );
+    for unit in [4, 7, 5, 6] {
+        let limit = Brought { requests_per_unit: 5_000, unit };
+        let monthly = Descriptor { limit: Some(limit.clone()), ..descriptor("month=1") };
+        let answer = envoy.ask(&of_domain("edge", vec![monthly])).await;
+        assert_eq!((answer.overall_code, answer.statuses[0].current_limit.clone()), (OK, Some(limit)));
+    }
     let none = envoy.ask(&with(0, 3)).await;
     assert_eq!((none.overall_code, none.statuses[0].code), (OVER, OVER));
     for (requests, unit) in [(20, 0), (20, 99)] {

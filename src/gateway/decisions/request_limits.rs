@@ -13,9 +13,10 @@ use crate::units::Nanos;
 /// The maximum number of different limits that requests may bring along: each is kept until a reload.
 const MAX_OVERRIDES: usize = 1_000;
 
-/// The units of limits by their numbers in the protocol, with their lengths in seconds.
-pub(super) const UNITS: [(i32, u64); 7] =
-    [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 30 * 86_400), (6, 365 * 86_400)];
+/// The units of limits by their numbers in the protocol, with their lengths in seconds; the last one is the length of windows
+/// that are calendar months.
+pub(super) const UNITS: [(i32, u64); 8] =
+    [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 30 * 86_400), (6, 365 * 86_400), (5, 31 * 86_400)];
 
 /// The limits that requests brought along, each in place of a rule of the limit at a position in the ruleset. Requests read
 /// them without a lock; only a new limit is written.
