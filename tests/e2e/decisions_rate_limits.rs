@@ -131,6 +131,7 @@ limits:
     plans: { pro: { rate: 5/d, burst: 5 } }
   watched: { algorithm: gcra, rate: 1/d, burst: 1, key: all, over_limit: { mark: x-over } }
   monthly: { algorithm: fixed_window, limit: 2, window: month, align: calendar, key: all }
+  off: { algorithm: gcra, rate: 1/d, burst: 1, key: all, enabled_percent: 0 }
 domains:
   edge:
     plan: tier
@@ -141,6 +142,7 @@ domains:
           - { key: method, value: POST, limits: [writes] }
       - { key: path, value: /watched/*, limits: [watched] }
       - { key: month, limits: [monthly] }
+      - { key: off, limits: [off] }
       - { key: user, limits: [tokens] }
       - { key: user, value: double, limits: [double] }
       - { key: user, value: spender*, limits: [budget] }
@@ -381,6 +383,8 @@ async fn plans_and_limits_may_come_with_a_descriptor() {
     }
     let none = envoy.ask(&with(0, 3)).await;
     assert_eq!((none.overall_code, none.statuses[0].code), (OVER, OVER));
+    let off = Descriptor { limit: Some(Brought { requests_per_unit: 0, unit: 3 }), ..descriptor("off=1") };
+    assert_eq!(envoy.codes(vec![off]).await.0, OK, "the limit applies to no key");
     for (requests, unit) in [(20, 0), (20, 99)] {
         let refused_call = envoy.0.post(LIMIT, GRPC, framed(&with(requests, unit))).await.unwrap();
         assert_eq!(refused(&refused_call).0, 3, "{requests} in {unit}");

@@ -19,7 +19,6 @@ use crate::gateway::{admit, charging, denials, forward};
 use crate::http::head::RequestHead;
 use crate::http::service::Response;
 use crate::ruleset::domains::{Domain, Hits};
-use crate::ruleset::limit::PlanTerms;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::ruleset::{PlanId, key};
@@ -152,15 +151,9 @@ impl Batch {
         let mut charges = Vec::new();
         let node = domain.find(&entries);
         let mut denied = node.is_some_and(|node| node.denies);
+        let allows_none = descriptor.limit.as_ref().is_some_and(|limit| limit.requests_per_unit == 0);
         for id in node.iter().flat_map(|node| &node.limits) {
-            if descriptor.limit.as_ref().is_some_and(|limit| limit.requests_per_unit == 0) {
-                // in place of any limit that could deny
-                denied |= active.ruleset.limits.get(id.0).is_some_and(|limit| {
-                    limit.enforces() && limit.candidate_of.is_none() && limit.terms(plan) != PlanTerms::Unlimited
-                });
-                continue;
-            }
-            let brought = descriptor.limit.as_ref().map(|limit| {
+            let brought = descriptor.limit.as_ref().filter(|_| !allows_none).map(|limit| {
                 active.request_limits.rule(&active.ruleset, *id, plan, (limit.requests_per_unit, limit.unit))
             });
             let terms = (plan, hits, brought.transpose().map_err(Answer::Malformed)?.flatten());
@@ -168,6 +161,8 @@ impl Batch {
                 continue;
             };
             match descriptor.is_negative_hits {
+                // in place of any limit that could deny
+                _ if allows_none => denied |= charge.enforcement.enforces,
                 true => self.refunds.push(charge),
                 false => charges.push(self.join(charge)),
             }
