@@ -219,9 +219,9 @@ impl Store {
     }
 
     /// Charges every entry of `batch` or none: none if an enforcing limit denies. See [`crate::charge::Enforcement`]
-    /// for limits that do not enforce. Answers in the order of `batch`, in which no limit may appear twice, and notes
-    /// in `batch` where each charge was made: the store charges a new key for which there is no room to a common
-    /// bucket, and the caller has to refund it there.
+    /// for limits that do not enforce. Where a key appears twice, the store decides as if it had made the earlier charge
+    /// before. Answers in the order of `batch`, and notes in `batch` where each charge was made: the store charges a new
+    /// key for which there is no room to a common bucket, and the caller has to refund it there.
     ///
     /// If the caller drops this future before it is ready, it has charged nothing, or refunds the charges.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
@@ -252,8 +252,7 @@ impl Store {
         Some(Receipt { charged, source: DecisionSource::Local, failed_closed: None })
     }
 
-    /// [`Store::charge`] of charges without floors, where the store may have to ask Redis or another gateway. Where a
-    /// limit appears twice, all but the last of its charges only ask.
+    /// [`Store::charge`] of charges without floors, where the store may have to ask Redis or another gateway.
     async fn charge_with_others(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
         self.number_slots(binding, batch);
         let epoch = self.ownership_epoch(batch);

@@ -361,7 +361,8 @@ impl SharedGateway {
             return Err(NoReply);
         }
         // with a floor, each request has to be checked after the charge of the one before, so requests cannot be merged
-        let asks_first = parts.windows(2).any(|pair| matches!(pair, [one, other] if one.key == other.key));
+        let is_asked_before = |(at, part): (usize, &ChargePart)| parts.iter().take(at).any(|one| one.key == part.key);
+        let asks_first = parts.iter().enumerate().any(is_asked_before);
         let mergeable =
             !asks_first && parts.iter().all(|part| !part.rule().holds_slots() && !part.rule().denials_count());
         let slot = parts.iter().any(|part| part.rule().holds_slots()).then(|| self.slots.next());

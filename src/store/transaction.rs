@@ -128,7 +128,8 @@ impl<'a> ChargeTransaction<'a> {
     }
 
     /// The charges that are decided together, in this order: those in memory; those of each owner; those of Redis that this
-    /// gateway leases or counts by itself, one by one; the others of Redis by hash slot.
+    /// gateway leases or counts by itself, one by one; the others of Redis by hash slot, where no charge follows one that
+    /// takes tokens of the same key.
     fn groups(&self) -> VecDeque<Group> {
         let mut here = Positions::new();
         let mut owned: Vec<Group> = Vec::new();
@@ -140,7 +141,12 @@ impl<'a> ChargeTransaction<'a> {
                 Authority::Here => here.push(position),
                 Authority::Shared(shared, limit) => {
                     let slot = shared.slot(charge.tag);
-                    match by_slot.iter_mut().find(|(known, _)| *known == slot) {
+                    let takes_before = |other: &usize| {
+                        let other = &self.batch[*other];
+                        other.enforcement.consumes && other.is_same_key(charge)
+                    };
+                    let is_free = |positions: &Positions| !positions.iter().any(takes_before);
+                    match by_slot.iter_mut().find(|(known, positions)| *known == slot && is_free(positions)) {
                         _ if limit.is_by_itself() => alone.push(SmallVec::from_slice(&[position])),
                         Some((_, positions)) => positions.push(position),
                         None => by_slot.push((slot, SmallVec::from_slice(&[position]))),

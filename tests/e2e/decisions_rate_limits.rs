@@ -7,8 +7,7 @@ use prost::Message;
 
 use crate::decisions_grpc::{CHECK, GRPC, Header, framed, message, refused, start};
 use crate::support::http2::Http2;
-use crate::support::{Client, Gateway, Origin, PATIENCE};
-use crate::webhook::SECRET;
+use crate::support::{Client, Gateway, PATIENCE};
 
 pub const LIMIT: &str = "http://test/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 pub const OK: i32 = 1;
@@ -318,41 +317,6 @@ domains: { edge: { descriptors: [{ key: user, limits: [paced] }, { key: plain, l
     waiting.abort();
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "edge")], 0.0);
     assert_eq!(peek(&[]).await.0, OK);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn of_several_keys_of_one_limit_the_one_that_denies_or_reaches_a_mark_is_named() {
-    let receiver = Origin::start();
-    let config = format!(
-        "client_address: {{ trusted_proxies: [127.0.0.1] }}
-upstreams: {{ hooks: {{ nodes: [{}] }} }}
-limits: {{ per-user: {{ algorithm: fixed_window, limit: 2, window: 30d, key: {{ descriptor: user }}, warn_at: [50] }} }}
-domains: {{ edge: {{ descriptors: [{{ key: user, limits: [per-user] }}] }} }}
-webhook: {{ upstream: hooks, path: /told, secret_file: secret, queue: queue }}
-",
-        receiver.node()
-    );
-    let gateway = tokio::task::block_in_place(|| {
-        Gateway::start_listening("serves: rate_limit_service", &config, &[("secret", SECRET)])
-    });
-    let mut envoy = Envoy::connect(&gateway).await;
-    let both = || vec![descriptor("user=a"), descriptor("user=b")];
-    assert_eq!(envoy.codes(both()).await.0, OK);
-    gateway.wait_for_metric("tollgate_webhook_messages_total", &[("result", "delivered")], 2.0);
-    let told = receiver.received().into_iter().map(|seen| {
-        let body: serde_json::Value = serde_json::from_slice(&seen.body).unwrap();
-        body["data"]["key"]["descriptor user"].as_str().unwrap().to_owned()
-    });
-    assert_eq!(told.collect::<Vec<_>>(), ["a", "b"]);
-    assert_eq!(envoy.codes(vec![descriptor("user=b")]).await.0, OK);
-    assert_eq!(envoy.codes(both()).await.0, OVER);
-    for (path, list) in [("/v1/offenders", "offenders"), ("/v1/decisions", "decisions")] {
-        let named = tokio::task::block_in_place(|| {
-            let fields = [("host", "localhost"), ("connection", "close")];
-            Client::connect(gateway.admin).round_trip("GET", path, &fields).json()
-        });
-        assert_eq!(named[list][0]["key"][0]["value"], "b", "{path}: {named:#}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

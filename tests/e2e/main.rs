@@ -32,6 +32,7 @@ mod customers;
 mod customers_api;
 mod decisions;
 mod decisions_grpc;
+mod decisions_keys;
 mod decisions_listeners;
 mod decisions_proxies;
 mod decisions_rate_limits;

@@ -133,6 +133,27 @@ fn a_full_table_sends_new_keys_to_one_bucket_and_never_refills_a_spent_one() {
 }
 
 #[test]
+fn several_charges_of_one_limit_add_up_also_in_the_common_bucket() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 5)];
+    let binding = store.bind(&[spec("l", &rules, 2)]);
+    let charged = |costs: &[(u128, u64)]| {
+        let batch = costs.iter().map(|(key, cost)| Charge { cost: *cost, ..charge(0, *key) });
+        admitted(&store.charge(&binding, &mut batch.collect::<Vec<_>>(), START))
+    };
+    let left = |key| remaining(&store, &binding, 0, key);
+    assert!(!charged(&[(1, 4), (2, 6)]));
+    assert_eq!((left(1), left(2)), (Some(5), Some(5)), "all or none");
+    assert!(charged(&[(1, 2), (2, 1), (1, 2)]));
+    assert_eq!((left(1), left(2)), (Some(1), Some(4)));
+    assert!(!charged(&[(2, 2), (2, 3)]));
+    // the table is full, so new keys share a bucket
+    assert!(charged(&[(3, 2), (4, 2)]));
+    assert!(!charged(&[(5, 1), (6, 1)]));
+    assert!(charged(&[(7, 1)]) && !charged(&[(8, 1)]));
+}
+
+#[test]
 fn sweeping_forgets_what_is_as_good_as_new_and_nothing_else() {
     let store = LocalStore::new();
     let rules = [gcra(1, 10)];

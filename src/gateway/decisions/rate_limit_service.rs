@@ -1,7 +1,7 @@
 //! Envoy's rate limit service, `envoy.service.ratelimit.v3`: `domains` leads from a domain and descriptors to limits.
 //!
 //! The gateway makes all charges of all descriptors or none. A limit that several descriptors lead to is charged once for
-//! each of its keys: charges that do not fit into one batch are made in rounds, and are refunded if a later round denies.
+//! each of its keys.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use prost::Message;
 use super::grpc::{self, HeaderValue};
 use super::request_limits::UNITS;
 use crate::algorithm::Decision;
-use crate::charge::{Charge, Charged};
+use crate::charge::Charge;
 use crate::fields::Fields;
 use crate::gateway::queue::Queue;
 use crate::gateway::request_context::{Admission, RequestContext};
@@ -20,9 +20,9 @@ use crate::http::head::RequestHead;
 use crate::http::service::Response;
 use crate::ruleset::domains::{Domain, Hits};
 use crate::ruleset::matcher::RouteId;
-use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::verdict::{Outcome, Standing};
 use crate::ruleset::{PlanId, key};
-use crate::store::{AmendError, Amendment, Receipt};
+use crate::store::{AmendError, Amendment};
 use crate::units::{Cost, Nanos};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -45,8 +45,8 @@ struct DescriptorCharges<'q> {
 /// The charges and refunds that all descriptors ask for.
 #[derive(Default)]
 struct Batch {
-    /// The charges, each with the round in which it is made: a round holds no limit twice.
-    charges: Vec<(usize, Charge)>,
+    /// The charges to make.
+    charges: Vec<Charge>,
     /// The charges to give back.
     refunds: Vec<Charge>,
 }
@@ -76,13 +76,10 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     if asked.iter().any(|asked| asked.denied) {
         return Ok(grpc::encode_response(&denied(context, &asked)));
     }
-    let mut order: Vec<usize> = (0..batch.charges.len()).collect();
-    order.sort_by_key(|position| batch.charges.get(*position).map(|(round, _)| *round));
-    let decided = charge(context, domain.route, &batch, &order).await;
+    let decided = charge(context, domain.route, batch.charges).await;
     if denials::must_record(context) {
         denials::record_with(context, active.ruleset.matcher.route(domain.route), |position, part| {
-            let charge = order.get(position)?;
-            let of = asked.iter().find(|asked| asked.charges.contains(charge))?;
+            let of = asked.iter().find(|asked| asked.charges.contains(&position))?;
             key::entry(part, &of.entries).ok()
         });
     }
@@ -92,8 +89,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         Err(answer) => return Err(answer),
     }
     let standings = |asked: &DescriptorCharges<'_>| {
-        let places = asked.charges.iter().filter_map(|charge| order.iter().position(|position| position == charge));
-        status(context, places.filter_map(|place| context.verdict.standings.get(place)))
+        status(context, asked.charges.iter().filter_map(|position| context.verdict.standings.get(*position)))
     };
     let statuses = asked.iter().map(standings).collect();
     Ok(grpc::encode_response(&answer(context, statuses)))
@@ -176,60 +172,41 @@ impl Batch {
             (other.limit, other.key, other.enforcement) == (charge.limit, charge.key, charge.enforcement)
                 && other.rule == charge.rule
         };
-        if let Some(position) = self.charges.iter().position(|(_, other)| is_same(other)) {
-            if let Some((_, other)) = self.charges.get_mut(position).filter(|_| charge.enforcement.consumes) {
+        if let Some(position) = self.charges.iter().position(is_same) {
+            if let Some(other) = self.charges.get_mut(position).filter(|_| charge.enforcement.consumes) {
                 other.cost = other.cost.saturating_add(charge.cost);
             }
             return position;
         }
-        let round = self.charges.iter().filter(|(_, other)| other.limit == charge.limit).count();
-        self.charges.push((round, charge));
+        self.charges.push(charge);
         self.charges.len().saturating_sub(1)
     }
 }
 
-/// Makes the charges in `batch`, in the `order` of their rounds: all of them or none.
-async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, order: &[usize]) -> Result<(), Answer> {
+/// Makes all of `charges` or none.
+async fn charge(context: &mut RequestContext, route: RouteId, mut charges: Vec<Charge>) -> Result<(), Answer> {
     let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
-    let mut open = order.iter().filter_map(|position| batch.charges.get(*position)).peekable();
-    let mut charged: Vec<Charged> = Vec::new();
     let now = gateway.clock.now();
     context.charged_at = now;
-    let mut all = order.iter().filter_map(|position| Some(batch.charges.get(*position)?.1.clone())).collect();
-    if charging::deny_banned(context, &mut all, now) {
+    if charges.is_empty() || charging::deny_banned(context, &mut charges, now) {
         return admit::conclude(context, route, now).await.map(drop);
     }
-    while let Some((round, _)) = open.peek().copied() {
-        let mut some = Vec::new();
-        while let Some((_, charge)) = open.next_if(|(of, _)| of == round) {
-            some.push(charge.clone());
-        }
-        let receipt = gateway.store.charge(&active.binding, &mut some, now).await;
-        let is_charged = !receipt.is_denied(&some);
-        let decided = some.iter().zip(&receipt.charged);
-        charged.extend(decided.map(|(charge, charged)| match charge.enforcement.consumes {
-            true => *charged,
-            false => {
-                Charged { decision: without_wait(&active.queues[charge.limit], charged.decision, now), ..*charged }
-            }
-        }));
-        if !is_charged {
-            context.refund_as_denied(now);
-        }
-        let before = context.charges.len();
-        context.charges.extend(some);
-        context.verdict = Verdict::new(&active.ruleset, &context.charges, &charged);
-        if is_charged {
-            // from here on the charges are refunded if the question ends before it has passed
-            context.admission = Admission::Waiting;
-        }
-        let failed_closed = receipt.failed_closed.map(|position| before.saturating_add(position));
-        charging::observe(context, route, &Receipt { failed_closed, ..receipt })?;
-        if context.verdict.is_denied() {
-            // also the charges of this round, if a question that takes no hit is denied after the store has admitted it
-            context.refund_as_denied(now);
-            break;
-        }
+    let mut receipt = gateway.store.charge(&active.binding, &mut charges, now).await;
+    let is_charged = !receipt.is_denied(&charges);
+    let asked = charges.iter().zip(&mut receipt.charged).filter(|(charge, _)| !charge.enforcement.consumes);
+    for (charge, charged) in asked {
+        charged.decision = without_wait(&active.queues[charge.limit], charged.decision, now);
+    }
+    context.verdict.set(&active.ruleset, &charges, &receipt.charged);
+    context.charges = charges;
+    if is_charged {
+        // from here on the charges are refunded if the question ends before it has passed
+        context.admission = Admission::Waiting;
+    }
+    charging::observe(context, route, &receipt)?;
+    if context.verdict.is_denied() {
+        // a question that takes no hit can be denied after the store has admitted all
+        context.refund_as_denied(now);
     }
     match admit::conclude(context, route, now).await? {
         Some(turn) => Box::pin(admit::wait_for(turn, context)).await,

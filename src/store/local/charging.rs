@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::shard::Locked;
 use super::table::{Cells, Full, NotCharged};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY};
+use crate::algorithm::{Decision, State};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::Nanos;
 
@@ -187,15 +188,21 @@ impl LocalStore {
         charged: &mut AllCharged,
     ) -> Result<(), Stop> {
         let bound: SmallVec<[_; 2]> = batch.iter().map(|charge| binding.find(charge)).collect();
+        let with_tables = || batch.iter().zip(&bound);
         let mut locked = Locked::all(&self.shards, batch);
-        let mut decided: SmallVec<[_; 2]> = SmallVec::with_capacity(batch.len());
-        for (position, (charge, &(table, bound))) in batch.iter().zip(&bound).enumerate() {
+        let mut decided: SmallVec<[(Decision, Option<State>); 2]> = SmallVec::with_capacity(batch.len());
+        for (position, (charge, &(table, bound))) in with_tables().enumerate() {
             let cells = locked.cells(charge.key, table.position);
             let may_have_moved = || may_have_moved(position);
             check_state_present(table, cells, charge, may_have_moved).map_err(|StateElsewhere| Stop::Elsewhere)?;
             cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
             let before = cells.state(table, bound, charge.key, now);
-            decided.push(bound.rule.decide(before, charge.cost, table.own_time(bound.rule, now)));
+            // earlier charges of the same key, which is the common bucket of several new keys where the table is full
+            let same = with_tables().zip(&decided).filter(|((other, (of, _)), (decision, _))| {
+                (other.key, of.position) == (charge.key, table.position) && other.enforcement.takes(*decision)
+            });
+            let cost = same.fold(charge.cost, |cost, ((other, _), _)| cost.saturating_add(other.cost));
+            decided.push(bound.rule.decide(before, cost, table.own_time(bound.rule, now)));
         }
         let mut decisions = batch.iter().zip(&decided);
         let admitted =

@@ -126,7 +126,8 @@ pub fn hash_tag(tag: LimitKey) -> String {
     format!("{:032x}", { tag.0 })
 }
 
-/// Encodes a call for these buckets, no two of which may have the same limit and key. In a cluster they share one slot.
+/// Encodes a call for these buckets; one that consumes tokens is the last one of its limit and key. In a cluster they share
+/// one slot.
 pub fn encode(call: Call, clock: Clock, prefix: &str, buckets: &[Bucket<'_>]) -> Result<Encoded, Refused> {
     let (name, want) = match call {
         Call::Charge => ("charge", 1),

@@ -1,0 +1,82 @@
+//! Envoy's gRPC questions with several keys of one limit (`serves: rate_limit_service`).
+
+use crate::decisions_grpc::start;
+use crate::decisions_rate_limits::{Brought, Descriptor, Envoy, Hits, OK, OVER, descriptor};
+use crate::support::redis::Redis;
+use crate::support::{Client, Gateway, Origin};
+use crate::webhook::SECRET;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_denied_question_is_charged_and_answered_alike_in_any_order_of_its_descriptors() {
+    let redis = tokio::task::block_in_place(Redis::start);
+    for mode in ["sticky", "shared"] {
+        let window = format!("algorithm: fixed_window, limit: 5, window: 30d, mode: {mode}");
+        let config = format!(
+            "store: {{ redis: \"{}\", timeout: 1s }}
+limits:
+  plain: {{ {window}, key: {{ descriptor: user }} }}
+  counts: {{ {window}, key: {{ descriptor: payer }}, charge: {{ denied: true }} }}
+domains: {{ edge: {{ descriptors: [{{ key: user, limits: [plain] }}, {{ key: payer, limits: [counts] }}] }} }}
+",
+            redis.url()
+        );
+        let gateway = start("rate_limit_service", &config);
+        let mut envoy = Envoy::connect(&gateway).await;
+        let hits = |entries, value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor(entries) };
+        let denied = envoy.codes(vec![hits("user=a", 1), hits("user=b", 9)]).await;
+        assert_eq!(denied, (OVER, vec![(OK, 5), (OVER, 5)]), "{mode}");
+        let denied = envoy.codes(vec![hits("user=b", 9), hits("user=a", 1)]).await;
+        assert_eq!(denied, (OVER, vec![(OVER, 5), (OK, 5)]), "{mode}");
+        // hits that are denied count under the other limit
+        for [few, many] in [["payer=a", "payer=b"], ["payer=c", "payer=d"]] {
+            let mut question = vec![hits(few, 1), hits(many, 9)];
+            if few == "payer=c" {
+                question.reverse();
+            }
+            assert_eq!(envoy.codes(question).await.0, OVER, "{mode}");
+            let left = envoy.codes(vec![hits(few, 0), hits(many, 0)]).await;
+            assert_eq!(left, (OVER, vec![(OK, 4), (OVER, 0)]), "{mode}");
+        }
+        // one key under two limits: the configured one, and one that a descriptor brings
+        let brings = || Descriptor { limit: Some(Brought { requests_per_unit: 6, unit: 5 }), ..hits("user=c", 2) };
+        let both = envoy.codes(vec![hits("user=c", 3), brings()]).await;
+        assert_eq!(both, (OK, vec![(OK, 2), (OK, 1)]), "{mode}");
+        assert_eq!(envoy.codes(vec![hits("user=c", 1)]).await.0, OVER, "{mode}");
+        assert_eq!(envoy.codes(vec![brings()]).await.0, OVER, "{mode}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_keys_of_one_limit_the_one_that_denies_or_reaches_a_mark_is_named() {
+    let receiver = Origin::start();
+    let config = format!(
+        "client_address: {{ trusted_proxies: [127.0.0.1] }}
+upstreams: {{ hooks: {{ nodes: [{}] }} }}
+limits: {{ per-user: {{ algorithm: fixed_window, limit: 2, window: 30d, key: {{ descriptor: user }}, warn_at: [50] }} }}
+domains: {{ edge: {{ descriptors: [{{ key: user, limits: [per-user] }}] }} }}
+webhook: {{ upstream: hooks, path: /told, secret_file: secret, queue: queue }}
+",
+        receiver.node()
+    );
+    let gateway = tokio::task::block_in_place(|| {
+        Gateway::start_listening("serves: rate_limit_service", &config, &[("secret", SECRET)])
+    });
+    let mut envoy = Envoy::connect(&gateway).await;
+    let both = || vec![descriptor("user=a"), descriptor("user=b")];
+    assert_eq!(envoy.codes(both()).await.0, OK);
+    gateway.wait_for_metric("tollgate_webhook_messages_total", &[("result", "delivered")], 2.0);
+    let told = receiver.received().into_iter().map(|seen| {
+        let body: serde_json::Value = serde_json::from_slice(&seen.body).unwrap();
+        body["data"]["key"]["descriptor user"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(told.collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(envoy.codes(vec![descriptor("user=b")]).await.0, OK);
+    assert_eq!(envoy.codes(both()).await.0, OVER);
+    for (path, list) in [("/v1/offenders", "offenders"), ("/v1/decisions", "decisions")] {
+        let named = tokio::task::block_in_place(|| {
+            let fields = [("host", "localhost"), ("connection", "close")];
+            Client::connect(gateway.admin).round_trip("GET", path, &fields).json()
+        });
+        assert_eq!(named[list][0]["key"][0]["value"], "b", "{path}: {named:#}");
+    }
+}
