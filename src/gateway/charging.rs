@@ -76,17 +76,19 @@ pub(super) fn observe(context: &mut RequestContext, route: RouteId, receipt: &Re
 /// Charges the candidate that would have admitted a denied request, so that it continues as if it were in force.
 pub(super) async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
     let candidate = context.verdict.candidate_to_charge(&context.active.ruleset, &context.charges);
-    let Some((position, alone)) = candidate else { return };
+    if candidate.is_empty() {
+        return;
+    }
+    let (positions, mut alone): (Vec<usize>, Vec<Charge>) = candidate.into_iter().unzip();
     // rare and large, so the future is boxed
-    let charged = Box::pin(charge_alone(context, alone, now)).await;
-    if let [charged] = *charged {
+    let charged = Box::pin(charge_alone(context, &mut alone, now)).await;
+    for (position, charged) in positions.into_iter().zip(charged) {
         context.verdict.replace(position, charged);
     }
 }
 
-async fn charge_alone(context: &RequestContext, charge: Charge, now: Nanos) -> AllCharged {
-    let mut alone = [charge];
-    context.gateway.store.charge(&context.active.binding, &mut alone, now).await.charged
+async fn charge_alone(context: &RequestContext, alone: &mut [Charge], now: Nanos) -> AllCharged {
+    context.gateway.store.charge(&context.active.binding, alone, now).await.charged
 }
 
 /// Refunds the early charges of a request that is not to be charged after all.

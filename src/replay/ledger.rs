@@ -213,9 +213,13 @@ impl Ledger {
     }
 
     fn charge_candidate(&mut self, ruleset: &Ruleset, charges: &[Charge], now: Nanos) {
-        if let Some((position, alone)) = self.verdict.candidate_to_charge(ruleset, charges)
-            && let [charged] = *charge_local(&self.store, &self.binding, &mut [alone], now)
-        {
+        let candidate = self.verdict.candidate_to_charge(ruleset, charges);
+        if candidate.is_empty() {
+            return;
+        }
+        let (positions, mut alone): (Vec<usize>, Vec<Charge>) = candidate.into_iter().unzip();
+        let charged = charge_local(&self.store, &self.binding, &mut alone, now);
+        for (position, charged) in positions.into_iter().zip(charged) {
             self.verdict.replace(position, charged);
         }
     }

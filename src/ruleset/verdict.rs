@@ -247,23 +247,29 @@ impl Verdict {
             self.violated().all(|violated| violated == live).then_some((position, live))
         });
         candidates.filter_map(|(position, live)| {
-            let live = self.standings.iter().find(|standing| standing.limit == live)?;
+            // behind the standing of each key of a limit is that of its candidate
+            let before = self.standings.get(..position)?;
+            let live = before.iter().rfind(|standing| standing.limit == live)?;
             Some((position, live.decision))
         })
     }
 
-    /// The candidate that has to be charged although the request was denied, by position, and its charge: the limit
-    /// beside which it is tried is the only one that denies, and the candidate would admit. If it were in force, the
-    /// request would pass. A candidate that counts denials has been charged already; one that counts running requests
-    /// is left as it is, because the time that the request would have run is unknown.
-    pub fn candidate_to_charge(&self, ruleset: &Ruleset, charges: &[Charge]) -> Option<(usize, Charge)> {
-        let Outcome::Deny(_) = self.outcome else { return None };
-        let mut admitting = self.candidate_comparisons(ruleset).map(|(position, _)| position);
-        let position = admitting.find(|position| self.standings[*position].decision.is_admitted())?;
-        let charge = charges.get(position)?;
-        let holds = ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
-        let alone = Charge { enforcement: Enforcement { enforces: true, ..charge.enforcement }, ..charge.clone() };
-        (!holds && !charge.enforcement.counts_denied).then_some((position, alone))
+    /// The charges of a candidate that have to be made although the request was denied, with their positions: the limit
+    /// beside which it is tried is the only one that denies, and the candidate would admit all its keys. If it were in
+    /// force, the request would pass. A candidate that counts denials has been charged already; one that counts running
+    /// requests is left as it is, because the time that the request would have run is unknown.
+    pub fn candidate_to_charge(&self, ruleset: &Ruleset, charges: &[Charge]) -> Vec<(usize, Charge)> {
+        let compared = || self.candidate_comparisons(ruleset).map(|(position, _)| position);
+        if !self.is_denied() || !compared().all(|position| self.standings[position].decision.is_admitted()) {
+            return Vec::new();
+        }
+        let alone = compared().filter_map(|position| {
+            let charge = charges.get(position)?;
+            let holds = ruleset.limits[charge.limit].rule(&charge.rule).holds_slots();
+            let alone = Charge { enforcement: Enforcement { enforces: true, ..charge.enforcement }, ..charge.clone() };
+            (!holds && !charge.enforcement.counts_denied).then_some((position, alone))
+        });
+        alone.collect()
     }
 
     /// Puts the decision on a charge that was made by itself in the place of the earlier one, of the limit at `position`.

@@ -80,3 +80,24 @@ webhook: {{ upstream: hooks, path: /told, secret_file: secret, queue: queue }}
         assert_eq!(named[list][0]["key"][0]["value"], "b", "{path}: {named:#}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_candidate_is_compared_and_charged_for_each_key_of_its_limit() {
+    let rules = "limits:
+  per-user: { algorithm: fixed_window, limit: 2, window: 30d, key: { descriptor: user }, candidate: { limit: 4, window: 30d } }
+domains: { edge: { descriptors: [{ key: user, limits: [per-user] }] } }
+";
+    let gateway = start("rate_limit_service", rules);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let [a, b] = ["user=a", "user=b"].map(|entries| vec![descriptor(entries)]);
+    let both = [&b[..], &a].concat();
+    // the candidate would admit two more questions for both, of which `a` is denied
+    for question in [&a, &a, &both, &both, &both, &b, &b, &b] {
+        envoy.codes(question.clone()).await;
+    }
+    let counts = [("admitted", "admitted", 7.0), ("denied", "admitted", 2.0), ("denied", "denied", 2.0)];
+    for (live, candidate, count) in counts {
+        let labels = [("limit", "per-user"), ("plan", "none"), ("live", live), ("candidate", candidate)];
+        gateway.wait_for_metric("tollgate_limit_candidate_requests_total", &labels, count);
+    }
+}
