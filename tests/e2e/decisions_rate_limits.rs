@@ -219,6 +219,13 @@ async fn one_limit_may_be_charged_for_several_keys_and_hits_add_up() {
     let back = |value| Descriptor { is_negative_hits: true, ..hits(value) };
     assert_eq!(envoy.codes(vec![back(30)]).await.0, OK);
     assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 30)]));
+    // it is made beside a descriptor that is denied, too
+    let nothing = Some(Brought { requests_per_unit: 0, unit: 1 });
+    let denied = [hits(1_000), Descriptor { limit: nothing, ..of(9) }];
+    for (denied, left) in denied.into_iter().zip([35, 40]) {
+        assert_eq!(envoy.codes(vec![denied, back(5)]).await.0, OVER);
+        assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, left)]));
+    }
     assert_eq!(envoy.codes(vec![back(1_000_000)]).await.0, OK);
     assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 100)]));
     assert_eq!(envoy.codes(vec![hits(u64::MAX)]).await, (OVER, vec![(OVER, 100)]));

@@ -74,6 +74,7 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         .map(|descriptor| batch.add(context, domain, descriptor, question.hits_addend))
         .collect::<Result<_, _>>()?;
     if asked.iter().any(|asked| asked.denied) {
+        drop(refund(context, &batch.refunds).await);
         return Ok(grpc::encode_response(&denied(context, &asked)));
     }
     let decided = charge(context, domain.route, batch.charges).await;
@@ -85,7 +86,8 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     }
     match decided {
         Ok(()) => refund(context, &batch.refunds).await?,
-        Err(Answer::Limited) => {}
+        // the traffic that these hits stood for is over
+        Err(Answer::Limited) => drop(refund(context, &batch.refunds).await),
         Err(answer) => return Err(answer),
     }
     let standings = |asked: &DescriptorCharges<'_>| {
