@@ -7,7 +7,7 @@ use prost::Message;
 
 use crate::decisions_grpc::{CHECK, GRPC, Header, framed, message, refused, start};
 use crate::support::http2::Http2;
-use crate::support::{Client, Gateway, PATIENCE};
+use crate::support::{Client, Gateway, PATIENCE, wait_until};
 
 pub const LIMIT: &str = "http://test/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 pub const OK: i32 = 1;
@@ -361,12 +361,19 @@ async fn plans_and_limits_may_come_with_a_descriptor() {
         assert_eq!(refused(&refused_call).0, 3, "{requests} in {unit}");
     }
     // more different overrides than any real client sends
-    let mut statuses = Vec::new();
-    for requests in 1..=1_001 {
-        let answer = envoy.0.post(LIMIT, GRPC, framed(&with(requests, 3))).await.unwrap();
-        statuses.push(answer.is_head_alone);
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    for requests in 1..=1_000 {
+        let answer = envoy.ask(&with(requests, 3)).await;
+        assert_eq!(answer.statuses[0].current_limit, Some(Brought { requests_per_unit: requests, unit: 3 }));
     }
-    assert_eq!(statuses.iter().filter(|is_refused| **is_refused).count(), 1, "one was known already");
+    for requests in [1_001, 1_002] {
+        let answer = envoy.ask(&with(requests, 3)).await;
+        assert_eq!(answer.statuses[0].current_limit, Some(Brought { requests_per_unit: 3, unit: 2 }), "as configured");
+    }
+    let warnings = || gateway.process.stderr().matches("too many different limits").count();
+    wait_until("a warning", || warnings() > 0);
+    assert_eq!(warnings(), 1);
 }
 
 /// Envoy lets a request pass after an error, so no client may be able to cause one.

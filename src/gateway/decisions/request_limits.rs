@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -21,13 +22,18 @@ pub(super) const UNITS: [(i32, u64); 8] =
 /// The limits that requests brought along, each in place of a rule of the limit at a position in the ruleset. Requests read
 /// them without a lock; only a new limit is written.
 #[derive(Debug, Default)]
-pub(in crate::gateway) struct RequestLimits(ArcSwap<HashMap<OverrideKey, Arc<Rule>>>);
+pub(in crate::gateway) struct RequestLimits {
+    known: ArcSwap<HashMap<OverrideKey, Arc<Rule>>>,
+    /// Whether a request brought one too many, and the log says so.
+    is_full: AtomicBool,
+}
 
 /// The limit, the position of the rule, and the number of requests and the unit in place of those of the rule.
 type OverrideKey = (LimitId, usize, u32, i32);
 
 impl RequestLimits {
-    /// The rule of a limit with the numbers that a request brought; `None` where the limit does not apply to the request.
+    /// The rule of a limit with the numbers that a request brought; `None` where the limit does not apply to the request, or
+    /// applies as configured because too many are remembered.
     ///
     /// Errors: the problem with the request.
     pub(super) fn rule(
@@ -39,25 +45,25 @@ impl RequestLimits {
     ) -> Result<Option<Arc<Rule>>, &'static str> {
         const NOT_REPLACEABLE: &str =
             "a limit of the request has no unit, or is none that the limit it replaces can be";
-        const TOO_MANY: &str = "requests have brought along as many different limits as are remembered";
         let Some(limit) = ruleset.limits.get(id.0) else { return Ok(None) };
         // a candidate is tried with its configured parameters only
         let (PlanTerms::Rule(number), None) = (limit.terms(plan), limit.candidate_of) else { return Ok(None) };
         let key = (id, number, requests_per_unit, unit);
         {
-            let known = self.0.load();
+            let known = self.known.load();
             if let Some(rule) = known.get(&key) {
                 return Ok(Some(Arc::clone(rule)));
             }
             if known.len() >= MAX_OVERRIDES {
-                return Err(TOO_MANY);
+                self.warn_once();
+                return Ok(None);
             }
         }
         let length = UNITS.iter().find(|(known, _)| *known == unit).map(|(_, seconds)| Nanos::from_secs(*seconds));
         let base = limit.rules.get(number);
         let rule = base.zip(length).and_then(|(rule, per)| domains::with_rate(rule, requests_per_unit.into(), per));
         let rule = Arc::new(rule.ok_or(NOT_REPLACEABLE)?);
-        self.0.rcu(|known| {
+        self.known.rcu(|known| {
             let mut known = HashMap::clone(known);
             if known.len() < MAX_OVERRIDES {
                 known.entry(key).or_insert_with(|| Arc::clone(&rule));
@@ -65,6 +71,15 @@ impl RequestLimits {
             known
         });
         // another worker may have been first with this limit, or with the last one that is remembered
-        self.0.load().get(&key).map(|rule| Some(Arc::clone(rule))).ok_or(TOO_MANY)
+        Ok(self.known.load().get(&key).map(Arc::clone))
+    }
+
+    fn warn_once(&self) {
+        if !self.is_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                remembered = MAX_OVERRIDES,
+                "requests bring too many different limits; until a reload, others are charged as configured"
+            );
+        }
     }
 }
