@@ -228,13 +228,13 @@ impl Reader<'_> {
                     return item.fail(problem.expected("`key: all`, or a key of `{descriptor: KEY}`"));
                 }
             };
-            let says = match keys.iter().filter(|key| *key == name).count() {
+            let (says, expected) = match keys.iter().filter(|key| *key == name).count() {
                 1 => continue,
-                0 => "is not an entry here",
-                _ => "is an entry twice here",
+                0 => ("is not an entry here", words::alternatives(keys.iter().map(String::as_str))),
+                _ => ("is an entry twice here", "entries with different keys".to_owned()),
             };
             let problem = item.error(format!("counts by {}, which {says}", part.describe()));
-            return item.fail(problem.expected(words::alternatives(keys.iter().map(String::as_str))));
+            return item.fail(problem.expected(expected));
         }
         Some(LimitId(position))
     }
