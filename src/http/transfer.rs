@@ -33,7 +33,7 @@ enum Event {
     DelayEnded(usize),
     /// The head of a response has arrived; its body has this framing.
     Head(Framing),
-    /// Content of the response's body has arrived.
+    /// Content of the response's body has arrived, or only its end.
     ResponseContent { is_last: bool },
     /// The response has ended, and the client's socket has taken all of it.
     Over,
@@ -87,7 +87,10 @@ enum Upload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Download {
     Head,
-    Body,
+    /// The gateway waits for the upstream's content, or, if the exchange has seen the last part, for the end.
+    Body {
+        has_seen_last: bool,
+    },
     /// Content has arrived and the exchange has seen it. This many bytes of it are still to be sent.
     Sending {
         length: usize,
@@ -213,7 +216,10 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Event::ResponseContent { is_last } => {
                     let content = self.upstream.channel().content();
                     exchange.response_body(content, is_last);
-                    self.download = Download::Sending { length: content.len(), is_last };
+                    self.download = match content.len() {
+                        0 => Download::Finishing,
+                        length => Download::Sending { length, is_last },
+                    };
                 }
                 Event::Over => return TransferEnd::Over,
             }
@@ -238,7 +244,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             }
             let throttled = self.throttled_until(timer.now());
             // a head that waits to be sent with content is sent without it
-            if throttled.is_some() || matches!(self.download, Download::Head | Download::Body) {
+            if throttled.is_some() || matches!(self.download, Download::Head | Download::Body { .. }) {
                 let has_interim = self.download == Download::Head && self.client.channel().has_unsent();
                 match self.client.channel().poll_flush(task) {
                     Poll::Ready(Ok(())) if has_interim => {
@@ -299,7 +305,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             {
                 Some(self.upstream_sent.saturating_add(first_byte))
             }
-            Download::Body if !matches!(self.upload, Upload::Delayed { .. }) => {
+            Download::Body { .. } if !matches!(self.upload, Upload::Delayed { .. }) => {
                 Some(self.upstream_sent.saturating_add(idle.max(first_byte)))
             }
             _ => None,

@@ -326,6 +326,24 @@ fn a_sum_of_a_stream_that_breaks_off_costs_at_least_the_reserve() {
 }
 
 #[test]
+fn a_response_is_complete_when_its_end_follows_its_last_content() {
+    let (command, origin) = Origin::on_command();
+    let gateway = Gateway::start(&limited(&origin, &budget(1000, WEIGHED)));
+    for content in [&br#"{"usage": {"in": 5}}"#[..], b"{}"] {
+        let mut client = gateway.client();
+        client.send_request("GET", "/", &[]);
+        command.send(content).unwrap();
+        let head = client.wire.head().unwrap().unwrap();
+        let mut framing = Framing::of_response(&head, false);
+        assert_eq!(client.wire.part(&mut framing).unwrap().as_deref(), Some(content));
+        command.send(b"").unwrap();
+        assert_eq!(client.wire.part(&mut framing).unwrap(), None);
+    }
+    wait_for_tokens(&gateway, "refunded", 90.0);
+    wait_for_invalid(&gateway, 1.0);
+}
+
+#[test]
 fn a_response_without_a_body_costs_nothing() {
     let (_origin, gateway) = llm(|exchange| match exchange.method() {
         "HEAD" => exchange.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n"),

@@ -77,7 +77,7 @@ impl Transfer<'_, '_> {
                 exchange.response_body(&[], true);
                 Download::Finishing
             }
-            _ => Download::Body,
+            _ => Download::Body { has_seen_last: false },
         };
         None
     }
@@ -109,13 +109,14 @@ impl Transfer<'_, '_> {
                         Poll::Pending => Ok(Poll::Pending),
                     };
                 }
-                Download::Body => match self.upstream.poll_body(task) {
+                Download::Body { has_seen_last } => match self.upstream.poll_body(task) {
                     Poll::Ready(Ok(true)) => {
                         self.upstream_sent = timer.now();
                         let is_last = self.upstream.channel().ends_with_content();
                         return Ok(Poll::Ready(Event::ResponseContent { is_last }));
                     }
-                    Poll::Ready(Ok(false)) => self.download = Download::Finishing,
+                    Poll::Ready(Ok(false)) if has_seen_last => self.download = Download::Finishing,
+                    Poll::Ready(Ok(false)) => return Ok(Poll::Ready(Event::ResponseContent { is_last: true })),
                     Poll::Ready(Err(error)) => return Err(error.into()),
                     Poll::Pending => return Ok(Poll::Pending),
                 },
@@ -141,7 +142,7 @@ impl Transfer<'_, '_> {
                             }
                             self.client_blocked = None;
                             self.download = match length.saturating_sub(sent) {
-                                0 => Download::Body,
+                                0 => Download::Body { has_seen_last: is_last },
                                 length => Download::Sending { length, is_last },
                             };
                         }
