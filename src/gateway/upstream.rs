@@ -115,14 +115,17 @@ impl Pool {
             None => Arc::new(NodeState::new(&node.address)),
         });
         let nodes = nodes.collect();
-        let limiter = upstream.max_requests.map(|max| match before.and_then(|before| before.limiter.clone()) {
-            Some(limiter) => {
-                limiter.resize(max);
-                limiter
-            }
-            None => UpstreamLimiter::new(max),
-        });
+        let former = before.and_then(|before| before.limiter.clone());
+        let limiter = upstream.max_requests.map(|max| former.unwrap_or_else(|| UpstreamLimiter::new(max)));
         Self { upstream, upstream_tls, nodes, round_robin_lock: Mutex::new(()), limiter }
+    }
+
+    /// Puts `max_requests` of this pool in force. The pool before it has the same limiter, so a reload calls this when it swaps
+    /// them.
+    pub fn apply_max_requests(&self) {
+        if let (Some(limiter), Some(max)) = (&self.limiter, self.upstream.max_requests) {
+            limiter.resize(max);
+        }
     }
 
     /// Chooses a healthy instance for a request, other than those in `tried`; `hash` is the value that `consistent_hash`

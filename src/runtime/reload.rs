@@ -301,6 +301,7 @@ impl Reloader {
             }
         };
         let before = self.gateway.active.swap(Arc::clone(&active));
+        active.pools.iter().for_each(|pool| pool.apply_max_requests());
         self.snapshot_writer.set_file(state);
         self.access.replace_rules(access);
         self.senders.apply_settings(senders);

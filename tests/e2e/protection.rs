@@ -146,6 +146,25 @@ fn a_request_waits_for_room_as_long_as_it_may() {
 }
 
 #[test]
+fn a_refused_reload_leaves_the_cap_of_an_upstream_as_it_is() {
+    let origin = Origin::start();
+    let config = |max: u32, more: &str| format!("{}{ALL}{more}", origin.upstream_with(&format!("max_requests: {max}")));
+    let gateway = Gateway::start_with(&config(1, ""), &[("url", "postgres://gate@127.0.0.1:1/keys")], &[]);
+    let mut first = gateway.client();
+    first.send_request("GET", "/stall", &[]);
+    origin.wait_for_count(1);
+    assert_eq!(gateway.get("/", &[]).status, 503);
+    let unreachable = "postgres: { url_file: url, query: \"SELECT * FROM keys\", snapshot_file: keys, timeout: 500ms }";
+    let customers = format!(
+        "customers: {{ identify: [{{ header: x-api-key }}], directory: {{ {unreachable} }} }}\nplans: [free]\n"
+    );
+    gateway.rewrite(&config(2, &customers));
+    let refused = gateway.reload();
+    assert!(refused.status == 422 && refused.text().contains("tollgate tries again"), "{refused:?}");
+    assert_eq!(gateway.get("/", &[]).status, 503);
+}
+
+#[test]
 fn a_node_whose_requests_fail_is_left_alone_for_longer_each_time() {
     let fails = Arc::new(AtomicBool::new(true));
     let failing = Arc::clone(&fails);
