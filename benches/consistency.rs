@@ -11,8 +11,8 @@ use tokio::task::{JoinSet, yield_now};
 use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
 use tollgate::charge::{Charge, Consistency, Enforcement, Mode, RuleRef, Sharing};
 use tollgate::clock::{Clock, SystemClock};
+use tollgate::redis_client::{Credentials, Servers};
 use tollgate::store::shared::Settings;
-use tollgate::store::shared::link::Servers;
 use tollgate::store::{Binding, LimitSpec, LocalStore, SharedStore, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
@@ -47,6 +47,7 @@ impl Subject {
         let clock = Arc::new(SystemClock::new());
         let settings = Settings {
             servers: Servers::at("127.0.0.1", server.port),
+            credentials: Credentials::default(),
             prefix: "bench:".to_owned(),
             timeout: Nanos::SECOND,
             sync_every: Nanos::SECOND,

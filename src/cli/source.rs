@@ -199,7 +199,7 @@ pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersio
         with_warnings(with_directory(problems, path, named, (&loaded.overrides, &groups), seen))
     })?;
     let store = store.map(|wanted| wanted.settle(kept.store.as_ref()));
-    let servers = store.as_ref().map(|(store, _)| &store.settings.servers);
+    let servers = store.as_ref().map(|store| &store.settings.servers);
     let directory = match &loaded.directory {
         None => Arc::default(),
         Some(named) => {
@@ -211,10 +211,7 @@ pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersio
         // tokens refer to customers by name
         directory.index_names();
     }
-    kept.store = store.map(|(store, credentials)| {
-        store.settings.servers.set_credentials(credentials);
-        store
-    });
+    kept.store = store;
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     loaded.warnings.extend(beyond_descriptors(&name(path), &loaded));
     loaded.warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));

@@ -64,7 +64,7 @@ pub struct LoadedConfig {
     pub rules: CompiledConfig,
     /// The file that keeps states over restarts, if there is one.
     pub state: Option<StateFile>,
-    /// The store of shared limits, if there are any. Cannot change.
+    /// The store of shared limits, if there are any. Cannot change, except for its credentials.
     pub store: Option<StoreSettings>,
     /// The cluster of gateways, if there is one. A reload can change only its peers.
     pub cluster: Option<ClusterSettings>,
@@ -280,7 +280,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: LoadedConfig) -> ReloadOutcome {
-        let LoadedConfig { rules, warnings, state, cluster, access, senders, .. } = parts;
+        let LoadedConfig { rules, warnings, state, store, cluster, access, senders, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
         resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
@@ -302,6 +302,9 @@ impl Reloader {
         };
         let before = self.gateway.active.swap(Arc::clone(&active));
         active.pools.iter().for_each(|pool| pool.apply_max_requests());
+        if let Some(settings) = store {
+            settings.apply_credentials();
+        }
         self.snapshot_writer.set_file(state);
         self.access.replace_rules(access);
         self.senders.apply_settings(senders);

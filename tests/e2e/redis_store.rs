@@ -72,6 +72,25 @@ fn a_password_that_is_replaced_is_taken_up_without_a_restart() {
 }
 
 #[test]
+fn a_refused_reload_leaves_the_password_as_it_is() {
+    let (origin, redis) = (Origin::start(), Redis::start_with_password("open-sesame"));
+    put(&redis, 1);
+    put(&redis, 2);
+    let config = config(&origin, &format!("{{ redis: \"{}\", password_file: redis.password }}", redis.url()));
+    let files = [("redis.password", "open-sesame"), ("url", "postgres://gate@127.0.0.1:1/keys")];
+    let gateway = Gateway::start_with(&config, &files, &[]);
+    assert_eq!(status(&gateway, "key-1"), 200);
+
+    let unreachable = "postgres: { url_file: url, query: \"SELECT * FROM keys\", snapshot_file: keys, timeout: 500ms }";
+    gateway.rewrite(&config.replace("redis: \"tollgate:customers\", ttl: 1ms, negative_ttl: 1ms", unreachable));
+    gateway.folder.write("redis.password", "close-sesame");
+    let refused = gateway.reload();
+    assert!(refused.status == 422 && refused.text().contains("tollgate tries again"), "{refused:?}");
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    wait_until("a new connection", || status(&gateway, "key-2") == 200);
+}
+
+#[test]
 fn another_store_is_refused_whole_until_a_restart() {
     let (origin, redis) = (Origin::start(), Redis::start_with_password("first"));
     put(&redis, 1);

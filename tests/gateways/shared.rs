@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tollgate::algorithm::{AlgorithmName, Rule, Value};
 use tollgate::charge::{Charge, Consistency, Enforcement, OnStoreDown, RuleRef, Sharing};
-use tollgate::redis_client::Servers;
+use tollgate::redis_client::{Credentials, Servers};
 use tollgate::store::shared::{BreakerState, Settings};
 use tollgate::store::{Amendment, SharedStore};
 use tollgate::units::{LimitKey, Nanos, Rate};
@@ -30,6 +30,7 @@ impl World {
     fn start(&mut self, number: usize, id: u64, timeout: Nanos, limits: &[(Rule, Sharing)]) -> &Gateway {
         let settings = Settings {
             servers: Servers::at("redis", 6379),
+            credentials: Credentials::default(),
             prefix: "t".to_owned(),
             timeout,
             sync_every: ms(100),

@@ -69,21 +69,26 @@ impl StoreSource {
         (&self.configured, self.key_secret.as_ref())
     }
 
-    /// The store that was `kept`, or a new one, and the credentials for its servers, which apply once it is in force.
-    pub(super) fn settle(self, kept: Option<&StoreInForce>) -> (StoreInForce, Credentials) {
+    /// The store that was `kept`, with new credentials, which a reload puts in force, or a new store.
+    pub(super) fn settle(self, kept: Option<&StoreInForce>) -> StoreInForce {
         let Self { configured, credentials, key_secret } = self;
         let settings = match kept {
-            Some(kept) => kept.settings.clone(),
-            None => StoreSettings {
-                servers: Servers::new(layout(&configured.servers), configured.username.clone()),
-                prefix: configured.prefix.clone(),
-                timeout: configured.timeout,
-                sync_every: configured.sync_every,
-                nodes: configured.nodes,
-                key_secret,
-            },
+            Some(kept) => StoreSettings { credentials, ..kept.settings.clone() },
+            None => {
+                let settings = StoreSettings {
+                    servers: Servers::new(layout(&configured.servers), configured.username.clone()),
+                    credentials,
+                    prefix: configured.prefix.clone(),
+                    timeout: configured.timeout,
+                    sync_every: configured.sync_every,
+                    nodes: configured.nodes,
+                    key_secret,
+                };
+                settings.apply_credentials();
+                settings
+            }
         };
-        (StoreInForce { configured, settings }, credentials)
+        StoreInForce { configured, settings }
     }
 }
 

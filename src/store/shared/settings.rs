@@ -4,7 +4,7 @@ use std::fmt;
 
 use ring::digest;
 
-use crate::store::shared::link::Servers;
+use crate::redis_client::{Credentials, Servers};
 use crate::units::Nanos;
 
 /// The Redis servers that gateways share, and the rules for calling them.
@@ -12,6 +12,8 @@ use crate::units::Nanos;
 pub struct Settings {
     /// The server or servers.
     pub servers: Servers,
+    /// The credentials for the servers, in force once they are applied.
+    pub credentials: Credentials,
     /// The prefix of all key names.
     pub prefix: String,
     /// How long a request waits for Redis.
@@ -27,6 +29,13 @@ pub struct Settings {
 /// A secret that all gateways share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeySecret([u8; 16]);
+
+impl Settings {
+    /// Puts the credentials in force for new connections.
+    pub fn apply_credentials(&self) {
+        self.servers.set_credentials(self.credentials.clone());
+    }
+}
 
 impl KeySecret {
     /// The secret of a text of any length; it is as strong as the text.
