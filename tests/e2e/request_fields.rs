@@ -3,17 +3,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
 use serde_json::json;
 
-use crate::support::gateway::limited;
+use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::http2::{Http2, read};
 use crate::support::origin::upstream;
 use crate::support::redis::Redis;
 use crate::support::wire::chunk;
-use crate::support::{Client, Gateway, Origin, RefusingNode, Response, together, wait_until};
+use crate::support::{Client, Gateway, Origin, RefusingNode, Response, now, together, wait_until};
 
 /// A limit of `burst` tokens that practically never refill, with more settings.
 fn budget(burst: u64, more: &str) -> String {
@@ -302,6 +303,26 @@ fn what_is_held_is_sent_again_where_a_kept_connection_was_closed() {
         assert_eq!(client.receive().status, 200);
     }
     assert!(origin.received().iter().all(|seen| seen.body == body || seen.body.is_empty()));
+}
+
+#[test]
+fn a_held_body_that_the_upstream_takes_steadily_is_not_late() {
+    let origin = Origin::with(|exchange| {
+        let began = now();
+        while began.elapsed() < Duration::from_secs(3) && exchange.part()?.is_some() {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        exchange.body()?;
+        exchange.reply("200 OK", "", b"")
+    });
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ guard: {} }}\n{ALL_GUARDED}request_body: {{ max_held: 32MiB }}\n",
+        origin.upstream_with("timeouts: { idle: 2s }"),
+        by_cost(10_000)
+    ));
+    let body = prompt("", 20 << 20, ", \"max_tokens\": 3");
+    assert_eq!(remaining(&gateway.client().post("/", &[], &body)), 9_997);
+    assert!(origin.only().body == body);
 }
 
 #[tokio::test(flavor = "multi_thread")]

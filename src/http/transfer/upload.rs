@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use super::{Event, Transfer, Upload};
 use crate::http::service::Failure;
 use crate::http::timer::Timer;
+use crate::units::Nanos;
 
 impl Transfer<'_, '_> {
     /// Makes one step towards the upstream. Ready with `None` if another step is possible at once.
@@ -23,6 +24,7 @@ impl Transfer<'_, '_> {
                     }
                     Poll::Ready(Ok(length)) => {
                         *sent = sent.saturating_add(length);
+                        self.note_sent(timer.now());
                         Ok(Poll::Ready(None))
                     }
                     Poll::Ready(Err(_)) => Ok(self.stop_upload(timer)),
@@ -61,9 +63,7 @@ impl Transfer<'_, '_> {
                 match self.upstream.channel().poll_send(task, content, is_last) {
                     Poll::Ready(Ok(sent)) => {
                         self.client.channel().consume(sent);
-                        self.upstream_took = timer.now();
-                        // the client is not responsible for the time that the upstream took
-                        self.client_sent = self.upstream_took;
+                        self.note_sent(timer.now());
                         self.upload = match length.saturating_sub(sent) {
                             0 => Upload::Reading,
                             left => Upload::Sending(left),
@@ -86,6 +86,12 @@ impl Transfer<'_, '_> {
             },
             Upload::Stopped | Upload::Done => Ok(Poll::Pending),
         }
+    }
+
+    /// Notes that the upstream has taken a part of the body.
+    fn note_sent(&mut self, now: Nanos) {
+        // the client is not responsible for the time that the upstream took
+        (self.upstream_took, self.client_sent) = (now, now);
     }
 
     /// Sends what waits for more content, because none follows for now.
