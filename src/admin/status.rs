@@ -9,6 +9,7 @@ use crate::store::shared::{ServerStatus, SharedStatus};
 /// The answer to `/status`.
 pub(super) fn status(admin: &Admin) -> Value {
     let gateway = &admin.gateway;
+    let now = gateway.clock.now();
     let active = gateway.active.load();
     let ruleset = &active.ruleset;
     let usage = gateway.store.usage(&active.binding);
@@ -22,7 +23,7 @@ pub(super) fn status(admin: &Admin) -> Value {
     });
     let upstreams = active.pools.iter().map(|pool| {
         let shown = |node: &NodeStatus<'_>| {
-            let mut shown = json!({"address": node.address, "healthy": node.healthy});
+            let mut shown = json!({"address": node.address, "healthy": node.healthy, "ejected": node.ejected});
             if let Some(resolved) = &node.resolved {
                 shown["resolved"] = json!(resolved);
             }
@@ -31,9 +32,8 @@ pub(super) fn status(admin: &Admin) -> Value {
             }
             shown
         };
-        json!({"name": pool.upstream.name, "nodes": pool.node_statuses().iter().map(shown).collect::<Vec<_>>()})
+        json!({"name": pool.upstream.name, "nodes": pool.node_statuses(now).iter().map(shown).collect::<Vec<_>>()})
     });
-    let now = gateway.clock.now();
     let replays = admin.records.access.replays();
     let logs = replays.iter().flat_map(|replays| &replays.logs);
     json!({

@@ -62,8 +62,10 @@ pub struct NodeStatus<'a> {
     pub address: &'a str,
     /// The address that its host name was resolved to.
     pub resolved: Option<String>,
-    /// Whether requests are sent to it.
+    /// Whether requests are sent to it, unless it is ejected.
     pub healthy: bool,
+    /// Whether requests are sent to it only if no other is healthy, because requests or a connection to it failed.
+    pub ejected: bool,
     /// Why its last health check failed, if that is why no requests are sent to it.
     pub failure: Option<String>,
 }
@@ -90,7 +92,8 @@ impl Pool {
     }
 
     /// The pool of `upstream` that replaces the pool `before`: the same pool, if nothing changed. Nodes that stay keep their
-    /// state; new nodes are healthy, and have no address yet if they are configured as host names.
+    /// state, without ejections by another rule; new nodes are healthy, and have no address yet if they are configured as host
+    /// names.
     pub fn reuse_or_new(
         upstream: &Upstream,
         upstream_tls: Option<Arc<TlsConnector>>,
@@ -104,14 +107,15 @@ impl Pool {
 
     fn new(upstream: Upstream, upstream_tls: Option<Arc<TlsConnector>>, before: Option<&Self>) -> Self {
         let checked = |upstream: &Upstream| upstream.health_check.is_some();
+        let rules = |upstream: &Upstream| (checked(upstream), upstream.ejection);
         let known = |address: &str| {
             let before = before?;
             let position = before.upstream.nodes.iter().position(|node| node.address == address)?;
-            Some((before.nodes.get(position)?, checked(&before.upstream)))
+            Some((before.nodes.get(position)?, rules(&before.upstream)))
         };
         let nodes = upstream.nodes.iter().map(|node| match known(&node.address) {
-            Some((state, was_checked)) if was_checked == checked(&upstream) => Arc::clone(state),
-            Some((state, _)) => Arc::new(state.with_reset_health()),
+            Some((state, before)) if before == rules(&upstream) => Arc::clone(state),
+            Some((state, (was_checked, _))) => Arc::new(state.under_other_rules(was_checked == checked(&upstream))),
             None => Arc::new(NodeState::new(&node.address)),
         });
         let nodes = nodes.collect();
@@ -208,18 +212,19 @@ impl Pool {
     }
 
     /// The status of each instance, and of each node that has none.
-    pub fn node_statuses(&self) -> Vec<NodeStatus<'_>> {
+    pub fn node_statuses(&self, now: Nanos) -> Vec<NodeStatus<'_>> {
         let mut statuses = Vec::new();
         for (node, state) in self.upstream.nodes.iter().zip(&self.nodes) {
             let address = node.address.as_str();
             let instances = state.instances();
             if instances.is_empty() {
-                statuses.push(NodeStatus { address, resolved: None, healthy: false, failure: None });
+                statuses.push(NodeStatus { address, resolved: None, healthy: false, ejected: false, failure: None });
             }
             statuses.extend(instances.iter().map(|instance| NodeStatus {
                 address,
                 resolved: node::address_of(address).is_none().then(|| instance.name().to_owned()),
                 healthy: instance.is_healthy(),
+                ejected: instance.is_ejected(now),
                 failure: instance.failure(),
             }));
         }
@@ -247,7 +252,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ruleset::upstream::{HealthCheck, Retries, Timeouts, UpstreamNode};
+    use crate::ruleset::upstream::{Ejection, HealthCheck, Retries, Timeouts, UpstreamNode};
 
     fn pool(balance: Balance) -> Pool {
         let node = |port: u16| UpstreamNode { address: format!("127.0.0.1:{port}"), weight: 1 };
@@ -279,7 +284,7 @@ mod tests {
     }
 
     fn healthy(pool: &Pool) -> Vec<bool> {
-        pool.node_statuses().iter().map(|node| node.healthy).collect()
+        pool.node_statuses(NOW).iter().map(|node| node.healthy).collect()
     }
 
     #[test]
@@ -340,6 +345,8 @@ mod tests {
         assert_eq!(after.choose(&[], None, NOW).unwrap().node, 2, "the other one has a request in flight");
         drop(held);
         assert!(after.instances().iter().all(|(_, instance)| instance.in_flight() == 0));
+        upstream.ejection = Some(Ejection { after: 1, time: Nanos::SECOND, max_percent: 50 });
+        assert_eq!(healthy(&Pool::reuse_or_new(&upstream, None, Some(&after))), [false, true, true]);
         // a change to or from health checks makes all nodes healthy: without checks an unhealthy node would stay unhealthy
         upstream.health_check = Some(HealthCheck {
             path: "/".to_owned(),

@@ -185,6 +185,23 @@ fn a_node_whose_requests_fail_is_left_alone_for_longer_each_time() {
 }
 
 #[test]
+fn ejections_end_with_their_rule() {
+    let bad = Origin::with(|exchange| exchange.reply("500 Whatever", "", b""));
+    let good = Origin::start();
+    let config = |eject: &str| format!("{}{ALL}", upstream(&[bad.node(), good.node()], eject));
+    let gateway = Gateway::start(&config("eject: { after: 1, for: 1h, max_percent: 50 }"));
+    let is_ejected = || gateway.admin_get("/status").json()["upstreams"][0]["nodes"][0]["ejected"] == true;
+    let failures = || (0..4).filter(|_| gateway.get("/", &[]).status == 500).count();
+    assert_eq!((failures(), is_ejected()), (1, true));
+    for (eject, count) in [("eject: { after: 1, for: 2h, max_percent: 50 }", 1), ("", 2)] {
+        gateway.rewrite(&config(eject));
+        assert_eq!(gateway.reload().status, 200);
+        assert!(!is_ejected());
+        assert_eq!(failures(), count, "{eject}");
+    }
+}
+
+#[test]
 fn a_node_without_others_is_not_left_alone() {
     let origin = Origin::start();
     let gateway = Gateway::start(&format!("{}{ALL}", origin.upstream_with("eject: { after: 1, for: 1h }")));

@@ -58,14 +58,12 @@ impl NodeState {
         Self { instances: ArcSwap::from_pointee(instance.into_iter().collect()) }
     }
 
-    /// The same node, whose instances are healthy until a health check says otherwise.
-    pub(super) fn with_reset_health(&self) -> Self {
+    /// The same node under other rules: failed requests have ejected none of its instances, and all are healthy until a health
+    /// check says otherwise, unless they keep their health.
+    pub(super) fn under_other_rules(&self, keeps_health: bool) -> Self {
         let instances = self.instances();
-        Self {
-            instances: ArcSwap::from_pointee(
-                instances.iter().map(|instance| Arc::new(instance.with_reset_health())).collect(),
-            ),
-        }
+        let copies = instances.iter().map(|instance| Arc::new(instance.under_other_rules(keeps_health)));
+        Self { instances: ArcSwap::from_pointee(copies.collect()) }
     }
 
     pub(super) fn instances(&self) -> Guard<Arc<Vec<Arc<Instance>>>> {
@@ -105,14 +103,14 @@ impl Instance {
         }
     }
 
-    fn with_reset_health(&self) -> Self {
+    fn under_other_rules(&self, keeps_health: bool) -> Self {
         let copy = |value: &AtomicU64| AtomicU64::new(value.load(Ordering::Relaxed));
         Self {
             name: self.name.clone(),
             address: self.address.clone(),
-            healthy: AtomicBool::new(true),
-            failure: Mutex::default(),
-            healthy_since: AtomicU64::new(0),
+            healthy: AtomicBool::new(!keeps_health || self.is_healthy()),
+            failure: Mutex::new(self.failure().filter(|_| keeps_health)),
+            healthy_since: if keeps_health { copy(&self.healthy_since) } else { AtomicU64::new(0) },
             ejected_until: copy(&self.ejected_until),
             outlier: OutlierState::default(),
             in_flight: Arc::clone(&self.in_flight),
