@@ -284,13 +284,13 @@ impl Exchange for RequestContext {
         forward::request(request, self).ok_or_else(|| self.answer(&Answer::Internal))
     }
 
-    async fn request_body(&mut self, part: &[u8]) -> Result<Nanos, Response> {
+    async fn request_body(&mut self, request: &RequestHead, part: &[u8]) -> Result<Nanos, Response> {
         failpoint("request_body");
         if let Some(left) = &mut self.body_left {
             let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
             match left.checked_sub(length) {
                 Some(rest) => *left = rest,
-                None => return Err(self.answer(&Answer::BodyTooLarge)),
+                None => return Err(respond::answer(self, &Answer::BodyTooLarge, &request.fields)),
             }
         }
         let passes = self.awaited_body.as_mut().map_or(Ok(()), |body| body.read_forwarded(part));
@@ -298,7 +298,7 @@ impl Exchange for RequestContext {
             Ok(()) => request_body::charge_part(self, part.len()).await,
             Err(fault) => Err(Answer::Malformed(fault)),
         };
-        charged.map_err(|answer| self.answer(&answer))
+        charged.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 
     fn delay_ended(&mut self) {

@@ -147,7 +147,7 @@ async fn decide_by_body<E: Exchange>(
     let deciding = pin!(async move {
         exchange.decide_by_body(request).await?;
         if !held.is_empty() {
-            let delay = exchange.request_body(&held).await?;
+            let delay = exchange.request_body(request, &held).await?;
             wait_for(delay, exchange, timer).await?;
         }
         Ok(held)

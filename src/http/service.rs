@@ -85,8 +85,8 @@ pub trait Exchange {
     /// The target and the fields of the request that the engine now sends on a connection to the last destination.
     fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response>;
 
-    /// Looks at a part of the request's body, new or held back before. `Ok`: the engine forwards the part after this delay.
-    fn request_body(&mut self, part: &[u8]) -> impl Future<Output = Result<Nanos, Response>>;
+    /// Looks at a part of the body of `request`, new or held back before. `Ok`: the engine forwards the part after this delay.
+    fn request_body(&mut self, request: &RequestHead, part: &[u8]) -> impl Future<Output = Result<Nanos, Response>>;
 
     /// Notes that the delay of the last part is over. Not called for a part without a delay.
     fn delay_ended(&mut self);

@@ -186,7 +186,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             match event {
                 Event::RequestContent => {
                     let length = self.client.channel().content().len();
-                    let delay = match exchange.request_body(self.client.channel().content()).await {
+                    let delay = match exchange.request_body(self.request, self.client.channel().content()).await {
                         Ok(delay) => delay,
                         Err(response) if self.download == Download::Head => return TransferEnd::Answer(response),
                         Err(_) => return TransferEnd::Failed(Failure::ClientGone),

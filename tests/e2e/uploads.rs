@@ -177,6 +177,22 @@ access_log: full
     assert!((50.0..=100.0).contains(&admitted) && received(&origin) <= 100 * KIB, "{admitted}");
 }
 
+#[test]
+fn a_stopped_upload_is_answered_in_the_form_that_its_client_prefers() {
+    let origin = Origin::start();
+    let deny = "over_limit: { deny: { body: { html: \"<p>{{ limit }}</p>\", json: '{}' } } }";
+    let limit = "algorithm: fixed_window, limit: 10, window: 30d, key: all, cost: { request_bytes: 1KiB }";
+    let gateway = start(&origin, &format!("{{ {limit}, {deny} }}"));
+    for (accept, content_type) in [("text/html", "text/html; charset=utf-8"), ("application/json", "application/json")]
+    {
+        let mut client = gateway.client();
+        client.send(request("POST", "/", &[("transfer-encoding", "chunked"), ("accept", accept)]));
+        client.send(chunk([b'x'; 20 * KIB]));
+        let denied = client.receive();
+        assert_eq!((denied.status, denied.field("content-type")), (429, Some(content_type)), "{denied:?}");
+    }
+}
+
 /// Begins an upload with `kib` KiB, of which all are forwarded.
 fn begin_upload(gateway: &Gateway, origin: &Origin, kib: usize) -> Client {
     let before = received(origin);
