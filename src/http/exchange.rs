@@ -15,7 +15,7 @@ use super::presence::ConnectionTracker;
 use super::service::{ConnectError, Exchange, Failure, Response, Service, Timing};
 use super::syntax::Refused;
 use super::timer::Timer;
-use super::transfer::{MAX_RESENT, Transfer, TransferOutcome};
+use super::transfer::{MAX_RESENT, Resend, Transfer, TransferOutcome};
 use super::tunnel;
 use super::upstream::{Connection, Destination, Http2Connection, OutgoingRequest, Upstream, open};
 use super::worker::Worker;
@@ -155,7 +155,7 @@ async fn decide_by_body<E: Exchange>(
     unless_disconnected(client, deciding).await
 }
 
-/// Waits for the `delay` of the held part of a body, at most until the deadline of the request.
+/// Waits for the `delay` of a part of a body that is not sent yet, at most until the deadline of the request.
 async fn wait_for<E: Exchange>(delay: Nanos, exchange: &mut E, timer: &mut Timer) -> Result<(), Response> {
     if delay == Nanos::ZERO {
         return Ok(());
@@ -296,7 +296,8 @@ async fn forward<S: Service>(
             }
             // nothing of the request was sent
             Err(failure) => {
-                let resend = is_reused.then(|| std::mem::take(&mut sent_before));
+                let content = is_reused.then(|| std::mem::take(&mut sent_before));
+                let resend = content.map(|content| Resend { content, delayed_until: Nanos::ZERO });
                 (TransferOutcome::Failed { failure, is_begun: false, resend }, is_reused)
             }
         };
@@ -313,12 +314,17 @@ async fn forward<S: Service>(
                 return Ok(ExchangeOutcome::Answered { patience: None });
             }
             TransferOutcome::Answer(response) => return Err(response),
-            TransferOutcome::Failed { failure, is_begun: false, resend: Some(sent) }
+            TransferOutcome::Failed { failure, is_begun: false, resend: Some(resend) }
                 if matches!(failure, Failure::UpstreamRefused(_))
                     || (is_safe && matches!(failure, Failure::UpstreamBroke(_))) =>
             {
+                let delay = resend.delayed_until.saturating_sub(timer.now());
+                // boxed because it is rare
+                let waited = unless_disconnected(client, Box::pin(wait_for(delay, exchange, timer)).as_mut()).await;
+                let Some(waited) = waited else { return Ok(ExchangeOutcome::Aborted) };
+                waited?;
                 exchange.resent();
-                (fresh_only, sent_before) = (true, sent);
+                (fresh_only, sent_before) = (true, resend.content);
             }
             TransferOutcome::Failed { failure, is_begun, .. } => {
                 let response = exchange.failed(&failure);

@@ -105,7 +105,14 @@ pub(super) enum TransferOutcome {
     Over { upstream: Option<Upstream>, patience: Option<BodyRateCredit> },
     Tunnel(Upstream),
     Answer(Response),
-    Failed { failure: Failure, is_begun: bool, resend: Option<Vec<u8>> },
+    Failed { failure: Failure, is_begun: bool, resend: Option<Resend> },
+}
+
+/// The part of a request's body that can be sent again.
+pub(super) struct Resend {
+    pub(super) content: Vec<u8>,
+    /// The time until which the exchange delays the end of this part; 0 if it does not.
+    pub(super) delayed_until: Nanos,
 }
 
 pub(super) enum TransferEnd {
@@ -162,11 +169,12 @@ impl<'t, 'c> Transfer<'t, 'c> {
             TransferEnd::Failed(failure) => {
                 let is_begun = self.download != Download::Head;
                 self.consume_admitted();
-                let is_delayed = matches!(self.upload, Upload::Delayed { .. });
-                if !is_begun && !is_delayed && matches!(failure, Failure::UpstreamTimeout) {
+                let delayed_until = if let Upload::Delayed { until, .. } = self.upload { until } else { Nanos::ZERO };
+                if !is_begun && delayed_until == Nanos::ZERO && matches!(failure, Failure::UpstreamTimeout) {
                     self.upstream.retire();
                 }
-                TransferOutcome::Failed { failure, is_begun, resend: self.resend }
+                let resend = self.resend.map(|content| Resend { content, delayed_until });
+                TransferOutcome::Failed { failure, is_begun, resend }
             }
         }
     }

@@ -11,7 +11,7 @@ use tollgate::algorithm::AlgorithmName;
 use crate::admin_api;
 use crate::support::client::request;
 use crate::support::cluster::Nodes;
-use crate::support::gateway::limited;
+use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::http2::{Answer, Http2, read, rest};
 use crate::support::redis::Redis;
 use crate::support::wire::{Framing, chunk};
@@ -299,10 +299,14 @@ fn an_upload_waits_for_its_turn_where_its_limit_delays() {
     assert_eq!(received(&origin), 500 * KIB);
 }
 
+/// A limit that delays uploads whose `x-upload` differs apart, for hours after the first part.
+const DELAYING: &str = "{ algorithm: leaky_queue, rate: 1/h, capacity: 100, key: { header: x-upload }, \
+                        cost: { request_bytes: 1KiB }, over_limit: { delay: { max_wait: 30d } } }";
+
 /// Begins an upload to `path`, with a key of its own, with a part that passes and one that has to wait for hours.
-fn begin_delayed_upload(gateway: &Gateway, path: &str) -> Client {
+fn begin_delayed_upload(gateway: &Gateway, method: &str, path: &str) -> Client {
     let mut client = gateway.client();
-    client.send(request("POST", path, &[("transfer-encoding", "chunked"), ("x-upload", path)]));
+    client.send(request(method, path, &[("transfer-encoding", "chunked"), ("x-upload", path)]));
     client.send([chunk("x"), chunk([b'x'; 6 * KIB])].concat());
     client
 }
@@ -323,8 +327,7 @@ fn an_upload_that_waits_for_its_turn_ends_with_its_client_its_answer_or_its_dead
   patient: {{ nodes: [{0}, {1}], {eject} }}
   hasty: {{ nodes: [{0}, {1}], {eject}, {timeouts} }}
 limits:
-  bytes: {{ algorithm: leaky_queue, rate: 1/h, capacity: 100, key: {{ header: x-upload }}, cost: {{ request_bytes: 1KiB }},
-    over_limit: {{ delay: {{ max_wait: 30d }} }} }}
+  bytes: {DELAYING}
   slots: {{ algorithm: concurrency, limit: 1, key: all }}
 routes:
   - {{ name: hasty, match: {{ path: /hasty }}, upstream: hasty, limits: [bytes, slots] }}
@@ -334,14 +337,14 @@ routes:
         nodes[0].node(),
         nodes[1].node()
     ));
-    let client = begin_delayed_upload(&gateway, "/");
+    let client = begin_delayed_upload(&gateway, "POST", "/");
     wait_until("a part to arrive", || nodes.iter().map(received).sum::<usize>() == 1);
     drop(client);
     for (path, status) in [("/early", 413), ("/broken", 502), ("/hasty", 504), ("/slots", 200)] {
         let answer = wait_for("the slot to be free", || {
             let answer = match path {
                 "/slots" => gateway.get(path, &[]),
-                _ => begin_delayed_upload(&gateway, path).receive(),
+                _ => begin_delayed_upload(&gateway, "POST", path).receive(),
             };
             (answer.status != 429).then_some(answer)
         });
@@ -351,6 +354,19 @@ routes:
         let ejections = gateway.metrics().value("tollgate_upstream_ejections_total", &[("upstream", upstream)]);
         assert_eq!(ejections, Some(0.0), "{upstream}");
     }
+}
+
+#[test]
+fn a_delayed_part_waits_also_where_a_kept_connection_breaks() {
+    let origin = Origin::with(|exchange| match exchange.path() {
+        "/broken" if exchange.connection() == 0 => exchange.part().and(Err(ErrorKind::ConnectionAborted.into())),
+        _ => exchange.body().and_then(|_| exchange.reply("200 OK", "", b"")),
+    });
+    let upstream = origin.upstream_with("timeouts: { total: 1s }");
+    let gateway = Gateway::start(&format!("workers: 1\n{upstream}limits: {{ guard: {DELAYING} }}\n{ALL_GUARDED}"));
+    assert_eq!(gateway.get("/", &[("x-upload", "none")]).status, 200);
+    assert_eq!(begin_delayed_upload(&gateway, "PUT", "/broken").receive().status, 504);
+    assert!(received(&origin) < 6 * KIB);
 }
 
 #[test]
