@@ -53,6 +53,8 @@ pub struct Http2Client {
     channel: Http2Channel,
     respond: SendResponse<Bytes>,
     method_is_head: bool,
+    /// Whether the client waits for `100 Continue` before it sends the body.
+    expects_continue: bool,
 }
 
 /// The head of a response, for a client.
@@ -188,7 +190,12 @@ impl Http1Client {
 impl Http2Client {
     /// The client of a request on a stream, with the body that follows.
     pub fn new(head: &RequestHead, request: RecvStream, respond: SendResponse<Bytes>) -> Self {
-        Self { channel: Http2Channel::new(Some(request), None, false), respond, method_is_head: head.method == "HEAD" }
+        Self {
+            channel: Http2Channel::new(Some(request), None, false),
+            respond,
+            method_is_head: head.method == "HEAD",
+            expects_continue: head.fields.contains("expect"),
+        }
     }
 
     fn poll_disconnect(&mut self, task: &mut Context<'_>) -> Poll<()> {
@@ -199,6 +206,7 @@ impl Http2Client {
     }
 
     fn begin_response(&mut self, head: &ClientHead<'_>) -> io::Result<()> {
+        self.expects_continue &= head.status != CONTINUE;
         let has_no_body = self.method_is_head || matches!(head.status, 204 | 304) || head.framing == Framing::Empty;
         let mut response = http::Response::new(());
         *response.status_mut() = http::StatusCode::from_u16(head.status).map_err(io::Error::other)?;
@@ -282,6 +290,14 @@ impl Client<'_> {
         match self {
             Self::Http1(client) => client.version == Version::Http11,
             Self::Http2(_) => true,
+        }
+    }
+
+    /// Whether the client still waits for `100 Continue` before it sends its body.
+    pub fn expects_continue(&self) -> bool {
+        match self {
+            Self::Http1(client) => client.expects_continue,
+            Self::Http2(client) => client.expects_continue,
         }
     }
 

@@ -286,6 +286,10 @@ async fn forward<S: Service>(
             Ok(upstream) => {
                 // a client that sends `expect` sends no body before the upstream agrees
                 let expects_continue = outgoing.fields.contains("expect");
+                // if the gateway does not forward the field, the upstream sends no 100 (Continue)
+                if !expects_continue && client.expects_continue() && client.send_continue(timer.wall()).is_err() {
+                    return Ok(ExchangeOutcome::Aborted);
+                }
                 let mut transfer = Transfer::new(client, upstream, (request, expects_continue), timing, timer.now());
                 let is_safe = is_reused && is_idempotent;
                 let may_refuse = destination.server.http2 && !fresh_only;

@@ -175,6 +175,23 @@ fn a_client_that_asks_before_it_sends_is_told_to_go_on() {
 }
 
 #[test]
+fn a_client_that_asks_before_it_sends_is_told_to_go_on_where_the_upstream_is_not_asked() {
+    let origin = Origin::start();
+    for (edits, connection) in [(", request_headers: { remove: [expect] }", "keep-alive"), ("", "expect")] {
+        let route = format!("routes: [{{ name: all, upstream: origin{edits} }}]\n");
+        let gateway = Gateway::start(&format!("{}{route}", origin.upstream()));
+        let mut client = gateway.client();
+        let fields = [("content-length", "5"), ("expect", "100-continue"), ("connection", connection)];
+        client.send(request("POST", "/echo", &fields));
+        assert_eq!(client.receive().status, 100, "{connection}");
+        client.send("hello");
+        let response = client.receive();
+        assert_eq!((response.status, response.text().as_str()), (200, "hello"), "{connection}");
+    }
+    assert!(origin.received().iter().all(|seen| seen.head.field("expect").is_none()));
+}
+
+#[test]
 fn sixty_four_denied_clients_keep_their_connections() {
     let origin = Origin::start();
     let gateway = spent(&origin);
