@@ -347,6 +347,33 @@ fn rows_that_are_wrong_are_left_out_and_named() {
 }
 
 #[test]
+fn a_credential_of_two_customers_stays_refused_after_a_reload_and_a_restart() {
+    let (origin, mut database) = (Origin::start(), database());
+    database.run_sql(
+        "ALTER TABLE api_keys DROP CONSTRAINT api_keys_pkey;
+        INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-1', 'globex', 'pro')",
+    );
+    let options = ", interval: 200ms, timeout: 500ms";
+    let mut gateway = gateway(&origin, &database.url(), options);
+    wait_until("the connection that stays", || attempts(&gateway, "success") >= 2.0);
+    database.run_sql(
+        "INSERT INTO api_keys (credential, customer, plan) VALUES ('key-3', 'split', 'free'), ('key-3', 'globex', 'pro')",
+    );
+    gateway.wait_for_metric("tollgate_directory_refused_rows", &[], 2.0);
+    let statuses = |gateway: &Gateway| ["key-canary-1", "key-canary-2", "key-3"].map(|key| status(gateway, key));
+    assert_eq!(statuses(&gateway), [401, 200, 401]);
+    // from here on all rows come from the snapshot
+    database.kill();
+    gateway.rewrite(&config(&origin, QUERY, options).replace("burst: 10000", "burst: 10001"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(statuses(&gateway), [401, 200, 401]);
+    gateway.end("TERM");
+    gateway.start_again();
+    assert_eq!(statuses(&gateway), [401, 200, 401]);
+    assert_no_canary(&gateway);
+}
+
+#[test]
 fn a_customer_that_is_changed_in_part_stays_as_it_was_until_its_rows_agree() {
     let (origin, database) = (Origin::start(), database());
     database.run_sql("INSERT INTO api_keys (credential, customer, plan) VALUES ('key-canary-5', 'acme', 'free')");

@@ -128,13 +128,17 @@ impl<'d> DirectoryBuilder<'d> {
         Ok(CredentialIndex::new(entries, HashSet::new()))
     }
 
-    /// The index with these `rows`, and the faults of the text. Credentials of rows with faults keep their old customer.
-    pub(super) fn finish_with_faults(mut self, rows: RowSet) -> Result<(CredentialIndex, Faults), MergeError> {
+    /// The index with these `rows` of the `text`, and its faults. Credentials of rows with faults keep their old customer.
+    pub(super) fn finish_with_faults(
+        mut self,
+        text: &str,
+        rows: RowSet,
+    ) -> Result<(CredentialIndex, Faults), MergeError> {
         if self.faults.faults.iter().any(|(line, _)| *line == 1) {
             return Err(MergeError::Header(self.faults));
         }
         if rows == RowSet::Log {
-            self.drop_replaced();
+            self.drop_replaced(text);
         }
         let conflicting = self.find_conflicts();
         if rows == RowSet::Changed && self.contradicts_unchanged() {
@@ -176,13 +180,16 @@ impl<'d> DirectoryBuilder<'d> {
         })
     }
 
-    /// Drops the rows that a later row of the same credential replaces.
-    fn drop_replaced(&mut self) {
+    /// Drops the rows that a row of the same credential in a later part of the `text` replaces.
+    fn drop_replaced(&mut self, text: &str) {
+        let ends = text.lines().zip(1..).filter(|(line, _)| line.is_empty());
+        let ends: Vec<u32> = ends.map(|(_, number)| number).collect();
+        let part = |row: &CredentialRow| ends.partition_point(|end| *end < row.line);
         self.credentials.sort_unstable_by_key(|row| (row.hash, row.line));
         let mut replaced = HashSet::new();
         for rows in self.credentials.chunk_by(|a, b| a.hash == b.hash) {
-            let (_, older) = rows.split_last().unzip();
-            replaced.extend(older.into_iter().flatten().map(|row| row.line));
+            let last = rows.last().map(part);
+            replaced.extend(rows.iter().filter(|row| Some(part(row)) != last).map(|row| row.line));
         }
         if !replaced.is_empty() {
             self.credentials.retain(|row| !replaced.contains(&row.line));

@@ -61,7 +61,7 @@ impl RowKind {
 pub(super) enum RowSet {
     /// All rows of the directory.
     All,
-    /// All rows, in the order of their changes: a row replaces the earlier rows of its credential.
+    /// All rows, in parts with an empty line between them: a row replaces the rows of its credential in earlier parts.
     Log,
     /// Only the changed rows.
     Changed,

@@ -82,7 +82,7 @@ impl CustomerTable {
     /// Merges the rows in `text`, whose customers belong to `groups`. The credential of a row with a fault keeps its old
     /// customer. Returns the changes and the faults. After an error nothing changes.
     pub(super) fn merge(&self, text: &str, rows: RowSet, groups: &GroupTable) -> Result<(Changes, Faults), MergeError> {
-        self.replace(text, groups, |builder| builder.finish_with_faults(rows))
+        self.replace(text, groups, |builder| builder.finish_with_faults(text, rows))
     }
 
     fn replace<T, E>(

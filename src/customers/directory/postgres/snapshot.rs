@@ -1,5 +1,5 @@
 //! The file that keeps the rows while the process does not run: CSV as in a directory file, with the SHA-256 of credentials.
-//! Changed rows are appended, and replace the earlier rows of the same credential.
+//! The rows of each later read are appended after an empty line, and replace the earlier rows of the same credentials.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -68,13 +68,13 @@ impl Snapshot {
         self.note(written);
     }
 
-    /// Appends these rows, which come without the header line.
+    /// Appends the rows of a later read, which come without the header line.
     pub(super) fn add(&mut self, rows: &str) {
         // if the file lacks earlier rows, an appended row makes it no more usable
         if self.is_current {
             let append = || -> io::Result<()> {
                 let mut file = OpenOptions::new().append(true).open(&self.path)?;
-                file.write_all(rows.as_bytes())?;
+                file.write_all(format!("\n{rows}").as_bytes())?;
                 file.sync_data()
             };
             let written = append();

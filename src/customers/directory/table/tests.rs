@@ -355,12 +355,14 @@ fn changed_rows_take_the_place_of_those_before_and_leave_the_others() {
 }
 
 #[test]
-fn a_later_row_of_a_log_counts() {
+fn a_later_part_of_a_log_counts_and_repeats_no_credential_either() {
     let directory = read("credential,customer,plan\n").unwrap();
-    let (_, faults) =
-        merged(&directory, "k1,a,free\nk2,a,free\nk3,b,gold\nk1,a,pro\nk2,a,pro\nk3,b,free\n", RowSet::Log);
-    assert_eq!(faults, []);
-    assert_eq!(["k1", "k2", "k3"].map(|key| plan_of(&directory, key)), [Some(1), Some(1), Some(0)]);
+    let parts = "k1,a,free\nk2,a,free\nk3,b,gold\nk4,c,free\nk4,d,free\nk5,e,free\n\nk1,a,pro\nk2,a,pro\nk3,b,free\n\n\
+                 k5,e,pro\nk5,f,pro\n";
+    let (_, faults) = merged(&directory, parts, RowSet::Log);
+    assert_eq!(faults, [(6, Fault::RepeatedCredential(5)), (14, Fault::RepeatedCredential(13))]);
+    let plans = ["k1", "k2", "k3", "k4", "k5"].map(|key| plan_of(&directory, key));
+    assert_eq!((plans, directory.refused()), ([Some(1), Some(1), Some(0), None, None], 2));
 }
 
 #[test]
