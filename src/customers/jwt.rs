@@ -133,20 +133,10 @@ enum ClaimsError {
 impl TokenVerifier {
     /// A verifier of tokens that one of `keys` signed, by these `rules`. `plans` are the names of the plans, `groups` the
     /// groups that customers may belong to, and `seed` is the key of the hashes by which tokens are cached.
-    ///
-    /// `None` if keys are present, but the rules accept none of their algorithms.
-    pub fn new(
-        rules: Arc<JwtRules>,
-        keys: KeySet,
-        plans: &[String],
-        groups: Arc<GroupTable>,
-        seed: &[u8; 16],
-    ) -> Option<Self> {
+    pub fn new(rules: Arc<JwtRules>, keys: KeySet, plans: &[String], groups: Arc<GroupTable>, seed: &[u8; 16]) -> Self {
         signature::install();
         let verifier = ArcSwapOption::empty();
-        let tokens = Self { rules, plans: plans.to_vec(), groups, keys, hashes: Hashes::new(seed), verifier };
-        let is_of_use = tokens.verifier().as_ref().is_none_or(|verifier| !verifier.keys.is_empty());
-        is_of_use.then_some(tokens)
+        Self { rules, plans: plans.to_vec(), groups, keys, hashes: Hashes::new(seed), verifier }
     }
 
     /// The keys that tokens are verified with.
@@ -299,10 +289,8 @@ impl VerificationKeys {
 }
 
 impl TrustedKey {
-    fn new(Key { id, algorithms, key }: &Key, rules: &JwtRules) -> Option<Self> {
-        let accepted =
-            |algorithm: &&jsonwebtoken::Algorithm| rules.algorithms.is_empty() || rules.algorithms.contains(algorithm);
-        let algorithms: Vec<_> = algorithms.iter().filter(accepted).copied().collect();
+    fn new(key: &Key, rules: &JwtRules) -> Option<Self> {
+        let algorithms = key.usable_with(&rules.algorithms);
         let mut validation = Validation::new(*algorithms.first()?);
         validation.algorithms = algorithms;
         // the library would use the machine's clock
@@ -318,7 +306,7 @@ impl TrustedKey {
             validation.set_issuer(&rules.issuers);
             validation.required_spec_claims.insert("iss".to_owned());
         }
-        Some(Self { id: id.clone(), key: key.clone(), validation })
+        Some(Self { id: key.id.clone(), key: key.key.clone(), validation })
     }
 }
 

@@ -161,6 +161,23 @@ fn the_last_good_set_stays_whatever_the_issuer_answers() {
 }
 
 #[test]
+fn a_set_without_a_key_for_the_algorithms_is_not_taken_and_prevents_no_reload() {
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
+    let config = config(&origin, &format!("url: \"{}\", refresh: 1s, min_interval: 1s", publisher.url()))
+        .replace("plan: free }", "plan: free, algorithms: [ES256] }");
+    let gateway = Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[]);
+    let token = |customer: &str| Issuer::p256().token(customer);
+    assert_eq!(status(&gateway, &token("listed")), 200);
+    publisher.publish(&[Issuer::ed25519()]);
+    wait_until("a failure", || attempts(&gateway, "failure") > 0.0);
+    assert_eq!(status(&gateway, &token("listed")), 200);
+    gateway.folder.write("customers.csv", CUSTOMERS.replace("k1,listed,pro,,", "k1,listed,pro,,true"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!((status(&gateway, &token("listed")), status(&gateway, &token("acme"))), (403, 200));
+    assert!(gateway.process.stderr().contains("holds no key for any of the `algorithms`"));
+}
+
+#[test]
 fn an_issuer_that_says_nothing_holds_nobody_up() {
     let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
     let gateway = gateway(&origin, &format!("url: \"{}\", min_interval: 1s", publisher.url()), &[]);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use http::uri::Scheme;
+use jsonwebtoken::Algorithm;
 
 use super::directory::{bytes, resolve_path};
 use super::store::client;
@@ -19,8 +20,8 @@ use crate::units::Nanos;
 /// Fetched keys, and the settings for fetching them.
 #[derive(Debug)]
 pub(super) struct OpenKeys {
-    /// The address, a hash of the TLS files, the refresh interval, and the shortest interval.
-    from: (JwksAddress, u128, Nanos, Nanos),
+    /// The address, a hash of the TLS files, the refresh interval, the shortest interval, and the accepted algorithms.
+    from: (JwksAddress, u128, Nanos, Nanos, Vec<Algorithm>),
     keys: KeySet,
 }
 
@@ -33,27 +34,30 @@ pub(super) fn open(
     kept: &mut Option<OpenKeys>,
     seen: &mut Vec<FileVersion>,
 ) -> Result<TokenVerifier, Problems> {
+    let algorithms = &jwks.rules.algorithms;
     let keys = match &jwks.source {
-        JwksSource::File(named) => keys_in(path, named, seen)?.into(),
-        JwksSource::Published(published) => published_keys(path, published, kept, seen)?,
+        JwksSource::File(named) => keys_in(path, named, algorithms, seen)?.into(),
+        JwksSource::Published(published) => published_keys(path, (published, algorithms), kept, seen)?,
     };
-    TokenVerifier::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()).ok_or_else(|| {
-        let message = "holds no key for any of the `algorithms`";
-        refuse(match &jwks.source {
-            JwksSource::File(named) => Problem::error(named.place.clone(), format!("names a file that {message}"))
-                .found(name(&resolve_path(path, named))),
-            JwksSource::Published(published) => {
-                Problem::error(published.place.clone(), format!("names a set of keys that {message}"))
-            }
-        })
-    })
+    Ok(TokenVerifier::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()))
 }
 
-fn keys_in(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<Keys, Problems> {
+fn keys_in(
+    path: &Path,
+    named: &NamedFile,
+    algorithms: &[Algorithm],
+    seen: &mut Vec<FileVersion>,
+) -> Result<Keys, Problems> {
     let file = resolve_path(path, named);
     let (bytes, _) = bytes(named, &file, MAX_KEY_SET, seen)?;
     match Keys::parse(&decode(bytes, &file)?) {
-        Ok((keys, unusable)) if unusable.is_empty() => Ok(keys),
+        Ok((keys, unusable)) if unusable.is_empty() => match keys.fit(algorithms) {
+            true => Ok(keys),
+            false => {
+                let message = "names a file that holds no key for any of the `algorithms`";
+                Err(refuse(Problem::error(named.place.clone(), message).found(name(&file))))
+            }
+        },
         Ok((_, faults)) | Err(faults) => {
             let errors = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
             Err(Problems { errors, warnings: Vec::new(), more: 0 })
@@ -63,7 +67,7 @@ fn keys_in(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Resul
 
 fn published_keys(
     path: &Path,
-    published: &PublishedJwks,
+    (published, algorithms): (&PublishedJwks, &[Algorithm]),
     kept: &mut Option<OpenKeys>,
     seen: &mut Vec<FileVersion>,
 ) -> Result<KeySet, Problems> {
@@ -75,12 +79,12 @@ fn published_keys(
     let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
     let client = has_tls.then(|| client(path, tls, &place, seen)).transpose()?;
     let (tls, files) = client.map(|(client, files)| (Arc::new(client), files)).unzip();
-    let from = (at.clone(), files.unwrap_or_default(), *refresh, *min_interval);
+    let from = (at.clone(), files.unwrap_or_default(), *refresh, *min_interval, algorithms.to_vec());
     if let Some(open) = kept.as_ref().filter(|open| open.from == from) {
         return Ok(open.keys.clone());
     }
-    let keys =
-        KeySet::published(KeyEndpoint { published: address, tls, refresh: *refresh, min_interval: *min_interval });
+    let (refresh, min_interval, algorithms) = (*refresh, *min_interval, algorithms.to_vec());
+    let keys = KeySet::published(KeyEndpoint { published: address, tls, refresh, min_interval, algorithms });
     *kept = Some(OpenKeys { from, keys: keys.clone() });
     Ok(keys)
 }

@@ -28,7 +28,7 @@ pub struct Keys(pub(super) Vec<Key>);
 pub(super) struct Key {
     pub(super) id: Option<String>,
     /// The algorithms that the key can be used with; at least one.
-    pub(super) algorithms: Vec<Algorithm>,
+    algorithms: Vec<Algorithm>,
     pub(super) key: DecodingKey,
 }
 
@@ -81,6 +81,19 @@ impl Keys {
             true => Err(faults),
             false => Ok((Self(keys), faults)),
         }
+    }
+
+    /// Whether one of the keys can be used with one of the `accepted` algorithms; an empty list accepts all.
+    pub fn fit(&self, accepted: &[Algorithm]) -> bool {
+        self.0.iter().any(|key| !key.usable_with(accepted).is_empty())
+    }
+}
+
+impl Key {
+    /// The algorithms of this key among the `accepted` ones; an empty list accepts all.
+    pub(super) fn usable_with(&self, accepted: &[Algorithm]) -> Vec<Algorithm> {
+        let is_accepted = |algorithm: &Algorithm| accepted.is_empty() || accepted.contains(algorithm);
+        self.algorithms.iter().copied().filter(is_accepted).collect()
     }
 }
 

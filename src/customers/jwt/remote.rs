@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use http::Uri;
+use jsonwebtoken::Algorithm;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -44,6 +45,8 @@ pub struct KeyEndpoint {
     pub refresh: Nanos,
     /// The least time between two attempts.
     pub min_interval: Nanos,
+    /// The accepted algorithms; if empty, all. A set without a key for any of them is not taken.
+    pub algorithms: Vec<Algorithm>,
 }
 
 /// The current keys that tokens are verified with. Clones share the same set.
@@ -109,6 +112,9 @@ impl Source for PublishedKeys {
         let (text, fields) = self.get(&url).await?;
         let said = |faults: &[KeyFault]| format!("the set at {} {}", shown(&url), described(faults));
         let (keys, unusable) = Keys::parse(&text).map_err(|faults| said(&faults))?;
+        if !keys.fit(&self.endpoint.algorithms) {
+            return Err(format!("the set at {} holds no key for any of the `algorithms`", shown(&url)));
+        }
         let entries = keys.0.len();
         let mut in_force = self.text.lock();
         if *in_force != text {
