@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::num::{NonZeroU64, NonZeroUsize};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, all_or_none};
@@ -67,7 +67,7 @@ pub(super) fn networks(field: &Field<'_>, of_all: &str) -> Option<Vec<IpNet>> {
 fn network(item: &Field<'_>, of_all: &str) -> Option<IpNet> {
     let network = item.read(|text| {
         let address = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>());
-        address.map_err(|_| invalid("is neither an address nor a network"))
+        address.map(canonical).map_err(|_| invalid("is neither an address nor a network"))
     })?;
     if network.prefix_len() == 0 {
         item.warn(of_all, None);
@@ -75,6 +75,17 @@ fn network(item: &Field<'_>, of_all: &str) -> Option<IpNet> {
         item.warn(format!("has address bits beyond its length: it is the network {}", network.trunc()), None);
     }
     Some(network.trunc())
+}
+
+/// The IPv4 network that an IPv4-mapped one stands for: clients with mapped addresses count as IPv4 clients.
+fn canonical(network: IpNet) -> IpNet {
+    const MAPPED: u8 = 96;
+    let mapped = match network {
+        IpNet::V4(_) => None,
+        IpNet::V6(mapped) => mapped.addr().to_ipv4_mapped().zip(mapped.prefix_len().checked_sub(MAPPED)),
+    };
+    let ipv4 = mapped.and_then(|(address, length)| Ipv4Net::new(address, length).ok());
+    ipv4.map_or(network, IpNet::V4)
 }
 
 /// Reads `usage:`; returns the path.

@@ -126,7 +126,7 @@ fn lists_go_by_the_address_that_is_believed() {
     let origin = Origin::start();
     let top = "client_address: { trusted_proxies: [127.0.0.2], ipv6_prefix: 64 }
 bypass: { addresses: [198.51.100.7] }
-access: { deny: { addresses: [192.0.2.0/24, \"2001:db8::bad\"] } }";
+access: { deny: { addresses: [192.0.2.0/24, \"2001:db8::bad\", \"::ffff:203.0.113.0/120\"] } }";
     let gateway = gateway(&origin, top, "");
     let ask = |last: u8, forwarded: &str| {
         gateway.client_from(last).round_trip("GET", "/", &[("x-forwarded-for", forwarded)]).status
@@ -142,6 +142,7 @@ access: { deny: { addresses: [192.0.2.0/24, \"2001:db8::bad\"] } }";
     );
     assert_eq!(ask(2, "198.51.100.7, 192.0.2.1"), 403);
     assert_eq!(ask(2, "::ffff:192.0.2.1"), 403, "an address in another spelling");
+    assert_eq!(ask(2, "203.0.113.9"), 403, "a network in another spelling");
     assert_eq!(ask(2, "2001:db8::bad"), 403);
     assert_eq!(ask(2, "2001:db8::1"), 200, "a neighbour in the same network is not kept out");
     assert_eq!(ask(2, "2001:db8::2"), 429, "though both count as one");
