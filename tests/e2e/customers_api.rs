@@ -227,6 +227,19 @@ fn a_customer_of_a_database_is_made_changed_suspended_and_deleted() {
 }
 
 #[test]
+fn a_key_of_a_database_expires_at_the_end_of_the_given_day() {
+    let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
+    database.run_sql(SCHEMA);
+    let gateway = on_database(&origin, &database, &[]);
+    done(&gateway, "PUT", "/acme", &json!({ "plan": "free", "time_zone": "Europe/Berlin" }));
+    for end in ["2099-12-31", "2099-12-31T18:00:00.1234567Z"] {
+        done(&gateway, "POST", "/acme/keys", &json!({ "valid_until": end }));
+    }
+    let ends = "SELECT valid_until AT TIME ZONE 'UTC' FROM api_keys WHERE valid_until IS NOT NULL ORDER BY 1";
+    assert_eq!(database.run_sql(ends), "2099-12-31 18:00:00.123456\n2099-12-31 23:00:00");
+}
+
+#[test]
 fn a_credential_that_is_replaced_in_the_database_ends_at_once() {
     let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
     database.run_sql(SCHEMA);

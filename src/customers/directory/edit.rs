@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
@@ -162,15 +163,17 @@ impl RowText {
         terms.iter().for_each(|(column, text)| self.set(column, text.as_deref().unwrap_or_default()));
     }
 
-    /// Makes the key expire at `end`, unless it expires earlier.
-    fn end_by(&mut self, end: &str) {
+    /// The moment for which `text` stands as the row's `valid_until`.
+    pub(super) fn moment(&self, text: &str) -> Option<Timestamp> {
         let zone = Some(self.get("time_zone")).filter(|zone| !zone.is_empty());
         let zone = zone.and_then(|zone| TimeZone::get(zone).ok());
-        let moment = |text: &str| {
-            let row = Row { valid_until: text, ..Row::default() };
-            row.valid_until(zone.as_ref()).ok().flatten()
-        };
-        let is_earlier = moment(self.get("valid_until")).zip(moment(end)).is_some_and(|(own, end)| own <= end);
+        Row { valid_until: text, ..Row::default() }.end(zone.as_ref()).ok().flatten()
+    }
+
+    /// Makes the key expire at `end`, unless it expires earlier.
+    fn end_by(&mut self, end: &str) {
+        let own = self.moment(self.get("valid_until"));
+        let is_earlier = own.zip(self.moment(end)).is_some_and(|(own, end)| own <= end);
         if !is_earlier {
             self.set("valid_until", end);
         }

@@ -122,19 +122,25 @@ impl<'t> Row<'t> {
         }
     }
 
-    /// The time when the credential expires; a date stands for the end of that day in `zone`, or in UTC without a zone.
+    /// The time when the credential expires.
     pub(super) fn valid_until(&self, zone: Option<&TimeZone>) -> Result<Option<Nanos>, Fault> {
+        Ok(self.end(zone)?.map(|end| match u64::try_from(end.as_nanosecond()) {
+            Ok(nanos) => Nanos::new(nanos),
+            Err(_) if end < Timestamp::UNIX_EPOCH => Nanos::ZERO,
+            Err(_) => Nanos::MAX,
+        }))
+    }
+
+    /// The same as a timestamp, in whole microseconds as databases keep it; a date stands for the end of that day in `zone`,
+    /// or in UTC without a zone.
+    pub(super) fn end(&self, zone: Option<&TimeZone>) -> Result<Option<Timestamp>, Fault> {
         const DATE: usize = "2027-12-31".len();
         let end = match self.valid_until {
             "" => return Ok(None),
             date if date.len() == DATE => end_of(date.parse().map_err(|_| Fault::BadValidUntil)?, zone),
             time => Some(time.parse().map_err(|_| Fault::BadValidUntil)?),
         };
-        Ok(end.map(|end: Timestamp| match u64::try_from(end.as_nanosecond()) {
-            Ok(nanos) => Nanos::new(nanos),
-            Err(_) if end < Timestamp::UNIX_EPOCH => Nanos::ZERO,
-            Err(_) => Nanos::MAX,
-        }))
+        Ok(end.and_then(|end: Timestamp| Timestamp::from_microsecond(end.as_microsecond()).ok()))
     }
 }
 

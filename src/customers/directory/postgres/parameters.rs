@@ -51,9 +51,14 @@ impl NamedStatement {
     /// The values of the parameters for a row.
     pub(super) fn values<'r>(&self, row: &'r RowText) -> Vec<TextValue<'r>> {
         let value = |name: &String| match (name.as_str(), row.get(name)) {
-            ("suspended", "") => TextValue(Some("false")),
-            (_, "") => TextValue(None),
-            (_, text) => TextValue(Some(text)),
+            ("suspended", "") => TextValue::of("false"),
+            (_, "") => TextValue { text: None, moment: None },
+            ("valid_until", text) => {
+                // the end of the last representable day is no moment: the credential does not expire
+                let moment = row.moment(text).map_or_else(|| "infinity".to_owned(), |moment| moment.to_string());
+                TextValue { moment: Some(moment), ..TextValue::of(text) }
+            }
+            (_, text) => TextValue::of(text),
         };
         self.names.iter().map(value).collect()
     }
@@ -84,7 +89,18 @@ fn listed(names: &[&str]) -> String {
 }
 
 /// A value as text, which the database converts to the type that it needs; NULL if absent. `Debug` does not show it.
-pub(super) struct TextValue<'v>(pub(super) Option<&'v str>);
+pub(super) struct TextValue<'v> {
+    text: Option<&'v str>,
+    /// The moment that the text stands for, in place of the text where the database needs a moment: there it would read a
+    /// date as the start of the day.
+    moment: Option<String>,
+}
+
+impl<'v> TextValue<'v> {
+    pub(super) const fn of(text: &'v str) -> Self {
+        Self { text: Some(text), moment: None }
+    }
+}
 
 impl std::fmt::Debug for TextValue<'_> {
     /// Shows no value: it may be the hash of a credential.
@@ -94,8 +110,9 @@ impl std::fmt::Debug for TextValue<'_> {
 }
 
 impl ToSql for TextValue<'_> {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
-        let Some(text) = self.0 else { return Ok(IsNull::Yes) };
+    fn to_sql(&self, of: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        let moment = self.moment.as_deref().filter(|_| matches!(*of, Type::TIMESTAMPTZ | Type::TIMESTAMP));
+        let Some(text) = moment.or(self.text) else { return Ok(IsNull::Yes) };
         out.extend_from_slice(text.as_bytes());
         Ok(IsNull::No)
     }
@@ -138,7 +155,26 @@ mod tests {
     fn what_is_empty_is_null_but_a_suspension_is_said() {
         let statement = NamedStatement::parse("$plan $suspended $credential", &KNOWN, &[]).unwrap();
         let row: RowText = [("credential", "a")].into_iter().collect();
-        let values: Vec<_> = statement.values(&row).into_iter().map(|value| value.0).collect();
+        let values: Vec<_> = statement.values(&row).into_iter().map(|value| value.text).collect();
         assert_eq!(values, [None, Some("false"), Some("a")]);
+    }
+
+    #[test]
+    fn an_expiry_is_a_moment_only_where_the_database_needs_one() {
+        let statement = NamedStatement::parse("$valid_until", &["valid_until"], &[]).unwrap();
+        let written = |text: &str, of: &Type| {
+            let row: RowText = [("valid_until", text), ("time_zone", "Europe/Berlin")].into_iter().collect();
+            let mut out = BytesMut::new();
+            statement.values(&row)[0].to_sql(of, &mut out).unwrap();
+            String::from_utf8(out.to_vec()).unwrap()
+        };
+        for (text, moment) in [
+            ("2027-12-31", "2027-12-31T23:00:00Z"),
+            ("2027-12-31T18:00:00.1234567+01:00", "2027-12-31T17:00:00.123456Z"),
+            ("9999-12-31", "infinity"),
+        ] {
+            assert_eq!([Type::TIMESTAMPTZ, Type::TIMESTAMP].map(|of| written(text, &of)), [moment; 2]);
+            assert_eq!([Type::DATE, Type::TEXT].map(|of| written(text, &of)), [text; 2]);
+        }
     }
 }

@@ -152,7 +152,7 @@ impl CustomerRows {
     }
 
     async fn read(&self, transaction: &Transaction<'_>, customer: &str) -> Result<Vec<RowText>, ChangeError> {
-        let rows = transaction.query(&self.statement, &[&TextValue(Some(customer))]).await.map_err(failed)?;
+        let rows = transaction.query(&self.statement, &[&TextValue::of(customer)]).await.map_err(failed)?;
         // the first column is the time of the row's last change
         let text =
             |row: &tokio_postgres::Row, position: usize| row.try_get::<_, Option<String>>(position.saturating_add(1));
