@@ -175,6 +175,12 @@ fn customers_in_redis_belong_to_groups_too() {
     assert_eq!(statuses(&gateway, 1, ("x-api-key", "k3")), [503], "there is no such level");
     gateway.folder.write("groups.yaml", groups.replace("plan: free", "plan: pro"));
     wait_until("the plan of the group", || left(&gateway, "k1", "organisation") == Some(3));
+    // a change of groups needs no Redis
+    drop(redis);
+    gateway.folder.write("groups.yaml", groups.replace("plan: free", "plan: free, suspended: true"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(statuses(&gateway, 1, ("x-api-key", "k1")), [403]);
+    assert_eq!(statuses(&gateway, 1, ("x-api-key", "k2")), [403]);
 }
 
 fn key_hash(key: &str) -> String {

@@ -123,14 +123,10 @@ pub(super) fn open_lookup(
         && *before == from
         && let Directory::Lookup(known_by) = &**directory
     {
-        if same == overrides {
-            if !Arc::ptr_eq(known, groups) {
-                known_by.update(Arc::clone(groups));
-                *known = Arc::clone(groups);
-            }
+        if same == overrides && Arc::ptr_eq(known, groups) {
             return Arc::clone(directory);
         }
-        // after a change of limits, too, customers stay known while their server is unavailable
+        // after a change of limits or groups, too, customers stay known while their server is unavailable
         predecessor = Some(known_by);
     }
     let server = (asked.server, asked.terms);

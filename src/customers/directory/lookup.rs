@@ -8,7 +8,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use redis::FromRedisValue;
@@ -103,7 +102,7 @@ struct Lookup {
     reader: u64,
     pending: Mutex<HashMap<KeyedHash, PendingCall>>,
     interner: Mutex<Interner>,
-    groups: ArcSwap<GroupTable>,
+    groups: Arc<GroupTable>,
     observer: OnceLock<Observer>,
     /// The end of the pause in calls after a failed one.
     backoff_until: AtomicU64,
@@ -157,18 +156,11 @@ impl LookupDirectory {
             reader: before.map_or(0, |before| before.reader.wrapping_add(1)),
             pending: Mutex::default(),
             interner: Mutex::new(Interner::new(reader)),
-            groups: ArcSwap::new(groups),
+            groups,
             observer: OnceLock::new(),
             backoff_until: AtomicU64::new(0),
             is_away: AtomicBool::new(false),
         }))
-    }
-
-    /// Replaces the groups: customers of later calls belong to the new ones.
-    pub fn update(&self, groups: Arc<GroupTable>) {
-        let mut interner = self.0.interner.lock();
-        self.0.groups.store(groups);
-        interner.forget_groups();
     }
 
     /// Whether the server is an HTTP service.
@@ -313,7 +305,7 @@ impl Lookup {
 
     fn read(&self, value: &[u8]) -> Result<Customer, String> {
         let mut interner = self.interner.lock();
-        value::read(value, &mut interner, &self.groups.load())
+        value::read(value, &mut interner, &self.groups)
     }
 
     /// The server's answer for a credential, of which `field` is the hash. Has no timeout of its own.
