@@ -66,8 +66,12 @@ struct TrustedKey {
 
 /// A token whose signature, issuer and audience are valid.
 pub struct Token {
-    /// The customer that the token names.
-    pub customer: Arc<Customer>,
+    /// The name of the customer.
+    pub name: Arc<str>,
+    /// The groups that the token names.
+    pub groups: Option<Arc<Groups>>,
+    /// The customer by the token alone; absent if neither the token nor its groups nor the rules give a plan.
+    pub customer: Option<Arc<Customer>>,
     /// The claims of the token.
     pub claims: Claims,
     times: Times,
@@ -113,7 +117,7 @@ pub enum TokenFault {
     /// The token names groups that do not belong together, or a group name that is not valid.
     #[error("the token names groups that do not fit")]
     BadGroups,
-    /// The token names no known plan, and neither its groups nor the rules give one.
+    /// The token names no known plan, and neither its groups nor the rules nor the directory give one.
     #[error("the token names no plan that is known here")]
     WithoutPlan,
     /// The token cannot be verified now: the issuer's published keys cannot be fetched, or not in time.
@@ -195,27 +199,29 @@ impl TokenVerifier {
         let claims = verifier.verified_claims(token)?;
         let times = Times::of(&claims)?;
         times.check(now, &self.rules)?;
-        let customer = Arc::new(self.customer(&claims)?);
-        let verified = Arc::new(Token { customer, claims, times });
+        let (name, groups) = (self.name(&claims)?, self.groups_of(&claims)?);
+        let plan = self.plan_of(&claims).or(groups.as_ref().and_then(|groups| groups.plan())).or(self.rules.plan);
+        let customer = plan.map(|plan| {
+            let suspended = groups.as_ref().is_some_and(|groups| groups.suspended());
+            let (name, groups) = (Arc::clone(&name), groups.clone());
+            Arc::new(Customer { name, plan, own: None, groups, valid_until: None, suspended })
+        });
+        let verified = Arc::new(Token { name, groups, customer, claims, times });
         verifier.known.insert(self.hashes.of(token), Arc::clone(&verified));
         Ok(verified)
     }
 
-    fn customer(&self, claims: &Claims) -> Result<Customer, TokenFault> {
+    fn name(&self, claims: &Claims) -> Result<Arc<str>, TokenFault> {
         let name = claims.find(&self.rules.claim).and_then(|claim| match claim {
             Value::Bool(_) => None,
             other => text(other),
         });
-        let name = name.filter(|name| is_name(name)).ok_or(TokenFault::WithoutCustomer)?;
-        let named = self.rules.plan_claim.as_deref().and_then(|claim| claims.find(claim)?.as_str());
-        let plan = named.and_then(|named| self.plans.iter().position(|plan| plan == named)).map(PlanId);
-        let groups = self.groups_of(claims)?;
-        let plan = plan
-            .or(groups.as_ref().and_then(|groups| groups.plan()))
-            .or(self.rules.plan)
-            .ok_or(TokenFault::WithoutPlan)?;
-        let suspended = groups.as_ref().is_some_and(|groups| groups.suspended());
-        Ok(Customer { name: name.as_ref().into(), plan, own: None, groups, valid_until: None, suspended })
+        name.filter(|name| is_name(name)).map(Arc::from).ok_or(TokenFault::WithoutCustomer)
+    }
+
+    fn plan_of(&self, claims: &Claims) -> Option<PlanId> {
+        let named = claims.find(self.rules.plan_claim.as_deref()?)?.as_str()?;
+        self.plans.iter().position(|plan| plan == named).map(PlanId)
     }
 
     /// The groups that the claims name. A token may name groups that no file lists.

@@ -129,10 +129,11 @@ fn from_verified(token: Result<Arc<Token>, TokenFault>, directory: &Directory) -
         TokenFault::WithoutKeys => Answer::DirectoryUnavailable,
         fault => Answer::TokenRefused(fault),
     })?;
-    let listed = directory.named(&token.customer.name).map_err(|Unavailable| Answer::DirectoryUnavailable)?;
-    match token.customer.suspended || listed.as_ref().is_some_and(|listed| listed.suspended) {
+    let listed = directory.named(&token.name).map_err(|Unavailable| Answer::DirectoryUnavailable)?;
+    let identity = Identity::of_token(token, listed).ok_or(Answer::TokenRefused(TokenFault::WithoutPlan))?;
+    match identity.customer().is_some_and(|customer| customer.suspended) {
         true => Err(Answer::Suspended),
-        false => Ok(Identity::of_token(token, listed)),
+        false => Ok(identity),
     }
 }
 

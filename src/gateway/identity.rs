@@ -17,29 +17,31 @@ pub enum Identity {
     Jwt {
         /// The token.
         token: Arc<Token>,
-        /// The directory's entry for the name in the token. It takes precedence over the token.
-        listed: Option<Arc<Customer>>,
+        /// The directory's entry for the name in the token; without one, the customer by the token alone.
+        customer: Arc<Customer>,
     },
 }
 
 impl Identity {
-    /// The caller with `token`; `listed` is the directory's entry for it, if there is one. The groups in the token apply
-    /// unless this entry names groups.
-    pub fn of_token(token: Arc<Token>, listed: Option<Arc<Customer>>) -> Self {
-        let groups = &token.customer.groups;
-        let listed = listed.map(|listed| match (&listed.groups, groups) {
-            (None, Some(_)) => Arc::new(Customer { groups: groups.clone(), ..(*listed).clone() }),
-            _ => listed,
-        });
-        Self::Jwt { token, listed }
+    /// The caller with `token`; `listed` is the directory's entry for it, if there is one, and takes precedence over the
+    /// token. The groups in the token apply unless this entry names groups. `None` if the caller has no plan.
+    pub fn of_token(token: Arc<Token>, listed: Option<Arc<Customer>>) -> Option<Self> {
+        let customer = match (listed, &token.groups) {
+            (None, _) => Arc::clone(token.customer.as_ref()?),
+            (Some(listed), Some(groups)) if listed.groups.is_none() => {
+                let suspended = listed.suspended || groups.suspended();
+                Arc::new(Customer { groups: Some(Arc::clone(groups)), suspended, ..(*listed).clone() })
+            }
+            (Some(listed), _) => listed,
+        };
+        Some(Self::Jwt { token, customer })
     }
 
     /// The customer.
     pub fn customer(&self) -> Option<&Arc<Customer>> {
         match self {
             Self::Anonymous => None,
-            Self::Directory(customer) => Some(customer),
-            Self::Jwt { token, listed } => listed.as_ref().or(Some(&token.customer)),
+            Self::Directory(customer) | Self::Jwt { customer, .. } => Some(customer),
         }
     }
 

@@ -111,6 +111,19 @@ fn a_changed_group_is_taken_up_while_requests_run() {
 }
 
 #[test]
+fn a_row_that_names_groups_overrides_the_groups_of_a_token() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    gateway.folder.write("groups.yaml", GROUPS.replace("group: globex,", "group: globex, suspended: true,"));
+    assert_eq!(gateway.reload().status, 200);
+    let status = |customer: &str| {
+        let token = bearer(&json!({ "sub": customer, "org": { "id": "globex" } }));
+        gateway.get("/", &[("authorization", &token)]).status
+    };
+    assert_eq!(["one", "three", "four"].map(status), [200, 403, 403], "only the row of one names groups");
+}
+
+#[test]
 fn a_group_that_is_gone_is_refused_as_long_as_customers_name_it() {
     let origin = Origin::start();
     let gateway = started(&origin);

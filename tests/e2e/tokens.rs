@@ -207,9 +207,11 @@ fn the_plan_is_what_the_token_says_or_what_the_configuration_says() {
         assert_eq!(response.json()["detail"], "The token names no plan that is known here.");
         assert_eq!(response.field("www-authenticate"), None);
     }
+    let listed = bearer(&gateway, &token(json!("listed"), json!("gold")));
+    assert_eq!(told(&listed), (200, Some(19)), "the directory gives the plan");
     refused(&bearer(&gateway, &token(json!({}), json!("pro"))), "the token does not say who is calling");
     let labels = [("route", "all"), ("limit", "per-customer"), ("plan", "pro"), ("outcome", "admitted")];
-    gateway.wait_for_metric("tollgate_limit_requests_total", &labels, 1.0);
+    gateway.wait_for_metric("tollgate_limit_requests_total", &labels, 2.0);
 }
 
 #[test]

@@ -56,7 +56,8 @@ fn sign(claims: &Value) -> String {
 
 fn verify_at(tokens: &TokenVerifier, token: &str, now: Nanos) -> Result<(String, PlanId), TokenFault> {
     let token = tokens.verify(token.as_bytes(), now)?;
-    Ok((token.customer.name.to_string(), token.customer.plan))
+    let customer = token.customer.as_ref().ok_or(TokenFault::WithoutPlan)?;
+    Ok((customer.name.to_string(), customer.plan))
 }
 
 /// The result for a token with these claims under these rules.
