@@ -175,9 +175,10 @@ fn customers_in_redis_belong_to_groups_too() {
         let field = format!("sha256:{}", key_hash(key));
         redis.command(&["HSET", "customers", &field, value]);
     };
-    put("k1", r#"{"customer": "one", "groups": {"team": "search"}}"#);
+    put("k1", r#"{"customer": "one", "plan": null, "groups": {"team": "search", "organisation": null}}"#);
     put("k2", r#"{"customer": "two", "plan": "free", "groups": {"organisation": "acme"}}"#);
     put("k3", r#"{"customer": "three", "plan": "free", "groups": {"squad": "search"}}"#);
+    put("k4", r#"{"customer": "four", "plan": "free", "overrides": null, "valid_until": null, "groups": null}"#);
     let config = config(&origin).replace("file: customers.csv", "redis: customers, ttl: 1s");
     let config = format!("{config}store: {{ redis: \"{}\" }}\n", redis.url());
     let keys = key_set(&[Issuer::ed25519()]);
@@ -186,6 +187,7 @@ fn customers_in_redis_belong_to_groups_too() {
     assert_eq!(statuses(&gateway, 3, ("x-api-key", "k1")), [200; 3]);
     assert_eq!(statuses(&gateway, 3, ("x-api-key", "k2")), [200, 200, 429]);
     assert_eq!(statuses(&gateway, 1, ("x-api-key", "k3")), [503], "there is no such level");
+    assert_eq!(statuses(&gateway, 6, ("x-api-key", "k4")), [200; 6], "null stands for nothing");
     gateway.folder.write("groups.yaml", groups.replace("plan: free", "plan: pro"));
     wait_until("the plan of the group", || left(&gateway, "k1", "organisation") == Some(3));
     // a change of groups needs no Redis

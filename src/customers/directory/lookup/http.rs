@@ -114,7 +114,7 @@ fn of_unkey(body: &[u8]) -> Result<Option<Vec<u8>>, String> {
         None => (data.key_id, None),
     };
     let metas = [data.meta.unwrap_or_default(), of_identity.unwrap_or_default()];
-    let said = |name: &str| metas.iter().find_map(|meta| meta.get(name)).cloned();
+    let said = |name: &str| metas.iter().filter_map(|meta| meta.get(name)).find(|value| !value.is_null()).cloned();
     let mut customer = json!({ "customer": name, "suspended": data.code == "DISABLED" });
     for name in ["plan", "overrides", "time_zone", "groups"] {
         if let Some(value) = said(name) {
@@ -145,6 +145,12 @@ mod tests {
                 "meta": { "plan": "free", "color": "red" }, "expires": 1_735_689_600_500_i64, "credits": 3 })),
             Some(json!({ "customer": "acme", "plan": "free", "time_zone": "Asia/Tokyo", "suspended": false,
                 "valid_until": "2025-01-01T00:00:00.5Z" }))
+        );
+        let nothing = json!({ "plan": null });
+        let of_identity = json!({ "externalId": "acme", "meta": { "plan": "pro" } });
+        assert_eq!(
+            customer(json!({ "code": "VALID", "meta": nothing, "identity": of_identity })),
+            Some(json!({ "customer": "acme", "plan": "pro", "suspended": false }))
         );
         let alone =
             customer(json!({ "valid": false, "code": "DISABLED", "keyId": "key_1", "meta": { "plan": "free" } }));

@@ -11,23 +11,18 @@ use crate::customers::directory::intern::Interner;
 use crate::customers::directory::row::Row;
 
 /// `{"customer": "acme", "plan": "pro", "overrides": {...}, "time_zone": "...", "valid_until": "...", "suspended": false,
-/// "groups": {"team": "search"}}`
+/// "groups": {"team": "search"}}`; null stands for an absent value.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Value {
     customer: String,
-    #[serde(default)]
-    plan: String,
+    plan: Option<String>,
     #[serde(default)]
     overrides: serde_json::Value,
-    #[serde(default)]
     time_zone: Option<String>,
-    #[serde(default)]
     valid_until: Option<String>,
-    #[serde(default)]
     suspended: Option<bool>,
-    #[serde(default)]
-    groups: BTreeMap<String, String>,
+    groups: Option<BTreeMap<String, Option<String>>>,
 }
 
 /// The customer, or the first fault, without quoting the value.
@@ -42,7 +37,7 @@ pub(super) fn read(text: &[u8], interner: &mut Interner, table: &GroupTable) -> 
     };
     let mut row = Row {
         customer: &value.customer,
-        plan: &value.plan,
+        plan: value.plan.as_deref().unwrap_or_default(),
         overrides: &overrides,
         time_zone: value.time_zone.as_deref().unwrap_or_default(),
         valid_until: value.valid_until.as_deref().unwrap_or_default(),
@@ -52,7 +47,8 @@ pub(super) fn read(text: &[u8], interner: &mut Interner, table: &GroupTable) -> 
     interner.forget_if_grown();
     let first = |faults: Vec<Fault>| faults.first().map(Fault::to_string).unwrap_or_default();
     let says = |fault: Fault| fault.to_string();
-    if !value.groups.iter().all(|(level, group)| row.set_group(table.levels(), level, group)) {
+    let mut named = value.groups.iter().flatten().map(|(level, group)| (level, group.as_deref().unwrap_or_default()));
+    if !named.all(|(level, group)| row.set_group(table.levels(), level, group)) {
         return Err(says(Fault::UnknownLevel));
     }
     let groups = interner.groups(&row, table).map_err(says)?;
