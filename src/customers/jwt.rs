@@ -127,7 +127,7 @@ pub enum TokenFault {
 
 /// The reason why a token's claims are not accepted.
 enum ClaimsError {
-    /// The token names an unknown key.
+    /// The token names an unknown key; or it names none, and no trusted key signed it.
     UnknownKey,
     Fault(TokenFault),
 }
@@ -151,7 +151,7 @@ impl TokenVerifier {
     /// The current keys; `None` before they were fetched.
     fn verifier(&self) -> Guard<Option<Arc<VerificationKeys>>> {
         let (keys, made) = (self.keys.keys.load(), self.verifier.load());
-        if made.as_ref().map(|made| &made.from).map(Arc::as_ptr) == keys.as_ref().map(Arc::as_ptr) {
+        if is_same(keys.as_ref(), made.as_ref().map(|made| &made.from)) {
             return made;
         }
         self.verifier.store(keys.as_ref().map(|keys| {
@@ -170,15 +170,21 @@ impl TokenVerifier {
         Some(known.times.check(now, &self.rules).map(|()| known))
     }
 
-    /// The verified token, if it is valid now. If it names an unknown key, this function has the keys fetched again, and
-    /// waits for them for a tenth of a second at most.
+    /// The verified token, if it is valid now. If its key is unknown, this function has the keys fetched again, and waits for
+    /// them for a tenth of a second at most.
     pub async fn find(&self, token: &[u8], clock: &Arc<dyn Clock>) -> Result<Arc<Token>, TokenFault> {
+        let before = self.keys.keys.load_full();
         match self.check(token, clock.wall()) {
             Err(ClaimsError::UnknownKey) => {}
             checked => return checked.map_err(TokenFault::from),
         }
         let are_current = self.keys.wait_for_refresh(clock).await;
-        match self.check(token, clock.wall()) {
+        let checked = match is_same(before.as_ref(), self.keys.keys.load().as_ref()) {
+            // the same keys would not verify it either
+            true => Err(ClaimsError::UnknownKey),
+            false => self.check(token, clock.wall()),
+        };
+        match checked {
             // the issuer may have published this key only now
             Err(ClaimsError::UnknownKey) if !are_current => Err(TokenFault::WithoutKeys),
             checked => checked.map_err(TokenFault::from),
@@ -290,8 +296,16 @@ impl VerificationKeys {
                 }
             }
         }
-        Err(fault.into())
+        match (fault, header.kid) {
+            (TokenFault::Unverified, None) => Err(ClaimsError::UnknownKey),
+            (fault, _) => Err(fault.into()),
+        }
     }
+}
+
+/// Whether these are the same keys, or both absent.
+fn is_same(one: Option<&Arc<Keys>>, other: Option<&Arc<Keys>>) -> bool {
+    one.map(Arc::as_ptr) == other.map(Arc::as_ptr)
 }
 
 impl TrustedKey {

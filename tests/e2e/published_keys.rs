@@ -116,6 +116,16 @@ fn keys_are_there_with_the_first_request_and_change_with_the_issuers() {
 }
 
 #[test]
+fn a_new_key_is_found_by_a_token_that_names_no_key() {
+    let nameless = |issuer: Issuer| Issuer { id: None, ..issuer };
+    let (origin, publisher) = (Origin::start(), Publisher::start(&[nameless(Issuer::p256())]));
+    let gateway = gateway(&origin, &format!("url: \"{}\", min_interval: 1s", publisher.url()), &[]);
+    assert_eq!(status(&gateway, &nameless(Issuer::p256()).token("acme")), 200);
+    publisher.publish(&[nameless(Issuer::ed25519())]);
+    wait_until("the new key", || status(&gateway, &nameless(Issuer::ed25519()).token("acme")) == 200);
+}
+
+#[test]
 fn a_set_is_fetched_again_when_its_answer_says_so() {
     let origin = Origin::start();
     let publisher = Publisher::start_with(&[Issuer::p256()], "cache-control: public, max-age=1\r\n");
@@ -198,7 +208,8 @@ fn an_issuer_that_says_nothing_holds_nobody_up() {
 fn tokens_with_made_up_keys_fetch_the_set_at_a_bounded_rate() {
     let (origin, publisher) = (Origin::start(), Publisher::start(&[Issuer::p256()]));
     let gateway = gateway(&origin, &format!("url: \"{}\", min_interval: 1h, refresh: 1h", publisher.url()), &[]);
-    let made_up: Vec<String> = ["a", "b", "c", "d"].map(|id| named(id).token("acme")).into();
+    let made_up: Vec<String> =
+        [Some("a"), Some("b"), Some("c"), None].map(|id| Issuer { id, ..Issuer::ed25519() }.token("acme")).into();
     let told = together(40, |number| status(&gateway, &made_up[number % 4]));
     assert!(told.iter().all(|status| *status == 401), "{told:?}");
     assert_eq!(publisher.origin.count(), 1);
