@@ -206,12 +206,12 @@ impl KeyQuestion {
         let active = gateway.active.load_full();
         let found = self.find(gateway, &active).await?;
         let before = found.answer(gateway, &active).await.standing;
-        if amendment == Amendment::ResetKey {
-            gateway.bans.lift(&found.charge, gateway.clock.now());
-        }
         let done = gateway.store.amend(&active.binding, &found.charge, amendment, gateway.clock.now()).await;
         if let Err(unamended) = done {
             return Ok(Err(unamended));
+        }
+        if amendment == Amendment::ResetKey {
+            gateway.bans.lift(&found.charge, gateway.clock.now());
         }
         let after = found.answer(gateway, &active).await;
         Ok(Ok(KeyAnswer { before: Some(before), ..after }))

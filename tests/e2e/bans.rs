@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::admin_api;
 use crate::support::cluster::Nodes;
+use crate::support::redis::Redis;
 use crate::support::{Gateway, Origin, Response};
 
 const TOKEN: &str = "a-token-that-is-long-enough";
@@ -22,12 +23,15 @@ access_log: full\n",
 }
 
 fn start(origin: &Origin, ban: &str) -> Gateway {
-    let config = config(origin, ban);
+    start_with(&config(origin, ban))
+}
+
+fn start_with(config: &str) -> Gateway {
     let files = [("customers.csv", "credential,customer,plan\nkey,acme,free\n"), ("token", TOKEN)];
-    let gateway = Gateway::start_with(&config, &files, &[]);
+    let gateway = Gateway::start_with(config, &files, &[]);
     let admin = format!("admin: {{ address: \"{}\" }}", gateway.admin);
     let with_token = format!("admin: {{ address: \"{}\", token_file: token }}", gateway.admin);
-    gateway.folder.write("tollgate.yaml", gateway.complete_config(&config).replace(&admin, &with_token));
+    gateway.folder.write("tollgate.yaml", gateway.complete_config(config).replace(&admin, &with_token));
     assert_eq!(gateway.reload().status, 200);
     gateway
 }
@@ -120,6 +124,17 @@ fn operators_see_bans_and_lift_them_and_a_reload_keeps_them() {
     until_banned(&gateway, "a");
     assert_eq!(post(&gateway, "reset", "early").status, 200);
     assert_eq!(ask(&gateway, "a").status, 200, "a key that starts afresh is not banned either");
+}
+
+#[test]
+fn a_reset_that_fails_leaves_the_ban() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let shared = config(&origin, "after: 1 denial in 1m, for: 1h").replace("window: 1s,", "window: 1s, mode: shared,");
+    let gateway = start_with(&format!("{shared}store: {{ redis: \"{}\" }}\n", redis.url()));
+    until_banned(&gateway, "a");
+    drop(redis);
+    assert_eq!(post(&gateway, "reset", "early").status, 503);
+    assert!(is_banned(&ask(&gateway, "a")));
 }
 
 #[test]
