@@ -166,6 +166,9 @@ impl WritableFile {
         levels: &[Arc<str>],
     ) -> Result<String, ChangeError> {
         let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+        // no entry stands after the end of the document
+        let end = lines.iter().position(|line| self.format == Format::Yaml && line.trim_end() == "...");
+        let after_end = lines.split_off(end.unwrap_or(lines.len()));
         let first = lines.iter().position(|line| !line.trim_matches(MARK).trim().is_empty()).unwrap_or_default();
         let columns = match self.format {
             Format::Csv => with_columns(&mut lines, first, changed, levels),
@@ -220,6 +223,7 @@ impl WritableFile {
         if self.format == Format::Yaml && is_empty {
             edited.push_str("[]\n");
         }
+        edited.extend(after_end);
         Ok(edited)
     }
 }

@@ -56,6 +56,14 @@ fn only_the_entries_of_the_customer_change_in_yaml() {
 }
 
 #[test]
+fn the_end_of_a_yaml_document_stays_after_its_entries() {
+    let (first, end) = ("- {credential: a, customer: acme, plan: free}\n", "...\n# done\n");
+    let (text, added) = (format!("{first}{end}"), "- {credential: \"new\", customer: \"b\", plan: \"pro\"}\n");
+    assert_eq!(edited(Format::Yaml, &text, "b", &put(&[("plan", "pro")])), Ok(format!("{first}{added}{end}")));
+    assert_eq!(edited(Format::Yaml, &text, "acme", &Change::Remove), Ok(format!("[]\n{end}")));
+}
+
+#[test]
 fn an_entry_in_yaml_begins_with_a_dash_at_the_indent_of_the_first_one() {
     let entry = "credential: a\n  customer: acme\n  plan: ";
     for acme in ["free\n", "free\n  overrides:\n    - x\n", "|\n    - free\n"] {
