@@ -11,7 +11,7 @@ CREATE TABLE api_keys (
   suspended boolean NOT NULL DEFAULT false,
   updated_at timestamptz NOT NULL DEFAULT now()
 );
-CREATE INDEX ON api_keys (customer);
+CREATE INDEX ON api_keys (btrim(customer, E' \t\r\n\f'));
 CREATE INDEX ON api_keys (updated_at);
 
 CREATE FUNCTION tell_tollgate() RETURNS trigger LANGUAGE plpgsql AS $$

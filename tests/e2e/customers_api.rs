@@ -240,6 +240,20 @@ fn a_key_of_a_database_expires_at_the_end_of_the_given_day() {
 }
 
 #[test]
+fn a_customer_with_spaces_around_its_name_in_the_database_is_changed() {
+    let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
+    database.run_sql(SCHEMA);
+    database.run_sql(
+        "INSERT INTO api_keys (credential, customer, plan)
+        VALUES ('sha256:' || encode(sha256('key-canary-1'), 'hex'), E' acme\t', 'free')",
+    );
+    let gateway = on_database(&origin, &database, &[]);
+    assert_eq!(done(&gateway, "GET", "/acme", &Value::Null)["plan"], "free");
+    done(&gateway, "PATCH", "/acme", &json!({ "plan": "pro" }));
+    assert_eq!(met(&gateway, "key-canary-1"), (200, Some(20_000)));
+}
+
+#[test]
 fn a_credential_that_is_replaced_in_the_database_ends_at_once() {
     let (origin, database) = (Origin::start(), Postgres::start("pass-canary-1"));
     database.run_sql(SCHEMA);

@@ -82,6 +82,11 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
+/// The SQL expression of a column as text without the white space around it, which counts in no row.
+pub(super) fn trimmed(column: &str) -> String {
+    format!("btrim({column}::text, E' \\t\\r\\n\\f')")
+}
+
 /// The query without semicolons and white space at its end.
 pub(super) fn bare(query: &str) -> &str {
     query.trim_end_matches(|last: char| last.is_whitespace() || last == ';')
@@ -116,7 +121,7 @@ fn value(name: &str, of: &Type) -> Result<String, String> {
         ("credential", &Type::BYTEA) => format!("'sha256:' || encode({column}, 'hex')"),
         (_, &Type::BYTEA) => return Err(format!("the column `{name}` is of type bytea, not text")),
         ("credential", _) => {
-            let text = format!("btrim({column}::text, E' \\t\\r\\n\\f')");
+            let text = trimmed(&column);
             format!(
                 "CASE WHEN {text} ~* '^sha256:[0-9a-f]{{64}}$' THEN {text} WHEN {text} ~* '^sha256:' THEN 'sha256:' \
                  WHEN {text} <> '' THEN 'sha256:' || encode(sha256(convert_to({text}, 'UTF8')), 'hex') END"

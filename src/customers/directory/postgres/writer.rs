@@ -14,7 +14,7 @@ use super::super::table::CustomerTable;
 use super::PostgresSettings;
 use super::parameters::{NamedStatement, TextValue};
 use super::session::{Driver, connect, connect_any, described};
-use super::statement::{Column, Statements, bare};
+use super::statement::{Column, Statements, bare, trimmed};
 use crate::ruleset::overrides::OverridesReader;
 use crate::units::Nanos;
 
@@ -144,7 +144,7 @@ impl CustomerRows {
         let columns: Vec<Column<'_>> =
             prepared.columns().iter().map(|column| (column.name(), column.type_())).collect();
         let statements = Statements::new(query, &columns, groups.levels()).map_err(ChangeError::Conflict)?;
-        let statement = format!("{} WHERE rows.customer::text = $1", statements.all);
+        let statement = format!("{} WHERE {} = $1", statements.all, trimmed("rows.customer"));
         let statement = transaction.prepare(&statement).await.map_err(failed)?;
         let is_column = |name: &&str| *name != super::statement::UPDATED_AT;
         let names = columns.iter().map(|(name, _)| *name).filter(is_column).map(str::to_owned).collect();
