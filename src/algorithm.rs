@@ -138,6 +138,12 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// has refilled since: without it, a charge that a bucket has refilled long ago would be refunded again.
     fn refund(&self, state: Self::State, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Self::State>;
 
+    /// The tokens of charges that count at `now`, those beyond the limit included. `None` where one refund gives back all that
+    /// can be given back; elsewhere a refund reaches one charge, and a grant measures by this number what it gave back.
+    fn counted(&self, _state: &Self::State, _now: Nanos) -> Option<Cost> {
+        None
+    }
+
     /// Charges `cost` whatever the limit says: for a cost that was not known when the request was admitted, or for a
     /// denied request that counts. Where the request would have been admitted, the state is the same as after its
     /// admission; otherwise the key is in debt. It is full again at the latest after three times the window of its

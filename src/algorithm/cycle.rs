@@ -203,6 +203,10 @@ impl Core for Cycle {
         Some(CycleState { used: current.used.saturating_sub(cost.min(unforgiven)), ..current })
     }
 
+    fn counted(&self, state: &CycleState, now: Nanos) -> Option<Cost> {
+        Some(self.at(*state, now).used)
+    }
+
     /// Takes permits of later cycles: those that can be reserved, plus as many as come in one cycle and the longest debt.
     fn debit(&self, state: Option<CycleState>, cost: Cost, now: Nanos) -> Option<CycleState> {
         if cost == 0 {

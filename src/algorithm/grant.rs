@@ -6,24 +6,11 @@ use crate::units::{Cost, Nanos, scale_ceil};
 /// The most charges that one grant refunds, where an algorithm refunds them one by one.
 const MOST_CHARGES: usize = 1_000;
 
-/// The next step of a grant after a refund.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrantStep {
-    /// The grant is finished.
-    Done,
-    /// This many tokens are still to be given, from earlier charges.
-    Left(Cost),
-}
-
-/// The next step after a refund of `left` tokens, where the key had `before` tokens before it and has `after` now.
-pub fn next_step(left: Cost, before: Option<Cost>, after: Option<Cost>) -> GrantStep {
-    let gained = before.zip(after).map_or(0, |(before, after)| after.saturating_sub(before));
-    match left.saturating_sub(gained) {
-        // the refund had no effect that can be measured, and another one would have none either
-        _ if gained == 0 => GrantStep::Done,
-        0 => GrantStep::Done,
-        left => GrantStep::Left(left),
-    }
+/// The tokens of `left` that a grant still has to give after a refund, where charges of `before` tokens counted before it and
+/// of `after` tokens count now. `None` if the grant is finished: a refund without an effect is the last one.
+pub fn still_left(left: Cost, before: Option<Cost>, after: Option<Cost>) -> Option<Cost> {
+    let given_back = before?.saturating_sub(after?);
+    left.checked_sub(given_back).filter(|still| *still > 0 && given_back > 0)
 }
 
 impl Rule {
@@ -31,17 +18,17 @@ impl Rule {
     /// been for less. Tokens that time has refilled are not given again, and no key gets more than a fresh one has.
     /// Nothing changes where a rule cannot refund its charges.
     pub fn grant(&self, state: Option<State>, tokens: Cost, now: Nanos) -> Option<State> {
-        let (mut state, mut left) = (state, tokens);
+        let (mut state, mut left) = (state?, tokens);
         for _ in 0..MOST_CHARGES {
-            let before = self.headroom(state.as_ref(), now);
-            let full_at = now.saturating_add(before.until_full);
-            state = self.refund(state?, self.grantable(left, &before), full_at, now);
-            match next_step(left, before.remaining, self.headroom(state.as_ref(), now).remaining) {
-                GrantStep::Done => break,
-                GrantStep::Left(still) => left = still,
+            let (headroom, before) = (self.headroom(Some(&state), now), self.counted(&state, now));
+            let full_at = now.saturating_add(headroom.until_full);
+            state = self.refund(state, self.grantable(left, &headroom), full_at, now)?;
+            match still_left(left, before, self.counted(&state, now)) {
+                Some(still) => left = still,
+                None => break,
             }
         }
-        state
+        Some(state)
     }
 
     /// The part of `tokens` that a grant can refund of the last charge of a key with this headroom. Of `smooth_bursty` that is
@@ -60,6 +47,37 @@ mod tests {
     use super::*;
     use crate::algorithm::{AlgorithmName, Value};
     use crate::units::Rate;
+
+    const HOUR: Nanos = Nanos::from_secs(3600);
+
+    #[test]
+    fn a_grant_to_a_key_in_debt_gives_back_what_was_asked_for() {
+        use AlgorithmName::{Cycle, Gcra, SlidingCounters, SlidingLog, SlidingWindow};
+        let hourly = Value::Rate(Rate::new(1, HOUR).unwrap());
+        let in_an_hour = [("limit", Value::Whole(10)), ("window", Value::Duration(HOUR))];
+        for (algorithm, arguments) in [
+            (Gcra, [("rate", hourly), ("burst", Value::Whole(10))]),
+            (Cycle, [("limit", Value::Whole(10)), ("period", Value::Duration(HOUR))]),
+            (SlidingWindow, in_an_hour.clone()),
+            (SlidingCounters, in_an_hour.clone()),
+            (SlidingLog, in_an_hour),
+        ] {
+            let rule = algorithm.build(&arguments.into()).unwrap();
+            let (first, now) = (Nanos::from_secs(1000), Nanos::from_secs(1001));
+            let owing = rule.debit(rule.debit(None, 9, first), 6, now);
+            let granted = rule.grant(owing, 8, now);
+            assert_eq!(rule.headroom(granted.as_ref(), now).remaining, Some(3), "{}", algorithm.as_str());
+        }
+    }
+
+    #[test]
+    fn a_grant_reaches_the_denied_requests_of_a_log() {
+        let arguments =
+            [("limit", Value::Whole(3)), ("window", Value::Duration(HOUR)), ("count_denied", Value::Flag(true))];
+        let rule = AlgorithmName::SlidingLog.build(&arguments.into()).unwrap();
+        let state = (0..9).fold(None, |state, at| rule.decide(state, 1, Nanos::new(at)).1);
+        assert_eq!(rule.grant(state, 100, Nanos::new(9)), None);
+    }
 
     #[test]
     fn a_grant_to_a_smooth_limit_gives_back_what_is_reserved_and_stores_nothing() {

@@ -175,6 +175,15 @@ macro_rules! define_rule {
                 }
             }
 
+            /// [`Core::counted`]; `None` for a state of another algorithm.
+            pub fn counted(&self, state: &State, now: Nanos) -> Option<Cost> {
+                match (self, state) {
+                    $((Self::$Variant(rule), State::$Variant(state)) => rule.counted(state, now),)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => None,
+                }
+            }
+
             /// [`Core::debit`]; a state of another algorithm counts as none.
             pub fn debit(&self, state: Option<State>, cost: Cost, now: Nanos) -> Option<State> {
                 match self {

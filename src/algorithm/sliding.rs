@@ -179,6 +179,10 @@ impl Core for Sliding {
         Some(log).filter(|log| !log.is_empty())
     }
 
+    fn counted(&self, state: &Log, now: Nanos) -> Option<Cost> {
+        Some(state.total().saturating_sub(self.gone(state, known(now)).cost()))
+    }
+
     /// Logs at most the limit: a higher cost would make no difference, as it leaves the window at the same time.
     fn debit(&self, state: Option<Log>, cost: Cost, now: Nanos) -> Option<Log> {
         if cost == 0 {

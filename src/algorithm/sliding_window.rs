@@ -147,6 +147,10 @@ impl Core for SlidingWindow {
         (counts.current > 0 || counts.previous > 0).then_some(counts)
     }
 
+    fn counted(&self, state: &WindowCounts, now: Nanos) -> Option<Cost> {
+        Some(self.used(self.at(Some(state), now), now))
+    }
+
     /// A debt is forgiven when the window after the next one begins.
     fn debit(&self, state: Option<WindowCounts>, cost: Cost, now: Nanos) -> Option<WindowCounts> {
         if cost == 0 {

@@ -1,6 +1,7 @@
 //! Gateways that share limits in a Redis, in virtual time.
 
 mod data;
+mod grants;
 mod histories;
 mod redis;
 
@@ -12,8 +13,8 @@ use tokio::time::sleep;
 use tollgate::algorithm::{AlgorithmName, Rule, Value};
 use tollgate::charge::{Charge, Consistency, Enforcement, OnStoreDown, RuleRef, Sharing};
 use tollgate::redis_client::{Credentials, Servers};
+use tollgate::store::SharedStore;
 use tollgate::store::shared::{BreakerState, Settings};
-use tollgate::store::{Amendment, SharedStore};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
 use crate::node::{Node, begun, in_an_hour, one, rule};
@@ -252,35 +253,6 @@ fn tokens_of_an_outage_are_reconciled_under_the_parameters_that_admitted_them() 
     world.wait_until_reconciled();
     let later = admitted_free(&mut world);
     assert!(alone + later <= 5, "{alone} in the outage and {later} after it");
-}
-
-#[test]
-fn a_grant_that_fails_keeps_the_tokens_that_are_not_synced() {
-    let sharing = Sharing { consistency: Consistency::Eventual, ..Sharing::default() };
-    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
-    for number in 0..2 {
-        world.start(number, 7 + number as u64, ms(20), &[(in_an_hour(AlgorithmName::FixedWindow, 10), sharing)]);
-    }
-    world.pass(Nanos::SECOND);
-    assert!(world.admits(0, 1));
-    world.environment.network.serve(0, RedisState::Stopped, world.now);
-    let node = Arc::clone(&world.gateway(0).node);
-    let granted = world.run_on(0, async move {
-        let requests = async {
-            for _ in 0..4 {
-                assert!(node.admits(0, LimitKey(1)).await);
-            }
-        };
-        let charge = one(0, LimitKey(1));
-        let grants = node.store.amend(&node.binding, &charge, Amendment::Grant(1), node.clock.now());
-        tokio::join!(grants, requests).0
-    });
-    assert!(granted.is_err(), "{granted:?}");
-    world.environment.network.serve(0, RedisState::Up, world.now);
-    world.wait_until_reconciled();
-    world.pass(Nanos::SECOND);
-    let node = Arc::clone(&world.gateway(1).node);
-    assert_eq!(world.run_on(1, async move { node.left(0, LimitKey(1)).await }), 5);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Decision, Headroom, State};
+use crate::algorithm::{Decision, Headroom, Rule, State};
 use crate::charge::{AllCharged, Charged};
 use crate::store::redis::codec::Bucket;
 use crate::units::{Cost, Nanos};
@@ -91,6 +91,24 @@ struct Found {
     was_fresh: bool,
     /// The state before a charge, or after another change; a log after the call.
     state: KeyState,
+}
+
+impl KeyState {
+    /// The headroom of the key, which was in this state under `rule` at `at`.
+    pub fn headroom(&self, rule: &Rule, at: Nanos) -> Headroom {
+        match self {
+            Self::State(state) => rule.headroom(state.as_ref(), at),
+            Self::Log { headroom, .. } => *headroom,
+        }
+    }
+
+    /// [`Core::counted`](crate::algorithm::Core::counted) of the key, which was in this state under `rule` at `at`.
+    pub fn counted(&self, rule: &Rule, at: Nanos) -> Option<Cost> {
+        match self {
+            Self::State(state) => rule.counted(state.as_ref()?, at),
+            Self::Log { counted, .. } => Some(*counted),
+        }
+    }
 }
 
 impl ChargeReply {

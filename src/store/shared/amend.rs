@@ -1,8 +1,6 @@
 //! Operators' changes of a key that Redis keeps.
 
-use std::sync::Arc;
-
-use crate::algorithm::grant::{self, GrantStep};
+use crate::algorithm::grant;
 use crate::charge::{AllCharged, Charge};
 use crate::store::amend::{AmendError, Amendment};
 use crate::store::redis::codec::key_name;
@@ -13,7 +11,7 @@ use crate::store::shared::link::Script;
 use crate::store::shared::{SharedGateway, SharedLimit, SharedStore};
 use crate::units::Cost;
 
-/// The most charges that one grant takes back: each takes two calls.
+/// The most charges that one grant takes back: each takes a call.
 const MOST_CHARGES: usize = 100;
 
 /// KEYS: the key to reset. It stays in Redis, empty, until its old expiry time, so that no gateway takes it for lost
@@ -80,25 +78,20 @@ impl SharedGateway {
         replied.map(drop).map_err(|error| self.complain(CallResult::of(&error), &error))
     }
 
-    /// Alternates two calls: one reads the key's state, which identifies its last charge; the next refunds that charge.
-    async fn grant(self: &Arc<Self>, part: &ChargePart, tokens: Cost) -> Result<(), NoReply> {
-        let asks = ChargePart { cost: 0, ..part.clone() };
-        let (mut left, mut taken_back) = (tokens, None);
+    /// Refunds one charge with each call: the key's state after a call identifies the last charge that is left. The first call,
+    /// a debit of nothing, reads the state.
+    async fn grant(&self, part: &ChargePart, tokens: Cost) -> Result<(), NoReply> {
+        let (rule, nothing) = (part.rule(), ChargePart { cost: 0, ..part.clone() });
+        let read = (nothing, CallArgument::Nothing);
+        let (mut seen, mut at) = self.call_change(("debit", Call::Debit), &[read]).await?;
+        let mut left = Some(tokens);
         for _ in 0..MOST_CHARGES {
-            let stands = self.call_charge(CHARGE, std::slice::from_ref(&asks), 0).await?;
-            let Some(headroom) = stands.each.first().and_then(|charged| charged.first()).map(|one| one.headroom) else {
-                return Ok(());
-            };
-            if let Some(before) = taken_back {
-                match grant::next_step(left, before, headroom.remaining) {
-                    GrantStep::Done => return Ok(()),
-                    GrantStep::Left(still) => left = still,
-                }
-            }
-            let full_at = stands.at.saturating_add(headroom.until_full);
-            let back = ChargePart { cost: part.rule().grantable(left, &headroom), ..part.clone() };
-            self.call_change(("refund", Call::Refund), &[(back, CallArgument::FullAt(full_at))]).await?;
-            taken_back = Some(headroom.remaining);
+            let (Some(stands), Some(tokens)) = (seen.first(), left) else { break };
+            let (headroom, before) = (stands.headroom(rule, at), stands.counted(rule, at));
+            let back = ChargePart { cost: rule.grantable(tokens, &headroom), ..part.clone() };
+            let full_at = CallArgument::FullAt(at.saturating_add(headroom.until_full));
+            (seen, at) = self.call_change(("refund", Call::Refund), &[(back, full_at)]).await?;
+            left = grant::still_left(tokens, before, seen.first().and_then(|stands| stands.counted(rule, at)));
         }
         Ok(())
     }

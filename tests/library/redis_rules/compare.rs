@@ -2,7 +2,6 @@
 
 use tollgate::algorithm::{Decision, Denial, Headroom, Rule};
 use tollgate::charge::{AllCharged, Charged};
-use tollgate::store::redis::KeyState;
 use tollgate::units::Nanos;
 
 /// The tolerance between two times in nanoseconds.
@@ -34,14 +33,6 @@ fn one(rule: &Rule, expected: &Charged, found: &Charged) -> Result<(), String> {
         return Err(format!("{:?} and not {:?}", found.decision, expected.decision));
     }
     headroom(rule, &expected.headroom, &found.headroom)
-}
-
-/// The headroom of a key that was seen in this state.
-pub(crate) fn stands(rule: &Rule, seen: &KeyState, now: Nanos) -> Headroom {
-    match seen {
-        KeyState::State(state) => rule.headroom(state.as_ref(), now),
-        KeyState::Log { headroom, .. } => *headroom,
-    }
 }
 
 /// Checks that a key has the expected headroom.

@@ -35,7 +35,7 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     // a hint of a clock far ahead counts as the largest debt
     let hint = "99999999999999 0 0";
     let answer = call(&mut redis, Call::Debit, at(2), &bucket(&rule, 1, CallArgument::Hint(hint)));
-    let until_full = compare::stands(rule.rule(), &answer.seen()[0], answer.now).until_full;
+    let until_full = answer.seen()[0].headroom(rule.rule(), answer.now).until_full;
     assert_eq!(until_full, Nanos::new(86_400_000_000_000 + 78_000_000_000_u64.div_ceil(7)));
 }
 
@@ -75,7 +75,7 @@ fn the_script_merges_what_it_keeps_with_what_a_node_remembers_as_the_rules_in_ru
         redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
         let mut stands = |hint: &str| {
             let answer = call(&mut redis, Call::Debit, now, &bucket(&shared, 0, CallArgument::Hint(hint)));
-            compare::stands(&rule, &answer.seen()[0], now)
+            answer.seen()[0].headroom(&rule, now)
         };
         let expected =
             [&kept, &rule.merge(kept.clone(), remembered.clone())].map(|state| rule.headroom(Some(state), now));

@@ -93,8 +93,7 @@ impl Step {
                 Ok(())
             }
             Expected::Stands(expected) => {
-                let found =
-                    rules.iter().zip(answer.seen()).map(|(rule, seen)| compare::stands(rule, &seen, answer.now));
+                let found = rules.iter().zip(answer.seen()).map(|(rule, seen)| seen.headroom(rule, answer.now));
                 let found: Vec<Headroom> = found.collect();
                 let mut all = rules.iter().zip(expected.iter().zip(&found));
                 all.try_for_each(|(rule, (expected, found))| compare::headroom(rule, expected, found))

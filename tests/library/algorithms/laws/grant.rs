@@ -7,7 +7,8 @@ use crate::algorithms::laws::HORIZON;
 use crate::algorithms::limit::Limit;
 use crate::algorithms::walk::{Law, Step, Walk};
 
-pub(super) const WHAT: &str = "a grant gives no more than was asked for, and never more than a fresh key has";
+pub(super) const WHAT: &str =
+    "a grant gives no more than was asked for or charged, and never more than a fresh key has";
 
 /// Algorithms whose decisions jump after a grant: a log without charges keeps no gap, and a quota that is no longer spent
 /// is bursty again.
@@ -41,6 +42,13 @@ impl Law for Granted {
                 ));
             }
         }
-        Ok(())
+        let charged = rule.debit(rule.debit(walk.state.clone(), 1, now), 1, now);
+        let granted = rule.grant(charged.clone(), 2, now);
+        match remaining(granted.as_ref()) {
+            Some(after) if after > before && self.is_exact => Err(format!(
+                "after {step}: 2 given to {charged:?}, a key with {before} after which 2 were charged, make {after}: {granted:?}"
+            )),
+            _ => Ok(()),
+        }
     }
 }
