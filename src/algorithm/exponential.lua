@@ -114,10 +114,11 @@ if family == 'x' then
             return { rate = cost, last = now, share = 1 }
         end
         local interval = double(minus(now, state.last))
+        local decayed = rate_after(state.rate, interval, 0)
         return {
             rate = max(rate_after(state.rate, interval, cost), cost),
             last = greatest(now, state.last),
-            share = share(interval / period),
+            share = max(share(interval / period), 1 - decayed / cost),
         }
     end
 

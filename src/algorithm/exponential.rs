@@ -136,10 +136,12 @@ impl Exponential {
             return RateEstimate { rate: cost as f64, last: now, share: 1.0 };
         };
         let interval = now.saturating_sub(*last).get();
+        let decayed = self.rate_after(*rate, interval, 0);
         RateEstimate {
             rate: self.rate_after(*rate, interval, cost).max(cost as f64),
             last: now.max(*last),
-            share: share(self.periods(interval)),
+            // g, or (cost − α·rate)/cost where the cost alone is the rate
+            share: share(self.periods(interval)).max(1.0 - decayed / cost as f64),
         }
     }
 

@@ -123,6 +123,11 @@ fn a_refund_undoes_the_latest_charge_and_no_other() {
     assert!((undone.rate - 20.0 * (-0.5f64).exp()).abs() < 1e-12);
     assert_eq!(rule.refund(undone, 10, second_full, ms(700)).map(|state| state.rate), Some(undone.rate));
     assert_eq!(rule.refund(second, 20, first_full, ms(700)), Some(second));
+    // after a pause the cost alone is the rate, and the earlier rate is what stays
+    let (third, third_full) = charge(Some(second), 40, ms(2500));
+    assert_eq!(third.rate, 40.0);
+    let undone = rule.refund(third, 40, third_full, ms(2500)).unwrap();
+    assert!((undone.rate - second.rate * (-2.0f64).exp()).abs() < 1e-12);
 }
 
 #[test]
