@@ -54,8 +54,8 @@ pub struct SimulateArgs {
     /// The length of the window for the largest number of admitted tokens [default: the limit's own]
     #[arg(long, value_name = "DURATION", value_parser = longer_than_nothing)]
     pub window: Option<Nanos>,
-    /// The rate of an abuser as a multiple of the limit's rate, to a thousandth; the report says when the limit denies
-    /// it (never for a multiple up to 1)
+    /// The rate of an abuser as a multiple of the limit's rate, rounded to a thousandth; the report says when the limit
+    /// denies it (never for a multiple up to 1)
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = factor, allow_negative_numbers = true)]
     pub abuse: f64,
     /// The format of the output

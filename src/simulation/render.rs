@@ -117,14 +117,16 @@ fn lines(reports: &[LimitReport]) -> Vec<(String, Vec<Option<String>>)> {
         row(&format!("abuser at {abuse_factor} times the rate"), &|report| {
             report.abuse.map(|abuse| match abuse.throttled_after {
                 Some(after) => format!("denied after {after}"),
+                None if abuse.admitted.is_none() => "cannot be simulated".to_owned(),
                 None if abuse.factor > 1.0 => "not denied".to_owned(),
                 None => "never denied".to_owned(),
             })
         }),
         row("  admitted before", &|report| {
-            report.abuse.map(|abuse| match abuse.throttled_after {
-                Some(_) => abuse.admitted.to_string(),
-                None => format!("at least {}", abuse.admitted),
+            let abuse = report.abuse?;
+            abuse.admitted.map(|admitted| match abuse.throttled_after {
+                Some(_) => admitted.to_string(),
+                None => format!("at least {admitted}"),
             })
         }),
     ]

@@ -7,7 +7,7 @@ use crate::simulation::arrivals::{Arrivals, Shape};
 use crate::simulation::run::{Pass, RequestOutcome, Run, Upstream};
 use crate::simulation::trace::TraceError;
 use crate::simulation::{Arrival, KeyNumber, SimulatedLimit, Traffic};
-use crate::units::{Cost, Nanos, Rate};
+use crate::units::{Cost, Nanos, Rate, greatest_common_divisor};
 
 /// The numbers of one limit.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub struct LimitReport {
     pub latency: Option<Quantiles>,
     /// The most requests that waited at the same time, over all keys.
     pub most_waiting: usize,
-    /// The result for an abusive client.
+    /// The result for an abusive client; `None` if the limit has no rate (it limits slots in flight).
     pub abuse: Option<Abuse>,
 }
 
@@ -244,27 +244,35 @@ const PATIENCE: u64 = 1_000_000;
 /// The result for a fresh key with evenly spaced requests of cost 1 at a multiple of the limit's rate, until a denial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Abuse {
-    /// The multiple of the rate.
+    /// The multiple of the rate, in whole thousandths.
     pub factor: f64,
-    /// Requests admitted before the first denial.
-    pub admitted: u64,
+    /// Requests admitted before the first denial. `None` if so many times the rate is no valid rate: then nothing was run.
+    pub admitted: Option<u64>,
     /// The time of the first denial, the first request being at 0; `None` if there was none among the first million
     /// requests.
     pub throttled_after: Option<Nanos>,
 }
 
 impl Abuse {
-    /// Simulates such a client. `None` if the limit has no rate (it limits slots in flight), or if `factor` times the
-    /// rate is not a valid rate.
+    /// Simulates such a client, with `factor` rounded to a thousandth.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a float as an integer saturates, and zero or too much is refused as a rate"
+    )]
     pub fn of(subject: &SimulatedLimit, factor: f64) -> Option<Self> {
         // `hold` does not matter: limits that hold a slot have no rate, so this function returns `None` for them
         let upstream = Upstream { hold: Nanos::ZERO, servers: None };
         let mut run = Run::new(subject.clone(), upstream).ok()?;
-        let rate = faster(subject.long_run_rate(run.rule())?, factor)?;
-        let mut traffic = Arrivals::new(rate, Nanos::MAX, Shape::Uniform)?;
-        let throttled_after = first_denial(&mut run, &mut traffic).ok()?;
-        let denied = u64::from(throttled_after.is_some());
-        Some(Self { factor, admitted: traffic.line() - denied, throttled_after })
+        let rate = subject.long_run_rate(run.rule())?;
+        let factor = (factor * 1000.0).round();
+        let mut abuse = Self { factor: factor / 1000.0, admitted: None, throttled_after: None };
+        if let Some(rate) = faster(rate, factor as u64) {
+            let mut traffic = Arrivals::new(rate, Nanos::MAX, Shape::Uniform)?;
+            abuse.throttled_after = first_denial(&mut run, &mut traffic).ok()?;
+            abuse.admitted = Some(traffic.line() - u64::from(abuse.throttled_after.is_some()));
+        }
+        Some(abuse)
     }
 }
 
@@ -280,20 +288,12 @@ fn first_denial(run: &mut Run, traffic: &mut Arrivals) -> Result<Option<Nanos>, 
     Ok(None)
 }
 
-/// `factor` (to a thousandth) times `rate`.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a float as an integer saturates, and zero or too much is refused as a rate"
-)]
-fn faster(rate: Rate, factor: f64) -> Option<Rate> {
-    let thousandths = (factor * 1000.0).round() as u64;
-    let (mut tokens, mut period) = (rate.tokens().checked_mul(thousandths)?, rate.period().get().checked_mul(1000));
-    if period.is_none() {
-        tokens /= 1000;
-        period = Some(rate.period().get());
-    }
-    Rate::new(tokens, Nanos::new(period?))
+/// `thousandths` / 1000 times `rate`; `None` if that is not a valid rate.
+fn faster(rate: Rate, thousandths: u64) -> Option<Rate> {
+    let tokens = u128::from(rate.tokens()) * u128::from(thousandths);
+    let period = u128::from(rate.period().get()) * 1000;
+    let divisor = greatest_common_divisor(tokens, period);
+    Rate::new(u64::try_from(tokens / divisor).ok()?, Nanos::new(u64::try_from(period / divisor).ok()?))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ limits:
   l: { algorithm: gcra, rate: 10/s, burst: 20 }
   queue: { algorithm: gcra, rate: 10/s, burst: 20, delay_after: 0, over_limit: { delay: { max_wait: 1s } } }
   fixed: { algorithm: quota_reset, limit: 20, window: 2s }
+  yearly: { algorithm: gcra, rate: 1/365d, burst: 1 }
   p: { algorithm: gcra, plans: { free: { rate: 1/s, burst: 2 }, enterprise: unlimited } }
 ";
 
@@ -61,16 +62,17 @@ fn rates_and_durations_are_read_as_in_the_configuration() {
 
 #[test]
 fn values_that_make_no_sense_are_refused_in_words() {
-    let least = "expected a number of at least 0.001";
+    let factors = "expected a number from 0.001 to 1000000";
     for (flag, expected) in [
         ("--seed -1", "expected a whole number from 0 to 18446744073709551615"),
         ("--seed x", "expected a whole number from 0 to 18446744073709551615"),
         ("--burst-size 0", "expected a whole number from 1 to 18446744073709551615"),
         ("--servers -2", "expected a whole number from 1 to "),
-        ("--abuse nan", least),
-        ("--abuse inf", least),
-        ("--abuse 0", least),
-        ("--abuse -1.5", least),
+        ("--abuse nan", factors),
+        ("--abuse inf", factors),
+        ("--abuse 0", factors),
+        ("--abuse -1.5", factors),
+        ("--abuse 1e18", factors),
         ("--window 0s", "expected a duration longer than 0s"),
         ("--for 0s", "expected a duration longer than 0s"),
         ("--on 0s", "expected a duration longer than 0s"),
@@ -84,11 +86,20 @@ fn values_that_make_no_sense_are_refused_in_words() {
 
 #[test]
 fn who_keeps_to_the_rate_is_never_denied_and_an_end_of_patience_is_no_count() {
-    let table = run("l --rate 20/s --for 1s --abuse 0.5", "").unwrap();
+    assert_abuse("l", "0.5", &["abuser at 0.5 times the rate never denied", "admitted before at least 1000000"]);
+}
+
+#[test]
+fn an_abuser_of_a_long_period_is_denied_or_cannot_be_simulated() {
+    assert_abuse("yearly", "1.5004", &["abuser at 1.5 times the rate denied after 5840h", "admitted before 1"]);
+    assert_abuse("yearly", "1.501", &["abuser at 1.501 times the rate cannot be simulated"]);
+}
+
+/// Checks that the table for an abuser of `limit` has these lines.
+fn assert_abuse(limit: &str, factor: &str, expected: &[&str]) {
+    let table = run(&format!("{limit} --rate 20/s --for 1s --abuse {factor}"), "").unwrap();
     let lines: Vec<String> = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-    for line in ["abuser at 0.5 times the rate never denied", "admitted before at least 1000000"] {
-        assert!(lines.iter().any(|found| found == line), "{table}");
-    }
+    assert!(expected.iter().all(|line| lines.iter().any(|found| found == line)), "{table}");
 }
 
 #[test]
@@ -155,10 +166,13 @@ fn mistakes_say_what_was_found_and_what_was_expected() {
             "--rate and --for: found about 36000000000 requests, expected at most 1000000000: take a lower rate or a shorter time",
         ),
         (format!("l {made_up} --plot p.gif"), "--plot: found `p.gif`, expected a file name that ends in .svg"),
-        (format!("l {made_up} --compare x"), "found no limit `x`, expected one of `l`, `queue`, `fixed`, `p`"),
+        (
+            format!("l {made_up} --compare x"),
+            "found no limit `x`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`",
+        ),
         (
             format!("l {made_up} --compare queu"),
-            "found no limit `queu`, expected one of `l`, `queue`, `fixed`, `p`: did you mean `queue`?",
+            "found no limit `queu`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`: did you mean `queue`?",
         ),
         (format!("l {made_up} --plan gold"), "found no plan `gold`, expected one of `free`, `enterprise`"),
         (format!("p {made_up} --plan enterprise"), "limit `p` does not apply to plan `enterprise`: it is unlimited"),

@@ -1,12 +1,13 @@
 //! Parsers for the values of flags: rates and durations are parsed as in the configuration.
 
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::RangeInclusive;
 
 use crate::config::scalar::{self, InvalidValue};
 use crate::units::{Nanos, Rate};
 
-/// The smallest step of `--abuse`.
-const LEAST_FACTOR: f64 = 0.001;
+/// The smallest and the largest factor of `--abuse`.
+const FACTORS: RangeInclusive<f64> = 0.001..=1_000_000.0;
 
 pub(in crate::cli) fn rate(text: &str) -> Result<Rate, String> {
     scalar::rate(text).map_err(describe)
@@ -37,8 +38,8 @@ pub(super) fn servers(text: &str) -> Result<NonZeroUsize, String> {
 
 /// Parses how many times the rate an abuser asks for.
 pub(super) fn factor(text: &str) -> Result<f64, String> {
-    let factor = text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor >= LEAST_FACTOR);
-    factor.ok_or_else(|| format!("expected a number of at least {LEAST_FACTOR}"))
+    let factor = text.parse().ok().filter(|factor| FACTORS.contains(factor));
+    factor.ok_or_else(|| format!("expected a number from {} to {}", FACTORS.start(), FACTORS.end()))
 }
 
 fn describe(invalid: InvalidValue) -> String {

@@ -67,13 +67,13 @@ fn waits_are_of_all_admitted_requests_by_nearest_rank() {
 fn an_abuser_is_throttled_once_the_burst_is_spent() {
     let abuse = |per_second, burst, factor| report(gcra(per_second, burst), None, Some(factor), "t_ns,key\n").abuse;
     // Burst 20, at 2 times 10/s: the n-th request, from 0 on, comes after n/20 s, in which n/2 tokens came back.
-    let expected = Abuse { factor: 2.0, admitted: 39, throttled_after: Some(Nanos::new(1_950_000_000)) };
+    let expected = Abuse { factor: 2.0, admitted: Some(39), throttled_after: Some(Nanos::new(1_950_000_000)) };
     assert_eq!(abuse(10, 20, 2.0), Some(expected));
-    let expected = Abuse { factor: 1.5, admitted: 58, throttled_after: Some(Nanos::new(3_866_666_666)) };
+    let expected = Abuse { factor: 1.5, admitted: Some(58), throttled_after: Some(Nanos::new(3_866_666_666)) };
     assert_eq!(abuse(10, 20, 1.5), Some(expected));
-    let expected = Abuse { factor: 0.5, admitted: 1_000_000, throttled_after: None };
-    assert_eq!(abuse(10, 20, 0.5), Some(expected));
-    assert_eq!(abuse(10, 20, 0.0), None);
+    let expected = Abuse { factor: 0.5, admitted: Some(1_000_000), throttled_after: None };
+    assert_eq!(abuse(10, 20, 0.5004), Some(expected));
+    assert_eq!(abuse(10, 20, 0.0), Some(Abuse { factor: 0.0, admitted: None, throttled_after: None }));
 }
 
 #[test]
