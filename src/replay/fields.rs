@@ -44,6 +44,8 @@ pub enum RecordField {
     Target,
     /// Method and target, as in a request line.
     RequestLine,
+    /// nginx's `$uri`: the path without the query and after rewrites, where the line has no target.
+    RewrittenPath,
     /// The requested host.
     Host,
     /// The response's status.
@@ -72,7 +74,7 @@ pub enum RecordField {
 
 /// The usual places of each field, with its name in a [`Mapping`]: first the place that tollgate's own access log uses, then
 /// those of nginx, Caddy and Traefik. A field without a name cannot be mapped.
-const USUAL: [(&str, RecordField, &[&str]); 21] = [
+const USUAL: [(&str, RecordField, &[&str]); 22] = [
     (
         "time",
         RecordField::Time,
@@ -86,8 +88,9 @@ const USUAL: [(&str, RecordField, &[&str]); 21] = [
         &["client", "client_ip", "request.client_ip", "request.remote_ip", "remote_addr", "remote_ip", "ClientHost"],
     ),
     ("method", RecordField::Method, &["method", "request.method", "request_method", "RequestMethod"]),
-    ("path", RecordField::Target, &["path", "request.uri", "request_uri", "uri", "RequestPath"]),
+    ("path", RecordField::Target, &["path", "request.uri", "request_uri", "RequestPath"]),
     ("request", RecordField::RequestLine, &["request"]),
+    ("", RecordField::RewrittenPath, &["uri"]),
     ("host", RecordField::Host, &["host", "request.host", "http_host", "RequestHost", "server_name"]),
     ("status", RecordField::Status, &["status", "DownstreamStatus", "status_code"]),
     ("bytes", RecordField::ResponseBytes, &["bytes", "body_bytes_sent", "size", "bytes_sent", "DownstreamContentSize"]),
@@ -160,7 +163,7 @@ impl RecordField {
 
     /// Whether a mapping of this field stands in for the usual places of `other`.
     fn replaces(self, other: Self) -> bool {
-        self.is_same(other) || (self, other) == (Self::Time, Self::Began)
+        self.is_same(other) || matches!((self, other), (Self::Time, Self::Began) | (Self::Target, Self::RewrittenPath))
     }
 }
 

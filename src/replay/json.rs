@@ -30,6 +30,7 @@ struct Fields<'r, 'l> {
     /// When the request came.
     began: Option<LogTime>,
     request_line: Option<Cow<'l, str>>,
+    rewritten_path: Option<Cow<'l, [u8]>>,
     /// The rank of the place from which each slot was filled. A slot is overwritten only from a place of a lower rank.
     ranks: SmallVec<[(RecordField, usize); 16]>,
 }
@@ -64,7 +65,14 @@ impl JsonReader {
     }
 
     fn read_text<'l>(&self, line: &'l str, record: &mut Record<'l>) -> Result<(), Unreadable> {
-        let mut fields = Fields { record, time: None, began: None, request_line: None, ranks: SmallVec::new() };
+        let mut fields = Fields {
+            record,
+            time: None,
+            began: None,
+            request_line: None,
+            rewritten_path: None,
+            ranks: SmallVec::new(),
+        };
         let mut json = serde_json::Deserializer::from_str(line);
         let read = ValueSeed { place: &self.root, fields: &mut fields }.deserialize(&mut json);
         read.and_then(|()| json.end()).map_err(|error| Unreadable::Json(error.to_string()))?;
@@ -208,6 +216,7 @@ impl<'l> Fields<'_, 'l> {
             RecordField::Method => put(&mut record.method, value.text()),
             RecordField::Target => put(&mut record.target, value.bytes()),
             RecordField::RequestLine => put(&mut self.request_line, value.text()),
+            RecordField::RewrittenPath => put(&mut self.rewritten_path, value.bytes()),
             RecordField::Host => put(&mut record.host, value.bytes()),
             RecordField::Status => put(&mut record.status, value.whole().and_then(|status| u16::try_from(status).ok())),
             RecordField::RequestBytes => put(&mut record.request_bytes, value.whole()),
@@ -239,12 +248,13 @@ impl<'l> Fields<'_, 'l> {
         let stamp = ended.map_or_else(told, Ok)?;
         record.logged = stamp.time;
         record.within_second = stamp.is_whole_second.then_some(Nanos::ZERO);
-        if record.target.is_none()
-            && let Some((method, target)) = self.request_line.as_ref().and_then(|line| request_line(line.as_bytes()))
-        {
-            record.method = Some(Cow::Owned(String::from_utf8_lossy(method).into_owned()));
-            record.target = Some(Cow::Owned(target.to_owned()));
+        if let Some((method, target)) = self.request_line.as_ref().and_then(|line| request_line(line.as_bytes())) {
+            if record.method.is_none() || record.target.is_none() {
+                record.method = Some(Cow::Owned(String::from_utf8_lossy(method).into_owned()));
+            }
+            record.target.get_or_insert_with(|| Cow::Owned(target.to_owned()));
         }
+        record.target = record.target.take().or(self.rewritten_path);
         Ok(())
     }
 }

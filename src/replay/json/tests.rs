@@ -52,6 +52,24 @@ fn lines_of_other_servers_are_understood() {
 }
 
 #[test]
+fn the_request_line_of_nginx_tells_the_method_and_the_query() {
+    let read = |line: &'static str, mappings: &[&str]| {
+        let record = read_with(line, mappings).unwrap();
+        (record.method.map(Cow::into_owned), String::from_utf8(record.target.unwrap().into_owned()).unwrap())
+    };
+    let of = |method: Option<&str>, target: &str| (method.map(str::to_owned), target.to_owned());
+    let line = r#"{"time":1,"request":"PUT /b?q=1 HTTP/1.1","request_uri":"/b?q=1"}"#;
+    assert_eq!(read(line, &[]), of(Some("PUT"), "/b?q=1"));
+    // `$uri` has no query, and changes with rewrites
+    let line = r#"{"time":1,"uri":"/c","request":"PUT /b?q=1 HTTP/1.1"}"#;
+    assert_eq!(read(line, &[]), of(Some("PUT"), "/b?q=1"));
+    assert_eq!(read(line, &["path=uri"]), of(Some("PUT"), "/c"));
+    let line = r#"{"time":1,"method":"orders.list","request":"GET /b HTTP/1.1"}"#;
+    assert_eq!(read(line, &[]), of(Some("GET"), "/b"));
+    assert_eq!(read(r#"{"time":1,"uri":"/c","method":"GET"}"#, &[]), of(Some("GET"), "/c"));
+}
+
+#[test]
 fn lines_of_traefik_tell_in_nanoseconds_how_long_a_request_took() {
     let line = r#"{"ClientHost":"192.0.2.7","DownstreamStatus":200,"DownstreamContentSize":9,"Duration":1500000,"RequestHost":
         "a.test","RequestMethod":"GET","RequestPath":"/x?y","time":"2000-10-10T20:55:36Z","request_X-Api-Key":"k"}"#;
