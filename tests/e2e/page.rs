@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::json;
 
 use crate::support::browser::{Browser, Screen};
+use crate::support::gateway::limited;
 use crate::support::{Gateway, Origin, SetOnDrop, wait_until};
 use crate::trials;
 
@@ -229,6 +230,39 @@ fn a_change_of_a_limit_is_tried_with_the_keyboard() {
     browser.wait_for("document.body.dataset.live === 'yes'");
     assert_eq!(browser.evaluate("document.querySelector('[name=\"plans.more.limit\"]').value"), "1");
     readable(&mut browser, "trial");
+}
+
+#[test]
+fn a_banned_key_is_shown_as_banned() {
+    let origin = Origin::start();
+    let limit =
+        "{ key: customer, algorithm: fixed_window, limit: 1, window: 1s, ban: { after: 1 denial in 1m, for: 1h } }";
+    let callers =
+        "customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }\nplans: [free, pro]\n";
+    let gateway =
+        Gateway::start_with(&format!("{}{callers}", limited(&origin, limit)), &[("customers.csv", CUSTOMERS)], &[]);
+    wait_until("a denial by the ban", || {
+        gateway.get("/", &[("x-api-key", "k-acme")]).text().contains("Too many requests were denied")
+    });
+    let mut browser = Browser::start();
+    browser.set_screen(WIDE);
+    browser.open(&format!("http://{}/", gateway.admin));
+    browser.wait_for("[...document.querySelectorAll('#decisions .over')].some(cell => cell.textContent === 'banned')");
+    for (field, value, form, says) in [
+        ("customer-name", "acme", "customer", ["is banned, again in ", "banned by guard on all, again in "]),
+        ("request-url", "http://api.example.com/", "request", ["banned", "is banned, again in "]),
+    ] {
+        browser.evaluate(&format!(
+            "document.getElementById('request-headers').value = 'x-api-key: k-acme';
+             document.getElementById('{field}').value = '{value}';
+             document.getElementById('{form}-form').requestSubmit()"
+        ));
+        for words in says {
+            browser.wait_for(&format!("document.getElementById('answer').textContent.includes('{words}')"));
+        }
+        browser.wait_for("document.querySelectorAll('#answer .over').length > 1");
+    }
+    browser.wait_for("document.querySelector('#answer .limit.denies') !== null");
 }
 
 #[test]

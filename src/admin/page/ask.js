@@ -1,6 +1,6 @@
 // Questions about one customer, or about one key: named by its parts, or by a request.
 
-import { byId, clockTime, duration, keyLine, make, post, whole } from "/page/draw.js";
+import { byId, clockTime, duration, isDenial, keyLine, make, post, whole } from "/page/draw.js";
 
 let limits = [];
 let asked = null;
@@ -100,7 +100,7 @@ function lookUp() {
 
 function lookedUp(answer) {
   const plans = answer.plan ? `, plan ${answer.plan}` : "";
-  return [make("p", "sub", `${answer.terms}${plans}; known from: ${answer.decided.replace("_", " ")}`), standing(answer.standing, answer.quota)];
+  return [make("p", "sub", `${answer.terms}${plans}; known from: ${answer.decided.replace("_", " ")}`), standing(answer, answer.quota)];
 }
 
 /** Where a customer stands under the limits that count by customer alone, and why its last requests were not simply admitted. */
@@ -114,8 +114,8 @@ function findCustomer() {
     }));
     const last = decisions.filter((one) => customerOf(one) === customer).slice(0, 5).map((one) => {
       const time = one.wait_seconds ?? one.retry_after_seconds;
-      const wait = time === null ? "" : one.outcome === "denied" ? `, again in ${duration(time)}` : `, for ${duration(time)}`;
-      return make("p", "", `${clockTime(one.timestamp_seconds)} `, make("b", one.outcome === "denied" ? "over" : "", one.outcome), ` by ${one.limit} on ${one.route}${wait}`);
+      const wait = time === null ? "" : isDenial(one.outcome) ? `, again in ${duration(time)}` : `, for ${duration(time)}`;
+      return make("p", "", `${clockTime(one.timestamp_seconds)} `, make("b", isDenial(one.outcome) ? "over" : "", one.outcome), ` by ${one.limit} on ${one.route}${wait}`);
     });
     const nothing = make("p", "sub", "None of the last decisions that are kept was a denial, a delay, a diversion or a mark of this customer.");
     return [make("p", "verdict", make("span", "key", customer)), ...blocks, ...(last.length > 0 ? last : [nothing])];
@@ -140,7 +140,7 @@ function explain() {
 function explained({ request, route, caller, bypassed, upstream, limits: met, answer, now }) {
   const lines = [];
   const outcome = answer ? `answered ${answer.status} by tollgate: ${answer.detail}` : now?.outcome;
-  if (outcome) lines.push(make("p", answer || outcome === "denied" ? "verdict over" : "verdict pass", outcome));
+  if (outcome) lines.push(make("p", answer || isDenial(outcome) ? "verdict over" : "verdict pass", outcome));
   if (request) lines.push(make("p", "key", `${request.method} ${request.host}${request.path} from ${request.client ?? "an unknown address"}`));
   if (route) lines.push(make("p", "", `route ${route.name ?? "none"}`, make("span", "sub", ` ${route.because.join(", ")}`)));
   if (caller) {
@@ -152,12 +152,12 @@ function explained({ request, route, caller, bypassed, upstream, limits: met, an
   if (upstream && !answer) lines.push(make("p", "", `to ${upstream.name}${upstream.path}`, make("span", "sub", ` ${upstream.nodes.join(", ")}`)));
   if (bypassed) lines.push(make("p", "", `exempt ${bypassed}`));
   for (const limit of met) {
-    const denies = limit.standing?.decision === "denied";
+    const denies = limit.banned_for_seconds !== undefined || limit.standing?.decision === "denied";
     const block = make("div", limit.applies ? `limit applies${denies ? " denies" : ""}` : "limit", make("p", "", make("b", "", limit.limit), make("span", "sub", ` ${limit.algorithm.replaceAll("_", " ")}`)));
     if (limit.applies) {
       block.append(make("p", "", `${limit.terms}; ${limit.why}`));
       block.append(make("p", "", "key ", make("span", "key", keyLine(limit.key)), `, costs ${limit.cost}`));
-      if (limit.standing) block.append(standing(limit.standing, null));
+      if (limit.standing) block.append(standing(limit, null));
     } else {
       block.append(make("p", "sub", limit.why));
     }
@@ -166,10 +166,11 @@ function explained({ request, route, caller, bypassed, upstream, limits: met, an
   return lines;
 }
 
-/** Where a key stands, in a picture where there is a number, and in words. */
-function standing(now, quota) {
+/** Where a key stands, in a picture where there is a number, and in words. A ban counts before the limit's decision. */
+function standing({ standing: asked, banned_for_seconds: banned }, quota) {
+  const now = banned === undefined ? asked : { ...asked, decision: "banned", wait_seconds: null, retry_after_seconds: banned };
   const line = make("p", "");
-  const words = { admitted: ["would be admitted", "pass"], delayed: ["would wait", ""], denied: ["would be denied", "over"] };
+  const words = { admitted: ["would be admitted", "pass"], delayed: ["would wait", ""], denied: ["would be denied", "over"], banned: ["is banned", "over"] };
   const [text, tone] = words[now.decision] ?? [now.decision, ""];
   line.append(make("b", tone, text));
   if (now.wait_seconds !== null) line.append(` for ${duration(now.wait_seconds)}`);

@@ -4,6 +4,9 @@ const SVG = "http://www.w3.org/2000/svg";
 
 export const byId = (id) => document.getElementById(id);
 
+/** Whether a decision denies a request, by the limit itself or by its ban of the key. */
+export const isDenial = (outcome) => outcome === "denied" || outcome === "banned";
+
 /** Asks the gateway a question. */
 export async function post(path, question, headers = {}, patienceMs = 10000) {
   const response = await fetch(path, {

@@ -1,6 +1,6 @@
 // The live page: asks the gateway that serves it every two seconds, and shows what it says.
 
-import { byId, clockTime, drawSpark, duration, facts, follow, keyLine, make, percent, rate, say, spark, whole } from "/page/draw.js";
+import { byId, clockTime, drawSpark, duration, facts, follow, isDenial, keyLine, make, percent, rate, say, spark, whole } from "/page/draw.js";
 import { prepareQuestions, showDecisions as showDecisionsToAskFor, showLimits as showLimitsToAskFor } from "/page/ask.js";
 import { prepareTrials, showTrials } from "/page/try.js";
 
@@ -158,7 +158,7 @@ function showOffenders({ from_seconds, until_seconds, denied, error, offenders }
 }
 
 function showDecisions({ left_out, decisions }) {
-  say(byId("decisions-about"), left_out > 0 ? "Denied, delayed, diverted and marked; a sample, where there are many." : "Denied, delayed, diverted and marked.");
+  say(byId("decisions-about"), left_out > 0 ? "Denied, banned, delayed, diverted and marked; a sample, where there are many." : "Denied, banned, delayed, diverted and marked.");
   const seen = new Map();
   const named = decisions.slice(0, 20).map((one) => {
     const name = `${one.timestamp_seconds} ${one.limit} ${keyLine(one.key)}`;
@@ -170,7 +170,7 @@ function showDecisions({ left_out, decisions }) {
     const time = one.wait_seconds ?? one.retry_after_seconds;
     const cells = [
       make("td", "zero time", clockTime(one.timestamp_seconds)),
-      make("td", one.outcome === "denied" ? "over" : "", one.outcome),
+      make("td", isDenial(one.outcome) ? "over" : "", one.outcome),
       make("td", "key", keyLine(one.key)),
       make("td", "", one.limit),
       make("td", "wide", one.route),
