@@ -17,7 +17,8 @@ use crate::gateway::identify::{self, Identity};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
 use crate::gateway::{bans, denials};
-use crate::ruleset::key::Facts;
+use crate::ruleset::Ruleset;
+use crate::ruleset::key::{Facts, LimitHashers};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Verdict};
 
@@ -41,13 +42,12 @@ pub async fn identify(
     Box::pin(identify::identify(rules, facts, lookup)).await
 }
 
-/// The first route under whose early limits a request with these facts can be charged, whatever route it takes.
-pub fn first_charging_route(active: &ActiveConfig, facts: &Facts<'_>) -> Option<RouteId> {
-    let ruleset = &active.ruleset;
-    let charges = |route| Caller::early_charges(ruleset, route, facts, &active.hashers);
-    let position =
-        ruleset.matcher.routes().iter().position(|route| charges(route).is_ok_and(|charges| !charges.is_empty()));
-    position.map(RouteId)
+/// The route under whose early limits a request for the usage page is charged: that of its path, or else the first one
+/// where it can be charged.
+pub fn route_of_usage(ruleset: &Ruleset, facts: &Facts<'_>, hashers: &LimitHashers) -> Option<RouteId> {
+    let charges = |route| Caller::early_charges(ruleset, route, facts, hashers);
+    let is_charging = |route| charges(route).is_ok_and(|charges| !charges.is_empty());
+    ruleset.matcher.find(facts).or_else(|| ruleset.matcher.routes().iter().position(is_charging).map(RouteId))
 }
 
 fn has_early_limits(active: &ActiveConfig, route: Option<RouteId>) -> bool {

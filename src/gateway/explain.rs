@@ -25,6 +25,7 @@ use crate::gateway::facts::{self, Target};
 use crate::gateway::identify::{self, Credential, CredentialLookup, Identity};
 use crate::gateway::respond::Answer;
 use crate::gateway::upstream::Pool;
+use crate::gateway::{early, own_usage};
 use crate::ruleset::groups::{Group, Groups};
 use crate::ruleset::key::{Facts, LimitHashers};
 use crate::ruleset::matcher::Route;
@@ -259,9 +260,7 @@ impl ResolvedRequest {
         let facts = head.facts(rules, &target, head.address(rules));
         explanation.request = Some(Request::of(&facts, &target));
         if ruleset.usage.as_deref() == Some(facts.path) {
-            let detail = "the page on which customers see where they stand; no route is tried".to_owned();
-            explanation.answer = Some(AnswerExplanation { status: 200, cause: "usage", detail });
-            return Err(Box::new(explanation));
+            return Self::resolve_usage(config, explanation, &facts).await;
         }
         let taken = ruleset.route_of(&facts);
         explanation.route = Some(RouteMatch::of(ruleset, taken, &facts));
@@ -284,19 +283,11 @@ impl ResolvedRequest {
                     explanation.answer = Some(access_denial(ruleset, &facts, who.as_ref()));
                 }
                 explanation.caller = Some(credential);
-                let mut explanation = explanation.with_answer(&answer);
-                if Caller::check_before_identification(ruleset, route, &facts).is_err()
-                    || route.bypass.covers(&facts, None)
-                {
-                    return Err(explanation);
-                }
-                if let Err(answer) = Caller::early_charges(ruleset, route, &facts, hashers) {
-                    explanation.answer = Some(AnswerExplanation::of(&answer));
-                    return Err(explanation);
-                }
-                let resolved = ruleset.resolve_unidentified(route);
-                let limits = limits::explain_limits(ruleset, (route, &route.early, 0), &facts, &resolved, hashers);
-                return Ok(Self::new(*explanation, limits, 0));
+                let explanation = explanation.with_answer(&answer);
+                return match Caller::check_before_identification(ruleset, route, &facts) {
+                    Ok(()) => Self::of_refused(config, explanation, route, &facts),
+                    Err(_) => Err(explanation),
+                };
             }
         };
         let mut resolved = caller.resolved(ruleset, route);
@@ -334,6 +325,56 @@ impl ResolvedRequest {
             Ok(_) => Ok(resolved_request),
             Err(answer) => Err(resolved_request.explanation.with_answer(&answer)),
         }
+    }
+
+    /// Follows the steps of a request for the usage page.
+    async fn resolve_usage(
+        config: ExplainedConfig<'_>,
+        mut explanation: Explanation,
+        facts: &Facts<'_>,
+    ) -> Result<Self, Box<Explanation>> {
+        let ExplainedConfig { ruleset, lookup, hashers, pools: _ } = config;
+        if let Err(answer) = own_usage::check_before_identification(ruleset, facts) {
+            return Err(explanation.with_answer(&answer));
+        }
+        let identity = match &ruleset.customers {
+            Some(rules) => identify::identify(rules, facts, lookup).await,
+            None => Ok(Identity::Anonymous),
+        };
+        match identity.and_then(|identity| own_usage::reader(ruleset, facts, &identity).map(drop)) {
+            Ok(()) => {
+                let detail = "the page on which customers see where they stand; no route is tried".to_owned();
+                explanation.answer = Some(AnswerExplanation { status: 200, cause: "usage", detail });
+                Err(Box::new(explanation))
+            }
+            Err(answer) => {
+                explanation.caller = Some(CallerExplanation::of_credential(ruleset, facts));
+                let explanation = explanation.with_answer(&answer);
+                match early::route_of_usage(ruleset, facts, hashers) {
+                    Some(route) => Self::of_refused(config, explanation, ruleset.matcher.route(route), facts),
+                    None => Err(explanation),
+                }
+            }
+        }
+    }
+
+    /// The request of a refused caller, with the limits of `route` that need nothing about callers.
+    fn of_refused(
+        ExplainedConfig { ruleset, hashers, .. }: ExplainedConfig<'_>,
+        mut explanation: Box<Explanation>,
+        route: &Route,
+        facts: &Facts<'_>,
+    ) -> Result<Self, Box<Explanation>> {
+        if route.bypass.covers(facts, None) {
+            return Err(explanation);
+        }
+        if let Err(answer) = Caller::early_charges(ruleset, route, facts, hashers) {
+            explanation.answer = Some(AnswerExplanation::of(&answer));
+            return Err(explanation);
+        }
+        let resolved = ruleset.resolve_unidentified(route);
+        let limits = limits::explain_limits(ruleset, (route, &route.early, 0), facts, &resolved, hashers);
+        Ok(Self::new(*explanation, limits, 0))
     }
 
     fn new(mut explanation: Explanation, limits: Vec<(LimitExplanation, Option<Charge>)>, nodes: usize) -> Self {

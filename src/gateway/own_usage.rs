@@ -6,10 +6,12 @@ use std::rc::Rc;
 use http::Method;
 use serde::Serialize;
 
+use crate::customers::Customer;
 use crate::gateway::identify::Identity;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
 use crate::gateway::{charging, early};
+use crate::ruleset::Ruleset;
 use crate::ruleset::access::preflight_method;
 use crate::ruleset::charges::Bucket;
 use crate::ruleset::key::{Caller, Facts, Resolved};
@@ -52,22 +54,37 @@ pub fn is_usage_request(context: &RequestContext, path: &str) -> bool {
     context.active.ruleset.usage.as_deref() == Some(path)
 }
 
+/// Checks whether anyone may ask for the page in this way. `Err` is the response that the request gets instead.
+pub fn check_before_identification(ruleset: &Ruleset, facts: &Facts<'_>) -> Result<(), Answer> {
+    match () {
+        () if ruleset.cors.is_some() && preflight_method(facts).is_some() => Err(Answer::Preflight),
+        () if facts.method != Method::GET && facts.method != Method::HEAD => {
+            Err(Answer::MethodNotAllowed { allow: "GET, HEAD" })
+        }
+        () if ruleset.access.denies_address(facts.address) => Err(Answer::AccessDenied),
+        () => Ok(()),
+    }
+}
+
+/// The customer who sees the page. `Err` is the response that another caller gets.
+pub fn reader<'i>(ruleset: &Ruleset, facts: &Facts<'_>, identity: &'i Identity) -> Result<&'i Customer, Answer> {
+    let customer = identity.customer().ok_or(Answer::CredentialMissing)?;
+    match ruleset.access.denies(facts.address, Some(&customer.name)) {
+        true => Err(Answer::AccessDenied),
+        false => Ok(&**customer),
+    }
+}
+
 /// Answers the customer whose credential the request carries.
 ///
 /// A look-up is charged like one for a request on the route of this path, or else on the first route with limits that can be
 /// charged; an identified customer gets the charge refunded.
 pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
-    if context.active.ruleset.cors.is_some() && preflight_method(facts).is_some() {
-        return Answer::Preflight;
-    }
-    if facts.method != Method::GET && facts.method != Method::HEAD {
-        return Answer::MethodNotAllowed { allow: "GET, HEAD" };
-    }
     let active = Rc::clone(&context.active);
-    if active.ruleset.access.denies_address(facts.address) {
-        return Answer::AccessDenied;
+    if let Err(answer) = check_before_identification(&active.ruleset, facts) {
+        return answer;
     }
-    let route = active.ruleset.matcher.find(facts).or_else(|| early::first_charging_route(&active, facts));
+    let route = early::route_of_usage(&active.ruleset, facts, &active.hashers);
     context.client = facts.client;
     let report = match early::identify(context, route, facts).await {
         Ok(identity) if identity.customer().is_some() => {
@@ -86,10 +103,7 @@ pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
 async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity) -> Result<String, Answer> {
     let (active, gateway) = (&context.active, &context.gateway);
     let ruleset = &active.ruleset;
-    let customer = identity.customer().ok_or(Answer::CredentialMissing)?;
-    if ruleset.access.denies(facts.address, Some(&customer.name)) {
-        return Err(Answer::AccessDenied);
-    }
+    let customer = reader(ruleset, facts, identity)?;
     let plan_id = ruleset.proxy_plan(facts).unwrap_or(customer.plan);
     let plan = ruleset.plans.get(plan_id.0).map(String::as_str);
     let resolved = Resolved {

@@ -10,6 +10,7 @@ use crate::support::redis::Redis;
 use crate::support::{Client, Gateway, Origin, Response, wait_for, wait_until};
 
 const SECRET: &str = "canary-4c1d9b7e-of-a-customer";
+const USAGE: &str = "/.tollgate/usage";
 
 fn config(origin: &Origin) -> String {
     format!(
@@ -18,6 +19,7 @@ fn config(origin: &Origin) -> String {
   directory: {{ file: customers.csv }}
   anonymous: {{ plan: free }}
 plans: [free, pro]
+usage: {{}}
 limits:
   guard: {{ algorithm: gcra, key: customer, warn_at: [80, 95], plans: {{ free: {{ rate: 1/d, burst: 2 }}, pro: unlimited }} }}
   session: {{ algorithm: quota_reset, limit: 3, window: 1d, key: {{ cookie: session }}, missing_key: skip, cost: {{ by_method: {{ POST: 2 }} }} }}
@@ -37,8 +39,9 @@ routes:
 }
 
 fn started(origin: &Origin) -> Gateway {
-    let customers =
-        format!("credential,customer,plan,overrides\n{SECRET},acme,free,{{guard: {{burst: 3}}}}\nk2,globex,pro,\n");
+    let customers = format!(
+        "credential,customer,plan,overrides,suspended\n{SECRET},acme,free,{{guard: {{burst: 3}}}},\nk2,globex,pro,,\nk3,initech,pro,,true\n"
+    );
     Gateway::start_with(&config(origin), &[("customers.csv", &customers)], &[])
 }
 
@@ -125,6 +128,13 @@ fn what_is_explained_is_what_happens() {
         ("GET", "/open/free", &[]),
         ("GET", "/open/%2f", &[]),
         ("TRACE", "/open/free", &[]),
+        ("GET", USAGE, &[("x-api-key", SECRET)]),
+        ("PUT", USAGE, &[("x-api-key", SECRET)]),
+        ("OPTIONS", USAGE, &[("origin", "https://app.test"), ("access-control-request-method", "POST")]),
+        ("GET", USAGE, &[("x-api-key", SECRET), ("x-forwarded-for", "192.0.2.7")]),
+        ("GET", USAGE, &[("x-api-key", "k3")]),
+        ("GET", USAGE, &[("x-api-key", "nobody-s"), ("cookie", "session=2")]),
+        ("GET", USAGE, &[]),
     ];
     for request in requests {
         let explanation = explained(&gateway, *request);
@@ -158,6 +168,7 @@ fn a_refused_caller_is_told_what_is_charged_before_it_is_known() {
     let config = format!(
         "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}
 plans: [free]
+usage: {{}}
 limits:
   by-customer: {{ key: customer, algorithm: gcra, rate: 1/d, burst: 9 }}
   by-address: {{ key: client_address, algorithm: gcra, rate: 1/d, burst: 2 }}
@@ -180,6 +191,8 @@ routes: [{{ name: all, upstream: origin, limits: [by-customer, by-address] }}]
     let spent = explained(&gateway, guess);
     assert_eq!((&spent["answer"], &spent["now"]["outcome"]), (&Value::Null, &json!("denied")));
     assert_eq!(gateway.get("/", guess.2).status, 429);
+    assert_eq!(explained(&gateway, ("GET", USAGE, guess.2))["now"]["outcome"], "denied");
+    assert_eq!(gateway.get(USAGE, guess.2).status, 429);
     let known = explained(&gateway, ("GET", "/", &[("x-api-key", "k1")]));
     assert_eq!(known["limits"][0]["charged"], Value::Null);
     assert_eq!((&known["limits"][1]["applies"], &known["now"]["tightest"]), (&json!(true), &json!("by-address")));
