@@ -183,18 +183,9 @@ fn limit_text(page: &mut Page, limit: &LimitExplanation) {
     });
     let leaves = limit.leaves.map(|floor| format!("{floor} tokens to requests of other plans"));
     let over = ("over the limit", Some(limit.over_limit.clone()));
-    let banned = limit.banned_for_seconds.map(|left| format!("for {left:.3} s more"));
     let warns = ("warns", limit.warns.clone());
     page.lines(
         1,
-        [
-            ("key", Some(key)),
-            ("cost", cost),
-            ("charged", limit.charged.clone()),
-            ("leaves", leaves),
-            over,
-            ("banned", banned),
-            warns,
-        ],
+        [("key", Some(key)), ("cost", cost), ("charged", limit.charged.clone()), ("leaves", leaves), over, warns],
     );
 }
