@@ -11,9 +11,9 @@ use quick_cache::unsync::Cache;
 use crate::algorithm::Denial;
 use crate::charge::Charge;
 use crate::gateway::request_context::RequestContext;
-use crate::ruleset::Ruleset;
 use crate::ruleset::ban::{BanRule, BanState};
-use crate::ruleset::verdict::Outcome;
+use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::{LimitId, Ruleset};
 use crate::store::local::is_overflow;
 use crate::units::{LimitKey, Nanos};
 
@@ -55,6 +55,14 @@ impl Bans {
         removed.is_some_and(|(_, state)| state.left(now).is_some())
     }
 
+    /// Turns `verdict` into the one that the client would get if its denials were recorded. Records nothing.
+    pub fn foresee(&self, ruleset: &Ruleset, charges: &[Charge], verdict: &mut Verdict, now: Nanos) {
+        begin_bans(ruleset, charges, verdict, |_, charge, rule| {
+            let before = self.shard(charge.key)?.lock().get(&charge.key).copied();
+            rule.after_denial(before, now).left(now)
+        });
+    }
+
     /// Notes a denial of the key. Returns the time for which this bans the key; `None` if it does not.
     fn record_denial(&self, key: LimitKey, rule: &BanRule, now: Nanos) -> Option<Nanos> {
         let shard = self.shard(key)?;
@@ -80,16 +88,28 @@ fn rule<'r>(ruleset: &'r Ruleset, charge: &Charge) -> Option<&'r BanRule> {
 /// Notes which keys of a denied request were denied, and bans them where a rule says so. The client of a request that
 /// bans its key is told to retry after the ban.
 pub(super) fn record_denials(context: &mut RequestContext, now: Nanos) {
-    let verdict = &context.verdict;
+    let (active, bans, plan) = (&context.active, &context.gateway.bans, context.plan);
+    begin_bans(&active.ruleset, &context.charges, &mut context.verdict, |limit, charge, rule| {
+        let ban = bans.record_denial(charge.key, rule, now)?;
+        active.meters.banned(limit, plan);
+        Some(ban)
+    });
+}
+
+/// Gives a denial by `verdict` the length of the longest ban that it begins; `ban` returns that of each denied key.
+fn begin_bans(
+    ruleset: &Ruleset,
+    charges: &[Charge],
+    verdict: &mut Verdict,
+    ban: impl Fn(LimitId, &Charge, &BanRule) -> Option<Nanos>,
+) {
     let (Outcome::Deny(denial), false) = (verdict.outcome, verdict.banned) else { return };
-    let (active, bans) = (&context.active, &context.gateway.bans);
     let mut longest = None;
-    for (position, (standing, charge)) in verdict.standings.iter().zip(&context.charges).enumerate() {
+    for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
         let denied = standing.enforces && !standing.decision.is_admitted();
-        if let Some(rule) = rule(&active.ruleset, charge).filter(|_| denied)
-            && let Some(ban) = bans.record_denial(charge.key, rule, now)
+        if let Some(rule) = rule(ruleset, charge).filter(|_| denied)
+            && let Some(ban) = ban(standing.limit, charge, rule)
         {
-            active.meters.banned(standing.limit, context.plan);
             longest = longest.max(Some((ban, position)));
         }
     }
@@ -99,7 +119,7 @@ pub(super) fn record_denials(context: &mut RequestContext, now: Nanos) {
         Denial::Never { .. } => false,
     };
     if let Some((ban, position)) = longest.filter(|(ban, _)| is_shorter(*ban)) {
-        context.verdict.deny(position, Denial::Later { retry_after: ban });
+        verdict.deny(position, Denial::Later { retry_after: ban });
     }
 }
 

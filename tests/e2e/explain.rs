@@ -257,6 +257,21 @@ fn asking_takes_nothing_and_shows_where_a_key_stands() {
 }
 
 #[test]
+fn the_denial_that_begins_a_ban_is_explained_with_the_length_of_the_ban() {
+    let origin = Origin::start();
+    let limit = "{ key: all, algorithm: gcra, rate: 1/h, burst: 1, ban: { after: 2 denials in 1h, for: 10h } }";
+    let gateway = Gateway::start(&limited(&origin, limit));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    for most in [3_600.0, 36_000.0] {
+        let explanation = explained(&gateway, ("GET", "/", &[]));
+        let told = explanation["now"]["retry_after_seconds"].as_f64().unwrap();
+        assert!(explanation["now"]["outcome"] == "denied" && told > most / 2.0 && told <= most, "{explanation:#}");
+        let denied = gateway.get("/", &[]).number("retry-after").unwrap() as f64;
+        assert!(denied > most / 2.0 && denied <= most, "{denied}");
+    }
+}
+
+#[test]
 fn a_request_that_finds_no_place_in_a_full_queue_is_denied() {
     let origin = Origin::start();
     let limit = "{ algorithm: gcra, rate: 1/100s, burst: 1000, delay_after: 0, key: all,

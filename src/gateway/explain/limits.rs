@@ -276,7 +276,10 @@ impl ResolvedRequest {
         let verdict = match gateway.bans.longest_ban(&active.ruleset, &charges, now) {
             Some(banned) => Verdict::of_banned(&active.ruleset, &charges, banned, now),
             None => match Verdict::new(&active.ruleset, &charges, &receipt.charged) {
-                denied if denied.is_denied() => denied,
+                mut denied if denied.is_denied() => {
+                    gateway.bans.foresee(&active.ruleset, &charges, &mut denied, now);
+                    denied
+                }
                 // only a request that all limits admit comes to the queues
                 _ => Verdict::new(&active.ruleset, &charges, &queued),
             },
