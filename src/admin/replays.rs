@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -82,12 +83,16 @@ impl Replays {
         arguments.extend(["--".into(), log.as_path().into()]);
         match tokio::time::timeout(LONGEST, replayed(arguments)).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => {
-                failure(StatusCode::SERVICE_UNAVAILABLE, &format!("the replay cannot be started: {error}"))
-            }
+            Ok(Err(error)) => match error.kind() {
+                ErrorKind::InvalidInput => failure(StatusCode::UNPROCESSABLE_ENTITY, "`set` has a zero byte"),
+                ErrorKind::ArgumentListTooLong => {
+                    failure(StatusCode::UNPROCESSABLE_ENTITY, "a value in `set` is too long")
+                }
+                _ => failure(StatusCode::SERVICE_UNAVAILABLE, &format!("the replay cannot be started: {error}")),
+            },
             Err(_) => {
                 let message = format!(
-                    "the log is too long to be replayed here within {} s; `tollgate replay` has no such bound",
+                    "the replay has not reached the end of the log within {} s; `tollgate replay` has no such bound",
                     LONGEST.as_secs()
                 );
                 failure(StatusCode::SERVICE_UNAVAILABLE, &message)
@@ -97,7 +102,7 @@ impl Replays {
 }
 
 /// Runs this program with `arguments`. If the caller stops waiting, the process is killed.
-async fn replayed(arguments: Vec<OsString>) -> std::io::Result<PlainResponse> {
+async fn replayed(arguments: Vec<OsString>) -> io::Result<PlainResponse> {
     // on Linux this path is the running program, even if a newer file has replaced it
     let program = if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { std::env::current_exe()? };
     let child = Command::new(program)

@@ -120,6 +120,9 @@ fn what_cannot_be_tried_is_told_why() {
         ("limits.", "1", "expected a setting of a limit"),
         ("customers.directory.file", "/etc/passwd", "expected a setting of a limit"),
         ("upstreams.origin.nodes", "[]", "expected a setting of a limit"),
+        ("limits.daily.plans.more.limit", "1\0", "`set` has a zero byte"),
+        // Linux passes no longer arguments to a program
+        ("limits.daily.plans.more.limit", "1".repeat(128 << 10).as_str(), "a value in `set` is too long"),
     ] {
         refused(&tried(&gateway, "access.log.1", &json!({ path: value })), 422, says);
     }
