@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 
 use crate::simulation::lines::Lines;
 
@@ -47,6 +47,45 @@ impl<R: Read> Read for CountedReader<R> {
         Ok(read)
     }
 }
+
+/// Unpacks the members of a gzip file, one after the other. As `gzip` does, it skips zeros behind them, the padding of tapes
+/// and blocks.
+struct GzipReader {
+    member: GzDecoder<Box<dyn BufRead>>,
+}
+
+impl GzipReader {
+    /// Goes to the next member; `false` at the end of the file.
+    fn advance(&mut self) -> io::Result<bool> {
+        let mut from = std::mem::replace(self.member.get_mut(), Box::new(io::empty()));
+        while let zeros @ 1.. = from.fill_buf()?.iter().take_while(|byte| **byte == 0).count() {
+            from.consume(zeros);
+        }
+        match from.fill_buf()?.first() {
+            None => return Ok(false),
+            Some(first) if *first == GZIP[0] => {}
+            Some(_) => {
+                return Err(io::Error::new(ErrorKind::InvalidData, "bytes that are not gzip's follow its gzip data"));
+            }
+        }
+        self.member = GzDecoder::new(from);
+        Ok(true)
+    }
+}
+
+impl Read for GzipReader {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.member.read(room)?;
+            if read > 0 || room.is_empty() || !self.advance()? {
+                return Ok(read);
+            }
+        }
+    }
+}
+
+/// The magic bytes of gzip.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The magic bytes of other compression formats.
 const OTHERS: [(&[u8], &str); 4] =
@@ -105,9 +144,9 @@ impl Log {
                 "{name} is packed with {program}: unpack it, as in `{program} -dc {name} | tollgate replay ... -`"
             ));
         }
-        let is_gzip = start.starts_with(&[0x1f, 0x8b]);
+        let is_gzip = start.starts_with(&GZIP);
         let from: Box<dyn BufRead> = match is_gzip {
-            true => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(from))),
+            true => Box::new(BufReader::with_capacity(BUFFER, GzipReader { member: GzDecoder::new(Box::new(from)) })),
             false => Box::new(from),
         };
         Ok(Self { name, lines: Lines::new(from) })

@@ -102,8 +102,9 @@ fn logs_may_be_packed_several_and_on_standard_input() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // two gzip members in a row are one stream
-    let packed = [gzip(&head[..1].concat()), gzip(&head[1..].concat())].concat();
+    // two gzip members in a row are one stream, and zeros behind a member are padding
+    let padding = vec![0; 100_000];
+    let packed = [gzip(&head[..1].concat()), padding.clone(), gzip(&head[1..].concat()), padding].concat();
     child.stdin.take().unwrap().write_all(&packed).unwrap();
     let output = child.wait_with_output().unwrap();
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -201,6 +202,7 @@ fn what_is_wrong_with_logs_and_flags_is_said() {
     folder.write("access.log", log());
     let packed = gzip(&log().repeat(100));
     folder.write("cut.log", &packed[..packed.len() - 20]);
+    folder.write("tail.log", [&packed[..], b"\0garbage"].concat());
     folder.write("other.log", b"\x28\xb5\x2f\xfdxxxxxxxx");
     std::fs::create_dir(folder.path().join("logs")).unwrap();
     for (flags, status, says) in [
@@ -210,6 +212,7 @@ fn what_is_wrong_with_logs_and_flags_is_said() {
         (&["empty.log"], 1, "no line in empty.log"),
         (&["garbage.log"], 1, "none of 2 lines can be used; the first: garbage.log:1: is neither common"),
         (&["cut.log"], 1, "cut.log is cut short: its gzip data ends in the middle, after line "),
+        (&["tail.log"], 1, "cannot read tail.log after line 600: bytes that are not gzip's follow its gzip data"),
         (
             &["other.log"],
             1,
