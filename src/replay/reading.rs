@@ -247,4 +247,12 @@ mod tests {
         assert_eq!(shown, [(1, 0, 2), (9, 0, 1), (21, 0, 3), (95, 0, 4), (95, 0, 6), (120, 0, 5)]);
         assert_eq!(disorder, ReorderStats { late: 1, by: Nanos::from_secs(45) });
     }
+
+    #[test]
+    fn charges_of_programs_wait_for_requests_that_began_before_them() {
+        let charges = "{\"time\":50,\"charges\":\"[]\"}\n";
+        let (shown, disorder, _) = read(&[&format!("{charges}{}", lines(&[(51, 50)]))], 60);
+        assert_eq!(shown, [(1, 0, 2), (50, 0, 1)]);
+        assert_eq!(disorder, ReorderStats::default());
+    }
 }

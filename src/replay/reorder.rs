@@ -1,8 +1,9 @@
 //! Puts requests in the order in which they began.
 //!
 //! A server writes a line when its request ends. Where the line tells how long the request took, the request began that
-//! much earlier, and the buffer holds the line back until no later line can have begun before it. A request that began
-//! before one that was already shown comes at the time of that one.
+//! much earlier, and the buffer holds the line back until no later line can have begun before it. In such logs it holds
+//! back the lines without a duration too. A request that began before one that was already shown comes at the time of that
+//! one.
 
 use std::collections::BTreeMap;
 
@@ -39,6 +40,8 @@ impl ReorderStats {
 pub(super) struct ReorderBuffer {
     times_are_starts: bool,
     window: Nanos,
+    /// Whether lines tell durations.
+    tells_durations: bool,
     /// The latest time of a line.
     logged: Nanos,
     /// The lines held back, by when their requests began and then by the order of the lines.
@@ -62,7 +65,8 @@ impl ReorderBuffer {
     /// An empty buffer that holds lines back for `window` at most.
     pub(super) fn new(times_are_starts: bool, window: Nanos) -> Self {
         let (logged, output) = (Nanos::ZERO, OrderedOutput::default());
-        Self { times_are_starts, window, logged, lines: BTreeMap::new(), pushed: 0, bytes: 0, output }
+        let (tells_durations, lines) = (false, BTreeMap::new());
+        Self { times_are_starts, window, tells_durations, logged, lines, pushed: 0, bytes: 0, output }
     }
 
     /// How far the lines were out of order.
@@ -78,7 +82,9 @@ impl ReorderBuffer {
         each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let took = record.took.filter(|_| !self.times_are_starts);
-        if took.is_none() && self.lines.is_empty() {
+        // a line of charges tells no duration, but the requests in the log of the same gateway do
+        self.tells_durations |= !self.times_are_starts && (took.is_some() || record.charges.is_some());
+        if !self.tells_durations {
             return self.output.emit(spot, record.logged, &record, each);
         }
         self.logged = self.logged.max(record.logged);
