@@ -12,7 +12,8 @@ use super::reorder::ReorderStats;
 use super::tally::{DenialCounts, LimitTally, Minute, OutcomeCounts, share};
 use super::top::DeniedKey;
 use super::{notes, when};
-use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
+use crate::algorithm::Rule;
+use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{PlanId, Ruleset};
 use crate::units::Nanos;
 
@@ -220,12 +221,10 @@ impl LimitReport {
         let plans = tally.plans.iter().enumerate().filter(|(_, count)| count.offered > 0);
         let plans = plans.map(|(position, count)| {
             let plan = position.checked_sub(1);
-            let words = match limit.terms(plan.map(PlanId)) {
-                PlanTerms::Rule(rule) => {
-                    limit.rules.get(rule).map_or_else(String::new, crate::algorithm::Rule::describe)
-                }
-                PlanTerms::Unlimited => "unlimited".to_owned(),
-            };
+            let terms = plan.map_or(limit.without_plan, |plan| Some(limit.terms(Some(PlanId(plan)))));
+            // requests that are denied before their plans are known, and charges of programs
+            let of_any_plan = || limit.rules.iter().map(Rule::describe).collect::<Vec<_>>().join("; ");
+            let words = terms.map_or_else(of_any_plan, |terms| limit.describe(terms));
             let plan = plan.and_then(|plan| ruleset.plans.get(plan)).cloned();
             PlanReport { plan, words, line: count.clone() }
         });

@@ -1,5 +1,7 @@
 //! What the lines of a log tell, and what they do not.
 
+use serde_json::Value;
+
 use crate::command::{CONFIG, REPLAY, folder, log, report};
 use crate::support::Folder;
 
@@ -177,6 +179,24 @@ fn clients_that_only_a_proxy_knows_are_noted() {
     assert!(notes(log()).as_array().unwrap().contains(&note.into()), "{}", notes(log()));
     let told = "{\"time\":971182800.5,\"method\":\"GET\",\"path\":\"/\",\"client\":\"192.0.2.1\",\"http_x_forwarded_for\":\"192.0.2.9\"}\n";
     assert_eq!(notes(told.to_owned()), serde_json::json!([]));
+}
+
+#[test]
+fn callers_that_are_denied_unidentified_count_under_the_parameters_of_every_plan() {
+    let folder = Folder::new();
+    let callers =
+        "customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }\nplans: [one, two]\n";
+    folder.write("tollgate.yaml", CONFIG.replace("limits: { guard", &format!("{callers}limits: {{ guard")));
+    folder.write("customers.csv", "credential,customer,plan\nk,acme,two\n");
+    let line = |key: &str| {
+        let fields = "\"client\":\"192.0.2.1\",\"method\":\"GET\",\"path\":\"/\"";
+        format!("{{\"time\":971182800.5,{fields},\"http_x_api_key\":\"{key}\"}}\n")
+    };
+    folder.write("access.log", ["k", "guess", "guess", "guess"].map(line).concat());
+    let plans = report(&folder, &["access.log"])["rules"]["limits"][0]["plans"].clone();
+    let [unidentified, two] = [0, 1].map(|plan| plans[plan].clone());
+    assert_eq!((&unidentified["plan"], &unidentified["denied"], &two["denied"]), (&Value::Null, &2.into(), &0.into()));
+    assert_eq!((&unidentified["words"], &two["plan"]), (&two["words"], &"two".into()), "{plans}");
 }
 
 #[test]
