@@ -64,8 +64,8 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Starts this process's program again, with the same arguments, and sends `sockets` to it.
-    pub(super) fn start(sockets: &[Socket]) -> Result<Self, UpgradeError> {
+    /// Starts this process's program again, with the same arguments.
+    pub(super) fn start() -> Result<Self, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::IsInit);
         }
@@ -84,10 +84,9 @@ impl Successor {
         let child = command.spawn().map_err(|error| UpgradeError::Start { program, error })?;
         // otherwise the new process's end of the socket stays open in this process
         drop(command);
-        let mut successor = Self { stream: ours, child, serves: false };
+        let successor = Self { stream: ours, child, serves: false };
         successor.stream.set_read_timeout(Some(PATIENCE))?;
         successor.stream.set_write_timeout(Some(PATIENCE))?;
-        successor.send(sockets)?;
         Ok(successor)
     }
 
@@ -96,22 +95,17 @@ impl Successor {
         self.child.id()
     }
 
-    fn send(&mut self, sockets: &[Socket]) -> io::Result<()> {
-        self.stream.write_all(&GREETING)?;
-        self.stream.write_all(&u32::try_from(sockets.len()).unwrap_or(u32::MAX).to_le_bytes())?;
-        for socket in sockets {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            let descriptors = [socket.as_fd()];
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
-            rustix::net::sendmsg(&self.stream, &[IoSlice::new(&[SOCKET])], &mut control, SendFlags::NOSIGNAL)?;
-        }
-        Ok(())
-    }
-
-    /// Waits until the new process lacks only the state.
-    pub(super) fn wait_until_ready(&mut self) -> Result<(), UpgradeError> {
-        self.wait_for(READY, "ready")
+    /// The blocking work that sends `sockets` to the new process and waits until it lacks only the state. Dropping the
+    /// successor ends that work.
+    pub(super) fn preparation(
+        &self,
+        sockets: Vec<Socket>,
+    ) -> io::Result<impl FnOnce() -> Result<(), UpgradeError> + Send + 'static> {
+        let stream = self.stream.try_clone()?;
+        Ok(move || {
+            send(&stream, &sockets)?;
+            wait_for(&stream, READY, "ready")
+        })
     }
 
     /// Calls `write` to send the state, and waits until the new process serves.
@@ -120,22 +114,9 @@ impl Successor {
         write: impl FnOnce(&mut UnixStream) -> io::Result<T>,
     ) -> Result<T, UpgradeError> {
         let written = write(&mut self.stream)?;
-        self.wait_for(SERVING, "serving")?;
+        wait_for(&self.stream, SERVING, "serving")?;
         self.serves = true;
         Ok(written)
-    }
-
-    fn wait_for(&mut self, word: u8, name: &'static str) -> Result<(), UpgradeError> {
-        let mut said = [0];
-        match self.stream.read_exact(&mut said) {
-            Ok(()) if said == [word] => Ok(()),
-            Ok(()) => Err(io::Error::from(ErrorKind::InvalidData).into()),
-            Err(error) => Err(match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => UpgradeError::StepTimeout(name),
-                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => UpgradeError::SuccessorExited,
-                _ => error.into(),
-            }),
-        }
     }
 }
 
@@ -146,6 +127,32 @@ impl Drop for Successor {
             drop(self.child.kill());
             drop(self.child.wait());
         }
+    }
+}
+
+fn send(mut stream: &UnixStream, sockets: &[Socket]) -> io::Result<()> {
+    stream.write_all(&GREETING)?;
+    stream.write_all(&u32::try_from(sockets.len()).unwrap_or(u32::MAX).to_le_bytes())?;
+    for socket in sockets {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [socket.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        rustix::net::sendmsg(stream, &[IoSlice::new(&[SOCKET])], &mut control, SendFlags::NOSIGNAL)?;
+    }
+    Ok(())
+}
+
+fn wait_for(mut stream: &UnixStream, word: u8, name: &'static str) -> Result<(), UpgradeError> {
+    let mut said = [0];
+    match stream.read_exact(&mut said) {
+        Ok(()) if said == [word] => Ok(()),
+        Ok(()) => Err(io::Error::from(ErrorKind::InvalidData).into()),
+        Err(error) => Err(match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => UpgradeError::StepTimeout(name),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => UpgradeError::SuccessorExited,
+            _ => error.into(),
+        }),
     }
 }
 

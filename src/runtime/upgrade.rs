@@ -23,18 +23,14 @@ impl Upgrader {
     /// the successor ends the new process.
     pub(super) async fn prepare(&self) -> Option<Successor> {
         tracing::info!("starting a new process for the handover");
-        let successor = match self.gate.sockets() {
-            Ok(sockets) => {
-                blocking(move || {
-                    let mut successor = Successor::start(&sockets)?;
-                    successor.wait_until_ready()?;
-                    Ok(successor)
-                })
-                .await
-            }
-            Err(error) => Err(error.into()),
-        };
-        successor.map_err(|error| self.failed(&error)).ok()
+        self.start().await.map_err(|error| self.failed(&error)).ok()
+    }
+
+    async fn start(&self) -> Result<Successor, UpgradeError> {
+        let sockets = self.gate.sockets()?;
+        let successor = Successor::start()?;
+        blocking(successor.preparation(sockets)?).await?;
+        Ok(successor)
     }
 
     /// Hands over to `successor`. Returns whether the successor serves now; if not, this process goes on as before. The

@@ -150,11 +150,17 @@ impl Lineage {
         status.json()["process"].as_u64()?.try_into().ok()
     }
 
-    /// Makes another process take over, and waits until the old one has ended.
-    pub fn upgrade(&mut self) {
+    /// Makes another process take over. Returns the process ID of the old one.
+    fn hand_over(&mut self) -> u32 {
         let before = self.current;
         signal(before, "USR2");
         self.current = wait_for("another process", || self.serving().filter(|serving| *serving != before));
+        before
+    }
+
+    /// Makes another process take over, and waits until the old one has ended.
+    pub fn upgrade(&mut self) {
+        let before = self.hand_over();
         wait_until("the end of the one before", || match before == self.gateway.process.id() {
             true => self.gateway.process.has_ended(),
             false => has_ended(before),
@@ -308,9 +314,7 @@ fn a_request_in_flight_is_finished_by_the_process_that_began_it() {
     let head = client.wire.head().unwrap().unwrap();
     let mut framing = crate::support::wire::Framing::of_response(&head, false);
     assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), b"before");
-    let before = lineage.current;
-    signal(before, "USR2");
-    lineage.current = wait_for("another process", || lineage.serving().filter(|serving| *serving != before));
+    lineage.hand_over();
     assert!(!lineage.gateway.process.has_ended(), "a request is in flight");
     command.send(b"after").unwrap();
     assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), b"after");
@@ -344,27 +348,48 @@ fn a_process_that_cannot_start_takes_nothing_over() {
     is_spent(address);
 }
 
+/// Starts the gateway again from a path where its successors then find a script in place of the program. The script writes
+/// its process ID to a file.
+fn replace_program(gateway: &mut Gateway, script: &str) {
+    let folder = gateway.folder.path().to_owned();
+    let program = folder.join("tollgate");
+    symlink(env!("CARGO_BIN_EXE_tollgate"), &program).unwrap();
+    gateway.end("TERM");
+    gateway.process = Process::program(program.to_str().unwrap(), &["run", "--config", "tollgate.yaml"], &folder);
+    wait_until("readiness", || is_ready(gateway.admin));
+    std::fs::remove_file(&program).unwrap();
+    std::fs::write(&program, format!("#!/bin/sh\necho $$ > successor\n{script}\n")).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Waits for the process ID of the script.
+fn successor(gateway: &Gateway) -> u32 {
+    let written = || std::fs::read_to_string(gateway.folder.path().join("successor")).ok()?.trim().parse().ok();
+    wait_for("the new process", written)
+}
+
+#[test]
+fn a_process_that_is_ended_while_its_successor_starts_takes_it_along() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin));
+    replace_program(&mut gateway, "exec sleep 60");
+    gateway.process.signal("USR2");
+    let successor = successor(&gateway);
+    gateway.process.signal("TERM");
+    wait_until("the end of the old process", || gateway.process.has_ended());
+    wait_until("the end of the new process", || has_ended(successor));
+}
+
 /// The successor says that it is ready, and never serves.
 #[test]
 fn the_others_of_a_cluster_find_a_gateway_again_whose_handover_failed() {
     let origin = Origin::start();
     let mut gateways = Nodes::new(2).start_all(&origin, "algorithm: gcra, rate: 1/h, burst: 2");
-    let hands_over = &mut gateways[1];
-    let folder = hands_over.folder.path().to_owned();
-    let program = folder.join("tollgate");
-    symlink(env!("CARGO_BIN_EXE_tollgate"), &program).unwrap();
-    hands_over.end("TERM");
-    hands_over.process = Process::program(program.to_str().unwrap(), &["run", "--config", "tollgate.yaml"], &folder);
-    let admin = hands_over.admin;
-    wait_until("readiness", || is_ready(admin));
+    replace_program(&mut gateways[1], "printf R >&0\nexec sleep 60");
     wait_for_members(&gateways, 2);
-
-    std::fs::remove_file(&program).unwrap();
-    std::fs::write(&program, "#!/bin/sh\necho $$ > successor\nprintf R >&0\nexec sleep 60\n").unwrap();
-    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     gateways[1].process.signal("USR2");
     wait_until("the pause", || members(&gateways[0]).len() == 1);
-    signal(std::fs::read_to_string(folder.join("successor")).unwrap().trim().parse().unwrap(), "KILL");
+    signal(successor(&gateways[1]), "KILL");
     wait_for_members(&gateways, 2);
     for key in 0..20 {
         let ask = |gateway: &Gateway| gateway.get("/", &[("x-key", &key.to_string())]).status;
@@ -396,9 +421,7 @@ fn a_process_that_has_handed_over_its_place_in_a_cluster_ends_with_its_requests(
     let mut client = lineage.gateway.client();
     client.send_request("GET", "/held", &[("x-key", &key)]);
     wait_until("the request", || origin.received().iter().any(|seen| seen.target() == "/held"));
-    let before = lineage.current;
-    signal(before, "USR2");
-    lineage.current = wait_for("another process", || lineage.serving().filter(|serving| *serving != before));
+    lineage.hand_over();
     release.send(()).unwrap();
     assert_eq!(client.receive().status, 200);
     wait_until("the end of the one before", || lineage.gateway.process.has_ended());
