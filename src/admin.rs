@@ -70,6 +70,9 @@ const JSON: &str = "application/json";
 /// The path prefix below which every response is JSON, errors too.
 const API: &str = "/v1/";
 
+/// The error of a change that comes when another process takes over.
+const HAS_SUCCESSOR: &str = "another process takes over; send the request again, on a new connection";
+
 /// The path for trying changes of limits on a log.
 const REPLAY: &str = "/v1/replay";
 
@@ -143,13 +146,19 @@ impl Admin {
             self.audit.note_unauthorized(&attempt);
             return refused;
         }
-        let is_change = !matches!(head.method, Method::GET | Method::HEAD) && !matches!(path, "/v1/charge" | REPLAY);
+        let changes_state = !matches!(head.method, Method::GET | Method::HEAD) && path != REPLAY;
+        let is_change = changes_state && path != "/v1/charge";
         if is_change && let Err(reason) = self.audit.check() {
             return failure(StatusCode::SERVICE_UNAVAILABLE, &reason);
         }
         let mut note = is_change.then(|| NoteOnDrop::new(Arc::clone(&self.audit), attempt));
         let response = match (read_body(session).await, Target::of(path)) {
             (Err(refused), _) => refused,
+            // after the body, which may take longer than the other process to take over
+            (Ok(_), _) if changes_state && self.gateway.traffic.lifecycle.has_successor() => {
+                session.set_keepalive(None);
+                failure(StatusCode::SERVICE_UNAVAILABLE, HAS_SUCCESSOR)
+            }
             (Ok(body), Some(target)) => return self.customers(target, session.req_header(), &body, note).await,
             (Ok(body), None) => self.done(path, &body).await,
         };

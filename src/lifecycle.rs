@@ -1,7 +1,7 @@
 //! The phase of the process, from its start to its end: one state for all code that accepts, pauses, drains or stops.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Context;
 
 use tokio::sync::Notify;
@@ -33,6 +33,8 @@ pub struct Lifecycle {
     /// The number of changes of the phase, times [`PHASES`], plus the number of the phase.
     state: AtomicUsize,
     changed: Notify,
+    /// Whether another process has taken over.
+    is_handed_over: AtomicBool,
 }
 
 const PHASES: usize = 8;
@@ -102,6 +104,22 @@ impl Lifecycle {
             Phase::Paused => Some(Phase::Draining),
             _ => (!phase.is_stopping()).then_some(Phase::Closing),
         });
+    }
+
+    /// Notes that another process has taken over. Called before [`Lifecycle::close`].
+    pub fn mark_handed_over(&self) {
+        self.is_handed_over.store(true, Ordering::Release);
+    }
+
+    /// Whether another process has taken over.
+    pub fn is_handed_over(&self) -> bool {
+        self.is_handed_over.load(Ordering::Acquire)
+    }
+
+    /// Whether another process has taken over or is about to: it does not learn what changes here.
+    pub fn has_successor(&self) -> bool {
+        // in this order, because the note is made before the pause ends
+        self.phase().is_pause() || self.is_handed_over()
     }
 
     /// Stops waiting for further requests: enters `Paused` or `Draining`.

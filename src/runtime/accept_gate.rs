@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -41,8 +41,6 @@ pub(super) struct AcceptGate {
     accepting: watch::Sender<usize>,
     /// All sockets, for a successor.
     sockets: Mutex<Vec<Socket>>,
-    /// Whether another process has taken over.
-    is_handed_over: AtomicBool,
     quiet_until: Mutex<Nanos>,
     /// Called once every service accepts.
     on_open: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -63,7 +61,6 @@ impl AcceptGate {
             clock,
             accepting: watch::Sender::new(0),
             sockets: Mutex::new(sockets),
-            is_handed_over: AtomicBool::new(false),
             quiet_until: Mutex::new(Nanos::ZERO),
             on_open: Mutex::new(None),
         }
@@ -107,16 +104,6 @@ impl AcceptGate {
     /// The sockets, for another process to accept from too.
     pub(super) fn sockets(&self) -> std::io::Result<Vec<Socket>> {
         self.sockets.lock().iter().map(Socket::try_clone).collect()
-    }
-
-    /// Notes that another process has taken over. Called before [`AcceptGate::close`].
-    pub(super) fn mark_handed_over(&self) {
-        self.is_handed_over.store(true, Ordering::Release);
-    }
-
-    /// Whether another process has taken over.
-    pub(super) fn is_handed_over(&self) -> bool {
-        self.is_handed_over.load(Ordering::Acquire)
     }
 
     /// Stops accepting, and lets every connection end after its current request. Returns when no further request is

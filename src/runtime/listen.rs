@@ -173,7 +173,7 @@ pub(super) async fn accept(
             break;
         }
     }
-    if until == AcceptsUntil::End && !gate.is_handed_over() {
+    if until == AcceptsUntil::End && !gate.lifecycle().is_handed_over() {
         accept_while(&listener, &gate, |_| true, &serve).await;
     }
 }

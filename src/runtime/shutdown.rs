@@ -86,7 +86,7 @@ pub(super) fn run_until_idle(
 ) -> Result<ExitMode, ServerPanicked> {
     let workers = workforce.start().map_err(|error| ServerPanicked(format!("cannot start a worker: {error}")))?;
     let (finished, has_finished) = channel::<()>();
-    let gate = Arc::clone(&targets.gate);
+    let lifecycle = &gateway.traffic.lifecycle;
     let watch = SignalHandler { targets: Mutex::new(targets), gateway: gateway.clone() };
     let serving = std::thread::spawn(move || {
         failpoint("server_thread");
@@ -98,16 +98,16 @@ pub(super) fn run_until_idle(
     while !has_ended {
         has_ended = has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
         // the shutdown waits for an incomplete request head only if a successor serves the other clients
-        let waits = || gate.is_handed_over() && gateway.traffic.has_partial_head();
+        let waits = || lifecycle.is_handed_over() && gateway.traffic.has_partial_head();
         // in the cluster the successor has this gateway's place: nothing here settles with other gateways any more
-        let is_settled = || match gate.is_handed_over() {
+        let is_settled = || match lifecycle.is_handed_over() {
             true => gateway.store.shared().is_none_or(SharedStore::is_settled),
             false => gateway.store.is_settled(),
         };
         // check the store last: requests leave records there when they end, and a settled gateway answers no other
         // gateway
         let is_idle = || !waits() && gateway.traffic.is_idle() && is_settled();
-        match gateway.traffic.lifecycle.phase() {
+        match lifecycle.phase() {
             Phase::Stopped => break,
             Phase::Draining if is_idle() => break,
             Phase::Draining => {
@@ -126,7 +126,7 @@ pub(super) fn run_until_idle(
     if has_ended && let Err(panic) = serving.join() {
         return Err(ServerPanicked(panic_message(&*panic)));
     }
-    Ok(if gate.is_handed_over() { ExitMode::Successor } else { ExitMode::NoSuccessor })
+    Ok(if lifecycle.is_handed_over() { ExitMode::Successor } else { ExitMode::NoSuccessor })
 }
 
 /// The message of a panic.
@@ -177,7 +177,7 @@ impl ShutdownSignalWatch for SignalHandler {
         };
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");
         if is_taken_over {
-            gate.mark_handed_over();
+            gate.lifecycle().mark_handed_over();
         }
         gate.lifecycle().close();
         if let Some(cluster) = self.gateway.store.cluster().filter(|_| !is_taken_over) {

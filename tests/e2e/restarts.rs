@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use serde_json::json;
+
+use crate::admin_api;
 use crate::support::client::request;
 use crate::support::cluster::{Nodes, keys, members, wait_for_members};
 use crate::support::gateway::{ALL_GUARDED, is_ready};
@@ -424,5 +427,26 @@ fn a_process_that_has_handed_over_its_place_in_a_cluster_ends_with_its_requests(
     lineage.hand_over();
     release.send(()).unwrap();
     assert_eq!(client.receive().status, 200);
+    wait_until("the end of the one before", || lineage.gateway.process.has_ended());
+}
+
+#[test]
+fn a_change_on_a_connection_of_operators_from_before_a_handover_is_refused() {
+    let (command, origin) = Origin::on_command();
+    let mut lineage = Lineage::of(admin_api::started(&config(&origin), &[]));
+    let mut client = lineage.gateway.client();
+    client.send_request("GET", "/", &[]);
+    origin.wait_for_count(1);
+    let mut operator = Client::connect(lineage.gateway.admin);
+    let key = json!({ "limit": "few", "key": { "header x-key": "spent" } });
+    let fields = [admin_api::HOST, admin_api::BEARER];
+    let mut reset = || operator.post("/v1/keys/reset", &fields, key.to_string().as_bytes());
+    assert_eq!(reset().status, 200);
+    lineage.hand_over();
+    let refused = reset();
+    assert_eq!((refused.status, refused.field("connection")), (503, Some("close")), "{}", refused.text());
+    assert_eq!(admin_api::post(&lineage.gateway, "/v1/keys/reset", &fields, &key).status, 200);
+    command.send(b"").unwrap();
+    assert!(client.receive().whole);
     wait_until("the end of the one before", || lineage.gateway.process.has_ended());
 }
