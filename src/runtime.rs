@@ -1,7 +1,6 @@
 //! The composition root: puts the parts together and runs them on pingora.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -66,8 +65,9 @@ use crate::gateway::spans::Spans;
 use crate::gateway::upstream::Pool;
 use crate::gateway::usage_sums::UsageSums;
 use crate::gateway::{Gateway, GatewayState};
-use crate::ruleset::Endpoint;
+use crate::lifecycle::Phase;
 use crate::ruleset::key::KeyHasher;
+use crate::ruleset::{Endpoint, SocketPath};
 use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::history::History;
@@ -138,8 +138,8 @@ struct Sockets {
     cluster: Vec<Socket>,
     /// All sockets above, each once.
     all: Vec<Socket>,
-    /// The sockets in the file system, which this process removes when it ends.
-    left: OwnedSocketFiles,
+    /// The sockets in the file system that are not systemd's; this process removes them when it ends.
+    paths: Vec<SocketPath>,
     /// The sockets in the file system that only the old process has listened on.
     unused: OwnedSocketFiles,
 }
@@ -305,7 +305,9 @@ impl Prepared {
             senders,
             room,
         } = self;
-        let Sockets { clients, admin, sample, cluster, all, left, unused } = sockets;
+        let Sockets { clients, admin, sample, cluster, all, paths, unused } = sockets;
+        let left = OwnedSocketFiles::at(paths.iter().map(|at| at.path.clone()));
+        let takes_over = predecessor.is_some();
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
         // the workers, the admin port and the signal handler, then the optional services
@@ -315,6 +317,12 @@ impl Prepared {
         let gate = AcceptGate::new(services, addresses, shared, all);
         let gate = Arc::new(gate.when_open(move || {
             if let Some(predecessor) = predecessor {
+                // an inherited socket has the mode of the old process, which goes on with it if this one fails before
+                for at in &paths {
+                    if let Err(error) = socket::set_mode(at) {
+                        tracing::error!(path = %at.path.display(), %error, "cannot set the mode of the socket");
+                    }
+                }
                 predecessor.confirm_serving();
                 unused.clear();
             }
@@ -367,7 +375,9 @@ impl Prepared {
         };
         let ended = shutdown::run_until_idle(server, workforce, &gateway, targets, save)
             .inspect_err(|panicked| tracing::error!("{panicked}"));
-        if !matches!(ended, Ok(ExitMode::Successor)) {
+        // a process that fails to take over leaves the sockets to the old one
+        let has_failed = takes_over && gateway.traffic.lifecycle.phase() == Phase::Starting;
+        if !has_failed && !matches!(ended, Ok(ExitMode::Successor)) {
             left.clear();
         }
         snapshot_writer.write();
@@ -397,7 +407,8 @@ impl Sockets {
         }
         // systemd keeps its sockets open for this process, and their files in the file system too
         let of_systemd = |endpoint: &&Endpoint| inherit::are_of_systemd() && inherited.has(endpoint);
-        let ours: Vec<&Endpoint> = clients.iter().filter(|endpoint| !of_systemd(endpoint)).collect();
+        let ours = clients.iter().filter(|endpoint| !of_systemd(endpoint));
+        let paths = ours.filter_map(Endpoint::path).cloned().collect();
         let mut all = Vec::new();
         let mut open = |endpoint: &Endpoint, services: usize| {
             let open = match inherited.take(endpoint) {
@@ -419,16 +430,8 @@ impl Sockets {
         let sample = sample.map(|sockets| sockets.into_iter().flatten().collect());
         let cluster = cluster.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
         let cluster = cluster.into_iter().flatten().flatten().collect();
-        for endpoint in &ours {
-            if let Endpoint::Path(at) = endpoint {
-                // an inherited socket may have the mode of an earlier configuration
-                socket::set_mode(at).map_err(fails(endpoint))?;
-            }
-        }
-        let paths = ours.iter().filter_map(|endpoint| endpoint.path());
-        let left = OwnedSocketFiles::at(paths.map(Path::to_owned));
         let unused = if inherit::are_of_systemd() { OwnedSocketFiles::default() } else { inherited.files() };
-        Ok(Self { clients: proxies, admin, sample, cluster, all, left, unused })
+        Ok(Self { clients: proxies, admin, sample, cluster, all, paths, unused })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ipnet::IpNet;
 
@@ -33,11 +33,11 @@ impl Endpoint {
         }
     }
 
-    /// The path; `None` for an address and a port.
-    pub fn path(&self) -> Option<&Path> {
+    /// The Unix-domain socket; `None` for an address and a port.
+    pub const fn path(&self) -> Option<&SocketPath> {
         match self {
             Self::Inet(_) => None,
-            Self::Path(at) => Some(&at.path),
+            Self::Path(at) => Some(at),
         }
     }
 }

@@ -50,7 +50,7 @@ impl Socket {
     pub(super) fn is_at(&self, endpoint: &Endpoint) -> bool {
         match self {
             Self::Tcp(socket) => socket.local_addr().is_ok_and(|at| endpoint.inet() == Some(at)),
-            Self::Unix(_) => self.path().is_some_and(|path| endpoint.path() == Some(&path)),
+            Self::Unix(_) => endpoint.path().is_some_and(|at| self.path().as_ref() == Some(&at.path)),
         }
     }
 

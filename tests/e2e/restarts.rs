@@ -260,6 +260,22 @@ fn a_successor_sets_the_mode_of_a_socket_and_removes_one_that_is_not_configured(
 }
 
 #[test]
+fn a_successor_that_fails_leaves_a_socket_as_it_is() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let path = folder.path().join("t.sock");
+    let listener = format!("http2: false }}, {{ address: \"unix:{}\", mode: 600", path.display());
+    let mut gateway = Gateway::start_listening(&listener, &config(&origin), &[]);
+    let program = env!("CARGO_BIN_EXE_tollgate");
+    replace_program(&mut gateway, &format!("export TOLLGATE_FAILPOINTS=.\nexec {program} \"$@\""));
+    gateway.folder.write("server_thread", "");
+    gateway.folder.write("tollgate.yaml", gateway.complete_config(&config(&origin)).replace("mode: 600", "mode: 660"));
+    gateway.process.signal("USR2");
+    let said = |text| gateway.process.stderr().contains(text);
+    wait_until("the failure", || said("a test wants a panic here") && said("the handover failed"));
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn a_process_that_is_ended_while_it_hands_over_leaves_the_state_to_somebody() {
     let origin = Origin::start();
     // With this interval, only the shutdown writes the file again.
