@@ -102,10 +102,11 @@ impl ActiveConfig {
         let changes = before.map(|before| changes::limit_changes(&before.ruleset, &ruleset)).unwrap_or_default();
         let mut specs = limit_specs(&ruleset);
         for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
-            spec.is_reset = match before {
-                Some(_) => changes.get(position) == Some(&LimitChange::Reset),
-                // at the start: the states may come from a process with another configuration
-                None => limit.on_change == OnChange::Reset && store.was_bound_otherwise(spec),
+            spec.is_reset = match changes.get(position) {
+                Some(LimitChange::Reset) => true,
+                Some(LimitChange::Untouched | LimitChange::Carried) => false,
+                // the states may come from a process with another configuration, or from before a change that is undone
+                Some(_) | None => limit.on_change == OnChange::Reset && store.was_bound_otherwise(spec),
             };
         }
         let binding = store.bind(&specs);

@@ -12,7 +12,7 @@ use crate::units::{Cost, Nanos};
 /// The effect of a change on the states of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitChange {
-    /// The limit is new: there was no limit of this name.
+    /// The limit is new: there was no limit of this name. The store may still have states of one that was removed.
     New,
     /// The states stay as they are: the parameters are the same.
     Untouched,
@@ -20,11 +20,11 @@ pub enum LimitChange {
     Carried,
     /// The states are discarded: the parameters changed, and the limit is configured to start afresh then.
     Reset,
-    /// The states are not used any more: nodes begin to share the limit, or stop sharing it.
+    /// The states are not used until the change is undone: nodes begin to share the limit, or stop sharing it.
     OtherMode,
-    /// The states are not used any more: the limit has another key.
+    /// The states are not used until the change is undone: the limit has another key.
     OtherKey,
-    /// The states are not used any more: the limit has another algorithm, which cannot read them.
+    /// The states are not used until the change is undone: the limit has another algorithm, which cannot read them.
     OtherAlgorithm,
 }
 
@@ -32,13 +32,20 @@ impl LimitChange {
     /// The effect in words, to be read after the limit's name; `None` where the states stay as they are.
     pub const fn describe(self) -> Option<&'static str> {
         match self {
-            Self::New => Some("is new: every key starts fresh"),
+            Self::New => Some("is new: every key starts fresh, or goes on where a removed limit of this name left it"),
             Self::Untouched => None,
             Self::Carried => Some("has other parameters: what is used stays used"),
             Self::Reset => Some("has other parameters and says `on_change: reset`: it starts afresh"),
-            Self::OtherMode => Some("is kept in another place, where nothing is known yet: it starts afresh"),
-            Self::OtherKey => Some("counts by another key, for which nothing is known yet: it starts afresh"),
-            Self::OtherAlgorithm => Some("has another algorithm, which cannot use what was kept: it starts afresh"),
+            Self::OtherMode => {
+                Some("is kept in another place: it starts afresh, or goes on from what was kept there before")
+            }
+            Self::OtherKey => {
+                Some("counts by another key: it starts afresh, or goes on from what was counted by that key before")
+            }
+            Self::OtherAlgorithm => Some(
+                "has another algorithm, which cannot use what was kept: it starts afresh, or goes on from what that algorithm \
+                 kept before",
+            ),
         }
     }
 }

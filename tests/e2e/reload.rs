@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::support::gateway::{ALL_GUARDED, limited};
+use crate::support::gateway::{ALL_GUARDED, limited, proxied};
 use crate::support::redis::Redis;
 use crate::support::wire::Framing;
 use crate::support::{Client, Gateway, Origin, wait_for, wait_until};
@@ -249,6 +249,36 @@ routes:
     gateway.rewrite(&config(2, "a"));
     assert_eq!(gateway.reload().status, 200);
     assert_eq!(all(), [429; 3], "what was used before the detour is still used");
+}
+
+#[test]
+fn a_change_that_is_rolled_back_keeps_what_was_used() {
+    let origin = Origin::start();
+    let guarded = |limit: &str| limited(&origin, &format!("{{ key: all, on_change: reset, {limit} }}"));
+    let gcra = |burst: u32| guarded(&format!("algorithm: gcra, rate: 1/d, burst: {burst}"));
+    let other = guarded("algorithm: fixed_window, limit: 1, window: 1d");
+    let gateway = Gateway::start(&gcra(1));
+    let ask = || gateway.get("/", &[]).status;
+    let reload = |config: &str| {
+        gateway.rewrite(config);
+        gateway.reload().json()["notes"].to_string()
+    };
+    assert_eq!([ask(), ask()], [200, 429]);
+    assert!(reload(&other).contains("starts afresh, or goes on from what that algorithm kept before"));
+    assert_eq!(ask(), 200);
+    reload(&gcra(1));
+    assert_eq!(ask(), 429);
+    for gone in [&other, &proxied(&origin, "")] {
+        reload(gone);
+        reload(&gcra(2));
+        assert_eq!(
+            [ask(), ask(), ask()],
+            [200, 200, 429],
+            "it comes back with other parameters, and is to start afresh then"
+        );
+        reload(&gcra(1));
+        assert_eq!([ask(), ask()], [200, 429]);
+    }
 }
 
 #[test]
