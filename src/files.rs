@@ -3,7 +3,6 @@
 //! Only regular files up to a maximum size are read: a directory, a pipe or a device is an error at once. A hash
 //! ([`Fingerprint`]) identifies the content of a file; its [`Stamp`] is a cheap sign that the content may have changed.
 
-use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::hash::Hasher;
 use std::io::{self, Read};
@@ -11,6 +10,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
+
+use crate::pattern::Pattern;
 
 /// The most bytes that one read takes from a file.
 const CHUNK: usize = 64 << 10;
@@ -36,6 +37,8 @@ pub enum ReadError {
 pub enum Stamp {
     /// There is no file, or its metadata cannot be read.
     Missing,
+    /// The path is a pattern, whose names are read at every check: other files come and go without a change of them.
+    Pattern,
     /// The file exists.
     Present {
         /// The numbers of the device and of the inode.
@@ -49,19 +52,19 @@ pub enum Stamp {
     },
 }
 
-/// The content of a file: a hash of its bytes, or of the names in a directory, or the reason why it could not be read.
+/// The content of a file: a hash of its bytes, or of the paths that match a pattern, or the reason why it could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fingerprint {
     /// The hash.
     Bytes(u128),
-    /// The reason, as [`ReadError`] words it.
+    /// The reason.
     Unreadable(String),
 }
 
 /// A file as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Its path.
+    /// Its path, or the pattern of several.
     pub path: PathBuf,
     /// The most bytes it may have.
     pub most: usize,
@@ -87,9 +90,6 @@ fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Resul
     });
     let print = match &outcome {
         Ok(()) => Fingerprint::Bytes(hasher.finish128().as_u128()),
-        Err(ReadError::NoFile(_)) if path.is_dir() => {
-            Fingerprint::Bytes(hash(format!("{:?}", names_in(path)).as_bytes()))
-        }
         Err(reason) => Fingerprint::Unreadable(reason.to_string()),
     };
     (outcome, FileVersion { path: path.to_owned(), most, stamp, print })
@@ -144,8 +144,7 @@ pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -
         let written = write(&mut file)?;
         file.sync_all()?;
         fs::rename(next, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()?;
+        File::open(folder_of(path))?.sync_all()?;
         Ok(written)
     };
     put().inspect_err(|_| drop(fs::remove_file(next)))
@@ -161,18 +160,44 @@ pub fn followed(path: &Path) -> PathBuf {
     path
 }
 
-/// The names in a directory, sorted. `seen` gets the version of the directory from before the names were read.
-pub fn list(directory: &Path, seen: &mut Vec<FileVersion>) -> io::Result<Vec<OsString>> {
-    seen.push(read(directory, 0).1);
-    names_in(directory).map_err(io::Error::from)
+/// The paths that match `pattern` in its last part, sorted. As in shells, a `*` at its beginning matches no hidden file.
+/// `seen` gets their version.
+pub fn list(pattern: &Path, seen: &mut Vec<FileVersion>) -> io::Result<Vec<PathBuf>> {
+    let (paths, version) = look_for(pattern);
+    seen.push(version);
+    paths
 }
 
-fn names_in(directory: &Path) -> Result<Vec<OsString>, io::ErrorKind> {
-    let kind = |error: io::Error| error.kind();
-    let names = fs::read_dir(directory).map_err(kind)?.map(|entry| entry.map(|entry| entry.file_name()).map_err(kind));
-    let mut names = names.collect::<Result<Vec<_>, _>>()?;
-    names.sort_unstable();
-    Ok(names)
+fn look_for(pattern: &Path) -> (io::Result<Vec<PathBuf>>, FileVersion) {
+    let paths = matching(pattern);
+    let print = match &paths {
+        Ok(paths) => Fingerprint::Bytes(hash(format!("{paths:?}").as_bytes())),
+        Err(reason) => Fingerprint::Unreadable(reason.to_string()),
+    };
+    (paths, FileVersion { path: pattern.to_owned(), most: 0, stamp: Stamp::Pattern, print })
+}
+
+fn matching(pattern: &Path) -> io::Result<Vec<PathBuf>> {
+    let called = pattern.file_name().and_then(|called| called.to_str()).unwrap_or_default();
+    let wanted = Pattern::new(called);
+    let is_one = |found: &str| {
+        (!found.starts_with('.') || called.starts_with('.'))
+            && wanted.as_ref().is_some_and(|wanted| wanted.matches(found.as_bytes()))
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder_of(pattern))? {
+        let name = entry?.file_name();
+        if name.to_str().is_some_and(is_one) {
+            paths.push(pattern.with_file_name(name));
+        }
+    }
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// The directory of the file at `path`.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A hash of `bytes`, the same on every machine.
@@ -220,13 +245,19 @@ impl FileVersion {
     /// The file's current version: the file is read again.
     #[must_use]
     pub fn reread(&self) -> Self {
-        look_through(&self.path, self.most, |_| ()).1
+        match self.stamp {
+            Stamp::Pattern => look_for(&self.path).1,
+            Stamp::Missing | Stamp::Present { .. } => look_through(&self.path, self.most, |_| ()).1,
+        }
     }
 
-    /// The same version with the file's current stamp: the file is not read.
+    /// The same version with the file's current stamp: the file is not read. The paths of a pattern are.
     #[must_use]
     pub fn restamped(&self) -> Self {
-        Self { stamp: Stamp::of(&self.path), ..self.clone() }
+        match self.stamp {
+            Stamp::Pattern => self.reread(),
+            Stamp::Missing | Stamp::Present { .. } => Self { stamp: Stamp::of(&self.path), ..self.clone() },
+        }
     }
 }
 

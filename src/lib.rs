@@ -15,6 +15,7 @@ pub mod http;
 pub mod lifecycle;
 pub mod outbox;
 pub mod panics;
+pub mod pattern;
 pub mod redis_client;
 pub mod replay;
 pub mod ruleset;

@@ -22,6 +22,7 @@ const PURE: &[&str] =
 const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "fields", may_use: &[], never: PURE },
+    Layer { module: "pattern", may_use: &[], never: PURE },
     Layer { module: "lifecycle", may_use: &[], never: &["tracing::", "pingora::", "prometheus::", "std::time"] },
     Layer {
         module: "stripes",
@@ -34,7 +35,11 @@ const LAYERS: &[Layer] = &[
         may_use: &["files"],
         never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"],
     },
-    Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
+    Layer {
+        module: "files",
+        may_use: &["pattern"],
+        never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"],
+    },
     // this module reads the environment, in builds for tests
     Layer { module: "panics", may_use: &[], never: &["tracing::", "pingora::", "prometheus::"] },
     // the caller reads files and passes the time
@@ -60,7 +65,7 @@ const LAYERS: &[Layer] = &[
     Layer { module: "template", may_use: &[], never: PURE },
     Layer {
         module: "ruleset",
-        may_use: &["fields", "units", "algorithm", "charge", "template"],
+        may_use: &["fields", "units", "algorithm", "charge", "pattern", "template"],
         never: &[
             "std::time", "tokio::", "tracing::", "serde", "saphyr", "pingora::", "prometheus::", "std::fs", "async fn",
         ],
@@ -68,7 +73,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         module: "config",
         // the store: the rules that it can keep; the cluster: its settings
-        may_use: &["units", "algorithm", "charge", "cluster", "template", "ruleset", "store"],
+        may_use: &["units", "algorithm", "charge", "cluster", "pattern", "template", "ruleset", "store"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {

@@ -84,6 +84,18 @@ fn a_change_is_seen_and_a_touch_is_none() {
 }
 
 #[test]
+fn only_names_that_match_change_the_version_of_a_pattern() {
+    let scratch = Scratch::new("pattern");
+    let (one, mut seen) = (scratch.write("one.inc.yaml", ""), Vec::new());
+    scratch.write(".hidden.inc.yaml", "");
+    assert_eq!(list(&scratch.0.join("*.inc.yaml"), &mut seen).unwrap(), [one]);
+    scratch.write("t.state.new", "");
+    assert_eq!([seen[0].restamped(), seen[0].reread()], [(); 2].map(|()| seen[0].clone()));
+    scratch.write("two.inc.yaml", "");
+    assert!(seen[0].restamped() != seen[0] && seen[0].reread() != seen[0]);
+}
+
+#[test]
 fn a_replaced_file_stays_where_its_links_point() {
     let scratch = Scratch::new("links");
     let folder = scratch.0.join("folder");

@@ -7,11 +7,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use memchr::memmem;
-
 use crate::algorithm::calendar::Unit;
 use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
+use crate::pattern::Pattern;
 use crate::ruleset::cost::CostRule;
 use crate::ruleset::key::{self, Entries, KeyHasher, KeyPart, LimitHashers, SharedKey};
 use crate::ruleset::limit::{PlanTerms, Share};
@@ -52,13 +51,6 @@ pub struct Values {
     pub any: Option<Box<Node>>,
 }
 
-/// A text in which `*` stands for anything.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
-    /// The parts between the stars.
-    parts: Vec<String>,
-}
-
 impl Domain {
     /// The node at which a descriptor with these `entries` ends; `None` if there is none.
     pub fn find(&self, entries: &Entries<'_>) -> Option<&Node> {
@@ -70,32 +62,6 @@ impl Values {
     fn of(&self, value: &[u8]) -> Option<&Node> {
         let pattern = || self.patterns.iter().find(|(pattern, _)| pattern.matches(value)).map(|(_, node)| node);
         self.exact.get(value).or_else(pattern).or(self.any.as_deref())
-    }
-}
-
-impl Pattern {
-    /// Parses a pattern; `None` if `text` has no `*`.
-    pub fn new(text: &str) -> Option<Self> {
-        text.contains('*').then(|| Self { parts: text.split('*').map(str::to_owned).collect() })
-    }
-
-    /// Whether every value matches the pattern.
-    pub fn is_any(&self) -> bool {
-        self.parts.iter().all(String::is_empty)
-    }
-
-    /// Whether `value` matches the pattern.
-    pub fn matches(&self, value: &[u8]) -> bool {
-        let [first, between @ .., last] = self.parts.as_slice() else { return false };
-        let inner = value.strip_prefix(first.as_bytes()).and_then(|rest| rest.strip_suffix(last.as_bytes()));
-        let Some(mut inner) = inner else { return false };
-        between.iter().all(|part| match memmem::find(inner, part.as_bytes()) {
-            Some(found) => {
-                inner = inner.get(found.saturating_add(part.len())..).unwrap_or_default();
-                true
-            }
-            None => false,
-        })
     }
 }
 
@@ -180,23 +146,6 @@ mod tests {
 
     fn node(limit: usize) -> Node {
         Node { limits: vec![LimitId(limit)], ..Node::default() }
-    }
-
-    #[test]
-    fn patterns_match_what_stands_between_their_stars() {
-        for (pattern, fits, others) in [
-            ("/v1/*", vec!["/v1/", "/v1/a/b"], vec!["/v1", "/v2/", "x/v1/"]),
-            ("*.jpg", vec![".jpg", "a.jpg"], vec!["a.jpg?"]),
-            ("a*b*c", vec!["abc", "axbxc", "abbc"], vec!["ac", "acb", "abcd"]),
-            ("ab*ba", vec!["abba", "ab.ba"], vec!["aba"]),
-            ("*", vec!["", "a"], vec![]),
-        ] {
-            let parsed = Pattern::new(pattern).unwrap();
-            assert!(fits.iter().all(|value| parsed.matches(value.as_bytes())), "{pattern}");
-            assert!(!others.iter().any(|value| parsed.matches(value.as_bytes())), "{pattern}");
-        }
-        assert_eq!(Pattern::new("plain"), None);
-        assert!(Pattern::new("**").unwrap().is_any());
     }
 
     /// The public cases of envoyproxy/ratelimit's configuration: which limit a descriptor finds.

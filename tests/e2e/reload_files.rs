@@ -158,9 +158,12 @@ fn included_files_are_followed_and_windows_keep_what_they_counted() {
     };
     let defaults = "include: [\"limits-*.yaml\"]\ndefaults: { routes: { upstream: origin, limits: [all-limits] } }\n";
     let groups = "limit_groups: { all-limits: [budget] }\nroutes: [{ name: all }]\n";
-    let main = format!("{defaults}{}{groups}", origin.upstream());
+    // other files come and go beside those that are included
+    let main = format!("{defaults}{}{groups}state: {{ file: t.state, every: 100ms }}\n", origin.upstream());
     let gateway = Gateway::start_with(&main, &[("limits-a.yaml", &windows(1))], &[]);
     let ask = || gateway.get("/", &[("x-key", "one")]);
+    let applied = || gateway.metrics().value("tollgate_config_reloads_total", &[("result", "success")]).unwrap();
+    let before = applied();
     assert_eq!(ask().status, 200);
     let denied = ask();
     assert_eq!(denied.status, 429);
@@ -181,4 +184,5 @@ fn included_files_are_followed_and_windows_keep_what_they_counted() {
     assert!(errors.contains("limits-b.yaml:1:") && errors.contains("the first in "), "{errors}");
     fs::remove_file(added).unwrap();
     wait_until("the file that was removed is not", || gateway.get("/free", &[("x-key", "one")]).status == 429);
+    assert_eq!(applied(), before + 3.0, "one reload for each change");
 }

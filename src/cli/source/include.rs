@@ -6,13 +6,12 @@ use super::{decode, name, refuse};
 use crate::cli::source::directory::resolve_path;
 use crate::config::{self, IncludedFile, NamedFile, Problem, Problems};
 use crate::files::{self, FileVersion};
-use crate::ruleset::domains::Pattern;
 
 /// The most files that a configuration may include.
 const MOST: usize = 256;
 
 /// Reads the files that the configuration at `path` includes; the files of a pattern are in the order of their names. `seen`
-/// gets the folders of patterns, too, so that a file that is added there is noticed.
+/// gets the patterns, too, so that a file that is added is noticed.
 pub(super) fn read(
     path: &Path,
     named: &[NamedFile],
@@ -38,17 +37,13 @@ pub(super) fn read(
     Ok(included)
 }
 
-/// The files whose names match `pattern`. As in shells, `*` matches no hidden file.
+/// The files at `path`, which may be a pattern.
 ///
 /// Errors: the folder cannot be read, and why.
-fn matching(pattern: &Path, seen: &mut Vec<FileVersion>) -> Result<Vec<PathBuf>, String> {
-    let called = pattern.file_name().and_then(|called| called.to_str()).unwrap_or_default();
-    let folder = pattern.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Some(wanted) = Pattern::new(called) else { return Ok(vec![pattern.to_owned()]) };
-    let unread = |error| format!("includes {}, whose folder cannot be read: {error}", name(pattern));
-    let names = files::list(folder, seen).map_err(unread)?;
-    let is_one =
-        |found: &&str| (!found.starts_with('.') || called.starts_with('.')) && wanted.matches(found.as_bytes());
-    let names = names.iter().filter_map(|found| found.to_str()).filter(is_one);
-    Ok(names.map(|found| pattern.with_file_name(found)).collect())
+fn matching(path: &Path, seen: &mut Vec<FileVersion>) -> Result<Vec<PathBuf>, String> {
+    match path.file_name().is_some_and(|called| called.as_encoded_bytes().contains(&b'*')) {
+        true => files::list(path, seen)
+            .map_err(|error| format!("includes {}, whose folder cannot be read: {error}", name(path))),
+        false => Ok(vec![path.to_owned()]),
+    }
 }

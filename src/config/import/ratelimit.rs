@@ -8,7 +8,7 @@ use crate::config::read::{Field, Section, all_or_none};
 use crate::config::settings::Kind::*;
 use crate::config::settings::tables;
 use crate::config::words;
-use crate::ruleset::domains::Pattern;
+use crate::pattern::Pattern;
 
 tables! {
     FILE "ratelimit" {

@@ -57,7 +57,7 @@ impl Snapshot {
             Stamp::Present { written: (seconds, _), .. } => {
                 Nanos::from_secs(u64::try_from(seconds).unwrap_or_default())
             }
-            Stamp::Missing => Nanos::ZERO,
+            Stamp::Missing | Stamp::Pattern => Nanos::ZERO,
         };
         Ok(Some(SnapshotContent { text, at }))
     }
