@@ -445,11 +445,20 @@ fn refused(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     let outside = |bound: &str, is_outside: fn(u64, u64) -> bool| {
         schema[bound].as_u64().zip(value.as_u64()).is_some_and(|(bound, value)| is_outside(value, bound))
     };
+    let is_short = |length: Option<usize>, bound: &str| {
+        schema[bound].as_u64().zip(length).is_some_and(|(least, length)| u64::try_from(length).unwrap() < least)
+    };
+    let is_other = |pattern: &str, text: Option<&str>| {
+        schema[pattern].as_str().zip(text).is_some_and(|(pattern, text)| !Regex::new(pattern).unwrap().is_match(text))
+    };
     if !(kinds.is_empty() || kinds.into_iter().any(is))
         || schema["enum"].as_array().is_some_and(|words| !words.contains(value))
         || schema.get("const").is_some_and(|only| only != value)
         || outside("minimum", |value, least| value < least)
         || outside("maximum", |value, most| value > most)
+        || is_short(value.as_array().map(Vec::len), "minItems")
+        || is_short(value.as_object().map(serde_json::Map::len), "minProperties")
+        || is_other("pattern", value.as_str())
     {
         return Some(format!("{value} is not {schema}"));
     }
@@ -493,6 +502,23 @@ fn the_schema_takes_every_good_configuration_and_no_unknown_name() {
         assert!(refused(&schema, &value, &schema).is_some(), "{}", file.display());
     }
     assert!(whole > 10);
+}
+
+#[test]
+fn the_schema_refuses_numbers_that_the_reader_refuses() {
+    let schema: Value = serde_json::from_str(&printed("tollgate schema", Path::new("."))).unwrap();
+    let sample = fs::read_to_string("config/tollgate.yaml").unwrap();
+    let changes = [
+        ("rate: 1/s", "rate: .5/s"),
+        ("rate: 1/s", "rate: 5./s"),
+        ("burst: 5", "burst: 0"),
+        ("connect: 1s", "connect: .5s"),
+        ("access_log: off", "request_head: { max_target: 1.2.3KiB }"),
+    ];
+    for (from, to) in changes {
+        let value: Value = serde_yaml::from_str(&sample.replacen(from, to, 1)).unwrap();
+        assert!(sample.contains(from) && refused(&schema, &value, &schema).is_some(), "{to}");
+    }
 }
 
 /// A snippet completed to a whole configuration; it may refer to upstreams, plans and domains that other files define.

@@ -14,9 +14,9 @@ pub struct Parameter {
     /// Whether it is required.
     pub required: bool,
     /// The smallest value: a number, nanoseconds, or tokens per second.
-    least: u64,
+    pub least: u64,
     /// The largest value, if there is one.
-    most: Option<u64>,
+    pub most: Option<u64>,
     /// The advice for users who need a value outside these bounds; empty if there is none.
     advice: &'static str,
 }

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use crate::units::Nanos;
 
 /// Declares tables of settings, each with its name in the JSON Schema. A line says the name of a setting, its kind,
-/// `required` or the default if it has one, and what it is for. rustfmt leaves text in braces as it is.
+/// `required` or the default if it has one, `nonempty` for a mapping that must not be empty, and what it is for. rustfmt leaves text in braces as it is.
 ///
 /// ```text
 /// tables! {
@@ -21,14 +21,14 @@ use crate::units::Nanos;
 /// ```
 macro_rules! tables {
     ($($(#[$doc:meta])* $table:ident $table_name:literal {
-        $($name:ident: $kind:expr, $($presence:ident $($default:literal)?,)? $about:literal;)*
+        $($name:ident: $kind:expr, $($property:ident $($default:literal)?,)* $about:literal;)*
     })*) => {$(
         $(#[$doc])*
         pub(in crate::config) static $table: $crate::config::settings::Table = $crate::config::settings::Table {
             name: $table_name,
             settings: &[$(
                 $crate::config::settings::Setting::optional(stringify!($name), $kind, $about)
-                    $(.$presence($($default)?))?
+                    $(.$property($($default)?))*
             ),*],
         };
     )*};
@@ -66,6 +66,8 @@ pub(super) struct Setting {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) presence: Presence,
+    /// Whether the value must not be empty, if it is a mapping.
+    pub(super) nonempty: bool,
     /// One sentence for the reference.
     pub(super) about: &'static str,
 }
@@ -95,7 +97,7 @@ pub(super) enum Kind {
     Choice(&'static [&'static str]),
     /// Text, with its description for the reference.
     Text(&'static str),
-    /// A list.
+    /// A list. It may be empty only if that is its default.
     List(&'static Self),
     /// A mapping of settings.
     Section(&'static Table),
@@ -128,7 +130,7 @@ impl Table {
 
 impl Setting {
     pub(super) const fn optional(name: &'static str, kind: Kind, about: &'static str) -> Self {
-        Self { name, kind, presence: Presence::Optional, about }
+        Self { name, kind, presence: Presence::Optional, nonempty: false, about }
     }
 
     pub(super) const fn required(self) -> Self {
@@ -137,6 +139,10 @@ impl Setting {
 
     const fn default(self, default: &'static str) -> Self {
         Self { presence: Presence::Default(default), ..self }
+    }
+
+    const fn nonempty(self) -> Self {
+        Self { nonempty: true, ..self }
     }
 }
 

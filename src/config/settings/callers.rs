@@ -128,8 +128,8 @@ tables! {
     }
 
     ACCESS "access" {
-        allow: Section(&CALLERS), "Nobody else is let in.";
-        deny: Section(&CALLERS), "Who is kept out.";
+        allow: Section(&CALLERS), nonempty, "Nobody else is let in.";
+        deny: Section(&CALLERS), nonempty, "Who is kept out.";
     }
 
     CALLERS "callers" {

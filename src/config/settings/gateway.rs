@@ -30,22 +30,23 @@ tables! {
         store: Section(&STORE), "The Redis servers of limits that gateways share.";
         state: Section(&STATE), "The file that keeps counts over restarts.";
         cluster: Section(&CLUSTER), "The gateways that divide keys among themselves.";
-        upstreams: Named("upstream", &Section(&UPSTREAM)), "Where requests go; required where a listener proxies.";
+        upstreams: Named("upstream", &Section(&UPSTREAM)), nonempty,
+            "Where requests go; required where a listener proxies.";
         defaults: Section(&DEFAULTS), "What routes, upstreams and limits say that do not say it themselves.";
         customers: Section(&CUSTOMERS), "Who calls, and on which plan.";
-        plans: List(&Text("the name of a plan")), "The names of the plans.";
+        plans: List(&Text("the name of a plan")), default "[]", "The names of the plans.";
         limits: Named("limit", &Limit), "The limits, by their names.";
         limit_groups: Named("group", &List(&Text("the name of a limit"))),
             "Lists of limits that routes name like one limit.";
-        prices: Named("model", &Named("price", &Text("a decimal number, like `0.15`"))),
+        prices: Named("model", &Named("price", &Text("a decimal number, like `0.15`"))), nonempty,
             "What a million tokens of each model cost, in money; `default` is any other model. See docs/costs.md.";
         routes: List(&Section(&ROUTE)),
             "Which requests go to which upstream, under which limits; required unless all listeners are rate limit \
             services.";
         domains: Named("domain", &Section(&DOMAIN)),
             "Which descriptors are under which limits; required where a listener is a rate limit service.";
-        access: Section(&ACCESS), "Who is let in and who is kept out, on every route.";
-        bypass: Section(&BYPASS), "Who is never charged, on every route.";
+        access: Section(&ACCESS), nonempty, "Who is let in and who is kept out, on every route.";
+        bypass: Section(&BYPASS), nonempty, "Who is never charged, on every route.";
         cors: Section(&CORS), "Which sites' scripts may read tollgate's own answers.";
         usage: Section(&USAGE), "Lets customers ask where they stand.";
         webhook: Section(&WEBHOOK), "Who is told of keys at the marks of `warn_at`.";
@@ -91,7 +92,8 @@ tables! {
         key: Text("the key of an entry, like `remote_address`"), required, "The key of the entry.";
         value: Text("a value, in which `*` stands for anything"),
             "The value of the entry; any value where it is left out.";
-        limits: List(&Text("the name of a limit")), "The limits of a descriptor that ends with this entry.";
+        limits: List(&Text("the name of a limit")), default "[]",
+            "The limits of a descriptor that ends with this entry.";
         deny: Flag, default "false", "Whether a descriptor that ends with this entry is always denied.";
         descriptors: List(&Section(&DESCRIPTOR)), "What may follow.";
     }

@@ -62,7 +62,7 @@ impl Page {
         }
     }
 
-    fn row(&mut self, Setting { name, kind, presence, about }: &Setting) {
+    fn row(&mut self, Setting { name, kind, presence, about, .. }: &Setting) {
         let default = match presence {
             Presence::Required => "required".to_owned(),
             Presence::Default(default) => format!("`{default}`"),

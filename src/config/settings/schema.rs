@@ -3,11 +3,17 @@
 //! It describes the kind and the purpose of each setting. `tollgate check` also finds errors that only the reader knows,
 //! such as references to names that the file does not define.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::{FILE, Kind, LIMIT, Presence, Setting, Table};
 use crate::algorithm::{self, AlgorithmName, Parameter};
 use crate::units::Nanos;
+
+const NUMBER: &str = r"[0-9]+(\.[0-9]+)?";
+const SIZE_UNITS: &str = "B|KiB|MiB|GiB";
+const TIME_UNITS: &str = "ns|us|ms|s|m|h|d";
 
 /// The schema of the file.
 pub(in crate::config) fn schema() -> Value {
@@ -36,7 +42,7 @@ fn object<'s>(properties: Map<String, Value>, required: impl Iterator<Item = &'s
     json!({ "type": "object", "additionalProperties": false, "properties": properties, "required": required })
 }
 
-fn described(setting: &'static Setting, definitions: &mut Map<String, Value>) -> Value {
+pub(super) fn described(setting: &'static Setting, definitions: &mut Map<String, Value>) -> Value {
     let mut about = setting.about.to_owned();
     if let Presence::Default(default) = setting.presence {
         about.push_str(&format!(" Default: {default}"));
@@ -44,6 +50,12 @@ fn described(setting: &'static Setting, definitions: &mut Map<String, Value>) ->
     match value(&setting.kind, definitions) {
         Value::Object(mut schema) => {
             schema.insert("description".to_owned(), about.into());
+            if setting.nonempty {
+                schema.insert("minProperties".to_owned(), 1.into());
+            }
+            if setting.presence == Presence::Default("[]") {
+                schema.remove("minItems");
+            }
             Value::Object(schema)
         }
         other => other,
@@ -54,11 +66,11 @@ fn value(kind: &'static Kind, definitions: &mut Map<String, Value>) -> Value {
     match kind {
         Kind::Flag => or_variable(json!({ "type": "boolean" })),
         Kind::Whole(least, most) => or_variable(whole(*least, *most)),
-        Kind::Size(..) => or_variable(json!({ "type": "string", "pattern": "^[0-9.]+(B|KiB|MiB|GiB)$" })),
+        Kind::Size(..) => or_variable(number_with(&format!("({SIZE_UNITS})"))),
         Kind::Duration(..) => or_variable(duration()),
         Kind::Choice(words) => or_variable(choice(words)),
         Kind::Text(what) => json!({ "type": ["string", "number", "boolean"], "description": what }),
-        Kind::List(kind) => json!({ "type": "array", "items": value(kind, definitions) }),
+        Kind::List(kind) => json!({ "type": "array", "minItems": 1, "items": value(kind, definitions) }),
         Kind::Section(section) => {
             if !definitions.contains_key(section.name) {
                 definitions.insert(section.name.to_owned(), Value::Null);
@@ -78,8 +90,7 @@ fn value(kind: &'static Kind, definitions: &mut Map<String, Value>) -> Value {
         }
         Kind::Limit => json!({ "$ref": "#/$defs/limit" }),
         Kind::Parameters(others) => {
-            let all = AlgorithmName::ALL.iter().flat_map(|name| name.parameters());
-            let mut properties: Map<String, Value> = all.map(|one| (one.name.to_owned(), parameter(one))).collect();
+            let mut properties = parameters();
             properties.extend(
                 others.settings.iter().map(|setting| (setting.name.to_owned(), described(setting, definitions))),
             );
@@ -98,13 +109,25 @@ fn limit(algorithm: AlgorithmName, definitions: &mut Map<String, Value>) -> Valu
     Value::Object(schema)
 }
 
+/// The parameters of all algorithms. What several of them call the same takes the values of each.
+fn parameters() -> Map<String, Value> {
+    let mut known: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for one in AlgorithmName::ALL.iter().flat_map(|name| name.parameters()) {
+        let (schemas, schema) = (known.entry(one.name).or_default(), parameter(one));
+        if !schemas.contains(&schema) {
+            schemas.push(schema);
+        }
+    }
+    known.into_iter().map(|(name, schemas)| (name.to_owned(), json!({ "anyOf": schemas }))).collect()
+}
+
 fn parameter(parameter: &Parameter) -> Value {
     or_variable(match parameter.kind {
-        algorithm::ParameterKind::Rate => json!({ "type": "string", "pattern": "^[0-9.]+/[0-9.]*(ns|us|ms|s|m|h|d)$" }),
+        algorithm::ParameterKind::Rate => number_with(&format!("/({NUMBER})?({TIME_UNITS})")),
         algorithm::ParameterKind::Duration => duration(),
         algorithm::ParameterKind::DurationOr(words) => json!({ "anyOf": [duration(), choice(words)] }),
-        algorithm::ParameterKind::Whole => whole(0, u64::MAX),
-        algorithm::ParameterKind::Decimal => json!({ "type": "number", "minimum": 0 }),
+        algorithm::ParameterKind::Whole => whole(parameter.least, parameter.most.unwrap_or(u64::MAX)),
+        algorithm::ParameterKind::Decimal => json!({ "type": "number", "minimum": parameter.least }),
         algorithm::ParameterKind::Flag => json!({ "type": "boolean" }),
         algorithm::ParameterKind::Choice(words) => choice(words),
         algorithm::ParameterKind::TimeZone => json!({ "type": "string" }),
@@ -119,7 +142,14 @@ fn whole(least: u64, most: u64) -> Value {
 }
 
 fn duration() -> Value {
-    json!({ "type": "string", "pattern": "^[0-9.]+(ns|us|ms|s|m|h|d)$", "examples": [Nanos::SECOND.to_string()] })
+    let mut duration = number_with(&format!("({TIME_UNITS})"));
+    duration["examples"] = json!([Nanos::SECOND.to_string()]);
+    duration
+}
+
+/// A text that is a decimal number before `rest`, a regular expression.
+fn number_with(rest: &str) -> Value {
+    json!({ "type": "string", "pattern": format!("^{NUMBER}{rest}$") })
 }
 
 /// The schema of a choice; YAML reads some of the words as numbers.

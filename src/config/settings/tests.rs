@@ -4,8 +4,11 @@ use super::*;
 use crate::config::load;
 
 /// For each table, a file with `@` where a setting of the table may stand.
-const FILES: [(&Table, &str); 54] = [
-    (&FILE, "@"),
+const FILES: [(&Table, &str); 55] = [
+    (
+        &FILE,
+        "customers: { identify: [{ header: k }], directory: { http: { url: \"https://h/v\" } } }\nlimits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all } }\nroutes: [{ name: r, upstream: a, limits: [l] }]\n@",
+    ),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
     (
@@ -90,6 +93,10 @@ const FILES: [(&Table, &str); 54] = [
         "listeners: [{ address: \"127.0.0.1:1\", serves: rate_limit_service }]\nclient_address: { trusted_proxies: [10.0.0.5] }\nlimits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all } }\ndomains: { d: { descriptors: [{ key: k, limits: [l], @ }] } }",
     ),
     (
+        &DESCRIPTOR,
+        "listeners: [{ address: \"127.0.0.1:1\", serves: rate_limit_service }]\nclient_address: { trusted_proxies: [10.0.0.5] }\nlimits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all } }\ndomains: { d: { descriptors: [{ key: k, descriptors: [{ key: l, limits: [l] }], @ }] } }",
+    ),
+    (
         &MODEL,
         "prices: { m: { output: 1 } }\nlimits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, charge: { when: response }, cost: { sum: [{ response_field: a, price: output }], model: { request_field: m, @ } } } }",
     ),
@@ -142,6 +149,28 @@ fn a_default_says_what_leaving_the_setting_out_says() {
     for table in all_tables() {
         for setting in table.settings.iter().filter(|setting| matches!(setting.presence, Presence::Default(_))) {
             assert!(held.contains(&(table.name, setting.name)), "{}.{} is in no file above", table.name, setting.name);
+        }
+    }
+}
+
+#[test]
+fn the_schema_takes_an_empty_value_where_the_reader_does() {
+    for (table, file) in FILES {
+        for setting in table.settings {
+            let empty = match setting.kind {
+                Kind::List(_) => "[]",
+                Kind::Named(..) | Kind::Section(_) => "{}",
+                _ => continue,
+            };
+            let is_refused = match read(file, &format!("{}: {empty}", setting.name)) {
+                Ok(_) => false,
+                Err(problems) if problems.contains(&format!("{}: is empty", setting.name)) => true,
+                // the file has the setting already, or it needs another one
+                Err(_) => continue,
+            };
+            let schema = schema::described(setting, &mut serde_json::Map::new());
+            let needs_content = ["minItems", "minProperties"].iter().any(|bound| schema.get(bound).is_some());
+            assert_eq!(needs_content, is_refused, "{}.{}", table.name, setting.name);
         }
     }
 }

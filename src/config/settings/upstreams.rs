@@ -89,8 +89,8 @@ tables! {
             `client_address`, a header or a cookie); at random where it is left out.";
         limits: List(&Text("the name of a limit")), default "[]", "The limits of its requests.";
         denied: Section(&DENIED), "What a denied request is answered.";
-        access: Section(&ACCESS), "Who is let in and who is kept out here.";
-        bypass: Section(&BYPASS), "Who else is never charged here.";
+        access: Section(&ACCESS), nonempty, "Who is let in and who is kept out here.";
+        bypass: Section(&BYPASS), nonempty, "Who else is never charged here.";
         cors: Section(&ROUTE_CORS), "Whether the upstream answers preflights itself.";
         upgrade: List(&Choice(&["websocket"])), "Whether connections may become WebSockets.";
         path_parameters: Choice(&["refuse", "allow"]), default "refuse",
@@ -100,7 +100,7 @@ tables! {
             forwarded.";
         response_bytes_per_second: Text("bytes in each second, like `100KiB/s`"),
             "The pace at which the body of each response is sent.";
-        rewrite: Section(&REWRITE), "Changes the path on its way to the upstream.";
+        rewrite: Section(&REWRITE), nonempty, "Changes the path on its way to the upstream.";
         request_headers: Section(&HEADER_EDITS), "Changes the header fields of requests.";
         response_headers: Section(&HEADER_EDITS), "Changes the header fields of responses.";
     }
