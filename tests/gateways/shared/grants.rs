@@ -51,7 +51,7 @@ fn a_grant_to_a_key_in_debt_gives_back_what_was_asked_for() {
     let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
     world.start(0, 7, ms(50), &limits);
     world.pass(Nanos::SECOND);
-    for limit in 0..limits.len() {
+    for (limit, (rule, _)) in limits.iter().enumerate() {
         let node = Arc::clone(&world.gateway(0).node);
         let left = world.run_on(0, async move {
             let charge = one(limit, LimitKey(1));
@@ -62,6 +62,6 @@ fn a_grant_to_a_key_in_debt_gives_back_what_was_asked_for() {
             node.store.amend(&node.binding, &charge, Amendment::Grant(8), node.clock.now()).await.unwrap();
             node.left(limit, LimitKey(1)).await
         });
-        assert_eq!(left, 3, "{}: 15 of 10 were used", limits[limit].0.name().as_str());
+        assert_eq!(left, 3, "{}: 15 of 10 were used", rule.name().as_str());
     }
 }
