@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -253,7 +253,8 @@ impl RecordFile {
         if damage.lost > 0 {
             let records = records.iter().filter_map(|record| bytes.get(record.clone()));
             let whole = [begin()].iter().map(Vec::as_slice).chain(records).collect::<Vec<_>>().concat();
-            file = replace(path, &whole)?;
+            files::replace(path, |file| file.write_all(&whole))?;
+            file = private().open(path)?;
             (acknowledged, at) = (begin().len(), whole.len());
         } else if damage.cut > 0 {
             file.set_len(at as u64)?;
@@ -304,16 +305,6 @@ fn private() -> OpenOptions {
 /// The bytes of a file without records.
 fn begin() -> Vec<u8> {
     [*MARK, BEGIN.to_le_bytes()].concat()
-}
-
-/// Replaces the content of a file at once.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let new = path.with_extension("new");
-    let file = private().create(true).truncate(true).open(&new)?;
-    file.write_all_at(bytes, 0)?;
-    file.sync_data()?;
-    fs::rename(new, path)?;
-    Ok(file)
 }
 
 /// The end of the whole record that begins at a position of `bytes`.
