@@ -119,7 +119,7 @@ fn state(status: &Value) -> String {
         .into_iter()
         .flatten()
         .flat_map(|upstream| upstream["nodes"].as_array().into_iter().flatten())
-        .map(|node| node["healthy"] == true)
+        .map(|node| node["healthy"] == true && node["ejected"] != true)
         .collect();
     let healthy = nodes.iter().filter(|healthy| **healthy).count();
     words.push(format!("{healthy} of {} nodes healthy", nodes.len()));

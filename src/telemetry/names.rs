@@ -129,7 +129,7 @@ catalogue! {
     CLUSTER_CORRECTIONS_LOST: "tollgate_cluster_corrections_lost_total" []
         "Corrections of charges that could not be told to the gateway that had made them."
     UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]
-        "Nodes of an upstream that requests are sent to; each address of a host name is one."
+        "Healthy nodes of an upstream, to which requests are sent unless the node is ejected; each address of a host name is one."
     UPSTREAM_EJECTIONS: "tollgate_upstream_ejections_total" ["upstream"]
         "Times that a node of an upstream was left alone because its requests failed."
     UPSTREAM_REFUSED: "tollgate_upstream_requests_refused_total" ["upstream"]

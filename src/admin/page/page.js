@@ -193,7 +193,7 @@ function showStatus(status) {
     say(byId("chip-store"), words[breaker] ?? breaker, breaker === "closed" ? "chip good" : "chip bad");
   }
   const nodes = upstreams.flatMap((upstream) => upstream.nodes);
-  const healthy = nodes.filter((node) => node.healthy).length;
+  const healthy = nodes.filter((node) => node.healthy && !node.ejected).length;
   say(byId("chip-nodes"), `${healthy} of ${nodes.length} nodes healthy`, healthy === nodes.length ? "chip good" : healthy > 0 ? "chip warn" : "chip bad");
   say(byId("chip-uptime"), status.stopping ? "stopping" : `up ${duration(status.uptime_seconds)}`);
 
@@ -224,7 +224,8 @@ function showStatus(status) {
     ["changes", status.takes_changes ? "with the token" : "none: there is no token"],
   ]);
   facts(byId("about-upstreams"), upstreams.map((upstream) => {
-    const away = upstream.nodes.filter((node) => !node.healthy).map((node) => node.resolved ?? node.address);
+    const named = (node) => `${node.resolved ?? node.address}${node.healthy ? " (ejected)" : ""}`;
+    const away = upstream.nodes.filter((node) => !node.healthy || node.ejected).map(named);
     const words = away.length === 0 ? `${upstream.nodes.length} healthy` : `${away.join(", ")} of ${upstream.nodes.length} not healthy`;
     return [upstream.name, words, away.length > 0 ? "bad" : ""];
   }));
