@@ -20,7 +20,7 @@ pub enum LimitChange {
     Carried,
     /// The states are discarded: the parameters changed, and the limit is configured to start afresh then.
     Reset,
-    /// The states are not used until the change is undone: nodes begin to share the limit, or stop sharing it.
+    /// The states are not used until the change is undone: gateways begin to share the limit, or stop sharing it.
     OtherMode,
     /// The states are not used until the change is undone: the limit has another key.
     OtherKey,
