@@ -321,16 +321,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     warn_of_unused("an upstream", &upstream_names, findings);
     warn_of_unused("a limit", &limit_names, findings);
     let names_plans = domains.iter().flatten().any(domains::ParsedDomain::names_plans);
-    if let Some(field) = top.get("plans").filter(|_| !customer_features.customers && !names_plans) {
-        field.warn("no request has a plan: the file names no `customers`", None);
-    }
-    if let (Some(server), Some(Some(customers)), Some(field)) = (&server, &customers, top.get("customers")) {
-        let asks = |listener: &Listener| listener.tls.as_ref().is_some_and(|tls| tls.client_certificates.is_some());
-        if customers.rules.identify.contains(&CredentialSource::ClientCertificate) && !server.listeners.iter().any(asks)
-        {
-            field
-                .warn("goes by client certificates, and no listener has `client_certificates`: nobody shows one", None);
-        }
+    if !customer_features.customers && !names_plans {
+        warn_if_there("plans", "no request has a plan: the file names no `customers`", top);
     }
     let overrides = ConfiguredOverrides::new(&plans, &levels, &limits);
     let (rules, directory, groups, jwks) = match customers? {
@@ -340,23 +332,27 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let (domains, requested) = (domains?, routes.len());
     routes.extend(domains::routes(&domains));
     let limits = limits::with_candidates(limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?, &mut routes)?;
-    for route in &mut routes {
-        route.body_fields = limits::body_fields(route, &limits);
-        route.longest_text = limits::longest_text(route, &limits);
-        if rules.is_some() {
-            route.early = route.limits.iter().copied().filter(|id| limits[id.0].is_early()).collect();
-        }
-    }
+    limits::prepare(&mut routes, &limits, rules.is_some());
     let uses_store =
         limits.iter().any(|limit| limit.mode != Mode::Sticky) || matches!(directory, Some(DirectorySource::Redis(_)));
-    if let Some(field) = top.get("store").filter(|_| !uses_store) {
-        field.warn(
+    if !uses_store {
+        warn_if_there(
+            "store",
             "nothing is kept there: no limit is `mode: shared`, and no `customers.directory` names a Redis hash",
-            None,
+            top,
         );
     }
     receivers::warn_if_idle(top, limits.iter().any(|limit| !limit.warn_at.is_empty()));
     let (server, cluster, client_address) = (server?, cluster?, client_address?);
+    let goes_by_certificate =
+        rules.as_ref().is_some_and(|rules| rules.identify.contains(&CredentialSource::ClientCertificate));
+    if goes_by_certificate && !server.listeners.iter().any(Listener::asks_for_certificates) {
+        warn_if_there(
+            "customers",
+            "goes by client certificates, and no listener has `client_certificates`: nobody shows one",
+            top,
+        );
+    }
     let (webhook, webhook_files) = webhook?.unzip();
     let (usage_events, usage_files) = usage_events?.unzip();
     let (traces, trace_files) = traces?.unzip();
@@ -421,6 +417,13 @@ fn marks(limits: &[Limit]) -> Vec<http::HeaderName> {
         }
     }
     marks
+}
+
+/// Warns that a section has no effect, if the file has it.
+fn warn_if_there(section: &'static str, message: &str, top: &Section<'_>) {
+    if let Some(field) = top.get(section) {
+        field.warn(message, None);
+    }
 }
 
 /// Warns of names that no route uses. Only for files without errors: the broken part may be the one that uses the name.

@@ -45,7 +45,7 @@ use self::reload::{ConfigSource, LoadedConfig, Reloader};
 use self::senders::{SenderSettings, Senders};
 use self::shutdown::{ExitMode, SignalTargets};
 use self::socket::{OwnedSocketFiles, Socket};
-use self::state::{RestoredState, SnapshotWriter};
+use self::state::{RestoredState, SnapshotWriter, StateFile};
 use self::traces::Exporter;
 use self::upgrade::Upgrader;
 use self::usage_events::Events;
@@ -71,7 +71,7 @@ use crate::ruleset::{Endpoint, SocketPath};
 use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::history::History;
-use crate::telemetry::{DenialRecorder, Telemetry};
+use crate::telemetry::{ClusterMetrics, DenialRecorder, StoreMetrics, Telemetry};
 
 /// The parts of a running gateway.
 pub struct Setup {
@@ -179,13 +179,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let pools = rules.pools(None);
     resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry);
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
-    let recovered = match &mut predecessor {
-        Some(predecessor) => {
-            let state = predecessor.ask_for_state().map_err(StartError::predecessor)?;
-            RestoredState::from_predecessor(state, seed).map_err(StartError::predecessor)?
-        }
-        None => RestoredState::from_file(state.as_ref(), seed),
-    };
+    let recovered = recover(predecessor.as_mut(), state.as_ref(), seed)?;
     recovered.report(&telemetry);
     let RestoredState { store: local, seed, clock, recovery } = recovered;
     let clock: Arc<dyn Clock> = Arc::new(clock.telling(local.wall_offset()));
@@ -193,20 +187,13 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     // the workers call Redis and peers, and so does the background work
     let asking = sockets.clients.len().saturating_add(1);
     let shared = store.map(|settings| {
-        let metrics = telemetry.store.clone();
-        metrics.expect(CallResult::ALL.iter().map(|result| result.as_str()));
-        let told: Observer = Box::new(move |call| {
-            metrics.called(call.op, call.result.as_str(), call.took);
-            call.charges.into_iter().for_each(|requests| metrics.charged(requests));
-        });
-        SharedStore::new(settings, asking, Arc::clone(&clock), told)
+        SharedStore::new(settings, asking, Arc::clone(&clock), calls_counted_by(telemetry.store.clone()))
     });
     let hasher = KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed()));
     let hasher = if cluster.is_some() { hasher.divided() } else { hasher };
     let peers = cluster.as_ref().map(|settings| settings.peers.others());
     let cluster = cluster.map(|settings| {
-        let metrics = telemetry.cluster.clone();
-        let told: PeerObserver = Box::new(move |peer, outcome, took| metrics.asked(peer, outcome.as_str(), took));
+        let told = questions_counted_by(telemetry.cluster.clone());
         Cluster::new(&settings, asking, Arc::clone(&clock), Arc::new(OsPlatform), told)
     });
     let store = Arc::new(Store::new(local, shared, cluster));
@@ -283,6 +270,30 @@ fn resolve_nodes_and_refresh_sources(pools: &[Arc<Pool>], sources: &[Arc<Refresh
             tracing::warn!(%error, "cannot resolve host names or read customers and keys before the start; they are read in the background")
         }
     }
+}
+
+/// The state of limits that the old process hands over, or that the last snapshot holds. `seed` is the cluster's, which all
+/// its gateways hash keys with.
+fn recover(
+    predecessor: Option<&mut Predecessor>,
+    state: Option<&StateFile>,
+    seed: Option<&[u8; 16]>,
+) -> Result<RestoredState, StartError> {
+    let Some(predecessor) = predecessor else { return Ok(RestoredState::from_file(state, seed)) };
+    let state = predecessor.ask_for_state().map_err(StartError::predecessor)?;
+    RestoredState::from_predecessor(state, seed).map_err(StartError::predecessor)
+}
+
+fn calls_counted_by(metrics: StoreMetrics) -> Observer {
+    metrics.expect(CallResult::ALL.iter().map(|result| result.as_str()));
+    Box::new(move |call| {
+        metrics.called(call.op, call.result.as_str(), call.took);
+        call.charges.into_iter().for_each(|requests| metrics.charged(requests));
+    })
+}
+
+fn questions_counted_by(metrics: ClusterMetrics) -> PeerObserver {
+    Box::new(move |peer, outcome, took| metrics.asked(peer, outcome.as_str(), took))
 }
 
 impl Prepared {

@@ -146,8 +146,20 @@ pub(super) fn customers_zone_rules(checked: &[Option<CheckedLimit>]) -> Vec<((Li
     zoned.map(|(of, rule)| (of, rule.clone())).collect()
 }
 
+/// Notes in each route what its limits need. With customers, limits that need no customer are charged early.
+pub(super) fn prepare(routes: &mut [Route], limits: &[Limit], has_customers: bool) {
+    for route in routes {
+        route.body_fields = body_fields(route, limits);
+        route.longest_text = longest_text(route, limits);
+        if has_customers {
+            let is_early = |id: &LimitId| limits.get(id.0).is_some_and(Limit::is_early);
+            route.early = route.limits.iter().copied().filter(is_early).collect();
+        }
+    }
+}
+
 /// The fields of the request's JSON body that the limits of `route` read, each once.
-pub(super) fn body_fields(route: &Route, limits: &[Limit]) -> Arc<[FieldPath]> {
+fn body_fields(route: &Route, limits: &[Limit]) -> Arc<[FieldPath]> {
     let mut fields: Vec<FieldPath> = Vec::new();
     for field in route.limits.iter().filter_map(|id| limits.get(id.0)).flat_map(Limit::body_fields) {
         if !fields.contains(field) {
@@ -158,7 +170,7 @@ pub(super) fn body_fields(route: &Route, limits: &[Limit]) -> Arc<[FieldPath]> {
 }
 
 /// The longest text in the body that the limits of `route` have to read, in bytes.
-pub(super) fn longest_text(route: &Route, limits: &[Limit]) -> usize {
+fn longest_text(route: &Route, limits: &[Limit]) -> usize {
     let reads_documents = |limit: &Limit| matches!(limit.cost, CostRule::GraphQl(_));
     match route.limits.iter().filter_map(|id| limits.get(id.0)).any(reads_documents) {
         true => graphql::LONGEST,

@@ -45,6 +45,11 @@ pub struct Listener {
 }
 
 impl Listener {
+    /// Whether clients are asked for a certificate.
+    pub(super) fn asks_for_certificates(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.client_certificates.is_some())
+    }
+
     /// A listener with an address and the defaults of all other settings.
     pub const fn plain(address: SocketAddr) -> Self {
         let proxy_protocol = TrustedPeers { networks: Vec::new(), unix: false };

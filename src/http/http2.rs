@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::server::{Builder, SendResponse};
+use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{Request, header};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,7 +27,9 @@ use super::service::{Exchange, Failure, Service, Settings};
 use super::socket::Socket;
 use super::syntax::Refused;
 use super::timer::{Timer, WorkerClock};
+use super::traffic::RequestGuard;
 use super::worker::Worker;
+use crate::lifecycle::PhaseWatch;
 use crate::panics::catch_panic;
 use crate::units::Nanos;
 
@@ -64,105 +67,161 @@ pub(super) async fn serve<S: Service>(
     timer: &mut Timer,
 ) {
     let settings = worker.service.settings();
-    let state = Rc::<SocketState>::default();
+    let socket_state = Rc::<SocketState>::default();
     let watched = WatchedSocket {
         socket,
         ahead,
         frames: FrameTracker::new(),
-        state: Rc::clone(&state),
+        state: Rc::clone(&socket_state),
         head_timeout: settings.head_timeout,
         clock: Rc::clone(&worker.clock),
     };
     let due = timer.after(settings.head_timeout);
-    let mut accepting = match timer.run(due, pin!(options(settings).handshake::<_, Bytes>(watched))).await {
-        Ok(Ok(accepting)) => accepting,
+    let h2 = match timer.run(due, pin!(options(settings).handshake::<_, Bytes>(watched))).await {
+        Ok(Ok(h2)) => h2,
         Ok(Err(error)) => return tracing::debug!(%error, "a client did not begin with HTTP/2"),
         Err(_) => return,
     };
     tracker.set(None);
     tracker.mark_idle_since(timer.now());
-    let mut streams: JoinSet<bool> = JoinSet::new();
-    let mut phases = worker.traffic.lifecycle.watch();
-    // how many more requests were cancelled than answered, and whether the connection is being closed
-    let (mut abandoned, mut is_closing): (u32, bool) = (0, false);
-    let mut idle_since = timer.now();
-    // whether the socket has taken all responses; until then the shutdown of the gateway waits for them
-    let (mut is_sent, mut unsent) = (true, None);
-    loop {
-        let is_empty = streams.is_empty();
-        let event = poll_fn(|task| {
-            match streams.poll_join_next(task) {
-                Poll::Ready(Some(ended)) => return Poll::Ready(Event::Ended(ended.ok())),
-                Poll::Ready(None) | Poll::Pending => {}
-            }
-            if !is_closing && phases.phase(task).drains() {
-                return Poll::Ready(Event::Close);
-            }
-            if let Poll::Ready(accepted) = accepting.poll_accept(task) {
-                return Poll::Ready(match accepted {
-                    Some(Ok(accepted)) => Event::Accepted(Box::new(accepted)),
-                    Some(Err(_)) | None => Event::Over,
-                });
-            }
-            if is_empty && !is_sent && !state.is_writing.get() && !accepting.has_streams() {
-                (is_sent, idle_since) = (true, timer.now());
-                tracker.mark_idle_since(idle_since);
-                // a connection that closes may still have to wait for the client
-                unsent = unsent.take().filter(|_| is_closing);
-            }
-            if is_empty && tracker.is_evicted(task.waker()) {
-                return Poll::Ready(Event::Over);
-            }
-            // after GOAWAY and all responses a client has a short time to close the connection
-            let idle_due = idle_since.saturating_add(if is_closing && is_sent { LINGER } else { settings.idle });
-            let dues = [state.head_due.get(), state.linger_due.get(), is_empty.then_some(idle_due)];
-            let due = dues.into_iter().flatten().min();
-            let Some(due) = due else { return Poll::Pending };
-            timer.poll(task, due).map(|_| Event::Close)
-        });
-        match event.await {
-            Event::Ended(answered) => {
-                abandoned = match answered {
-                    Some(true) => abandoned.saturating_sub(1),
-                    // nor is a stream whose handling panicked answered
-                    Some(false) | None => abandoned.saturating_add(1),
-                };
-                if streams.is_empty() {
-                    idle_since = timer.now();
-                    // the client has a moment to take the end of its response
-                    tracker.mark_idle_since(timer.after(LINGER));
-                }
-            }
-            Event::Close if state.linger_due.get().is_some_and(|due| due <= timer.now()) => return,
-            Event::Close if state.head_due.get().is_some_and(|due| due <= timer.now()) => {
-                worker.service.count_refused(REQUEST_TIMEOUT);
+    let connection = Http2Connection {
+        worker,
+        peer,
+        idle: settings.idle,
+        idle_since: timer.now(),
+        tracker,
+        timer,
+        phases: worker.traffic.lifecycle.watch(),
+        socket: socket_state,
+        abandoned: 0,
+        is_closing: false,
+        is_sent: true,
+        unsent: None,
+        streams: JoinSet::new(),
+        h2,
+    };
+    connection.run().await;
+}
+
+/// A connection after its handshake.
+struct Http2Connection<'c, S: Service> {
+    worker: &'c Rc<Worker<S>>,
+    peer: &'c Arc<Peer>,
+    tracker: &'c mut ConnectionTracker,
+    timer: &'c mut Timer,
+    phases: PhaseWatch<'c>,
+    socket: Rc<SocketState>,
+    /// How long the connection may be without a request.
+    idle: Nanos,
+    idle_since: Nanos,
+    /// How many more requests were cancelled than answered.
+    abandoned: u32,
+    is_closing: bool,
+    /// Whether the socket has taken all responses; until then the shutdown of the gateway waits for them.
+    is_sent: bool,
+    unsent: Option<RequestGuard<'c>>,
+    /// The requests in flight; each tells whether it was answered.
+    streams: JoinSet<bool>,
+    h2: Connection<WatchedSocket, Bytes>,
+}
+
+impl<S: Service> Http2Connection<'_, S> {
+    async fn run(mut self) {
+        loop {
+            let event = poll_fn(|task| self.poll_event(task)).await;
+            if self.handle(event).is_break() {
                 return;
             }
-            Event::Close if is_closing => return,
+            if self.abandoned > MAX_ABANDONED {
+                return self.abort().await;
+            }
+        }
+    }
+
+    fn poll_event(&mut self, task: &mut Context<'_>) -> Poll<Event> {
+        match self.streams.poll_join_next(task) {
+            Poll::Ready(Some(ended)) => return Poll::Ready(Event::Ended(ended.ok())),
+            Poll::Ready(None) | Poll::Pending => {}
+        }
+        if !self.is_closing && self.phases.phase(task).drains() {
+            return Poll::Ready(Event::Close);
+        }
+        if let Poll::Ready(accepted) = self.h2.poll_accept(task) {
+            return Poll::Ready(match accepted {
+                Some(Ok(accepted)) => Event::Accepted(Box::new(accepted)),
+                Some(Err(_)) | None => Event::Over,
+            });
+        }
+        let is_empty = self.streams.is_empty();
+        if is_empty && !self.is_sent && !self.socket.is_writing.get() && !self.h2.has_streams() {
+            (self.is_sent, self.idle_since) = (true, self.timer.now());
+            self.tracker.mark_idle_since(self.idle_since);
+            // a connection that closes may still have to wait for the client
+            self.unsent = self.unsent.take().filter(|_| self.is_closing);
+        }
+        if is_empty && self.tracker.is_evicted(task.waker()) {
+            return Poll::Ready(Event::Over);
+        }
+        // after GOAWAY and all responses a client has a short time to close the connection
+        let patience = if self.is_closing && self.is_sent { LINGER } else { self.idle };
+        let idle_due = is_empty.then(|| self.idle_since.saturating_add(patience));
+        let dues = [self.socket.head_due.get(), self.socket.linger_due.get(), idle_due];
+        let Some(due) = dues.into_iter().flatten().min() else { return Poll::Pending };
+        self.timer.poll(task, due).map(|_| Event::Close)
+    }
+
+    /// Breaks where the connection ends.
+    fn handle(&mut self, event: Event) -> ControlFlow<()> {
+        match event {
+            Event::Ended(answered) => {
+                self.abandoned = match answered {
+                    Some(true) => self.abandoned.saturating_sub(1),
+                    // nor is a stream whose handling panicked answered
+                    Some(false) | None => self.abandoned.saturating_add(1),
+                };
+                if self.streams.is_empty() {
+                    self.idle_since = self.timer.now();
+                    // the client has a moment to take the end of its response
+                    self.tracker.mark_idle_since(self.timer.after(LINGER));
+                }
+            }
+            Event::Close if self.is_due(&self.socket.linger_due) => return ControlFlow::Break(()),
+            Event::Close if self.is_due(&self.socket.head_due) => {
+                self.worker.service.count_refused(REQUEST_TIMEOUT);
+                return ControlFlow::Break(());
+            }
+            Event::Close if self.is_closing => return ControlFlow::Break(()),
             Event::Close => {
-                accepting.graceful_shutdown();
-                (is_closing, idle_since) = (true, timer.now());
+                self.h2.graceful_shutdown();
+                (self.is_closing, self.idle_since) = (true, self.timer.now());
             }
             Event::Accepted(accepted) => {
                 let (request, respond) = *accepted;
-                tracker.mark_busy();
-                is_sent = false;
-                unsent.get_or_insert_with(|| worker.traffic.request());
-                let (clock, worker, peer) = (Rc::clone(&worker.clock), Rc::clone(worker), Arc::clone(peer));
+                self.tracker.mark_busy();
+                self.is_sent = false;
+                self.unsent.get_or_insert_with(|| self.worker.traffic.request());
+                let (worker, peer) = (Rc::clone(self.worker), Arc::clone(self.peer));
+                let clock = Rc::clone(&worker.clock);
                 let mut serving = Box::pin(serve_stream(worker, request, respond, peer));
-                streams.spawn_local(async move { clock.run(serving.as_mut()).await });
+                self.streams.spawn_local(async move { clock.run(serving.as_mut()).await });
             }
             // a client that is gone takes its requests with it
-            Event::Over => return,
+            Event::Over => return ControlFlow::Break(()),
         }
-        if abandoned > MAX_ABANDONED {
-            streams.abort_all();
-            accepting.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-            let closing = poll_fn(|task| accepting.poll_closed(task));
-            // an error makes no difference here: the connection ends anyway
-            drop(timer.run(timer.after(LINGER), pin!(closing)).await);
-            return;
-        }
+        ControlFlow::Continue(())
+    }
+
+    fn is_due(&self, due: &Cell<Option<Nanos>>) -> bool {
+        due.get().is_some_and(|due| due <= self.timer.now())
+    }
+
+    /// Ends the connection of a client that cancels too many of its requests.
+    async fn abort(mut self) {
+        self.streams.abort_all();
+        self.h2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+        let closing = poll_fn(|task| self.h2.poll_closed(task));
+        // an error makes no difference here: the connection ends anyway
+        drop(self.timer.run(self.timer.after(LINGER), pin!(closing)).await);
     }
 }
 
