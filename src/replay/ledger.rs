@@ -1,7 +1,6 @@
 //! Charges the requests of a log on the log's time, and settles their charges when they end.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 use http::HeaderName;
 
@@ -30,7 +29,10 @@ pub(super) struct Ledger {
     store: LocalStore,
     binding: Binding,
     queues: Vec<Queue>,
-    completions: BinaryHeap<Reverse<ScheduledCompletion>>,
+    /// By time; at one time in the order in which they were scheduled.
+    completions: BTreeMap<(Nanos, u64), ScheduledCompletion>,
+    /// The number of ends that were scheduled.
+    scheduled: u64,
     hold: Nanos,
     /// The verdict on the last request.
     verdict: Verdict,
@@ -44,8 +46,6 @@ pub(super) struct Ledger {
 
 /// The end of a request's wait, or of the request itself.
 struct ScheduledCompletion {
-    at: Nanos,
-    order: u64,
     /// The places in queues that become free.
     _places: Vec<QueuePlace>,
     /// The charges whose slots become free.
@@ -53,26 +53,6 @@ struct ScheduledCompletion {
     completion: Completion,
     /// The refunds and debits that settle the request's real cost.
     corrections: Corrections,
-}
-
-impl PartialEq for ScheduledCompletion {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for ScheduledCompletion {}
-
-impl PartialOrd for ScheduledCompletion {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ScheduledCompletion {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
 }
 
 // === impl Ledger ===
@@ -85,7 +65,8 @@ impl Ledger {
             binding: store.bind(&limit_specs(ruleset)),
             store,
             queues: ruleset.limits.iter().map(|limit| Queue::new(&limit.over_limit, None)).collect(),
-            completions: BinaryHeap::new(),
+            completions: BTreeMap::new(),
+            scheduled: 0,
             hold,
             verdict: Verdict::unlimited(),
             response_header_names,
@@ -112,11 +93,11 @@ impl Ledger {
     }
 
     fn complete_until(&mut self, now: Nanos) {
-        while self.completions.peek().is_some_and(|Reverse(first)| first.at <= now) {
-            let Some(Reverse(ending)) = self.completions.pop() else { break };
-            self.store.complete(&self.binding, &ending.held, ending.completion, ending.at);
-            self.store.debit(&self.binding, &ending.corrections.debits, ending.at);
-            self.store.refund(&self.binding, &ending.corrections.refunds, ending.at);
+        while let Some(first) = self.completions.first_entry().filter(|first| first.key().0 <= now) {
+            let ((at, _), ending) = first.remove_entry();
+            self.store.complete(&self.binding, &ending.held, ending.completion, at);
+            self.store.debit(&self.binding, &ending.corrections.debits, at);
+            self.store.refund(&self.binding, &ending.corrections.refunds, at);
         }
     }
 
@@ -141,8 +122,8 @@ impl Ledger {
                 Outcome::Deny(Denial::Later { retry_after }) => {
                     now.saturating_add(self.until_more(ruleset, &asked).unwrap_or(retry_after))
                 }
-                Outcome::Deny(Denial::Busy) => match self.completions.peek() {
-                    Some(Reverse(first)) if first.at <= arrival.latest => first.at.max(now),
+                Outcome::Deny(Denial::Busy) => match self.completions.first_key_value() {
+                    Some(((first, _), _)) if *first <= arrival.latest => now.max(*first),
                     _ => break,
                 },
             };
@@ -161,6 +142,11 @@ impl Ledger {
             standing.enforces && !standing.decision.is_admitted() && rule.denials_count()
         });
         counting.map(|(_, standing)| standing.headroom.until_more).filter(|until| *until > Nanos::ZERO).max()
+    }
+
+    /// The verdict on the last request.
+    pub(super) const fn verdict(&self) -> &Verdict {
+        &self.verdict
     }
 
     /// Whether a limit denies these charges now. Takes no tokens.
@@ -319,14 +305,9 @@ impl Ledger {
         corrections: Corrections,
         completion: Completion,
     ) {
-        self.completions.push(Reverse(ScheduledCompletion {
-            at,
-            order: self.count,
-            _places: places,
-            held,
-            completion,
-            corrections,
-        }));
+        let ending = ScheduledCompletion { _places: places, held, completion, corrections };
+        self.completions.insert((at, self.scheduled), ending);
+        self.scheduled = self.scheduled.wrapping_add(1);
     }
 }
 

@@ -60,16 +60,47 @@ pub enum KeySource<'d> {
 /// A set of rules and the state of its limits.
 pub struct Replayer {
     rules: ReplayRules,
-    callers: CallerFinder,
     names: Vec<HeaderName>,
+    headers: Fields,
+    host: Host,
+    charger: RequestCharger,
+}
+
+/// Charges requests.
+struct RequestCharger {
+    callers: CallerFinder,
     hashers: LimitHashers,
     ledger: Ledger,
     /// The charges of the last request; the vector is reused.
     charges: Vec<Charge>,
-    headers: Fields,
-    host: Host,
     missing_inputs: MissingInputs,
     missing: Vec<MissingKeyPart>,
+}
+
+/// A request whose target could be read.
+struct ReplayedRequest<'r> {
+    record: &'r Record<'r>,
+    arrival: ArrivalSpan,
+    target: &'r CanonicalTarget<'r>,
+    facts: &'r Facts<'r>,
+    /// The cause for which the gateway that wrote the line refused the request before it asked all limits.
+    refused_before: Option<&'static str>,
+}
+
+/// What became of a request that was not refused.
+struct RequestCharge<'c> {
+    route: RouteId,
+    /// The caller; `None` if a limit denied the request before the caller was identified.
+    caller: Option<Caller>,
+    bypassed: bool,
+    charges: &'c [Charge],
+    verdict: &'c Verdict,
+}
+
+/// A refusal of a request before it was charged under all its limits.
+struct Refusal {
+    route: Option<RouteId>,
+    cause: &'static str,
 }
 
 /// The number of requests that lack a part of a limit's key.
@@ -99,18 +130,15 @@ impl Replayer {
             let parts = of.key.parts.iter().filter(doubtful);
             parts.map(move |part| MissingKeyPart { limit: LimitId(limit), part: part.clone(), count: 0 })
         });
-        Self {
+        let charger = RequestCharger {
             callers: CallerFinder::new(&rules),
-            names: wanted.headers.clone(),
             hashers: rules.ruleset.hashers(hasher),
             ledger: Ledger::new(&rules.ruleset, hold, wanted.response_headers.clone()),
             charges: Vec::new(),
-            headers: Fields::default(),
-            host: Host::default(),
             missing_inputs: MissingInputs::default(),
             missing: missing.collect(),
-            rules,
-        }
+        };
+        Self { names: wanted.headers.clone(), headers: Fields::default(), host: Host::default(), charger, rules }
     }
 
     /// The rules.
@@ -120,18 +148,18 @@ impl Replayer {
 
     /// The number of requests that lack each kind of value.
     pub const fn missing_inputs(&self) -> MissingInputs {
-        MissingInputs { costs: self.ledger.missing_costs, ..self.missing_inputs }
+        MissingInputs { costs: self.charger.ledger.missing_costs, ..self.charger.missing_inputs }
     }
 
     /// The missing parts of keys, and how many requests lack each.
     pub fn missing(&self) -> impl Iterator<Item = (LimitId, &KeyPart, u64)> {
-        let missing = self.missing.iter().filter(|missing| missing.count > 0);
+        let missing = self.charger.missing.iter().filter(|missing| missing.count > 0);
         missing.map(|missing| (missing.limit, &missing.part, missing.count))
     }
 
     /// Charges of new keys for which a limit had no room, by the limit's name.
     pub fn overflowed(&self) -> BTreeMap<String, u64> {
-        self.ledger.overflowed()
+        self.charger.ledger.overflowed()
     }
 
     /// Decides a request, and passes the decision to `seen`. Requests come in the order of time. A request that may have
@@ -142,7 +170,7 @@ impl Replayer {
         record: &Record<'_>,
         seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T,
     ) -> T {
-        self.ledger.advance_to(arrival.earliest);
+        self.charger.ledger.advance_to(arrival.earliest);
         match record.charges.as_deref() {
             Some(text) => self.decide_program(arrival.earliest, text, seen),
             None => self.decide_request(arrival, record, seen),
@@ -151,7 +179,8 @@ impl Replayer {
 
     /// Repeats the charges of a program that is not a proxy.
     fn decide_program<T>(&mut self, at: Nanos, text: &str, seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T) -> T {
-        let Self { rules: ReplayRules { ruleset, directory, groups, .. }, hashers, ledger, charges, .. } = self;
+        let Self { rules: ReplayRules { ruleset, directory, groups, .. }, charger, .. } = self;
+        let RequestCharger { hashers, ledger, charges, .. } = charger;
         let context = KeyContext { hasher: hashers.hasher(), ruleset, directory, groups, pools: None };
         let question = ChargeQuestion::from_log(text).ok();
         let made = question.as_ref().and_then(|question| question.charges(&context));
@@ -172,10 +201,10 @@ impl Replayer {
         seen: impl FnOnce(&ReplayDecision<'_>, &Ruleset) -> T,
     ) -> T {
         let at = arrival.earliest;
-        let Self { rules, callers, names, hashers, ledger, charges, headers, host, missing_inputs, missing } = self;
+        let Self { rules, names, headers, host, charger } = self;
         let ruleset = &rules.ruleset;
         let unlimited = Verdict::unlimited();
-        let refused = |route, cause| ReplayDecision {
+        let refused = |Refusal { route, cause }| ReplayDecision {
             at,
             route,
             plan: None,
@@ -186,81 +215,113 @@ impl Replayer {
             known: None,
         };
         set_headers(headers, record, names);
-        let before = refused_before(record);
+        let refused_before = refused_before(record);
         let is_final = |cause: &&str| record.target.is_none() || !CALLER_REFUSAL_CAUSES.contains(cause);
-        let target = match before.filter(is_final) {
+        let host = host.of(record, &rules.default_host);
+        let target = match refused_before.filter(is_final) {
             Some(cause) => Err(cause),
-            None => target_of(ruleset, record, headers, host.of(record, &rules.default_host), missing_inputs)
+            None => target_of(ruleset, record, headers, host, &mut charger.missing_inputs)
                 .map_err(|answer| answer.cause()),
         };
         let target = match target {
             Ok(target) => target,
-            Err(cause) => return seen(&refused(None, cause), ruleset),
+            Err(cause) => return seen(&refused(Refusal { route: None, cause }), ruleset),
         };
-        let asks_usage = ruleset.usage.as_deref() == Some(&*target.path);
         let facts = target.borrowed(headers);
-        let found = ruleset.route_of(&facts);
-        let id = found.filter(|_| !asks_usage);
-        let Some(route) = found.map(|id| ruleset.matcher.route(id)) else {
-            let cause = if asks_usage { USAGE } else { Answer::NoRoute.cause() };
-            return seen(&refused(id, before.unwrap_or(cause)), ruleset);
+        let request = ReplayedRequest { record, arrival, target: &target, facts: &facts, refused_before };
+        let RequestCharge { route: id, caller, bypassed, charges, verdict } = match charger.charge(rules, &request) {
+            Ok(charged) => charged,
+            Err(refusal) => return seen(&refused(refusal), ruleset),
         };
-        if let Err(answer) = check_before_caller(ruleset, route, (&target, &facts), asks_usage) {
-            return seen(&refused(id, answer.cause()), ruleset);
-        }
-        let is_preflight = is_preflight(route, record, &facts);
-        let who = match (before, &ruleset.customers) {
+        let route = ruleset.matcher.route(id);
+        let (resolved, plan) = match &caller {
+            Some(caller) => {
+                let resolved = request.resolved(ruleset, route, caller);
+                let plan = resolved.plan.map(|(plan, _)| plan);
+                (resolved, plan)
+            }
+            None => (ruleset.resolve_unidentified(route), None),
+        };
+        let known = Some(KeySource::Request(&facts, &resolved));
+        seen(&ReplayDecision { at, route: Some(id), plan, refused: None, bypassed, charges, verdict, known }, ruleset)
+    }
+}
+
+impl ReplayedRequest<'_> {
+    fn resolved<'a>(&'a self, ruleset: &'a Ruleset, route: &'a Route, caller: &'a Caller) -> Resolved<'a> {
+        Resolved { upstream_node: self.record.node.as_deref(), ..caller.resolved(ruleset, route) }
+    }
+}
+
+impl RequestCharger {
+    /// Charges a request under the limits of its route, in the order of the gateway.
+    fn charge(&mut self, rules: &ReplayRules, request: &ReplayedRequest<'_>) -> Result<RequestCharge<'_>, Refusal> {
+        let ReplayedRequest { record, arrival, target, facts, refused_before } = *request;
+        let ruleset = &rules.ruleset;
+        // a request for the page of the caller's own usage takes no route
+        let asks_usage = ruleset.usage.as_deref() == Some(&*target.path);
+        let found = ruleset.route_of(facts);
+        let refuse = |cause| Refusal { route: found.filter(|_| !asks_usage), cause };
+        let Some(id) = found else {
+            let cause = if asks_usage { USAGE } else { Answer::NoRoute.cause() };
+            return Err(refuse(refused_before.unwrap_or(cause)));
+        };
+        let route = ruleset.matcher.route(id);
+        check_before_caller(ruleset, route, (target, facts), asks_usage).map_err(|answer| refuse(answer.cause()))?;
+        let is_preflight = is_preflight(route, record, facts);
+        let caller = match (refused_before, &ruleset.customers) {
             (Some(cause), _) => Err(cause),
             (None, _) if asks_usage => Err(USAGE),
-            (None, Some(asked)) if !is_preflight => {
-                callers.find(rules, asked, record, &facts, at, missing_inputs).map_err(|answer| answer.cause())
-            }
+            (None, Some(asked)) if !is_preflight => self
+                .callers
+                .find(rules, asked, record, facts, arrival.earliest, &mut self.missing_inputs)
+                .map_err(|answer| answer.cause()),
             (None, _) => Ok(Caller::UNKNOWN),
         };
-        let is_refused = who.as_ref().err().is_some_and(|cause| *cause != USAGE);
-        if is_refused || (who.is_ok() && was_unidentified(record)) {
-            *charges = match Caller::early_charges(ruleset, route, &facts, hashers) {
-                Ok(early) => early,
-                Err(answer) => return seen(&refused(id, answer.cause()), ruleset),
-            };
-            if !charges.is_empty() && (is_refused || ledger.would_deny(charges, at)) {
-                let verdict = ledger.charge_early(ruleset, record, &facts, charges, at);
-                if verdict.is_denied() && !asks_usage {
-                    let resolved = ruleset.resolve_unidentified(route);
-                    let (charges, known) = (charges.as_slice(), Some(KeySource::Request(&facts, &resolved)));
-                    let (plan, refused, bypassed) = (None, None, false);
-                    let decided = ReplayDecision { at, route: id, plan, refused, bypassed, charges, verdict, known };
-                    return seen(&decided, ruleset);
-                }
-            }
+        let is_denied = self.charge_early(ruleset, route, request, &caller).map_err(|answer| refuse(answer.cause()))?;
+        if is_denied && !asks_usage {
+            let (charges, verdict) = (self.charges.as_slice(), self.ledger.verdict());
+            return Ok(RequestCharge { route: id, caller: None, bypassed: false, charges, verdict });
         }
-        let who = match who {
-            Ok(who) => who,
-            Err(cause) => return seen(&refused(id, cause), ruleset),
-        };
-        if !is_preflight && ruleset.denies_access(route, facts.address, who.customer()) {
-            return seen(&refused(id, Answer::AccessDenied.cause()), ruleset);
+        let caller = caller.map_err(refuse)?;
+        if !is_preflight && ruleset.denies_access(route, facts.address, caller.customer()) {
+            return Err(refuse(Answer::AccessDenied.cause()));
         }
-        let mut resolved = who.resolved(ruleset, route);
-        resolved.upstream_node = record.node.as_deref();
-        for missing in missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
-            let is_missing = key::value(&missing.part, &facts, &resolved) == Err(ValueFault::Missing);
+        let resolved = request.resolved(ruleset, route, &caller);
+        for missing in self.missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
+            let is_missing = key::value(&missing.part, facts, &resolved) == Err(ValueFault::Missing);
             missing.count += u64::from(is_missing);
         }
-        let bypassed = is_preflight || route.bypass.covers(&facts, who.customer());
-        charges.clear();
-        let made = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()).map_err(Answer::from);
-        let made = made.and_then(|_| match bypassed {
+        let bypassed = is_preflight || route.bypass.covers(facts, caller.customer());
+        self.charges.clear();
+        let made = ruleset.balance_hashes(route, facts, &resolved, self.hashers.hasher()).and_then(|_| match bypassed {
             true => Ok(()),
-            false => Ok(ruleset.add_charges(route, &facts, &resolved, hashers, charges)?),
+            false => ruleset.add_charges(route, facts, &resolved, &self.hashers, &mut self.charges),
         });
-        if let Err(answer) = made {
-            return seen(&refused(id, answer.cause()), ruleset);
+        made.map_err(|fault| refuse(Answer::from(fault).cause()))?;
+        let verdict = self.ledger.charge(ruleset, record, facts, &mut self.charges, arrival);
+        Ok(RequestCharge { route: id, caller: Some(caller), bypassed, charges: &self.charges, verdict })
+    }
+
+    /// Charges a request under the limits that need no caller, if it is refused, or if one of them denies it and the
+    /// gateway that wrote the line did so, too. Returns whether one denies it.
+    fn charge_early(
+        &mut self,
+        ruleset: &Ruleset,
+        route: &Route,
+        &ReplayedRequest { record, arrival, facts, .. }: &ReplayedRequest<'_>,
+        caller: &Result<Caller, &'static str>,
+    ) -> Result<bool, Answer> {
+        let at = arrival.earliest;
+        let is_refused = caller.as_ref().err().is_some_and(|cause| *cause != USAGE);
+        if !is_refused && (caller.is_err() || !was_unidentified(record)) {
+            return Ok(false);
         }
-        let verdict = ledger.charge(ruleset, record, &facts, charges, arrival);
-        let plan = resolved.plan.map(|(plan, _)| plan);
-        let (charges, known) = (charges.as_slice(), Some(KeySource::Request(&facts, &resolved)));
-        seen(&ReplayDecision { at, route: id, plan, refused: None, bypassed, charges, verdict, known }, ruleset)
+        self.charges = Caller::early_charges(ruleset, route, facts, &self.hashers)?;
+        if self.charges.is_empty() || !(is_refused || self.ledger.would_deny(&self.charges, at)) {
+            return Ok(false);
+        }
+        Ok(self.ledger.charge_early(ruleset, record, facts, &mut self.charges, at).is_denied())
     }
 }
 
