@@ -104,7 +104,7 @@ pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingG
 
 fn queued(inner: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard, Losses) {
     let failed = Arc::new(AtomicU64::new(0));
-    let writer = CountingWriter { inner, failed: Arc::clone(&failed) };
+    let writer = CountingWriter { inner, failed: Arc::clone(&failed), has_failed: false };
     let (queue, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE).finish(writer);
     let full = queue.error_counter();
     (queue, guard, Losses { full, failed })
@@ -126,10 +126,13 @@ impl Losses {
     }
 }
 
-/// Counts the lines that cannot be written: no other code gets these errors.
+/// Counts the lines that cannot be written, because no other code gets these errors. The next line begins on a line of its
+/// own.
 struct CountingWriter<W> {
     inner: W,
     failed: Arc<AtomicU64>,
+    /// Whether the last write failed, so the log may end with a part of a line.
+    has_failed: bool,
 }
 
 impl<W: Write> Write for CountingWriter<W> {
@@ -139,9 +142,15 @@ impl<W: Write> Write for CountingWriter<W> {
 
     /// Writes one line.
     fn write_all(&mut self, line: &[u8]) -> io::Result<()> {
-        self.inner.write_all(line).inspect_err(|_| {
+        let written = match self.has_failed {
+            true => self.inner.write_all(&[b"\n", line].concat()),
+            false => self.inner.write_all(line),
+        };
+        self.has_failed = written.is_err();
+        if self.has_failed {
             self.failed.fetch_add(1, Ordering::Relaxed);
-        })
+        }
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -220,6 +229,39 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    /// A disk that becomes full in the middle of the second line, and has room again for the third.
+    struct Disk {
+        lines: Lines,
+        writes: u32,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.writes += 1;
+            match self.writes {
+                2 => self.lines.write(&bytes[..2]),
+                3 => Err(io::ErrorKind::StorageFull.into()),
+                _ => self.lines.write(bytes),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_after_a_torn_one_begins_on_a_line_of_its_own() {
+        let lines = Lines::default();
+        let (mut queue, guard, losses) = queued(Disk { lines: lines.clone(), writes: 0 });
+        for line in ["one\n", "two\n", "three\n", "four\n"] {
+            queue.write_all(line.as_bytes()).unwrap();
+        }
+        drop(guard);
+        assert_eq!(String::from_utf8_lossy(&lines.0.lock()), "one\ntw\nthree\nfour\n");
+        assert_eq!(losses.total(), 1, "the torn line");
     }
 
     #[test]
