@@ -170,7 +170,7 @@ OVERVIEW = {
             "Denied",
             "Share of all requests that a limit denied. Customers over their limit are the product working; a jump is worth a look.",
             "percentunit",
-            'sum(rate(tollgate_limit_requests_total{NODE,outcome=~"denied|banned"}[I])) / sum(rate(tollgate_http_requests_total{NODE}[I]))',
+            'sum(rate(tollgate_limit_requests_total{NODE,outcome=~"denied|banned"}[I])) / sum(rate(tollgate_http_requests_total{NODE}[I]) > 0)',
             steps=[(0.2, YELLOW)],
         ),
         number(
@@ -184,7 +184,7 @@ OVERVIEW = {
             "Server errors",
             "Share of requests answered with 5xx, by upstreams or by the gateway.",
             "percentunit",
-            '(sum(rate(tollgate_http_requests_total{NODE,code=~"5.."}[I])) or vector(0)) / sum(rate(tollgate_http_requests_total{NODE}[I]))',
+            '(sum(rate(tollgate_http_requests_total{NODE,code=~"5.."}[I])) or vector(0)) / sum(rate(tollgate_http_requests_total{NODE}[I]) > 0)',
             steps=[(0.01, YELLOW), (0.05, RED)],
             width=3,
         ),

@@ -115,6 +115,10 @@ fn of_expression(expression: &str, at_once: bool) -> Vec<String> {
     if !expression.contains("job=~\"$job\"") || !expression.contains("instance=~\"$instance\"") {
         faults.push(format!("asks beyond what is chosen: {expression}"));
     }
+    // without traffic a rate is 0, and a quotient by it no number
+    if expression.split(" / ").skip(1).any(|divisor| divisor.contains("rate(") && !divisor.contains(" > 0)")) {
+        faults.push(format!("divides by zero without traffic: {expression}"));
+    }
     for (label, values) in VALUES {
         for (at, _) in
             expression.match_indices(&format!("{label}=")).chain(expression.match_indices(&format!("{label}!=")))
@@ -241,6 +245,8 @@ fn what_breaks_a_rule_is_found() {
     };
     finds("tollgate_nothing", asks("tollgate_nothing{#}"));
     finds("1m", asks("rate(tollgate_http_requests_total{#}[1m])"));
+    let requests = "rate(tollgate_http_requests_total{#}[$__rate_interval])";
+    finds("divides by zero", asks(&format!("sum({requests}) / sum({requests})")));
     finds("outcome is never refused", asks("tollgate_limit_requests_total{#,outcome=~\"denied|refused\"}"));
     finds("beyond what is chosen", asks("tollgate_http_requests_total"));
     finds("nobody offers $route", asks("tollgate_http_requests_total{#,route=~\"$route\"}"));
