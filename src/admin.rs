@@ -133,7 +133,7 @@ impl Admin {
             return self.authorized(&path, session).await;
         }
         match read_body(session).await {
-            Ok(body) => self.done(&path, &body).await,
+            Ok(body) => self.done(&path, &body).await.0,
             Err(refused) => refused,
         }
     }
@@ -152,32 +152,35 @@ impl Admin {
             return failure(StatusCode::SERVICE_UNAVAILABLE, &reason);
         }
         let mut note = is_change.then(|| NoteOnDrop::new(Arc::clone(&self.audit), attempt));
-        let response = match (read_body(session).await, Target::of(path)) {
-            (Err(refused), _) => refused,
+        let (response, mut change) = match (read_body(session).await, Target::of(path)) {
+            (Err(refused), _) => (refused, Value::Null),
             // after the body, which may take longer than the other process to take over
             (Ok(_), _) if changes_state && self.gateway.traffic.lifecycle.has_successor() => {
                 session.set_keepalive(None);
-                failure(StatusCode::SERVICE_UNAVAILABLE, HAS_SUCCESSOR)
+                (failure(StatusCode::SERVICE_UNAVAILABLE, HAS_SUCCESSOR), Value::Null)
             }
             (Ok(body), Some(target)) => return self.customers(target, session.req_header(), &body, note).await,
             (Ok(body), None) => self.done(path, &body).await,
         };
         if let Some(note) = &mut note {
             let result = if response.0.is_success() { "done" } else { "refused" };
-            note.outcome = (result, json!({ "status": response.0.as_u16() }));
+            change["status"] = json!(response.0.as_u16());
+            note.outcome = (result, change);
         }
         response
     }
 
-    async fn done(&self, path: &str, body: &[u8]) -> PlainResponse {
-        match (path, verb(path)) {
+    /// Serves a request. Returns also the change of a key for the audit log, null if there is none.
+    async fn done(&self, path: &str, body: &[u8]) -> (PlainResponse, Value) {
+        let response = match (path, verb(path)) {
             ("/-/reload" | "/v1/reload", _) => self.reload().await,
             ("/explain" | "/v1/explain", _) => self.explain(body).await,
             ("/v1/charge", _) => keys::charge(&self.gateway, body).await,
             (REPLAY, _) => self.replays.answer(self.records.access.replays(), body).await,
-            (_, Some(verb)) => keys::answer(&self.gateway, verb, body).await,
+            (_, Some(verb)) => return keys::answer(&self.gateway, verb, body).await,
             (path, None) => self.shown(path),
-        }
+        };
+        (response, Value::Null)
     }
 
     fn phase(&self) -> Phase {

@@ -1,6 +1,7 @@
 //! `POST /v1/keys/...` reads or corrects one key; `POST /v1/charge` charges keys for programs that are not proxies.
 
 use http::StatusCode;
+use serde_json::{Value, json};
 
 use super::{PlainResponse, failure, pretty_json};
 use crate::gateway::Gateway;
@@ -30,9 +31,9 @@ impl KeyOperation {
     }
 }
 
-/// Does the operation on the key that `body` names.
-pub(super) async fn answer(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> PlainResponse {
-    done(gateway, verb, body).await.unwrap_or_else(|bad| refused(&bad))
+/// Does the operation on the key that `body` names. Returns also the change for the audit log, null if there is none.
+pub(super) async fn answer(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> (PlainResponse, Value) {
+    done(gateway, verb, body).await.unwrap_or_else(|bad| (refused(&bad), Value::Null))
 }
 
 /// Charges or refunds the tokens that `body` lists.
@@ -65,17 +66,14 @@ fn not_done(unamended: &AmendError) -> PlainResponse {
     }
 }
 
-async fn done(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> Result<PlainResponse, KeyQuestionError> {
+async fn done(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> Result<(PlainResponse, Value), KeyQuestionError> {
     let question = KeyQuestion::from_json(body)?;
     let amendment = match verb {
-        KeyOperation::Peek => return Ok(pretty_json(&question.peek(gateway).await?)),
+        KeyOperation::Peek => return Ok((pretty_json(&question.peek(gateway).await?), Value::Null)),
         KeyOperation::Unban => {
             return Ok(match question.unban(gateway).await? {
-                Some(answer) => {
-                    tell(&answer, "is no longer banned");
-                    pretty_json(&answer)
-                }
-                None => failure(StatusCode::NOT_FOUND, "this gateway has not banned the key"),
+                Some(answer) => (pretty_json(&answer), noted(&answer, "is no longer banned")),
+                None => (failure(StatusCode::NOT_FOUND, "this gateway has not banned the key"), Value::Null),
             });
         }
         KeyOperation::Reset => Amendment::ResetKey,
@@ -83,22 +81,26 @@ async fn done(gateway: &Gateway, verb: KeyOperation, body: &[u8]) -> Result<Plai
     };
     Ok(match question.amend(gateway, amendment).await? {
         Ok(answer) => {
-            tell(
+            let mut change = noted(
                 &answer,
                 &match amendment {
                     Amendment::ResetKey => "starts afresh".to_owned(),
                     Amendment::Grant(tokens) => format!("is given back up to {tokens} tokens"),
                 },
             );
-            pretty_json(&answer)
+            if let Amendment::Grant(tokens) = amendment {
+                change["tokens"] = json!(tokens);
+            }
+            (pretty_json(&answer), change)
         }
-        Err(unamended) => not_done(&unamended),
+        Err(unamended) => (not_done(&unamended), Value::Null),
     })
 }
 
-/// Logs a change of a key over the admin port. The caller's name is not known.
-fn tell(answer: &KeyAnswer, change: &str) {
+/// Logs a change of a key over the admin port, and returns it for the audit log. The caller's name is not known.
+fn noted(answer: &KeyAnswer, change: &str) -> Value {
     let part = |part: &KeyPartValue| format!("{}={}", part.part, part.value.as_deref().unwrap_or(""));
-    let key: Vec<String> = answer.key.iter().map(part).collect();
-    tracing::info!(limit = answer.limit, key = key.join(", "), "over the admin port, a key {change}");
+    let key = answer.key.iter().map(part).collect::<Vec<_>>().join(", ");
+    tracing::info!(limit = answer.limit, key, "over the admin port, a key {change}");
+    json!({ "limit": answer.limit, "key": key })
 }

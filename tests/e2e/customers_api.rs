@@ -377,3 +377,29 @@ fn every_change_is_in_the_audit_log_and_nothing_is_changed_without_it() {
     refused(&gateway, ("PATCH", "/initech", &json!({ "plan": "free" })), 503, "`admin.audit_log` cannot be written");
     assert_eq!(met(&gateway, &key), (200, Some(20_000)));
 }
+
+#[test]
+fn the_audit_log_tells_which_key_was_corrected_and_how() {
+    let origin = Origin::start();
+    let by_header =
+        "key: [customer, { header: x-api-key }], missing_key: skip, ban: { after: 1 denial in 1m, for: 1h }";
+    let config = config(&origin, FILE).replace("key: customer", by_header);
+    let gateway = started(&config, &[("customers.csv", CUSTOMERS)]);
+    let text = fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
+    gateway.folder.write("tollgate.yaml", text.replacen("token_file:", "audit_log: audit.log, token_file:", 1));
+    assert_eq!(gateway.reload().status, 200);
+    let mut question = json!({ "limit": "guard", "tokens": 3,
+        "request": { "url": "http://test/", "headers": { "x-api-key": "key-canary-1" } } });
+    for (path, status) in [("/v1/keys/grant", 200), ("/v1/keys/reset", 200), ("/v1/keys/unban", 404)] {
+        assert_eq!(crate::admin_api::post(&gateway, path, &[HOST, BEARER], &question).status, status, "{path}");
+        question["tokens"] = Value::Null;
+    }
+    let audit = fs::read_to_string(gateway.folder.path().join("audit.log")).unwrap();
+    let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told = |line: &Value| ["limit", "key", "tokens", "status"].map(|name| line[name].clone());
+    let key = json!("customer=acme, header x-api-key=key... (12 bytes)");
+    assert_eq!(told(&lines[0]), [json!("guard"), key.clone(), json!(3), json!(200)]);
+    assert_eq!(told(&lines[1]), [json!("guard"), key, Value::Null, json!(200)]);
+    assert_eq!(told(&lines[2]), [Value::Null, Value::Null, Value::Null, json!(404)], "nothing was changed");
+    assert_untold(&gateway, &[]);
+}
