@@ -49,6 +49,8 @@ pub struct ReloadAttempt {
     pub took: Nanos,
     /// The reason for it.
     pub trigger: Trigger,
+    /// The warnings about the configuration that was read.
+    pub warnings: Vec<String>,
     /// The result.
     pub outcome: ReloadOutcome,
 }
@@ -58,8 +60,6 @@ pub struct ReloadAttempt {
 pub enum ReloadOutcome {
     /// The configuration is in force now.
     Applied {
-        /// The warnings about it.
-        warnings: Vec<String>,
         /// The effects of the change on the states of limits.
         notes: Vec<String>,
     },
@@ -85,11 +85,10 @@ impl ReloadAttempt {
             "trigger": self.trigger.as_str(),
             "timestamp_seconds": self.at.as_secs_f64(),
             "duration_seconds": self.took.as_secs_f64(),
+            "warnings": shown(&self.warnings),
         });
         let more = match &self.outcome {
-            ReloadOutcome::Applied { warnings, notes } => {
-                json!({ "result": "applied", "warnings": shown(warnings), "notes": shown(notes) })
-            }
+            ReloadOutcome::Applied { notes } => json!({ "result": "applied", "notes": shown(notes) }),
             ReloadOutcome::Unchanged => json!({ "result": "unchanged" }),
             ReloadOutcome::Refused { errors } => {
                 json!({ "result": "refused", "errors": shown(errors), "error_count": errors.len() })
@@ -134,8 +133,8 @@ impl Reloads {
     /// makes the reloads receives the requests.
     pub fn new(now: Nanos, warnings: Vec<String>) -> (Self, mpsc::Receiver<ReloadRequest>) {
         let (asking, asked) = mpsc::channel(MOST_WAITING);
-        let outcome = ReloadOutcome::Applied { warnings, notes: Vec::new() };
-        let last = ReloadAttempt { at: now, took: Nanos::ZERO, trigger: Trigger::Start, outcome };
+        let outcome = ReloadOutcome::Applied { notes: Vec::new() };
+        let last = ReloadAttempt { at: now, took: Nanos::ZERO, trigger: Trigger::Start, warnings, outcome };
         (Self { asking, shown: Mutex::new(ReloadStatus { last, in_force_since: now }) }, asked)
     }
 

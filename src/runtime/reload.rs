@@ -234,26 +234,30 @@ impl Reloader {
     async fn reload(&mut self, trigger: Trigger) -> ReloadAttempt {
         let clock = Arc::clone(&self.gateway.clock);
         let (began, at) = (clock.now(), clock.wall());
-        let outcome = catch_panic(self.read_and_apply()).await;
-        let outcome = outcome.unwrap_or_else(|panicked| ReloadOutcome::Refused {
-            errors: vec![format!("reading the configuration failed: {panicked}, which is a bug in tollgate")],
+        let (outcome, warnings) = catch_panic(self.read_and_apply()).await.unwrap_or_else(|panicked| {
+            let errors = vec![format!("reading the configuration failed: {panicked}, which is a bug in tollgate")];
+            (ReloadOutcome::Refused { errors }, Vec::new())
         });
-        let attempt = ReloadAttempt { at, took: clock.now().saturating_sub(began), trigger, outcome };
+        let attempt = ReloadAttempt { at, took: clock.now().saturating_sub(began), trigger, warnings, outcome };
         self.report_attempt(&attempt, clock.wall());
         self.reloads.record(attempt.clone());
         attempt
     }
 
-    async fn read_and_apply(&mut self) -> ReloadOutcome {
+    /// Returns also the warnings about the configuration.
+    async fn read_and_apply(&mut self) -> (ReloadOutcome, Vec<String>) {
         failpoint("reload");
         self.tries_again = false;
         match self.load().await {
-            Ok(parts) if self.in_force == fingerprints(&self.files) => {
-                drop(parts);
-                ReloadOutcome::Unchanged
+            Ok(mut parts) => {
+                let warnings = std::mem::take(&mut parts.warnings);
+                let outcome = match self.in_force == fingerprints(&self.files) {
+                    true => ReloadOutcome::Unchanged,
+                    false => self.apply(parts).await,
+                };
+                (outcome, warnings)
             }
-            Ok(parts) => self.apply(parts).await,
-            Err(errors) => ReloadOutcome::Refused { errors },
+            Err(errors) => (ReloadOutcome::Refused { errors }, Vec::new()),
         }
     }
 
@@ -280,7 +284,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: LoadedConfig) -> ReloadOutcome {
-        let LoadedConfig { rules, warnings, state, store, cluster, access, senders, .. } = parts;
+        let LoadedConfig { rules, state, store, cluster, access, senders, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
         resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry, &gateway.clock).await;
@@ -315,19 +319,19 @@ impl Reloader {
         self.in_force = fingerprints(&self.files);
         self.retired.push(before);
         self.has_old_series = true;
-        ReloadOutcome::Applied { warnings, notes }
+        ReloadOutcome::Applied { notes }
     }
 
     /// Reports an attempt to the log and the metrics.
     fn report_attempt(&self, attempt: &ReloadAttempt, now: Nanos) {
         let (trigger, took) = (attempt.trigger.as_str(), attempt.took.as_secs_f64());
         let active = self.gateway.active.load();
+        for warning in &attempt.warnings {
+            tracing::warn!("{warning}");
+        }
         match &attempt.outcome {
-            ReloadOutcome::Applied { warnings, notes } => {
+            ReloadOutcome::Applied { notes } => {
                 self.telemetry.reload_applied(now);
-                for warning in warnings {
-                    tracing::warn!("{warning}");
-                }
                 for note in notes {
                     tracing::info!("{note}");
                 }

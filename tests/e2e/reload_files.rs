@@ -4,6 +4,8 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use serde_json::json;
+
 use crate::support::gateway::limited;
 use crate::support::{Gateway, Origin, wait_until};
 
@@ -185,4 +187,20 @@ fn included_files_are_followed_and_windows_keep_what_they_counted() {
     fs::remove_file(added).unwrap();
     wait_until("the file that was removed is not", || gateway.get("/free", &[("x-key", "one")]).status == 429);
     assert_eq!(applied(), before + 3.0, "one reload for each change");
+}
+
+#[test]
+fn a_reload_that_finds_no_change_tells_the_warnings_again() {
+    let origin = Origin::start();
+    let unused = "upstreams: { unused: { nodes: [\"127.0.0.1:1\"] },";
+    let gateway = Gateway::start(&burst(&origin, 10).replacen("upstreams: {", unused, 1));
+    let logged = || gateway.process.stderr().matches("is an upstream that no route uses").count();
+    wait_until("the warning of the start", || logged() == 1);
+    let report = gateway.reload().json();
+    let shown = gateway.admin_get("/status").json()["reload"]["last_attempt"].clone();
+    for attempt in [report, shown] {
+        assert_eq!((&attempt["result"], attempt["warnings"].as_array().map(Vec::len)), (&json!("unchanged"), Some(1)));
+        assert!(attempt["warnings"][0].as_str().unwrap().contains("is an upstream that no route uses"), "{attempt}");
+    }
+    wait_until("the warning of the reload", || logged() == 2);
 }
