@@ -237,7 +237,11 @@ impl SnapshotWriter {
             }
             Err(error) => {
                 let error = format!("cannot write the state to {}: {error}", path.display());
-                tracing::error!("{error}; after a restart, limits continue from the last snapshot");
+                let effect = match has_snapshot(&path) {
+                    true => "limits continue from the last snapshot",
+                    false => "every key starts afresh",
+                };
+                tracing::error!("{error}; after a restart, {effect}");
                 self.telemetry.state_not_written();
                 self.snapshots.failed(error);
             }
@@ -269,15 +273,16 @@ impl SnapshotWriter {
 fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<SnapshotSize>) -> io::Result<SnapshotSize> {
     match files::open(path) {
         Ok(file) => {
-            let mut begin = Vec::new();
-            file.take(snapshot::MARK.len() as u64).read_to_end(&mut begin)?;
+            let begin = mark(file)?;
             if !begin.is_empty() && begin != snapshot::MARK {
-                return Err(io::Error::other("the file is not a snapshot of tollgate, and is not overwritten"));
+                let foreign = "the file is not a snapshot of tollgate, and is not overwritten: move it away";
+                return Err(io::Error::other(foreign));
             }
         }
         Err(ReadError::Failed(error)) if error.kind() == ErrorKind::NotFound => {}
         Err(unreadable) => {
-            return Err(io::Error::other(format!("the existing file {unreadable}; it is not overwritten")));
+            let error = format!("the existing file {unreadable}; it is not overwritten: move it away");
+            return Err(io::Error::other(error));
         }
     }
     files::replace(path, |file| {
@@ -286,6 +291,18 @@ fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<Snapsh
         out.flush()?;
         Ok(written)
     })
+}
+
+/// The first bytes of a file, which tell whether it is a snapshot.
+fn mark(file: fs::File) -> io::Result<Vec<u8>> {
+    let mut begin = Vec::new();
+    file.take(snapshot::MARK.len() as u64).read_to_end(&mut begin)?;
+    Ok(begin)
+}
+
+/// Whether the file has a snapshot, of this process or an earlier one.
+fn has_snapshot(path: &Path) -> bool {
+    files::open(path).is_ok_and(|file| mark(file).is_ok_and(|begin| begin == snapshot::MARK))
 }
 
 /// The size of a write to the file, in bytes.

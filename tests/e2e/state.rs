@@ -264,7 +264,8 @@ fn a_file_that_is_something_else_is_left_alone() {
     assert_eq!(fs::read_to_string(file(&gateway)).unwrap(), "listeners: []\n# precious\n");
     assert_eq!(snapshots(&gateway, "success"), 0.0);
     let error = gateway.admin_get("/status").json()["state"]["last_error"].to_string();
-    assert!(error.contains("is not a snapshot of tollgate, and is not overwritten"), "{error}");
+    assert!(error.contains("is not a snapshot of tollgate, and is not overwritten: move it away"), "{error}");
+    assert!(gateway.process.stderr().contains("after a restart, every key starts afresh"));
 }
 
 #[test]
@@ -309,7 +310,9 @@ fn a_folder_that_is_missing_is_told_of_until_it_is_there() {
     let origin = Origin::start();
     let mut gateway = Gateway::start(&(limited(&origin, DAILY) + "state: { file: gone/s, every: 100ms }\n"));
     wait_until("failures", || snapshots(&gateway, "failure") >= 2.0);
-    assert!(gateway.process.stderr().contains("cannot write the state to gone/s: No such file"));
+    let said = gateway.process.stderr();
+    assert!(said.contains("cannot write the state to gone/s: No such file"), "{said}");
+    assert!(said.contains("after a restart, every key starts afresh"), "{said}");
     let is_successful = || gateway.metrics().value("tollgate_state_last_snapshot_successful", &[]);
     assert_eq!(is_successful(), Some(0.0));
     assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
@@ -317,6 +320,9 @@ fn a_folder_that_is_missing_is_told_of_until_it_is_there() {
     wait_for_snapshot(&gateway);
     assert!(gateway.admin_get("/status").json()["state"]["last_error"].is_null());
     assert_eq!(is_successful(), Some(1.0));
+    fs::create_dir(gateway.folder.path().join("gone/s.new")).unwrap();
+    let says = || gateway.process.stderr().contains("after a restart, limits continue from the last snapshot");
+    wait_until("a failure after a snapshot", says);
     gateway.restart("KILL");
     assert_eq!(ask(&gateway, "ann"), 429);
 }
