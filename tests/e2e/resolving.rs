@@ -218,6 +218,7 @@ fn a_gateway_whose_host_name_cannot_be_resolved_starts_all_the_same() {
     hosts.set(&[2]);
     wait_until("the upstream", || Client::connect(address).get("/").status == 200);
     assert!(origins[0].count() > 0);
+    wait_until("word of it", || process.stderr().contains("the node's host name is resolved again"));
 }
 
 #[test]

@@ -67,20 +67,19 @@ async fn watch_node(pool: Arc<Pool>, node: usize, clock: Arc<dyn Clock>) {
         checks.follow(&pool, node, &clock);
         return while checks.tasks.join_next().await.is_some() {};
     }
+    let upstream = &pool.upstream.name;
     let mut failing = false;
     loop {
-        match look_up(name).await {
-            Some(addresses) => {
-                state.set_addresses(addresses, clock.now());
-                failing = false;
-            }
-            // the node keeps its earlier addresses
-            None if !failing => {
-                let upstream = &pool.upstream.name;
-                tracing::warn!(upstream, node = name, "cannot resolve the node's host name; retrying");
-                failing = true;
-            }
-            None => {}
+        let found = look_up(name).await;
+        match (found.is_none(), failing) {
+            (true, false) => tracing::warn!(upstream, node = name, "cannot resolve the node's host name; retrying"),
+            (false, true) => tracing::info!(upstream, node = name, "the node's host name is resolved again"),
+            _ => {}
+        }
+        failing = found.is_none();
+        // otherwise the node keeps its earlier addresses
+        if let Some(addresses) = found {
+            state.set_addresses(addresses, clock.now());
         }
         checks.follow(&pool, node, &clock);
         let has_none = state.instances().is_empty();
