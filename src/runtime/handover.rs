@@ -51,7 +51,16 @@ pub(super) enum UpgradeError {
     StepTimeout(&'static str),
     /// The connection between the processes failed.
     #[error("cannot hand over to the new process: {0}")]
-    Failed(#[from] io::Error),
+    Failed(io::Error),
+}
+
+impl From<io::Error> for UpgradeError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => Self::SuccessorExited,
+            _ => Self::Failed(error),
+        }
+    }
 }
 
 // === the old process ===
@@ -150,7 +159,6 @@ fn wait_for(mut stream: &UnixStream, word: u8, name: &'static str) -> Result<(),
         Ok(()) => Err(io::Error::from(ErrorKind::InvalidData).into()),
         Err(error) => Err(match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => UpgradeError::StepTimeout(name),
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => UpgradeError::SuccessorExited,
             _ => error.into(),
         }),
     }
@@ -205,4 +213,17 @@ fn socket(stream: &UnixStream) -> io::Result<Socket> {
         _ => Vec::new(),
     });
     Socket::of(descriptors.next().ok_or(ErrorKind::UnexpectedEof)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_that_ends_before_it_has_read_anything_is_said_to_have_ended() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let error = UpgradeError::from(send(&ours, &[]).unwrap_err());
+        assert!(matches!(error, UpgradeError::SuccessorExited), "{error}");
+    }
 }
