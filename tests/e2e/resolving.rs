@@ -233,3 +233,19 @@ fn a_reload_waits_for_the_addresses_of_new_nodes() {
     assert_eq!(gateway.reload().status, 200);
     assert_eq!(gateway.get("/", &[]).status, 200);
 }
+
+#[test]
+fn a_reload_does_not_wait_for_a_name_that_an_earlier_one_has_waited_for() {
+    let hosts = Hosts::new(&[2]);
+    let (_origins, port) = origins(&[2]);
+    let named = |name: &str, more: &str| upstream(port, more).replace("many.test", name);
+    let gateway = hosts.start(&named("127.0.0.2", ""));
+    let took = |config: &str| {
+        gateway.rewrite(config);
+        let report = gateway.reload().json();
+        assert_eq!(report["result"], "applied", "{report}");
+        report["duration_seconds"].as_f64().unwrap()
+    };
+    let (waited, later) = (took(&named("gone.test", "")), took(&named("gone.test", ", balance: random")));
+    assert!(later < waited / 2.0, "{later} s after {waited} s");
+}

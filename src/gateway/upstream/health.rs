@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::node::address_of;
+use super::node::{NodeState, address_of};
 use super::{Instance, Pool};
 use crate::clock::Clock;
 use crate::http::upstream::probe;
@@ -29,11 +29,12 @@ pub async fn watch(pool: Arc<Pool>, clock: Arc<dyn Clock>) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Finds addresses for each node of `pools` that has none; waits for `patience` at most.
+/// Finds addresses for each node of `pools` that is new and has none; waits for `patience` at most.
 pub async fn resolve_new(pools: &[Arc<Pool>], patience: Nanos) {
     let mut tasks = JoinSet::new();
     for pool in pools {
-        for (node, state) in pool.nodes.iter().enumerate().filter(|(_, state)| state.instances().is_empty()) {
+        let is_awaited = |state: &NodeState| state.instances().is_empty() && state.is_first_wait();
+        for (node, state) in pool.nodes.iter().enumerate().filter(|(_, state)| is_awaited(state)) {
             let (name, state) = (pool.upstream.nodes[node].address.clone(), Arc::clone(state));
             tasks.spawn(async move {
                 loop {

@@ -21,6 +21,8 @@ pub use crate::http::upstream::Address as NodeAddress;
 pub(super) struct NodeState {
     /// One instance; for a host name one for each address, and none before the name is resolved.
     instances: ArcSwap<Vec<Arc<Instance>>>,
+    /// Whether a configuration has waited for the addresses of this node: later ones that have the node do not wait again.
+    was_awaited: AtomicBool,
 }
 
 /// The state of one address of a node.
@@ -55,7 +57,7 @@ impl NodeState {
     /// Creates a node that is configured as `written`; its instances are healthy.
     pub(super) fn new(written: &str) -> Self {
         let instance = address_of(written).map(|address| Arc::new(Instance::new(address, None)));
-        Self { instances: ArcSwap::from_pointee(instance.into_iter().collect()) }
+        Self { instances: ArcSwap::from_pointee(instance.into_iter().collect()), was_awaited: AtomicBool::new(false) }
     }
 
     /// The same node under other rules: failed requests have ejected none of its instances, and all are healthy until a health
@@ -63,7 +65,12 @@ impl NodeState {
     pub(super) fn under_other_rules(&self, keeps_health: bool) -> Self {
         let instances = self.instances();
         let copies = instances.iter().map(|instance| Arc::new(instance.under_other_rules(keeps_health)));
-        Self { instances: ArcSwap::from_pointee(copies.collect()) }
+        Self { instances: ArcSwap::from_pointee(copies.collect()), was_awaited: AtomicBool::new(true) }
+    }
+
+    /// Whether no configuration has waited for the addresses of this node. The caller waits for them now.
+    pub(super) fn is_first_wait(&self) -> bool {
+        !self.was_awaited.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn instances(&self) -> Guard<Arc<Vec<Arc<Instance>>>> {
