@@ -178,6 +178,9 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     // before the old process stops accepting, and before it learns that this one is ready
     let pools = rules.pools(None);
     resolve_nodes_and_refresh_sources(&pools, &rules.sources(), &telemetry);
+    if let Some(predecessor) = &predecessor {
+        predecessor.check_upstreams(&pools).map_err(StartError::predecessor)?;
+    }
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = recover(predecessor.as_mut(), state.as_ref(), seed)?;
     recovered.report(&telemetry);
@@ -376,7 +379,7 @@ impl Prepared {
         let upgrader = Upgrader {
             gate: Arc::clone(&gate),
             snapshot_writer: Arc::clone(&snapshot_writer),
-            store: Arc::clone(&gateway.store),
+            gateway: gateway.clone(),
             telemetry,
         };
         let targets = SignalTargets { reloads, gate, upgrader, held: signals };

@@ -201,6 +201,11 @@ impl Pool {
         self.nodes.iter().enumerate().flat_map(of_node).collect()
     }
 
+    /// Whether any node has an address.
+    pub fn has_address(&self) -> bool {
+        self.nodes.iter().any(|node| !node.instances().is_empty())
+    }
+
     /// The addresses of all instances, by which limits count nodes.
     pub fn instance_names(&self) -> Vec<String> {
         self.instances().iter().map(|(_, instance)| instance.name().to_owned()).collect()

@@ -12,14 +12,18 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
+use serde_json::json;
 
 use super::inherit::{self, FROM_SYSTEMD, HANDOVER_VARIABLE, SYSTEMD_VARIABLES};
 use super::socket::Socket;
+use crate::gateway::upstream::Pool;
+use crate::ruleset::upstream::Upstream;
 
 /// The first bytes that the old process sends; another number means another protocol.
 const GREETING: [u8; 10] = *b"tollgate/1";
@@ -27,6 +31,10 @@ const GREETING: [u8; 10] = *b"tollgate/1";
 const READY: u8 = b'R';
 /// From the new process: it accepts connections.
 const SERVING: u8 = b'S';
+/// The variable that tells the new process which upstreams have an address in the old one: a JSON list of their names.
+const UPSTREAMS_VARIABLE: &str = "TOLLGATE_HANDOVER_UPSTREAMS";
+/// The most bytes of that variable; Linux starts no process with 128 KiB or more in one.
+const LONGEST_VARIABLE: usize = 100 << 10;
 /// The byte that accompanies each socket.
 const SOCKET: u8 = b's';
 /// The timeout of each process for the other's message.
@@ -73,18 +81,21 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Starts this process's program again, with the same arguments.
-    pub(super) fn start() -> Result<Self, UpgradeError> {
+    /// Starts this process's program again, with the same arguments. `pools` are those of this process.
+    pub(super) fn start(pools: &[Arc<Pool>]) -> Result<Self, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::IsInit);
         }
         let mut arguments = std::env::args_os();
         let program = arguments.next().unwrap_or_else(|| "tollgate".into());
         let (ours, theirs) = UnixStream::pair()?;
+        let with_address = pools.iter().filter(|pool| pool.has_address()).map(|pool| &pool.upstream.name);
+        let upstreams = json!(with_address.collect::<Vec<_>>()).to_string();
         let mut command = Command::new(&program);
         command
             .args(arguments)
             .env(HANDOVER_VARIABLE, if inherit::are_of_systemd() { FROM_SYSTEMD } else { "1" })
+            .env(UPSTREAMS_VARIABLE, if upstreams.len() > LONGEST_VARIABLE { "[]" } else { &upstreams })
             .stdin(Stdio::from(OwnedFd::from(theirs)));
         // the new process receives the sockets through the Unix socket, not from systemd
         for name in SYSTEMD_VARIABLES {
@@ -187,6 +198,19 @@ impl Predecessor {
         stream.read_exact(&mut count)?;
         let sockets = (0..u32::from_le_bytes(count)).map(|_| socket(&stream)).collect::<io::Result<_>>()?;
         Ok(Some((Self { stream }, sockets)))
+    }
+
+    /// Checks that each upstream that has an address in the old process has one here too, so that a failure of DNS does not
+    /// leave a process in service that can reach no node. An old process of an earlier version names no upstreams.
+    pub(super) fn check_upstreams(&self, pools: &[Arc<Pool>]) -> Result<(), String> {
+        let told = std::env::var(UPSTREAMS_VARIABLE).unwrap_or_default();
+        let with_address: Vec<String> = serde_json::from_str(&told).unwrap_or_default();
+        let is_lost = |pool: &&Arc<Pool>| !pool.has_address() && with_address.contains(&pool.upstream.name);
+        pools.iter().find(is_lost).map_or(Ok(()), |pool| {
+            let Upstream { name, nodes, .. } = &pool.upstream;
+            let hosts: Vec<&str> = nodes.iter().map(|node| node.address.as_str()).collect();
+            Err(format!("upstreams.{name}: no address of its nodes is found here: {}", hosts.join(", ")))
+        })
     }
 
     /// Tells the old process that only the state is missing. Returns the stream to read the state from.

@@ -7,14 +7,15 @@ use tokio::task::spawn_blocking;
 use super::accept_gate::AcceptGate;
 use super::handover::{Successor, UpgradeError};
 use super::state::SnapshotWriter;
-use crate::store::{SnapshotSize, Store};
+use crate::gateway::Gateway;
+use crate::store::SnapshotSize;
 use crate::telemetry::Telemetry;
 
 /// Hands this process's sockets and state over to a new process.
 pub(super) struct Upgrader {
     pub(super) gate: Arc<AcceptGate>,
     pub(super) snapshot_writer: Arc<SnapshotWriter>,
-    pub(super) store: Arc<Store>,
+    pub(super) gateway: Gateway,
     pub(super) telemetry: Telemetry,
 }
 
@@ -28,7 +29,7 @@ impl Upgrader {
 
     async fn start(&self) -> Result<Successor, UpgradeError> {
         let sockets = self.gate.sockets()?;
-        let successor = Successor::start()?;
+        let successor = Successor::start(&self.gateway.active.load().pools)?;
         blocking(successor.preparation(sockets)?).await?;
         Ok(successor)
     }
@@ -65,7 +66,7 @@ impl Upgrader {
         })
         .await?;
         // the pause cuts the connections to other gateways: a state that is on its way then would be in no process
-        let _pushes = match self.store.cluster() {
+        let _pushes = match self.gateway.store.cluster() {
             Some(cluster) => Some(cluster.hold_pushes().await),
             None => None,
         };

@@ -7,8 +7,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::admin_api::{HOST, post};
+use crate::restarts::Lineage;
 use crate::support::client::Client;
 use crate::support::gateway::{ALL, is_ready};
+use crate::support::process::signal;
 use crate::support::{Folder, Gateway, Origin, Process, free_port, now, wait_until};
 
 /// Name resolution with a hosts file of this test.
@@ -248,4 +250,21 @@ fn a_reload_does_not_wait_for_a_name_that_an_earlier_one_has_waited_for() {
     };
     let (waited, later) = (took(&named("gone.test", "")), took(&named("gone.test", ", balance: random")));
     assert!(later < waited / 2.0, "{later} s after {waited} s");
+}
+
+#[test]
+fn a_successor_without_an_address_that_the_old_process_has_takes_nothing_over() {
+    let hosts = Hosts::new(&[]);
+    let (_origins, port) = origins(&[2]);
+    let mut lineage = Lineage::of(hosts.start(&upstream(port, "")));
+    lineage.upgrade();
+    assert_eq!(lineage.gateway.get("/", &[]).status, 503, "neither process has an address");
+    hosts.set(&[2]);
+    wait_until("the upstream", || lineage.gateway.get("/", &[]).status == 200);
+    hosts.set(&[]);
+    signal(lineage.current, "USR2");
+    let said = |text: &str| lineage.gateway.process.stderr().contains(text);
+    wait_until("the failure", || said("the handover failed; this process continues to serve"));
+    assert!(said(&format!("no address of its nodes is found here: many.test:{port}")));
+    assert_eq!(lineage.gateway.get("/", &[]).status, 200);
 }
