@@ -332,6 +332,8 @@ fn terms(body: &[u8], allowed: &[&str], groups: &GroupTable) -> Result<Terms, St
         };
         terms.insert(name, text);
     }
+    // a CSV file keeps no blanks around a field
+    terms.values_mut().flatten().for_each(|text| *text = text.trim().to_owned());
     Ok(terms)
 }
 
@@ -411,7 +413,7 @@ mod tests {
                 r#"{"suspended": false, "overrides": {"guard": {"burst": 7}}}"#,
                 r#"overrides={"guard":{"burst":7}} suspended= "#,
             ),
-            (r#"{"groups": {"team": "x"}}"#, "organisation= team=x "),
+            (r#"{"groups": {"team": " x\u00a0"}, "plan": " "}"#, "organisation= plan= team=x "),
             (r#"{"groups": null}"#, "organisation= team= "),
         ] {
             assert_eq!(read(body).as_deref(), Ok(columns), "{body}");

@@ -130,7 +130,7 @@ impl RowText {
 
     /// Sets the text of a column; an empty text clears it.
     fn set(&mut self, column: &str, text: &str) {
-        match text.trim() {
+        match text {
             "" => drop(self.0.remove(column)),
             text => drop(self.0.insert(column.to_owned(), text.to_owned())),
         }

@@ -56,6 +56,17 @@ fn only_the_entries_of_the_customer_change_in_yaml() {
 }
 
 #[test]
+fn blanks_that_the_directory_keeps_stay_in_credentials_and_names() {
+    let pro = Change::Patch(terms(&[("plan", "pro")]));
+    let bob = "- {credential: \"bob:pw \", customer: bob, plan: free}\n";
+    let expected = "- {credential: \"bob:pw \", customer: \"bob\", plan: \"pro\"}\n";
+    assert_eq!(edited(Format::Yaml, bob, "bob", &pro).as_deref(), Ok(expected));
+    let text = "credential,customer,plan\nk1,acme,free\nk4,acme\u{a0},free\n";
+    let without = "credential,customer,plan\nk4,acme\u{a0},free\n";
+    assert_eq!(edited(Format::Csv, text, "acme", &Change::Remove).as_deref(), Ok(without));
+}
+
+#[test]
 fn the_end_of_a_yaml_document_stays_after_its_entries() {
     let (first, end) = ("- {credential: a, customer: acme, plan: free}\n", "...\n# done\n");
     let (text, added) = (format!("{first}{end}"), "- {credential: \"new\", customer: \"b\", plan: \"pro\"}\n");
