@@ -172,10 +172,13 @@ impl Bounds {
         match self {
             Self::Whole { min, max } => Some(Value::Whole(whole(text)?.clamp(*min, *max))),
             Self::Rate { min, max, per, read } => {
-                let said = match whole(text) {
-                    Some(tokens) => Rate::new(tokens.clamp(1, Rate::MAX_TOKENS), *per)?,
-                    None => read(text)?,
-                };
+                let (tokens, time) = text.split_once('/').map_or((text, None), |(tokens, time)| (tokens, Some(time)));
+                let exact = time.map_or_else(|| Rate::new(whole(text)?, *per), |_| read(text));
+                // a rate holds neither zero tokens nor any number of them
+                let said = exact.or_else(|| {
+                    let one = time.map_or_else(|| Rate::new(1, *per), |time| read(&format!("1/{time}")))?;
+                    Some(if whole(tokens)? == 0 { min.unwrap_or(one) } else { *max })
+                })?;
                 let slowest = min.filter(|min| said.compare(*min) == Ordering::Less).unwrap_or(said);
                 Some(Value::Rate(if slowest.compare(*max) == Ordering::Greater { *max } else { slowest }))
             }
