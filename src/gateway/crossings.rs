@@ -38,7 +38,7 @@ pub struct Crossing {
     pub at: Nanos,
     /// The limit, and the key with secret parts masked.
     pub subject: LimitedKey,
-    /// The plan of the request that reached it.
+    /// The plan by which the limit goes: that of the caller or of its group.
     pub plan: Option<String>,
     /// The mark, in percent.
     pub mark: u8,
@@ -125,8 +125,13 @@ fn reached<'c>(
     })
 }
 
-/// Notifies the webhook of the keys that the request has brought to a mark.
-pub(super) fn notify_reached<'v>(context: &RequestContext, value: impl Fn(usize, &KeyPart) -> Option<Value<'v>>) {
+/// Notifies the webhook of the keys that the request has brought to a mark. `value` gives the values for the parts of the
+/// key of the charge at a position, and `plan` the plan by which a limit goes.
+pub(super) fn notify_reached<'v>(
+    context: &RequestContext,
+    value: impl Fn(usize, &KeyPart) -> Option<Value<'v>>,
+    plan: impl Fn(&Limit) -> Option<PlanId>,
+) {
     let (ruleset, gateway) = (&context.active.ruleset, &context.gateway);
     if ruleset.webhook.is_none() {
         return;
@@ -135,10 +140,11 @@ pub(super) fn notify_reached<'v>(context: &RequestContext, value: impl Fn(usize,
     for (position, limit, standing, charge, mark) in reached(context, ruleset) {
         let full_at = at.saturating_add(standing.headroom.until_full);
         let window = window_at(limit.algorithm, (at, full_at), standing.policy.window);
-        if !gateway.crossings.insert_if_new((bucket(limit, charge), context.plan), Notified { window, mark }) {
+        let plan = plan(limit);
+        if !gateway.crossings.insert_if_new((bucket(limit, charge), plan), Notified { window, mark }) {
             continue;
         }
-        let plan = context.plan.and_then(|plan| ruleset.plans.get(plan.0));
+        let plan = plan.and_then(|plan| ruleset.plans.get(plan.0));
         let values = |part: &KeyPart| value(position, part);
         gateway.crossings.notify(Crossing {
             identity: identity(limit, plan, values, (mark, window)),

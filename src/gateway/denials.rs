@@ -13,7 +13,10 @@ use crate::gateway::caller::Caller;
 use crate::gateway::crossings;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::subject::{bucket, subject};
+use crate::ruleset::PlanId;
+use crate::ruleset::charges::TermsOwner;
 use crate::ruleset::key::{self, Facts, KeyPart, Resolved, Value};
+use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::telemetry::recent::RecentDecision;
@@ -40,7 +43,8 @@ pub(super) fn record<'f>(
         upstream_node: context.chosen.as_ref().map(|chosen| chosen.instance.name()),
         ..caller.resolved(&context.active.ruleset, route)
     });
-    record_with(context, route, |_, part| key::value(part, facts, &resolved).ok());
+    let plan = |limit: &Limit| TermsOwner::of(limit, &resolved).plan;
+    record_with(context, route, |_, part| key::value(part, facts, &resolved).ok(), plan);
 }
 
 /// Records the outcome of a request whose head is not at hand. Parts of keys that come from header fields, claims or groups
@@ -62,17 +66,19 @@ pub(super) fn record_without_head(context: &RequestContext) {
         upstream_node: context.chosen.as_ref().map(|chosen| chosen.instance.name()),
         ..ruleset.resolve(route, (None, None), None)
     };
-    record_with(context, route, |_, part| key::value(part, &facts, &resolved).ok());
+    let plan = |limit: &Limit| TermsOwner::of(limit, &resolved).plan;
+    record_with(context, route, |_, part| key::value(part, &facts, &resolved).ok(), plan);
 }
 
 /// Records the outcome of a request or a question that was charged under the limits of `route`; `value` gives the values for
-/// the parts of the key of the charge at a position.
+/// the parts of the key of the charge at a position, and `plan` the plan by which a limit goes.
 pub(super) fn record_with<'v>(
     context: &RequestContext,
     route: &Route,
     value: impl Fn(usize, &KeyPart) -> Option<Value<'v>>,
+    plan: impl Fn(&Limit) -> Option<PlanId>,
 ) {
-    crossings::notify_reached(context, &value);
+    crossings::notify_reached(context, &value, plan);
     let (active, gateway) = (&context.active, &context.gateway);
     let ruleset = &active.ruleset;
     let (outcome, Some(position), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };

@@ -117,6 +117,29 @@ fn each_mark_of_a_key_is_told_once_with_a_signature() {
 }
 
 #[test]
+fn a_mark_of_a_group_is_told_once_with_the_plan_of_the_group() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    let customers = "customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv },
+  groups: { levels: [organisation], file: groups.csv } }
+plans: [free, pro]\n";
+    let by_group = "guard: { key: { group: organisation }, algorithm: fixed_window, window: 1d, warn_at: [50],
+    plans: { free: { limit: 4 }, pro: { limit: 10 } } }";
+    let guard = "guard: { key: { header: x-account }, algorithm: gcra, rate: 1/50h, burst: 20, warn_at: [80, 95] }";
+    let config = customers.to_owned() + &config(&origin, receiver.address, "").replace(guard, by_group);
+    let keys = "credential,customer,plan,organisation\na,a,free,acme\nb,b,pro,acme\nc,c,pro,globex\n";
+    let groups = "level,group,plan\norganisation,acme,pro\norganisation,globex,free\n";
+    let gateway =
+        Gateway::start_with(&config, &[("secret", SECRET), ("customers.csv", keys), ("groups.csv", groups)], &[]);
+    for key in ["a", "a", "a", "a", "a", "b", "c", "c"] {
+        assert_eq!(gateway.get("/", &[("x-api-key", key)]).status, 200);
+    }
+    ended(&gateway, "delivered", 2.0);
+    let told = receiver.received().iter().map(|seen| body(seen)["data"].clone()).collect::<Vec<_>>();
+    let told = told.iter().map(|data| [&data["key"]["group organisation"], &data["plan"]]).collect::<Vec<_>>();
+    assert_eq!(told, [["acme", "pro"], ["globex", "free"]]);
+}
+
+#[test]
 fn a_receiver_with_tls_is_told_once_its_certificate_is_good() {
     let (origin, receiver, authority) = (Origin::start(), Origin::start(), Authority::new());
     let signed = authority.sign(&["localhost"]);

@@ -79,10 +79,11 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
     }
     let decided = charge(context, domain.route, batch.charges).await;
     if denials::must_record(context) {
-        denials::record_with(context, active.ruleset.matcher.route(domain.route), |position, part| {
+        let value = |position, part: &_| {
             let of = asked.iter().find(|asked| asked.charges.contains(&position))?;
             key::entry(part, &of.entries).ok()
-        });
+        };
+        denials::record_with(context, active.ruleset.matcher.route(domain.route), value, |_| context.plan);
     }
     match decided {
         Ok(()) => refund(context, &batch.refunds).await?,
