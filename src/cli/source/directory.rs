@@ -252,6 +252,7 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
         Fault::FieldCount { .. } => says.hint("a field that holds a comma has to be in quotes"),
         Fault::LineBreak => says.hint("is a quote missing?"),
         Fault::Disagrees { what, .. } => says.expected(format!("the same {what} on all lines of a customer")),
+        Fault::GroupsDisagree { .. } => says.hint("a customer has one plan: name it on all of its lines"),
         Fault::RepeatedColumn(_)
         | Fault::EmptyField(_)
         | Fault::BadName

@@ -49,6 +49,8 @@ struct CustomerRow {
     name: KeyedHash,
     line: u32,
     terms: Arc<CustomerTerms>,
+    /// Whether the row has the plan of its groups.
+    inherits_plan: bool,
 }
 
 impl<'d> DirectoryBuilder<'d> {
@@ -80,7 +82,8 @@ impl<'d> DirectoryBuilder<'d> {
         let (terms, name) = (terms?, name?);
         let valid_until = row.valid_until(terms.zone.as_ref()).map_err(|fault| self.faults.add(line, fault)).ok();
         let (plan, own, suspended) = (terms.plan?, terms.own.clone(), terms.suspended);
-        self.customers.push(CustomerRow { name: self.hashes.of(name.as_bytes()), line: bounded(line), terms });
+        let (line, inherits_plan) = (bounded(line), row.plan.is_empty());
+        self.customers.push(CustomerRow { name: self.hashes.of(name.as_bytes()), line, terms, inherits_plan });
         let (hash, valid_until, groups) = (hash?, valid_until?, groups?);
         let suspended = suspended || groups.as_ref().is_some_and(|groups| groups.suspended());
         let name = match &self.last_name {
@@ -213,8 +216,8 @@ impl<'d> DirectoryBuilder<'d> {
         for rows in self.customers.chunk_by(|a, b| a.name == b.name) {
             let [first, others @ ..] = rows else { continue };
             for other in others {
-                if let Some(what) = disagreement(&first.terms, &other.terms) {
-                    self.faults.add(other.line.into(), Fault::Disagrees { what, line: first.line.into() });
+                if let Some(fault) = disagreement(first, other) {
+                    self.faults.add(other.line.into(), fault);
                     conflicting.extend(rows.iter().map(|row| row.line));
                 }
             }
@@ -263,14 +266,19 @@ fn contradicts(one: &Customer, other: &Customer) -> bool {
     suspended || one.plan != other.plan || one.own != other.own
 }
 
-/// The name of the first field in which two rows of a customer contradict each other.
-fn disagreement(one: &Arc<CustomerTerms>, other: &Arc<CustomerTerms>) -> Option<&'static str> {
+/// The fault of a row that contradicts the `first` row of its customer, by the first field that does.
+fn disagreement(first: &CustomerRow, row: &CustomerRow) -> Option<Fault> {
+    let (one, other, line) = (&first.terms, &row.terms, first.line.into());
+    let disagrees = |what| Some(Fault::Disagrees { what, line });
     match () {
         () if Arc::ptr_eq(one, other) => None,
-        () if one.plan != other.plan => Some("plan"),
-        () if one.suspended != other.suspended => Some("`suspended`"),
-        () if one.zone != other.zone => Some("time zone"),
-        () if one.own != other.own => Some("set of overrides"),
+        () if one.plan != other.plan && (first.inherits_plan || row.inherits_plan) => {
+            Some(Fault::GroupsDisagree { line })
+        }
+        () if one.plan != other.plan => disagrees("plan"),
+        () if one.suspended != other.suspended => disagrees("`suspended`"),
+        () if one.zone != other.zone => disagrees("time zone"),
+        () if one.own != other.own => disagrees("set of overrides"),
         () => None,
     }
 }

@@ -72,6 +72,12 @@ pub enum Fault {
         /// The line of the other row.
         line: u64,
     },
+    /// The rows of a customer get different plans, at least one of them from its groups.
+    #[error("the customer has another plan than on line {line}, because a row without a plan has that of its groups")]
+    GroupsDisagree {
+        /// The line of the other row.
+        line: u64,
+    },
     /// `groups` names a level that does not exist.
     #[error("`groups` names a level that is none of `customers.groups.levels`")]
     UnknownLevel,

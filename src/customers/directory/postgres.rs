@@ -285,6 +285,10 @@ fn described(fault: &Fault) -> String {
     match fault {
         Fault::RepeatedCredential(_) => "the credential stands in another row, too".to_owned(),
         Fault::Disagrees { what, .. } => format!("the customer has another {what} in another row"),
+        Fault::GroupsDisagree { .. } => {
+            "the customer has another plan in another row, because a row without a plan has that of its groups"
+                .to_owned()
+        }
         fault => fault.to_string(),
     }
 }

@@ -103,6 +103,8 @@ fn wrong_members_are_told_with_their_lines() {
     assert_eq!(refused("k1,a,free,,,\nk2,b,free,,serach,\n"), [(3, unknown)]);
     let elsewhere = Fault::Elsewhere { inner: team, name: "search".into(), outer: organisation };
     assert_eq!(refused("k1,a,free,globex,search,\n"), [(2, elsewhere)]);
+    let disagree = Fault::GroupsDisagree { line: 2 };
+    assert_eq!(refused("k1,a,,,,crawler\nk2,a,free,,search,\n"), [(3, disagree)], "a customer has one plan");
     let control = "k1,a,free,,,\nk2,b,free,,a\u{1}b,\n";
     let unlisted = GroupTable::unlisted(&levels());
     assert_eq!(customers(&unlisted, control).unwrap_err(), [(3, Fault::BadGroupName("team".into()))]);
