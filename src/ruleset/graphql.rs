@@ -150,7 +150,9 @@ mod tests {
         assert_eq!(cost("{ things(first: $n) { name } }"), Some(101));
         assert_eq!(cost("{ things(first: 2, last: 7, after: \"x\") { name } }"), Some(8));
         assert_eq!(cost("{ things(first: 0) { name } }"), Some(1));
-        assert_eq!(cost("{ things(first: 999999999999) { name } }"), Some(10_000));
+        for large in ["999999999999", "18446744073709551615", "18446744073709551616"] {
+            assert_eq!(cost(&format!("{{ things(first: {large}) {{ name }} }}")), Some(10_000), "{large}");
+        }
         assert_eq!(cost("{ things(filter: { first: 9 }) { name } }"), Some(2));
         let fragments =
             "query { a { ...f } b { ...f ... on T { c } ... { d } } } fragment f on T { x(first: 3) { y } }";

@@ -221,7 +221,9 @@ impl<'t> Parser<'t> {
         let token = self.next?;
         self.advance()?;
         match token {
-            Token::Int(digits) => return Some(digits.parse().ok()),
+            Token::Int(number) if number.starts_with('-') => {}
+            // a number that is too large for its type counts as the largest
+            Token::Int(digits) => return Some(Some(digits.parse().unwrap_or(u64::MAX))),
             Token::Float | Token::Text | Token::Name(_) => {}
             Token::Punctuator(b'$') => drop(self.name()?),
             Token::Punctuator(b'[') => self.nested(|parser| {
