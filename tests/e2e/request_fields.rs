@@ -68,6 +68,7 @@ fn a_field_of_the_body_is_a_cost_and_what_cannot_be_believed_costs_the_most() {
         (r#"{"max_tokens": "1"}"#, 100),
         (r#"{"MAX_TOKENS": 1}"#, 100),
         (r#"[{"max_tokens": 1}]"#, 100),
+        ("null", 100),
         (r#"{"max_tokens": 1"#, 100),
         ("max_tokens=1", 100),
         ("{max_tokens: 1}", 100),

@@ -206,7 +206,9 @@ impl Json {
                 search.found = None;
             }
             let leads_on = self.depth < field.as_ref().0.len();
-            if search.name_matches && leads_on && self.mode == ParseMode::Strict && !matches!(byte, b'{' | b'n') {
+            // on the way to a field, `null` is an object that lacks it; as the whole document it is no object
+            let may_lack_it = byte == b'{' || (byte == b'n' && self.depth > 0);
+            if search.name_matches && leads_on && self.mode == ParseMode::Strict && !may_lack_it {
                 search.found = Some(FoundValue::Other);
             }
         }
