@@ -173,6 +173,13 @@ fn the_configuration_chooses_the_dialects() {
         assert!(told[2].is_some_and(|reset| (3590..=7200).contains(&reset)), "{response:?}");
         assert_eq!([response.field("ratelimit"), response.field("x-ratelimit-limit")], [None, None]);
     }
+    // a structured field has no larger integer
+    let vast = "{ algorithm: fixed_window, window: 1d, limit: 2000000000000000, key: all }";
+    let response = Gateway::start(&format!("{}{kongs}", limited(&origin, vast))).get("/", &[]);
+    assert_eq!(
+        ["limit", "remaining"].map(|end| response.number(&format!("ratelimit-{end}"))),
+        [Some(999_999_999_999_999); 2]
+    );
     let gateway = Gateway::start(&format!("{}headers: {{ x_ratelimit: epoch }}\n", limited(&origin, TWO_PER_HOUR)));
     let reset = gateway.get("/", &[]).number("x-ratelimit-reset").unwrap();
     assert!(reset > 1_700_000_000, "{reset}");

@@ -87,8 +87,8 @@ impl<'v> LimitFields<'v> {
         }
         let until_full = until_full(self.tightest);
         if self.ietf_06 {
-            fields.push_number(LIMIT_06, self.tightest.policy.quota);
-            fields.push_number(REMAINING_06, remaining(self.tightest));
+            fields.push_number(LIMIT_06, self.tightest.policy.quota.min(LARGEST));
+            fields.push_number(REMAINING_06, remaining(self.tightest).min(LARGEST));
             fields.push_number(RESET_06, until_full.secs_ceil());
         }
         if let Some(reset) = self.x_ratelimit {
