@@ -124,6 +124,9 @@ impl Admin {
         if let Err(refused) = self.records.access.check_site(head, is_for_browsers) {
             return refused;
         }
+        if let Some(refused) = Target::refused_path(&path) {
+            return refused;
+        }
         let methods = methods(&path);
         if !methods.split(", ").any(|served| method == served) {
             let message = format!("{method} is not served here, only {methods}");

@@ -25,6 +25,8 @@ const OF_CUSTOMERS: [&str; 5] = ["plan", "overrides", "time_zone", "suspended", 
 /// The fields of a request that adds a key.
 const OF_KEYS: [&str; 2] = ["valid_until", "groups"];
 const OF_ROTATIONS: [&str; 2] = ["keep_old_seconds", "valid_until"];
+/// The paths below that of all customers.
+const PATHS: &str = "here are NAME, NAME/keys, NAME/keys/ID and NAME/rotate, with the customer's NAME percent-encoded";
 
 /// The lock for changes of customers: only one change runs at a time.
 #[derive(Debug, Default)]
@@ -66,6 +68,16 @@ impl Target {
             _ => return None,
         };
         Some(Self::Of(customer, of))
+    }
+
+    /// The response to a request for a path under `/v1/customers/` that names no resource.
+    pub(super) fn refused_path(path: &str) -> Option<PlainResponse> {
+        let rest = path.strip_prefix("/v1/customers/").filter(|_| Self::of(path).is_none())?;
+        let name = percent_decode_str(rest.split('/').next()?).decode_utf8().unwrap_or_default();
+        Some(match name.trim() == name {
+            true => failure(StatusCode::NOT_FOUND, PATHS),
+            false => failure(StatusCode::BAD_REQUEST, "the name of a customer cannot begin or end with a blank here"),
+        })
     }
 
     /// The methods that the resource accepts, as the `Allow` field lists them.

@@ -310,6 +310,11 @@ fn nobody_changes_customers_without_the_token_and_the_setting() {
     }
     let response = ask(&gateway, "POST", "/acme", &Value::Null);
     assert_eq!((response.status, response.field("allow")), (405, Some("GET, HEAD, PUT, PATCH, DELETE")));
+    for (path, status, says) in
+        [("/x%C2%A0", 400, "end with a blank"), ("/%20x/keys", 400, "begin or"), ("/acme/foo", 404, "NAME/rotate")]
+    {
+        refused(&gateway, ("PUT", path, &json!({ "plan": "free" })), status, says);
+    }
 }
 
 #[test]
