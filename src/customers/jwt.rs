@@ -117,7 +117,7 @@ pub enum TokenFault {
     /// The token names groups that do not belong together, or a group name that is not valid.
     #[error("the token names groups that do not fit")]
     BadGroups,
-    /// The token names no known plan, and neither its groups nor the rules nor the directory give one.
+    /// The token names no known plan, and neither its groups nor the rules, the directory or a trusted proxy give one.
     #[error("the token names no plan that is known here")]
     WithoutPlan,
     /// The token cannot be verified now: the issuer's published keys cannot be fetched, or not in time.
@@ -207,12 +207,9 @@ impl TokenVerifier {
         times.check(now, &self.rules)?;
         let (name, groups) = (self.name(&claims)?, self.groups_of(&claims)?);
         let plan = self.plan_of(&claims).or(groups.as_ref().and_then(|groups| groups.plan())).or(self.rules.plan);
-        let customer = plan.map(|plan| {
-            let suspended = groups.as_ref().is_some_and(|groups| groups.suspended());
-            let (name, groups) = (Arc::clone(&name), groups.clone());
-            Arc::new(Customer { name, plan, own: None, groups, valid_until: None, suspended })
-        });
-        let verified = Arc::new(Token { name, groups, customer, claims, times });
+        let mut verified = Token { name, groups, customer: None, claims, times };
+        verified.customer = plan.map(|plan| verified.customer_on(plan));
+        let verified = Arc::new(verified);
         verifier.known.insert(self.hashes.of(token), Arc::clone(&verified));
         Ok(verified)
     }
@@ -327,6 +324,17 @@ impl TrustedKey {
             validation.required_spec_claims.insert("iss".to_owned());
         }
         Some(Self { id: key.id.clone(), key: key.key.clone(), validation })
+    }
+}
+
+// === impl Token ===
+
+impl Token {
+    /// The customer by the token alone, on this plan.
+    pub fn customer_on(&self, plan: PlanId) -> Arc<Customer> {
+        let suspended = self.groups.as_ref().is_some_and(|groups| groups.suspended());
+        let (name, groups) = (Arc::clone(&self.name), self.groups.clone());
+        Arc::new(Customer { name, plan, own: None, groups, valid_until: None, suspended })
     }
 }
 

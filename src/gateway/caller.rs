@@ -62,9 +62,9 @@ impl Caller {
         facts: &Facts<'_>,
         lookup: CredentialLookup<'_>,
     ) -> Result<Self, Answer> {
-        let identity = match &ruleset.customers {
-            Some(rules) if !route.bypass.covers_preflight(facts) => identify::identify(rules, facts, lookup).await?,
-            _ => Identity::Anonymous,
+        let identity = match route.bypass.covers_preflight(facts) {
+            true => Identity::Anonymous,
+            false => identify::identify(ruleset, facts, lookup).await?,
         };
         Ok(Self::new(ruleset, route, facts, identity))
     }

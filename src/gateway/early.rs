@@ -29,17 +29,15 @@ pub async fn identify(
     route: Option<RouteId>,
     facts: &Facts<'_>,
 ) -> Result<Identity, Answer> {
-    let active = Rc::clone(&context.active);
-    let Some(rules) = &active.ruleset.customers else { return Ok(Identity::Anonymous) };
-    let gateway = context.gateway.clone();
+    let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
     let lookup = active.lookup(&gateway.clock);
-    if let Some(known) = identify::identify_cached(rules, facts, lookup) {
+    if let Some(known) = identify::identify_cached(&active.ruleset, facts, lookup) {
         return known;
     }
     if has_early_limits(&active, route) {
         Box::pin(charge(context, route, facts)).await?;
     }
-    Box::pin(identify::identify(rules, facts, lookup)).await
+    Box::pin(identify::identify(&active.ruleset, facts, lookup)).await
 }
 
 /// The route under whose early limits a request for the usage page is charged: that of its path, or else the first one

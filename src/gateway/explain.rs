@@ -337,10 +337,7 @@ impl ResolvedRequest {
         if let Err(answer) = own_usage::check_before_identification(ruleset, facts) {
             return Err(explanation.with_answer(&answer));
         }
-        let identity = match &ruleset.customers {
-            Some(rules) => identify::identify(rules, facts, lookup).await,
-            None => Ok(Identity::Anonymous),
-        };
+        let identity = identify::identify(ruleset, facts, lookup).await;
         match identity.and_then(|identity| own_usage::reader(ruleset, facts, &identity).map(drop)) {
             Ok(()) => {
                 let detail = "the page on which customers see where they stand; no route is tried".to_owned();

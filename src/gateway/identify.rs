@@ -18,7 +18,7 @@ use crate::fields::Fields;
 pub use crate::gateway::identity::Identity;
 use crate::gateway::respond::Answer;
 use crate::ruleset::key::{Facts, cookies, query_values};
-use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
+use crate::ruleset::{CredentialSource, CustomerRules, Ruleset, UnknownCredential};
 use crate::units::Nanos;
 
 /// The means to identify callers.
@@ -34,10 +34,11 @@ pub struct CredentialLookup<'a> {
 
 /// Identifies the customer whose credential a request carries.
 pub async fn identify(
-    rules: &CustomerRules,
+    ruleset: &Ruleset,
     facts: &Facts<'_>,
     CredentialLookup { directory, tokens, clock }: CredentialLookup<'_>,
 ) -> Result<Identity, Answer> {
+    let Some(rules) = &ruleset.customers else { return Ok(Identity::Anonymous) };
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
         Some((_, Credential::Key(key))) => {
@@ -46,7 +47,7 @@ pub async fn identify(
         }
         Some((_, Credential::Token(token))) => match tokens {
             None => Err(Answer::CredentialUnknown),
-            Some(tokens) => from_verified(tokens.find(&token, clock).await, directory),
+            Some(tokens) => from_verified(tokens.find(&token, clock).await, directory, ruleset, facts),
         },
     };
     apply_unknown_rule(rules, found)
@@ -54,10 +55,11 @@ pub async fn identify(
 
 /// The result of [`identify`], if it is known without a look-up: this asks no server and verifies no signature.
 pub fn identify_cached(
-    rules: &CustomerRules,
+    ruleset: &Ruleset,
     facts: &Facts<'_>,
     CredentialLookup { directory, tokens, clock }: CredentialLookup<'_>,
 ) -> Option<Result<Identity, Answer>> {
+    let Some(rules) = &ruleset.customers else { return Some(Ok(Identity::Anonymous)) };
     let wall = clock.wall();
     let found = match credential(rules, facts) {
         Err(answer) => return Some(Err(answer)),
@@ -68,7 +70,7 @@ pub fn identify_cached(
         }
         Ok(Some((_, Credential::Token(token)))) => match tokens {
             None => Err(Answer::CredentialUnknown),
-            Some(tokens) => from_verified(tokens.find_cached(&token, wall)?, directory),
+            Some(tokens) => from_verified(tokens.find_cached(&token, wall)?, directory, ruleset, facts),
         },
     };
     Some(apply_unknown_rule(rules, found))
@@ -76,12 +78,13 @@ pub fn identify_cached(
 
 /// The same as [`identify`] for a recorded request, whose time was `now`: this asks no server.
 pub fn identify_recorded(
-    rules: &CustomerRules,
+    ruleset: &Ruleset,
     facts: &Facts<'_>,
     directory: &Directory,
     tokens: Option<&TokenVerifier>,
     now: Nanos,
 ) -> Result<Identity, Answer> {
+    let Some(rules) = &ruleset.customers else { return Ok(Identity::Anonymous) };
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
         Some((_, Credential::Key(key))) => {
@@ -90,7 +93,7 @@ pub fn identify_recorded(
         }
         Some((_, Credential::Token(token))) => match tokens {
             None => Err(Answer::CredentialUnknown),
-            Some(tokens) => from_verified(tokens.verify(&token, now), directory),
+            Some(tokens) => from_verified(tokens.verify(&token, now), directory, ruleset, facts),
         },
     };
     apply_unknown_rule(rules, found)
@@ -124,13 +127,19 @@ fn in_force(customer: Option<Arc<Customer>>, now: Nanos) -> Result<Identity, Ans
 }
 
 /// The customer that a token names. If the directory lists this customer, its entry takes precedence over the token.
-fn from_verified(token: Result<Arc<Token>, TokenFault>, directory: &Directory) -> Result<Identity, Answer> {
+fn from_verified(
+    token: Result<Arc<Token>, TokenFault>,
+    directory: &Directory,
+    ruleset: &Ruleset,
+    facts: &Facts<'_>,
+) -> Result<Identity, Answer> {
     let token = token.map_err(|fault| match fault {
         TokenFault::WithoutKeys => Answer::DirectoryUnavailable,
         fault => Answer::TokenRefused(fault),
     })?;
     let listed = directory.named(&token.name).map_err(|Unavailable| Answer::DirectoryUnavailable)?;
-    let identity = Identity::of_token(token, listed).ok_or(Answer::TokenRefused(TokenFault::WithoutPlan))?;
+    let identity = Identity::of_token(token, listed, || ruleset.proxy_plan(facts));
+    let identity = identity.ok_or(Answer::TokenRefused(TokenFault::WithoutPlan))?;
     match identity.customer().is_some_and(|customer| customer.suspended) {
         true => Err(Answer::Suspended),
         false => Ok(identity),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::customers::Customer;
 use crate::customers::jwt::Token;
+use crate::ruleset::PlanId;
 use crate::ruleset::key::Claims;
 
 /// The identity of a caller.
@@ -24,10 +25,15 @@ pub enum Identity {
 
 impl Identity {
     /// The caller with `token`; `listed` is the directory's entry for it, if there is one, and takes precedence over the
-    /// token. The groups in the token apply unless this entry names groups. `None` if the caller has no plan.
-    pub fn of_token(token: Arc<Token>, listed: Option<Arc<Customer>>) -> Option<Self> {
+    /// token. The groups in the token apply unless this entry names groups. `proxy_plan` is the plan that a trusted proxy
+    /// names, which a token needs if it has none. `None` if the caller has no plan.
+    pub fn of_token(
+        token: Arc<Token>,
+        listed: Option<Arc<Customer>>,
+        proxy_plan: impl FnOnce() -> Option<PlanId>,
+    ) -> Option<Self> {
         let customer = match (listed, &token.groups) {
-            (None, _) => Arc::clone(token.customer.as_ref()?),
+            (None, _) => token.customer.clone().or_else(|| Some(token.customer_on(proxy_plan()?)))?,
             (Some(listed), Some(groups)) if listed.groups.is_none() => {
                 let suspended = listed.suspended || groups.suspended();
                 Arc::new(Customer { groups: Some(Arc::clone(groups)), suspended, ..(*listed).clone() })

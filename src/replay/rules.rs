@@ -76,7 +76,7 @@ impl CallerFinder {
     ) -> Result<Caller, Answer> {
         let identified = |identity| Caller { identity, ..Caller::UNKNOWN };
         let Some(name) = record.customer.as_deref() else {
-            let found = identify::identify_recorded(asked, facts, &rules.directory, rules.tokens.as_ref(), at);
+            let found = identify::identify_recorded(&rules.ruleset, facts, &rules.directory, rules.tokens.as_ref(), at);
             let is_nobody = matches!(found, Ok(Identity::Anonymous) | Err(Answer::CredentialMissing));
             if is_nobody && rules.default_plan.is_some() {
                 return Ok(Caller { proxy_plan: rules.default_plan, ..Caller::UNKNOWN });

@@ -110,6 +110,16 @@ fn a_field_is_believed_of_trusted_proxies_alone() {
 }
 
 #[test]
+fn a_trusted_proxy_names_the_plan_of_a_token_without_one() {
+    let origin = Origin::start();
+    let gateway = start(&config(&origin, "").replace("keys.jwks, plan: free", "keys.jwks, plan_claim: plan"));
+    let token = Issuer::p256().sign(&json!({ "sub": "initech", "exp": seconds_from_now(600) }));
+    let ask = |plan: &str| gateway.get("/", &[("authorization", &format!("Bearer {token}")), ("x-plan", plan)]);
+    assert_eq!(policy(&ask("pro")), "\"guard\";q=50;w=180");
+    assert_eq!(ask("internal").status, 403, "a plan that the header may not assign");
+}
+
+#[test]
 fn tokens_are_counted_across_changes_of_the_numbers() {
     let origin = Origin::start();
     let redis = Redis::start();
