@@ -42,7 +42,7 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), Box<dyn Erro
         None => read(file).map(|checked| match checked {
             Checked::Limits(limits) => CheckReport::of_limits(file, limits),
             Checked::Gateway(source) => {
-                let report = CheckReport::of_ruleset(file, &source.loaded.ruleset, source.loaded.warnings);
+                let report = CheckReport::of_ruleset(file, &source.parts.rules.ruleset, source.warnings);
                 report.including(source.text.included().collect())
             }
         }),
@@ -55,7 +55,7 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), Box<dyn Erro
                 (_, Ok(Checked::Limits(_))) => return Err(limits_only(old)),
                 (Ok(Checked::Gateway(after)), Ok(Checked::Gateway(before))) => {
                     let comparison = ChangeReport::new(old, &before, &after);
-                    Ok(CheckReport::of_changes(file, &after.loaded.ruleset, after.loaded.warnings, comparison))
+                    Ok(CheckReport::of_changes(file, &after.parts.rules.ruleset, after.warnings, comparison))
                 }
             }
         }

@@ -3,17 +3,16 @@
 use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
 
 use crate::cli::OutputError;
-use crate::cli::run::{hold_signals, parts, start_logging};
+use crate::cli::run::{hold_signals, start_logging};
 use crate::cli::source::{self, Source};
-use crate::config::Listener;
 use crate::customers::Directory;
 use crate::customers::directory::FileDirectory;
+use crate::ruleset::Endpoint;
 use crate::runtime::{self, Setup};
 
 const CONFIG: &str = include_str!("../../config/tollgate.yaml");
@@ -36,16 +35,15 @@ pub struct DemoArgs {
 /// Runs the demo until it is told to stop.
 pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let signals = hold_signals()?;
-    let mut source = Source::of_text(CONFIG.to_owned(), "config/tollgate.yaml")?;
-    let loaded = &mut source.loaded;
-    loaded.server.listeners = vec![Listener::plain(args.listen)];
-    loaded.server.admin = args.admin;
-    for node in loaded.ruleset.upstreams.iter_mut().flat_map(|upstream| &mut upstream.nodes) {
+    let Source { mut parts, overrides, .. } = Source::of_text(CONFIG.to_owned(), "config/tollgate.yaml")?;
+    parts.listeners = vec![Endpoint::Inet(args.listen)];
+    parts.admin = args.admin;
+    let rules = &mut parts.rules;
+    for node in rules.ruleset.upstreams.iter_mut().flat_map(|upstream| &mut upstream.nodes) {
         node.address = args.upstream.to_string();
     }
-    let directory = source::directory::load(CUSTOMERS, "config/customers.csv", (&loaded.overrides, &source.groups))?;
-    source.directory = Directory::File(FileDirectory { table: Arc::new(directory), writable: None }).into();
-    let parts = parts(source, Path::new("config/tollgate.yaml"));
+    let table = source::directory::load(CUSTOMERS, "config/customers.csv", (&overrides, &rules.groups))?;
+    rules.directory = Directory::File(FileDirectory { table: Arc::new(table), writable: None }).into();
     let setup = Setup { signals, parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup)
         .map_err(|error| format!("{error}; --listen, --admin and --upstream choose other addresses"))?;

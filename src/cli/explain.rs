@@ -55,10 +55,10 @@ pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), Box<dyn Er
     let fields = args.headers.iter().map(|HeaderField(name, value)| (name.clone(), value.clone()));
     let question = Question::new(&args.method, &args.url, fields, Some(args.client))?;
     let question = question.with_body(args.data.clone().into_bytes());
-    let source = source::open(&args.config)?;
+    let config = source::open(&args.config)?.parts.rules;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let lookup = CredentialLookup { directory: &source.directory, tokens: source.tokens.as_ref(), clock: &clock };
-    let ruleset = &source.loaded.ruleset;
+    let lookup = CredentialLookup { directory: &config.directory, tokens: config.tokens.as_ref(), clock: &clock };
+    let ruleset = &config.ruleset;
     let rules = ExplainedConfig { ruleset, lookup, hashers: &ruleset.hashers(KeyHasher::stable()), pools: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;

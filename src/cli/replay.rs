@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::simulate::values::duration;
-use crate::cli::source::{self, Source};
+use crate::cli::source;
 use crate::cli::unwritten;
 use crate::config::{Change, nearest};
 use crate::replay::decisions::DecisionWriter;
@@ -24,6 +24,7 @@ use crate::replay::source::Progress;
 use crate::replay::{html, render};
 use crate::ruleset::PlanId;
 use crate::ruleset::key::KeyHasher;
+use crate::runtime::reload::CompiledConfig;
 use crate::units::Nanos;
 
 /// The arguments of `tollgate replay`.
@@ -261,18 +262,17 @@ fn play<W: Write>(
 }
 
 fn open_rules(args: &ReplayArgs, path: &Path, changes: &[Change]) -> Result<ReplayRules, Box<dyn Error>> {
-    let Source { loaded, directory, groups, tokens, .. } = source::open_changed(path, changes)?;
+    let CompiledConfig { ruleset, directory, groups, tokens, .. } = source::open_changed(path, changes)?.parts.rules;
     let plan = |name: &String| {
-        let position = loaded.ruleset.plans.iter().position(|plan| plan == name);
+        let position = ruleset.plans.iter().position(|plan| plan == name);
         position.map(PlanId).ok_or_else(|| {
-            let near = nearest(name, loaded.ruleset.plans.iter().map(String::as_str));
+            let near = nearest(name, ruleset.plans.iter().map(String::as_str));
             let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
             format!("--plan: {} has no plan `{name}`{hint}", path.display())
         })
     };
     let default_plan = args.plan.as_ref().map(plan).transpose()?;
-    let (ruleset, default_host) = (loaded.ruleset, args.host.clone());
-    Ok(ReplayRules { ruleset, directory, groups, tokens, default_plan, default_host })
+    Ok(ReplayRules { ruleset, directory, groups, tokens, default_plan, default_host: args.host.clone() })
 }
 
 fn refuse_to_overwrite(args: &ReplayArgs) -> Result<(), String> {

@@ -1,21 +1,15 @@
 //! `tollgate run`: runs the gateway.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use clap::Args;
 
 use crate::cli::init::{FirstConfig, ON_COMMAND_LINE};
-use crate::cli::source::directory::resolve_path;
 use crate::cli::source::{self, ReloadCache, Source};
 use crate::clock::{Clock, SystemClock};
-use crate::config::Problems;
-use crate::files::FileVersion;
-use crate::runtime::reload::{CompiledConfig, ConfigSource, LoadResult, LoadedConfig, Loader};
-use crate::runtime::senders::SenderSettings;
-use crate::runtime::state::StateFile;
-use crate::runtime::{self, HeldSignals, Setup, descriptors};
+use crate::runtime::reload::{ConfigSource, LoadResult, Loader};
+use crate::runtime::{self, HeldSignals, Setup};
 use crate::telemetry::logging::{self, LoggingGuard};
 
 /// The arguments of `tollgate run`.
@@ -37,13 +31,14 @@ pub fn execute(args: &RunArgs) -> Result<(), Box<dyn Error>> {
     let signals = hold_signals()?;
     let (parts, origin) = match &args.config {
         Some(config) => {
-            let mut loader = FileLoader::new(config);
-            let (files, source) = loader.read();
-            (parts(source?, config), Some(ConfigSource { loader: Box::new(loader), files }))
+            let (mut kept, mut files) = (ReloadCache::default(), Vec::new());
+            let parts = source::open_again(config, &mut kept, &mut files)?.parts;
+            let loader = Box::new(FileLoader { config: config.clone(), kept });
+            (parts, Some(ConfigSource { loader, files }))
         }
         None => {
             let text = args.first.text(&[]).unwrap_or_default();
-            (parts(Source::of_text(text, ON_COMMAND_LINE)?, Path::new(ON_COMMAND_LINE)), None)
+            (Source::of_text(text, ON_COMMAND_LINE)?.parts, None)
         }
     };
     let guard = start_logging()?;
@@ -66,78 +61,17 @@ pub(super) fn start_logging() -> Result<LoggingGuard, String> {
     logging::start(move || clock.now()).map_err(|error| format!("cannot set up logging: {error}"))
 }
 
-/// The parts of a gateway, from a configuration and the files that it names.
-pub(super) fn parts(
-    Source {
-        loaded,
-        directory,
-        groups,
-        tokens,
-        store,
-        cluster,
-        listeners,
-        upstream_tls,
-        access,
-        webhook,
-        usage_events,
-        traces,
-        text,
-    }: Source,
-    config: &Path,
-) -> LoadedConfig {
-    // sorted, so that the order in the file does not matter: sockets refer to listeners by position
-    let mut listeners: Vec<_> =
-        loaded.server.listeners.iter().map(|listener| listener.address.clone()).zip(listeners).collect();
-    listeners.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let (listeners, listener_configs) =
-        listeners.into_iter().map(|(address, config)| (address, Arc::new(config))).unzip();
-    LoadedConfig {
-        listeners,
-        admin: loaded.server.admin,
-        workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
-        access,
-        state: loaded.state.map(|state| StateFile { path: resolve_path(config, &state.file), every: state.every }),
-        rules: CompiledConfig {
-            ruleset: loaded.ruleset,
-            directory,
-            groups,
-            tokens,
-            listeners: listener_configs,
-            upstream_tls,
-            hash: format!("{:032x}", text.hash()),
-        },
-        store,
-        cluster,
-        senders: SenderSettings { webhook, usage_events, traces },
-        warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
-    }
-}
-
-/// Reads a configuration from its file, at the start and at each reload.
+/// Reads a configuration from its file at each reload.
 struct FileLoader {
     config: PathBuf,
     kept: ReloadCache,
 }
 
-impl FileLoader {
-    fn new(config: &Path) -> Self {
-        Self { config: config.to_owned(), kept: ReloadCache::default() }
-    }
-
-    fn read(&mut self) -> (Vec<FileVersion>, Result<Source, Problems>) {
-        let mut files = Vec::new();
-        let source = source::open_again(&self.config, &mut self.kept, &mut files);
-        if let Ok(source) = &source {
-            self.kept.server.get_or_insert_with(|| source.loaded.server.clone());
-        }
-        (files, source)
-    }
-}
-
 impl Loader for FileLoader {
     fn load(&mut self) -> LoadResult {
-        let (files, source) = self.read();
-        let outcome = source.map(|source| parts(source, &self.config)).map_err(|problems| {
+        let mut files = Vec::new();
+        let source = source::open_again(&self.config, &mut self.kept, &mut files);
+        let outcome = source.map(|source| source.parts).map_err(|problems| {
             let more = (problems.more > 0).then(|| format!("and {} more", problems.more));
             problems.errors.iter().map(ToString::to_string).chain(more).collect()
         });

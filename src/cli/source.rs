@@ -1,5 +1,6 @@
 //! Reads the configuration and its files, for `run` and `check` alike, so that both refuse the same.
 
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,59 +9,46 @@ use crate::config::{
     self, Change, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, LoadedConfig, Mark,
     NamedFile, Place, Problem, Problems, Server, UpstreamTls, Warning,
 };
+use crate::customers::Directory;
 use crate::customers::directory::GroupTable;
-use crate::customers::{Directory, TokenVerifier};
 use crate::files::{self, FileVersion, ReadError};
 use crate::gateway::upstream::TlsConnector;
-use crate::http::listener::ListenerConfig;
 use crate::redis_client::Servers;
 use crate::ruleset::Endpoint;
 use crate::runtime::descriptors::{self, FdBudget, Needs};
-use crate::runtime::reload::{AccessRules, StoreSettings};
-use crate::runtime::traces::Settings as TraceSettings;
-use crate::runtime::usage_events::Settings as UsageSettings;
-use crate::runtime::webhook::Settings as WebhookSettings;
+use crate::runtime::reload::{self, CompiledConfig};
+use crate::runtime::state::StateFile;
 
 mod cluster;
 pub mod directory;
 mod include;
 mod listeners;
 mod lookup;
+mod named_files;
 mod operators;
 mod postgres;
 mod senders;
 mod store;
 mod tokens;
 
-use store::StoreSource;
+use named_files::{Files, or_collect};
+use store::OpenStore;
 
 /// A configuration with the content of the files that it names.
 #[derive(Debug)]
 pub struct Source {
-    /// The configuration.
-    pub loaded: LoadedConfig,
-    /// Its customers; none if it names no directory.
-    pub directory: Arc<Directory>,
-    /// The groups that customers may belong to.
-    pub groups: Arc<GroupTable>,
-    /// The rules and keys that verify tokens of customers (JWT), if there are any.
-    pub tokens: Option<TokenVerifier>,
-    /// The Redis store of what gateways share, if one is configured.
-    pub store: Option<StoreSettings>,
-    /// The cluster of gateways that keeps sticky limits together, if one is configured.
-    pub cluster: Option<ClusterSettings>,
-    /// The settings of each listener.
-    pub listeners: Vec<ListenerConfig>,
-    /// The TLS connector of each upstream; `None` for an upstream without TLS.
-    pub upstream_tls: Vec<Option<Arc<TlsConnector>>>,
-    /// The access rules of the admin listener.
-    pub access: AccessRules,
-    /// The webhook's queue and secrets, if there is a webhook.
-    pub webhook: Option<WebhookSettings>,
-    /// The settings for sending usage events, if they are sent.
-    pub usage_events: Option<UsageSettings>,
-    /// The settings for sending spans, if they are sent.
-    pub traces: Option<TraceSettings>,
+    /// The parts of a gateway.
+    pub parts: reload::LoadedConfig,
+    /// The settings that cannot change while a gateway runs.
+    pub fixed: FixedSettings,
+    /// The source of the customer directory, if the configuration names one.
+    pub directory: Option<DirectorySource>,
+    /// The file that keeps limit states over restarts, if the configuration names one.
+    pub state: Option<config::StateFile>,
+    /// The reader of the overrides in the rows of the directory.
+    pub overrides: ConfiguredOverrides,
+    /// Warnings about the configuration and its files.
+    pub warnings: Vec<Warning>,
     /// The configuration's text, and the files that it includes.
     pub text: SourceText,
 }
@@ -99,42 +87,31 @@ impl<'t> From<&'t SourceText> for ConfigText<'t> {
 /// The state that is kept between two readings of the same configuration.
 #[derive(Debug, Default)]
 pub struct ReloadCache {
-    /// The server settings in force; addresses and the number of workers cannot change.
-    pub server: Option<Server>,
     /// Settings that are tried in place of those of the files.
     changes: Vec<Change>,
-    store: Option<store::StoreInForce>,
-    cluster: Option<ClusterSettings>,
+    /// The settings in force that cannot change; `None` before the first reading.
+    fixed: Option<FixedSettings>,
     directory: Option<directory::OpenDirectory>,
     groups: Option<directory::OpenGroups>,
     keys: Option<tokens::OpenKeys>,
 }
 
+/// The settings that cannot change while a gateway runs, beside others of the same sections, which can.
+#[derive(Clone, Debug)]
+pub struct FixedSettings {
+    /// The listeners, the admin address and the number of workers.
+    pub server: Server,
+    store: Option<OpenStore>,
+    cluster: Option<ClusterSettings>,
+}
+
 impl Source {
-    /// Reads a configuration that is in no file, and has neither customers nor a store.
+    /// Reads a configuration that is in no file; the caller has its customers.
     pub fn of_text(text: String, name: &str) -> Result<Self, Problems> {
         let text = SourceText { text, included: Vec::new(), changes: Vec::new() };
-        let loaded = config::load(&text, name, &environment)?;
-        let here = Path::new("");
-        Ok(Self {
-            directory: Arc::default(),
-            groups: Arc::new(GroupTable::default()),
-            tokens: None,
-            store: None,
-            cluster: None,
-            listeners: listeners::open(here, &loaded.server, &mut Vec::new())?.0,
-            upstream_tls: upstream_tls(here, &loaded.upstream_tls, &mut Vec::new())?,
-            access: AccessRules::default(),
-            webhook: loaded
-                .webhook
-                .as_ref()
-                .map(|configured| senders::webhook(here, configured, &mut Vec::new()))
-                .transpose()?,
-            usage_events: usage_events(here, &loaded, &mut Vec::new())?,
-            traces: traces(here, &loaded, &mut Vec::new())?,
-            text,
-            loaded,
-        })
+        let loaded = LoadedConfig { directory: None, ..config::load(&text, name, &environment)? };
+        let mut files = Files { config: Path::new(name), seen: &mut Vec::new() };
+        read_files(loaded, text, &mut ReloadCache::default(), &mut files)
     }
 }
 
@@ -151,150 +128,139 @@ pub fn open_changed(path: &Path, changes: &[Change]) -> Result<Source, Problems>
 
 /// As [`open`], but reuses the `kept` parts whose settings and files did not change. `seen` gets every file that was read.
 pub fn open_again(path: &Path, kept: &mut ReloadCache, seen: &mut Vec<FileVersion>) -> Result<Source, Problems> {
-    let text = SourceText { changes: kept.changes.clone(), ..read_source(path, seen)? };
-    let mut loaded =
-        config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
-    let listeners = listeners::open(path, &loaded.server, seen);
-    let upstream_tls = upstream_tls(path, &loaded.upstream_tls, seen);
-    let (listeners, warnings) = listeners.map_err(|problems| {
-        let warnings = loaded.warnings.iter().cloned().chain(problems.warnings).collect();
-        Problems { warnings, ..problems }
-    })?;
-    loaded.warnings.extend(warnings);
-    let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
-    let upstream_tls = upstream_tls.map_err(with_warnings)?;
-    if let Some(server) = &kept.server {
-        refuse_fixed(&name(path), server_changes(server, &loaded.server)).map_err(with_warnings)?;
+    let files = &mut Files { config: path, seen };
+    let text = SourceText { changes: kept.changes.clone(), ..read_source(files)? };
+    let loaded = config::load(&text, &name(path), &environment);
+    let loaded = loaded.map_err(|problems| with_customer_files(problems, &text, files))?;
+    read_files(loaded, text, kept, files)
+}
+
+/// Reads the files that a configuration names. Problems carry the warnings about the configuration and about the files before.
+fn read_files(
+    mut loaded: LoadedConfig,
+    text: SourceText,
+    kept: &mut ReloadCache,
+    files: &mut Files<'_>,
+) -> Result<Source, Problems> {
+    let mut warnings = mem::take(&mut loaded.warnings);
+    let source = read_parts(loaded, text, kept, (files, &mut warnings));
+    source.map_err(|problems| Problems { warnings, ..problems })
+}
+
+fn read_parts(
+    loaded: LoadedConfig,
+    text: SourceText,
+    kept: &mut ReloadCache,
+    (files, warnings): (&mut Files<'_>, &mut Vec<Warning>),
+) -> Result<Source, Problems> {
+    let listeners = listeners::open(&loaded.server, files, warnings);
+    let upstream_tls = upstream_tls(&loaded.upstream_tls, files);
+    let ((listeners, listener_configs), upstream_tls) = (listeners?, upstream_tls?);
+    let in_force = kept.fixed.as_ref();
+    let server = loaded.server.clone();
+    if let Some(in_force) = in_force {
+        refuse_fixed(files.config, server_changes(&in_force.server, &server))?;
     }
-    let access = operators::read(path, &loaded.operators, &text, seen).map_err(with_warnings)?;
-    let webhook = loaded.webhook.as_ref().map(|configured| senders::webhook(path, configured, seen)).transpose();
-    let webhook = webhook.map_err(with_warnings)?;
-    let usage_events = usage_events(path, &loaded, seen).map_err(with_warnings)?;
-    let traces = traces(path, &loaded, seen).map_err(with_warnings)?;
-    let store = loaded.store.as_ref().map(|configured| StoreSource::read(path, configured, seen)).transpose();
-    let store = store.map_err(with_warnings)?;
-    if kept.server.is_some() {
-        let changed = store::changed(
-            kept.store.as_ref().map(store::StoreInForce::fixed_settings),
-            store.as_ref().map(StoreSource::fixed_settings),
-        );
-        refuse_fixed(&name(path), changed).map_err(with_warnings)?;
+    let access = operators::read(&loaded.operators, &text, files)?;
+    let senders = senders::read(&loaded, files)?;
+    let mut store = loaded.store.clone().map(|configured| store::open(configured, files)).transpose()?;
+    if let Some(in_force) = in_force {
+        refuse_fixed(files.config, store::changed(in_force.store.as_ref(), store.as_ref()))?;
     }
-    let cluster = loaded.cluster.as_ref().map(|configured| cluster::open(path, configured, seen)).transpose();
-    let cluster = cluster.map_err(with_warnings)?;
-    if kept.server.is_some() {
-        let changed = cluster::changed(kept.cluster.as_ref(), cluster.as_ref());
-        refuse_fixed(&name(path), changed).map_err(with_warnings)?;
+    let cluster = loaded.cluster.as_ref().map(|configured| cluster::open(configured, files)).transpose()?;
+    if let Some(in_force) = in_force {
+        refuse_fixed(files.config, cluster::changed(in_force.cluster.as_ref(), cluster.as_ref()))?;
     }
-    let groups = directory::open_groups(path, loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, seen);
-    let groups = groups.map_err(with_warnings)?;
+    if let (Some(store), Some(in_force)) = (&mut store, in_force.and_then(|in_force| in_force.store.as_ref())) {
+        store.take_over(in_force);
+    }
+    let groups = directory::open_groups(loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, files)?;
     // before the directory, because its rows come into force as they are read
     let tokens = loaded
         .jwks
         .as_ref()
-        .map(|jwks| tokens::open(path, jwks, (&loaded.ruleset.plans, &groups), &mut kept.keys, seen));
-    let tokens = tokens.transpose();
-    let tokens = tokens.map_err(|problems| {
-        let named = loaded.directory.as_ref().and_then(DirectorySource::file);
-        with_warnings(with_directory(problems, path, named, (&loaded.overrides, &groups), seen))
-    })?;
-    let store = store.map(|wanted| wanted.settle(kept.store.as_ref()));
-    let servers = store.as_ref().map(|store| &store.settings.servers);
+        .map(|jwks| tokens::open(jwks, (&loaded.ruleset.plans, &groups), &mut kept.keys, files))
+        .transpose()
+        .map_err(|problems| {
+            let named = loaded.directory.as_ref().and_then(DirectorySource::file);
+            with_directory(problems, named, (&loaded.overrides, &groups), files)
+        })?;
     let directory = match &loaded.directory {
         None => Arc::default(),
         Some(named) => {
-            let read_with = (&loaded.overrides, &groups);
-            open_directory(path, named, servers, read_with, &mut kept.directory, seen).map_err(with_warnings)?
+            let servers = store.as_ref().map(|store| &store.settings.servers);
+            open_directory(named, servers, (&loaded.overrides, &groups), &mut kept.directory, files)?
         }
     };
     if tokens.is_some() {
         // tokens refer to customers by name
         directory.index_names();
     }
-    kept.store = store;
-    let store = kept.store.as_ref().map(|kept| kept.settings.clone());
-    loaded.warnings.extend(beyond_descriptors(&name(path), &loaded));
-    loaded.warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));
-    kept.cluster.clone_from(&cluster);
-    Ok(Source {
-        loaded,
-        directory,
-        groups,
-        tokens,
-        store,
-        cluster,
+    warnings.extend(beyond_descriptors(&name(files.config), &loaded));
+    warnings.extend(postgres::warnings(loaded.directory.as_ref(), &directory));
+    let fixed = FixedSettings { server, store, cluster };
+    kept.fixed = Some(fixed.clone());
+    let state = loaded.state.as_ref();
+    let parts = reload::LoadedConfig {
         listeners,
-        upstream_tls,
+        admin: fixed.server.admin,
+        workers: fixed.server.workers.unwrap_or_else(descriptors::workers),
         access,
-        webhook,
-        usage_events,
-        traces,
-        text,
-    })
+        rules: CompiledConfig {
+            ruleset: loaded.ruleset,
+            directory,
+            groups,
+            tokens,
+            listeners: listener_configs,
+            upstream_tls,
+            hash: format!("{:032x}", text.hash()),
+        },
+        state: state.map(|state| StateFile { path: files.path(&state.file), every: state.every }),
+        store: fixed.store.as_ref().map(|store| store.settings.clone()),
+        cluster: fixed.cluster.clone(),
+        senders,
+        warnings: warnings.iter().map(ToString::to_string).collect(),
+    };
+    let LoadedConfig { directory, state, overrides, .. } = loaded;
+    Ok(Source { parts, fixed, directory, state, overrides, warnings: mem::take(warnings), text })
 }
 
-/// Reads the TLS files of the upstreams in the configuration at `path`; the connectors have the upstreams' positions.
+/// Reads the TLS files of the upstreams; the connectors have the upstreams' positions.
 fn upstream_tls(
-    path: &Path,
     upstreams: &[Option<UpstreamTls>],
-    seen: &mut Vec<FileVersion>,
+    files: &mut Files<'_>,
 ) -> Result<Vec<Option<Arc<TlsConnector>>>, Problems> {
     let mut errors = Vec::new();
-    let mut opened = Vec::new();
-    for configured in upstreams {
-        let read = configured
-            .as_ref()
-            .map(|configured| (configured, store::client(path, &configured.files, &configured.place, seen)));
-        opened.push(match read {
-            None => None,
-            Some((configured, Ok((client, files)))) => {
-                Some(Arc::new(TlsConnector::new(client, configured.server_name.clone(), files)))
-            }
-            Some((_, Err(problems))) => {
-                errors.extend(problems.errors);
-                None
-            }
-        });
-    }
-    if errors.is_empty() { Ok(opened) } else { Err(Problems { errors, warnings: Vec::new(), more: 0 }) }
+    let connectors = upstreams.iter().map(|configured| {
+        let UpstreamTls { files: named, place, server_name } = configured.as_ref()?;
+        let (client, hash) = or_collect(files.tls_client(named, place), &mut errors)?;
+        Some(Arc::new(TlsConnector::new(client, server_name.clone(), hash)))
+    });
+    let connectors = connectors.collect();
+    Problems::check(errors)?;
+    Ok(connectors)
 }
 
-fn usage_events(
-    path: &Path,
-    loaded: &LoadedConfig,
-    seen: &mut Vec<FileVersion>,
-) -> Result<Option<UsageSettings>, Problems> {
-    loaded.usage_events.as_ref().map(|configured| senders::usage_events(path, configured, seen)).transpose()
-}
-
-fn traces(path: &Path, loaded: &LoadedConfig, seen: &mut Vec<FileVersion>) -> Result<Option<TraceSettings>, Problems> {
-    loaded.traces.as_ref().map(|configured| senders::traces(path, configured, seen)).transpose()
-}
-
-/// Opens the directory that the configuration at `path` names; `servers` are those of the store.
+/// Opens the directory that the configuration names; `servers` are those of the store.
 fn open_directory(
-    path: &Path,
     source: &DirectorySource,
     servers: Option<&Servers>,
     read_with: (&ConfiguredOverrides, &Arc<GroupTable>),
     kept: &mut Option<directory::OpenDirectory>,
-    seen: &mut Vec<FileVersion>,
+    files: &mut Files<'_>,
 ) -> Result<Arc<Directory>, Problems> {
     match source {
         DirectorySource::File { file, is_writable } => {
-            directory::open_in_file(path, (file, *is_writable), read_with, kept, seen)
+            directory::open_in_file((file, *is_writable), read_with, kept, files)
         }
         DirectorySource::Redis(hash) => {
-            let servers = servers.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
+            let servers = servers.ok_or_else(|| problem(&name(files.config), None, "names no store"))?;
             Ok(directory::open_lookup(lookup::redis(hash, servers), read_with, kept))
         }
-        DirectorySource::Http(service) => {
-            Ok(directory::open_lookup(lookup::http(path, service, seen)?, read_with, kept))
-        }
+        DirectorySource::Http(service) => Ok(directory::open_lookup(lookup::http(service, files)?, read_with, kept)),
         DirectorySource::Postgres(query) => {
             let (overrides, _) = read_with;
-            let database = postgres::database(path, query, overrides.levels(), seen)?;
-            directory::open_database(database, read_with, kept)
+            directory::open_database(postgres::database(query, overrides.levels(), files)?, read_with, kept)
         }
     }
 }
@@ -319,32 +285,31 @@ fn beyond_descriptors(file: &str, loaded: &LoadedConfig) -> Option<Warning> {
     ))
 }
 
-/// Adds the errors of the files that a refused configuration names.
-fn with_files(problems: Problems, path: &Path, text: &SourceText, seen: &mut Vec<FileVersion>) -> Problems {
-    let file = name(path);
+/// Adds the errors of the files about customers that a refused configuration names.
+fn with_customer_files(problems: Problems, text: &SourceText, files: &mut Files<'_>) -> Problems {
+    let file = name(files.config);
     let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
-    let groups = match directory::open_groups(path, named.groups.as_ref(), &named.overrides, &mut None, seen) {
+    let groups = match directory::open_groups(named.groups.as_ref(), &named.overrides, &mut None, files) {
         Ok(groups) => groups,
         // without the groups, the groups of customers cannot be checked
         Err(others) => return together(problems, others, &file),
     };
-    let problems = match named.jwks.map(|jwks| tokens::open(path, &jwks, (&named.plans, &groups), &mut None, seen)) {
+    let problems = match named.jwks.map(|jwks| tokens::open(&jwks, (&named.plans, &groups), &mut None, files)) {
         Some(Err(others)) => together(problems, others, &file),
         Some(Ok(_)) | None => problems,
     };
-    with_directory(problems, path, named.directory.as_ref(), (&named.overrides, &groups), seen)
+    with_directory(problems, named.directory.as_ref(), (&named.overrides, &groups), files)
 }
 
 /// Adds the errors of the customers' file; nothing in the file comes into force.
 fn with_directory(
     problems: Problems,
-    path: &Path,
     named: Option<&NamedFile>,
     read_with: (&ConfiguredOverrides, &GroupTable),
-    seen: &mut Vec<FileVersion>,
+    files: &mut Files<'_>,
 ) -> Problems {
-    match named.map(|named| directory::open_file(path, named, read_with, seen)) {
-        Some(Err(others)) => together(problems, others, &name(path)),
+    match named.map(|named| directory::open_file(named, read_with, files)) {
+        Some(Err(others)) => together(problems, others, &name(files.config)),
         Some(Ok(_)) | None => problems,
     }
 }
@@ -370,20 +335,14 @@ pub struct RestartRequired {
     pub what: &'static str,
 }
 
-/// The settings because of which a gateway that runs with `before` refuses `after`.
-pub fn fixed(before: &Source, after: &Source) -> Vec<RestartRequired> {
-    let store = |source: &Source| {
-        let secret = source.store.as_ref().and_then(|settings| settings.key_secret.clone());
-        source.loaded.store.clone().map(|configured| (configured, secret))
-    };
-    let (old, new) = (store(before), store(after));
-    let mut fixed = server_changes(&before.loaded.server, &after.loaded.server);
-    fixed.extend(cluster::changed(before.cluster.as_ref(), after.cluster.as_ref()));
-    fixed.extend(store::changed(
-        old.as_ref().map(|(configured, secret)| (configured, secret.as_ref())),
-        new.as_ref().map(|(configured, secret)| (configured, secret.as_ref())),
-    ));
-    fixed
+impl FixedSettings {
+    /// The settings because of which a gateway that runs with these settings refuses `wanted`.
+    pub fn changes(&self, wanted: &Self) -> Vec<RestartRequired> {
+        let mut changes = server_changes(&self.server, &wanted.server);
+        changes.extend(cluster::changed(self.cluster.as_ref(), wanted.cluster.as_ref()));
+        changes.extend(store::changed(self.store.as_ref(), wanted.store.as_ref()));
+        changes
+    }
 }
 
 fn server_changes(in_force: &Server, wanted: &Server) -> Vec<RestartRequired> {
@@ -411,36 +370,38 @@ fn server_changes(in_force: &Server, wanted: &Server) -> Vec<RestartRequired> {
     changed
 }
 
-/// Refuses the configuration `file` if there are settings that cannot change.
-fn refuse_fixed(file: &str, fixed: Vec<RestartRequired>) -> Result<(), Problems> {
-    let errors: Vec<Problem> = fixed
-        .into_iter()
-        .map(|RestartRequired { path, before, after, what }| {
-            let place = Place { file: file.into(), mark: None, path: path.to_owned() };
-            Problem::error(place, "cannot change while tollgate runs")
-                .found(after)
-                .expected(format!("{before}, as at the start"))
-                .hint(format!("restart tollgate for {what}; nothing of this file is in force before"))
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(Problems { errors, warnings: Vec::new(), more: 0 }) }
+/// Refuses the configuration at `path` if there are settings that cannot change.
+fn refuse_fixed(path: &Path, fixed: Vec<RestartRequired>) -> Result<(), Problems> {
+    let file: Arc<str> = name(path).into();
+    let errors = fixed.into_iter().map(|RestartRequired { path, before, after, what }| {
+        let place = Place { file: Arc::clone(&file), mark: None, path: path.to_owned() };
+        Problem::error(place, "cannot change while tollgate runs")
+            .found(after)
+            .expected(format!("{before}, as at the start"))
+            .hint(format!("restart tollgate for {what}; nothing of this file is in force before"))
+    });
+    Problems::check(errors.collect())
 }
 
 /// Reads the limits of a configuration, which need not have other sections.
 pub fn open_limits(path: &Path) -> Result<Limits, Problems> {
-    config::load_limits(&read_source(path, &mut Vec::new())?, &name(path), &environment)
+    config::load_limits(&read_text(path)?, &name(path), &environment)
 }
 
 /// Whether the configuration at `path` holds limits only.
 pub fn holds_limits_only(path: &Path) -> Result<bool, Problems> {
-    Ok(config::holds_limits_only(&read_source(path, &mut Vec::new())?))
+    Ok(config::holds_limits_only(&read_text(path)?))
+}
+
+fn read_text(path: &Path) -> Result<SourceText, Problems> {
+    read_source(&mut Files { config: path, seen: &mut Vec::new() })
 }
 
 /// Reads a configuration and the files that it includes.
-fn read_source(path: &Path, seen: &mut Vec<FileVersion>) -> Result<SourceText, Problems> {
-    let text = read_config_seen(path, seen)?;
-    let included = include::read(path, &config::included_files(&text, &name(path), &environment), seen)?;
-    Ok(SourceText { text, included, changes: Vec::new() })
+fn read_source(files: &mut Files<'_>) -> Result<SourceText, Problems> {
+    let text = read_config_seen(files.config, files.seen)?;
+    let included = config::included_files(&text, &name(files.config), &environment);
+    Ok(SourceText { included: include::read(&included, files)?, text, changes: Vec::new() })
 }
 
 /// Reads the text of a configuration. A file that is too large is not read to its end.
@@ -453,10 +414,10 @@ fn read_config_seen(path: &Path, seen: &mut Vec<FileVersion>) -> Result<String, 
     seen.push(looked);
     let bytes = bytes.map_err(|reason| {
         let problem = problem(&name(path), None, reason.to_string());
-        refuse(match reason {
+        match reason {
             ReadError::TooLarge(_) => problem.hint("customers belong in the file that `customers.directory` names"),
             ReadError::Failed(_) | ReadError::NoFile(_) => problem,
-        })
+        }
     })?;
     decode(bytes, path)
 }
@@ -478,7 +439,7 @@ fn decode(bytes: Vec<u8>, path: &Path) -> Result<String, Problems> {
             [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "the file is in UTF-16",
             _ => "the line is not in UTF-8",
         };
-        refuse(problem(&name(path), Some(line), message).expected("text in UTF-8"))
+        problem(&name(path), Some(line), message).expected("text in UTF-8").into()
     })
 }
 
@@ -486,8 +447,4 @@ fn decode(bytes: Vec<u8>, path: &Path) -> Result<String, Problems> {
 fn problem(file: &str, line: Option<usize>, message: impl Into<String>) -> Problem {
     let mark = line.map(|line| Mark { line, ..Mark::START });
     Problem::error(Place { file: file.into(), mark, path: String::new() }, message)
-}
-
-fn refuse(problem: Problem) -> Problems {
-    Problems { errors: vec![problem], warnings: Vec::new(), more: 0 }
 }

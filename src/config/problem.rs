@@ -184,6 +184,25 @@ pub struct Problems {
     pub more: usize,
 }
 
+impl Problems {
+    /// Fails if there are errors.
+    pub(crate) fn check(errors: Vec<Problem>) -> Result<(), Self> {
+        if errors.is_empty() { Ok(()) } else { Err(errors.into()) }
+    }
+}
+
+impl From<Vec<Problem>> for Problems {
+    fn from(errors: Vec<Problem>) -> Self {
+        Self { errors, warnings: Vec::new(), more: 0 }
+    }
+}
+
+impl From<Problem> for Problems {
+    fn from(error: Problem) -> Self {
+        vec![error].into()
+    }
+}
+
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, problem) in self.errors.iter().enumerate() {

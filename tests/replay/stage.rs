@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tollgate::cli::source::{self, Source};
+use tollgate::cli::source;
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::gateway::active_config::{ActiveConfig, CompiledConfig};
+use tollgate::gateway::active_config::ActiveConfig;
 use tollgate::gateway::admit::{self, RequestSender};
 use tollgate::gateway::awaited_body::BodySource;
 use tollgate::gateway::bans::Bans;
@@ -89,18 +89,7 @@ impl Stage {
             .with_timer(ClockTimer(Arc::clone(&clock)))
             .with_writer(move || kept.clone());
         let logging = tracing::subscriber::set_default(subscriber.finish());
-        let Source { loaded, directory, groups, tokens, .. } =
-            source::open(path).unwrap_or_else(|error| panic!("{error}"));
-        let (listeners, upstream_tls) = (Vec::new(), Vec::new());
-        let rules = CompiledConfig {
-            ruleset: loaded.ruleset,
-            directory,
-            groups,
-            tokens,
-            listeners,
-            upstream_tls,
-            hash: String::new(),
-        };
+        let rules = source::open(path).unwrap_or_else(|error| panic!("{error}")).parts.rules;
         let store = Arc::new(Store::default());
         let hasher = KeyHasher::new(&[7; 16]);
         let pools = rules.pools(None);

@@ -13,6 +13,7 @@ use crate::ruleset::groups::Group;
 use crate::ruleset::overrides::{Override, Overrides};
 use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset, changes};
+use crate::runtime::reload::CompiledConfig;
 use crate::units::Nanos;
 
 /// The customers of a directory by name, each with the terms of all of its credentials.
@@ -61,16 +62,15 @@ const HIDDEN: &str = "...";
 impl ChangeReport {
     /// The changes when `after` replaces `before`, the file at `path`.
     pub(super) fn new(path: &Path, before: &Source, after: &Source) -> Self {
-        let fixed = source::fixed(before, after);
+        let fixed = before.fixed.changes(&after.fixed);
         let needs_restart = !fixed.is_empty();
         let (old, new) = (section_values(before), section_values(after));
-        let (limits, untouched) = limits((&before.loaded.ruleset, &old), (&after.loaded.ruleset, &new));
+        let (was, is) = (&before.parts.rules.ruleset, &after.parts.rules.ruleset);
+        let (limits, untouched) = limits((was, &old), (is, &new));
         let parts = fixed.into_iter().map(of_fixed).chain(limits);
-        let parts = parts.chain(plans(&before.loaded.ruleset, &after.loaded.ruleset)).chain(sections(&old, &new));
-        let parts = parts.chain(swapped_routes(&before.loaded.ruleset, &after.loaded.ruleset));
-        let parts = parts.chain(customers(before, after)).chain(groups(before, after));
-        let parts: Vec<ConfigPart> =
-            parts.chain(state(before.loaded.state.as_ref(), after.loaded.state.as_ref())).collect();
+        let parts = parts.chain(plans(was, is)).chain(sections(&old, &new)).chain(swapped_routes(was, is));
+        let parts = parts.chain(customers(before, after)).chain(groups(&before.parts.rules, &after.parts.rules));
+        let parts: Vec<ConfigPart> = parts.chain(state(before.state.as_ref(), after.state.as_ref())).collect();
         let untouched = match untouched {
             1 => "1 limit untouched".to_owned(),
             count => format!("{count} limits untouched"),
@@ -142,7 +142,7 @@ fn plans(before: &Ruleset, after: &Ruleset) -> Vec<ConfigPart> {
 fn section_values(source: &Source) -> Vec<SectionValues> {
     let mut sections = config::section_values(&source.text, &source::environment);
     let listeners = sections.iter_mut().filter(|values| values.section == "listeners");
-    for (values, listener) in listeners.zip(&source.loaded.server.listeners) {
+    for (values, listener) in listeners.zip(&source.fixed.server.listeners) {
         values.name = listener.address.to_string();
     }
     sections
@@ -252,13 +252,14 @@ fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<Config
 fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     let heading = |words: &str| format!("customers.directory: {words}");
     let elsewhere = "is kept elsewhere; customers of the same name keep what is used";
-    let tables = (before.directory.table(), after.directory.table());
-    let (old, new) = match (&*before.directory, &*after.directory, tables) {
+    let (old_rules, new_rules) = (&before.parts.rules, &after.parts.rules);
+    let tables = (old_rules.directory.table(), new_rules.directory.table());
+    let (old, new) = match (&*old_rules.directory, &*new_rules.directory, tables) {
         (Directory::Empty, Directory::Empty, _) => return None,
         (Directory::File(_), Directory::File(_), (Some(old), Some(new)))
         | (Directory::Postgres(_), Directory::Postgres(_), (Some(old), Some(new))) => (old, new),
         (Directory::Lookup(_), Directory::Lookup(_), _) | (Directory::Postgres(_), Directory::Postgres(_), _) => {
-            let same = before.loaded.directory == after.loaded.directory;
+            let same = before.directory == after.directory;
             let words = "another server is asked, or in another way; whose credentials there are is not known here";
             return (!same).then(|| ConfigPart { heading: heading(words), lines: Vec::new() });
         }
@@ -272,7 +273,7 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     lines.extend(names(&is, &was).map(|names| ("new".to_owned(), names)));
     lines.extend(names(&was, &is).map(|names| ("gone".to_owned(), names)));
     let both = || is.iter().filter_map(|(name, now)| Some((name, was.get(name)?, now)));
-    let (old_rules, new_rules) = (&before.loaded.ruleset, &after.loaded.ruleset);
+    let (old_rules, new_rules) = (&old_rules.ruleset, &new_rules.ruleset);
     // plan and overrides are the same under all credentials of a customer
     let plan = |ruleset: &Ruleset, of: &[Arc<Customer>]| {
         of.first().and_then(|customer| ruleset.plans.get(customer.plan.0)).cloned().unwrap_or_default()
@@ -323,7 +324,7 @@ fn standings(credentials: &[Arc<Customer>]) -> Vec<(bool, Option<Nanos>)> {
 }
 
 /// The changes of the groups that files list.
-fn groups(before: &Source, after: &Source) -> Option<ConfigPart> {
+fn groups(before: &CompiledConfig, after: &CompiledConfig) -> Option<ConfigPart> {
     let (was, is) = (by_name(&before.groups), by_name(&after.groups));
     let mut lines = Vec::new();
     let only = |of: &BTreeMap<String, &Group>, not_in: &BTreeMap<String, &Group>| {
@@ -331,14 +332,13 @@ fn groups(before: &Source, after: &Source) -> Option<ConfigPart> {
     };
     lines.extend(only(&is, &was).map(|names| ("new".to_owned(), names)));
     lines.extend(only(&was, &is).map(|names| ("gone".to_owned(), names)));
-    let (old_rules, new_rules) = (&before.loaded.ruleset, &after.loaded.ruleset);
     let terms = |ruleset: &Ruleset, group: &Group| {
         let plan = group.plan.and_then(|plan| ruleset.plans.get(plan.0).cloned());
         (plan, own_terms(ruleset, group.own.as_deref()), group.suspended)
     };
-    let changed = is
-        .iter()
-        .filter(|(name, now)| was.get(*name).is_some_and(|was| terms(old_rules, was) != terms(new_rules, now)));
+    let changed = is.iter().filter(|(name, now)| {
+        was.get(*name).is_some_and(|was| terms(&before.ruleset, was) != terms(&after.ruleset, now))
+    });
     let changed = some(changed.map(|(name, _)| name.clone()));
     lines.extend(changed.map(|names| ("other terms, what is used stays used".to_owned(), names)));
     (!lines.is_empty()).then(|| ConfigPart { heading: "customers.groups: changes".to_owned(), lines })

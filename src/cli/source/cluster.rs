@@ -1,18 +1,15 @@
 //! The settings of the cluster that keeps sticky limits, from the configuration and the file that it names.
 
-use std::path::Path;
-
 use super::RestartRequired;
-use super::store::secret_of_all_nodes;
+use super::named_files::Files;
 use crate::cluster::handshake::Secret;
 use crate::cluster::settings::Settings;
 use crate::config::{Cluster, Problems};
-use crate::files::FileVersion;
 
-/// The settings in `configured`, with the secret from the file that it names; its path is relative to the configuration at `path`.
-pub(super) fn open(path: &Path, configured: &Cluster, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
+/// The settings in `configured`, with the secret from the file that it names.
+pub(super) fn open(configured: &Cluster, files: &mut Files<'_>) -> Result<Settings, Problems> {
     let Cluster { own, listen, peers, secret_file, founding, timeout, .. } = configured;
-    let secret = Secret::of(secret_of_all_nodes(path, secret_file, seen)?.as_bytes());
+    let secret = Secret::of(files.shared_secret(secret_file)?.as_bytes());
     Ok(Settings { own: *own, listen: *listen, peers: peers.clone(), secret, founding: *founding, timeout: *timeout })
 }
 

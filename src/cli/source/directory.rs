@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use http::Uri;
 
-use super::{decode, name, problem, refuse};
+use super::named_files::Files;
+use super::{decode, name, problem};
 use crate::config::{ConfiguredOverrides, LookupCacheSettings, NamedFile, PostgresQuery, Problem, Problems};
 use crate::customers::Directory;
 use crate::customers::directory::{
     CustomerTable, Fault, Faults, FileDirectory, Format, GroupTable, LookupDirectory, LookupSettings,
     PostgresDirectory, PostgresSettings, Server, WritableFile,
 };
-use crate::files::{self, FileVersion, Fingerprint};
+use crate::files::Fingerprint;
 use crate::ruleset::overrides::InvalidOverride;
 use crate::units::Nanos;
 
@@ -78,15 +79,14 @@ enum Origin {
 /// `groups`. The directory that was `kept` is reused if its source and settings are the same; it takes over changed rows and
 /// groups.
 pub(super) fn open_in_file(
-    path: &Path,
     (named, is_writable): (&NamedFile, bool),
     (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
     kept: &mut Option<OpenDirectory>,
-    seen: &mut Vec<FileVersion>,
+    files: &mut Files<'_>,
 ) -> Result<Arc<Directory>, Problems> {
-    let file = resolve_path(path, named);
+    let file = files.path(named);
     let (format, most) = (format(&name(&file)), max_bytes(format(&name(&file))));
-    let (bytes, print) = bytes(named, &file, most, seen)?;
+    let (bytes, print) = files.bytes(named, most)?;
     if let Some(open) = kept
         && let OpenDirectory { from, overrides: same, directory, .. } = open
         && let Origin::File { path, print: before, is_writable: was_writable } = from
@@ -160,9 +160,8 @@ pub(super) fn open_database(
     {
         let problem = Problem::error(place, "gives more rows that are wrong than before, as the snapshot tells");
         let found = format!("{} rows, and {} under the configuration in force", database.refused(), before.refused());
-        return Err(refuse(problem.found(found).hint(
-            "their customers would be unknown: is a plan, a limit or a group missing here? The log names them",
-        )));
+        let hint = "their customers would be unknown: is a plan, a limit or a group missing here? The log names them";
+        return Err(problem.found(found).hint(hint).into());
     }
     Ok(keep(kept, from, (overrides, groups), Directory::Postgres(database)))
 }
@@ -180,32 +179,14 @@ fn keep(
     directory
 }
 
-/// Reads the file `named` by the configuration at `path`.
+/// Reads the directory in the file `named`.
 pub(super) fn open_file(
-    path: &Path,
     named: &NamedFile,
-    (overrides, groups): (&ConfiguredOverrides, &GroupTable),
-    seen: &mut Vec<FileVersion>,
+    read_with: (&ConfiguredOverrides, &GroupTable),
+    files: &mut Files<'_>,
 ) -> Result<CustomerTable, Problems> {
-    let file = resolve_path(path, named);
-    let (bytes, _) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
-    load(&decode(bytes, &file)?, &name(&file), (overrides, groups))
-}
-
-/// The bytes of `file`, which the configuration names at the place of `named`, and their hash.
-pub(super) fn bytes(
-    named: &NamedFile,
-    file: &Path,
-    most: usize,
-    seen: &mut Vec<FileVersion>,
-) -> Result<(Vec<u8>, Fingerprint), Problems> {
-    let (bytes, looked) = files::read(file, most);
-    let print = looked.print.clone();
-    seen.push(looked);
-    let unreadable = |reason: files::ReadError| {
-        refuse(Problem::error(named.place.clone(), format!("names a file that {reason}")).found(name(file)))
-    };
-    Ok((bytes.map_err(unreadable)?, print))
+    let file = name(&files.path(named));
+    load(&files.text(named, max_bytes(format(&file)))?, &file, read_with)
 }
 
 /// Parses a directory from the text of the file with the name `file`.
@@ -218,10 +199,6 @@ pub fn load(
         .map_err(|faults| explain_all(file, faults))
 }
 
-pub(in crate::cli) fn resolve_path(path: &Path, named: &NamedFile) -> PathBuf {
-    path.parent().unwrap_or(Path::new("")).join(&named.path)
-}
-
 /// The format of the directory `file`, by the extension of its name.
 pub(super) fn format(file: &str) -> Format {
     match Path::new(file).extension().and_then(|extension| extension.to_str()) {
@@ -231,8 +208,8 @@ pub(super) fn format(file: &str) -> Format {
 }
 
 pub(super) fn explain_all(file: &str, Faults { faults, more }: Faults) -> Problems {
-    let errors = faults.into_iter().map(|(line, fault)| explain(file, line, fault)).collect();
-    Problems { errors, warnings: Vec::new(), more }
+    let errors: Vec<Problem> = faults.into_iter().map(|(line, fault)| explain(file, line, fault)).collect();
+    Problems { more, ..errors.into() }
 }
 
 fn explain(file: &str, line: u64, fault: Fault) -> Problem {
@@ -287,19 +264,18 @@ pub(super) struct OpenGroups {
     groups: Arc<GroupTable>,
 }
 
-/// Opens the groups of the file that the configuration at `path` names, if it names one. The groups that were `kept` are
-/// reused if the file and the settings are the same.
+/// Opens the groups of the file that the configuration names, if it names one. The groups that were `kept` are reused if the
+/// file and the settings are the same.
 pub(super) fn open_groups(
-    path: &Path,
     named: Option<&NamedFile>,
     overrides: &ConfiguredOverrides,
     kept: &mut Option<OpenGroups>,
-    seen: &mut Vec<FileVersion>,
+    files: &mut Files<'_>,
 ) -> Result<Arc<GroupTable>, Problems> {
     let read = named.map(|named| {
-        let file = resolve_path(path, named);
-        let (bytes, print) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
-        Ok((bytes, (file, print)))
+        let file = files.path(named);
+        let (bytes, print) = files.bytes(named, max_bytes(format(&name(&file))))?;
+        Ok::<_, Problems>((bytes, (file, print)))
     });
     let (bytes, from) = read.transpose()?.unzip();
     if let Some(open) = kept.as_ref().filter(|open| open.from == from && open.overrides == *overrides) {

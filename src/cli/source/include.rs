@@ -2,34 +2,30 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{decode, name, refuse};
-use crate::cli::source::directory::resolve_path;
+use super::named_files::Files;
+use super::{decode, name};
 use crate::config::{self, IncludedFile, NamedFile, Problem, Problems};
-use crate::files::{self, FileVersion};
+use crate::files::FileVersion;
 
 /// The most files that a configuration may include.
 const MOST: usize = 256;
 
-/// Reads the files that the configuration at `path` includes; the files of a pattern are in the order of their names. `seen`
-/// gets the patterns, too, so that a file that is added is noticed.
-pub(super) fn read(
-    path: &Path,
-    named: &[NamedFile],
-    seen: &mut Vec<FileVersion>,
-) -> Result<Vec<IncludedFile>, Problems> {
+/// Reads the files that a configuration includes; the files of a pattern are in the order of their names. `files.seen` gets
+/// the patterns, too, so that a file that is added is noticed.
+pub(super) fn read(named: &[NamedFile], files: &mut Files<'_>) -> Result<Vec<IncludedFile>, Problems> {
     let mut included: Vec<IncludedFile> = Vec::new();
     for pattern in named {
-        let fail = |message: String| refuse(Problem::error(pattern.place.clone(), message));
-        for file in matching(&resolve_path(path, pattern), seen).map_err(&fail)? {
+        let fail = |message: String| Problem::error(pattern.place.clone(), message);
+        for file in matching(&files.path(pattern), files.seen).map_err(&fail)? {
             let called = name(&file);
             if included.iter().any(|other| other.name == called) {
                 continue;
             }
             if included.len() >= MOST {
-                return Err(fail(format!("includes more than {MOST} files")));
+                return Err(fail(format!("includes more than {MOST} files")).into());
             }
-            let (bytes, looked) = files::read(&file, config::MAX_BYTES);
-            seen.push(looked);
+            let (bytes, looked) = crate::files::read(&file, config::MAX_BYTES);
+            files.seen.push(looked);
             let bytes = bytes.map_err(|reason| fail(format!("includes {called}, which {reason}")))?;
             included.push(IncludedFile { text: decode(bytes, &file)?, name: called });
         }
@@ -42,7 +38,7 @@ pub(super) fn read(
 /// Errors: the folder cannot be read, and why.
 fn matching(path: &Path, seen: &mut Vec<FileVersion>) -> Result<Vec<PathBuf>, String> {
     match path.file_name().is_some_and(|called| called.as_encoded_bytes().contains(&b'*')) {
-        true => files::list(path, seen)
+        true => crate::files::list(path, seen)
             .map_err(|error| format!("includes {}, whose folder cannot be read: {error}", name(path))),
         false => Ok(vec![path.to_owned()]),
     }

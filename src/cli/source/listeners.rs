@@ -1,57 +1,57 @@
 //! The settings of listeners, from the configuration and the files that it names.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::sync::Arc;
 
-use super::directory::{bytes, resolve_path};
-use super::{name, refuse};
+use super::name;
+use super::named_files::{Files, or_collect};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{CertificateFiles, ListenerTls, NamedFile, Problem, Problems, Server, Warning};
-use crate::files::FileVersion;
 use crate::http::listener::ListenerConfig;
+use crate::ruleset::Endpoint;
 use crate::tls::{self, Certificate, Certificates, ClientCertificates, ClientTlsTerms, TlsFault, TlsServer};
 use crate::units::Nanos;
 
-/// The largest file of certificates that is read, in bytes.
-const MAX_PEM: usize = 1 << 20;
 /// Bits of a file's mode that let others than its owner read or change it.
 const OTHERS: u32 = 0o077;
 
-/// Reads the TLS files of the listeners in the configuration at `path`.
+/// Reads the TLS files of the listeners. The addresses are sorted, so that their order in the file does not matter: sockets
+/// refer to listeners by position.
 pub(super) fn open(
-    path: &Path,
     server: &Server,
-    seen: &mut Vec<FileVersion>,
-) -> Result<(Vec<ListenerConfig>, Vec<Warning>), Problems> {
+    files: &mut Files<'_>,
+    warnings: &mut Vec<Warning>,
+) -> Result<(Vec<Endpoint>, Vec<Arc<ListenerConfig>>), Problems> {
     let now = SystemClock::new().now();
-    let mut reading = TlsFileReader { path, seen, now, errors: Vec::new(), warnings: Vec::new() };
+    let mut reading = TlsFileReader { files, now, errors: Vec::new(), warnings };
     let mut listeners = Vec::new();
     for listener in &server.listeners {
         let tls = listener.tls.as_ref().map(|tls| reading.tls(tls, listener.http2));
         if let Some(tls) = tls.map_or(Some(None), |tls| tls.map(Some)) {
-            listeners.push(ListenerConfig {
+            let config = ListenerConfig {
                 tls,
                 serves: listener.serves,
                 http2: listener.http2,
                 proxy_protocol: listener.proxy_protocol.clone(),
                 max_connections: listener.max_connections,
-            });
+            };
+            listeners.push((listener.address.clone(), Arc::new(config)));
         }
     }
-    let TlsFileReader { errors, warnings, .. } = reading;
-    if errors.is_empty() { Ok((listeners, warnings)) } else { Err(Problems { errors, warnings, more: 0 }) }
+    Problems::check(reading.errors)?;
+    listeners.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(listeners.into_iter().unzip())
 }
 
 /// A reader of files, which collects their errors and warnings.
-struct TlsFileReader<'a> {
-    path: &'a Path,
-    seen: &'a mut Vec<FileVersion>,
+struct TlsFileReader<'r, 'f> {
+    files: &'r mut Files<'f>,
     now: Nanos,
     errors: Vec<Problem>,
-    warnings: Vec<Warning>,
+    warnings: &'r mut Vec<Warning>,
 }
 
-impl TlsFileReader<'_> {
+impl TlsFileReader<'_, '_> {
     fn tls(&mut self, configured: &ListenerTls, http2: bool) -> Option<TlsServer> {
         let certificates: Vec<Option<Certificate>> =
             configured.certificates.iter().map(|files| self.certificate(files)).collect();
@@ -87,13 +87,11 @@ impl TlsFileReader<'_> {
     }
 
     fn read(&mut self, named: &NamedFile) -> Option<Vec<u8>> {
-        let read = bytes(named, &resolve_path(self.path, named), MAX_PEM, self.seen);
-        read.map_err(|problems| self.errors.extend(problems.errors)).ok().map(|(bytes, _)| bytes)
+        or_collect(self.files.pem(named), &mut self.errors)
     }
 
     fn fail<T>(&mut self, named: &NamedFile, fault: TlsFault) -> Option<T> {
-        let problem = Problem::error(named.place.clone(), format!("names a file that {fault}"));
-        self.errors.extend(refuse(problem.found(name(&resolve_path(self.path, named)))).errors);
+        self.errors.push(self.files.unfit(named, fault));
         None
     }
 
@@ -107,11 +105,11 @@ impl TlsFileReader<'_> {
             () => return,
         };
         let problem = Problem::warning(named.place.clone(), format!("names a certificate that {says}"));
-        self.warnings.push(problem.found(name(&resolve_path(self.path, named))).hint("clients will refuse it"));
+        self.warnings.push(problem.found(name(&self.files.path(named))).hint("clients will refuse it"));
     }
 
     fn warn_of_readers(&mut self, key: &NamedFile) {
-        let file = resolve_path(self.path, key);
+        let file = self.files.path(key);
         let Ok(mode) = std::fs::metadata(&file).map(|metadata| metadata.mode()) else { return };
         if mode & OTHERS != 0 {
             let problem =

@@ -1,15 +1,14 @@
 //! The server that the gateway asks for customers, from the configuration and the files that it names.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use http::uri::Scheme;
 
 use super::directory::{LookupSource, ServerIdentity};
-use super::store::{client, secret};
+use super::named_files::Files;
 use crate::config::{HttpLookup, LookupCacheSettings, Place, Problems, RedisHash};
 use crate::customers::directory::{Contract, HttpService, LookupSettings, Server};
-use crate::files::{self, FileVersion};
+use crate::files::hash;
 use crate::redis_client::{Pool, Servers};
 use crate::runtime::descriptors;
 use crate::units::Nanos;
@@ -28,24 +27,18 @@ pub(super) fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers
     }
 }
 
-/// An HTTP service, which the configuration at `path` names.
-pub(super) fn http(
-    path: &Path,
-    configured: &HttpLookup,
-    seen: &mut Vec<FileVersion>,
-) -> Result<LookupSource, Problems> {
+/// An HTTP service.
+pub(super) fn http(configured: &HttpLookup, files: &mut Files<'_>) -> Result<LookupSource, Problems> {
     let HttpLookup { url, is_unkey, token_file, tls, timeout, remembered, place } = configured;
-    let token = token_file.as_ref().map(|named| secret(path, named, seen)).transpose()?;
+    let token = token_file.as_ref().map(|named| files.secret(named)).transpose()?;
     let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
-    let client = (url.scheme() == Some(&Scheme::HTTPS)).then(|| client(path, tls, &place, seen)).transpose()?;
-    let (tls, tls_files) = client.map(|(client, files)| (Arc::new(client), files)).unzip();
-    let parts = [
-        tls_files.unwrap_or_default().to_le_bytes(),
-        files::hash(format!("{is_unkey} {token:?}").as_bytes()).to_le_bytes(),
-    ];
+    let client = (url.scheme() == Some(&Scheme::HTTPS)).then(|| files.tls_client(tls, &place)).transpose()?;
+    let (tls, tls_files) = client.map(|(client, hash)| (Arc::new(client), hash)).unzip();
+    let parts =
+        [tls_files.unwrap_or_default().to_le_bytes(), hash(format!("{is_unkey} {token:?}").as_bytes()).to_le_bytes()];
     let contract = if *is_unkey { Contract::Unkey } else { Contract::Plain };
     Ok(LookupSource {
-        identity: ServerIdentity::Http(url.clone(), files::hash(&parts.concat()), *timeout, *remembered),
+        identity: ServerIdentity::Http(url.clone(), hash(&parts.concat()), *timeout, *remembered),
         server: Server::Http(HttpService { url: url.clone(), tls, token, contract }),
         // each call has a connection of its own
         terms: terms(*timeout, descriptors::for_lookups(descriptors::limit()), *remembered),

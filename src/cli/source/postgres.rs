@@ -1,41 +1,34 @@
 //! The database of customers, from the configuration and the files that it names.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use super::directory::{DatabaseSource, bytes, resolve_path};
-use super::store::client;
-use super::{decode, name, refuse};
+use super::directory::DatabaseSource;
+use super::named_files::Files;
 use crate::config::{ClientTls, DirectorySource, Place, PostgresQuery, PostgresStatement, Problem, Problems, Warning};
 use crate::customers::Directory;
 use crate::customers::directory::{DatabaseUrl, MAX_URL, NamedStatement, PostgresSettings, WriteStatements};
-use crate::files::FileVersion;
 use crate::ruleset::groups::COLUMNS;
 
-/// The settings for the database of the configuration at `path`. This function does not connect to it.
+/// The settings for the database. This function does not connect to it.
 pub(super) fn database(
-    path: &Path,
     query: &PostgresQuery,
     levels: &[String],
-    seen: &mut Vec<FileVersion>,
+    files: &mut Files<'_>,
 ) -> Result<DatabaseSource, Problems> {
-    let url_file = resolve_path(path, &query.url_file);
-    let (text, _) = bytes(&query.url_file, &url_file, MAX_URL, seen)?;
-    let url = DatabaseUrl::parse(&decode(text, &url_file)?).map_err(|bad| {
-        let problem = Problem::error(query.url_file.place.clone(), format!("names a file that {bad}"));
-        refuse(problem.found(name(&url_file)).expected("`postgres://user:password@host:5432/database`"))
-    })?;
+    let url = DatabaseUrl::parse(&files.text(&query.url_file, MAX_URL)?);
+    let url =
+        url.map_err(|bad| files.unfit(&query.url_file, bad).expected("`postgres://user:password@host:5432/database`"))?;
     let place = Place { path: format!("{}.tls", query.place.path), ..query.place.clone() };
     let tls = match &query.tls {
-        Some(tls) => Some(client(path, tls, &place, seen)?),
-        None if url.needs_tls(false) => Some(client(path, &ClientTls::default(), &place, seen)?),
+        Some(tls) => Some(files.tls_client(tls, &place)?),
+        None if url.needs_tls(false) => Some(files.tls_client(&ClientTls::default(), &place)?),
         None => None,
     };
     let (tls, tls_files) = tls.map(|(client, files)| (Arc::new(client), files)).unzip();
     let terms = PostgresSettings {
-        url_file,
+        url_file: files.path(&query.url_file),
         query: query.query.clone(),
-        snapshot_file: resolve_path(path, &query.snapshot_file),
+        snapshot_file: files.path(&query.snapshot_file),
         interval: query.interval,
         full_every: query.full_every,
         channel: query.channel.clone(),
@@ -56,7 +49,7 @@ fn writes(
     let known: Vec<&str> = own.chain(levels.iter().map(String::as_str)).collect();
     let parse = |statement: &PostgresStatement, known: &[&str], required: &[&str]| {
         let parsed = NamedStatement::parse(&statement.text, known, required);
-        parsed.map_err(|wrong| refuse(Problem::error(statement.place.clone(), wrong)))
+        parsed.map_err(|wrong| Problems::from(Problem::error(statement.place.clone(), wrong)))
     };
     Ok(WriteStatements {
         put: parse(put, &known, &["credential", "customer", "plan"])?,

@@ -6,15 +6,13 @@ use std::sync::Arc;
 use http::uri::Scheme;
 use jsonwebtoken::Algorithm;
 
-use super::directory::{bytes, resolve_path};
-use super::store::client;
-use super::{decode, name, refuse};
+use super::name;
+use super::named_files::Files;
 use crate::config::{Jwks, JwksAddress, JwksSource, Mark, NamedFile, Place, Problem, Problems, PublishedJwks};
 use crate::customers::TokenVerifier;
 use crate::customers::directory::GroupTable;
 use crate::customers::jwt::keys::{KeyFault, Keys, MAX_KEY_SET};
 use crate::customers::jwt::remote::{KeyEndpoint, KeyLocation, KeySet};
-use crate::files::FileVersion;
 use crate::units::Nanos;
 
 /// Fetched keys, and the settings for fetching them.
@@ -25,51 +23,40 @@ pub(super) struct OpenKeys {
     keys: KeySet,
 }
 
-/// Opens the keys that the configuration at `path` names; `plans` are the names of its plans, `groups` the groups that
+/// Opens the keys that the configuration names; `plans` are the names of its plans, `groups` the groups that
 /// customers may belong to. Fetched keys that were `kept` are reused if the settings for fetching them did not change.
 pub(super) fn open(
-    path: &Path,
     jwks: &Jwks,
     (plans, groups): (&[String], &Arc<GroupTable>),
     kept: &mut Option<OpenKeys>,
-    seen: &mut Vec<FileVersion>,
+    files: &mut Files<'_>,
 ) -> Result<TokenVerifier, Problems> {
     let algorithms = &jwks.rules.algorithms;
     let keys = match &jwks.source {
-        JwksSource::File(named) => keys_in(path, named, algorithms, seen)?.into(),
-        JwksSource::Published(published) => published_keys(path, (published, algorithms), kept, seen)?,
+        JwksSource::File(named) => keys_in(named, algorithms, files)?.into(),
+        JwksSource::Published(published) => published_keys((published, algorithms), kept, files)?,
     };
     Ok(TokenVerifier::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()))
 }
 
-fn keys_in(
-    path: &Path,
-    named: &NamedFile,
-    algorithms: &[Algorithm],
-    seen: &mut Vec<FileVersion>,
-) -> Result<Keys, Problems> {
-    let file = resolve_path(path, named);
-    let (bytes, _) = bytes(named, &file, MAX_KEY_SET, seen)?;
-    match Keys::parse(&decode(bytes, &file)?) {
+fn keys_in(named: &NamedFile, algorithms: &[Algorithm], files: &mut Files<'_>) -> Result<Keys, Problems> {
+    match Keys::parse(&files.text(named, MAX_KEY_SET)?) {
         Ok((keys, unusable)) if unusable.is_empty() => match keys.fit(algorithms) {
             true => Ok(keys),
-            false => {
-                let message = "names a file that holds no key for any of the `algorithms`";
-                Err(refuse(Problem::error(named.place.clone(), message).found(name(&file))))
-            }
+            false => Err(files.unfit(named, "holds no key for any of the `algorithms`").into()),
         },
         Ok((_, faults)) | Err(faults) => {
-            let errors = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
-            Err(Problems { errors, warnings: Vec::new(), more: 0 })
+            let file = files.path(named);
+            let errors: Vec<Problem> = faults.into_iter().map(|fault| explain_key(&file, fault)).collect();
+            Err(errors.into())
         }
     }
 }
 
 fn published_keys(
-    path: &Path,
     (published, algorithms): (&PublishedJwks, &[Algorithm]),
     kept: &mut Option<OpenKeys>,
-    seen: &mut Vec<FileVersion>,
+    files: &mut Files<'_>,
 ) -> Result<KeySet, Problems> {
     let PublishedJwks { at, tls, refresh, min_interval, place } = published;
     let (address, has_tls) = match at {
@@ -77,9 +64,9 @@ fn published_keys(
         JwksAddress::Issuer(issuer) => (KeyLocation::OidcIssuer(issuer.clone()), issuer.starts_with("https:")),
     };
     let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
-    let client = has_tls.then(|| client(path, tls, &place, seen)).transpose()?;
-    let (tls, files) = client.map(|(client, files)| (Arc::new(client), files)).unzip();
-    let from = (at.clone(), files.unwrap_or_default(), *refresh, *min_interval, algorithms.to_vec());
+    let client = has_tls.then(|| files.tls_client(tls, &place)).transpose()?;
+    let (tls, tls_files) = client.map(|(client, files)| (Arc::new(client), files)).unzip();
+    let from = (at.clone(), tls_files.unwrap_or_default(), *refresh, *min_interval, algorithms.to_vec());
     if let Some(open) = kept.as_ref().filter(|open| open.from == from) {
         return Ok(open.keys.clone());
     }
