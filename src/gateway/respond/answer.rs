@@ -116,89 +116,73 @@ pub const CALLER_REFUSAL_CAUSES: [&str; 11] = [
 impl Answer {
     /// The status, unless a limit sets another.
     pub const fn status(&self) -> u16 {
-        match self {
-            Self::Usage(_) => 200,
-            Self::Preflight => 204,
-            Self::Malformed(_)
-            | Self::KeyMissing(_)
-            | Self::KeyRepeated(_)
-            | Self::KeyUnreadable(_)
-            | Self::CredentialRepeated => 400,
-            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
-            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 401,
-            Self::NoRoute => 404,
-            Self::MethodNotAllowed { .. } => 405,
-            Self::HeadTimeout | Self::BodyTimeout => 408,
-            Self::BodyTooLarge => 413,
-            Self::TargetTooLong => 414,
-            Self::Misdirected => 421,
-            Self::Limited => 429,
-            Self::HeadTooLarge(_) => 431,
-            Self::Internal => 500,
-            Self::CodingUnknown => 501,
-            Self::UpstreamFailed => 502,
-            Self::NoHealthyNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => 503,
-            Self::UpstreamTimeout => 504,
-        }
+        self.row().0
     }
 
     /// The cause, in a word for logs.
     pub const fn cause(&self) -> &'static str {
+        self.row().1
+    }
+
+    /// The status for gRPC clients, which do not read that of HTTP (gRPC's own mapping, with 8 for a limit).
+    pub(super) const fn grpc_status(&self) -> u16 {
+        self.row().2
+    }
+
+    /// The status, the cause and the status for gRPC clients.
+    const fn row(&self) -> (u16, &'static str, u16) {
         match self {
-            Self::Malformed(_) => "malformed",
-            Self::HeadTimeout => "head_timeout",
-            Self::BodyTimeout => "body_timeout",
-            Self::BodyTooLarge => "body_too_large",
-            Self::Misdirected => "misdirected",
-            Self::TargetTooLong => "target_too_long",
-            Self::HeadTooLarge(_) => "head_too_large",
-            Self::CodingUnknown => "coding_unknown",
-            Self::MethodNotAllowed { .. } => "method_not_allowed",
-            Self::NoRoute => "no_route",
-            Self::CredentialMissing => "credential_missing",
-            Self::KeyMissing(_) => "key_missing",
-            Self::KeyRepeated(_) => "key_repeated",
-            Self::KeyUnreadable(_) => "key_unreadable",
-            Self::CredentialUnknown => "credential_unknown",
-            Self::CredentialRepeated => "credential_repeated",
-            Self::TokenRefused(_) => "token_refused",
-            Self::AccessDenied => "access_denied",
-            Self::CredentialExpired => "credential_expired",
-            Self::Suspended => "suspended",
-            Self::DirectoryUnavailable => "directory_away",
-            Self::StoreUnavailable => "store_away",
-            Self::Limited => "limited",
-            Self::NoHealthyNode => "no_healthy_node",
-            Self::UpstreamFull => "upstream_full",
-            Self::UpstreamFailed => "upstream_failed",
-            Self::UpstreamTimeout => "upstream_timeout",
-            Self::Internal => "internal",
-            Self::Usage(_) => "usage",
-            Self::Preflight => "preflight",
+            Self::Malformed(_) => (400, "malformed", 3),
+            Self::HeadTimeout => (408, "head_timeout", 3),
+            Self::BodyTimeout => (408, "body_timeout", 3),
+            Self::BodyTooLarge => (413, "body_too_large", 8),
+            Self::Misdirected => (421, "misdirected", 3),
+            Self::TargetTooLong => (414, "target_too_long", 3),
+            Self::HeadTooLarge(_) => (431, "head_too_large", 3),
+            Self::CodingUnknown => (501, "coding_unknown", 12),
+            Self::MethodNotAllowed { .. } => (405, "method_not_allowed", 12),
+            Self::NoRoute => (404, "no_route", 12),
+            Self::CredentialMissing => (401, "credential_missing", 16),
+            Self::KeyMissing(_) => (400, "key_missing", 3),
+            Self::KeyRepeated(_) => (400, "key_repeated", 3),
+            Self::KeyUnreadable(_) => (400, "key_unreadable", 3),
+            Self::CredentialUnknown => (401, "credential_unknown", 16),
+            Self::CredentialRepeated => (400, "credential_repeated", 3),
+            Self::TokenRefused(TokenFault::WithoutPlan) => (403, "token_refused", 7),
+            Self::TokenRefused(_) => (401, "token_refused", 16),
+            Self::AccessDenied => (403, "access_denied", 7),
+            Self::CredentialExpired => (401, "credential_expired", 16),
+            Self::Suspended => (403, "suspended", 7),
+            Self::DirectoryUnavailable => (503, "directory_away", 14),
+            Self::StoreUnavailable => (503, "store_away", 14),
+            Self::Limited => (429, "limited", 8),
+            Self::NoHealthyNode => (503, "no_healthy_node", 14),
+            Self::UpstreamFull => (503, "upstream_full", 14),
+            Self::UpstreamFailed => (502, "upstream_failed", 14),
+            Self::UpstreamTimeout => (504, "upstream_timeout", 4),
+            Self::Internal => (500, "internal", 13),
+            Self::Usage(_) => (200, "usage", 3),
+            Self::Preflight => (204, "preflight", 3),
         }
     }
 
     /// The type of the problem; `about:blank` where the status says it all (RFC 9457).
     pub(super) const fn problem_type(&self) -> &'static str {
-        match self {
-            Self::Limited => QUOTA_EXCEEDED,
-            Self::NoHealthyNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => {
-                REDUCED_CAPACITY
-            }
+        match self.status() {
+            429 => QUOTA_EXCEEDED,
+            503 => REDUCED_CAPACITY,
             _ => "about:blank",
         }
     }
 
     pub(super) fn title(&self) -> &'static str {
-        match self {
-            Self::Limited => "Request quota exceeded",
-            Self::NoHealthyNode | Self::UpstreamFull | Self::DirectoryUnavailable | Self::StoreUnavailable => {
-                "Temporarily reduced capacity"
+        match self.status() {
+            429 => "Request quota exceeded",
+            503 => "Temporarily reduced capacity",
+            status => {
+                let status = StatusCode::from_u16(status).ok();
+                status.and_then(|status| status.canonical_reason()).unwrap_or("Error")
             }
-            other => StatusCode::from_u16(other.status())
-                .ok()
-                .and_then(|status| status.canonical_reason())
-                .unwrap_or("Error"),
         }
     }
 
@@ -266,24 +250,6 @@ impl Answer {
             Self::Internal => "Something went wrong in the gateway.".to_owned(),
             Self::Usage(_) => "Where the customer stands.".to_owned(),
             Self::Preflight => "Which requests of other sites are allowed, as `cors` says.".to_owned(),
-        }
-    }
-
-    /// The status for gRPC clients, which do not read that of HTTP (gRPC's own mapping, with 8 for a limit).
-    pub(super) const fn grpc_status(&self) -> u16 {
-        match self {
-            Self::Limited | Self::BodyTooLarge => 8,
-            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
-            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
-            Self::NoRoute | Self::MethodNotAllowed { .. } | Self::CodingUnknown => 12,
-            Self::NoHealthyNode
-            | Self::UpstreamFull
-            | Self::DirectoryUnavailable
-            | Self::StoreUnavailable
-            | Self::UpstreamFailed => 14,
-            Self::UpstreamTimeout => 4,
-            Self::Internal => 13,
-            _ => 3,
         }
     }
 }
