@@ -99,6 +99,8 @@ pub(super) enum Kind {
     Text(&'static str),
     /// A list. It may be empty only if that is its default.
     List(&'static Self),
+    /// A list, each of whose values stands there once.
+    Set(&'static Self),
     /// A mapping of settings.
     Section(&'static Table),
     /// A mapping of the settings of this table, without these names.
@@ -189,7 +191,7 @@ impl Kind {
     /// The kind of each value in a list, or in a mapping from names to values.
     pub(super) const fn inner(&self) -> Option<&'static Self> {
         match self {
-            Self::List(kind) | Self::Named(_, kind) => Some(kind),
+            Self::List(kind) | Self::Set(kind) | Self::Named(_, kind) => Some(kind),
             _ => None,
         }
     }

@@ -251,7 +251,7 @@ fn check_kind(field: &Field<'_>) {
         Some(Kind::Choice(words)) => {
             _ = field.choice_renamed(&words.iter().map(|word| (*word, ())).collect::<Vec<_>>())
         }
-        Some(Kind::List(_)) => field.list(&field.expected()).iter().flatten().for_each(check_kind),
+        Some(Kind::List(_) | Kind::Set(_)) => field.list(&field.expected()).iter().flatten().for_each(check_kind),
         Some(Kind::Named(..)) => each(field.mapping(&field.expected())),
         Some(Kind::Section(table)) => each(field.section(table)),
         Some(Kind::Defaults(table, _)) => each(field.as_mapping().map(|of| of.with(table))),

@@ -185,6 +185,7 @@ fn refused(schema: &Value, value: &Value, root: &Value) -> Option<String> {
         || outside("minimum", |value, least| value < least)
         || outside("maximum", |value, most| value > most)
         || is_short(value.as_array().map(Vec::len), "minItems")
+        || (schema["uniqueItems"] == true && value.as_array().is_some_and(|items| has_twice(items)))
         || is_short(value.as_object().map(serde_json::Map::len), "minProperties")
         || is_other("pattern", value.as_str())
     {
@@ -212,6 +213,10 @@ fn refused(schema: &Value, value: &Value, root: &Value) -> Option<String> {
         .find_map(|item| refused(&schema["items"], item, root))
 }
 
+fn has_twice(items: &[Value]) -> bool {
+    items.iter().enumerate().any(|(position, item)| items[..position].contains(item))
+}
+
 #[test]
 fn the_schema_takes_every_good_configuration_and_no_unknown_name() {
     let schema: Value = serde_json::from_str(&printed("tollgate schema", Path::new("."))).unwrap();
@@ -227,6 +232,9 @@ fn the_schema_takes_every_good_configuration_and_no_unknown_name() {
         assert_eq!(refused(&schema, &value, &schema), None, "{}", file.display());
         value["limits"]["extra"] =
             serde_json::json!({ "algorithm": "gcra", "rate": "1/s", "burst": 1, "key": "all", "window": "1s" });
+        assert!(refused(&schema, &value, &schema).is_some(), "{}", file.display());
+        value["limits"]["extra"] =
+            serde_json::json!({ "algorithm": "gcra", "rate": "1/s", "burst": 1, "key": ["customer", "customer"] });
         assert!(refused(&schema, &value, &schema).is_some(), "{}", file.display());
     }
     assert!(whole > 10);

@@ -5,8 +5,8 @@ use super::STORE_TLS;
 use crate::units::Nanos;
 
 const ADDRESSES: Kind = List(&Text("an address or a network, like `10.0.0.0/8`"));
-const CUSTOMER_NAMES: Kind = List(&Text("the name of a customer"));
-const ONE_OR_MORE: Kind = OneOf(&[Text("a value"), List(&Text("a value"))]);
+const CUSTOMER_NAMES: Kind = Set(&Text("the name of a customer"));
+const ONE_OR_MORE: Kind = OneOf(&[Text("a value"), Set(&Text("a value"))]);
 const CLAIM: Kind = Text("the name of a claim, or a way through nested ones, like `user.id`");
 const SITE: Kind = Text("a site, like `https://app.example.com` or `https://*.example.com`");
 const SIGNATURES: &[&str] =
@@ -14,7 +14,7 @@ const SIGNATURES: &[&str] =
 
 tables! {
     CUSTOMERS "customers" {
-        identify: List(&Section(&IDENTIFY)), required,
+        identify: Set(&Section(&IDENTIFY)), required,
             "Where a credential may be; the first that a request carries counts.";
         directory: Section(&DIRECTORY), "Whose the credentials are. Tokens need none.";
         groups: Section(&GROUPS), "The groups that customers belong to, like organisations.";
@@ -49,7 +49,7 @@ tables! {
         plan_claim: CLAIM, "The claim that names the plan.";
         plan: Text("the name of a plan"), "The plan of tokens that name none.";
         group_claims: Named("level", &CLAIM), "The claims that name the groups of the customer, by their levels.";
-        algorithms: List(&Choice(SIGNATURES)),
+        algorithms: Set(&Choice(SIGNATURES)),
             "The algorithms that are accepted; left out, those of the keys.";
         issuer: ONE_OR_MORE, "The `iss` that tokens must have, or several of which one.";
         audience: ONE_OR_MORE, "The `aud` that tokens must have, or several of which one.";
@@ -140,12 +140,12 @@ tables! {
     BYPASS "bypass" {
         addresses: ADDRESSES, "Requests from these are never charged.";
         customers: CUSTOMER_NAMES, "Requests of these are never charged.";
-        methods: List(&Text("a method, like `GET`")), "Requests with these are never charged.";
-        paths: List(&Text("a path, like `/healthz` or `/static/**`")), "Requests for these are never charged.";
+        methods: Set(&Text("a method, like `GET`")), "Requests with these are never charged.";
+        paths: Set(&Text("a path, like `/healthz` or `/static/**`")), "Requests for these are never charged.";
     }
 
     CORS "cors" {
-        origins: OneOf(&[Choice(&["*"]), List(&SITE)]), required, "The sites; `\"*\"` is every site.";
+        origins: OneOf(&[Choice(&["*"]), Set(&SITE)]), required, "The sites; `\"*\"` is every site.";
         credentials: Flag, default "false", "Whether scripts may send cookies and keys of the browser.";
         max_age: Kind::DURATION, "How long browsers remember a preflight's answer.";
         preflight: Choice(&["answer", "forward"]), default "answer", "Who answers preflights.";

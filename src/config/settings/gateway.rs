@@ -99,7 +99,7 @@ tables! {
     }
 
     LISTENER_TLS "listener_tls" {
-        certificates: List(&Section(&CERTIFICATE)), required,
+        certificates: Set(&Section(&CERTIFICATE)), required,
             "The certificates; a client without a matching server name is shown the first.";
         client_certificates: Section(&CLIENT_CERTIFICATES), "Asks clients for certificates.";
         min_version: Choice(&["1.2", "1.3"]), default "1.2", "The oldest version of TLS.";
@@ -122,11 +122,11 @@ tables! {
             "The file with the token of those who may change something; nobody may without it.";
         audit_log: Text("the name of a file, like `audit.log`"),
             "The file to which each change made over the port is added as a line; left out, the log gets it.";
-        hosts: List(&Text("a host name without a port, like `tollgate.internal`")),
+        hosts: Set(&Text("a host name without a port, like `tollgate.internal`")),
             "The names by which browsers may reach the port, beside `localhost` and addresses.";
         top_denied_metrics: Whole(0, 20), default "0",
             "How many of the keys that are denied most have a metric of their own.";
-        replay_logs: List(&Text("the name of a file, like `access.log.1`")),
+        replay_logs: Set(&Text("the name of a file, like `access.log.1`")),
             "The access logs on which operators may try changes of limits; none where it is left out.";
     }
 

@@ -53,7 +53,7 @@ tables! {
     /// The settings of every limit, whatever its algorithm.
     LIMIT "limit" {
         algorithm: Text("the name of an algorithm"), required, "How it decides; docs/algorithms.md compares them.";
-        key: OneOf(&[Choice(&["all"]), KEY_PART, List(&KEY_PART)]), required,
+        key: OneOf(&[Choice(&["all"]), KEY_PART, Set(&KEY_PART)]), required,
             "What it counts by. `all` is one count for everybody.";
         windows: List(&Parameters(&WINDOW)),
             "Several windows, like `{limit: 10, window: 1s}`, of which a request has to fit into all; see \

@@ -54,7 +54,7 @@ impl Page {
     fn sections_in(&mut self, place: &str, kind: &'static Kind) {
         match kind {
             Kind::Section(table) => self.section(&format!("Stands in {place}."), table),
-            Kind::List(kind) => self.sections_in(&format!("the list {place}"), kind),
+            Kind::List(kind) | Kind::Set(kind) => self.sections_in(&format!("the list {place}"), kind),
             Kind::Named(_, kind) => self.sections_in(&format!("{place}, under each name"), kind),
             Kind::OneOf(kinds) => kinds.iter().for_each(|kind| self.sections_in(place, kind)),
             Kind::Limit => self.section(&format!("Stands in {place}."), &super::LIMIT),
@@ -103,7 +103,7 @@ pub(in crate::config) fn written(kind: &Kind) -> String {
         Kind::Duration(least, most) => format!("a length of time, {least} to {most}"),
         Kind::Choice(choices) => words::alternatives(choices.iter().copied()),
         Kind::Text(what) => (*what).to_owned(),
-        Kind::List(kind) => format!("a list of: {}", written(kind)),
+        Kind::List(kind) | Kind::Set(kind) => format!("a list of: {}", written(kind)),
         Kind::Section(table) => format!("[`{0}`](#{0})", table.name),
         Kind::Defaults(table, without) => {
             format!("settings of [`{0}`](#{0}), but for {1}", table.name, words::all_of(without.iter().copied()))

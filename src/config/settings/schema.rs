@@ -64,13 +64,16 @@ pub(super) fn described(setting: &'static Setting, definitions: &mut Map<String,
 
 fn value(kind: &'static Kind, definitions: &mut Map<String, Value>) -> Value {
     match kind {
-        Kind::Flag => or_variable(json!({ "type": "boolean" })),
+        Kind::Flag => or_variable(flag()),
         Kind::Whole(least, most) => or_variable(whole(*least, *most)),
         Kind::Size(..) => or_variable(number_with(&format!("({SIZE_UNITS})"))),
         Kind::Duration(..) => or_variable(duration()),
         Kind::Choice(words) => or_variable(choice(words)),
         Kind::Text(what) => json!({ "type": ["string", "number", "boolean"], "description": what }),
         Kind::List(kind) => json!({ "type": "array", "minItems": 1, "items": value(kind, definitions) }),
+        Kind::Set(kind) => {
+            json!({ "type": "array", "minItems": 1, "uniqueItems": true, "items": value(kind, definitions) })
+        }
         Kind::Section(section) => {
             if !definitions.contains_key(section.name) {
                 definitions.insert(section.name.to_owned(), Value::Null);
@@ -127,18 +130,31 @@ fn parameter(parameter: &Parameter) -> Value {
         algorithm::ParameterKind::Duration => duration(),
         algorithm::ParameterKind::DurationOr(words) => json!({ "anyOf": [duration(), choice(words)] }),
         algorithm::ParameterKind::Whole => whole(parameter.least, parameter.most.unwrap_or(u64::MAX)),
-        algorithm::ParameterKind::Decimal => json!({ "type": "number", "minimum": parameter.least }),
-        algorithm::ParameterKind::Flag => json!({ "type": "boolean" }),
+        algorithm::ParameterKind::Decimal => {
+            or_quoted("number", &format!("^{NUMBER}$"), &[("minimum", parameter.least)])
+        }
+        algorithm::ParameterKind::Flag => flag(),
         algorithm::ParameterKind::Choice(words) => choice(words),
         algorithm::ParameterKind::TimeZone => json!({ "type": "string" }),
     })
 }
 
 fn whole(least: u64, most: u64) -> Value {
-    match most {
-        u64::MAX => json!({ "type": "integer", "minimum": least }),
-        most => json!({ "type": "integer", "minimum": least, "maximum": most }),
+    let bounds = [("minimum", least), ("maximum", most)];
+    or_quoted("integer", "^[0-9]+$", if most == u64::MAX { &bounds[..1] } else { &bounds })
+}
+
+fn flag() -> Value {
+    or_quoted("boolean", "^(true|false)$", &[])
+}
+
+/// The schema of a value of this type within these bounds, or of its text in quotes, which the reader takes as well.
+fn or_quoted(kind: &str, pattern: &str, bounds: &[(&str, u64)]) -> Value {
+    let mut schema = json!({ "type": [kind, "string"], "pattern": pattern });
+    for (bound, number) in bounds {
+        schema[*bound] = json!(number);
     }
+    schema
 }
 
 fn duration() -> Value {

@@ -12,7 +12,7 @@ tables! {
     STORE "store" {
         redis: SERVER, "One server. Exactly one of `redis`, `sentinel` and `cluster` is there.";
         sentinel: Section(&SENTINEL), "A server and its replicas, as sentinels see them.";
-        cluster: List(&SERVER), "Some servers of a Redis Cluster.";
+        cluster: Set(&SERVER), "Some servers of a Redis Cluster.";
         username: USER, "The user, if it is not in the address.";
         password_file: FILE_NAME, "The file that holds the password, if it is not in the address.";
         tls: Section(&STORE_TLS), "The files of TLS, with `rediss://` or sentinels.";
@@ -27,7 +27,7 @@ tables! {
 
     SENTINEL "sentinel" {
         master: Text("a name, like `mymaster`"), required, "What the sentinels call the servers.";
-        nodes: List(&Text("a host and a port, like `10.0.0.1:26379`")), required, "The sentinels.";
+        nodes: Set(&Text("a host and a port, like `10.0.0.1:26379`")), required, "The sentinels.";
         username: USER, "The user at the sentinels.";
         password_file: FILE_NAME, "The file of the sentinels' password.";
     }
@@ -64,7 +64,7 @@ tables! {
         source: Text("a URI"), default "tollgate", "The `source` of the events.";
         every: Duration(Nanos::SECOND, Nanos::from_secs(24 * 3_600)), default "1m",
             "The length of the intervals that are summed; they end at whole multiples of it since 1970, UTC.";
-        limits: List(&Text("the name of a limit")),
+        limits: Set(&Text("the name of a limit")),
             "The limits whose usage is told. Without it all but those that count requests that run.";
         queue: Text("the name of a directory, like `usage.queue`"), required,
             "Where events are kept until they are delivered.";
@@ -86,7 +86,7 @@ tables! {
     CLUSTER "cluster" {
         self: Text("an address and a port, like `10.0.0.1:7946`"), required, "Where the others reach this gateway.";
         listen: Text("an address and a port"), "Where it listens for them, if not there.";
-        peers: OneOf(&[List(&OneOf(&[Text("an address and a port"), Section(&CLUSTER_PEER)])), Section(&CLUSTER_NAME)]),
+        peers: OneOf(&[Set(&OneOf(&[Text("an address and a port"), Section(&CLUSTER_PEER)])), Section(&CLUSTER_NAME)]),
             required, "All gateways of the cluster, this one among them, or the name in DNS that has their addresses.";
         min_members: Whole(1, 256),
             "How many gateways have to be there before this one is ready; left out, half of the list.";

@@ -158,7 +158,7 @@ fn the_schema_takes_an_empty_value_where_the_reader_does() {
     for (table, file) in FILES {
         for setting in table.settings {
             let empty = match setting.kind {
-                Kind::List(_) => "[]",
+                Kind::List(_) | Kind::Set(_) => "[]",
                 Kind::Named(..) | Kind::Section(_) => "{}",
                 _ => continue,
             };
@@ -179,7 +179,7 @@ fn all_tables() -> Vec<&'static Table> {
     fn add(kind: &'static Kind, tables: &mut Vec<&'static Table>) {
         match kind {
             Kind::Section(table) => add_table(table, tables),
-            Kind::List(kind) | Kind::Named(_, kind) => add(kind, tables),
+            Kind::List(kind) | Kind::Set(kind) | Kind::Named(_, kind) => add(kind, tables),
             Kind::OneOf(kinds) => kinds.iter().for_each(|kind| add(kind, tables)),
             Kind::Limit => add_table(&LIMIT, tables),
             _ => {}

@@ -6,14 +6,14 @@ use super::{ACCESS, BYPASS, DENIED, KEY_PART};
 
 const HEADER_NAMES: Kind = List(&Text("the name of a header field"));
 const HEADER_VALUES: Kind = Named("header field", &Text("its value"));
-const METHODS: Kind = List(&Text("a method, like `GET`"));
+const METHODS: Kind = Set(&Text("a method, like `GET`"));
 const NODE_ADDRESS: Kind = Text("a host and a port, like `10.0.1.1:9000`, or a path, like `unix:/run/orders.sock`");
 const PREFIX: Kind = Text("the beginning of a path, like `/v1`");
 const VALUE: Kind = OneOf(&[Flag, Text("its value"), Section(&VALUE_MATCH)]);
 
 tables! {
     UPSTREAM "upstream" {
-        nodes: List(&OneOf(&[NODE_ADDRESS, Section(&NODE)])), required,
+        nodes: Set(&OneOf(&[NODE_ADDRESS, Section(&NODE)])), required,
             "The servers. A host name stands for all its addresses.";
         tls: Section(&UPSTREAM_TLS), "Makes connections to the nodes speak TLS.";
         http2: Flag, default "false", "Whether the nodes are spoken to in HTTP/2, as gRPC needs.";
@@ -87,12 +87,12 @@ tables! {
         split_by: KEY_PART,
             "With several upstreams: the part of a request by whose value it always goes to the same one (`customer`, \
             `client_address`, a header or a cookie); at random where it is left out.";
-        limits: List(&Text("the name of a limit")), default "[]", "The limits of its requests.";
+        limits: Set(&Text("the name of a limit")), default "[]", "The limits of its requests.";
         denied: Section(&DENIED), "What a denied request is answered.";
         access: Section(&ACCESS), nonempty, "Who is let in and who is kept out here.";
         bypass: Section(&BYPASS), nonempty, "Who else is never charged here.";
         cors: Section(&ROUTE_CORS), "Whether the upstream answers preflights itself.";
-        upgrade: List(&Choice(&["websocket"])), "Whether connections may become WebSockets.";
+        upgrade: Set(&Choice(&["websocket"])), "Whether connections may become WebSockets.";
         path_parameters: Choice(&["refuse", "allow"]), default "refuse",
             "Whether a path may hold parameters (`/a;x=1`), which servers read in different ways.";
         max_request_body: Size(1, u64::MAX),
@@ -111,7 +111,7 @@ tables! {
     }
 
     MATCH "match" {
-        hosts: List(&Text("a host name, like `api.example.com` or `*.example.com`")),
+        hosts: Set(&Text("a host name, like `api.example.com` or `*.example.com`")),
             "The hosts, of which one has to be the request's.";
         path: Text("a path, in which `*` or `{name}` is one segment and a final `**` any number"), default "/**",
             "The path. Limits can count by the segments that it names.";
