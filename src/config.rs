@@ -77,6 +77,7 @@ pub use state::StateFile;
 pub use store::{ClientTls, RedisServers, RedisStore, Secret};
 pub use upstreams::UpstreamTls;
 pub use values::NamedFile;
+pub(crate) use values::check_name;
 pub use words::nearest;
 
 use customers::Customers;

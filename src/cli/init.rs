@@ -129,7 +129,7 @@ limits:
 }
 
 fn limit_of_plans(plans: &[(String, String)]) -> String {
-    let names: Vec<&str> = plans.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<String> = plans.iter().map(|(name, _)| in_yaml(name)).collect();
     let mut text = format!(
         "# Who is calling: the key in `x-api-key`, looked up in the file.
 customers:
@@ -148,9 +148,17 @@ limits:
         names.join(", ")
     );
     for (name, rate) in plans {
-        text += &format!("      {name}: {{ rate: {rate}, burst: {} }}\n", burst(rate));
+        text += &format!("      {}: {{ rate: {rate}, burst: {} }}\n", in_yaml(name), burst(rate));
     }
     text
+}
+
+/// A name as YAML, in quotes where YAML would not read it as a text.
+fn in_yaml(name: &str) -> String {
+    match name.eq_ignore_ascii_case("null") || name.ends_with(':') {
+        true => format!("\"{name}\""),
+        false => name.to_owned(),
+    }
 }
 
 /// The burst that goes with a rate: its count, like 10 for `10/s`, rounded up, and at least 1.
@@ -172,7 +180,10 @@ fn customers(plans: &[(String, String)]) -> String {
 
 fn plan(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, of_plan)) if !name.is_empty() && !of_plan.is_empty() => Ok((name.to_owned(), rate(of_plan)?)),
+        Some((name, of_plan)) if !name.is_empty() && !of_plan.is_empty() => {
+            config::check_name(name).map_err(values::describe)?;
+            Ok((name.to_owned(), rate(of_plan)?))
+        }
         _ => Err("must be a name and a rate, like free=10/s".to_owned()),
     }
 }

@@ -294,7 +294,7 @@ fn parse_header_name(text: &str) -> Result<HeaderName, InvalidValue> {
 }
 
 /// Whether `name` may name a limit, route, upstream or plan: such names become labels and parts of header fields.
-pub(super) fn check_name(name: &str) -> Result<(), InvalidValue> {
+pub(crate) fn check_name(name: &str) -> Result<(), InvalidValue> {
     let fine = name.len() <= 64
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:/".contains(c));

@@ -42,7 +42,7 @@ pub(super) fn factor(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| format!("expected a number from {} to {}", FACTORS.start(), FACTORS.end()))
 }
 
-fn describe(invalid: InvalidValue) -> String {
+pub(in crate::cli) fn describe(invalid: InvalidValue) -> String {
     match invalid.hint {
         Some(hint) => format!("{} ({hint})", invalid.message),
         None => invalid.message,
