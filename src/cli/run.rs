@@ -14,6 +14,7 @@ use crate::telemetry::logging::{self, LoggingGuard};
 
 /// The arguments of `tollgate run`.
 #[derive(Args, Clone, Debug)]
+#[command(override_usage = "tollgate run --config <FILE>\n       tollgate run --upstream <URL> [OPTIONS]")]
 pub struct RunArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", required_unless_present_any = FIRST, conflicts_with_all = FIRST)]

@@ -49,7 +49,7 @@ fn an_upstream_and_a_rate_are_a_gateway() {
         }
     }
     let (says, is_fine) = said(folder.path(), &["run"]);
-    assert!(!is_fine && says.contains("--config <FILE>"), "{says}");
+    assert!(!is_fine && says.contains("--config <FILE>") && says.contains("--upstream <URL>"), "{says}");
     for argument in ["--limit=10/s", "--listen=127.0.0.1:1", "--admin=127.0.0.1:1"] {
         let (says, is_fine) = said(folder.path(), &["run", "--config", "tollgate.yaml", argument]);
         assert!(!is_fine && says.contains("cannot be used with"), "{argument}: {says}");
