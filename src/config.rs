@@ -267,7 +267,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<LoadedConfig> {
     let connections = top.get_or("connections", ConnectionBounds::default(), listeners::bounds);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let has_proxies = client_address.as_ref().is_none_or(|rules| !rules.trusted_proxies.is_empty());
-    let needs = decisions::RequiredSections::of(server.as_ref());
+    let needs = decisions::RequiredSections::of(server.as_ref(), top.has("listeners"));
     let (upstream_names, upstreams) = upstreams::read(top, needs.upstreams);
     let customer_features = customers::customer_features(top);
     let scope = FileScope::Gateway {

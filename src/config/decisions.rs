@@ -20,9 +20,12 @@ pub(super) struct RequiredSections {
 }
 
 impl RequiredSections {
-    /// The needs of `server`. Where `server` could not be read, the sections that most files have.
-    pub(super) fn of(server: Option<&Server>) -> Self {
-        let Some(server) = server else { return Self { upstreams: true, routes: true, domains: false } };
+    /// The needs of the listeners in `server`. Listeners with errors need nothing, because it is not known what they serve. A
+    /// file without listeners needs the sections that most files have.
+    pub(super) fn of(server: Option<&Server>, has_listeners: bool) -> Self {
+        let Some(server) = server else {
+            return Self { upstreams: !has_listeners, routes: !has_listeners, domains: false };
+        };
         let any = |wanted: fn(ListenerService) -> bool| server.listeners.iter().any(|listener| wanted(listener.serves));
         Self {
             upstreams: any(|serves| serves == ListenerService::Proxy),
@@ -40,7 +43,7 @@ pub(super) fn check(
     limits: &[Limit],
     routes: &[Route],
 ) -> Option<()> {
-    let needs = RequiredSections::of(Some(server));
+    let needs = RequiredSections::of(Some(server), true);
     if let Some(field) = top.get("domains").filter(|_| !needs.domains) {
         field.warn("is asked by nobody: no listener has `serves: rate_limit_service`", None);
     }
