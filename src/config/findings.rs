@@ -81,9 +81,14 @@ impl Findings {
         words::nearest(word, known)
     }
 
+    /// The number of errors that are kept.
+    pub(super) fn error_count(&self) -> usize {
+        self.errors.borrow().len()
+    }
+
     /// Whether any finding is an error, so that the file is refused.
     pub(super) fn has_errors(&self) -> bool {
-        !self.errors.borrow().is_empty()
+        self.error_count() > 0
     }
 
     /// `value` with the warnings if there are no errors, else all findings.

@@ -13,7 +13,7 @@ use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
 use crate::config::problem::{Hint, Mark, Place, Problem};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{FORMER_WORDS, Kind, Presence, Table, reference};
+use crate::config::settings::{FORMER_WORDS, Kind, Presence, Setting, Table, reference};
 use crate::config::{unneeded, words};
 
 /// The context that all fields of a file share.
@@ -453,6 +453,14 @@ impl<'a> Section<'a> {
         self.entries.iter().map(|entry| (entry.key.as_str(), self.entry(entry)))
     }
 
+    /// A hint to the one setting, or the two, whose sections have `key`.
+    fn sections_with(&self, key: &str) -> Option<String> {
+        let knows = |setting: &&Setting| matches!(setting.kind, Kind::Section(table) if table.find(key).is_some());
+        let settings = self.table?.settings.iter().filter(knows);
+        let meant: Vec<String> = settings.map(|setting| format!("`{}: {{ {key}: ... }}`", setting.name)).collect();
+        matches!(meant.len(), 1 | 2).then(|| format!("did you mean {}?", meant.join(" or ")))
+    }
+
     /// Adds an error for each name that is not in `keys`.
     pub(super) fn reject_unknown(&self, keys: &[&str]) {
         let findings = self.field.findings();
@@ -477,7 +485,7 @@ impl<'a> Section<'a> {
             findings.add(
                 Problem::error(field.key_place(), "is unknown here")
                     .expected(words::alternatives(keys.iter().copied()))
-                    .hint(near.map(words::did_you_mean)),
+                    .hint(near.map(words::did_you_mean).or_else(|| self.sections_with(key))),
             );
         }
     }
