@@ -74,7 +74,7 @@ pub use section_values::{SectionValues, section_values};
 pub use shape::{ConfigText, IncludedFile, included_files};
 pub use spec::{LimitSpec, PlanSpec};
 pub use state::StateFile;
-pub use store::{ClientTls, RedisServers, RedisStore, Secret};
+pub use store::{ClientTls, RedisStore, Secret};
 pub use upstreams::UpstreamTls;
 pub use values::NamedFile;
 pub(crate) use values::check_name;

@@ -72,8 +72,10 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "config",
-        // the store: the rules that it can keep; the cluster: its settings
-        may_use: &["units", "algorithm", "charge", "cluster", "pattern", "template", "ruleset", "store"],
+        // the store: the rules that it can keep; the cluster: its settings; the Redis client: the addresses of servers
+        may_use: &[
+            "units", "algorithm", "charge", "cluster", "pattern", "redis_client", "template", "ruleset", "store",
+        ],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {

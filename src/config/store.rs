@@ -6,6 +6,7 @@ use crate::config::read::{Field, Section, all_or_none, unique_items};
 use crate::config::scalar::invalid;
 use crate::config::settings::{SENTINEL, STORE, STORE_TLS};
 use crate::config::values::NamedFile;
+use crate::redis_client::{Address, Layout};
 use crate::units::Nanos;
 
 mod address;
@@ -18,7 +19,9 @@ use address::{A_SERVER, Scheme, Server};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisStore {
     /// The servers.
-    pub servers: RedisServers,
+    pub servers: Layout,
+    /// The file of the sentinels' password, if they have one.
+    pub sentinel_password_file: Option<NamedFile>,
     /// The user, if it is not the default user.
     pub username: Option<String>,
     /// The password, if it stands in the address of the servers.
@@ -39,31 +42,6 @@ pub struct RedisStore {
     pub key_file: Option<NamedFile>,
     /// The position of `store` in the file.
     pub place: Place,
-}
-
-/// The servers that hold shared data. Hosts and ports are checked; IPv6 addresses stand in brackets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RedisServers {
-    /// One server.
-    Standalone {
-        /// The host and the port.
-        server: String,
-        /// The number of the database.
-        database: u32,
-    },
-    /// A master and its replicas, which sentinels watch.
-    Sentinel {
-        /// The name of the master at the sentinels.
-        master: String,
-        /// The addresses of the sentinels.
-        nodes: Vec<String>,
-        /// The user at the sentinels, if it is not the default user.
-        username: Option<String>,
-        /// The file of the sentinels' password, if they have one.
-        password_file: Option<NamedFile>,
-    },
-    /// Some servers of a Redis Cluster, each with its share of the keys.
-    Cluster(Vec<String>),
 }
 
 /// The files of a TLS client, in PEM.
@@ -105,7 +83,8 @@ pub(super) fn has_nodes(top: &Section<'_>) -> bool {
 
 /// The servers, and the settings that stand in their addresses.
 struct ServerSettings {
-    servers: RedisServers,
+    servers: Layout,
+    sentinel_password_file: Option<NamedFile>,
     username: Option<String>,
     password: Option<Secret>,
     /// Whether the addresses ask for TLS; `None` for sentinels, whose addresses do not say.
@@ -144,6 +123,7 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
     }
     Some(RedisStore {
         servers: server.servers,
+        sentinel_password_file: server.sentinel_password_file,
         username,
         password: server.password,
         password_file,
@@ -173,8 +153,9 @@ fn read_servers(section: &Section<'_>) -> Option<ServerSettings> {
 fn standalone(field: &Field<'_>) -> Option<ServerSettings> {
     let Server { scheme, at, database, username, password } =
         field.clone().secret().parsed(A_SERVER, address::server)?;
-    let servers = RedisServers::Standalone { server: at, database: database.unwrap_or(0) };
-    Some(ServerSettings { servers, username, password, tls: Some(scheme == Scheme::Tls) })
+    let servers = Layout::Standalone { server: at, database: database.unwrap_or(0) };
+    let tls = Some(scheme == Scheme::Tls);
+    Some(ServerSettings { servers, sentinel_password_file: None, username, password, tls })
 }
 
 fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
@@ -188,17 +169,17 @@ fn sentinel(field: &Field<'_>) -> Option<ServerSettings> {
     });
     let nodes = section.required("nodes", A_LIST_OF_SENTINELS).and_then(|field| {
         let items = field.list_up_to(MOST_NAMED, "addresses", A_LIST_OF_SENTINELS)?;
-        unique_items(&items, |item| item.parsed(A_SENTINEL, address::sentinel), String::clone)
+        unique_items(&items, |item| item.parsed(A_SENTINEL, address::sentinel), Address::clone)
     });
     let username = section.get_with("username", |field| field.read(named));
     let password_file = section.get_with("password_file", Field::file);
-    let (username, password_file) = (username?, password_file?);
-    if let (Some(_), None) = (&username, &password_file) {
+    let (username, sentinel_password_file) = (username?, password_file?);
+    if let (Some(_), None) = (&username, &sentinel_password_file) {
         let problem = Problem::error(field.key_place(), "names a user without a password");
         return field.fail(problem.expected("`password_file` beside it"));
     }
-    let servers = RedisServers::Sentinel { master: master?, nodes: nodes?, username, password_file };
-    Some(ServerSettings { servers, username: None, password: None, tls: None })
+    let servers = Layout::Sentinel { master: master?, sentinels: nodes?, username };
+    Some(ServerSettings { servers, sentinel_password_file, username: None, password: None, tls: None })
 }
 
 fn cluster(field: &Field<'_>) -> Option<ServerSettings> {
@@ -206,7 +187,7 @@ fn cluster(field: &Field<'_>) -> Option<ServerSettings> {
     let items: Vec<_> = items.into_iter().map(Field::secret).collect();
     let servers = unique_items(&items, |item| item.parsed(A_SERVER, address::server), |server| server.at.clone())?;
     let mut first = None;
-    let nodes = all_or_none(items.iter().zip(servers).map(|(item, server)| {
+    let seeds = all_or_none(items.iter().zip(servers).map(|(item, server)| {
         let Server { scheme, at, database, username, password } = server;
         if database.is_some_and(|database| database > 0) {
             return item.fail(item.error("names a database, and a cluster has one only"));
@@ -219,8 +200,8 @@ fn cluster(field: &Field<'_>) -> Option<ServerSettings> {
         Some(at)
     }))?;
     let (scheme, username, password) = first?;
-    let servers = RedisServers::Cluster(nodes);
-    Some(ServerSettings { servers, username, password, tls: Some(scheme == Scheme::Tls) })
+    let (servers, tls) = (Layout::Cluster { seeds }, Some(scheme == Scheme::Tls));
+    Some(ServerSettings { servers, sentinel_password_file: None, username, password, tls })
 }
 
 fn tls(field: &Field<'_>) -> Option<ClientTls> {

@@ -141,7 +141,7 @@ fn node(field: &Field<'_>) -> Option<UpstreamNode> {
 /// Parses a host and a port, or a socket path.
 fn place(text: &str) -> Result<String, InvalidValue> {
     match text.strip_prefix(UNIX) {
-        None => host_and_port(text),
+        None => host_and_port(text).map(|_| text.to_owned()),
         Some(path) => check_socket_path(path).map(|()| text.to_owned()),
     }
 }

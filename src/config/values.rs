@@ -304,8 +304,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), InvalidValue> {
     }
 }
 
-/// Checks a text of the form `host:port`; the host is a name or an address.
-pub(super) fn host_and_port(text: &str) -> Result<String, InvalidValue> {
+/// The host, without brackets, and the port of a text `host:port`; the host is a name or an address.
+pub(super) fn host_and_port(text: &str) -> Result<(&str, u16), InvalidValue> {
     if let Some((_, rest)) = text.split_once("://") {
         let hint = Some(format!("leave the scheme out: `{}`", rest.trim_end_matches('/')));
         return Err(invalid("has a scheme").hint(hint.filter(|_| !rest.contains('@'))));
@@ -313,10 +313,10 @@ pub(super) fn host_and_port(text: &str) -> Result<String, InvalidValue> {
     let Some((host, port)) = text.rsplit_once(':') else {
         return Err(invalid("has no port").hint(format!("did you mean `{text}:80`?")));
     };
-    match port.parse::<u16>() {
-        Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => {}
+    let number = match port.parse() {
+        Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => number,
         _ => return Err(invalid("has no port from 1 to 65535")),
-    }
+    };
     check_ascii(host)?;
     let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let fine = match address {
@@ -327,7 +327,7 @@ pub(super) fn host_and_port(text: &str) -> Result<String, InvalidValue> {
         return Err(invalid("needs brackets").hint(format!("did you mean `[{host}]:{port}`?")));
     }
     match fine {
-        true => Ok(text.to_owned()),
+        true => Ok((address.unwrap_or(host), number)),
         false => Err(invalid("is not a host and a port")),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::RestartRequired;
 use super::named_files::{Files, or_collect};
-use crate::config::{Place, Problems, RedisServers, RedisStore};
+use crate::config::{Place, Problems, RedisStore};
 use crate::redis_client::{Address, Credentials, Layout, Servers};
 use crate::runtime::reload::{KeySecret, StoreSettings};
 
@@ -21,17 +21,15 @@ pub(super) struct OpenStore {
 pub(super) fn open(configured: RedisStore, files: &mut Files<'_>) -> Result<OpenStore, Problems> {
     let mut errors = Vec::new();
     let password = configured.password_file.as_ref().and_then(|named| or_collect(files.secret(named), &mut errors));
-    let sentinel_password = match &configured.servers {
-        RedisServers::Sentinel { password_file: Some(named), .. } => or_collect(files.secret(named), &mut errors),
-        RedisServers::Sentinel { .. } | RedisServers::Standalone { .. } | RedisServers::Cluster(_) => None,
-    };
+    let sentinel_password = configured.sentinel_password_file.as_ref();
+    let sentinel_password = sentinel_password.and_then(|named| or_collect(files.secret(named), &mut errors));
     let place = Place { path: "store.tls".to_owned(), ..configured.place.clone() };
     let tls = configured.tls.as_ref().and_then(|tls| or_collect(files.tls_client(tls, &place), &mut errors));
     let secret = configured.key_file.as_ref().and_then(|named| or_collect(files.shared_secret(named), &mut errors));
     Problems::check(errors)?;
     let password = password.or_else(|| configured.password.as_ref().map(|password| password.expose().to_owned()));
     let settings = StoreSettings {
-        servers: Servers::new(layout(&configured.servers), configured.username.clone()),
+        servers: Servers::new(configured.servers.clone(), configured.username.clone()),
         credentials: Credentials {
             password: password.map(Arc::from),
             sentinel_password: sentinel_password.map(Arc::from),
@@ -82,16 +80,16 @@ fn compared_settings(store: Option<&OpenStore>) -> Vec<ComparedSetting> {
     let Some(OpenStore { configured, settings }) = store else { return vec![plain("store", "no store".to_owned())] };
     let scheme = if configured.tls.is_some() { "rediss" } else { "redis" };
     let servers = match &configured.servers {
-        RedisServers::Standalone { server, database } => format!("{scheme}://{server}/{database}"),
-        RedisServers::Sentinel { master, nodes, .. } => {
+        Layout::Standalone { server, database } => format!("{scheme}://{server}/{database}"),
+        Layout::Sentinel { master, sentinels, .. } => {
             let tls = if configured.tls.is_some() { " with TLS" } else { "" };
-            format!("`{master}` of the sentinels {}{tls}", nodes.join(", "))
+            format!("`{master}` of the sentinels {}{tls}", listed(sentinels))
         }
-        RedisServers::Cluster(nodes) => format!("the cluster of {scheme}://{}", nodes.join(", ")),
+        Layout::Cluster { seeds } => format!("the cluster of {scheme}://{}", listed(seeds)),
     };
     let users = match &configured.servers {
-        RedisServers::Sentinel { username, .. } => (&configured.username, username.as_ref()),
-        RedisServers::Standalone { .. } | RedisServers::Cluster(_) => (&configured.username, None),
+        Layout::Sentinel { username, .. } => (&configured.username, username.as_ref()),
+        Layout::Standalone { .. } | Layout::Cluster { .. } => (&configured.username, None),
     };
     let key = settings.key_secret.as_ref().map(|secret| format!("{:?}", secret.seed()));
     vec![
@@ -105,23 +103,6 @@ fn compared_settings(store: Option<&OpenStore>) -> Vec<ComparedSetting> {
     ]
 }
 
-fn layout(servers: &RedisServers) -> Layout {
-    match servers {
-        RedisServers::Standalone { server, database } => {
-            Layout::Standalone { server: address(server), database: *database }
-        }
-        RedisServers::Sentinel { master, nodes, username, .. } => Layout::Sentinel {
-            master: master.clone(),
-            sentinels: nodes.iter().map(|node| address(node)).collect(),
-            username: username.clone(),
-        },
-        RedisServers::Cluster(nodes) => Layout::Cluster { seeds: nodes.iter().map(|node| address(node)).collect() },
-    }
-}
-
-/// Splits `at` into host and port; the configuration has checked that it has both.
-fn address(at: &str) -> Address {
-    let (host, port) = at.rsplit_once(':').unwrap_or((at, ""));
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    Address { host: host.to_owned(), port: port.parse().unwrap_or_default() }
+fn listed(addresses: &[Address]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

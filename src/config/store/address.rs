@@ -6,6 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::config::scalar::{InvalidValue, invalid};
 use crate::config::values::host_and_port;
+use crate::redis_client::Address;
 
 /// A text that no output shows.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,8 +29,7 @@ impl fmt::Debug for Secret {
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) scheme: Scheme,
-    /// The host and the port.
-    pub(super) at: String,
+    pub(super) at: Address,
     pub(super) database: Option<u32>,
     pub(super) username: Option<String>,
     pub(super) password: Option<Secret>,
@@ -68,17 +68,18 @@ pub(super) fn server(text: &str) -> Result<Server, InvalidValue> {
     Ok(Server { scheme, at, database, username, password })
 }
 
-pub(super) fn sentinel(text: &str) -> Result<String, InvalidValue> {
+pub(super) fn sentinel(text: &str) -> Result<Address, InvalidValue> {
     with_port(text, DEFAULT_SENTINEL_PORT)
 }
 
 /// A host and a port; adds `port` if the text has none.
-fn with_port(text: &str, port: u16) -> Result<String, InvalidValue> {
-    let with_default = host_and_port(&format!("{text}:{port}"));
+fn with_port(text: &str, port: u16) -> Result<Address, InvalidValue> {
+    let address = |text: &str| host_and_port(text).map(|(host, port)| Address { host: host.to_owned(), port });
+    let with_default = address(&format!("{text}:{port}"));
     if !text.contains(':') {
         return with_default;
     }
-    host_and_port(text).or_else(|invalid| with_default.map_err(|_| invalid))
+    address(text).or_else(|invalid| with_default.map_err(|_| invalid))
 }
 
 /// Decodes a part of an address; `None` if it is empty.
@@ -94,15 +95,21 @@ mod tests {
     #[test]
     fn addresses_of_servers_have_many_parts() {
         let full = server("rediss://tollgate:p%40ss@redis.internal:7000/3").unwrap();
-        assert_eq!((full.scheme, full.at.as_str(), full.database), (Scheme::Tls, "redis.internal:7000", Some(3)));
+        assert_eq!(
+            (full.scheme, full.at.to_string(), full.database),
+            (Scheme::Tls, "redis.internal:7000".to_owned(), Some(3))
+        );
         assert_eq!(full.username.as_deref(), Some("tollgate"));
         assert_eq!(full.password.as_ref().map(Secret::expose), Some("p@ss"));
         assert!(!format!("{full:?}").contains("p@ss"));
         let short = server("redis://[::1]").unwrap();
-        assert_eq!((short.scheme, short.at.as_str(), short.database), (Scheme::Plain, "[::1]:6379", None));
+        assert_eq!(
+            (short.scheme, short.at.to_string(), short.database),
+            (Scheme::Plain, "[::1]:6379".to_owned(), None)
+        );
         assert_eq!((short.username, short.password), (None, None));
         let absolute = server("redis://redis.default.svc.cluster.local.").unwrap();
-        assert_eq!(absolute.at, "redis.default.svc.cluster.local.:6379");
+        assert_eq!(absolute.at.to_string(), "redis.default.svc.cluster.local.:6379");
         let password_only = server("redis://:p@127.0.0.1").unwrap();
         assert_eq!((password_only.username, password_only.password.is_some()), (None, true));
     }
