@@ -4,6 +4,9 @@
 use std::fs;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
+use crate::admin_api;
 use crate::support::redis::Redis;
 use crate::support::wall_clock::WallClock;
 use crate::support::{Gateway, Origin, now, together, wait_for, wait_until};
@@ -240,6 +243,31 @@ fn tokens_taken_ahead_cost_few_calls() {
         assert!(spent <= u64::from(requests / 20).max(in_time), "{spent} calls for {requests} requests");
         gateways[0].wait_for_metric("tollgate_lease_tokens_total", &[("event", "spent")], f64::from(requests));
     }
+}
+
+#[test]
+fn questions_lease_no_tokens_and_know_what_other_gateways_have_used() {
+    const OF_ACME: (&str, &str) = ("x-api-key", "key");
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let limit =
+        "{ guard: { algorithm: gcra, rate: 1/d, burst: 10, key: customer, mode: shared, consistency: leased } }";
+    let customers = "customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }";
+    let config = format!("{}{customers}\nplans: [free]\nusage: {{}}\n", config(&origin, &redis, limit, "guard"));
+    let start = || admin_api::started(&config, &[("customers.csv", "credential,customer,plan\nkey,acme,free\n")]);
+    let (asked, other) = (start(), start());
+    let ask = |path: &str, question: &Value, list: &str| {
+        let answer = admin_api::post(&asked, path, &[admin_api::HOST, admin_api::BEARER], question).json();
+        answer[list][0]["standing"]["remaining"].clone()
+    };
+    let request = json!({ "method": "GET", "url": "http://test/", "headers": { "x-api-key": "key" } });
+    let nothing = json!({ "charges": [{ "limit": "guard", "key": { "customer": "acme" }, "tokens": 0 }] });
+    for _ in 0..3 {
+        assert_eq!(ask("/v1/explain", &request, "limits"), 10);
+        assert_eq!(ask("/v1/charge", &nothing, "charges"), 10);
+    }
+    wait_until("the tokens to be spent", || asked.get("/", &[OF_ACME]).status == 429);
+    let usage = other.get("/.tollgate/usage", &[OF_ACME]).json();
+    assert_eq!(usage["limits"][0]["remaining"], 0, "{usage}");
 }
 
 #[test]

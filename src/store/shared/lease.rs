@@ -85,7 +85,8 @@ pub(super) enum LeaseOutcome {
     },
     /// The result follows after a call.
     Pending(oneshot::Receiver<ChargeResult>),
-    /// No result: there are too many keys or waiting requests, this one may not wait, or the lease is of other parameters.
+    /// No result: there are too many keys or waiting requests, this one may not wait or is a question, or the lease is
+    /// of other parameters.
     Rejected,
 }
 
@@ -180,6 +181,9 @@ impl SharedGateway {
     /// Decides a request for `part` under a lease; `may_wait` says whether it may wait for a call. `now` is this
     /// gateway's time.
     pub(super) fn lease(self: &Arc<Self>, part: &ChargePart, now: Nanos, may_wait: bool) -> LeaseOutcome {
+        if !part.enforcement.consumes {
+            return self.answer_from_lease(part, now);
+        }
         let mut shard = self.leases.shard(part.key).lock();
         if !shard.contains_key(&part.key) && shard.len() >= MOST_KEYS_OF_SHARD {
             return LeaseOutcome::Rejected;
@@ -194,9 +198,8 @@ impl SharedGateway {
         }
         lease.used = now;
         lease.pace.add(part.cost, now);
-        let taken = if part.enforcement.consumes { part.cost } else { 0 };
         let redis_time = self.redis_time(part, now);
-        if self.leases.events.spend(lease, taken, now) && (part.enforcement.consumes || lease.balance >= part.cost) {
+        if self.leases.events.spend(lease, part.cost, now) {
             let (left, expires_at) = (lease.balance, lease.expires_at);
             if !lease.asking && left < lease.pace.within(self.refill_time(), now) && !self.is_unavailable(part) {
                 self.spawn_lease_call(lease);
@@ -216,6 +219,17 @@ impl SharedGateway {
             self.spawn_lease_call(lease);
         }
         LeaseOutcome::Pending(receiver)
+    }
+
+    /// Answers a question for `part`, which takes no tokens, if the lease has them. Redis answers all others, so that a
+    /// question leases nothing. A lease knows nothing of a key that is asked for 0 tokens.
+    fn answer_from_lease(&self, part: &ChargePart, now: Nanos) -> LeaseOutcome {
+        let left = self.leases.balance(part, now);
+        if !(1..=left).contains(&part.cost) {
+            return LeaseOutcome::Rejected;
+        }
+        let redis_time = self.redis_time(part, now);
+        LeaseOutcome::Now { charged: self.spent(part, left, redis_time), redis_time, expires_at: Nanos::ZERO }
     }
 
     /// The result of a request that spent leased tokens; `left` of them remain.
@@ -328,9 +342,8 @@ impl SharedGateway {
                 continue;
             }
             // for waiting requests, tokens do not lapse: they belong to the requests since Redis granted them
-            let taken = if waiter.part.enforcement.consumes { waiter.part.cost } else { 0 };
-            lease.balance = lease.balance.saturating_sub(taken);
-            events.spent.fetch_add(taken, Ordering::Relaxed);
+            lease.balance = lease.balance.saturating_sub(waiter.part.cost);
+            events.spent.fetch_add(waiter.part.cost, Ordering::Relaxed);
             let charged = self.spent(&waiter.part, lease.balance, redis_time);
             self.answer(waiter, charged, redis_time);
         }
