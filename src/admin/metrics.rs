@@ -59,7 +59,9 @@ fn push_store(status: &SharedStatus, samples: &mut Samples) {
         samples.push_count(&names::STORE_BREAKER_STATE, &[state], breaker.as_str() == state);
     }
     samples.push_count(&names::LIMIT_OVERSHOOT, &["outage"], *overshoot);
-    for (event, total) in [("taken", leases.taken), ("spent", leases.spent), ("lapsed", leases.lapsed)] {
+    let events =
+        [("taken", leases.taken), ("spent", leases.spent), ("returned", leases.returned), ("lapsed", leases.lapsed)];
+    for (event, total) in events {
         samples.push_count(&names::LEASE_TOKENS, &[event], total);
     }
     for (name, number) in [

@@ -105,7 +105,7 @@ catalogue! {
     LIMIT_UNSYNCED: "tollgate_limit_unsynced_tokens" []
         "Tokens that this gateway admitted without Redis and has yet to reconcile."
     LEASE_TOKENS: "tollgate_lease_tokens_total" ["event"]
-        "Tokens that this gateway took ahead from limits that are shared, by what became of them: taken, spent (by requests), lapsed (not spent in time)."
+        "Tokens that this gateway took ahead from limits that are shared, by what became of them: taken, spent (by requests), returned (spent, but not needed), lapsed (not spent in time)."
     LEASE_OUTSTANDING: "tollgate_lease_outstanding_tokens" []
         "Tokens that this gateway has taken ahead and may still spend."
     CLUSTER_MEMBERS: "tollgate_cluster_members" []

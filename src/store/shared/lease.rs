@@ -39,6 +39,7 @@ pub(super) struct Leases {
 struct Events {
     taken: AtomicU64,
     spent: AtomicU64,
+    returned: AtomicU64,
     lapsed: AtomicU64,
 }
 
@@ -49,6 +50,8 @@ pub struct LeaseReport {
     pub taken: u64,
     /// Leased tokens that requests have spent.
     pub spent: u64,
+    /// Spent tokens that requests gave back to the lease.
+    pub returned: u64,
     /// Leased tokens that lapsed.
     pub lapsed: u64,
     /// Leased tokens that this gateway holds now.
@@ -127,7 +130,7 @@ impl Leases {
         let is_current = |lease: &&mut Lease| lease.serves(part) && lease.expires_at == expires_at && now < expires_at;
         let Some(lease) = shard.get_mut(&part.key).filter(is_current) else { return false };
         lease.balance = lease.balance.saturating_add(part.cost);
-        self.events.spent.fetch_sub(part.cost, Ordering::Relaxed);
+        self.events.returned.fetch_add(part.cost, Ordering::Relaxed);
         true
     }
 
@@ -140,9 +143,11 @@ impl Leases {
 
     /// The counts of leased tokens so far.
     pub(super) fn report(&self) -> LeaseReport {
-        let [taken, spent, lapsed] =
-            [&self.events.taken, &self.events.spent, &self.events.lapsed].map(|count| count.load(Ordering::Relaxed));
-        LeaseReport { taken, spent, lapsed, held: taken.saturating_sub(spent).saturating_sub(lapsed) }
+        let Events { taken, spent, returned, lapsed } = &self.events;
+        let [taken, spent, returned, lapsed] =
+            [taken, spent, returned, lapsed].map(|count| count.load(Ordering::Relaxed));
+        let held = taken.saturating_add(returned).saturating_sub(spent).saturating_sub(lapsed);
+        LeaseReport { taken, spent, returned, lapsed, held }
     }
 
     /// Drops keys that no request uses.
@@ -435,5 +440,21 @@ impl Lease {
     /// Whether the tokens are for requests like `part`: Redis granted them under the same parameters.
     fn serves(&self, part: &ChargePart) -> bool {
         self.part.has_parameters_of(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::shared::fallback::test_part;
+
+    #[test]
+    fn returned_tokens_stay_in_the_count_of_spent_ones() {
+        let (leases, part) = (Leases::new(), test_part());
+        let lease = Lease { balance: 5, expires_at: Nanos::SECOND, ..Lease::new(&part, Nanos::ZERO) };
+        leases.shard(part.key).lock().insert(part.key, lease);
+        leases.events.taken.store(5, Ordering::Relaxed);
+        assert!(leases.take_more(&part, Nanos::ZERO) && leases.give_back(&part, Nanos::SECOND, Nanos::ZERO));
+        assert_eq!(leases.report(), LeaseReport { taken: 5, spent: 1, returned: 1, lapsed: 0, held: 5 });
     }
 }
