@@ -1,6 +1,9 @@
 //! Shared limits when Redis fails: no request gets an error, and the number of admitted requests stays within the
 //! guaranteed bounds.
 
+use serde_json::{Value, json};
+
+use crate::admin_api;
 use crate::support::redis::Redis;
 use crate::support::shared::{self, ONCE_IN_LONG, passed, wait_for_breaker};
 use crate::support::{Gateway, Origin, free_port, wait_until};
@@ -195,6 +198,36 @@ fn connections_that_are_cut_are_opened_again() {
     for _ in 0..20 {
         assert_eq!(passed(&gateway, "a", 5), 5);
         redis.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+}
+
+#[test]
+fn without_redis_operators_are_told_what_becomes_of_requests() {
+    let origin = Origin::start();
+    let config = format!(
+        "{}store: {{ redis: \"redis://127.0.0.1:{}\", nodes: 2 }}
+limits:
+  denies: {{ key: all, mode: shared, on_store_down: deny, algorithm: gcra, rate: 1/h, burst: 10 }}
+  allows: {{ key: all, mode: shared, on_store_down: allow, algorithm: gcra, rate: 1/h, burst: 10 }}
+  slots: {{ key: all, mode: shared, algorithm: concurrency, limit: 4 }}
+routes: [{{ name: all, upstream: origin, limits: [denies, allows, slots] }}]
+",
+        origin.upstream(),
+        free_port(),
+    );
+    let gateway = admin_api::started(&config, &[]);
+    let ask = |path: &str, question: &Value| {
+        admin_api::post(&gateway, path, &[admin_api::HOST, admin_api::BEARER], question).json()
+    };
+    let explained = ask("/v1/explain", &json!({ "method": "GET", "url": "http://test/" }));
+    assert_eq!(explained["answer"]["status"], 503, "{explained}");
+    let limits =
+        [("denies", "denied", Value::Null), ("allows", "admitted", Value::Null), ("slots", "admitted", json!(2))];
+    for (position, (limit, decision, remaining)) in limits.into_iter().enumerate() {
+        let peeked = ask("/v1/keys/peek", &json!({ "limit": limit }));
+        for standing in [&peeked["standing"], &explained["limits"][position]["standing"]] {
+            assert_eq!((&standing["decision"], &standing["remaining"]), (&json!(decision), &remaining), "{limit}");
+        }
     }
 }
 

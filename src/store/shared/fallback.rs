@@ -134,10 +134,10 @@ impl Fallback {
         let mut by_buckets = batch.into_iter().zip(by_buckets);
         let mut all = AllCharged::new();
         for one in degraded.iter_mut() {
-            let fresh = Charged { decision: Decision::ADMIT, headroom: one.part.rule().headroom(None, now) };
+            let undecided = one.undecided(now);
             let (taken, charged) = match one.decided_by() {
-                DegradedBy::Nothing => (ChargeSource::FailedOpen, fresh),
-                DegradedBy::Slots => (ChargeSource::Slot(slot), by_slots.next().unwrap_or(fresh)),
+                DegradedBy::Nothing => (ChargeSource::FailedOpen, undecided),
+                DegradedBy::Slots => (ChargeSource::Slot(slot), by_slots.next().unwrap_or(undecided)),
                 DegradedBy::Bucket => match by_buckets.next() {
                     Some((Charge { key, .. }, charged)) => (
                         ChargeSource::Fallback {
@@ -147,7 +147,7 @@ impl Fallback {
                         },
                         charged,
                     ),
-                    None => (ChargeSource::FailedOpen, fresh),
+                    None => (ChargeSource::FailedOpen, undecided),
                 },
             };
             one.charge.taken_from = taken;
@@ -318,6 +318,16 @@ impl DegradedCharge<'_> {
             OnStoreDown::Divide | OnStoreDown::Local if self.part.rule().holds_slots() => DegradedBy::Slots,
             OnStoreDown::Divide | OnStoreDown::Local => DegradedBy::Bucket,
         }
+    }
+
+    /// The result where nothing decides: how many tokens are left is not known, and a question about a limit that refuses
+    /// all requests is denied.
+    fn undecided(&self, now: Nanos) -> Charged {
+        let decision = match self.on_down {
+            OnStoreDown::Deny if !self.part.enforcement.consumes => Decision::BUSY,
+            _ => Decision::ADMIT,
+        };
+        Charged { decision, headroom: Headroom { remaining: None, ..self.part.rule().headroom(None, now) } }
     }
 }
 

@@ -69,9 +69,10 @@ impl Slots {
             let rule = part.rule();
             let in_flight =
                 table.in_flight.get(&part.key).copied().unwrap_or_default().saturating_mul(*cost_multiplier);
-            let (decision, after) =
-                rule.decide(rule.hold(None, in_flight), scaled(rule, part.cost, *cost_multiplier), now);
-            let mut headroom = rule.headroom(after.as_ref(), now);
+            let before = rule.hold(None, in_flight);
+            let (decision, after) = rule.decide(before.clone(), scaled(rule, part.cost, *cost_multiplier), now);
+            let state = if part.enforcement.takes(decision) { after } else { before };
+            let mut headroom = rule.headroom(state.as_ref(), now);
             headroom.remaining = headroom.remaining.map(|left| left / cost_multiplier.max(&1));
             Charged { decision, headroom }
         };
