@@ -120,5 +120,9 @@ if family == 'y' then
         }
     end
 
+    function rule.leaves_under(_, _, cost)
+        return cost == 0
+    end
+
     return rule
 end

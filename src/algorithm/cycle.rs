@@ -259,6 +259,11 @@ impl Core for Cycle {
         })
     }
 
+    /// Each migration may round the used permits up: the state stays where none are taken.
+    fn leaves_under(&self, _old: &Self, _state: &CycleState, cost: Cost, _now: Nanos) -> bool {
+        cost == 0
+    }
+
     /// The later cycle, with the larger number of permits taken by then. Where cycles begin at different times, all of them
     /// may have been taken before that cycle.
     fn merge(&self, one: CycleState, other: CycleState) -> CycleState {

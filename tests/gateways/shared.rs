@@ -318,6 +318,25 @@ fn a_charge_whose_request_ends_unheard_is_given_back() {
 }
 
 #[test]
+fn questions_under_other_parameters_leave_a_cycle_as_it_is() {
+    let day = Value::Duration(Nanos::from_secs(86_400));
+    let cycle = |limit| rule(AlgorithmName::Cycle, &[("limit", Value::Whole(limit)), ("period", day.clone())]);
+    let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
+    world.start(0, 7, ms(50), &[(cycle(100), Sharing::default())]);
+    world.pass(Nanos::SECOND);
+    assert!(world.admits(0, 1));
+    let listed = one(0, LimitKey(1));
+    for _ in 0..20 {
+        for (rule, left) in [(RuleRef::Own(Arc::new(cycle(99))), 98), (listed.rule.clone(), 99)] {
+            let node = Arc::clone(&world.gateway(0).node);
+            let mut batch = [Charge { rule, enforcement: Enforcement::DRY_RUN, ..listed.clone() }];
+            let told = world.run_on(0, async move { node.charge(&mut batch).await.charged[0].headroom.remaining });
+            assert_eq!(told, Some(left));
+        }
+    }
+}
+
+#[test]
 fn a_rule_that_redis_cannot_keep_admits_nothing() {
     let mut world = World::new(ms(1), Redis::new(1, (1, 2), vec![Nanos::ZERO]));
     world.start(0, 7, ms(50), &[(ten_per_second(), Sharing::default())]);
