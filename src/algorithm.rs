@@ -222,6 +222,12 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
         None
     }
 
+    /// The time since which charges of `cost` in all had to follow one another to lead from a fresh key to `state`. `None`
+    /// where time does not refill charges one by one.
+    fn charged_since(&self, _state: &Self::State, _cost: Cost) -> Option<Nanos> {
+        None
+    }
+
     /// A state in the script's form, which the script merges with its own in case Redis has lost some charges. `None`
     /// unless the merge of a state and one that it came from changes nothing.
     fn hint(&self, _state: &Self::State) -> Option<String> {

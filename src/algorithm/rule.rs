@@ -331,6 +331,15 @@ macro_rules! define_rule {
                 words.next().is_none().then_some(state)
             }
 
+            /// [`Core::charged_since`]; `None` for a state of another algorithm.
+            pub fn charged_since(&self, state: &State, cost: Cost) -> Option<Nanos> {
+                match (self, state) {
+                    $((Self::$Variant(rule), State::$Variant(state)) => rule.charged_since(state, cost),)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => None,
+                }
+            }
+
             /// [`Core::hint`]; `None` for a state of another algorithm.
             pub fn hint(&self, state: &State) -> Option<String> {
                 match (self, state) {

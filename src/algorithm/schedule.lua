@@ -11,6 +11,14 @@ if family == 's' then
     end
     tokens, period, burst, tolerance = natural(tokens), natural(period), natural(burst), natural(tolerance)
     local rule = { tokens = tokens, period = period, burst = burst, divisible = true }
+    -- Charges that a node has made by itself are debited as of the time since which they came: TAT' is the greater of the
+    -- TAT and that time, plus their cost. The state stays for a while after the key is full, for such debits of other nodes.
+    local since = op == 'debit' and match(argument, '^%d+')
+    local seconds, nanos = seconds, nanos
+    if since and from_now(since) == 0 then
+        seconds, nanos = tonumber(substring(since, 1, -10)), tonumber(substring(since, -9))
+        rule.lingers = times(10, SECOND)
+    end
 
     -- The furthest that a debt may put the TAT ahead.
     local function furthest()
@@ -88,6 +96,10 @@ if family == 's' then
             return ahead
         end
         local before = ahead or 0
+        if since and not rule.is_kept then
+            -- the TAT may have been any time until now
+            before = greatest(before, times(minus(now(), natural(since)), tokens))
+        end
         return state_ahead(least(add(before, times(cost, period)), greatest(furthest(), before)))
     end
 

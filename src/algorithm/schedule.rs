@@ -259,6 +259,10 @@ impl Core for Schedule {
         Some(FineTime::saturating_from(nanos.checked_mul(self.rate.tokens().into())?.checked_add(rest)?))
     }
 
+    fn charged_since(&self, tat: &FineTime, cost: Cost) -> Option<Nanos> {
+        Some(self.nanos_ceil(tat.get().saturating_sub(self.cost(cost))))
+    }
+
     fn hint(&self, tat: &FineTime) -> Option<String> {
         let tokens = self.rate.tokens().into();
         let (nanos, rest) = (tat.get().checked_div(tokens)?, tat.get().checked_rem(tokens)?);

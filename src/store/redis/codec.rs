@@ -32,6 +32,9 @@ pub enum CallArgument<'a> {
     /// For a charge or debit: the newest state that this gateway remembers of the bucket (see
     /// [`Rule::hint`](crate::algorithm::Rule::hint)).
     Hint(&'a str),
+    /// For a debit of charges that were made since a time on Redis's clock (see
+    /// [`Rule::charged_since`](crate::algorithm::Rule::charged_since)), with a hint.
+    Since(Nanos, Option<&'a str>),
     /// For a refund: the time at which the key was going to be full again, seen right after the charge, on Redis's clock.
     FullAt(Nanos),
     /// For `concurrency`: the slot's name, unique among all requests of all gateways. A partial charge takes the slots
@@ -197,6 +200,8 @@ fn call_argument(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
         CallArgument::FullAt(full_at) => padded(full_at),
         CallArgument::Slot(name) => name.to_owned(),
         CallArgument::Hint(hint) if call != Call::Refund => format!("{};{hint}", ends_around(near, bucket.rule)),
+        CallArgument::Since(since, Some(hint)) => format!("{};{hint}", padded(since)),
+        CallArgument::Since(since, None) => padded(since),
         CallArgument::Hint(_) | CallArgument::Nothing => ends_around(near, bucket.rule),
     }
 }

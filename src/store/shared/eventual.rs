@@ -1,10 +1,11 @@
 //! Keys that every gateway counts by itself, and syncs with the other gateways afterwards.
 //!
 //! A gateway decides by the last total that Redis sent it and by its own admissions since. It sends its admissions to
-//! Redis, and takes the total from the reply, every [`Settings::sync_every`](super::Settings::sync_every). It keeps the
-//! tokens that it could not sync and sends them later, so totals are correct again after a partition. For a key that is
-//! new to it, a gateway asks Redis first. While Redis is unavailable, [`Fallback`](super::Fallback) decides, from what
-//! the gateway knows of the key; afterwards the key is new again.
+//! Redis, and takes the total from the reply, every [`Settings::sync_every`](super::Settings::sync_every). The total does
+//! not hold what time had refilled of them by then. The gateway keeps the tokens that it could not sync and sends them
+//! later, so totals are correct again after a partition. For a key that is new to it, a gateway asks Redis first. While
+//! Redis is unavailable, [`Fallback`](super::Fallback) decides, from what the gateway knows of the key; afterwards the key
+//! is new again.
 //!
 //! A count is of one set of parameters, since Redis debits tokens under those that admitted them. The gateway asks
 //! Redis about requests of the same key under other parameters (of another plan, of overrides).
@@ -40,6 +41,8 @@ struct Count {
     state: Option<State>,
     /// The tokens that this gateway has admitted and not yet synced.
     unsynced: Cost,
+    /// The state that these tokens alone leave.
+    alone: Option<State>,
     /// The tokens of which a sync under way tells Redis.
     syncing: Cost,
     /// The tokens that requests are asking of Redis.
@@ -50,6 +53,16 @@ struct Count {
     is_used: bool,
     /// Whether the gateway has to ask Redis: the key is new, or the gateway has decided about it without Redis since.
     is_outdated: bool,
+}
+
+/// The tokens of a key that a sync tells Redis of.
+struct Unsynced {
+    /// A charge of these tokens; where time refills windows of tokens, without those that it has refilled.
+    part: ChargePart,
+    /// The state that all tokens alone leave.
+    alone: Option<State>,
+    /// The time since which they were admitted, where time refills tokens one by one.
+    since: Option<Nanos>,
 }
 
 /// A request that asks Redis because its key is not counted. Its tokens count as used in a count that begins meanwhile.
@@ -77,7 +90,7 @@ impl EventualCounters {
         let (mut decision, after) = rule.decide(count.state.clone(), part.cost, redis_time);
         if part.enforcement.takes(decision) {
             count.state = after;
-            count.unsynced = count.unsynced.saturating_add(part.cost);
+            count.note_unsynced(part.cost, redis_time);
         } else if part.enforcement.consumes && part.enforcement.counts_denied {
             count.owe(part.cost, redis_time);
             decision = rule.after_debit(decision, count.state.as_ref(), part.cost, redis_time);
@@ -106,6 +119,9 @@ impl EventualCounters {
         };
         let Some(count) = counted.get_mut(&part.key).filter(may_begin) else { return };
         count.part = part.for_one();
+        if count.unsynced == 0 {
+            count.alone = None;
+        }
         count.set_total(state, redis_time);
         (count.is_used, count.is_outdated) = (true, false);
     }
@@ -126,6 +142,7 @@ impl EventualCounters {
             return (used, 0);
         }
         count.is_outdated = true;
+        count.alone = None;
         count.sync = self.next_sync();
         (used, std::mem::take(&mut count.unsynced))
     }
@@ -142,7 +159,9 @@ impl EventualCounters {
         let is_among = |count: &&mut Count| count.counts(part) && count.sync == sync;
         let Some(count) = counted.get_mut(&part.key).filter(is_among) else { return false };
         count.unsynced = count.unsynced.saturating_sub(part.cost);
-        count.state = count.state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, redis_time));
+        for state in [&mut count.state, &mut count.alone] {
+            *state = state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, redis_time));
+        }
         true
     }
 
@@ -166,15 +185,15 @@ impl EventualCounters {
     }
 
     /// Takes the unsynced tokens of each key, to send them. Keys that no request uses are dropped.
-    fn take_unsynced(&self) -> Vec<ChargePart> {
+    fn take_unsynced(&self, redis_time: impl Fn(&ChargePart) -> Nanos) -> Vec<Unsynced> {
         let mut told = Vec::new();
         self.counts.lock().retain(|_, count| {
             if count.unsynced == 0 && count.syncing == 0 && !count.is_used {
                 return false;
             }
-            let cost = std::mem::take(&mut count.unsynced);
-            count.syncing = count.syncing.saturating_add(cost);
-            told.push(ChargePart { cost, ..count.part.clone() });
+            let unsynced = count.take_unsynced(redis_time(&count.part));
+            count.syncing = count.syncing.saturating_add(unsynced.part.cost);
+            told.push(unsynced);
             count.sync = self.next_sync();
             count.is_used = false;
             true
@@ -190,10 +209,11 @@ impl EventualCounters {
         }
     }
 
-    /// Puts back the tokens of `part`, which could not be synced.
-    fn keep(&self, part: &ChargePart) {
+    /// Puts back tokens that could not be synced.
+    fn keep(&self, Unsynced { part, alone, .. }: &Unsynced, redis_time: Nanos) {
         if let Some(count) = self.counts.lock().get_mut(&part.key).filter(|count| count.counts(part)) {
             count.syncing = count.syncing.saturating_sub(part.cost);
+            count.alone = part.rule().debit(alone.clone(), count.unsynced, redis_time);
             count.unsynced = count.unsynced.saturating_add(part.cost);
             count.is_used = true;
         }
@@ -204,7 +224,8 @@ impl Count {
     /// A key that is new to this gateway.
     fn unknown(part: &ChargePart, sync: u64) -> Self {
         let part = part.for_one();
-        Self { part, state: None, unsynced: 0, syncing: 0, asked: 0, sync, is_used: true, is_outdated: true }
+        let (state, alone, unsynced, syncing, asked) = (None, None, 0, 0, 0);
+        Self { part, state, unsynced, alone, syncing, asked, sync, is_used: true, is_outdated: true }
     }
 
     /// Takes over the `total` that Redis has told, and on top of it the tokens that it may not know of yet. What it has
@@ -221,7 +242,24 @@ impl Count {
 
     fn owe(&mut self, cost: Cost, redis_time: Nanos) {
         self.state = self.part.rule().debit(self.state.take(), cost, redis_time);
+        self.note_unsynced(cost, redis_time);
+    }
+
+    fn note_unsynced(&mut self, cost: Cost, redis_time: Nanos) {
         self.unsynced = self.unsynced.saturating_add(cost);
+        self.alone = self.part.rule().debit(self.alone.take(), cost, redis_time);
+    }
+
+    fn take_unsynced(&mut self, redis_time: Nanos) -> Unsynced {
+        let (all, rule) = (std::mem::take(&mut self.unsynced), self.part.rule());
+        let alone = self.alone.take().filter(|_| all > 0);
+        let since = alone.as_ref().and_then(|alone| rule.charged_since(alone, all));
+        let used = || self.part.used_in(self.state.as_ref(), redis_time);
+        let cost = match &alone {
+            Some(alone) if since.is_none() => rule.counted(alone, redis_time).unwrap_or_else(used).min(all),
+            Some(_) | None => all,
+        };
+        Unsynced { part: ChargePart { cost, ..self.part.clone() }, alone, since }
     }
 }
 
@@ -245,27 +283,36 @@ impl SharedGateway {
     /// Syncs the counts with the servers that are available.
     pub(super) async fn sync_all(self: &Arc<Self>) {
         let _pending = self.begin_change();
-        let mut by_slot: BTreeMap<u16, Vec<ChargePart>> = BTreeMap::new();
-        for part in self.counters.take_unsynced() {
-            by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
+        let now = self.clock.now();
+        let mut calls: BTreeMap<u16, Vec<Vec<Unsynced>>> = BTreeMap::new();
+        for unsynced in self.counters.take_unsynced(|part| self.redis_time(part, now)) {
+            let of_slot = calls.entry(self.link.slot(unsynced.part.tag)).or_default();
+            match of_slot.last_mut().filter(|some| some.len() < KEYS_OF_CALL) {
+                Some(some) => some.push(unsynced),
+                None => of_slot.push(vec![unsynced]),
+            }
         }
-        let calls = by_slot.values().flat_map(|parts| parts.chunks(KEYS_OF_CALL)).map(|some| {
+        let calls = calls.into_values().flatten().map(|some| {
             let gateway = Arc::clone(self);
-            let parts = some.to_vec();
-            async move { gateway.sync(&parts).await }
+            async move { gateway.sync(&some).await }
         });
-        let calls = calls.collect();
-        run_bounded(CALLS_AT_ONCE, calls).await;
+        run_bounded(CALLS_AT_ONCE, calls.collect()).await;
     }
 
     /// Syncs counts whose keys are all in one slot; keeps them for later if their server is unavailable. A key that
     /// Redis has lost gets back the total that this gateway knows.
-    async fn sync(&self, parts: &[ChargePart]) {
-        let hints = hints(parts, &self.known(parts));
-        let hinted = parts.iter().cloned().zip(&hints);
-        let hinted: Vec<_> = hinted
-            .map(|(part, hint)| (part, hint.as_deref().map_or(CallArgument::Nothing, CallArgument::Hint)))
-            .collect();
+    async fn sync(&self, unsynced: &[Unsynced]) {
+        let parts: Vec<ChargePart> = unsynced.iter().map(|unsynced| unsynced.part.clone()).collect();
+        let hints = hints(&parts, &self.known(&parts));
+        let hinted = unsynced.iter().zip(&hints).map(|(Unsynced { part, since, .. }, hint)| {
+            let call_argument = match (since, hint.as_deref()) {
+                (Some(since), hint) => CallArgument::Since(*since, hint),
+                (None, Some(hint)) => CallArgument::Hint(hint),
+                (None, None) => CallArgument::Nothing,
+            };
+            (part.clone(), call_argument)
+        });
+        let hinted: Vec<_> = hinted.collect();
         let told = match parts.first().is_some_and(|part| self.is_unavailable(part)) {
             true => Err(NoReply),
             false => self.call_change((SYNC, Call::Debit), &hinted).await,
@@ -279,7 +326,12 @@ impl SharedGateway {
                     }
                 }
             }
-            Err(NoReply) => parts.iter().for_each(|part| self.counters.keep(part)),
+            Err(NoReply) => {
+                let now = self.clock.now();
+                for unsynced in unsynced {
+                    self.counters.keep(unsynced, self.redis_time(&unsynced.part, now));
+                }
+            }
         }
     }
 }

@@ -90,6 +90,32 @@ fn the_script_merges_what_it_keeps_with_what_a_node_remembers_as_the_rules_in_ru
 }
 
 #[test]
+fn charges_that_a_node_made_by_itself_are_debited_as_of_their_times() {
+    let server = Server::start();
+    let mut redis = Scripted::new(server.connect());
+    let shared = shared("gcra rate=1/1s burst=5");
+    let (rule, mut random) = (shared.rule(), Random::new(1));
+    for case in 0..300 {
+        redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
+        let before = random.from(1, 5);
+        call(&mut redis, Call::Charge, START, &bucket(&shared, before, CallArgument::Nothing));
+        let (mut all, mut alone, mut cost) = (rule.debit(None, before, START), None, 0);
+        for second in 1..=10 {
+            let more = if random.once_in(2) { random.from(0, 3) } else { 0 };
+            for state in [&mut all, &mut alone] {
+                *state = rule.debit(state.take(), more, after(second));
+            }
+            cost += more;
+        }
+        let Some(since) = alone.and_then(|alone| rule.charged_since(&alone, cost)) else { continue };
+        let debit = bucket(&shared, cost, CallArgument::Since(since, None));
+        let answer = call(&mut redis, Call::Debit, after(10), &debit);
+        let (expected, seen) = (rule.headroom(all.as_ref(), answer.now), answer.seen()[0].headroom(rule, answer.now));
+        compare::headroom(rule, &expected, &seen).unwrap_or_else(|different| panic!("case {case}: {different}"));
+    }
+}
+
+#[test]
 fn a_state_of_before_tokens_came_back_does_not_take_them_again() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());

@@ -11,9 +11,10 @@ end
 -- Kept are a rule's parameters and its state, with a semicolon between them. Another one at the end says that tokens came
 -- back, which leaves the key there for as long as it was going to be: so a key that is gone before its time was forgotten.
 --
--- The last argument of a charge or debit may end in a semicolon and the state that a node remembers. It is merged with the
--- kept state, in case Redis has lost that or some of its charges; but not where tokens came back, since a state from
--- before that would take them again.
+-- The last argument of a debit may begin with the time since which the charges were made that it debits, and that of a
+-- charge or debit may end in a semicolon and the state that a node remembers. It is merged with the kept state, in case
+-- Redis has lost that or some of its charges; but not where tokens came back, since a state from before that would take
+-- them again.
 --
 -- A state that stays under other parameters (Core::leaves_under) is kept with those, and debited under them.
 
@@ -44,6 +45,7 @@ local function load(bucket)
     end
     if parameters == bucket.parameters then
         local state, healed = rule.read(text)
+        rule.is_kept = not healed
         bucket.text = state and not healed and text or nil
         return state, healed
     end
