@@ -56,6 +56,7 @@ frontend own
     use_backend b if { hdr(host) -i b.test } or { hdr_end(host) .b.test }
     use_backend writes if { path_beg /w/ } || { path /written }
     use_backend writes if METH_POST
+    use_backend forms if { path_beg /login/ /signup/ }
     default_backend api
 backend keys
     stick-table type string len 32 size 1k expire 1d store http_req_rate(1d)
@@ -72,6 +73,13 @@ backend writes
     http-request deny deny_status 429 if { sc_gpc0_rate(2) gt 2 } !{ src 127.0.0.3 }
     http-request sc-inc-gpc0(2)
     server w ORIGIN
+backend forms
+    stick-table type ip size 1k expire 1d store gpc0_rate(1d)
+    http-request track-sc2 src
+    http-request sc-inc-gpc0(2) if { path_beg /login/ } !{ src 127.0.0.3 }
+    http-request sc-inc-gpc0(2) if { path_beg /signup/ }
+    http-request deny deny_status 429 if { path_beg /login/ /signup/ } { sc_gpc0_rate(2) gt 2 }
+    server f ORIGIN
 ";
 
 const TRAEFIK: &str = "
@@ -281,6 +289,10 @@ fn haproxy_and_what_is_imported_of_it_decide_alike() {
         go(4, (8, "a.test", "/w/1", None));
         go(1, (8, "a.test", "/written", None));
         go(1, (8, "a.test", "/", None));
+        go(4, (3, "a.test", "/login/x", None));
+        go(3, (3, "a.test", "/signup/x", None));
+        go(2, (9, "a.test", "/login/x", None));
+        go(2, (9, "a.test", "/signup/x", None));
         all
     };
     let ([theirs, ours], written) = both("haproxy.cfg", config, start, traffic);

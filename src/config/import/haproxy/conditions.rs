@@ -124,7 +124,7 @@ fn terms(words: &[String], acls: &Acls) -> Result<Vec<Term>, String> {
 }
 
 /// The conjunctions that are true where one of `all` and one of `tests` are true.
-fn and(all: &[Conjunction], tests: &[Conjunction]) -> Result<Vec<Conjunction>, String> {
+pub(super) fn and(all: &[Conjunction], tests: &[Conjunction]) -> Result<Vec<Conjunction>, String> {
     let mut found = Vec::new();
     for (one, test) in all.iter().flat_map(|one| tests.iter().map(move |test| (one, test))) {
         if one.over.is_some() && test.over.is_some() {

@@ -1,13 +1,15 @@
 //! Stick tables: the keys that `track-sc` counts by, and the counters above which rules deny requests.
 
 use std::collections::HashMap;
+use std::slice;
 
 use super::Reader;
 use super::conditions::{self, Acls, Condition, Conjunction, CounterSource, CounterThreshold};
 use super::syntax::{Line, Section};
 use crate::config::import::front::rules::{Access, Effects, ScopedAccess};
 use crate::config::import::front::{GUARD, denial, key_field};
-use crate::config::import::matches::{Match, ScopedLimit, all_of};
+use crate::config::import::matches::{Match, ScopedLimit};
+use crate::config::problem::Mark;
 
 /// The settings of a `track-sc` line.
 struct Tracker<'l> {
@@ -19,13 +21,22 @@ struct Tracker<'l> {
     when: Condition,
 }
 
+/// The settings of a `sc-inc-gpc` line.
+struct Increment {
+    mark: Mark,
+    /// `gpc0` or `gpc1`.
+    counter: String,
+    slot: u8,
+    when: Condition,
+}
+
 /// A counter, as settings of a limit.
 struct Counted {
     limit: u64,
     /// The `charge` setting in YAML, with a comma in front; may be empty.
     charge: &'static str,
     /// The requests that the counter counts.
-    matches: Vec<Match>,
+    when: Condition,
 }
 
 /// Actions of rules that need no note: tollgate does the same anyway, or they do not concern limits.
@@ -35,10 +46,8 @@ impl<'l> Reader<'l, '_> {
     /// The effects of a section's rules, whose limits this function adds.
     pub(super) fn effects(&mut self, section: &'l Section, acls: &Acls) -> Effects {
         let (mut trackers, mut effects) = (Vec::new(), Effects::default());
-        let is_rule = |line: &&Line| matches!(line.word(0), "http-request" | "tcp-request");
-        for line in section.lines.iter().filter(is_rule) {
-            let has_phase = line.word(0) == "tcp-request" && line.word(1) != "inspect-delay";
-            let at = if has_phase { 2 } else { 1 };
+        let increments = self.increments(section, acls);
+        for (line, at) in rules(section) {
             let action = line.word(at);
             let done = match action {
                 _ if action.starts_with("track-sc") => {
@@ -46,7 +55,7 @@ impl<'l> Reader<'l, '_> {
                     tracker.and_then(|one| self.add_tracker(line, one, &mut trackers))
                 }
                 "deny" | "tarpit" | "return" | "reject" | "silent-drop" => {
-                    self.denial(section, line, acls, &trackers, &mut effects)
+                    self.denial(section, line, acls, (&trackers, &increments), &mut effects)
                 }
                 _ if action.starts_with("sc-inc-gpc") || UNNEEDED.contains(&action) => Ok(()),
                 _ => Err("is not carried over".to_owned()),
@@ -79,6 +88,51 @@ impl<'l> Reader<'l, '_> {
         Ok(())
     }
 
+    /// The increments of general purpose counters in a section. They hold for denials in front of them as well.
+    fn increments(&self, section: &Section, acls: &Acls) -> Vec<Increment> {
+        let mut increments: Vec<Increment> = Vec::new();
+        for (line, at) in rules(section) {
+            let Some(action) = line.word(at).strip_prefix("sc-inc-").filter(|action| action.starts_with("gpc")) else {
+                continue;
+            };
+            match self.increment(line, action, acls) {
+                Ok(one) => {
+                    let is_twice = |known: &&Increment| {
+                        let is_both = conditions::and(&known.when, &one.when).is_ok_and(|both| !both.is_empty());
+                        known.slot == one.slot && known.counter == one.counter && is_both
+                    };
+                    if increments.iter().any(|known| is_twice(&known)) {
+                        self.note(line, "counts requests that a line before it counts, too: here they count once");
+                    }
+                    increments.push(one);
+                }
+                Err(why) => self.note(line, &why),
+            }
+        }
+        increments
+    }
+
+    fn increment(&self, line: &Line, action: &str, acls: &Acls) -> Result<Increment, String> {
+        let parts = action.strip_suffix(')').and_then(|action| action.split_once('('));
+        let slot = parts.and_then(|(counter, slot)| Some((counter, slot.parse().ok()?)));
+        let (counter, slot) = slot.ok_or("is not carried over")?;
+        let when = self.when(line, acls, "counts")?;
+        Ok(Increment { mark: line.mark, counter: counter.to_owned(), slot, when })
+    }
+
+    /// The requests that a line `tracks` or `counts`.
+    fn when(&self, line: &Line, acls: &Acls, does: &str) -> Result<Condition, String> {
+        let when = conditions::parse_condition(line, acls)
+            .map_err(|what| format!("is left out: {what} is not carried over"))?;
+        if when.iter().any(|one| one.over.is_some() || !one.from.is_empty()) {
+            return Err(format!(
+                "is left out: what it {does} depends on more than host, path, method and header fields"
+            ));
+        }
+        when.iter().flat_map(|one| &one.remarks).for_each(|remark| self.note(line, remark));
+        Ok(when)
+    }
+
     fn tracker(&self, section: &'l Section, line: &'l Line, at: usize, acls: &Acls) -> Result<Tracker<'l>, String> {
         let sample = line.word(at.saturating_add(1));
         let (name, argument) =
@@ -93,13 +147,7 @@ impl<'l> Reader<'l, '_> {
             "cook" | "req.cook" => key_field("cookie", argument),
             _ => return Err(format!("is left out with the limits that go by it: no key has a part like {sample}")),
         };
-        let when = conditions::parse_condition(line, acls)
-            .map_err(|what| format!("is left out: {what} is not carried over"))?;
-        if when.iter().any(|one| one.over.is_some() || !one.from.is_empty()) {
-            return Err(
-                "is left out: what it tracks depends on more than host, path, method and header fields".to_owned()
-            );
-        }
+        let when = self.when(line, acls, "tracks")?;
         let slot = line.word(at).trim_start_matches("track-sc").parse().map_err(|_| "has no number")?;
         Ok(Tracker { slot, key, table: line.option("table").unwrap_or_else(|| section.name()), when })
     }
@@ -109,7 +157,7 @@ impl<'l> Reader<'l, '_> {
         section: &'l Section,
         line: &Line,
         acls: &Acls,
-        trackers: &[Tracker<'l>],
+        (trackers, increments): (&[Tracker<'l>], &[Increment]),
         effects: &mut Effects,
     ) -> Result<(), String> {
         let condition =
@@ -127,8 +175,8 @@ impl<'l> Reader<'l, '_> {
                         return Err("is left out: nothing that is carried over tracks its counter".to_owned());
                     }
                     for tracker in of {
-                        match self.limit(section, line, acls, tracker, over, &one) {
-                            Ok(limit) => effects.limits.extend(limit),
+                        match self.limit(line, tracker, increments, over, &one) {
+                            Ok(limits) => effects.limits.extend(limits),
                             Err(why) => self.note(line, &why),
                         }
                     }
@@ -138,15 +186,15 @@ impl<'l> Reader<'l, '_> {
         Ok(())
     }
 
+    /// Adds the limit of a denial above a counter. Returns its scopes: none for a bound on connections.
     fn limit(
         &mut self,
-        section: &'l Section,
         line: &Line,
-        acls: &Acls,
         tracker: &Tracker<'l>,
+        increments: &[Increment],
         over: &CounterThreshold,
         one: &Conjunction,
-    ) -> Result<Option<ScopedLimit>, String> {
+    ) -> Result<Vec<ScopedLimit>, String> {
         let name = over.counter.as_str();
         if name == "conn_cur" && tracker.key == "client_address" {
             let is_of_all = |one: &Conjunction| one.matches == [Match::default()] && one.except.is_empty();
@@ -159,14 +207,18 @@ impl<'l> Reader<'l, '_> {
             if self.sections.iter().filter(|section| matches!(section.kind(), "frontend" | "listen")).count() > 1 {
                 self.note(line, "bounds the connections of a client to all listeners");
             }
-            return self.bound_connections("max_per_client", &over.above.to_string()).map(|()| None);
+            return self.bound_connections("max_per_client", &over.above.to_string()).map(|()| Vec::new());
         }
-        let counted = self.counted(section, line, acls, tracker, over)?;
+        let counted = self.counted(line, tracker, increments, over)?;
         let period = self.tables.get(tracker.table).and_then(|periods| periods.get(name));
         let period =
             period.ok_or_else(|| format!("is left out: the table {} stores no {name}", tracker.table))?.clone();
-        let matches = all_of(&counted.matches, &one.matches);
-        if matches != counted.matches {
+        let scopes = conditions::and(&counted.when, slice::from_ref(one))?;
+        if scopes.is_empty() {
+            return Err("is left out: it denies other requests than those that its counter counts".to_owned());
+        }
+        let matches = |of: &Condition| of.iter().flat_map(|one| one.matches.clone()).collect::<Vec<_>>();
+        if matches(&scopes) != matches(&counted.when) {
             self.note(line, "counts the requests that it may deny: HAProxy counts all that it tracks");
         }
         let missing = if tracker.key.starts_with('{') { ", missing_key: skip" } else { "" };
@@ -178,46 +230,41 @@ impl<'l> Reader<'l, '_> {
             denial(self.status(line)),
         );
         let limit = self.front.limit(&format!("{}.{name}", tracker.table), tracker.table, settings, self.names);
-        let exempt =
-            [one.except.as_slice(), &tracker.when.iter().flat_map(|one| one.except.clone()).collect::<Vec<_>>()]
-                .concat();
-        Ok(Some(ScopedLimit { limit, matches, exempt }))
+        let scoped = |of: Conjunction| ScopedLimit { limit: limit.clone(), matches: of.matches, exempt: of.except };
+        Ok(scopes.into_iter().map(scoped).collect())
     }
 
     fn counted(
         &self,
-        section: &Section,
         line: &Line,
-        acls: &Acls,
         tracker: &Tracker<'_>,
+        increments: &[Increment],
         over: &CounterThreshold,
     ) -> Result<Counted, String> {
         /// Counts denied requests as well.
         const ALL: &str = ", charge: { denied: true }";
-        let tracked: Vec<Match> = tracker.when.iter().flat_map(|one| one.matches.clone()).collect();
+        let tracked = || tracker.when.clone();
         let next = over.above.saturating_add(1);
         match over.counter.as_str() {
-            "http_req_rate" if over.above > 0 => Ok(Counted { limit: over.above, charge: ALL, matches: tracked }),
+            "http_req_rate" if over.above > 0 => Ok(Counted { limit: over.above, charge: ALL, when: tracked() }),
             "http_err_rate" => {
                 let charge = ", charge: { when: response, if_status: [4xx] }";
                 self.note(line, "counts the errors of upstreams: HAProxy counts its own denials, too");
-                Ok(Counted { limit: next, charge, matches: tracked })
+                Ok(Counted { limit: next, charge, when: tracked() })
             }
             counter if counter.starts_with("gpc") && counter.ends_with("_rate") && over.above > 0 => {
-                let number = counter.trim_start_matches("gpc").trim_end_matches("_rate");
-                let action = format!("sc-inc-gpc{number}({})", tracker.slot);
-                let increment = section.lines.iter().find(|line| line.has(&action));
-                let increment = increment.ok_or_else(|| format!("is left out: no rule here counts gpc{number}"))?;
-                let when = conditions::parse_condition(increment, acls).ok();
-                let when = when.filter(|when| when.iter().all(|one| one.over.is_none() && one.from.is_empty()));
-                let when = when
-                    .ok_or("is left out: what it counts depends on more than host, path, method and header fields")?;
-                let when: Vec<Match> = when.into_iter().flat_map(|one| one.matches).collect();
-                let matches = all_of(&tracked, &when);
+                let name = counter.trim_end_matches("_rate");
+                let counts = |one: &&Increment| one.counter == name && one.slot == tracker.slot;
+                let own: Vec<&Increment> = increments.iter().filter(counts).collect();
+                let when: Condition = own.iter().flat_map(|one| one.when.clone()).collect();
+                let when = conditions::and(&tracker.when, &when)?;
                 // with the increment in front, HAProxy counts every request; behind the denial, only requests that pass
-                let is_before = increment.mark < line.mark;
-                let (limit, charge) = if is_before { (over.above, ALL) } else { (next, "") };
-                Ok(Counted { limit, charge, matches })
+                match own.iter().filter(|one| one.mark < line.mark).count() {
+                    _ if own.is_empty() => Err(format!("is left out: no rule here counts {name}")),
+                    0 => Ok(Counted { limit: next, charge: "", when }),
+                    before if before == own.len() => Ok(Counted { limit: over.above, charge: ALL, when }),
+                    _ => Err(format!("is left out: rules in front of it and behind it count {name}")),
+                }
             }
             counter => Err(format!("is left out: no limit is like {counter} > {}", over.above)),
         }
@@ -255,6 +302,15 @@ impl Tracker<'_> {
             }
         }
     }
+}
+
+/// The rules of a section, each with the position of its action.
+fn rules(section: &Section) -> impl Iterator<Item = (&Line, usize)> {
+    let rules = section.lines.iter().filter(|line| matches!(line.word(0), "http-request" | "tcp-request"));
+    rules.map(|line| {
+        let has_phase = line.word(0) == "tcp-request" && line.word(1) != "inspect-delay";
+        (line, if has_phase { 2 } else { 1 })
+    })
 }
 
 /// The networks that a denial without a counter lets in or keeps out.

@@ -222,3 +222,32 @@ fn haproxy_conditions_for_one_of_several_hosts_or_methods_have_routes_before_the
         assert!(one.yaml.find(part) < one.yaml.find(whole), "{}", one.yaml);
     }
 }
+
+#[test]
+fn haproxy_increments_count_the_requests_of_all_their_lines() {
+    let counted = |lines: &str| {
+        haproxy(
+            &format!(
+                "  stick-table type ip size 1k store gpc0_rate(10s)\n  acl internal src 10.0.0.0/8\n  \
+                 http-request track-sc0 src\n{lines}"
+            ),
+            "",
+        )
+    };
+    let denial = "  http-request deny deny_status 429 if { sc_gpc0_rate(0) gt 3 }\n";
+    let exempt = counted(&format!("  http-request sc-inc-gpc0(0) if !internal\n{denial}"));
+    assert!(exempt.route("fe.web").contains("bypass: { addresses: [\"10.0.0.0/8\"] }"), "{}", exempt.yaml);
+    let several = counted(&format!(
+        "  http-request sc-inc-gpc0(0) if {{ path_beg /login/ }}\n  http-request sc-inc-gpc0(0) if {{ path_beg /signup/ }}\n  \
+         http-request sc-inc-gpc0(0) if {{ path /signup/new }}\n{denial}"
+    ));
+    for path in ["/login/**", "/signup/**"] {
+        several.writes(&[&format!("match: {{ path: \"{path}\" }}\n    upstream: web\n    limits: [fe.gpc0_rate]")]);
+    }
+    assert!(!several.route("fe.web").contains("limits"), "{}", several.yaml);
+    several.notes(&["http-request sc-inc-gpc0(0): counts requests that a line before it counts, too"]);
+    let around = counted(&format!(
+        "  http-request sc-inc-gpc0(0) if {{ path /a }}\n{denial}  http-request sc-inc-gpc0(0) if {{ path /b }}"
+    ));
+    around.notes(&["http-request deny: is left out: rules in front of it and behind it count gpc0"]);
+}
