@@ -50,7 +50,7 @@ frontend own
     stick-table type ip size 1k expire 1d store http_req_rate(1d)
     acl office src 127.0.0.3
     http-request track-sc0 src
-    http-request track-sc1 req.hdr(x-api-key) table keys if { path_beg /v1/ }
+    http-request track-sc1 req.fhdr(x-api-key) table keys if { path_beg /v1/ }
     http-request deny deny_status 429 if { sc_http_req_rate(0) gt 6 } !office
     http-request deny deny_status 503 if !office { sc_http_req_rate(1) ge 4 }
     use_backend b if { hdr(host) -i b.test } or { hdr_end(host) .b.test }
@@ -293,6 +293,8 @@ fn haproxy_and_what_is_imported_of_it_decide_alike() {
         go(3, (3, "a.test", "/signup/x", None));
         go(2, (9, "a.test", "/login/x", None));
         go(2, (9, "a.test", "/signup/x", None));
+        go(2, (10, "a.test", "/v1/orders", Some("1,three")));
+        go(4, (10, "a.test", "/v1/orders", Some("2,three")));
         all
     };
     let ([theirs, ours], written) = both("haproxy.cfg", config, start, traffic);

@@ -140,7 +140,14 @@ impl<'l> Reader<'l, '_> {
         let key = match name {
             "src" if argument.is_empty() => "client_address".to_owned(),
             "hdr" | "req.hdr" | "req.fhdr" if argument.eq_ignore_ascii_case("host") => "host".to_owned(),
+            "hdr" | "req.hdr" if argument.eq_ignore_ascii_case("x-forwarded-for") => {
+                let message = "is left out with the limits that go by it: with `client_address: { trusted_proxies: [...] }`, `key: client_address` is like it";
+                return Err(message.to_owned());
+            }
             "hdr" | "req.hdr" | "req.fhdr" if !argument.contains(',') => {
+                if name != "req.fhdr" {
+                    self.note(line, "counts by the whole field: HAProxy counts by what stands behind its last comma");
+                }
                 key_field("header", &argument.to_ascii_lowercase())
             }
             "url_param" | "urlp" if !argument.contains(',') => key_field("query", argument),

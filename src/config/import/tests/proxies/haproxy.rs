@@ -251,3 +251,22 @@ fn haproxy_increments_count_the_requests_of_all_their_lines() {
     ));
     around.notes(&["http-request deny: is left out: rules in front of it and behind it count gpc0"]);
 }
+
+#[test]
+fn haproxy_keys_of_a_part_of_a_field_are_named() {
+    let by = |key: &str| {
+        haproxy(
+            &format!(
+                "  http-request track-sc0 {key} table keys\n  http-request deny if {{ sc_http_req_rate(0) gt 20 }}"
+            ),
+            "",
+        )
+    };
+    for key in ["hdr(x-api-key)", "req.hdr(x-api-key)"] {
+        by(key).notes(&["http-request track-sc0: counts by the whole field"]);
+    }
+    assert!(!by("req.fhdr(x-api-key)").notes.contains("track-sc0"));
+    let forwarded = by("hdr(X-Forwarded-For)");
+    forwarded.omits("x-forwarded-for");
+    forwarded.notes(&["with `client_address: { trusted_proxies: [...] }`, `key: client_address` is like it"]);
+}
