@@ -37,6 +37,17 @@ server {
     server_name b.test *.b.test;
     location / { limit_req zone=keys burst=1 nodelay; proxy_pass http://api/b/; }
 }
+server {
+    listen OWN;
+    server_name c.test;
+    root .;
+    location /only/ { proxy_pass http://api; }
+}
+server {
+    listen OWN;
+    server_name d.test;
+    location / { root .; }
+}
 ";
 
 const HAPROXY: &str = "
@@ -189,6 +200,9 @@ fn outcomes(own: SocketAddr, denied: &AtomicUsize) -> (Vec<Outcome>, [usize; 2])
     go(3, (7, "b.test", "/path/x?q", Some("three")));
     go(2, (7, "x.b.test", "/", Some("three")));
     go(3, (7, "x.b.test", "/", None));
+    for (host, target) in [("c.test", "/only/x"), ("c.test", "/"), ("d.test", "/")] {
+        go(1, (7, host, target, None));
+    }
     let at_once = |count, target: &str| {
         let outcomes = together(count, |_| {
             let status = ask(own, (8, "a.test", target, None)).0;

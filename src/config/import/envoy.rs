@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::front::rules::{Effects, Rule};
+use super::front::rules::{Effects, Rule, VirtualHost};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream};
 use super::matches::{Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
@@ -133,9 +133,17 @@ impl Reader<'_, '_> {
                 continue;
             }
             let mut taken = Taken::default();
+            let name = text(&of, "name").unwrap_or_default();
             for route in list(&of, "routes") {
-                self.route(&route, &text(&of, "name").unwrap_or_default(), &hosts, &limits, &mut taken);
+                self.route(&route, &name, &hosts, &limits, &mut taken);
             }
+            self.front.virtual_hosts.push(VirtualHost {
+                place: host.key_place(),
+                name,
+                listeners: BTreeSet::from([self.listener.clone()]),
+                takes_any: hosts.is_empty(),
+                hosts,
+            });
         }
         Some(())
     }

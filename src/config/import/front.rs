@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use self::rules::{Route, Rule};
+use self::rules::{Route, Rule, VirtualHost};
 use super::{Names, push, scalar};
 use crate::config::findings::Findings;
 use crate::config::listeners::{Server, collide};
@@ -33,6 +33,7 @@ pub(super) struct ProxyConfig {
     upstream_names: Names,
     pub(super) limits: Vec<FrontLimit>,
     pub(super) rules: Vec<Rule>,
+    pub(super) virtual_hosts: Vec<VirtualHost>,
     /// The routes that the rules become.
     routes: Vec<Route>,
 }
@@ -153,6 +154,7 @@ impl ProxyConfig {
                 self.sections.push(format!("admin: {{ address: \"{address}\" }}"));
             }
         }
+        self.close_virtual_hosts(findings);
         self.add_routes(findings, names);
     }
 

@@ -9,7 +9,7 @@ use self::listeners::{defaults, listens};
 use self::syntax::Directive;
 use self::zones::Zone;
 use super::Names;
-use super::front::rules::{Effects, Rule, ScopedAccess};
+use super::front::rules::{Effects, Rule, ScopedAccess, VirtualHost};
 use super::front::{GUARD, ProxyConfig, Upstream, node, url};
 use super::matches::{Match, PathMatch, ScopedLimit, open_prefix_note};
 use crate::config::findings::Findings;
@@ -295,13 +295,16 @@ impl<'d> Reader<'d, '_> {
         for location in &locations {
             self.location(location, &limits, &addresses, &any);
         }
+        self.front.virtual_hosts.push(VirtualHost {
+            place: self.findings.place(server.mark, server.name()),
+            name: rule_name(&hosts, &PathMatch::default()),
+            listeners: addresses.clone(),
+            hosts,
+            takes_any,
+        });
         let own = self.front.rules.split_off(before);
         if own.iter().all(|rule| rule.upstreams.is_empty()) {
-            // without a route of its own, a request that this server refuses would go to another server's
             self.front.rules.extend(own.into_iter().filter(|rule| !rule.matches.hosts.is_empty()));
-            if is_refused && !hosts.is_empty() {
-                self.refuse(server, &addresses, &hosts, PathMatch::default());
-            }
             self.note(server, "is left out: no location of it proxies");
             return false;
         }
@@ -309,7 +312,7 @@ impl<'d> Reader<'d, '_> {
         if is_default && !takes_any {
             self.note(server, "is the default at an address of its own: here it takes only the hosts that it names");
         }
-        if locations.iter().all(|one| one.arguments() != ["/"]) && all("proxy_pass").next().is_none() {
+        if takes_any && locations.iter().all(|one| one.arguments() != ["/"]) && all("proxy_pass").next().is_none() {
             self.note(server, "has no `location /`: what its other locations do not take is answered 404");
         }
         self.has_default |= takes_any;

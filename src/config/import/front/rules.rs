@@ -24,6 +24,18 @@ pub(in crate::config::import) struct Rule {
     pub(in crate::config::import) effects: Effects,
 }
 
+/// A server of a proxy that takes all requests for its hosts. It refuses those that no rule of it takes.
+#[derive(Debug)]
+pub(in crate::config::import) struct VirtualHost {
+    /// The place of notes about the server.
+    pub(in crate::config::import) place: Place,
+    pub(in crate::config::import) name: String,
+    pub(in crate::config::import) listeners: BTreeSet<String>,
+    pub(in crate::config::import) hosts: Vec<String>,
+    /// Whether its rules take the requests for any host.
+    pub(in crate::config::import) takes_any: bool,
+}
+
 /// What holds for the requests of a rule.
 #[derive(Clone, Debug, Default)]
 pub(in crate::config::import) struct Effects {
@@ -65,6 +77,42 @@ pub(super) struct Route {
 }
 
 impl ProxyConfig {
+    /// Adds a rule that refuses what no rule of a virtual host takes: without it, another server's route would take these
+    /// requests.
+    pub(super) fn close_virtual_hosts(&mut self, findings: &Findings) {
+        let is_carried = |host: &VirtualHost| self.rules.iter().any(|rule| rule.is_of(host) && !rule.upstreams.is_empty());
+        let takes_all = |host: &VirtualHost| {
+            let all = |rule: &Rule| rule.matches == Match { hosts: rule.matches.hosts.clone(), ..Match::default() };
+            self.rules.iter().any(|rule| rule.is_of(host) && all(rule))
+        };
+        let mut closing = Vec::new();
+        for host in self.virtual_hosts.iter().filter(|host| !takes_all(host)) {
+            let shares_listener =
+                |other: &VirtualHost| is_carried(other) && !other.listeners.is_disjoint(&host.listeners);
+            if (host.takes_any && is_carried(host)) || !self.virtual_hosts.iter().any(shares_listener) {
+                continue;
+            }
+            let is_open = |name: &String| {
+                self.virtual_hosts.iter().any(|other| other.hosts.contains(name) && takes_all(other))
+            };
+            let hosts: Vec<String> = host.hosts.iter().filter(|name| !is_open(name)).cloned().collect();
+            if hosts.is_empty() {
+                continue;
+            }
+            let message = "requests for its hosts that no rule takes are refused with 403 here";
+            findings.add(Problem::warning(host.place.clone(), message));
+            closing.push(Rule {
+                place: host.place.clone(),
+                listeners: host.listeners.clone(),
+                name: host.name.clone(),
+                matches: Match { hosts, ..Match::default() },
+                upstreams: Vec::new(),
+                effects: Effects::default(),
+            });
+        }
+        self.rules.extend(closing);
+    }
+
     /// Makes routes of the rules. As no route belongs to a listener, requests get the limits of the rules that take them at
     /// any listener.
     pub(super) fn add_routes(&mut self, findings: &Findings, names: &mut Names) {
@@ -82,7 +130,8 @@ impl ProxyConfig {
             }
             let mut effects = rule.effects.clone();
             for (other_position, other) in rules.iter().enumerate().filter(|(other, _)| *other != position) {
-                if !rule.shares_requests_with(other, &rules) || !other.has_effects_beyond(&effects) {
+                let is_open = !rule.upstreams.is_empty();
+                if !is_open || !rule.shares_requests_with(other, &rules) || !other.has_effects_beyond(&effects) {
                     continue;
                 }
                 effects.limits.extend(other.effects.limits.iter().map(|limit| limit.within(&other.matches)));
@@ -127,6 +176,9 @@ impl ProxyConfig {
             let mut own_access = Access::default();
             let applies = |access: &&ScopedAccess| access.matches.iter().any(|of| of.contains(&matches));
             access.iter().filter(applies).for_each(|access| own_access.narrow(&access.access));
+            if rule.upstreams.is_empty() {
+                own_access = Access::of_nobody();
+            }
             let is_host = |host: &String| HostPattern::parse(host).is_ok();
             let (hosts, others): (Vec<String>, Vec<String>) = matches.hosts.into_iter().partition(is_host);
             notes.extend(others.iter().map(|host| format!("the host {host} is left out: no route has a host like it")));
@@ -153,6 +205,11 @@ impl ProxyConfig {
 }
 
 impl Rule {
+    fn is_of(&self, host: &VirtualHost) -> bool {
+        let hosts: &[String] = if host.takes_any { &[] } else { &host.hosts };
+        self.listeners == host.listeners && self.matches.hosts == hosts
+    }
+
     /// Whether the rule has limits or access rules that are not among `effects`.
     fn has_effects_beyond(&self, effects: &Effects) -> bool {
         let has_limit = |own: &ScopedLimit| {

@@ -391,3 +391,19 @@ fn traefik_protocols_of_entry_points_are_read() {
     one.omits(":53");
     one.notes(&["entryPoints.dns: is left out: only TCP is carried over"]);
 }
+
+#[test]
+fn envoy_requests_that_no_route_of_a_virtual_host_takes_go_to_no_other() {
+    let api = "              - { name: open, match: { prefix: /open/ }, route: { cluster: a } }
+            - name: a.test
+              domains: [a.test]
+              routes:
+              - { name: api, match: { prefix: /api/ }, route: { cluster: a } }
+            - name: rest
+              domains: ['*']
+              routes:";
+    let one = envoy("", api, "");
+    assert!(one.route("a.test").contains("match: { hosts: [a.test], path: \"/**\" }"), "{}", one.yaml);
+    assert!(one.route("a.test").contains("access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }"), "{}", one.yaml);
+    one.notes(&["requests for its hosts that no rule takes are refused with 403 here"]);
+}

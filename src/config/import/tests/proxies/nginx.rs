@@ -348,3 +348,31 @@ fn nginx_maps_of_regular_expressions_are_not_carried_over() {
     one.omits("10.0.0.0/8");
     one.notes(&["limit_req_zone: the limits of this zone are left out"]);
 }
+
+#[test]
+fn nginx_requests_that_no_location_takes_go_to_no_other_server() {
+    const NOBODY: &str = "access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }";
+    let server = |listen: &str, name: &str, rest: &str| format!("server {{ listen {listen}; server_name {name}; {rest} }}\n");
+    let all = server("80 default_server", "b.test", "location / { proxy_pass http://10.0.0.1; }");
+    for rest in ["location /api/ { proxy_pass http://10.0.0.1; }", "return 301 https://$host;", "location / { root /srv; }"] {
+        let named = imported(&format!("{all}{}", server("80", "a.test", rest)));
+        assert!(named.route("a.test.root").contains(NOBODY), "{}", named.yaml);
+        named.notes(&["server: requests for its hosts that no rule takes are refused with 403 here"]);
+        let elsewhere = imported(&format!("{all}{}", server("81", "a.test", "return 301 https://$host;")));
+        elsewhere.omits(NOBODY);
+    }
+    let limited = format!(
+        "limit_req_zone $binary_remote_addr zone=z:1m rate=5r/s;\n{}{}{}",
+        server("80", "b.test", "limit_req zone=z; location / { proxy_pass http://10.0.0.1; }"),
+        server("81 default_server", "_", "return 444;"),
+        server("81", "a.test", "location /api/ { proxy_pass http://10.0.0.1; }")
+    );
+    assert!(!imported(&limited).route("a.test.root").contains("limits"));
+    let tls = "ssl_certificate a; ssl_certificate_key b; location / { proxy_pass http://10.0.0.2; }";
+    let both = imported(&format!(
+        "{all}{}{}",
+        server("80", "a.test", "location /api/ { proxy_pass http://10.0.0.1; }"),
+        server("443 ssl", "a.test", tls)
+    ));
+    both.omits(NOBODY);
+}
