@@ -216,6 +216,8 @@ impl<'d> Reader<'d, '_> {
                 }
                 "return" if refusal(&[*one]).is_none() => self.note(one, "is not carried over"),
                 name if READ.contains(&name) || UNNEEDED.contains(&name) => {}
+                "satisfy" if one.argument() == "all" => {}
+                "satisfy" => self.note(one, "is carried over as `all`: networks that `deny` names are refused here"),
                 name if GUARDS.contains(&name) && one.argument() != "off" => self.note(one, GUARD),
                 "if" if refusal(&one.block().iter().collect::<Vec<_>>()).is_some() => self.note(one, GUARD),
                 "proxy_set_header" if is_kept(one) || is_told_anyway(one) => {}
@@ -346,6 +348,12 @@ impl<'d> Reader<'d, '_> {
         self.note(at, &format!("is left out: {why}{passes}"));
     }
 
+    fn leave_out_inner(&self, location: &Directive) {
+        for inner in location.block().iter().filter(|one| one.name() == "location") {
+            self.leave_out(inner, inner, "it stands in another location");
+        }
+    }
+
     fn location(
         &mut self,
         location: &'d Directive,
@@ -372,6 +380,9 @@ impl<'d> Reader<'d, '_> {
             return self.note(location, "is left out: it does not proxy");
         }
         if is_refused {
+            let others: Vec<&Directive> = block.iter().copied().filter(|one| !GUARDS.contains(&one.name())).collect();
+            self.level(&others, outer);
+            self.leave_out_inner(location);
             if refusal(&block).is_some_and(|status| status != 403) {
                 self.note(location, "refuses requests with 403 here");
             }
@@ -393,9 +404,7 @@ impl<'d> Reader<'d, '_> {
             rewrite = (bare.to_owned(), target.trim_end_matches('/').to_owned());
         }
         let limits = self.level(&block, outer);
-        for inner in block.iter().filter(|one| one.name() == "location") {
-            self.leave_out(inner, inner, "it stands in another location");
-        }
+        self.leave_out_inner(location);
         if !limits.keeps_host {
             self.note(to, "upstreams see the host that the client asks for, not the name of the upstream");
         }

@@ -376,3 +376,18 @@ fn nginx_requests_that_no_location_takes_go_to_no_other_server() {
     ));
     both.omits(NOBODY);
 }
+
+#[test]
+fn nginx_networks_of_satisfy_any_decide_alone() {
+    for (rules, access) in [
+        ("allow 10.0.0.0/8; deny all;", "access: { allow: { addresses: [\"10.0.0.0/8\"] } }"),
+        ("deny all;", "access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }"),
+    ] {
+        let one = imported(&format!(
+            "server {{ listen 80; location / {{ proxy_pass http://10.0.0.1; }}
+location /staff/ {{ satisfy any; {rules} auth_basic staff; add_header x y; proxy_pass http://10.0.0.1; }} }}\n"
+        ));
+        assert!(one.route("all.staff").contains(access), "{}", one.yaml);
+        one.notes(&["satisfy: is carried over as `all`: networks that", "add_header: is not carried over"]);
+    }
+}
