@@ -54,10 +54,18 @@ impl Reader<'_, '_> {
         };
         match self.key(of.argument()) {
             Ok(key) => {
-                if !key.is_one_field() && key.parts.iter().any(|part| part.starts_with('{')) {
+                if key.is_one_field() {
+                    self.note(of, "requests with an empty field share one count: nginx does not limit them");
+                } else if key.parts.iter().any(|part| part.starts_with('{')) {
                     let message =
                         "requests without a field of the key share one count: nginx counts them by the rest of the key";
                     self.note(of, message);
+                }
+                if key.parts.iter().any(|part| part.starts_with("{ query") || part.starts_with("{ cookie")) {
+                    self.note(of, "names of parameters and cookies are compared with case");
+                }
+                if of.argument().contains("http_host") {
+                    self.note(of, "counts by the host without its port, in lower case");
                 }
                 self.zones.insert(name.to_owned(), Zone { rate, key });
             }

@@ -18,13 +18,25 @@ fn nginx_key_of_one_field_alone_exempts_requests_without_it() {
     for key in ["$http_x_device", "${arg_user}"] {
         let one = limit(key);
         one.writes(&["missing_key: skip"]);
-        assert_eq!(one.notes, "", "{key}");
+        one.notes(&["limit_req_zone: requests with an empty field share one count: nginx does not limit them"]);
     }
     for key in ["$binary_remote_addr$http_x_device", "$http_x_device$cookie_user", "device:$http_x_device"] {
         let mixed = limit(key);
         mixed.omits("missing_key: skip");
         mixed.notes(&["limit_req_zone: requests without a field of the key share one count"]);
     }
+}
+
+#[test]
+fn nginx_keys_that_differ_by_case_or_port_are_named() {
+    let notes = |key: &str| nginx(&format!("limit_req_zone {key} zone=z:1m rate=5r/s;"), "limit_req zone=z;").notes;
+    for key in ["$arg_user", "$cookie_sid", "$host$cookie_sid"] {
+        let notes = notes(key);
+        assert!(notes.contains("names of parameters and cookies are compared with case"), "{notes}");
+    }
+    let host = notes("$http_host");
+    assert!(host.contains("counts by the host without its port, in lower case"), "{host}");
+    assert_eq!(notes("$host"), "");
 }
 
 #[test]
