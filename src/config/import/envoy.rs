@@ -118,7 +118,10 @@ impl Reader<'_, '_> {
         name_others(&routes, &["name", "virtual_hosts"]);
         for host in list(&routes, "virtual_hosts") {
             let of = host.mapping("a mapping")?;
-            name_others(&of, &["name", "domains", "routes", "typed_per_filter_config"]);
+            name_others(&of, &["name", "domains", "routes", "typed_per_filter_config", "require_tls"]);
+            if let Some(field) = of.get("require_tls").filter(|_| text(&of, "require_tls").as_deref() != Some("NONE")) {
+                note(&field, GUARD);
+            }
             let limits = self.own_limits(&of).unwrap_or_else(|| limits.clone());
             let domains = texts(&of, "domains");
             let is_any = domains.iter().any(|domain| domain == "*");

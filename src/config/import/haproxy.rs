@@ -221,7 +221,8 @@ impl<'l> Reader<'l, '_> {
     fn bind(&mut self, line: &Line) {
         const KNOWN: [&str; 10] =
             ["ssl", "crt", "maxconn", "accept-proxy", "alpn", "v4v6", "name", "interface", "process", "thread"];
-        const WITH_VALUE: [&str; 7] = ["crt", "maxconn", "alpn", "name", "interface", "process", "thread"];
+        const WITH_VALUE: [&str; 9] =
+            ["crt", "maxconn", "alpn", "name", "interface", "process", "thread", "verify", "ca-file"];
         let bare = line.word(1).trim_start_matches("ipv4@").trim_start_matches("ipv6@");
         let pairs = line.words.iter().zip(line.words.iter().skip(1));
         let files = pairs.filter(|(word, _)| *word == "crt").map(|(_, file)| file);
@@ -232,7 +233,9 @@ impl<'l> Reader<'l, '_> {
         }
         let others = line.others(2, &KNOWN, &WITH_VALUE);
         if !others.is_empty() {
-            self.note(line, &format!("is carried over without {}", others.join(", ")));
+            let is_guard = line.option("verify") == Some("required");
+            let passes = if is_guard { ": requests that it refuses pass here" } else { "" };
+            self.note(line, &format!("is carried over without {}{passes}", others.join(", ")));
         }
         for address in bare.split(',') {
             let address = match address.strip_prefix("unix@").or_else(|| address.starts_with('/').then_some(address)) {

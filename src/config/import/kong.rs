@@ -259,6 +259,10 @@ impl Reader<'_> {
                 "plugins", "protocols",
             ],
         );
+        let protocols = texts(&route, "protocols");
+        if !protocols.is_empty() && protocols.iter().all(|one| one != "http") {
+            route.get("protocols").iter().for_each(|field| note(field, GUARD));
+        }
         if !flag(&route, "preserve_host", false) {
             note(field, "upstreams see the host that the client asks for");
         }
@@ -403,9 +407,9 @@ impl Reader<'_> {
 /// The settings of a `rate-limiting` plugin, as a limit with fixed windows. Consumers are known by `key-auth` (`has_keys`) or
 /// by the plugin `consumers`, which is not carried over.
 fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool, consumers: Option<&str>) -> Option<String> {
-    const READ: [&str; 13] = [
+    const READ: [&str; 12] = [
         "second", "minute", "hour", "day", "limit_by", "header_name", "error_code", "hide_client_headers", "policy",
-        "fault_tolerant", "error_message", "sync_rate", "redis",
+        "fault_tolerant", "sync_rate", "redis",
     ];
     name_others(config, &READ);
     let windows =

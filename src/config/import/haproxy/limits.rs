@@ -57,6 +57,7 @@ impl<'l> Reader<'l, '_> {
                 "deny" | "tarpit" | "return" | "reject" | "silent-drop" => {
                     self.denial(section, line, acls, (&trackers, &increments), &mut effects)
                 }
+                "auth" => Err(GUARD.to_owned()),
                 _ if action.starts_with("sc-inc-gpc") || UNNEEDED.contains(&action) => Ok(()),
                 _ => Err("is not carried over".to_owned()),
             };

@@ -46,6 +46,11 @@ impl Imported {
         }
     }
 
+    #[track_caller]
+    fn lacks_note(&self, part: &str) {
+        assert!(!self.notes.contains(part), "{part} in:\n{}", self.notes);
+    }
+
     /// The lines of a route.
     #[track_caller]
     fn route(&self, name: &str) -> &str {
@@ -303,6 +308,30 @@ fn envoy_direct_responses_that_refuse_requests_stay_closed() {
     let one = envoy("", routes, "");
     assert!(one.route("closed").contains("access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }"), "{}", one.yaml);
     one.notes(&["exact headers are carried over: requests that it refuses pass here"]);
+}
+
+#[test]
+fn guards_are_named_with_the_remark_that_requests_pass() {
+    let tls = "              - { name: open, match: { prefix: / }, route: { cluster: a } }
+            - name: tls
+              domains: [a.test]
+              require_tls: ALL
+              routes:";
+    envoy("", tls, "").notes(&["require_tls: is not carried over: requests that it refuses pass here"]);
+    let plugin = "{ name: rate-limiting, config: { minute: 5, error_message: slower } }";
+    kong("3.0", "paths: [/], protocols: [https]", plugin).notes(&[
+        "routes[1].protocols: is not carried over: requests that it refuses pass here",
+        "config.error_message: is not carried over",
+    ]);
+    kong("3.0", "paths: [/], protocols: [http, https]", "").lacks_note("protocols");
+    imported(
+        "defaults\n  mode http\nfrontend fe\n  bind :443 ssl crt /etc/a.pem ca-file /etc/ca.pem verify required\n  \
+         http-request auth unless { src 10.0.0.0/8 }\n  default_backend web\nbackend web\n  server w 10.0.0.1:80\n",
+    )
+    .notes(&[
+        "bind: is carried over without ca-file, verify: requests that it refuses pass here",
+        "http-request auth: is not carried over: requests that it refuses pass here",
+    ]);
 }
 
 const LOCAL: &str = "name: envoy.filters.http.local_ratelimit";
