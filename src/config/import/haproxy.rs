@@ -141,6 +141,8 @@ impl<'l> Reader<'l, '_> {
                         }
                         self.tables.insert(section.name(), limits::periods(line));
                     }
+                    // HAProxy takes 0 for a bound that it computes
+                    "maxconn" if section.kind() == "global" && line.word(1) == "0" => {}
                     "maxconn" if section.kind() == "global" => {
                         if let Err(why) = self.bound_connections("max", line.word(1)) {
                             self.note(line, &why);
@@ -246,7 +248,7 @@ impl<'l> Reader<'l, '_> {
                 address,
                 certificates: certificates.clone(),
                 proxy_protocol: line.has("accept-proxy"),
-                max_connections: line.option("maxconn").map(str::to_owned),
+                max_connections: line.option("maxconn").filter(|most| *most != "0").map(str::to_owned),
             };
             if let Some(why) = self.front.listen(listener) {
                 self.note(line, &why);

@@ -3,6 +3,8 @@
 //! In Limitador, a limit applies to each descriptor that has the limit's entries, even if it has others. In tollgate, a
 //! descriptor must match entry by entry: each set of entries in the limits becomes one, with all limits that apply.
 
+use std::collections::HashSet;
+
 use super::{Descriptor, DescriptorAction, Domain, LONGEST_WINDOW, Limit, Names, domain_name, text};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, all_or_none};
@@ -80,7 +82,9 @@ fn rule(item: &Field<'_>) -> Option<Option<Rule>> {
     let conditions = listed(&section, "conditions", "a condition", condition);
     let variables = listed(&section, "variables", "an entry", |text| entry(text).map(str::to_owned));
     let (namespace, limit, window, name) = (namespace?, limit?, seconds?, name?);
-    let (Some(conditions), Some(variables)) = (conditions?, variables?) else { return Some(None) };
+    let (Some(conditions), Some(mut variables)) = (conditions?, variables?) else { return Some(None) };
+    let mut known = HashSet::new();
+    variables.retain(|variable| known.insert(variable.clone()));
     Some(Some(Rule { namespace, name, limit, window, conditions, variables }))
 }
 

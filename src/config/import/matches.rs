@@ -6,6 +6,7 @@ use std::slice;
 use ipnet::IpNet;
 
 use super::{list, scalar};
+use crate::ruleset::path::PathPattern;
 
 /// The largest number of routes into which the limits' conditions may split one route.
 const MOST_CELLS: usize = 64;
@@ -61,7 +62,7 @@ impl PathMatch {
     }
 
     /// The paths that both match; `None` if there are none.
-    fn and(&self, other: &Self) -> Option<Self> {
+    pub(super) fn and(&self, other: &Self) -> Option<Self> {
         let is_below = |text: &str, above: &str| {
             text.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
@@ -269,9 +270,6 @@ fn common_host(one: &str, another: &str) -> Option<String> {
 }
 
 fn check(path: &str) -> Result<(), &'static str> {
-    let is_of_this_format = path.starts_with('/')
-        && !path.contains(['*', '{', '}', '%', '?', ';', '\\'])
-        && !path.contains("//")
-        && !path.contains("/.");
-    if is_of_this_format { Ok(()) } else { Err("no path of a route is written so") }
+    let is_plain = !path.contains(['*', '{', '}', '%', ';']) && PathPattern::parse(path).is_ok();
+    if is_plain { Ok(()) } else { Err("no path of a route is written so") }
 }

@@ -200,7 +200,7 @@ fn limits_of_limitador_hold_wherever_their_entries_are_there() {
     let ruleset = imported(&["
 - { namespace: n, max_value: 100, seconds: 60, conditions: [], variables: [] }
 - { namespace: n, max_value: 5, seconds: 60, conditions: [\"method == 'POST'\"], variables: [user] }
-- { namespace: n, max_value: 3, seconds: 10, conditions: [], variables: [user] }
+- { namespace: n, max_value: 3, seconds: 10, conditions: [], variables: [user, user] }
 - { namespace: n, max_value: 0, seconds: 1, conditions: [\"descriptors[0]['tier'] == 'banned'\"] }
 "]);
     let cases = [

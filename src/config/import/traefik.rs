@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream, key_field, node, url};
-use super::matches::{Match, ScopedLimit};
+use super::matches::{Match, PathMatch, ScopedLimit};
 use super::yaml::{flag, list, name_others, note, number, section, text, texts};
 use super::{Names, scalar};
 use crate::config::problem::Problem;
@@ -139,20 +139,28 @@ impl Reader<'_, '_> {
                 );
             }
             self.taken.push((name.to_owned(), matches.clone(), priority));
+            let mut effects = effects.clone();
+            // Traefik strips the prefix from the paths that begin with it
+            if PathMatch::Below(effects.rewrite.0.clone()).and(&matches.path).is_none() {
+                effects.rewrite.0.clear();
+            }
             self.front.rules.push(Rule {
                 place: field.key_place(),
                 listeners: own_points.iter().filter(|_| !is_at_all).cloned().collect(),
                 name: name.to_owned(),
                 matches,
                 upstreams: upstreams.clone(),
-                effects: effects.clone(),
+                effects,
             });
         }
         Some(())
     }
 
     fn middleware(&mut self, from: &Field<'_>, router: &str, name: &str, effects: &mut Effects, depth: usize) {
-        let of = self.middlewares.get(name).filter(|_| depth < DEEPEST).cloned();
+        if depth == DEEPEST {
+            return note(from, &format!("goes on without {name}, which contains itself"));
+        }
+        let of = self.middlewares.get(name).cloned();
         let Some(of) = of.and_then(|field| field.mapping("a mapping")) else {
             return note(from, &format!("goes on without {name}, which is not in this file"));
         };
@@ -200,7 +208,11 @@ impl Reader<'_, '_> {
     /// The upstreams of a service with their weights, none where no server is carried over; `None` where the service is left
     /// out.
     fn service(&mut self, from: &Field<'_>, name: &str, depth: usize) -> Option<Vec<(String, u64)>> {
-        let field = self.services.get(name).filter(|_| depth < DEEPEST).cloned();
+        if depth == DEEPEST {
+            note(from, &format!("is left out: its service {name} contains itself"));
+            return None;
+        }
+        let field = self.services.get(name).cloned();
         let Some(service) = field.as_ref().and_then(Field::as_mapping) else {
             note(from, &format!("is left out: its service {name} is not in this file"));
             return None;

@@ -80,7 +80,8 @@ impl ProxyConfig {
     /// Adds a rule that refuses what no rule of a virtual host takes: without it, another server's route would take these
     /// requests.
     pub(super) fn close_virtual_hosts(&mut self, findings: &Findings) {
-        let is_carried = |host: &VirtualHost| self.rules.iter().any(|rule| rule.is_of(host) && !rule.upstreams.is_empty());
+        let is_carried =
+            |host: &VirtualHost| self.rules.iter().any(|rule| rule.is_of(host) && !rule.upstreams.is_empty());
         let takes_all = |host: &VirtualHost| {
             let all = |rule: &Rule| rule.matches == Match { hosts: rule.matches.hosts.clone(), ..Match::default() };
             self.rules.iter().any(|rule| rule.is_of(host) && all(rule))
@@ -92,9 +93,8 @@ impl ProxyConfig {
             if (host.takes_any && is_carried(host)) || !self.virtual_hosts.iter().any(shares_listener) {
                 continue;
             }
-            let is_open = |name: &String| {
-                self.virtual_hosts.iter().any(|other| other.hosts.contains(name) && takes_all(other))
-            };
+            let is_open =
+                |name: &String| self.virtual_hosts.iter().any(|other| other.hosts.contains(name) && takes_all(other));
             let hosts: Vec<String> = host.hosts.iter().filter(|name| !is_open(name)).cloned().collect();
             if hosts.is_empty() {
                 continue;

@@ -297,7 +297,13 @@ fn traefik_services_that_contain_themselves_end() {
     let one =
         traefik(routers, "    unused: { compress: {} }", "    loop: { weighted: { services: [{ name: loop }] } }");
     one.omits("/loop");
-    one.notes(&["is left out: its service loop is not in this file"]);
+    one.notes(&["is left out: its service loop contains itself"]);
+    let chain = traefik(
+        "    all: { rule: PathPrefix(`/`), middlewares: [round], service: api }",
+        "    round: { chain: { middlewares: [round] } }",
+        "",
+    );
+    chain.notes(&["goes on without round, which contains itself"]);
 }
 
 #[test]
@@ -410,6 +416,14 @@ fn traefik_routers_without_servers_stay_closed() {
             "http.routers.{router}: refuses requests with 403 here: its service has no servers that are carried over"
         )]);
     }
+}
+
+#[test]
+fn traefik_prefix_is_stripped_from_the_paths_that_begin_with_it() {
+    let routers = "    all: { rule: Host(`a.test`) && (PathPrefix(`/api`) || PathPrefix(`/v2`)), middlewares: [strip], service: api }";
+    let one = traefik(routers, "    strip: { stripPrefix: { prefixes: [/api] } }", "");
+    assert!(one.route("all").contains("rewrite: { strip_prefix: /api }"), "{}", one.yaml);
+    assert!(!one.route("all-2").contains("rewrite"), "{}", one.yaml);
 }
 
 #[test]

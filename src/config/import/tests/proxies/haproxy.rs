@@ -270,3 +270,12 @@ fn haproxy_keys_of_a_part_of_a_field_are_named() {
     forwarded.omits("x-forwarded-for");
     forwarded.notes(&["with `client_address: { trusted_proxies: [...] }`, `key: client_address` is like it"]);
 }
+
+#[test]
+fn haproxy_bounds_of_zero_bound_nothing() {
+    let one = imported(
+        "global\n  maxconn 0\ndefaults\n  mode http\nfrontend fe\n  bind :80 maxconn 0\n  default_backend web\n\
+         backend web\n  server w 10.0.0.1:80\n",
+    );
+    one.omits("connections");
+}

@@ -364,9 +364,12 @@ fn nginx_maps_of_regular_expressions_are_not_carried_over() {
 #[test]
 fn nginx_requests_that_no_location_takes_go_to_no_other_server() {
     const NOBODY: &str = "access: { deny: { addresses: [\"0.0.0.0/0\", \"::/0\"] } }";
-    let server = |listen: &str, name: &str, rest: &str| format!("server {{ listen {listen}; server_name {name}; {rest} }}\n");
+    let server =
+        |listen: &str, name: &str, rest: &str| format!("server {{ listen {listen}; server_name {name}; {rest} }}\n");
     let all = server("80 default_server", "b.test", "location / { proxy_pass http://10.0.0.1; }");
-    for rest in ["location /api/ { proxy_pass http://10.0.0.1; }", "return 301 https://$host;", "location / { root /srv; }"] {
+    for rest in
+        ["location /api/ { proxy_pass http://10.0.0.1; }", "return 301 https://$host;", "location / { root /srv; }"]
+    {
         let named = imported(&format!("{all}{}", server("80", "a.test", rest)));
         assert!(named.route("a.test.root").contains(NOBODY), "{}", named.yaml);
         named.notes(&["server: requests for its hosts that no rule takes are refused with 403 here"]);
@@ -402,4 +405,15 @@ location /staff/ {{ satisfy any; {rules} auth_basic staff; add_header x y; proxy
         assert!(one.route("all.staff").contains(access), "{}", one.yaml);
         one.notes(&["satisfy: is carried over as `all`: networks that", "add_header: is not carried over"]);
     }
+}
+
+#[test]
+fn nginx_paths_that_no_route_has_are_left_out() {
+    let one = imported(
+        "server { listen 80; location / { proxy_pass http://10.0.0.1; }
+location \"/sp ace/\" { proxy_pass http://10.0.0.1; } location /.well-known/ { proxy_pass http://10.0.0.1; } }\n",
+    );
+    one.omits("/sp ace");
+    one.writes(&["/.well-known/**"]);
+    one.notes(&["location: is left out: no path of a route is written so"]);
 }
