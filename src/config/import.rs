@@ -85,17 +85,13 @@ impl Import {
     pub fn add(&mut self, text: &str, file: &str) -> Result<(), Problems> {
         let findings = Findings::new(file);
         let read = match text {
-            text if haproxy::is_of_this_format(text) => {
-                haproxy::read(text, &findings, &mut self.names).map(Content::ProxyConfig)
-            }
-            text if nginx::is_of_this_format(text) => {
-                nginx::read(text, &findings, &mut self.names).map(Content::ProxyConfig)
-            }
+            text if haproxy::is_of_this_format(text) => haproxy::read(text, &findings).map(Content::ProxyConfig),
+            text if nginx::is_of_this_format(text) => nginx::read(text, &findings).map(Content::ProxyConfig),
             text => read_yaml(text, &findings, &mut self.names),
         };
         let mut read = read.filter(|read| self.is_new(read, &findings));
         if let Some(Content::ProxyConfig(front)) = &mut read {
-            front.settle(&findings, &mut self.names);
+            front.settle(&findings);
         }
         let (read, notes) = findings.finish(read)?;
         match read {
@@ -168,7 +164,7 @@ const EXPECTED: &str = "a mapping with `domain` and `descriptors` (envoyproxy/ra
                         blocks, or HAProxy's sections";
 
 /// A check whether a file belongs to a proxy, and the reader for it.
-type Proxy = (fn(&Section<'_>) -> bool, fn(&Field<'_>, &mut Names) -> Option<front::ProxyConfig>);
+type Proxy = (fn(&Section<'_>) -> bool, fn(&Field<'_>) -> Option<front::ProxyConfig>);
 
 const PROXIES: [Proxy; 3] = [
     (envoy::is_of_this_format, envoy::read),
@@ -274,7 +270,7 @@ fn read_yaml(text: &str, findings: &Findings, names: &mut Names) -> Option<Conte
         return top.fail(top.error("is no configuration that can be read here").expected(EXPECTED));
     };
     if let Some((_, read)) = PROXIES.iter().find(|(is_of_this_format, _)| is_of_this_format(&section)) {
-        return read(&top, names).map(Content::ProxyConfig);
+        return read(&top).map(Content::ProxyConfig);
     }
     if section.has("domain") || section.has("descriptors") {
         return ratelimit::read(&top, names).map(|domain| Content::Domains(vec![domain]));

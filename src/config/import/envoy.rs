@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use super::front::rules::{Effects, Rule, VirtualHost};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream};
 use super::matches::{Match, PathMatch, ScopedLimit, Taken, open_prefix_note};
-use super::yaml::{flag, list, name_others, note, number, section, text, texts};
-use super::{Names, scalar};
-use crate::config::problem::Problem;
+use super::scalar;
+use super::yaml::{flag, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
 
 const LOCAL: &str = "envoy.filters.http.local_ratelimit";
@@ -26,28 +25,24 @@ pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
     top.has("static_resources")
 }
 
-struct Reader<'a, 'n> {
+struct Reader<'a> {
     clusters: Vec<Section<'a>>,
     /// The address of the listener that is read.
     listener: String,
     front: ProxyConfig,
-    names: &'n mut Names,
 }
 
-pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
+pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
     let file = top.mapping("a mapping")?;
     name_others(&file, &["static_resources", "admin", "node"]);
     let resources = section(&file, "static_resources")?;
     name_others(&resources, &["listeners", "clusters"]);
     let clusters = list(&resources, "clusters").iter().filter_map(|cluster| cluster.mapping("a mapping")).collect();
-    let mut reader = Reader { clusters, listener: String::new(), front: ProxyConfig::default(), names };
+    let mut reader = Reader { clusters, listener: String::new(), front: ProxyConfig::default() };
     for listener in list(&resources, "listeners") {
         reader.listener(&listener);
     }
-    if reader.front.leads_nowhere() {
-        return top.fail(Problem::error(top.place(), "holds no route to a cluster: there is nothing to limit"));
-    }
-    Some(reader.front)
+    reader.front.finish(top.findings(), "route to a cluster")
 }
 
 /// The address in `address: { socket_address: ... }`.
@@ -57,13 +52,12 @@ fn address(of: &Section<'_>) -> Option<String> {
     Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
-impl Reader<'_, '_> {
+impl Reader<'_> {
     fn listener(&mut self, field: &Field<'_>) -> Option<()> {
         let listener = field.mapping("a mapping")?;
         name_others(&listener, &["name", "address", "filter_chains"]);
         let Some(own) = address(&listener) else {
-            note(field, "is left out: it has no socket_address");
-            return None;
+            return left_out(field, "it has no socket_address");
         };
         let before = self.front.rules.len();
         self.listener.clone_from(&own);
@@ -112,8 +106,7 @@ impl Reader<'_, '_> {
             }
         }
         let Some(routes) = section(manager, "route_config") else {
-            note(field, "is left out: its routes are not in this file");
-            return None;
+            return left_out(field, "its routes are not in this file");
         };
         name_others(&routes, &["name", "virtual_hosts"]);
         for host in list(&routes, "virtual_hosts") {
@@ -176,15 +169,13 @@ impl Reader<'_, '_> {
         let (condition, action) = match (section(&route, "match"), section(&route, "route")) {
             (Some(condition), action) if is_refused || action.is_some() => (condition, action),
             _ => {
-                note(field, "is left out: it leads to no cluster");
-                return None;
+                return left_out(field, "it leads to no cluster");
             }
         };
         let Some(matches) = matches(&condition, hosts) else {
             let passes = if is_refused { ": requests that it refuses pass here" } else { "" };
-            let message = "is left out: of `match`, only prefixes, exact paths and exact headers are carried over";
-            note(field, &format!("{message}{passes}"));
-            return None;
+            let message = "of `match`, only prefixes, exact paths and exact headers are carried over";
+            return left_out(field, format_args!("{message}{passes}"));
         };
         let mut rule = Rule {
             place: field.key_place(),
@@ -246,8 +237,7 @@ impl Reader<'_, '_> {
     /// The name of the cluster's upstream, which this function adds if it is new.
     fn cluster(&mut self, from: &Field<'_>, name: &str) -> Option<String> {
         let Some(cluster) = self.clusters.iter().find(|cluster| text(cluster, "name").as_deref() == Some(name)) else {
-            note(from, &format!("is left out: there is no cluster {name}"));
-            return None;
+            return left_out(from, format_args!("there is no cluster {name}"));
         };
         name_others(
             cluster,
@@ -258,8 +248,7 @@ impl Reader<'_, '_> {
         );
         let mut upstream = Upstream { name: name.to_owned(), nodes: nodes(cluster), ..Upstream::default() };
         if upstream.nodes.is_empty() {
-            note(from, &format!("is left out: the cluster {name} has no addresses in this file"));
-            return None;
+            return left_out(from, format_args!("the cluster {name} has no addresses in this file"));
         }
         upstream.tls = cluster.has("transport_socket").then(String::new);
         let balance = match text(cluster, "lb_policy").as_deref() {
@@ -280,8 +269,7 @@ impl Reader<'_, '_> {
             ["@type", "stat_prefix", "token_bucket", "filter_enabled", "filter_enforced", "status", EACH];
         name_others(config, &READ);
         if flag(config, EACH, false) {
-            note(field, "is left out: it limits each connection by itself");
-            return None;
+            return left_out(field, "it limits each connection by itself");
         }
         let bucket = section(config, "token_bucket")?;
         let most = number(&bucket, "max_tokens")?;
@@ -290,8 +278,7 @@ impl Reader<'_, '_> {
         let percent = |name: &str| section(config, name).and_then(|of| fraction(&of)).unwrap_or(0.0);
         let (enabled, enforced) = (percent("filter_enabled"), percent("filter_enforced"));
         if enabled == 0.0 {
-            note(field, "is left out: its filter_enabled is 0 %");
-            return None;
+            return left_out(field, "its filter_enabled is 0 %");
         }
         if enabled < 100.0 || (enforced > 0.0 && enforced < 100.0) {
             note(field, "holds for all requests: `enabled_percent` goes by keys");
@@ -312,7 +299,7 @@ impl Reader<'_, '_> {
         );
         // each filter has its own bucket
         let mark = field.mark();
-        Some(self.front.limit(&name, &format!("{}:{}", mark.line, mark.column), settings, self.names))
+        Some(self.front.limit(&name, &format!("{}:{}", mark.line, mark.column), settings))
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) struct ProxyConfig {
     /// The upstreams by their names here, which are unique.
     upstreams: Vec<(String, Upstream)>,
     upstream_names: Names,
+    /// The names of limits and routes that are taken.
+    names: Names,
     pub(super) limits: Vec<FrontLimit>,
     pub(super) rules: Vec<Rule>,
     pub(super) virtual_hosts: Vec<VirtualHost>,
@@ -75,9 +77,14 @@ pub(super) struct FrontLimit {
 }
 
 impl ProxyConfig {
-    /// Whether no rule leads to an upstream, so that there is nothing to limit.
-    pub(super) fn leads_nowhere(&self) -> bool {
-        self.rules.iter().all(|rule| rule.upstreams.is_empty())
+    /// The configuration, unless no rule leads to an upstream, so that there is nothing to limit.
+    pub(super) fn finish(self, findings: &Findings, missing: &str) -> Option<Self> {
+        if self.rules.iter().all(|rule| rule.upstreams.is_empty()) {
+            let message = format!("holds no {missing}: there is nothing to limit");
+            findings.add(Problem::error(findings.place(Mark::START, ""), message));
+            return None;
+        }
+        Some(self)
     }
 
     pub(super) fn has_no_listeners(&self) -> bool {
@@ -120,18 +127,18 @@ impl ProxyConfig {
     }
 
     /// The name of the limit with these settings that counts in `table`: an existing limit, or a new one.
-    pub(super) fn limit(&mut self, name: &str, table: &str, settings: String, names: &mut Names) -> String {
+    pub(super) fn limit(&mut self, name: &str, table: &str, settings: String) -> String {
         let known = self.limits.iter().find(|limit| limit.table == table && limit.settings == settings);
         if let Some(known) = known {
             return known.name.clone();
         }
-        let name = names.of(name, std::iter::empty());
+        let name = self.names.of(name, std::iter::empty());
         self.limits.push(FrontLimit { name: name.clone(), table: table.to_owned(), settings });
         name
     }
 
     /// Makes routes of the rules, and changes settings that tollgate would refuse. Adds notes about these changes.
-    pub(super) fn settle(&mut self, findings: &Findings, names: &mut Names) {
+    pub(super) fn settle(&mut self, findings: &Findings) {
         let note = |message: String| findings.add(Problem::warning(findings.place(Mark::START, ""), message));
         for (name, upstream) in &mut self.upstreams {
             if scale(&mut upstream.nodes, LARGEST_WEIGHT) {
@@ -155,7 +162,7 @@ impl ProxyConfig {
             }
         }
         self.close_virtual_hosts(findings);
-        self.add_routes(findings, names);
+        self.add_routes(findings);
     }
 
     /// Writes the sections, without the comments at the head of the file.

@@ -6,7 +6,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use self::conditions::Acls;
 use self::syntax::{Line, Section};
-use super::Names;
 use super::front::rules::{Effects, Rule};
 use super::front::{Listener, ProxyConfig, node};
 use super::matches::{Match, Taken, joined};
@@ -62,12 +61,11 @@ struct Reader<'l, 'f> {
     /// The `defaults` lines of each section, by the section's position.
     defaults: HashMap<usize, &'l [Line]>,
     front: ProxyConfig,
-    names: &'f mut Names,
     /// The matches of the rules of a frontend so far.
     taken: Taken,
 }
 
-pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<ProxyConfig> {
+pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
     let sections = match syntax::parse(text) {
         Ok(sections) => sections,
         Err((mark, message)) => {
@@ -81,7 +79,6 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         tables: HashMap::new(),
         defaults: HashMap::new(),
         front: ProxyConfig::default(),
-        names,
         taken: Taken::default(),
     };
     reader.define();
@@ -91,12 +88,7 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         }
     }
     reader.name_unused_backends();
-    if reader.front.leads_nowhere() {
-        let message = "holds no frontend that leads to servers: there is nothing to limit";
-        findings.add(Problem::error(findings.place(crate::config::Mark::START, ""), message));
-        return None;
-    }
-    Some(reader.front)
+    reader.front.finish(findings, "frontend that leads to servers")
 }
 
 impl<'l> Reader<'l, '_> {

@@ -5,9 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream, denial, key_field, node, url};
 use super::matches::{Match, PathMatch, ScopedLimit, all_of, open_prefix_note};
-use super::yaml::{flag, list, name_others, note, number, section, text, texts};
-use super::{Names, scalar};
-use crate::config::problem::Problem;
+use super::scalar;
+use super::yaml::{flag, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
 
 /// Plugins that refuse requests. tollgate does not carry them over, so more requests pass.
@@ -38,9 +37,8 @@ struct Plugin<'a> {
 /// The labels of services and routes, by their kind and by each of their names and ids.
 type Labels = HashMap<(&'static str, String), String>;
 
-struct Reader<'n> {
+struct Reader {
     front: ProxyConfig,
-    names: &'n mut Names,
     labels: Labels,
     /// Whether paths with special characters are regular expressions, as they were before version 3.
     has_plain_expressions: bool,
@@ -49,7 +47,7 @@ struct Reader<'n> {
     without_keys: usize,
 }
 
-pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
+pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
     let file = top.mapping("a mapping")?;
     name_others(&file, &["_format_version", "_transform", "services", "routes", "upstreams", "plugins", "consumers"]);
     let labels = labels(&file);
@@ -61,7 +59,7 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
     let (front, key_names) = (ProxyConfig::default(), Vec::new());
     let version = text(&file, "_format_version").unwrap_or_default();
     let has_plain_expressions = version.starts_with(['1', '2']);
-    let mut reader = Reader { front, names, labels, has_plain_expressions, key_names, without_keys: 0 };
+    let mut reader = Reader { front, labels, has_plain_expressions, key_names, without_keys: 0 };
     for service in list(&file, "services") {
         reader.service(&file, &service, &plugins);
     }
@@ -86,12 +84,9 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
         let customers = format!("customers: {{ identify: [{places}], directory: {{ file: customers.csv }} }}");
         reader.front.sections.push(customers);
     }
-    if reader.front.leads_nowhere() {
-        return top.fail(Problem::error(top.place(), "holds no service with routes: there is nothing to limit"));
-    }
     note(top, "names no addresses to listen at: those of kong.conf belong in `listeners`");
     reader.front.listen(Listener::at("0.0.0.0:8080".to_owned()));
-    Some(reader.front)
+    reader.front.finish(top.findings(), "service with routes")
 }
 
 /// The name of a service, a route or an upstream: its place in the file where it has none.
@@ -168,7 +163,7 @@ fn plugins_of<'a>(of: &Section<'a>, scope: &str, labels: &Labels) -> Vec<Plugin<
     found
 }
 
-impl Reader<'_> {
+impl Reader {
     fn service(&mut self, file: &Section<'_>, field: &Field<'_>, plugins: &[Plugin<'_>]) -> Option<()> {
         let service = field.mapping("a mapping")?;
         name_others(
@@ -179,8 +174,7 @@ impl Reader<'_> {
             ],
         );
         if !flag(&service, "enabled", true) {
-            note(field, "is left out: it is not enabled");
-            return None;
+            return left_out(field, "it is not enabled");
         }
         let name = label(field);
         let address = text(&service, "url").unwrap_or_else(|| {
@@ -189,8 +183,7 @@ impl Reader<'_> {
             format!("{}://{}{port}{}", part("protocol", "http"), part("host", ""), part("path", ""))
         });
         let Some((is_secure, authority, path)) = url(&address).filter(|(_, authority, _)| !authority.is_empty()) else {
-            note(field, "is left out: only services of http and https are carried over");
-            return None;
+            return left_out(field, "only services of http and https are carried over");
         };
         let upstream = self.upstream(file, &service, is_secure, authority)?;
         let is_own = |route: &Field<'_>| {
@@ -340,7 +333,7 @@ impl Reader<'_> {
                         let label = format!("rate-limiting.{}", of.rsplit(' ').next().unwrap_or_default());
                         let name = label.trim_end_matches('.');
                         let table = format!("{}/{}", plugin.scope, if by_service { service } else { "" });
-                        let limit = self.front.limit(name, &table, settings, self.names);
+                        let limit = self.front.limit(name, &table, settings);
                         effects.limits.push(ScopedLimit::always(limit));
                     }
                 }
@@ -417,8 +410,7 @@ fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool, consum
     let windows: Vec<String> = windows.collect();
     let windows = match windows.as_slice() {
         [] => {
-            note(field, "is left out: of its windows, only `second`, `minute`, `hour` and `day` are carried over");
-            return None;
+            return left_out(field, "of its windows, only `second`, `minute`, `hour` and `day` are carried over");
         }
         [one] => one.clone(),
         several => {
@@ -440,8 +432,7 @@ fn rate_limiting(field: &Field<'_>, config: &Section<'_>, has_keys: bool, consum
             key_field("header", &text(config, "header_name").unwrap_or_default().to_ascii_lowercase())
         }
         other => {
-            note(field, &format!("is left out: no key is like limit_by {}", scalar(other)));
-            return None;
+            return left_out(field, format_args!("no key is like limit_by {}", scalar(other)));
         }
     };
     if text(config, "policy").is_some_and(|policy| policy != "local") {

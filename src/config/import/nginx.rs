@@ -8,7 +8,6 @@ use self::access::{GUARDS, refusal, refuses, refusing};
 use self::listeners::{defaults, listens};
 use self::syntax::Directive;
 use self::zones::Zone;
-use super::Names;
 use super::front::rules::{Effects, Rule, ScopedAccess, VirtualHost};
 use super::front::{GUARD, ProxyConfig, Upstream, node, url};
 use super::matches::{Match, PathMatch, ScopedLimit, open_prefix_note};
@@ -62,7 +61,6 @@ struct Reader<'d, 'f> {
     /// Whether a server so far takes any host.
     has_default: bool,
     front: ProxyConfig,
-    names: &'f mut Names,
 }
 
 /// Whether a text is a configuration of nginx.
@@ -76,7 +74,7 @@ pub(super) fn is_of_this_format(text: &str) -> bool {
     has_end() && first.into_iter().any(|word| BLOCKS.contains(&word))
 }
 
-pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option<ProxyConfig> {
+pub(super) fn read(text: &str, findings: &Findings) -> Option<ProxyConfig> {
     let include::Configuration { directives, unused } = match include::parse(text) {
         Ok(configuration) => configuration,
         Err((mark, message)) => {
@@ -94,7 +92,6 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
         upstreams: HashMap::new(),
         has_default: false,
         front: ProxyConfig::default(),
-        names,
     };
     let http: Vec<&Directive> = directives
         .iter()
@@ -126,12 +123,7 @@ pub(super) fn read(text: &str, findings: &Findings, names: &mut Names) -> Option
     }
     reader.listeners(&http, &servers, &carried);
     reader.name_unused_upstreams();
-    if reader.front.leads_nowhere() {
-        let message = "holds no location that proxies: there is nothing to limit";
-        findings.add(Problem::error(findings.place(crate::config::Mark::START, ""), message));
-        return None;
-    }
-    Some(reader.front)
+    reader.front.finish(findings, "location that proxies")
 }
 
 impl<'d> Reader<'d, '_> {

@@ -6,9 +6,8 @@ use std::collections::{HashMap, HashSet};
 use super::front::rules::{Access, Effects, Rule, ScopedAccess};
 use super::front::{GUARD, Listener, ProxyConfig, Upstream, key_field, node, url};
 use super::matches::{Match, PathMatch, ScopedLimit};
-use super::yaml::{flag, list, name_others, note, number, section, text, texts};
-use super::{Names, scalar};
-use crate::config::problem::Problem;
+use super::scalar;
+use super::yaml::{flag, left_out, list, name_others, note, number, section, text, texts};
 use crate::config::read::{Field, Section};
 use crate::units::Nanos;
 
@@ -26,7 +25,7 @@ pub(super) fn is_of_this_format(top: &Section<'_>) -> bool {
     http.is_some_and(|http| ["routers", "services", "middlewares"].iter().any(|name| http.has(name)))
 }
 
-struct Reader<'a, 'n> {
+struct Reader<'a> {
     middlewares: HashMap<&'a str, Field<'a>>,
     services: HashMap<&'a str, Field<'a>>,
     /// The names of the file's entry points.
@@ -36,10 +35,9 @@ struct Reader<'a, 'n> {
     /// The router, the match and the priority of each route so far.
     taken: Vec<(String, Match, u64)>,
     front: ProxyConfig,
-    names: &'n mut Names,
 }
 
-pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
+pub(super) fn read(top: &Field<'_>) -> Option<ProxyConfig> {
     let file = top.mapping("a mapping")?;
     let http = section(&file, "http")?;
     name_others(&file, &["http", "entryPoints"]);
@@ -54,7 +52,6 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
         used: RefCell::default(),
         taken: Vec::new(),
         front: ProxyConfig::default(),
-        names,
     };
     for (name, router) in routers.iter().flat_map(Section::fields) {
         reader.router(name, &router);
@@ -81,11 +78,7 @@ pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<ProxyConfig> {
         note(top, "names no entry points: those of Traefik's static configuration belong in `listeners`");
         reader.front.listen(Listener::at("0.0.0.0:8080".to_owned()));
     }
-    if reader.front.leads_nowhere() {
-        return top
-            .fail(Problem::error(top.place(), "holds no router that leads to servers: there is nothing to limit"));
-    }
-    Some(reader.front)
+    reader.front.finish(top.findings(), "router that leads to servers")
 }
 
 /// A name without its provider, like `@file`.
@@ -93,7 +86,7 @@ fn bare(name: &str) -> &str {
     name.strip_suffix("@file").unwrap_or(name)
 }
 
-impl Reader<'_, '_> {
+impl Reader<'_> {
     fn router(&mut self, name: &str, field: &Field<'_>) -> Option<()> {
         let router = field.mapping("a mapping")?;
         name_others(&router, &["rule", "service", "middlewares", "entryPoints", "priority"]);
@@ -101,8 +94,7 @@ impl Reader<'_, '_> {
         let (matches, remarks) = match rule::read(&rule) {
             Ok(read) => read,
             Err(what) => {
-                note(field, &format!("is left out: {what} is not carried over"));
-                return None;
+                return left_out(field, format_args!("{what} is not carried over"));
             }
         };
         let upstreams = self.service(field, bare(&service), 0)?;
@@ -173,7 +165,7 @@ impl Reader<'_, '_> {
                     let Some(settings) = settings else { continue };
                     // each router has its own counts
                     let label = format!("{name}.{router}");
-                    let limit = self.front.limit(&label, &label, settings, self.names);
+                    let limit = self.front.limit(&label, &label, settings);
                     effects.limits.push(ScopedLimit::always(limit));
                 }
                 "chain" => {
@@ -209,13 +201,11 @@ impl Reader<'_, '_> {
     /// out.
     fn service(&mut self, from: &Field<'_>, name: &str, depth: usize) -> Option<Vec<(String, u64)>> {
         if depth == DEEPEST {
-            note(from, &format!("is left out: its service {name} contains itself"));
-            return None;
+            return left_out(from, format_args!("its service {name} contains itself"));
         }
         let field = self.services.get(name).cloned();
         let Some(service) = field.as_ref().and_then(Field::as_mapping) else {
-            note(from, &format!("is left out: its service {name} is not in this file"));
-            return None;
+            return left_out(from, format_args!("its service {name} is not in this file"));
         };
         self.used.borrow_mut().insert(name.to_owned());
         if let Some(weighted) = section(&service, "weighted") {
@@ -234,13 +224,10 @@ impl Reader<'_, '_> {
             return Some(shares);
         }
         let Some(balancer) = section(&service, "loadBalancer") else {
-            note(
+            return left_out(
                 from,
-                &format!(
-                    "is left out: of services, only `loadBalancer` and `weighted` are carried over, and {name} is neither"
-                ),
+                format_args!("of services, only `loadBalancer` and `weighted` are carried over, and {name} is neither"),
             );
-            return None;
         };
         let upstream = upstream_of(name, &balancer)?;
         let has_servers = !upstream.nodes.is_empty();
@@ -294,12 +281,10 @@ fn rate(field: &Field<'_>, section: &Section<'_>) -> Option<String> {
     let period = text(section, "period").unwrap_or_else(|| "1s".to_owned());
     let parsed = if period.bytes().all(|byte| byte.is_ascii_digit()) { format!("{period}s") } else { period };
     let Ok(nanos) = crate::config::scalar::duration(&parsed) else {
-        note(field, &format!("is left out: its period {parsed} has several units"));
-        return None;
+        return left_out(field, format_args!("its period {parsed} has several units"));
     };
     if average == 0 {
-        note(field, "is left out: an average of 0 limits nothing");
-        return None;
+        return left_out(field, "an average of 0 limits nothing");
     }
     let burst = number(section, "burst").unwrap_or(1).max(1);
     let per_second = average.saturating_mul(SECOND).checked_div(nanos.get()).unwrap_or(0);

@@ -1,11 +1,19 @@
 //! Functions that the readers of proxies' YAML share. Every setting that is not read gets a note.
 
+use std::fmt::Display;
+
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 
 /// Adds a note about a setting, at the setting's name.
 pub(super) fn note(field: &Field<'_>, message: &str) {
     field.findings().add(Problem::warning(field.key_place(), message));
+}
+
+/// Leaves a setting out, with a note that says why.
+pub(super) fn left_out<T>(field: &Field<'_>, why: impl Display) -> Option<T> {
+    note(field, &format!("is left out: {why}"));
+    None
 }
 
 /// Adds a note for each setting of a mapping that is not in `read`.

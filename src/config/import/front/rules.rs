@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::ProxyConfig;
 use crate::config::findings::Findings;
 use crate::config::import::matches::{Match, ScopedLimit, all_of, common, common_network, contained_first, split};
-use crate::config::import::{Names, list, push, scalar};
+use crate::config::import::{list, push, scalar};
 use crate::config::problem::{Place, Problem};
 use crate::ruleset::host::HostPattern;
 
@@ -115,7 +115,7 @@ impl ProxyConfig {
 
     /// Makes routes of the rules. As no route belongs to a listener, requests get the limits of the rules that take them at
     /// any listener.
-    pub(super) fn add_routes(&mut self, findings: &Findings, names: &mut Names) {
+    pub(super) fn add_routes(&mut self, findings: &Findings) {
         let rules = contained_first(std::mem::take(&mut self.rules), |rule| &rule.matches);
         for (position, rule) in rules.iter().enumerate() {
             let note = |message: &str| findings.add(Problem::warning(rule.place.clone(), message));
@@ -146,13 +146,13 @@ impl ProxyConfig {
                     ));
                 }
             }
-            self.add_route(rule, &effects, names).iter().for_each(|why| note(why));
+            self.add_route(rule, &effects).iter().for_each(|why| note(why));
         }
     }
 
     /// Adds a route for a rule, and one for each part of it to which further limits apply. Returns notes about parts and
     /// hosts that are left out, and about limits that exempt different networks.
-    fn add_route(&mut self, rule: &Rule, effects: &Effects, names: &mut Names) -> Vec<String> {
+    fn add_route(&mut self, rule: &Rule, effects: &Effects) -> Vec<String> {
         let Effects { limits: scoped, access, rewrite, more } = effects;
         let of_limits = scoped.iter().flat_map(|limit| &limit.matches);
         let cells = split(&rule.matches, of_limits.chain(access.iter().flat_map(|access| &access.matches)));
@@ -188,7 +188,7 @@ impl ProxyConfig {
             matches.hosts = hosts;
             let any_upstream = || self.upstreams.iter().take(1).map(|(name, _)| (name.clone(), 1)).collect();
             routes.push(Route {
-                name: names.of(&rule.name, std::iter::empty()),
+                name: self.names.of(&rule.name, std::iter::empty()),
                 matches,
                 // a route has to have an upstream, also where it refuses all requests
                 upstreams: if rule.upstreams.is_empty() { any_upstream() } else { rule.upstreams.clone() },

@@ -237,7 +237,7 @@ impl<'l> Reader<'l, '_> {
             counted.charge,
             denial(self.status(line)),
         );
-        let limit = self.front.limit(&format!("{}.{name}", tracker.table), tracker.table, settings, self.names);
+        let limit = self.front.limit(&format!("{}.{name}", tracker.table), tracker.table, settings);
         let scoped = |of: Conjunction| ScopedLimit { limit: limit.clone(), matches: of.matches, exempt: of.except };
         Ok(scopes.into_iter().map(scoped).collect())
     }

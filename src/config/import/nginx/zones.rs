@@ -199,7 +199,7 @@ impl Reader<'_, '_> {
             if zone.key.by_server { format!("{zone_name} {}", limits.server_name) } else { zone_name.to_owned() };
         let is_used_otherwise =
             self.front.limits.iter().any(|limit| limit.table == table && limit.settings != settings);
-        let limit = self.front.limit(zone_name, &table, settings, self.names);
+        let limit = self.front.limit(zone_name, &table, settings);
         if is_used_otherwise {
             self.note(use_of, "counts apart from the other uses of its zone, which have other settings");
         }
