@@ -152,7 +152,10 @@ impl<'l> Reader<'l, '_> {
                 key_field("header", &argument.to_ascii_lowercase())
             }
             "url_param" | "urlp" if !argument.contains(',') => key_field("query", argument),
-            "cook" | "req.cook" => key_field("cookie", argument),
+            "cook" | "req.cook" => {
+                self.note(line, "requests with an empty cookie share one count: HAProxy does not limit them");
+                key_field("cookie", argument)
+            }
             _ => return Err(format!("is left out with the limits that go by it: no key has a part like {sample}")),
         };
         let when = self.when(line, acls, "tracks")?;

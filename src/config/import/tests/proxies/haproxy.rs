@@ -266,6 +266,7 @@ fn haproxy_keys_of_a_part_of_a_field_are_named() {
         by(key).notes(&["http-request track-sc0: counts by the whole field"]);
     }
     assert!(!by("req.fhdr(x-api-key)").notes.contains("track-sc0"));
+    by("cook(sid)").notes(&["http-request track-sc0: requests with an empty cookie share one count"]);
     let forwarded = by("hdr(X-Forwarded-For)");
     forwarded.omits("x-forwarded-for");
     forwarded.notes(&["with `client_address: { trusted_proxies: [...] }`, `key: client_address` is like it"]);
