@@ -191,12 +191,8 @@ client_address: { trusted_proxies: [127.0.0.1] }
 
 impl Limit {
     fn write(&self, text: &mut String) {
-        let part = |key: &String| format!("{{ descriptor: {} }}", scalar(key));
-        let key = match self.key.as_slice() {
-            [] => "all".to_owned(),
-            [one] => part(one),
-            several => format!("[{}]", several.iter().map(part).collect::<Vec<_>>().join(", ")),
-        };
+        let parts: Vec<String> = self.key.iter().map(|key| front::key_field("descriptor", key)).collect();
+        let key = front::key(&parts);
         let Self { algorithm, limit, .. } = self;
         let window = duration(self.window);
         let name = scalar(&self.name);

@@ -282,13 +282,11 @@ impl<'d> Reader<'d, '_> {
             return false;
         }
         let addresses: BTreeSet<String> = listens(server).into_iter().map(|(_, address)| address).collect();
-        let before = self.front.rules.len();
         let is_refused = refusal(&block).is_some();
         let locations: Vec<&Directive> = all("location").filter(|_| !is_refused).collect();
         let any = if takes_any { Vec::new() } else { hosts.clone() };
-        for location in &locations {
-            self.location(location, &limits, &addresses, &any);
-        }
+        let rules = locations.iter().filter_map(|location| self.location(location, &limits, &addresses, &any));
+        let rules: Vec<Rule> = rules.collect();
         self.front.virtual_hosts.push(VirtualHost {
             place: self.findings.place(server.mark, server.name()),
             name: rule_name(&hosts, &PathMatch::default()),
@@ -296,13 +294,11 @@ impl<'d> Reader<'d, '_> {
             hosts,
             takes_any,
         });
-        let own = self.front.rules.split_off(before);
-        if own.iter().all(|rule| rule.upstreams.is_empty()) {
-            self.front.rules.extend(own.into_iter().filter(|rule| !rule.matches.hosts.is_empty()));
+        if rules.iter().all(|rule| rule.upstreams.is_empty()) {
+            self.front.rules.extend(rules.into_iter().filter(|rule| !rule.matches.hosts.is_empty()));
             self.note(server, "is left out: no location of it proxies");
             return false;
         }
-        self.front.rules.extend(own);
         if is_default && !takes_any {
             self.note(server, "is the default at an address of its own: here it takes only the hosts that it names");
         }
@@ -310,27 +306,16 @@ impl<'d> Reader<'d, '_> {
             self.note(server, "has no `location /`: what its other locations do not take is answered 404");
         }
         self.has_default |= takes_any;
-        if self.front.rules.iter().take(before).any(|other| other.listeners != addresses) {
+        if self.front.rules.iter().any(|other| other.listeners != addresses) {
             self.note(server, "has routes that listeners of other servers take, too: tell them apart by hosts");
         }
+        self.front.rules.extend(rules);
         true
-    }
-
-    /// Adds a rule that refuses all requests with this path.
-    fn refuse(&mut self, of: &Directive, listeners: &BTreeSet<String>, hosts: &[String], path: PathMatch) {
-        self.front.rules.push(Rule {
-            place: self.findings.place(of.mark, of.name()),
-            listeners: listeners.clone(),
-            name: rule_name(hosts, &path),
-            matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path) },
-            upstreams: Vec::new(),
-            effects: Effects::refusal(),
-        });
     }
 
     /// Adds a note that a location is left out, at the directive `at`. It names what refuses requests of the location: they
     /// are taken by another one.
-    fn leave_out(&self, location: &Directive, at: &Directive, why: &str) {
+    fn leave_out(&self, location: &Directive, at: &Directive, why: &str) -> Option<Rule> {
         let lost: Vec<String> =
             refusing(location.block()).iter().map(|one| format!("`{}`", one.words.join(" "))).collect();
         let passes = match lost.as_slice() {
@@ -338,6 +323,7 @@ impl<'d> Reader<'d, '_> {
             lost => format!(": its requests pass here without {}", lost.join(", ")),
         };
         self.note(at, &format!("is left out: {why}{passes}"));
+        None
     }
 
     fn leave_out_inner(&self, location: &Directive) {
@@ -346,13 +332,14 @@ impl<'d> Reader<'d, '_> {
         }
     }
 
+    /// The rule of a location; `None` where it is left out.
     fn location(
         &mut self,
         location: &'d Directive,
         outer: &Limits<'d>,
         listeners: &BTreeSet<String>,
         hosts: &[String],
-    ) {
+    ) -> Option<Rule> {
         let block: Vec<&Directive> = location.block().iter().collect();
         let is_refused = refuses(&block);
         let (is_exact, path) = match location.arguments() {
@@ -369,8 +356,17 @@ impl<'d> Reader<'d, '_> {
             self.note(location, &why);
         }
         if is_refused && path_match == PathMatch::default() && hosts.is_empty() {
-            return self.note(location, "is left out: it does not proxy");
+            self.note(location, "is left out: it does not proxy");
+            return None;
         }
+        let rule = Rule {
+            place: self.findings.place(location.mark, location.name()),
+            listeners: listeners.clone(),
+            name: rule_name(hosts, &path_match),
+            matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path_match) },
+            upstreams: Vec::new(),
+            effects: Effects::refusal(),
+        };
         if is_refused {
             let others: Vec<&Directive> = block.iter().copied().filter(|one| !GUARDS.contains(&one.name())).collect();
             self.level(&others, outer);
@@ -378,7 +374,7 @@ impl<'d> Reader<'d, '_> {
             if refusal(&block).is_some_and(|status| status != 403) {
                 self.note(location, "refuses requests with 403 here");
             }
-            return self.refuse(location, listeners, hosts, path_match);
+            return Some(rule);
         }
         let Some(to) = block.iter().find(|one| one.name() == "proxy_pass") else {
             return self.leave_out(location, location, "it does not proxy");
@@ -404,11 +400,7 @@ impl<'d> Reader<'d, '_> {
         let used: Vec<ScopedLimit> = uses.filter_map(|use_of| self.limit(use_of, &limits)).collect();
         let denied = (!used.is_empty()).then(|| format!("denied: {{ status: {} }}", limits.request_status));
         let max_body = limits.max_body.as_ref().map(|size| format!("max_request_body: {size}"));
-        self.front.rules.push(Rule {
-            place: self.findings.place(location.mark, location.name()),
-            listeners: listeners.clone(),
-            name: rule_name(hosts, &path_match),
-            matches: Match { hosts: hosts.to_vec(), ..Match::of_path(path_match) },
+        Some(Rule {
             upstreams: vec![(upstream, 1)],
             effects: Effects {
                 limits: used,
@@ -416,7 +408,8 @@ impl<'d> Reader<'d, '_> {
                 rewrite,
                 more: denied.into_iter().chain(max_body).collect(),
             },
-        });
+            ..rule
+        })
     }
 
     /// The upstream of a `proxy_pass`, and the path that replaces the location's path; `None` for a URL with variables.
