@@ -98,11 +98,11 @@ impl<'l> Reader<'l, '_> {
             };
             match self.increment(line, action, acls) {
                 Ok(one) => {
-                    let is_twice = |known: &&Increment| {
+                    let is_twice = |known: &Increment| {
                         let is_both = conditions::and(&known.when, &one.when).is_ok_and(|both| !both.is_empty());
                         known.slot == one.slot && known.counter == one.counter && is_both
                     };
-                    if increments.iter().any(|known| is_twice(&known)) {
+                    if increments.iter().any(is_twice) {
                         self.note(line, "counts requests that a line before it counts, too: here they count once");
                     }
                     increments.push(one);
@@ -229,6 +229,9 @@ impl<'l> Reader<'l, '_> {
             return Err("is left out: it denies other requests than those that its counter counts".to_owned());
         }
         let matches = |of: &Condition| of.iter().flat_map(|one| one.matches.clone()).collect::<Vec<_>>();
+        if matches(&scopes) != matches(&conditions::and(&tracker.when, slice::from_ref(one))?) {
+            self.note(line, "denies only requests that its counter counts: HAProxy denies all that it tracks");
+        }
         if matches(&scopes) != matches(&counted.when) {
             self.note(line, "counts the requests that it may deny: HAProxy counts all that it tracks");
         }

@@ -245,7 +245,10 @@ fn haproxy_increments_count_the_requests_of_all_their_lines() {
         several.writes(&[&format!("match: {{ path: \"{path}\" }}\n    upstream: web\n    limits: [fe.gpc0_rate]")]);
     }
     assert!(!several.route("fe.web").contains("limits"), "{}", several.yaml);
-    several.notes(&["http-request sc-inc-gpc0(0): counts requests that a line before it counts, too"]);
+    several.notes(&[
+        "http-request sc-inc-gpc0(0): counts requests that a line before it counts, too",
+        "http-request deny: denies only requests that its counter counts: HAProxy denies all that it tracks",
+    ]);
     let around = counted(&format!(
         "  http-request sc-inc-gpc0(0) if {{ path /a }}\n{denial}  http-request sc-inc-gpc0(0) if {{ path /b }}"
     ));
