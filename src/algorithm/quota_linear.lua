@@ -176,26 +176,30 @@ if family == 'q' then
         if equal(limit, old.limit) and equal(window, old.window) then
             return state
         end
-        local start, left = old.window_at(state)
-        if not start then
-            local standing, missing = old.standing(state)
-            if standing ~= 'smooth' then
-                return nil
-            end
-            local lowest = minus(times(cost_of(limit), 2), token)
-            return smooth(least(scale_ceil(missing, token, old.token), lowest))
+        local standing, missing = old.standing(state)
+        if standing == 'fresh' or state.full and limit == 1 then
+            return nil
         end
-        local length = less(now, start) and old.window or greatest(old.window, window)
-        local ends = word(add(start, length))
-        return bursty(minus(ends, window), minus(limit, minus(old.limit, left)))
+        if state.full then
+            local whole, old_whole = cost_of(limit), times(old.limit, old.token)
+            local used = least(missing, old_whole)
+            local owed = scale_ceil(minus(missing, used), token, old.token)
+            return smooth(least(add(scale_ceil(used, whole, old_whole), owed), furthest()))
+        end
+        local used = minus(old.limit, state.left or 0)
+        local keeps_length = less(now, state.start) or not less(used, limit)
+        local length = keeps_length and old.window or greatest(old.window, window)
+        local start, left = minus(word(add(state.start, length)), window), minus(limit, used)
+        return state.left and { start = start, left = left } or bursty(start, left)
     end
 
     function rule.leaves_under(old, state, cost)
-        if not less(window, old.window) then
-            return false
-        end
         local start, left = old.window_at(state)
-        return start ~= nil and not less(left, cost)
+        local is_over_limit = not less(minus(old.limit, left or 0), limit)
+        if start then
+            return is_over_limit or less(window, old.window) and not less(left, cost)
+        end
+        return cost == 0 and not state.full and not state.left and is_over_limit
     end
 
     return rule

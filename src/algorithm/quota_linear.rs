@@ -40,7 +40,7 @@ pub enum Quota {
     Bursty {
         /// When the window started.
         start: Packed<Nanos>,
-        /// The tokens that are left; 0 only under a limit of 1.
+        /// The tokens that are left; 0 only under a limit of 1, or as seen by parameters with a limit below the used tokens.
         left: Packed<u64>,
     },
     /// The quota of the window that started at `start` is spent, and nothing was admitted since.
@@ -130,6 +130,11 @@ impl QuotaLinear {
             Quota::Smooth { .. } => return None,
         };
         (now.saturating_sub(start) < self.window).then_some((start, left))
+    }
+
+    /// The most that a smooth balance can lack.
+    fn furthest(&self) -> u128 {
+        self.fine(self.window).saturating_mul(2).saturating_add(self.fine(LONGEST_DEBT))
     }
 
     fn smooth(&self, missing: u128, now: Nanos) -> Option<Quota> {
@@ -258,8 +263,7 @@ impl Core for QuotaLinear {
             0 => self.full_after(start).saturating_sub(self.fine(now)),
             missing => missing,
         };
-        let most = self.fine(self.window).saturating_mul(2).saturating_add(self.fine(LONGEST_DEBT));
-        self.smooth(before.saturating_add(owed).min(most.max(before)), now)
+        self.smooth(before.saturating_add(owed).min(self.furthest().max(before)), now)
     }
 
     fn headroom(&self, state: Option<&Quota>, now: Nanos) -> Headroom {
@@ -286,27 +290,46 @@ impl Core for QuotaLinear {
     }
 
     /// The used tokens of a quota stay used until their window ends, or until a window of the new length with the same start
-    /// ends, if that is later; a new limit above them leaves the difference. A smooth balance still lacks the same number of
-    /// tokens, but is at least 1 − limit.
+    /// ends, if that is later; a new limit above them leaves the difference. A window of which the new limit admits nothing
+    /// keeps its end, and what follows it: a fresh key, or a smooth one if the old quota is spent. The used share of a smooth
+    /// balance stays used, and tokens owed beyond it stay the same number, as far as a debt can reach; under a limit of 1,
+    /// no key is smooth.
     fn migrate_state(&self, old: &Self, state: Quota, now: Nanos) -> Option<Quota> {
         if self == old {
             return Some(state);
         }
-        let Some((start, left)) = old.window_at(&state, now) else {
-            let QuotaPhase::Smooth { missing } = old.standing(Some(&state), now) else { return None };
-            let lowest = self.cost(self.limit).saturating_mul(2).saturating_sub(self.token);
-            return self.smooth(scale_ceil(missing, self.token, old.token).min(lowest), now);
+        let (start, left) = match (old.standing(Some(&state), now), state) {
+            (QuotaPhase::Fresh, _) => return None,
+            (_, Quota::Bursty { start, left }) => (start.get(), left.get()),
+            (_, Quota::Spent { start }) => (start.get(), 0),
+            (QuotaPhase::Smooth { missing }, Quota::Smooth { .. }) if self.limit > 1 => {
+                let used = missing.min(old.cost(old.limit));
+                let share = scale_ceil(used, self.cost(self.limit), old.cost(old.limit));
+                let owed = scale_ceil(missing.saturating_sub(used), self.token, old.token);
+                return self.smooth(share.saturating_add(owed).min(self.furthest()), now);
+            }
+            (_, Quota::Smooth { .. }) => return None,
         };
-        // a window that starts later than now was carried: its true start is not known, and its end is right
-        let length = if start > now { old.window } else { old.window.max(self.window) };
-        let end = start.saturating_add(length);
         let used = old.limit.saturating_sub(left);
-        Some(self.bursty(end.saturating_sub(self.window), self.limit.saturating_sub(used)))
+        // a window that starts later than now was carried: its true start is not known, and its end is right
+        let length = if start > now || used >= self.limit { old.window } else { old.window.max(self.window) };
+        let start = start.saturating_add(length).saturating_sub(self.window);
+        let left = self.limit.saturating_sub(used);
+        Some(match state {
+            Quota::Bursty { .. } => Quota::Bursty { start: Packed::new(start), left: Packed::new(left) },
+            _ => self.bursty(start, left),
+        })
     }
 
-    /// A longer window stays as long as its own quota covers the cost: it is not put into debt.
+    /// A window stays whose used tokens reach this limit, which could not count more of them; and a longer window as long as
+    /// its own quota covers the cost: it is not put into debt. A spent quota stays until a request is admitted after its
+    /// window.
     fn leaves_under(&self, old: &Self, state: &Quota, cost: Cost, now: Nanos) -> bool {
-        old.window > self.window && old.window_at(state, now).is_some_and(|(_, left)| cost <= left)
+        let is_over_limit = |left: u64| old.limit.saturating_sub(left) >= self.limit;
+        match old.window_at(state, now) {
+            Some((_, left)) => is_over_limit(left) || (old.window > self.window && cost <= left),
+            None => cost == 0 && matches!(state, Quota::Spent { .. }) && is_over_limit(0),
+        }
     }
 
     /// Of two successive windows the later one; of two that overlap, the smaller rest of the quota until both are over. A

@@ -9,7 +9,7 @@ use tollgate::charge::{Charge, Charged, Enforcement, Mode, RuleRef};
 use tollgate::store::floors::charge_local;
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
-use tollgate::units::{LimitKey, Nanos, Rate};
+use tollgate::units::{Cost, LimitKey, Nanos, Rate};
 
 const START: Nanos = Nanos::from_secs(1_000_000);
 
@@ -395,6 +395,11 @@ fn a_hundred_thousand_sets_of_parameters_are_told_apart() {
 
 /// A store with one limit that two plans use, and how the first or the second of them is charged.
 fn two_plans(algorithm: &str, windows: [(u64, u64); 2]) -> impl Fn(usize, Nanos) -> bool {
+    let decide = decisions_of_two_plans(algorithm, windows);
+    move |plan, now| decide(plan, 1, now).is_admitted()
+}
+
+fn decisions_of_two_plans(algorithm: &str, windows: [(u64, u64); 2]) -> impl Fn(usize, Cost, Nanos) -> Decision {
     let algorithm = AlgorithmName::ALL.iter().copied().find(|known| known.as_str() == algorithm).unwrap();
     let rules = windows.map(|(limit, seconds)| {
         let window = Value::Duration(Nanos::from_secs(seconds));
@@ -402,9 +407,9 @@ fn two_plans(algorithm: &str, windows: [(u64, u64); 2]) -> impl Fn(usize, Nanos)
     });
     let store = LocalStore::new();
     let binding = store.bind(&[LimitSpec { algorithm, ..spec("l", &rules, 10) }]);
-    move |plan, now| {
-        let charge = Charge::new(0, RuleRef::Listed(plan), spread(1), 1, Enforcement::DEFAULT);
-        admitted(&store.charge(&binding, &mut [charge], now))
+    move |plan, cost, now| {
+        let charge = Charge::new(0, RuleRef::Listed(plan), spread(1), cost, Enforcement::DEFAULT);
+        store.charge(&binding, &mut [charge], now)[0].decision
     }
 }
 
@@ -426,6 +431,39 @@ fn a_request_under_a_short_window_does_not_end_a_long_one() {
         assert!(admits(0, START));
         assert_eq!((0..9).filter(|_| admits(1, after(1))).count(), 4, "{algorithm}");
         assert!(!admits(1, after(5)), "{algorithm}: the window became longer");
+    }
+}
+
+#[test]
+fn denials_under_a_smaller_plan_refill_nothing() {
+    for algorithm in WINDOWED {
+        for smaller in [(10, 3600), (10, 7200), (1, 3600)] {
+            let admits = two_plans(algorithm, [(20, 3600), smaller]);
+            assert!((0..20).all(|_| admits(0, START)), "{algorithm}");
+            assert!((0..40).all(|request| !admits(1 - request % 2, START)), "{algorithm} beside {smaller:?}");
+        }
+    }
+    let admits = two_plans("quota_linear", [(20, 3600), (10, 3600)]);
+    assert_eq!((0..30).filter(|_| admits(0, START)).count(), 20);
+    let end = START.saturating_add(Nanos::from_secs(3600));
+    assert_eq!((0..40).filter(|request| admits(1 - request % 2, end)).count(), 1, "a smooth key has one token");
+}
+
+#[test]
+fn a_wait_under_one_plan_ends_when_the_state_of_the_other_allows_it() {
+    let after = |seconds| START.saturating_add(Nanos::from_secs(seconds));
+    for (algorithm, windows, cost, fresh) in [
+        ("quota_linear", [(1, 7), (3, 10)], [1, 3], 10),
+        ("quota_linear", [(3, 7), (10, 10)], [3, 3], 10),
+        ("quota_linear", [(10, 7), (20, 7)], [1, 20], 7),
+    ] {
+        let decide = decisions_of_two_plans(algorithm, windows);
+        assert_eq!(decide(1, cost[1], START), Decision::ADMIT);
+        for second in 1..fresh {
+            let later = Decision::later(Nanos::from_secs(fresh - second));
+            assert_eq!(decide(0, cost[0], after(second)), later, "{algorithm} {windows:?} at {second} s");
+        }
+        assert_eq!(decide(0, cost[0], after(fresh)), Decision::ADMIT, "{algorithm} {windows:?}");
     }
 }
 

@@ -85,7 +85,8 @@ fn what_was_used_stays_used_under_another_limit() {
     assert_eq!(carry(9, 100, bursty, 50), (Some(5), at(50)));
     assert_eq!(carry(9, 300, bursty, 50), (Some(5), at(250)));
     assert_eq!(carry(9, 10, bursty, 50), (Some(5), at(50)));
-    assert_eq!(carry(3, 100, bursty, 50), (Some(0), at(117)));
+    // the window, of which the quota is not spent, is over at 100
+    assert_eq!(carry(3, 100, bursty, 50), (Some(0), at(50)));
     let spent = after(&old, &[(0, 5)]);
     assert_eq!(carry(9, 100, spent, 50), (Some(4), at(50)));
     let short = build(9, 10).unwrap();
@@ -93,10 +94,15 @@ fn what_was_used_stays_used_under_another_limit() {
         short.leaves_under(&old, &bursty.unwrap(), 1, at(50)) && !short.leaves_under(&old, &spent.unwrap(), 1, at(50))
     );
     let carried = short.migrate_state(&old, spent.unwrap(), at(50));
-    assert_eq!(old.migrate_state(&short, carried.unwrap(), at(60)), spent, "there and back");
+    let back = Quota::Bursty { start: Packed::new(at(0)), left: Packed::new(0) };
+    assert_eq!(old.migrate_state(&short, carried.unwrap(), at(60)), Some(back), "there and back");
     let smooth = after(&old, &[(0, 5), (100, 1)]);
-    assert_eq!(carry(9, 100, smooth, 100), (Some(4), at(56)));
-    assert_eq!(carry(2, 100, smooth, 100), (Some(0), at(150)));
+    assert_eq!(carry(9, 100, smooth, 110), (Some(0), at(90)));
+    assert_eq!(carry(2, 100, smooth, 150), (Some(1), at(50)));
+    assert_eq!(carry(2, 200, smooth, 150), (Some(1), at(100)));
+    assert_eq!(carry(1, 100, smooth, 150), (Some(1), at(0)), "is never smooth");
+    // 5 of 5 used, and 10 owed
+    assert_eq!(carry(10, 100, old.debit(smooth, 10, at(100)), 100), (Some(0), at(200)));
 }
 
 #[test]

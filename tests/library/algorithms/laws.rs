@@ -8,6 +8,7 @@ mod grant;
 mod headroom;
 mod idle;
 mod merge;
+mod plans;
 mod probes;
 mod rebuilt;
 mod refund;
@@ -23,7 +24,7 @@ use crate::algorithms::limits::Domain;
 use crate::algorithms::walk::{Law, Watch};
 
 /// All laws that hold on any walk, for the regressions.
-pub(crate) const ALL: [(&str, Watch); 14] = [
+pub(crate) const ALL: [(&str, Watch); 15] = [
     (agreement::WHAT, agreement::watch),
     (bounds::WHAT, bounds::watch),
     (retry::WHAT, retry::watch),
@@ -33,6 +34,7 @@ pub(crate) const ALL: [(&str, Watch); 14] = [
     (idle::WHAT, idle::watch),
     (refund::WHAT, refund::watch),
     (carry::WHAT, carry::watch),
+    (plans::WHAT, plans::watch),
     (debit::WHAT, debit::watch),
     (grant::WHAT, grant::watch),
     (shift::WHAT, shift::watch),
@@ -151,6 +153,11 @@ fn a_refunded_charge_was_never_made() {
 #[test]
 fn what_was_used_stays_used_when_a_limit_changes() {
     everywhere(Plan::ordinary(4), (carry::WHAT, carry::watch));
+}
+
+#[test]
+fn two_plans_together_admit_no_more_than_the_bound_of_the_larger_one() {
+    everywhere(Plan::ordinary(4), (plans::WHAT, plans::watch));
 }
 
 #[test]

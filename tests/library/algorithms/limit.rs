@@ -34,6 +34,28 @@ impl Limit {
         self.with(name, format_args!("{nanos}ns"))
     }
 
+    /// The same limit with `factor` times the tokens in the same times.
+    pub(crate) fn times(&self, factor: u64) -> Self {
+        let tokens = |value: &str| match value.parse::<u64>() {
+            Ok(whole) => whole.saturating_mul(factor).to_string(),
+            Err(_) => (0..factor).map(|_| value.parse::<f64>().expect("a number")).sum::<f64>().to_string(),
+        };
+        let settings = self.settings.iter().map(|(name, value)| {
+            let value = match (name.as_str(), value.split_once('/')) {
+                // one token more than the capacity fits at once
+                ("capacity", _) if self.algorithm.as_str() == "leaky_queue" => {
+                    let capacity = self.whole(name).expect("a capacity").saturating_add(1);
+                    capacity.saturating_mul(factor).saturating_sub(1).to_string()
+                }
+                ("limit" | "burst" | "capacity", _) => tokens(value),
+                ("rate", Some((number, period))) => format!("{}/{period}", tokens(number)),
+                _ => value.clone(),
+            };
+            (name.clone(), value)
+        });
+        Self { algorithm: self.algorithm, settings: settings.collect() }
+    }
+
     fn text(&self, name: &str) -> Option<&str> {
         self.settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }

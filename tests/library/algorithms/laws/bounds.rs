@@ -69,7 +69,11 @@ impl Law for InAnyTime {
     }
 }
 
-fn within(admitted: &[Admitted], what: &str, bound: impl Fn(&Admitted, &Admitted, u64) -> f64) -> Result<(), String> {
+pub(super) fn within(
+    admitted: &[Admitted],
+    what: &str,
+    bound: impl Fn(&Admitted, &Admitted, u64) -> f64,
+) -> Result<(), String> {
     for (index, first) in admitted.iter().enumerate() {
         let (mut sum, mut most) = (0_u128, 0);
         for last in &admitted[index..] {
@@ -86,7 +90,7 @@ fn within(admitted: &[Admitted], what: &str, bound: impl Fn(&Admitted, &Admitted
 
 /// A bound on the tokens admitted between two times, both included; the third argument is the largest cost in that
 /// interval.
-type Bound = Box<dyn Fn(u64, u64, u64) -> f64>;
+pub(super) type Bound = Box<dyn Fn(u64, u64, u64) -> f64>;
 
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53 or compared with room for it")]
 const fn as_float(number: u128) -> f64 {
@@ -108,7 +112,7 @@ fn rate(limit: &Limit) -> f64 {
 }
 
 /// The bound on admitted tokens by their times of arrival.
-fn arrivals(limit: &Limit) -> Bound {
+pub(super) fn arrivals(limit: &Limit) -> Bound {
     let per = |name| limit.duration(name).expect("a duration");
     let steady = |burst: f64, rate: f64| -> Bound { Box::new(move |from, to, _| burst + rate * float(to - from)) };
     match limit.algorithm.as_str() {
