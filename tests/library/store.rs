@@ -351,6 +351,20 @@ fn a_client_that_obeys_is_admitted_although_its_denials_count() {
 }
 
 #[test]
+fn a_client_that_obeys_a_cycle_is_admitted_beside_another_limit() {
+    let seconds = |seconds| Value::Duration(Nanos::from_secs(seconds));
+    let arguments = [("limit", Value::Whole(10)), ("period", seconds(7)), ("max_wait", seconds(3))].into();
+    let (cycle, gcra) = ([AlgorithmName::Cycle.build(&arguments).unwrap()], [gcra(100, 100)]);
+    let store = LocalStore::new();
+    let cycle = LimitSpec { algorithm: AlgorithmName::Cycle, ..spec("cycle", &cycle, 10) };
+    let binding = store.bind(&[cycle, spec("gcra", &gcra, 10)]);
+    let ask = |now| store.charge(&binding, &mut [Charge { cost: 15, ..charge(0, 1) }, charge(1, 1)], now)[0].decision;
+    // two cycles are needed, and the second one comes soon enough from 4 s on
+    assert_eq!(ask(START), Decision::later(Nanos::from_secs(4)));
+    assert!(ask(START.saturating_add(Nanos::from_secs(4))).is_admitted());
+}
+
+#[test]
 fn a_debit_goes_below_nothing_and_a_full_table_leaves_it_to_the_common_bucket() {
     let store = LocalStore::new();
     let rules = [gcra(1, 2)];

@@ -176,8 +176,9 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Decides first, and writes only if the request is not `denied` and no enforcing limit denies; a limit that counts
-    /// denials records its own in any case, and denies for as long as that takes to refill.
+    /// Decides first, and writes only if the request is not `denied` and no enforcing limit denies. A limit that counts
+    /// denials records its own in any case, and denies for as long as that takes to refill; a first request that a limit
+    /// itself denies starts the key's state, as far as the algorithm has one then.
     fn charge_all(
         &self,
         binding: &Binding,
@@ -210,7 +211,9 @@ impl LocalStore {
         for ((charge, &(table, bound)), (mut decision, after)) in batch.iter().zip(&bound).zip(decided) {
             let cells = locked.cells(charge.key, table.position);
             let passes = admitted && decision.is_admitted();
-            if charge.enforcement.consumes && (passes || (!decision.is_admitted() && bound.rule.denials_count())) {
+            let starts = || !charge.enforcement.counts_denied && !cells.has_state(charge.key);
+            let denial_kept = !decision.is_admitted() && (bound.rule.denials_count() || starts());
+            if charge.enforcement.consumes && (passes || denial_kept) {
                 match cells.keeper(table, bound, charge.key, charge.cost, now) {
                     Some(_) => debit(cells, table, bound, charge, now),
                     None => cells.put(table, bound, charge.key, after),

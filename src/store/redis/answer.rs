@@ -145,8 +145,7 @@ impl ChargeReply {
                     (told(bucket, found.admits, *retry_after, *headroom), found.state.clone())
                 }
                 KeyState::State(before) => {
-                    let (charged, after) =
-                        self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1);
+                    let (charged, after) = self.charge(bucket, before.clone(), found.admits, passes);
                     (charged, KeyState::State(after))
                 }
             })
@@ -191,7 +190,6 @@ impl ChargeReply {
         before: Option<State>,
         admits: bool,
         passes: bool,
-        alone: bool,
     ) -> (Charged, Option<State>) {
         let (rule, cost, enforcement) = (bucket.rule.rule(), bucket.cost, bucket.enforcement);
         let (decision, decided) = rule.decide(before.clone(), cost, self.now);
@@ -200,7 +198,7 @@ impl ChargeReply {
             (false, Decision::Admit { .. }) => Decision::later(Nanos::new(1)),
             (_, decision) => decision,
         };
-        let denial_kept = !admits && (rule.denials_count() || (alone && !enforcement.counts_denied));
+        let denial_kept = !admits && (rule.denials_count() || !enforcement.counts_denied);
         let (decision, after) = match enforcement.consumes {
             true if (passes && admits) || denial_kept => (decision, decided),
             true if enforcement.counts_denied => {
@@ -229,7 +227,7 @@ impl Iterator for Each<'_> {
             KeyState::State(state) => {
                 let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, answer.now).0.is_admitted();
                 let admits = admits || (passes && bucket.enforcement.enforces);
-                let (charged, after) = answer.charge(bucket, state.take(), admits, passes, false);
+                let (charged, after) = answer.charge(bucket, state.take(), admits, passes);
                 *state = after;
                 charged
             }

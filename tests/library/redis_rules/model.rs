@@ -74,7 +74,7 @@ impl Model {
         for ((part, before), (mut decision, after)) in parts.iter().zip(before).zip(decided) {
             let enforcement = part.enforcement;
             let denied = !decision.is_admitted();
-            let kept = denied && (part.rule.denials_count() || (parts.len() == 1 && !enforcement.counts_denied));
+            let kept = denied && (part.rule.denials_count() || !enforcement.counts_denied);
             // a reply tells of a state that stays under other parameters as if these were those of the request
             let mut view = None;
             if enforcement.consumes && ((passes && !denied) || kept) {

@@ -197,8 +197,8 @@ if op == 'charge' then
     for _, bucket in ipairs(buckets) do
         local rule, before = bucket.rule, bucket.state
         local takes = has(bucket, 't')
-        -- a rule's denial leaves its trace only where there is no other limit, unless it says that denials count
-        local denial_kept = not bucket.admits and (rule.denials_count or #buckets == 1 and not has(bucket, 'd'))
+        -- the trace of the rule's own denial
+        local denial_kept = not bucket.admits and (rule.denials_count or not has(bucket, 'd'))
         local told = not rule.report and text(bucket, before)
         if takes and rule.take then
             if passes and bucket.admits and bucket.cost ~= 0 then
@@ -242,8 +242,8 @@ elseif op == 'partial' then
                 -- a log is changed once, for the charged and the denied requests together
                 put_charged(bucket, rule.store and rule.debit(before, bucket.cost, want) or rule.debit(after, owed), taken)
             else
-                if #buckets == 1 and not rule.store and less(count, want) then
-                    -- the trace of a denial, as in a call of its own
+                if not rule.store and less(count, want) and equal(count, bucket.fits) then
+                    -- the trace of the rule's own denial, as in a call of its own
                     after = select(2, rule.decide(after, bucket.cost))
                 end
                 put_charged(bucket, after, times(bucket.cost, count))
