@@ -196,7 +196,7 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
         state
     }
 
-    /// The largest cost that a fresh key would be admitted with (perhaps after a wait); `None` if any cost is.
+    /// The largest cost that a key is ever admitted with, in whatever state (perhaps after a wait); `None` if any cost is.
     fn largest_cost(&self) -> Option<Cost>;
 
     /// The most bytes that a state takes, where it grows; the spare capacity of a collection does not count.

@@ -279,8 +279,7 @@ impl Core for Cycle {
     }
 
     fn largest_cost(&self) -> Option<Cost> {
-        let cycles = self.max_wait.get().checked_div(self.period.get()).unwrap_or(0).saturating_add(1);
-        Some(self.limit.saturating_mul(cycles))
+        Some(self.most())
     }
 
     fn policy(&self) -> Policy {

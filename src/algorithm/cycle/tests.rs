@@ -67,7 +67,7 @@ fn a_cost_above_the_limit_waits_for_a_moment_late_enough_in_the_cycle() {
     assert_eq!(rule.decide(state, 7, ms(108)).0, admitted(ms(12)));
     assert_eq!(rule.decide(state, 7, ms(110)).0, Decision::later(ms(8)));
     assert_eq!(rule.decide(state, 10, ms(109)).0, Decision::never(9));
-    assert_eq!(rule.largest_cost(), Some(6));
+    assert_eq!(rule.largest_cost(), Some(9));
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn denials_and_cost_0_leave_the_state_alone() {
 }
 
 #[test]
-fn the_largest_cost_is_the_largest_that_a_fresh_key_is_admitted_with() {
+fn the_largest_cost_is_the_largest_that_a_key_is_ever_admitted_with() {
     everywhere(Plan::ordinary(3), (retry::LARGEST, retry::watch_largest));
     let plan = Plan { domain: Domain::Extreme, ..Plan::ordinary(3) };
     everywhere(plan, (retry::LARGEST, retry::watch_largest));

@@ -9,7 +9,7 @@ use crate::algorithms::walk::{Law, Step, Walk};
 
 pub(super) const WHAT: &str = "a denied request is denied one nanosecond before its retry time and admitted at it";
 pub(super) const UNMOVED: &str = "denials and cost 0 leave the state alone";
-pub(super) const LARGEST: &str = "the largest cost is the largest that a fresh key is admitted with";
+pub(super) const LARGEST: &str = "the largest cost is the largest that a key is ever admitted with";
 
 pub(super) fn watch(_limit: &Limit, rule: &Rule) -> Option<Box<dyn Law>> {
     (!rule.holds_slots()).then_some(Box::new(Exact))
@@ -74,19 +74,22 @@ impl Law for Unmoved {
     }
 }
 
-pub(super) fn watch_largest(limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
-    Some(Box::new(Largest { depends_on_phase: limit.algorithm.as_str() == "cycle" }))
+pub(super) fn watch_largest(_limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
+    Some(Box::new(Largest))
 }
 
-struct Largest {
-    depends_on_phase: bool,
-}
+struct Largest;
 
 impl Law for Largest {
     fn before(&mut self, walk: &Walk<'_>, step: Step) -> Result<(), String> {
         let now = Nanos::new(step.at());
         let fresh = |cost| walk.rule.decide(None, cost, now).0;
-        let endless = |decision| matches!(decision, Decision::Admit { wait } if wait.get() >= HORIZON);
+        let endless = |decision| match decision {
+            Decision::Admit { wait } | Decision::Deny(Denial::Later { retry_after: wait }) => {
+                now.saturating_add(wait).get() >= HORIZON
+            }
+            Decision::Deny(Denial::Busy | Denial::Never { .. }) => false,
+        };
         let Some(largest) = walk.rule.largest_cost() else {
             let all = [1, 1 << 32, u64::MAX].into_iter().all(|cost| fresh(cost).is_admitted());
             return if all { Ok(()) } else { Err("there is no largest cost, and yet some are denied".to_owned()) };
@@ -94,14 +97,20 @@ impl Law for Largest {
         if endless(fresh(largest)) {
             return Ok(());
         }
-        if largest > 0 && !fresh(largest).is_admitted() {
-            return Err(format!("the largest cost {largest} gets {:?}", fresh(largest)));
+        // a large cost fits late in a cycle, and not early in it
+        let (decision, state) = walk.rule.decide(None, largest, now);
+        let retried = match decision {
+            Decision::Deny(Denial::Later { retry_after }) => {
+                walk.rule.decide(state, largest, now.saturating_add(retry_after)).0
+            }
+            decision => decision,
+        };
+        if largest > 0 && !retried.is_admitted() {
+            return Err(format!("the largest cost {largest} gets {decision:?}, and then {retried:?}"));
         }
         let Some(above) = largest.checked_add(1) else { return Ok(()) };
         match fresh(above) {
             Decision::Deny(Denial::Never { max }) if max == largest => {}
-            // A larger cost fits late in a cycle than early in it.
-            Decision::Deny(_) if self.depends_on_phase => {}
             other => return Err(format!("{above} gets {other:?}, and the largest cost is {largest}")),
         }
         Ok(())
