@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Decision, Headroom, Rule};
+use crate::algorithm::{Decision, Denial, Headroom, Rule};
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
 /// One limit's part in a request: `cost` tokens from the bucket `key`.
@@ -159,6 +159,16 @@ impl Charged {
         let until_more = self.headroom.until_more.saturating_sub(time);
         let until_full = self.headroom.until_full.saturating_sub(time);
         Self { decision, headroom: Headroom { until_more, until_full, ..self.headroom } }
+    }
+
+    /// The same result, of a key that is fresh after `time` if the request is denied.
+    pub fn or_fresh_after(self, time: Nanos) -> Self {
+        let Decision::Deny(Denial::Later { retry_after }) = self.decision else { return self };
+        let Headroom { until_more, until_full, .. } = self.headroom;
+        Self {
+            decision: Decision::later(retry_after.min(time)),
+            headroom: Headroom { until_more: until_more.min(time), until_full: until_full.min(time), ..self.headroom },
+        }
     }
 }
 

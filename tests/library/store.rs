@@ -470,6 +470,7 @@ fn a_wait_under_one_plan_ends_when_the_state_of_the_other_allows_it() {
         ("quota_linear", [(1, 7), (3, 10)], [1, 3], 10),
         ("quota_linear", [(3, 7), (10, 10)], [3, 3], 10),
         ("quota_linear", [(10, 7), (20, 7)], [1, 20], 7),
+        ("sliding_window", [(1, 7), (10, 10)], [1, 1], 20),
     ] {
         let decide = decisions_of_two_plans(algorithm, windows);
         assert_eq!(decide(1, cost[1], START), Decision::ADMIT);

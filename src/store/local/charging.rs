@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::shard::Locked;
 use super::table::{Cells, Full, NotCharged};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY};
-use crate::algorithm::{Decision, State};
+use crate::algorithm::{Decision, Evictability, State};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::Nanos;
 
@@ -233,7 +233,11 @@ impl LocalStore {
                 }
             }
             let cells = locked.cells(charge.key, table.position);
-            charged.push(Charged { decision, headroom: cells.headroom(table, bound, charge.key, now) });
+            let done = Charged { decision, headroom: cells.headroom(table, bound, charge.key, now) };
+            charged.push(match until_kept_is_fresh(cells, table, bound, charge, now) {
+                Some(time) => done.or_fresh_after(time),
+                None => done,
+            });
         }
         Ok(())
     }
@@ -255,6 +259,22 @@ impl LocalStore {
         for index in first..first.saturating_add(shards) {
             self.shards.at(index).lock().cells[table.position].sweep(table, now);
         }
+    }
+}
+
+/// The time until the state of a charge's key is fresh under the parameters that keep it, if others than the charge's do.
+fn until_kept_is_fresh(
+    cells: &Cells,
+    table: &LimitTable,
+    bound: BoundRule<'_>,
+    charge: &Charge,
+    now: Nanos,
+) -> Option<Nanos> {
+    let (number, rule) = cells.keeper(table, bound, charge.key, 0, now)?;
+    let state = cells.state(table, BoundRule { number, rule: &rule }, charge.key, now)?;
+    match rule.evictability(&state) {
+        Evictability::Fresh(from) | Evictability::Safe(from) => Some(from.saturating_sub(table.own_time(&rule, now))),
+        Evictability::Held => None,
     }
 }
 

@@ -89,6 +89,8 @@ pub struct ChargeReply {
 struct Found {
     admits: bool,
     was_fresh: bool,
+    /// The time until the key is fresh under other parameters, which keep its state, if the bucket denies.
+    fresh_after: Option<Nanos>,
     /// The state before a charge, or after another change; a log after the call.
     state: KeyState,
 }
@@ -129,8 +131,13 @@ impl ChargeReply {
             let text = text(reply, position, "a bucket's state")?;
             let wrong = BadReply::Field { position, expected: "a bucket's state" };
             answer.healed += usize::from(flags & HEALED != 0);
+            let (text, fresh_after) = match text.split_once(';') {
+                Some((text, time)) => (text, Some(Nanos::new(time.parse().map_err(|_| wrong)?))),
+                None => (text, None),
+            };
             let state = key_state(bucket, text).ok_or(wrong)?;
-            answer.found.push(Found { admits: flags & ADMITS != 0, was_fresh: flags & FRESH != 0, state });
+            let (admits, was_fresh) = (flags & ADMITS != 0, flags & FRESH != 0);
+            answer.found.push(Found { admits, was_fresh, fresh_after, state });
         }
         Ok(answer)
     }
@@ -145,7 +152,7 @@ impl ChargeReply {
                     (told(bucket, found.admits, *retry_after, *headroom), found.state.clone())
                 }
                 KeyState::State(before) => {
-                    let (charged, after) = self.charge(bucket, before.clone(), found.admits, passes);
+                    let (charged, after) = self.charge(bucket, found, before.clone(), found.admits, passes);
                     (charged, KeyState::State(after))
                 }
             })
@@ -187,6 +194,7 @@ impl ChargeReply {
     fn charge(
         &self,
         bucket: &Bucket<'_>,
+        found: &Found,
         before: Option<State>,
         admits: bool,
         passes: bool,
@@ -207,7 +215,8 @@ impl ChargeReply {
             }
             _ => (decision, before),
         };
-        (Charged { decision, headroom: rule.headroom(after.as_ref(), self.now) }, after)
+        let charged = Charged { decision, headroom: rule.headroom(after.as_ref(), self.now) };
+        (found.fresh_after.map_or(charged, |time| charged.or_fresh_after(time)), after)
     }
 }
 
@@ -227,7 +236,7 @@ impl Iterator for Each<'_> {
             KeyState::State(state) => {
                 let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, answer.now).0.is_admitted();
                 let admits = admits || (passes && bucket.enforcement.enforces);
-                let (charged, after) = answer.charge(bucket, state.take(), admits, passes);
+                let (charged, after) = answer.charge(bucket, found, state.take(), admits, passes);
                 *state = after;
                 charged
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tollgate::algorithm::{AlgorithmName, Completion, Headroom, Rule, State};
+use tollgate::algorithm::{AlgorithmName, Completion, Evictability, Headroom, Rule, State};
 use tollgate::charge::{AllCharged, Charged, Enforcement};
 use tollgate::units::{Cost, Nanos};
 
@@ -19,6 +19,14 @@ pub(crate) struct Part {
     pub(crate) rule: Rule,
     pub(crate) cost: Cost,
     pub(crate) enforcement: Enforcement,
+}
+
+/// The time until `state` is fresh.
+fn until_fresh(rule: &Rule, state: &State, now: Nanos) -> Nanos {
+    match rule.evictability(state) {
+        Evictability::Fresh(from) | Evictability::Safe(from) => from.saturating_sub(now),
+        Evictability::Held => Nanos::MAX,
+    }
 }
 
 impl Model {
@@ -97,7 +105,11 @@ impl Model {
                 Some(view) => part.rule.headroom(view.as_ref(), now),
                 None => self.headroom(part, now),
             };
-            all.push(Charged { decision, headroom });
+            let charged = Charged { decision, headroom };
+            all.push(match self.keeper(part, 0, now).filter(|_| !enforcement.counts_denied) {
+                Some((rule, state)) => charged.or_fresh_after(until_fresh(&rule, &state, now)),
+                None => charged,
+            });
         }
         (passes, all)
     }

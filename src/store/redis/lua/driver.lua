@@ -7,6 +7,7 @@ end
 -- for each bucket its parameters, what the limit enforces, the cost, and one more argument that depends on what is done.
 -- The reply: the time, how many times was charged, and for each bucket a number (1: this bucket admits; 2: what was kept
 -- made no sense; 4: nothing was kept that makes sense) and its state as it was before a charge, after any other change.
+-- Where a bucket denies and its state stays under other parameters, a semicolon and the time until it is fresh follow.
 --
 -- Kept are a rule's parameters and its state, with a semicolon between them. Another one at the end says that tokens came
 -- back, which leaves the key there for as long as it was going to be: so a key that is gone before its time was forgotten.
@@ -180,6 +181,15 @@ for i, key in ipairs(KEYS) do
     buckets[i] = bucket
 end
 
+-- What is told of a bucket that denies: where its state stays under other parameters, also when it is fresh under those.
+local function with_freshness(bucket, told)
+    local keeper = bucket.keeper
+    if keeper and not has(bucket, 'd') then
+        return told .. ';' .. digits(word(keeper.rule.evictability(keeper.state)))
+    end
+    return told
+end
+
 local reply = { clock, '0' }
 
 local function answer(bucket, admitted, told)
@@ -213,7 +223,8 @@ if op == 'charge' then
         elseif not rule.store and (bucket.changed or bucket.healed) then
             put_charged(bucket, before, 0)
         end
-        answer(bucket, bucket.admits, told or rule.report(bucket.admits, bucket.cost))
+        told = told or rule.report(bucket.admits, bucket.cost)
+        answer(bucket, bucket.admits, bucket.admits and told or with_freshness(bucket, told))
     end
     reply[2] = passes and '1' or '0'
 elseif op == 'partial' then
@@ -252,7 +263,8 @@ elseif op == 'partial' then
             put_charged(bucket, before, 0)
         end
         local admits = equal(bucket.fits, want)
-        answer(bucket, admits, told or rule.report(admits, bucket.cost))
+        told = told or rule.report(admits, bucket.cost)
+        answer(bucket, admits, bucket.fits == 0 and with_freshness(bucket, told) or told)
     end
     reply[2] = digits(granted)
 elseif op == 'debit' or op == 'refund' or op == 'complete' or op == 'renew' then
