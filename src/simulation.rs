@@ -40,9 +40,18 @@ pub struct SimulatedLimit {
     /// The most requests of this limit, over all its keys, that may wait at the same time
     /// (`over_limit.delay.max_waiting`); `None` for no bound.
     pub max_waiting: Option<u64>,
+    /// How many tokens a request has to leave for other plans (`priority`).
+    pub floor: Cost,
+    /// Whether denied requests take tokens too (`charge.denied`).
+    pub charges_denied: bool,
 }
 
 impl SimulatedLimit {
+    /// A limit that lets any number of requests wait, and charges admitted requests of a single plan.
+    pub fn new(name: &str, algorithm: AlgorithmName, arguments: Arguments) -> Self {
+        Self { name: name.to_owned(), algorithm, arguments, max_waiting: None, floor: 0, charges_denied: false }
+    }
+
     /// The rule that the parameters make.
     pub fn rule(&self) -> Result<Rule, InvalidParameter> {
         self.algorithm.build(&self.arguments)

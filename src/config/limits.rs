@@ -231,7 +231,7 @@ impl<'a> LimitReader<'_, 'a> {
             request_overrides::check(field, &section, &overrides, (&terms, priority), (mode, largest_cost))?;
             Some(overrides)
         })?;
-        let spec = self.spec((algorithm, mode), &base, &named, others.over_limit.as_ref()?);
+        let spec = self.spec((algorithm, mode), &base, &named, &others)?;
         match (spec.max_wait, terms.rules.iter().any(Rule::can_delay)) {
             (Some(_), false) => self.warn_of_idle_delay(),
             (None, true) => self.warn_of_queues(&spec),
@@ -337,8 +337,8 @@ impl<'a> LimitReader<'_, 'a> {
         (algorithm, mode): (AlgorithmName, Mode),
         base: &Parameters<'a>,
         plans: &[NamedPlan<'a>],
-        over_limit: &OverLimit,
-    ) -> LimitSpec {
+        others: &CommonSettings<'_>,
+    ) -> Option<LimitSpec> {
         let plan_spec = |plan: &NamedPlan<'a>| {
             let terms = match &plan.parameters {
                 PlanParameters::Unlimited => PlanSpec::Unlimited,
@@ -347,11 +347,11 @@ impl<'a> LimitReader<'_, 'a> {
             };
             Some((plan.name.to_owned(), terms))
         };
-        let (max_wait, max_waiting) = match over_limit {
+        let (max_wait, max_waiting) = match others.over_limit.as_ref()? {
             OverLimit::Delay { max_wait, max_waiting, .. } => (Some(*max_wait), *max_waiting),
             OverLimit::Deny(_) | OverLimit::Divert(_) | OverLimit::Mark(_) => (None, None),
         };
-        LimitSpec {
+        Some(LimitSpec {
             name: self.name.to_owned(),
             algorithm,
             mode,
@@ -359,7 +359,9 @@ impl<'a> LimitReader<'_, 'a> {
             plans: plans.iter().filter_map(plan_spec).collect(),
             max_wait: max_wait.filter(|_| base.arguments.has(MAX_WAIT)),
             max_waiting,
-        }
+            priority: others.priority.clone()?,
+            charges_denied: others.cost.as_ref()?.1.denied,
+        })
     }
 
     /// Warns of a limit that applies to no customer or no key.

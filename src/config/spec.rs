@@ -21,6 +21,10 @@ pub struct LimitSpec {
     pub max_wait: Option<Nanos>,
     /// `over_limit.delay.max_waiting`.
     pub max_waiting: Option<u64>,
+    /// `priority`: the percents of the room that requests of each plan may use.
+    pub priority: Vec<u8>,
+    /// `charge.denied`: whether denied requests take tokens too.
+    pub charges_denied: bool,
 }
 
 /// A limit's terms for a plan.

@@ -160,8 +160,7 @@ impl Limit {
 
     /// How many tokens requests of `plan` have to leave for others under `rule`. Each plan may use at least one token.
     pub fn floor(&self, plan: Option<PlanId>, rule: &Rule) -> Cost {
-        let usable = usable_room(rule, &self.priority, plan);
-        rule.largest_cost().zip(usable).map_or(0, |(room, usable)| room.saturating_sub(usable))
+        floor(rule, &self.priority, plan)
     }
 
     /// Whether requests are charged before their callers are identified: neither the key nor the parameters depend on who
@@ -287,6 +286,12 @@ pub fn usable_room(rule: &Rule, priority: &[u8], plan: Option<PlanId>) -> Option
     let percent = plan.and_then(|PlanId(plan)| priority.get(plan)).copied().unwrap_or(100);
     let room = rule.largest_cost()?;
     Some(if percent < 100 { Share(u32::from(percent) * 10_000).of(room).max(1) } else { room })
+}
+
+/// The tokens under `rule` that requests of `plan` have to leave for others, where plans may use the percents `priority`.
+pub fn floor(rule: &Rule, priority: &[u8], plan: Option<PlanId>) -> Cost {
+    let usable = usable_room(rule, priority, plan);
+    rule.largest_cost().zip(usable).map_or(0, |(room, usable)| room.saturating_sub(usable))
 }
 
 /// The terms of a limit for one plan.

@@ -158,12 +158,14 @@ impl Run {
             }
         }
         let headroom = self.rule.headroom(cell.state.as_ref(), now);
+        let remaining = headroom.remaining.map(|remaining| remaining.saturating_sub(self.subject.floor));
         if arrival.key.0 >= self.keys.len() {
             self.keys.resize(arrival.key.0 + 1, KeyState::default());
         }
         if let Some(place) = self.keys.get_mut(arrival.key.0) {
             *place = cell;
         }
+        let headroom = Headroom { remaining, ..headroom };
         Ok(RequestOutcome { decision, headroom, latency, waiting: self.waiting.len(), passes: &self.passes })
     }
 
@@ -174,7 +176,27 @@ impl Run {
         &self.passes
     }
 
+    /// As stores charge: a request that has to leave tokens for others passes if one that costs as much more would, and a
+    /// denied one may take its tokens all the same.
     fn decide(&self, state: Option<State>, cost: Cost, now: Nanos) -> (Decision, Option<State>) {
+        let SimulatedLimit { floor, charges_denied, .. } = self.subject;
+        if floor == 0 && (!charges_denied || self.rule.denials_count()) {
+            return self.decide_with_queue(state, cost, now);
+        }
+        let above = cost.saturating_add(floor);
+        let (decision, after) = match self.rule.decide(state.clone(), above, now).0 {
+            Decision::Admit { .. } => self.decide_with_queue(state.clone(), cost, now),
+            Decision::Deny(Denial::Never { max }) => (Decision::never(max.saturating_sub(floor)), state.clone()),
+            denied @ Decision::Deny(_) => (denied, state.clone()),
+        };
+        if decision.is_admitted() || !charges_denied {
+            return (decision, after);
+        }
+        let after = self.rule.debit(state, cost, now);
+        (self.rule.after_debit(decision, after.as_ref(), above, now), after)
+    }
+
+    fn decide_with_queue(&self, state: Option<State>, cost: Cost, now: Nanos) -> (Decision, Option<State>) {
         match self.subject.max_waiting {
             Some(max) if self.waiting.len() as u64 >= max => {
                 let (decision, after) = self.rule.decide(state.clone(), cost, now);

@@ -14,7 +14,7 @@ pub(crate) fn gcra(per_second: u64, burst: u64) -> SimulatedLimit {
     let mut arguments = Arguments::default();
     arguments.set("rate", Value::Rate(Rate::new(per_second, Nanos::SECOND).unwrap()));
     arguments.set("burst", Value::Whole(burst));
-    SimulatedLimit { name: "l".to_owned(), algorithm: AlgorithmName::Gcra, arguments, max_waiting: None }
+    SimulatedLimit::new("l", AlgorithmName::Gcra, arguments)
 }
 
 /// [`gcra`] in which all but the first of a burst wait, for up to `max_wait`.

@@ -1,6 +1,7 @@
 //! The subjects of a simulation, from the limits of a configuration.
 
 use crate::config::{self, LimitSpec, Limits};
+use crate::ruleset::{self, PlanId};
 use crate::simulation::SimulatedLimit;
 
 /// The limit `name` with the parameters of `plan`. `Err` says why it cannot be simulated.
@@ -22,12 +23,12 @@ pub(super) fn subject(limits: &Limits, name: &str, plan: Option<&str>) -> Result
         let known = listed(limit.plans.iter().map(|(plan, _)| plan.as_str()));
         return Err(format!("limit `{name}` has parameters per plan: choose one with --plan, {known}"));
     }
-    Ok(SimulatedLimit {
-        name: name.to_owned(),
-        algorithm: limit.algorithm,
-        arguments: arguments.clone(),
-        max_waiting: limit.max_waiting,
-    })
+    let subject = SimulatedLimit::new(name, limit.algorithm, arguments.clone());
+    let floor = subject.rule().map_or(0, |rule| {
+        let plan = limits.plans.iter().position(|known| Some(known.as_str()) == plan).map(PlanId);
+        ruleset::limit::floor(&rule, &limit.priority, plan)
+    });
+    Ok(SimulatedLimit { max_waiting: limit.max_waiting, floor, charges_denied: limit.charges_denied, ..subject })
 }
 
 fn needs_plan(limit: &LimitSpec) -> bool {

@@ -18,6 +18,8 @@ limits:
   fixed: { algorithm: quota_reset, limit: 20, window: 2s }
   yearly: { algorithm: gcra, rate: 1/365d, burst: 1 }
   p: { algorithm: gcra, plans: { free: { rate: 1/s, burst: 2 }, enterprise: unlimited } }
+  floors: { algorithm: fixed_window, limit: 10, window: 10s, priority: { free: 50 } }
+  denied: { algorithm: sliding_window, limit: 3, window: 10s, charge: { denied: true } }
 ";
 
 fn parse(line: &str) -> Result<SimulateArgs, clap::Error> {
@@ -147,6 +149,23 @@ fn a_plan_gives_its_own_parameters() {
 }
 
 #[test]
+fn a_plan_leaves_the_tokens_of_others() {
+    let trace = format!("t_ns,key\n{}", "0,a\n".repeat(12));
+    for (plan, admitted) in [("--plan free", 5), ("", 10)] {
+        let rows = run(&format!("floors {plan} --trace - --format csv"), &trace).unwrap();
+        assert_eq!(rows.lines().filter(|row| row.starts_with("0,a,1,1,")).count(), admitted, "{plan}: {rows}");
+    }
+}
+
+#[test]
+fn denied_requests_take_tokens_where_they_are_charged() {
+    let trace = format!("t_ns,key\n{}10000000000,a\n17000000000,a\n", "0,a\n".repeat(6));
+    let rows = run("denied --trace - --format csv", &trace).unwrap();
+    let allowed: Vec<&str> = rows.lines().skip(1).filter_map(|row| row.split(',').nth(3)).collect();
+    assert_eq!(allowed, ["1", "1", "1", "0", "0", "0", "0", "0"]);
+}
+
+#[test]
 fn mistakes_say_what_was_found_and_what_was_expected() {
     let made_up = "--rate 20/s --for 6s";
     let cases = [
@@ -168,11 +187,11 @@ fn mistakes_say_what_was_found_and_what_was_expected() {
         (format!("l {made_up} --plot p.gif"), "--plot: found `p.gif`, expected a file name that ends in .svg"),
         (
             format!("l {made_up} --compare x"),
-            "found no limit `x`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`",
+            "found no limit `x`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`, `floors`, `denied`",
         ),
         (
             format!("l {made_up} --compare queu"),
-            "found no limit `queu`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`: did you mean `queue`?",
+            "found no limit `queu`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`, `floors`, `denied`: did you mean `queue`?",
         ),
         (format!("l {made_up} --plan gold"), "found no plan `gold`, expected one of `free`, `enterprise`"),
         (format!("p {made_up} --plan enterprise"), "limit `p` does not apply to plan `enterprise`: it is unlimited"),

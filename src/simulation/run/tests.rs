@@ -71,7 +71,7 @@ fn a_rate_that_does_not_fit_stops_the_run_and_changes_nothing() {
 fn concurrency(limit: u64) -> SimulatedLimit {
     let mut arguments = Arguments::default();
     arguments.set("limit", Value::Whole(limit));
-    SimulatedLimit { name: "l".to_owned(), algorithm: AlgorithmName::Concurrency, arguments, max_waiting: None }
+    SimulatedLimit::new("l", AlgorithmName::Concurrency, arguments)
 }
 
 #[test]
@@ -101,8 +101,7 @@ fn an_adaptive_limit_shrinks_where_the_upstream_is_slower_than_its_best() {
     let mut arguments = Arguments::default();
     arguments.set("min", Value::Whole(4));
     arguments.set("max", Value::Whole(1000));
-    let algorithm = AlgorithmName::AdaptiveConcurrency;
-    let subject = SimulatedLimit { name: "l".to_owned(), algorithm, arguments, max_waiting: None };
+    let subject = SimulatedLimit::new("l", AlgorithmName::AdaptiveConcurrency, arguments);
     let denied = |servers| {
         let upstream = Upstream { hold: Nanos::new(10_000_000), servers };
         let mut run = Run::new(subject.clone(), upstream).unwrap();
