@@ -68,9 +68,9 @@ impl SimulatedLimit {
         self.rate().or_else(|| Rate::new(policy.quota, policy.window?))
     }
 
-    /// [`SimulatedLimit::rule`], with a unit for states that divides the unit of `old`: states carry over from `old` without
-    /// rounding, however often the rate changes. `None` if such a unit would be too small, and for algorithms that are
-    /// defined in doubles, where 20/2s and 10/s may differ in the last bit.
+    /// [`SimulatedLimit::rule`], with a unit for states that divides the unit of `old`, or as much of it as fits: states carry
+    /// over from `old` without rounding, however often the rate changes. `None` for algorithms that are defined in doubles,
+    /// where 20/2s and 10/s may differ in the last bit.
     fn rule_in_units_of(&self, old: &Rule) -> Option<Rule> {
         if matches!(self.algorithm, AlgorithmName::SmoothBursty | AlgorithmName::SmoothWarmingUp) {
             return None;

@@ -234,16 +234,23 @@ impl Rate {
         Nanos(self.period.get())
     }
 
-    /// The same rate over the shortest period that is also a multiple of `period`; `None` if its numerator would be
-    /// above [`Rate::MAX_TOKENS`], or the period too long.
+    /// The same rate over the shortest period that is also a multiple of `period`. If its numerator would be above
+    /// [`Rate::MAX_TOKENS`], or the period too long, the period is a part of that, as long as fits; `None` if no part of it is
+    /// found.
     pub fn over_multiple_of(self, period: Nanos) -> Option<Self> {
+        const PARTS: u128 = 1 << 16;
         let common = greatest_common_divisor(self.tokens.get().into(), self.period.get().into());
         let tokens = u128::from(self.tokens.get()).checked_div(common)?;
         let shortest = u128::from(self.period.get()).checked_div(common)?;
         let factor = u128::from(period.get()).checked_div(greatest_common_divisor(shortest, period.get().into()))?;
+        let most = u128::from(Self::MAX_TOKENS).checked_div(tokens)?.min(u128::from(u64::MAX).checked_div(shortest)?);
+        let fewest_parts = factor.checked_next_multiple_of(most)?.checked_div(most)?;
+        let mut parts = fewest_parts..fewest_parts.saturating_add(PARTS);
+        let parts = parts.find(|parts| factor.checked_rem(*parts) == Some(0))?;
+        let factor = factor.checked_div(parts)?;
         let tokens = u64::try_from(tokens.checked_mul(factor)?).ok().and_then(NonZeroU64::new)?;
         let period = u64::try_from(shortest.checked_mul(factor)?).ok().and_then(NonZeroU64::new)?;
-        (tokens.get() <= Self::MAX_TOKENS).then_some(Self { tokens, period })
+        Some(Self { tokens, period })
     }
 
     /// Tokens per second as a float, for metrics, pictures and the algorithms that are defined in doubles.
@@ -469,7 +476,9 @@ mod tests {
         assert_eq!(rate(10, 1000).over_multiple_of(Nanos::new(400)), Some(rate(4, 400)));
         assert_eq!(rate(3, 1000).over_multiple_of(Nanos::new(400)), Some(rate(6, 2000)));
         assert_eq!(rate(3, 1000).over_multiple_of(Nanos::ZERO), None);
-        assert_eq!(rate(3, 1000).over_multiple_of(Nanos::new((1 << 33) + 1)), None);
+        // only a ninth of the period fits
+        let ninth = ((1 << 33) + 1) / 9;
+        assert_eq!(rate(3, 1000).over_multiple_of(Nanos::new((1 << 33) + 1)), Some(rate(3 * ninth, 1000 * ninth)));
         assert_eq!(rate(1, 1 << 40).over_multiple_of(Nanos::MAX), None);
     }
 

@@ -18,6 +18,7 @@ limits:
   fixed: { algorithm: quota_reset, limit: 20, window: 2s }
   yearly: { algorithm: gcra, rate: 1/365d, burst: 1 }
   p: { algorithm: gcra, plans: { free: { rate: 1/s, burst: 2 }, enterprise: unlimited } }
+  slow: { algorithm: gcra, rate: 1/333333333ns, burst: 100, delay_after: 0, over_limit: { delay: { max_wait: 3000d } } }
   floors: { algorithm: fixed_window, limit: 10, window: 10s, priority: { free: 50 } }
   denied: { algorithm: sliding_window, limit: 3, window: 10s, charge: { denied: true } }
 ";
@@ -123,6 +124,10 @@ fn rates_that_come_and_go_round_nothing() {
     let rows = run("l --trace - --format csv", trace).unwrap();
     let retry: Vec<&str> = rows.lines().skip(2).filter_map(|row| row.split(',').nth(5)).collect();
     assert_eq!(retry, ["333333294", "3599999568", "1857142635", "99999988"]);
+    // no unit that divides the units of both rates fits
+    let trace = "t_ns,key,cost,set_rate\n0,a,2,\n1,a,1,3/h\n2,a,1,1/333333333ns\n3,a,1,333/d\n";
+    let rows = run("slow --trace - --format csv", trace).unwrap();
+    assert_eq!(rows.lines().last().and_then(|row| row.split(',').nth(4)), Some("1037837836281"));
 }
 
 #[test]
@@ -187,11 +192,11 @@ fn mistakes_say_what_was_found_and_what_was_expected() {
         (format!("l {made_up} --plot p.gif"), "--plot: found `p.gif`, expected a file name that ends in .svg"),
         (
             format!("l {made_up} --compare x"),
-            "found no limit `x`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`, `floors`, `denied`",
+            "found no limit `x`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`, `slow`, `floors`, `denied`",
         ),
         (
             format!("l {made_up} --compare queu"),
-            "found no limit `queu`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`, `floors`, `denied`: did you mean `queue`?",
+            "found no limit `queu`, expected one of `l`, `queue`, `fixed`, `yearly`, `p`, `slow`, `floors`, `denied`: did you mean `queue`?",
         ),
         (format!("l {made_up} --plan gold"), "found no plan `gold`, expected one of `free`, `enterprise`"),
         (format!("p {made_up} --plan enterprise"), "limit `p` does not apply to plan `enterprise`: it is unlimited"),
