@@ -74,6 +74,13 @@ pub struct Headroom {
     pub measured_rate: Option<f64>,
 }
 
+impl Headroom {
+    /// The time until the key has all tokens of `policy` again; `None` where requests in flight have to end first.
+    pub fn full_in(&self, policy: Policy) -> Option<Nanos> {
+        (policy.window.is_some() || self.remaining == Some(policy.quota)).then_some(self.until_full)
+    }
+}
+
 /// The policy of a limit, for the `RateLimit-Policy` header: `quota` tokens per `window`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {

@@ -182,7 +182,8 @@ fn standing(now: &Value) -> String {
     }
     match seconds("full_in_seconds") {
         Some(full) if full > 0.0 => words.push(format!("all there again in {full:.3} s")),
-        _ => words.push("nothing is used".to_owned()),
+        Some(_) => words.push("nothing is used".to_owned()),
+        None => words.push("comes back when requests end".to_owned()),
     }
     words.join(", ")
 }

@@ -287,7 +287,7 @@ impl FoundKey {
             terms: rule.describe(),
             quota: policy.quota,
             window_seconds: policy.window.map(Nanos::as_secs_f64),
-            standing: LimitStanding::of_only_charge(&receipt.charged, rule, now),
+            standing: LimitStanding::of_only_charge(&receipt.charged, (rule, self.charge.floor), now),
             banned_for_seconds: gateway.bans.remaining(&active.ruleset, &self.charge, now).map(Nanos::as_secs_f64),
             decided: receipt.source.as_str(),
             before: None,

@@ -45,8 +45,9 @@ struct LimitUsage<'a> {
     remaining: Option<u64>,
     /// The time until more tokens are available; 0 if none are missing.
     more_in_seconds: f64,
-    /// The time until all tokens are available again.
-    full_in_seconds: f64,
+    /// The time until all tokens are available again; absent if requests in flight have to end first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    full_in_seconds: Option<f64>,
 }
 
 /// Whether a request for `path` asks for the usage page.
@@ -142,6 +143,6 @@ async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -
         window_seconds: policy.window.map(Nanos::as_secs_f64),
         remaining: headroom.remaining,
         more_in_seconds: headroom.until_more.as_secs_f64(),
-        full_in_seconds: headroom.until_full.as_secs_f64(),
+        full_in_seconds: headroom.full_in(policy).map(Nanos::as_secs_f64),
     })
 }

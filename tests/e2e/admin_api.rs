@@ -241,6 +241,24 @@ fn slots_in_flight_are_not_given_back_by_hand() {
 }
 
 #[test]
+fn a_slot_in_flight_is_not_shown_as_unused() {
+    let (_command, origin) = Origin::on_command();
+    let gateway = started(&limited(&origin, "{ algorithm: concurrency, limit: 2, key: all }"), &[]);
+    let peek = || done(&gateway, "peek", &json!({ "limit": "guard" }))["standing"].clone();
+    let shown = || {
+        let output = tollgate(&gateway, &["keys", "peek", "--limit", "guard"], &[]);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(peek()["full_in_seconds"], 0.0);
+    assert!(shown().contains("now: 2 left, nothing is used"), "{}", shown());
+    let mut client = gateway.client();
+    client.send_request("GET", "/", &[]);
+    origin.wait_for_count(1);
+    assert_eq!((&peek()["remaining"], &peek()["full_in_seconds"]), (&json!(1), &Value::Null));
+    assert!(shown().contains("now: 1 left, comes back when requests end"), "{}", shown());
+}
+
+#[test]
 fn a_key_in_redis_is_set_right_there() {
     let (origin, redis) = (Origin::start(), Redis::start());
     for (consistency, terms) in [

@@ -184,7 +184,8 @@ function standing({ standing: asked, banned_for_seconds: banned }, quota) {
       line.append(` of ${whole(quota)} `, meter);
     }
   }
-  if (now.full_in_seconds > 0) line.append(`; all there again in ${duration(now.full_in_seconds)}`);
+  if (now.full_in_seconds === null) line.append("; comes back when requests end");
+  else if (now.full_in_seconds > 0) line.append(`; all there again in ${duration(now.full_in_seconds)}`);
   else line.append("; nothing is used");
   return line;
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Explanation, ResolvedRequest, masked};
-use crate::algorithm::{Decision, Denial, Rule};
+use crate::algorithm::{Decision, Denial, Policy, Rule};
 use crate::charge::{Charge, ChargeSource, Charged, DecisionSource, Enforcement, OnStoreDown, RuleRef};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
@@ -14,7 +14,7 @@ use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::ruleset::{LimitId, Ruleset};
-use crate::units::Nanos;
+use crate::units::{Cost, Nanos};
 
 /// A limit of the route, and its effect on the request.
 #[derive(Clone, Debug, Serialize)]
@@ -75,8 +75,8 @@ pub struct LimitStanding {
     pub remaining: Option<u64>,
     /// The time until more tokens are available; 0 if none are missing.
     pub more_in_seconds: f64,
-    /// The time until all tokens are available again.
-    pub full_in_seconds: f64,
+    /// The time until all tokens are available again; null if requests in flight have to end first.
+    pub full_in_seconds: Option<f64>,
 }
 
 /// The outcome of the request if it came now.
@@ -260,7 +260,8 @@ impl ResolvedRequest {
             let account = &mut explanation.limits[*position];
             account.owner = gateway.store.owner(&active.binding, charge).map(|owner| owner.to_string());
             account.banned_for_seconds = gateway.bans.remaining(&active.ruleset, charge, now).map(Nanos::as_secs_f64);
-            account.standing = Some(LimitStanding::of(charged));
+            let policy = active.ruleset.limits[charge.limit].rule(&charge.rule).policy().above(charge.floor);
+            account.standing = Some(LimitStanding::of(charged, policy));
         }
         let is_refused = |((_, charge), asked): (&(usize, Charge), &Charge)| {
             let down = active.ruleset.limits[charge.limit].mode.on_store_down();
@@ -295,13 +296,14 @@ impl ResolvedRequest {
 }
 
 impl LimitStanding {
-    /// The standing of a key after the only charge of a batch; without a result, that of a fresh key under `rule`.
-    pub(in crate::gateway) fn of_only_charge(charged: &[Charged], rule: &Rule, now: Nanos) -> Self {
+    /// The standing of a key after the only charge of a batch, which has to leave `floor` tokens for others; without a
+    /// result, that of a fresh key under `rule`.
+    pub(in crate::gateway) fn of_only_charge(charged: &[Charged], (rule, floor): (&Rule, Cost), now: Nanos) -> Self {
         let fresh = || Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) };
-        Self::of(&charged.first().copied().unwrap_or_else(fresh))
+        Self::of(&charged.first().copied().unwrap_or_else(fresh), rule.policy().above(floor))
     }
 
-    fn of(Charged { decision, headroom }: &Charged) -> Self {
+    fn of(Charged { decision, headroom }: &Charged, policy: Policy) -> Self {
         let (decision, wait_seconds, retry_after_seconds) = describe_decision(*decision);
         Self {
             decision,
@@ -309,7 +311,7 @@ impl LimitStanding {
             retry_after_seconds,
             remaining: headroom.remaining,
             more_in_seconds: headroom.until_more.as_secs_f64(),
-            full_in_seconds: headroom.until_full.as_secs_f64(),
+            full_in_seconds: headroom.full_in(policy).map(Nanos::as_secs_f64),
         }
     }
 }
