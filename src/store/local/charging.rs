@@ -234,10 +234,9 @@ impl LocalStore {
             }
             let cells = locked.cells(charge.key, table.position);
             let done = Charged { decision, headroom: cells.headroom(table, bound, charge.key, now) };
-            charged.push(match until_kept_is_fresh(cells, table, bound, charge, now) {
-                Some(time) => done.or_fresh_after(time),
-                None => done,
-            });
+            let is_denied = !decision.is_admitted();
+            let fresh_after = is_denied.then(|| until_kept_is_fresh(cells, table, bound, charge, now)).flatten();
+            charged.push(fresh_after.map_or(done, |time| done.or_fresh_after(time)));
         }
         Ok(())
     }
