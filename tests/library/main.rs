@@ -15,3 +15,4 @@ mod simulate;
 mod snapshots;
 mod store;
 mod store_flood;
+mod store_plans;
