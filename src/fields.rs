@@ -135,9 +135,8 @@ impl Fields {
 
     /// Adds a field from its received `line`, which includes the line break. The condition of `push` applies.
     pub fn push_line(&mut self, name: &[u8], value: &[u8], line: &[u8]) {
-        match name.len().saturating_add(value.len()).saturating_add(COLON.len() + END.len()) == line.len()
-            && line.get(name.len()..).is_some_and(|behind| behind.starts_with(COLON))
-        {
+        let behind = line.get(name.len()..).and_then(|behind| behind.strip_prefix(COLON)?.strip_suffix(END));
+        match behind.is_some_and(|behind| behind.len() == value.len()) {
             true => self.push_field(Field { name, value, line }),
             false => self.push(name, value),
         }
@@ -278,7 +277,9 @@ mod tests {
         fields.push_line(b"B", b"2 3", b"B:   2 3 \r\n");
         fields.push_line(b"C", b"12", b"C:12\t\r\n");
         fields.push_line(b"D", b"", b"D:\r\n");
-        assert_eq!(fields.as_bytes(), b"A: 1\r\nB: 2 3\r\nC: 12\r\nD: \r\n");
+        fields.push_line(b"E", b"1", b"E:  1\n");
+        fields.push_line(b"F", b"1", b"F: 1 \n");
+        assert_eq!(fields.as_bytes(), b"A: 1\r\nB: 2 3\r\nC: 12\r\nD: \r\nE: 1\r\nF: 1\r\n");
         let mut others = Fields::default();
         fields.iter().for_each(|field| others.push_field(field));
         assert_eq!(others, fields);

@@ -28,12 +28,13 @@ const OF_HTTP2: [(&str, Option<&str>); 10] = [
     ("/length-reset", None),
 ];
 
-const OF_HTTP1: [(&str, Option<&str>); 12] = [
+const OF_HTTP1: [(&str, Option<&str>); 13] = [
     ("/length", Some("onetwo")),
     ("/chunks", Some("onetwo")),
     ("/trailers", Some("onetwo")),
     ("/extensions", Some("onetwo")),
     ("/blanks", Some("onetwo")),
+    ("/line-feeds", Some("onetwo")),
     ("/until-close", Some("onetwo")),
     ("/no-chunks", Some("")),
     ("/no-content", Some("")),
@@ -95,6 +96,11 @@ fn http1_upstream() -> Origin {
                 exchange.send(in_chunks(&[b"3;a=1\r\none\r\n", b"0003;b\r\ntwo\r\n", b"000;c=\"d\"\r\n\r\n"]))
             }
             "/blanks" => exchange.send(in_chunks(&[b"3  \r\none\r\n", b"03\t ;b\r\ntwo\r\n", b"0 \r\n\r\n"])),
+            "/line-feeds" => {
+                let marker = marker.replace(": ", ":  ").replace("\r\n", "\n");
+                let head = format!("HTTP/1.1 200 OK\n{marker}transfer-encoding: chunked \n\n");
+                exchange.send([head.as_bytes(), &one, &two, b"0\r\n\r\n"].concat())
+            }
             "/no-chunks" => exchange.send(in_chunks(&[b"0\r\n\r\n"])),
             "/no-content" => exchange.send(format!("HTTP/1.1 204 No Content\r\n{marker}\r\n")),
             "/no-content-length" => {
