@@ -339,7 +339,10 @@ impl Exchange for RequestContext {
             Failure::BodyTooLarge => Answer::BodyTooLarge,
             Failure::Refused(refused) => (*refused).into(),
             Failure::UpstreamTimeout => Answer::UpstreamTimeout,
-            Failure::UpstreamBroke(_) | Failure::UpstreamRefused(_) | Failure::Unreadable(_) => Answer::UpstreamFailed,
+            Failure::UpstreamBroke(_)
+            | Failure::UpstreamReset(_)
+            | Failure::UpstreamRefused(_)
+            | Failure::Unreadable(_) => Answer::UpstreamFailed,
             Failure::ClientGone => return Response::default(),
         };
         self.answer_failure(&answer)

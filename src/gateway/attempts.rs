@@ -142,7 +142,11 @@ pub(super) fn log_failure(context: &RequestContext, failure: &Failure) {
     let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
     let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address));
     match failure {
-        Failure::UpstreamTimeout | Failure::UpstreamBroke(_) | Failure::UpstreamRefused(_) | Failure::Unreadable(_) => {
+        Failure::UpstreamTimeout
+        | Failure::UpstreamBroke(_)
+        | Failure::UpstreamReset(_)
+        | Failure::UpstreamRefused(_)
+        | Failure::Unreadable(_) => {
             tracing::warn!(upstream, node, error = %failure, "request to upstream failed");
             let is_delayed = context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.delayed_bytes > 0);
             if !context.upstream_answered && !is_delayed && !matches!(failure, Failure::UpstreamRefused(_)) {

@@ -35,6 +35,11 @@ impl SharedConnection {
     fn is_usable(&self, now: Nanos) -> bool {
         !self.connection.is_closed() && (self.until > now || self.connection.running() > 0)
     }
+
+    /// Whether it takes another request now.
+    fn has_room(&self) -> bool {
+        self.connection.running() < self.connection.max_streams()
+    }
 }
 
 impl Pool {
@@ -48,7 +53,7 @@ impl Pool {
         if server.http2 {
             let kept = self.http2.get_mut(server)?;
             kept.retain(|kept| kept.is_usable(now));
-            let free = kept.iter_mut().find(|kept| kept.connection.running() < kept.connection.max_streams())?;
+            let free = kept.iter_mut().find(|kept| kept.has_room())?;
             free.until = now.saturating_add(free.keep_alive);
             return Some(Connection::Http2(free.connection.clone()));
         }
@@ -76,14 +81,16 @@ impl Pool {
     }
 
     /// If a new connection is HTTP/2, lets other requests to `server` share it, and keeps it without a request for as long
-    /// as `keep_alive`.
+    /// as `keep_alive`. A connection beside one that has room, for a request that the other one refused, serves only that request.
     pub(super) fn share(&mut self, server: &Server, connection: &Connection, keep_alive: Nanos, now: Nanos) {
         if let Connection::Http2(connection) = connection
             && keep_alive > Nanos::ZERO
         {
-            let until = now.saturating_add(keep_alive);
-            let kept = SharedConnection { connection: connection.clone(), keep_alive, until };
-            self.http2.entry(server.clone()).or_default().push(kept);
+            let kept = self.http2.entry(server.clone()).or_default();
+            if !kept.iter().any(|kept| kept.is_usable(now) && kept.has_room()) {
+                let until = now.saturating_add(keep_alive);
+                kept.push(SharedConnection { connection: connection.clone(), keep_alive, until });
+            }
         }
     }
 

@@ -192,6 +192,9 @@ pub enum Failure {
     /// The upstream's connection broke.
     #[error("the connection to the upstream failed: {0}")]
     UpstreamBroke(std::io::Error),
+    /// The upstream ended the request, and not the connection.
+    #[error("the upstream reset the request: {0}")]
+    UpstreamReset(std::io::Error),
     /// The upstream did not process the request, and said so.
     #[error("the upstream did not process the request: {0}")]
     UpstreamRefused(std::io::Error),
@@ -204,6 +207,7 @@ impl From<UpstreamError> for Failure {
     fn from(error: UpstreamError) -> Self {
         match error {
             UpstreamError::Io(error) => Self::UpstreamBroke(error),
+            UpstreamError::Reset(error) => Self::UpstreamReset(error),
             UpstreamError::Refused(error) => Self::UpstreamRefused(error),
             UpstreamError::Unreadable(unreadable) => Self::Unreadable(unreadable),
         }

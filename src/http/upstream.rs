@@ -130,6 +130,9 @@ pub enum UpstreamError {
     /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// The upstream ended the request alone, and may have processed it.
+    #[error("{0}")]
+    Reset(io::Error),
     /// The upstream says that it did not process the request, so that it can be sent again.
     #[error("{0}")]
     Refused(io::Error),
@@ -149,6 +152,7 @@ impl From<h2::Error> for UpstreamError {
         };
         match is_refused && error.is_remote() {
             true => Self::Refused(io::Error::other(error)),
+            false if error.is_reset() => Self::Reset(io::Error::other(error)),
             false => Self::Io(io::Error::other(error)),
         }
     }

@@ -59,7 +59,7 @@ async fn a_body_that_is_sent_again_arrives_once() {
                         if is_put && number % 2 == 0 {
                             // the gateway still has the part for which there is no room
                             assert!(!content.data().await.unwrap().unwrap().is_empty());
-                            return respond.send_reset(Reason::INTERNAL_ERROR);
+                            return respond.send_reset(Reason::REFUSED_STREAM);
                         }
                         let body = rest(&mut content).await.unwrap().0;
                         if is_put {
@@ -286,14 +286,45 @@ fn serve_frames(
     }
 }
 
+/// A frame that resets this stream.
+fn reset(id: u32, reason: Reason) -> Vec<u8> {
+    const RST_STREAM: u8 = 3;
+    frame(RST_STREAM, 0, id, &u32::from(reason).to_be_bytes())
+}
+
+#[test]
+fn a_request_that_its_upstream_resets_does_not_go_again() {
+    for reason in [Reason::CANCEL, Reason::PROTOCOL_ERROR, Reason::INTERNAL_ERROR] {
+        let address = upstream_in_frames(&Processed::default(), move |id, _| (id == 3).then(|| reset(id, reason)));
+        let gateway = Gateway::start(&format!("workers: 1\n{}{ALL}", upstream(address, "")));
+        let mut client = gateway.client();
+        let statuses = [(); 3].map(|()| client.get("/").status);
+        assert_eq!(statuses, [200, 502, 200], "{reason:?}");
+    }
+}
+
+#[test]
+fn requests_that_their_upstream_refuses_leave_no_connection_behind() {
+    let processed = Processed::default();
+    let refuses = |id, _| (id > 1).then(|| reset(id, Reason::REFUSED_STREAM));
+    let address = upstream_in_frames(&processed, refuses);
+    let gateway = Gateway::start(&format!("workers: 1\n{}{ALL}", upstream(address, ", timeouts: { keep_alive: 1h }")));
+    let mut client = gateway.client();
+    for _ in 0..10 {
+        assert_eq!(client.post("/", &[], b"body").status, 200);
+    }
+    // each open connection of the upstream refers to the list, and so do its listener and this test
+    wait_until("one connection", || Arc::strong_count(&processed) == 3);
+    let connections: Vec<usize> = processed.lock().iter().map(|(number, _)| *number).collect();
+    assert_eq!(connections, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+}
+
 #[test]
 fn a_post_that_its_upstream_did_not_process_goes_again_on_a_new_connection() {
     const GOAWAY: u8 = 7;
-    const RST_STREAM: u8 = 3;
-    const REFUSED_STREAM: u32 = 7;
     // the first stream is the last one that is processed
     let goes_away = |_: u32| frame(GOAWAY, 0, 0, &[1_u32.to_be_bytes(), 0_u32.to_be_bytes()].concat());
-    let refuses = |id: u32| frame(RST_STREAM, 0, id, &REFUSED_STREAM.to_be_bytes());
+    let refuses = |id: u32| reset(id, Reason::REFUSED_STREAM);
     for refusal in [goes_away as fn(u32) -> Vec<u8>, refuses] {
         // a body whose first part is no longer at hand cannot go again
         for (length, arrives, status) in [(60_000, 0, 200), (60_000, 60_000, 200), (100_000, 70_000, 502)] {

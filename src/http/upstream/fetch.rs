@@ -67,7 +67,7 @@ pub enum FetchError {
 impl From<UpstreamError> for FetchError {
     fn from(error: UpstreamError) -> Self {
         match error {
-            UpstreamError::Io(error) | UpstreamError::Refused(error) => Self::Io(error),
+            UpstreamError::Io(error) | UpstreamError::Reset(error) | UpstreamError::Refused(error) => Self::Io(error),
             unreadable @ UpstreamError::Unreadable(_) => Self::Unreadable(unreadable),
         }
     }

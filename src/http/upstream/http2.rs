@@ -128,7 +128,12 @@ impl Http2Upstream {
             head.fields = Fields::from(interim.headers());
             return Poll::Ready(Ok(Framing::Empty));
         }
-        let response = ready!(Pin::new(&mut self.response).poll(task))?;
+        let response = ready!(Pin::new(&mut self.response).poll(task)).inspect_err(|error| {
+            // the error concerns the whole connection
+            if !error.is_reset() {
+                self.retire();
+            }
+        })?;
         let (parts, body) = response.into_parts();
         head.status = parts.status.as_u16();
         head.version = Version::Http2;
