@@ -125,7 +125,8 @@ pub struct Settings {
 pub struct Timing {
     /// The timeout for connecting.
     pub connect: Nanos,
-    /// From the end of the sent request to the end of the response's head.
+    /// From the end of the sent request to the end of the response's head, and from its head to 100 (Continue) if the client
+    /// waits for that.
     pub first_byte: Nanos,
     /// Between two parts of a body, in either direction; the upstream gets `first_byte` if that is longer.
     pub idle: Nanos,

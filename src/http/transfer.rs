@@ -55,6 +55,8 @@ pub(super) struct Transfer<'t, 'c> {
     sent_before: (Vec<u8>, usize),
     /// The bytes that were read of the client's body, for as long as they can be sent again.
     pub(super) resend: Option<Vec<u8>>,
+    /// Whether the client waits for the upstream's 100 (Continue) before it sends its body.
+    awaits_continue: bool,
     /// The time when the client last sent a part of its body, and when the upstream last took one.
     client_sent: Nanos,
     upstream_took: Nanos,
@@ -132,6 +134,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
     ) -> Self {
         let upload = if request.framing == Framing::Empty { Upload::Finishing } else { Upload::Reading };
         let rate = timing.min_body_rate.filter(|_| !expects_continue && upload == Upload::Reading);
+        let awaits_continue = expects_continue && upload == Upload::Reading && client.expects_continue();
         Self {
             client,
             upstream,
@@ -144,6 +147,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             throttle: timing.response_rate.map(Throttle::new),
             sent_before: (Vec::new(), 0),
             resend: None,
+            awaits_continue,
             client_sent: now,
             upstream_took: now,
             upstream_sent: now,
@@ -154,7 +158,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
     /// Sends these bytes of the client's body, which were read before, first.
     pub(super) fn begin_with(&mut self, sent_before: Vec<u8>) {
         if !sent_before.is_empty() {
-            (self.sent_before, self.upload) = ((sent_before, 0), Upload::Resending);
+            (self.sent_before, self.upload, self.awaits_continue) = ((sent_before, 0), Upload::Resending, false);
         }
     }
 
@@ -193,6 +197,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             };
             match event {
                 Event::RequestContent => {
+                    self.awaits_continue = false;
                     let length = self.client.channel().content().len();
                     let delay = match exchange.request_body(self.request, self.client.channel().content()).await {
                         Ok(delay) => delay,
@@ -296,6 +301,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         let Timing { first_byte, idle, due, converses, .. } = self.timing;
         let blocked = self.client_blocked.map(|since| (since.saturating_add(idle), Failure::ClientGone));
         let upload = match self.upload {
+            Upload::Reading if self.awaits_continue => None,
             Upload::Reading => {
                 let silent = self.client_sent.saturating_add(idle);
                 let slow = self.pace.and_then(|pace| pace.exhausted_at());
@@ -309,7 +315,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
         };
         let download = match self.download {
             Download::Head
-                if matches!(self.upload, Upload::Stopped | Upload::Done) && self.client_blocked.is_none() =>
+                if (self.awaits_continue || matches!(self.upload, Upload::Stopped | Upload::Done))
+                    && self.client_blocked.is_none() =>
             {
                 Some(self.upstream_sent.saturating_add(first_byte))
             }
@@ -321,7 +328,9 @@ impl<'t, 'c> Transfer<'t, 'c> {
         let download = download.map(|due| (due, Failure::UpstreamTimeout));
         let total = due.map(|due| match self.upload {
             _ if self.client_blocked.is_some() => (due, Failure::ClientGone),
-            Upload::Reading if self.download == Download::Head && !converses => (due, Failure::BodyTimeout),
+            Upload::Reading if self.download == Download::Head && !converses && !self.awaits_continue => {
+                (due, Failure::BodyTimeout)
+            }
             _ => (due, Failure::UpstreamTimeout),
         });
         [blocked, upload, download, total].into_iter().flatten().min_by_key(|(due, _)| *due)

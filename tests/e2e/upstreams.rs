@@ -6,7 +6,7 @@ use crate::support::client::request;
 use crate::support::gateway::{ALL, proxied};
 use crate::support::origin::{by_path, upstream};
 use crate::support::wire::{Framing, chunk};
-use crate::support::{Gateway, Origin, RefusingNode, SilentNode, now, together, wait_until};
+use crate::support::{Gateway, Origin, RefusingNode, SilentNode, now, together, wait_for_time, wait_until};
 
 /// Checks the common parts of responses for failing upstreams.
 #[track_caller]
@@ -205,6 +205,37 @@ fn a_request_body_that_stops_coming_is_not_waited_for() {
         gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "408")], 8.0);
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     }
+}
+
+#[test]
+fn an_upstream_that_does_not_say_whether_to_go_on_is_late() {
+    let origin = Origin::start();
+    let ask = request("POST", "/stall", &[("content-length", "10"), ("expect", "100-continue")]);
+    for timeouts in ["idle: 200ms, first_byte: 400ms", "idle: 20s, first_byte: 200ms", "total: 200ms"] {
+        let gateway = Gateway::start(&proxied(&origin, &format!("timeouts: {{ {timeouts} }}")));
+        let mut client = gateway.client();
+        client.send(&ask);
+        assert_problem(&client.receive(), 504);
+    }
+    // a client that has begun without an answer has to go on
+    let gateway = Gateway::start(&proxied(&origin, "timeouts: { idle: 200ms, first_byte: 200ms }"));
+    let mut client = gateway.client();
+    client.send(ask + "half ");
+    assert_problem(&client.receive(), 408);
+}
+
+#[test]
+fn a_client_that_asks_before_it_sends_has_its_time_from_the_answer_on() {
+    let origin = Origin::with(|exchange| {
+        wait_for_time(now() + std::time::Duration::from_millis(2500));
+        by_path(exchange)
+    });
+    let gateway = Gateway::start(&proxied(&origin, "timeouts: { idle: 2s }"));
+    let mut client = gateway.client();
+    client.send(request("POST", "/echo", &[("content-length", "4"), ("expect", "100-continue")]));
+    assert_eq!(client.receive().status, 100);
+    client.send("body");
+    assert_eq!(client.receive().text(), "body");
 }
 
 #[test]

@@ -67,7 +67,8 @@ tables! {
     TIMEOUTS "timeouts" {
         pending: Kind::POSITIVE, default "1s", "To wait for room, where `max_pending` lets requests wait; then 503.";
         connect: Kind::POSITIVE, default "1s", "To connect, TLS included.";
-        first_byte: Kind::POSITIVE, default "30s", "From the end of the request to the head of the response.";
+        first_byte: Kind::POSITIVE, default "30s",
+            "From the end of the request, or of its head if the client waits for 100 (Continue), to the head of the response.";
         idle: Kind::POSITIVE, default "60s", "Between two parts of a body.";
         total: Kind::POSITIVE, "From the head of the request to the end of the response.";
         keep_alive: Kind::DURATION, default "4s", "How long an idle connection is kept; `0s` keeps none.";

@@ -45,6 +45,10 @@ impl Transfer<'_, '_> {
             if status == 100 && self.pace.is_none() && self.upload == Upload::Reading {
                 self.pace = self.timing.min_body_rate.map(BodyRateCredit::new);
             }
+            if status == 100 && std::mem::take(&mut self.awaits_continue) {
+                // the client had to wait until now
+                self.client_sent = self.upstream_sent;
+            }
             if self.client.accepts_interim() {
                 let mut fields = Fields::default();
                 self.head.fields.end_to_end().for_each(|field| fields.push_field(field));
