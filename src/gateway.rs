@@ -315,11 +315,6 @@ impl Exchange for RequestContext {
             let method = self.method.as_ref().map_or("", http::Method::as_str);
             cost_meter.response_head(&self.active.ruleset, method, response);
         }
-        if response.status == 101 {
-            let mut fields = Fields::default();
-            response.fields.end_to_end().for_each(|field| fields.push_field(field));
-            return Ok(fields);
-        }
         Ok(forward::response(response, self))
     }
 

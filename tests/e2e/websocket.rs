@@ -185,6 +185,24 @@ routes: [{{ name: tunnels, upstream: origin, limits: [failures, tokens], upgrade
 }
 
 #[test]
+fn the_answer_that_opens_a_tunnel_has_the_quota_and_the_fields_of_its_route() {
+    let origin = echo();
+    let edits = "response_headers: { remove: [x-cost], set: { x-set: \"1\" } }";
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ guard: {{ algorithm: gcra, rate: 1/h, burst: 9, key: all }} }}
+routes: [{{ name: tunnels, upstream: origin, limits: [guard], upgrade: [websocket], {edits} }}]
+",
+        upstream(&[origin.node()], "")
+    ));
+    let mut client = gateway.client();
+    client.send_request("GET", "/tunnel", ASKS);
+    let head = client.wire.head().unwrap().unwrap();
+    let fields = ["upgrade", "connection", "x-ratelimit-remaining", "x-set", "x-cost"].map(|name| head.field(name));
+    assert_eq!(fields, [Some("websocket"), Some("upgrade"), Some("8"), Some("1"), None], "{head:?}");
+    echoes(&mut client, "one");
+}
+
+#[test]
 fn the_end_of_a_tunnel_reaches_a_client_that_still_sends() {
     const LENGTH: usize = 300_000;
     let origin = Origin::with(|exchange| {
