@@ -198,8 +198,7 @@ impl Cluster {
         }
         for address in view.ring.order(key).into_iter().skip(1) {
             if address == own {
-                self.counts.stood_in.fetch_add(1, Ordering::Relaxed);
-                self.note_stand_in();
+                self.count_stand_ins(1);
                 return Decider::StandIn;
             }
             if let Some(peer) = reachable(address) {

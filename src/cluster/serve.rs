@@ -160,14 +160,29 @@ impl PeerServer {
             return Disposition::Now(Answer::NotOwner(owner));
         }
         let epoch = self.cluster.ownership_epoch(keys.iter().map(|(_, key)| *key));
-        let is_owned_elsewhere = || keys.iter().any(|(_, key)| !self.cluster.owns(*key));
-        if (self.cluster.may_be_elsewhere(ring) || is_owned_elsewhere()) && !session.unknown(&keys).is_empty() {
+        let foreign = self.foreign(&keys);
+        if (self.cluster.may_be_elsewhere(ring) || foreign > 0) && !session.unknown(&keys).is_empty() {
             return Disposition::Later(Later::Work(work));
         }
         match self.attempt(&work, session, &|position| self.cluster.may_have_moved(&epoch, position), now) {
-            Some(answer) => Disposition::Now(answer),
+            Some(answer) => Disposition::Now(self.note_stand_in(answer, foreign)),
             None => Disposition::Later(Later::Work(work)),
         }
+    }
+
+    /// How many of `keys` other gateways own.
+    fn foreign(&self, keys: &[(u32, LimitKey)]) -> u64 {
+        keys.iter().map(|(_, key)| u64::from(!self.cluster.owns(*key))).sum()
+    }
+
+    /// Counts the charges in `answer` of as many keys as are `foreign`, and has states that changed here pushed to the owners.
+    fn note_stand_in(&self, answer: Answer, foreign: u64) -> Answer {
+        match answer {
+            Answer::Charged { .. } if foreign > 0 => self.cluster.count_stand_ins(foreign),
+            _ if foreign > 0 => self.cluster.note_stand_in(),
+            _ => {}
+        }
+        answer
     }
 
     /// The reachable gateway that owns a key of `work`, unless this gateway must decide regardless of the owner.
@@ -194,9 +209,8 @@ impl PeerServer {
         };
         let done = timeout(patience.to_duration(), self.work_where_states_are(work, session)).await;
         done.unwrap_or_else(|_| {
-            self.cluster.note_stand_in();
-            self.attempt(work, session, &|_| false, self.cluster.context.clock.now())
-                .unwrap_or(Answer::UnknownParameters)
+            let answer = self.attempt(work, session, &|_| false, self.cluster.context.clock.now());
+            self.note_stand_in(answer.unwrap_or(Answer::UnknownParameters), self.foreign(&work.keys()))
         })
     }
 
@@ -211,11 +225,7 @@ impl PeerServer {
             let _fetches = self.cluster.fetch_states(session.unknown(&keys)).await;
             let may_have_moved = |position| self.cluster.may_have_moved(&epoch, position);
             if let Some(answer) = self.attempt(work, session, &may_have_moved, self.cluster.context.clock.now()) {
-                // states of other owners that were charged here are pushed to them
-                if keys.iter().any(|(_, key)| !self.cluster.owns(*key)) {
-                    self.cluster.note_stand_in();
-                }
-                return answer;
+                return self.note_stand_in(answer, self.foreign(&keys));
             }
             // yield, so that the timeout is checked
             tokio::task::yield_now().await;

@@ -61,7 +61,13 @@ impl Cluster {
         fetches
     }
 
-    /// Notes that this gateway charges a key that another gateway owns.
+    /// Counts charges that this gateway decides in place of the owners of their keys.
+    pub(super) fn count_stand_ins(&self, charges: u64) {
+        self.counts.stood_in.fetch_add(charges, Ordering::Relaxed);
+        self.note_stand_in();
+    }
+
+    /// Notes that this gateway charges a key that another gateway owns: the state is pushed there.
     pub(super) fn note_stand_in(&self) {
         self.note_stand_in.store(true, Ordering::Relaxed);
     }

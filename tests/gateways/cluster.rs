@@ -434,6 +434,7 @@ fn a_slot_that_a_stand_in_takes_too_late_ends_at_the_owner_too() {
         });
         world.pass(Nanos::from_secs(2));
         world.environment.network.slow(None);
+        assert_eq!(world.gateway(2).node.cluster().report().decisions[0], ("stand_in", 1), "seed {seed}");
         world.run_on(0, async move {
             asks.store.complete(&asks.binding, &batch, Completion::UNMEASURED, asks.clock.now());
         });
