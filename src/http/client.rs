@@ -11,7 +11,7 @@ use super::body::{Decoder, Framing};
 use super::buffer::Buffer;
 use super::channel::{ChannelMut, Http1Channel, Http2Channel, ReadError};
 use super::date::with_date;
-use super::head::{RequestHead, Version};
+use super::head::{RequestHead, Version, keeps_alive};
 use super::service::Failure;
 use super::socket::Socket;
 use crate::fields::Fields;
@@ -100,10 +100,7 @@ impl Http1Client {
         self.method_is_head = head.method == "HEAD";
         self.expects_continue = head.fields.contains("expect");
         self.is_answered = false;
-        self.keeps_alive = match head.version {
-            Version::Http10 => head.fields.lists("connection", "keep-alive"),
-            _ => !head.fields.lists("connection", "close"),
-        };
+        self.keeps_alive = keeps_alive(head.version, &head.fields);
     }
 
     /// Begins a request that cannot be read: its end is unknown.

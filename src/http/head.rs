@@ -247,11 +247,14 @@ impl ResponseHead {
 
     /// Whether the response allows another exchange on its connection.
     pub fn keeps_alive(&self) -> bool {
-        match self.version {
-            Version::Http10 => self.fields.lists("connection", "keep-alive"),
-            Version::Http11 | Version::Http2 => !self.fields.lists("connection", "close"),
-        }
+        keeps_alive(self.version, &self.fields)
     }
+}
+
+/// Whether a message of this version and with these `fields` allows another exchange on its connection (RFC 9112, section
+/// 9.3).
+pub(super) fn keeps_alive(version: Version, fields: &Fields) -> bool {
+    !fields.lists("connection", "close") && (version != Version::Http10 || fields.lists("connection", "keep-alive"))
 }
 
 // === lines ===

@@ -64,8 +64,11 @@ fn a_malformed_head_is_counted_on_every_request_of_a_connection() {
 fn a_client_of_http_1_0_sees_its_connection_end() {
     let origin = Origin::start();
     let gateway = Gateway::start(&proxied(&origin, ""));
-    let mut client = gateway.client();
-    client.send(request("GET", "/", &[]).replace("HTTP/1.1", "HTTP/1.0"));
-    assert_eq!(client.receive().status, 200);
-    assert!(client.is_ended());
+    for fields in [&[][..], &[("connection", "keep-alive, close")]] {
+        let mut client = gateway.client();
+        client.send(request("GET", "/", fields).replace("HTTP/1.1", "HTTP/1.0"));
+        let response = client.receive();
+        assert_eq!((response.status, response.field("connection")), (200, Some("close")));
+        assert!(client.is_ended());
+    }
 }
