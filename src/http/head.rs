@@ -133,19 +133,18 @@ impl HeadReader {
 
     /// Reads a field of a request from its `line`; `whole` is the line with its end.
     fn request_field(&mut self, line: &[u8], whole: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
-        const TWICE: Refused = Refused::Malformed("the request says more than once how long its body is");
         let (name, value) = field(line)?;
         self.fields = self.fields.saturating_add(1);
         if self.fields > MAX_FIELDS {
             return Err(Refused::HeadTooLarge("the request has too many header fields"));
         }
-        if name.eq_ignore_ascii_case(b"content-length") && self.length.replace(length(value)?).is_some() {
-            return Err(TWICE);
+        if name.eq_ignore_ascii_case(b"content-length") && self.length.replace(content_length(value)?).is_some() {
+            return Err(Refused::LENGTH_TWICE);
         }
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
             check_coding(value)?;
             if std::mem::replace(&mut self.is_chunked, true) {
-                return Err(TWICE);
+                return Err(Refused::LENGTH_TWICE);
             }
         }
         // an expectation means nothing in HTTP/1.0 (RFC 9110, section 10.1.1)
@@ -204,7 +203,9 @@ impl ResponseHead {
         let mut lengths = self.fields.get_all("content-length");
         let declared = match (lengths.next(), lengths.next()) {
             (None, _) => None,
-            (Some(value), None) => Some(length(value).map_err(|_| Unreadable("its Content-Length is not a number"))?),
+            (Some(value), None) => {
+                Some(content_length(value).map_err(|_| Unreadable("its Content-Length is not a number"))?)
+            }
             (Some(_), Some(_)) => return Err(Unreadable("it has more than one Content-Length")),
         };
         let mut codings = self.fields.get_all("transfer-encoding");
@@ -307,7 +308,8 @@ fn status_line(line: &[u8], head: &mut ResponseHead) -> Result<(), Unreadable> {
     Ok(())
 }
 
-fn length(value: &[u8]) -> Result<u64, Refused> {
+/// Reads the value of `Content-Length`.
+pub(super) fn content_length(value: &[u8]) -> Result<u64, Refused> {
     const BAD: Refused = Refused::Malformed("the length of the request's body is no number");
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(BAD);

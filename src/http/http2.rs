@@ -20,7 +20,7 @@ use super::body::Framing;
 use super::client::{Client, Http2Client};
 use super::exchange::{self, ExchangeOutcome};
 use super::frames::FrameTracker;
-use super::head::{RequestHead, Version};
+use super::head::{RequestHead, Version, content_length};
 use super::listener::Peer;
 use super::presence::{ConnectionTracker, LINGER};
 use super::service::{Exchange, Failure, Service, Settings};
@@ -283,6 +283,11 @@ fn request_head(request: &Request<RecvStream>) -> (RequestHead, Result<(), Refus
     let fields = request.headers();
     let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
     let mut hosts = fields.get_all(header::HOST).iter().map(header::HeaderValue::as_bytes);
+    let mut lengths = fields.get_all(header::CONTENT_LENGTH).iter();
+    let length = match (lengths.next().map(|first| content_length(first.as_bytes())), lengths.next()) {
+        (Some(_), Some(_)) => Err(Refused::LENGTH_TWICE),
+        (only, _) => only.transpose(),
+    };
     let is_padded = |value: &header::HeaderValue| value.as_bytes().trim_ascii().len() < value.len();
     let agrees = match (authority, hosts.next(), hosts.next()) {
         // HTTP/1.1 servers do not see this white space, and so read another value (RFC 9113, section 8.2.1)
@@ -308,14 +313,13 @@ fn request_head(request: &Request<RecvStream>) -> (RequestHead, Result<(), Refus
             head.fields.push(name, value);
         }
     }
-    let length = fields.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     head.framing = match length {
         _ if request.body().is_end_stream() => Framing::Empty,
-        Some(0) => Framing::Empty,
-        Some(length) => Framing::Length(length),
-        None => Framing::Chunked,
+        Ok(Some(0)) => Framing::Empty,
+        Ok(Some(length)) => Framing::Length(length),
+        Ok(None) | Err(_) => Framing::Chunked,
     };
-    (head, agrees)
+    (head, length.and(agrees))
 }
 
 /// The state of a [`WatchedSocket`], for the task that serves the connection.

@@ -23,6 +23,8 @@ pub enum Refused {
 impl Refused {
     /// The target has a character that is not allowed in a target.
     pub const TARGET: Self = Self::Malformed("the request target holds a character that has to be percent-encoded");
+    /// The framing of the body is given twice.
+    pub(super) const LENGTH_TWICE: Self = Self::Malformed("the request says more than once how long its body is");
 }
 
 /// The first line without its end; `None` if the line is not complete yet.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -273,10 +274,19 @@ async fn what_a_stream_of_http_2_can_say_of_it_is_refused_too() {
     }
     let two_hosts = client.get("http://a/", &[("host", "b")]).await;
     assert!(two_hosts.map_or(true, |answer| answer.status == 400));
-    for field in [("x-api-key", " k"), ("x-api-key", "k\t"), ("cookie", "a=1 "), ("authorization", "  Bearer k")] {
+    for field in [
+        ("x-api-key", " k"),
+        ("x-api-key", "k\t"),
+        ("cookie", "a=1 "),
+        ("authorization", "  Bearer k"),
+        ("content-length", ""),
+    ] {
         let answer = client.get("http://test/", &[field]).await.unwrap();
         assert_eq!(answer.status, 400, "{field:?}");
     }
+    let lengths = [("content-length", "3"), ("content-length", "3")];
+    let two_lengths = client.post("http://test/", &lengths, Bytes::from_static(b"abc")).await.unwrap();
+    assert_eq!(two_lengths.status, 400);
     assert_eq!((origin.count(), complete.load(Ordering::Relaxed)), (0, 0));
     let dropped = client.get("http://test/", &[("x_api_key", "k"), ("x-api-key", "l")]).await.unwrap();
     assert_eq!(dropped.status, 200);
