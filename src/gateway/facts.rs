@@ -173,12 +173,10 @@ pub fn path_and_query<'t>(
     }
     let rest = match absolute_form(raw) {
         _ if raw.starts_with('/') => raw,
-        Some((_, authority, rest)) => {
-            if canonical_host(authority)?.0 != host {
-                return Err(OTHER_HOST);
-            }
-            rest
-        }
+        Some((_, authority, _)) if canonical_host(authority)?.0 != host => return Err(OTHER_HOST),
+        // a question about the whole server (RFC 9112, section 3.2.4)
+        Some((_, _, "")) if method == "OPTIONS" => return Ok((Cow::Borrowed("*"), None)),
+        Some((_, _, rest)) => rest,
         None if raw == "*" && method == "OPTIONS" => return Ok((Cow::Borrowed(raw), None)),
         None => return Err(Refused::Malformed("the request target must begin with a slash")),
     };
