@@ -330,6 +330,18 @@ impl Cluster {
         self.heartbeat_now();
     }
 
+    /// Whether all gateways know that this one leaves, and have its states.
+    pub fn has_left(&self) -> bool {
+        self.members.lock().is_ready_to_end() && !self.is_migrating()
+    }
+
+    /// Undoes [`Cluster::leave`].
+    pub fn rejoin(&self) {
+        self.members.lock().rejoin(self.context.clock.now());
+        self.apply_membership();
+        self.heartbeat_now();
+    }
+
     /// Makes `correction` of a charge that was made here, once the state of its key has been fetched.
     pub fn correct_here(&self, correction: Correction) {
         self.corrections.push(correction);

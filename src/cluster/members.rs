@@ -50,7 +50,7 @@ pub enum MemberState {
     Joining,
     /// The gateway is a member.
     Member,
-    /// The gateway is no longer a member, and is about to end.
+    /// The gateway is no longer a member, and is about to end or to hand over to another process.
     Leaving,
 }
 
@@ -318,6 +318,12 @@ impl Members {
         self.update(now);
     }
 
+    /// Notes that this gateway does not end after all: it joins like a new one.
+    pub fn rejoin(&mut self, now: Nanos) {
+        self.begin_again(now);
+        self.update(now);
+    }
+
     /// Notes the time. Must be called once per [`HEARTBEAT_INTERVAL`], and may be called more often.
     pub fn tick(&mut self, now: Nanos) {
         if now.saturating_sub(self.last_tick) > DOWN_AFTER {
@@ -337,14 +343,18 @@ impl Members {
     /// nothing.
     fn was_stopped(&mut self, now: Nanos) {
         if self.member_state != MemberState::Leaving && !self.peers.is_empty() {
-            self.member_state = MemberState::Away;
-            self.incarnation = self.incarnation.wrapping_add(1);
-            self.set_undrained();
-            self.started = now;
+            self.begin_again(now);
         }
         for peer in self.peers.values_mut() {
             peer.heard = now;
         }
+    }
+
+    fn begin_again(&mut self, now: Nanos) {
+        self.member_state = MemberState::Away;
+        self.incarnation = self.incarnation.wrapping_add(1);
+        self.set_undrained();
+        self.started = now;
     }
 
     /// Updates the states of peers and of this gateway, and the ring.

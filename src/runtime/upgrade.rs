@@ -1,8 +1,10 @@
 //! SIGUSR2: another process takes over the sockets and the state, and no connection is refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 use super::accept_gate::AcceptGate;
 use super::handover::{Successor, UpgradeError};
@@ -10,6 +12,11 @@ use super::state::SnapshotWriter;
 use crate::gateway::Gateway;
 use crate::store::SnapshotSize;
 use crate::telemetry::Telemetry;
+
+/// How long other gateways may take to take this gateway's keys over.
+const LEAVES_WITHIN: Duration = Duration::from_secs(5);
+/// How often this process checks whether they have.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Hands this process's sockets and state over to a new process.
 pub(super) struct Upgrader {
@@ -47,6 +54,9 @@ impl Upgrader {
             Err(error) => {
                 self.snapshot_writer.resume();
                 self.gate.open();
+                if let Some(cluster) = self.store.cluster() {
+                    cluster.rejoin();
+                }
                 self.failed(&error);
                 false
             }
@@ -59,6 +69,16 @@ impl Upgrader {
     }
 
     async fn transfer_state(&self, successor: Successor) -> Result<SnapshotSize, UpgradeError> {
+        if let Some(cluster) = self.store.cluster() {
+            // during the pause this gateway answers no other: what it owned would start afresh there
+            cluster.leave();
+            let leaving = async {
+                while !cluster.has_left() {
+                    sleep(LOOK).await;
+                }
+            };
+            drop(timeout(LEAVES_WITHIN, leaving).await);
+        }
         let snapshot_writer = Arc::clone(&self.snapshot_writer);
         blocking(move || {
             snapshot_writer.suspend();

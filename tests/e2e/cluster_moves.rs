@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::restarts::Lineage;
 use crate::support::cluster::{Nodes, keys, members, wait_for_members};
 use crate::support::gateway::proxied;
 use crate::support::{Client, Gateway, Origin, SetOnDrop, free_port, now, wait_until};
@@ -159,6 +160,41 @@ fn a_spent_quota_stays_spent_when_the_owner_leaves_after_a_stall() {
     assert!(owner.process.wait().success());
     let passed = (0..KEYS).filter(|key| ask(&gateways[0], *key) == 200).count();
     assert_eq!(passed, 0, "of {owned} keys whose owner left");
+}
+
+/// Another gateway waits for a state for half of the timeout, which is less than the time for which the owner is silent.
+#[test]
+fn a_spent_quota_stays_spent_while_its_owner_hands_over() {
+    let origin = Origin::start();
+    let nodes = Nodes::new(3);
+    let limit = "algorithm: quota_reset, limit: 5, window: 1d";
+    let mut gateways: Vec<Gateway> = (0..3).map(|node| nodes.start(node, &origin, "timeout: 400ms", limit)).collect();
+    wait_for_members(&gateways, 3);
+    let ask = |client: &mut Client, key: &str| client.round_trip("GET", "/", &[("x-key", key)]).status;
+    let spent: Vec<String> = (0..KEYS).map(|key| key.to_string()).collect();
+    for key in &spent {
+        assert_eq!([(); 6].map(|()| ask(&mut gateways[0].client(), key)), [200, 200, 200, 200, 200, 429]);
+    }
+    assert!(keys(&gateways[2]) > 0);
+    let mut lineage = Lineage::of(gateways.pop().unwrap());
+    // the owner waits 250 ms for the request of a new connection
+    let _silent = lineage.gateway.client();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (gateway, keys) in
+            gateways.iter().flat_map(|gateway| spent.chunks(KEYS / 4).map(move |keys| (gateway, keys)))
+        {
+            let (over, mut client) = (&over, gateway.client());
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    keys.iter().for_each(|key| assert_eq!(ask(&mut client, key), 429, "key {key}"));
+                }
+            });
+        }
+        let _ends = SetOnDrop(&over);
+        lineage.upgrade();
+        wait_for_members(&gateways, 3);
+    });
 }
 
 #[test]
