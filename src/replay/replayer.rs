@@ -220,8 +220,9 @@ impl Replayer {
         let host = host.of(record, &rules.default_host);
         let target = match refused_before.filter(is_final) {
             Some(cause) => Err(cause),
-            None => target_of(ruleset, record, headers, host, &mut charger.missing_inputs)
-                .map_err(|answer| answer.cause()),
+            None => {
+                target_of(ruleset, record, headers, host, &mut charger.missing_inputs).map_err(|answer| answer.cause())
+            }
         };
         let target = match target {
             Ok(target) => target,
@@ -294,10 +295,11 @@ impl RequestCharger {
         }
         let bypassed = is_preflight || route.bypass.covers(facts, caller.customer());
         self.charges.clear();
-        let made = ruleset.balance_hashes(route, facts, &resolved, self.hashers.hasher()).and_then(|_| match bypassed {
-            true => Ok(()),
-            false => ruleset.add_charges(route, facts, &resolved, &self.hashers, &mut self.charges),
-        });
+        let made =
+            ruleset.balance_hashes(route, facts, &resolved, self.hashers.hasher()).and_then(|_| match bypassed {
+                true => Ok(()),
+                false => ruleset.add_charges(route, facts, &resolved, &self.hashers, &mut self.charges),
+            });
         made.map_err(|fault| refuse(Answer::from(fault).cause()))?;
         let verdict = self.ledger.charge(ruleset, record, facts, &mut self.charges, arrival);
         Ok(RequestCharge { route: id, caller: Some(caller), bypassed, charges: &self.charges, verdict })

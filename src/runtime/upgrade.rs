@@ -54,7 +54,7 @@ impl Upgrader {
             Err(error) => {
                 self.snapshot_writer.resume();
                 self.gate.open();
-                if let Some(cluster) = self.store.cluster() {
+                if let Some(cluster) = self.gateway.store.cluster() {
                     cluster.rejoin();
                 }
                 self.failed(&error);
@@ -69,7 +69,7 @@ impl Upgrader {
     }
 
     async fn transfer_state(&self, successor: Successor) -> Result<SnapshotSize, UpgradeError> {
-        if let Some(cluster) = self.store.cluster() {
+        if let Some(cluster) = self.gateway.store.cluster() {
             // during the pause this gateway answers no other: what it owned would start afresh there
             cluster.leave();
             let leaving = async {
