@@ -36,7 +36,7 @@ pub struct Import {
 
 /// The content of one file.
 enum Content {
-    ProxyConfig(front::ProxyConfig),
+    ProxyConfig(Box<front::ProxyConfig>),
     Domains(Vec<Domain>),
 }
 
@@ -85,8 +85,8 @@ impl Import {
     pub fn add(&mut self, text: &str, file: &str) -> Result<(), Problems> {
         let findings = Findings::new(file);
         let read = match text {
-            text if haproxy::is_of_this_format(text) => haproxy::read(text, &findings).map(Content::ProxyConfig),
-            text if nginx::is_of_this_format(text) => nginx::read(text, &findings).map(Content::ProxyConfig),
+            text if haproxy::is_of_this_format(text) => haproxy::read(text, &findings).map(Content::of_proxy),
+            text if nginx::is_of_this_format(text) => nginx::read(text, &findings).map(Content::of_proxy),
             text => read_yaml(text, &findings, &mut self.names),
         };
         let mut read = read.filter(|read| self.is_new(read, &findings));
@@ -95,7 +95,7 @@ impl Import {
         }
         let (read, notes) = findings.finish(read)?;
         match read {
-            Content::ProxyConfig(front) => self.front = Some(front),
+            Content::ProxyConfig(front) => self.front = Some(*front),
             Content::Domains(domains) => self.domains.extend(domains),
         }
         self.notes.extend(notes);
@@ -204,6 +204,12 @@ impl Limit {
     }
 }
 
+impl Content {
+    fn of_proxy(front: front::ProxyConfig) -> Self {
+        Self::ProxyConfig(Box::new(front))
+    }
+}
+
 impl Descriptor {
     fn write(&self, text: &mut String, indent: usize) {
         push(text, format_args!("{:indent$}- key: {}\n", "", scalar(&self.key)));
@@ -266,7 +272,7 @@ fn read_yaml(text: &str, findings: &Findings, names: &mut Names) -> Option<Conte
         return top.fail(top.error("is no configuration that can be read here").expected(EXPECTED));
     };
     if let Some((_, read)) = PROXIES.iter().find(|(is_of_this_format, _)| is_of_this_format(&section)) {
-        return read(&top).map(Content::ProxyConfig);
+        return read(&top).map(Content::of_proxy);
     }
     if section.has("domain") || section.has("descriptors") {
         return ratelimit::read(&top, names).map(|domain| Content::Domains(vec![domain]));
