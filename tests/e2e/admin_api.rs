@@ -1,13 +1,14 @@
 //! The operator's questions to a running gateway and the changes that an operator makes: every call under `/v1/`, and the
 //! commands that use them.
 
+mod elsewhere;
+mod programs;
+
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::support::cluster::{Nodes, wait_for_members};
 use crate::support::gateway::limited;
-use crate::support::redis::Redis;
 use crate::support::{Client, Gateway, Origin, Response, wait_until};
 
 const TOKEN: &str = "canary-token-0123456789";
@@ -259,144 +260,6 @@ fn a_slot_in_flight_is_not_shown_as_unused() {
 }
 
 #[test]
-fn a_key_in_redis_is_set_right_there() {
-    let (origin, redis) = (Origin::start(), Redis::start());
-    for (consistency, terms) in [
-        ("exact", "algorithm: gcra, rate: 1/d, burst: 5"),
-        ("exact", "algorithm: sliding_log, limit: 5, window: 1d"),
-        ("exact", "algorithm: fixed_window, limit: 5, window: 1d"),
-        ("leased", "algorithm: gcra, rate: 1/d, burst: 5"),
-        ("eventual", "algorithm: fixed_window, limit: 5, window: 1d"),
-    ] {
-        let limit = format!("{{ {terms}, key: {{ header: x-user }}, mode: shared, consistency: {consistency} }}");
-        let store = format!("store: {{ redis: \"{}\", timeout: 1s, prefix: \"{}\" }}\n", redis.url(), terms.len());
-        let gateway = started(&format!("{store}{}", limited(&origin, &limit)), &[]);
-        let what = format!("{consistency} {terms}");
-        let of_bob = json!({ "limit": "guard", "key": { "header x-user": "bob" } });
-        let ask = || gateway.get("/", &[("x-user", "bob")]).status;
-        wait_until("Redis to be asked", || done(&gateway, "peek", &of_bob)["decided"] == "store");
-        wait_until("the tokens to be spent", || ask() == 429);
-        let mut grant = of_bob.clone();
-        grant["tokens"] = json!(2);
-        let granted = done(&gateway, "grant", &grant);
-        assert_eq!((remaining(&granted), &granted["decided"]), (2, &json!("store")), "{what}");
-        if consistency != "leased" {
-            // leased tokens that are not spent in time expire
-            assert_eq!((0..3).map(|_| ask()).collect::<Vec<_>>(), [200, 200, 429], "{what}");
-        }
-        assert_eq!(remaining(&done(&gateway, "reset", &of_bob)), 5, "{what}");
-        for _ in 0..20 {
-            assert_eq!(remaining(&done(&gateway, "peek", &of_bob)), 5, "{what}: asking takes nothing");
-        }
-        assert_eq!(ask(), 200, "{what}");
-        drop(gateway);
-        redis.command_raw(&["FLUSHALL"]);
-    }
-    let limit = "{ algorithm: gcra, rate: 1/d, burst: 5, key: all, mode: shared }";
-    let store = format!("store: {{ redis: \"{}\" }}\n", redis.url());
-    let gateway = started(&format!("{store}{}", limited(&origin, limit)), &[]);
-    drop(redis);
-    wait_until("Redis to be missed", || {
-        gateway.get("/", &[]).status > 0 && get(&gateway, "/v1/status")["store"]["breaker"] == "open"
-    });
-    let response = post(&gateway, "/v1/keys/reset", &[HOST, BEARER], &json!({ "limit": "guard" }));
-    let error = "the key is kept in Redis, which does not answer; try again when Redis answers";
-    assert_eq!((response.status, response.json()), (503, json!({ "error": error })));
-}
-
-#[test]
-fn what_one_gateway_sets_right_in_redis_another_does_not_take_again() {
-    let (origin, redis) = (Origin::start(), Redis::start());
-    for terms in [
-        "algorithm: gcra, rate: 1/d, burst: 6",
-        "algorithm: fixed_window, limit: 6, window: 1d",
-        "algorithm: cycle, limit: 6, period: 1d",
-        "algorithm: sliding_log, limit: 6, window: 1d",
-    ] {
-        let limit = format!("{{ {terms}, key: {{ header: x-user }}, mode: shared, consistency: exact }}");
-        let store = format!("store: {{ redis: \"{}\", timeout: 1s, prefix: \"{}\" }}\n", redis.url(), terms.len());
-        let config = format!("{store}{}", limited(&origin, &limit));
-        let (one, other) = (started(&config, &[]), started(&config, &[]));
-        let of_bob = json!({ "limit": "guard", "key": { "header x-user": "bob" } });
-        wait_until("Redis to be asked", || {
-            [&one, &other].iter().all(|gateway| done(gateway, "peek", &of_bob)["decided"] == "store")
-        });
-        let ask = || other.get("/", &[("x-user", "bob")]).status;
-        assert_eq!((0..4).map(|_| ask()).collect::<Vec<_>>(), [200; 4], "{terms}");
-        let mut grant = of_bob.clone();
-        grant["tokens"] = json!(2);
-        assert_eq!(remaining(&done(&one, "grant", &grant)), 4, "{terms}");
-        assert_eq!((0..3).map(|_| ask()).collect::<Vec<_>>(), [200; 3], "{terms}");
-        assert_eq!(remaining(&done(&one, "reset", &of_bob)), 6, "{terms}");
-        assert_eq!((0..6).map(|_| ask()).collect::<Vec<_>>(), [200; 6], "{terms}");
-        assert_eq!(ask(), 429, "{terms}");
-    }
-}
-
-#[test]
-fn programs_that_are_no_proxies_charge_the_limits_of_requests_all_or_none() {
-    let origin = Origin::start();
-    let gateway = started(&by_customer(&origin), &[("customers.csv", &customers())]);
-    let charge = |charges: Value| post(&gateway, "/v1/charge", &[HOST, BEARER], &json!({ "charges": charges }));
-    let asked = |charges: Value| {
-        let response = charge(charges);
-        assert_eq!(response.status, 200, "{response:?}");
-        response.json()
-    };
-    let globex = |tokens: i64| json!({ "limit": "guard", "key": { "customer": "globex" }, "tokens": tokens });
-    let bob = json!({ "client_address": "127.0.0.1", "header: x-user": "bob", "route": "login" });
-    let logins = |tokens: i64| json!({ "limit": "logins", "key": bob, "tokens": tokens });
-    let left = |answer: &Value| answer["charges"].as_array().unwrap().iter().map(remaining).collect::<Vec<_>>();
-    let first = asked(json!([globex(3)]));
-    assert_eq!((&first["admitted"], left(&first)), (&json!(true), vec![2]));
-    assert_eq!(gateway.get("/", &[("x-api-key", "k2")]).status, 200, "a request takes from the same count");
-    let denied = asked(json!([globex(2)]));
-    assert_eq!((&denied["admitted"], &denied["denied_by"], left(&denied)), (&json!(false), &json!("guard"), vec![1]));
-    assert!(denied["retry_after_seconds"].as_f64().unwrap() > 80_000.0, "{denied:#}");
-    // the second limit denies, so the first charges nothing
-    let both = asked(json!([globex(1), logins(4)]));
-    assert_eq!((&both["denied_by"], left(&both)), (&json!("logins"), vec![1, 3]));
-    let both = asked(json!([globex(1), logins(3)]));
-    assert_eq!((&both["admitted"], left(&both)), (&json!(true), vec![0, 0]));
-    let peek = asked(json!([globex(0)]));
-    assert_eq!((&peek["admitted"], left(&peek)), (&json!(false), vec![0]));
-    assert_eq!(gateway.get("/", &[("x-api-key", "k2")]).status, 429);
-    let back = asked(json!([globex(-2), logins(-1)]));
-    assert_eq!((&back["admitted"], left(&back)), (&json!(true), vec![2, 1]));
-    assert_eq!(asked(json!([globex(0)]))["admitted"], true);
-    assert_eq!(gateway.get("/", &[("x-api-key", "k2")]).status, 200, "what was given back can be taken");
-    let metric =
-        |result| gateway.metrics().value("tollgate_decisions_total", &[("serves", "charge"), ("result", result)]);
-    assert_eq!((metric("admitted"), metric("denied")), (Some(4.0), Some(3.0)));
-    let unknown = json!({ "limit": "gard", "tokens": 1 });
-    let more = json!({ "limit": "guard", "key": { "customer": "globex" }, "tokens": 1, "hits": 1 });
-    let no_tokens = json!({ "limit": "guard", "key": { "customer": "globex" } });
-    for (charges, status, says) in [
-        (json!([]), 400, "there are 0 charges"),
-        (json!([globex(1), globex(1)]), 400, "twice"),
-        (json!([globex(1), logins(-1)]), 400, "some charges take tokens and others give them back"),
-        (json!([more]), 400, "hits"),
-        (json!([no_tokens]), 400, "tokens"),
-        (json!([unknown]), 404, "there is no limit"),
-        (json!(7), 400, "charges"),
-    ] {
-        let refused = charge(charges);
-        let said = refused.json()["error"].as_str().unwrap().to_owned();
-        assert!(refused.status == status && said.contains(says), "{} {said}", refused.status);
-    }
-    assert_eq!(left(&asked(json!([globex(0)]))), [1], "what is refused takes nothing");
-}
-
-#[test]
-fn a_program_cannot_charge_what_runs() {
-    let origin = Origin::start();
-    let gateway = started(&limited(&origin, "{ algorithm: concurrency, limit: 2, key: all }"), &[]);
-    let question = json!({ "charges": [{ "limit": "guard", "tokens": 1 }] });
-    let refused = post(&gateway, "/v1/charge", &[HOST, BEARER], &question);
-    assert!(refused.status == 409 && refused.text().contains("requests in flight"), "{refused:?}");
-}
-
-#[test]
 fn changes_take_the_token_and_other_sites_get_nothing() {
     let origin = Origin::start();
     let config = limited(&origin, "{ algorithm: gcra, rate: 1/d, burst: 2, key: all }");
@@ -617,49 +480,4 @@ fn the_commands_look_and_change() {
         nobody.status.code() == Some(1) && error.contains("http://127.0.0.1:1") && error.contains("--admin"),
         "{error}"
     );
-}
-
-#[test]
-fn a_key_is_set_right_by_the_gateway_that_owns_it_and_the_others_say_which_one_that_is() {
-    let origin = Origin::start();
-    let nodes = Nodes::new(2);
-    let limits = "limits: { guard: { key: { header: x-key }, algorithm: gcra, rate: 1/d, burst: 2 } }
-routes: [{ name: all, upstream: origin, limits: [guard] }]
-";
-    let start = |node| {
-        let config = format!("{}{}{limits}", nodes.section(node, "timeout: 1s"), origin.upstream());
-        started(&config, &[("cluster.key", crate::support::cluster::SECRET)])
-    };
-    let gateways = [start(0), start(1)];
-    wait_for_members(&gateways, 2);
-    let token = [("TOLLGATE_ADMIN_TOKEN", TOKEN)];
-    for key in 0..8 {
-        let key = key.to_string();
-        let ask = |gateway: &Gateway| gateway.get("/", &[("x-key", &key)]).status;
-        assert_eq!([ask(&gateways[0]), ask(&gateways[1]), ask(&gateways[0])], [200, 200, 429]);
-        let part = format!("header:x-key={key}");
-        let run = |gateway: &Gateway, verb: &str| {
-            let output = tollgate(gateway, &["keys", verb, "--limit", "guard", &part], &token);
-            let [text, error] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-            (output.status.code(), text, error)
-        };
-        // every gateway answers questions about the key
-        for gateway in &gateways {
-            let (status, text, error) = run(gateway, "peek");
-            assert!(status == Some(0) && text.contains("now: 0 left, denied for"), "{text}{error}");
-        }
-        let (owners, others): (Vec<_>, Vec<_>) =
-            (0..2).map(|node| (node, run(&gateways[node], "reset"))).partition(|(_, (status, ..))| *status == Some(0));
-        let ([(owner, (_, text, _))], [(_, (status, _, error))]) = (&*owners, &*others) else {
-            panic!("{owners:?} {others:?}")
-        };
-        assert!(text.contains("now: 2 left, nothing is used"), "{text}");
-        let told = format!("its key belongs to the gateway at {}: use the admin port of that gateway", nodes.0[*owner]);
-        assert!(*status == Some(1) && error.contains(&told), "{error}");
-        let question = json!({ "limit": "guard", "key": { "header: x-key": key } });
-        let refused = post(&gateways[1 - owner], "/v1/keys/reset", &[HOST, BEARER], &question);
-        assert_eq!(refused.status, 409, "{refused:?}");
-        assert!(refused.text().contains(&told), "{refused:?}");
-        assert_eq!([ask(&gateways[*owner]), ask(&gateways[*owner]), ask(&gateways[*owner])], [200, 200, 429]);
-    }
 }

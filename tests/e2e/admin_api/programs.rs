@@ -1,0 +1,70 @@
+//! Charges by programs that are no proxies.
+
+use serde_json::{Value, json};
+
+use super::{BEARER, HOST, by_customer, customers, post, remaining, started};
+use crate::support::Origin;
+use crate::support::gateway::limited;
+
+#[test]
+fn programs_that_are_no_proxies_charge_the_limits_of_requests_all_or_none() {
+    let origin = Origin::start();
+    let gateway = started(&by_customer(&origin), &[("customers.csv", &customers())]);
+    let charge = |charges: Value| post(&gateway, "/v1/charge", &[HOST, BEARER], &json!({ "charges": charges }));
+    let asked = |charges: Value| {
+        let response = charge(charges);
+        assert_eq!(response.status, 200, "{response:?}");
+        response.json()
+    };
+    let globex = |tokens: i64| json!({ "limit": "guard", "key": { "customer": "globex" }, "tokens": tokens });
+    let bob = json!({ "client_address": "127.0.0.1", "header: x-user": "bob", "route": "login" });
+    let logins = |tokens: i64| json!({ "limit": "logins", "key": bob, "tokens": tokens });
+    let left = |answer: &Value| answer["charges"].as_array().unwrap().iter().map(remaining).collect::<Vec<_>>();
+    let first = asked(json!([globex(3)]));
+    assert_eq!((&first["admitted"], left(&first)), (&json!(true), vec![2]));
+    assert_eq!(gateway.get("/", &[("x-api-key", "k2")]).status, 200, "a request takes from the same count");
+    let denied = asked(json!([globex(2)]));
+    assert_eq!((&denied["admitted"], &denied["denied_by"], left(&denied)), (&json!(false), &json!("guard"), vec![1]));
+    assert!(denied["retry_after_seconds"].as_f64().unwrap() > 80_000.0, "{denied:#}");
+    // the second limit denies, so the first charges nothing
+    let both = asked(json!([globex(1), logins(4)]));
+    assert_eq!((&both["denied_by"], left(&both)), (&json!("logins"), vec![1, 3]));
+    let both = asked(json!([globex(1), logins(3)]));
+    assert_eq!((&both["admitted"], left(&both)), (&json!(true), vec![0, 0]));
+    let peek = asked(json!([globex(0)]));
+    assert_eq!((&peek["admitted"], left(&peek)), (&json!(false), vec![0]));
+    assert_eq!(gateway.get("/", &[("x-api-key", "k2")]).status, 429);
+    let back = asked(json!([globex(-2), logins(-1)]));
+    assert_eq!((&back["admitted"], left(&back)), (&json!(true), vec![2, 1]));
+    assert_eq!(asked(json!([globex(0)]))["admitted"], true);
+    assert_eq!(gateway.get("/", &[("x-api-key", "k2")]).status, 200, "what was given back can be taken");
+    let metric =
+        |result| gateway.metrics().value("tollgate_decisions_total", &[("serves", "charge"), ("result", result)]);
+    assert_eq!((metric("admitted"), metric("denied")), (Some(4.0), Some(3.0)));
+    let unknown = json!({ "limit": "gard", "tokens": 1 });
+    let more = json!({ "limit": "guard", "key": { "customer": "globex" }, "tokens": 1, "hits": 1 });
+    let no_tokens = json!({ "limit": "guard", "key": { "customer": "globex" } });
+    for (charges, status, says) in [
+        (json!([]), 400, "there are 0 charges"),
+        (json!([globex(1), globex(1)]), 400, "twice"),
+        (json!([globex(1), logins(-1)]), 400, "some charges take tokens and others give them back"),
+        (json!([more]), 400, "hits"),
+        (json!([no_tokens]), 400, "tokens"),
+        (json!([unknown]), 404, "there is no limit"),
+        (json!(7), 400, "charges"),
+    ] {
+        let refused = charge(charges);
+        let said = refused.json()["error"].as_str().unwrap().to_owned();
+        assert!(refused.status == status && said.contains(says), "{} {said}", refused.status);
+    }
+    assert_eq!(left(&asked(json!([globex(0)]))), [1], "what is refused takes nothing");
+}
+
+#[test]
+fn a_program_cannot_charge_what_runs() {
+    let origin = Origin::start();
+    let gateway = started(&limited(&origin, "{ algorithm: concurrency, limit: 2, key: all }"), &[]);
+    let question = json!({ "charges": [{ "limit": "guard", "tokens": 1 }] });
+    let refused = post(&gateway, "/v1/charge", &[HOST, BEARER], &question);
+    assert!(refused.status == 409 && refused.text().contains("requests in flight"), "{refused:?}");
+}
