@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Headroom, Rule, State};
-use crate::charge::{AllCharged, Charged};
+use crate::charge::{AllCharged, Charged, Enforcement};
 use crate::store::redis::codec::Bucket;
 use crate::units::{Cost, Nanos};
 
@@ -160,7 +160,8 @@ impl ChargeReply {
         // the question for a floor takes nothing itself, but its key may have been debited for the denied request
         for ((bucket, found), seen) in buckets.iter().zip(&self.found).zip(&seen) {
             let KeyState::State(after) = seen else { continue };
-            let is_debited = bucket.enforcement.counts_denied && !(passes && found.admits);
+            let Enforcement { consumes, counts_denied, .. } = bucket.enforcement;
+            let is_debited = consumes && counts_denied && !(passes && found.admits);
             let asks = |asked: &Bucket<'_>| {
                 !asked.enforcement.consumes && (asked.limit, asked.key) == (bucket.limit, bucket.key)
             };

@@ -106,10 +106,12 @@ impl Model {
                 None => self.headroom(part, now),
             };
             let charged = Charged { decision, headroom };
-            all.push(match self.keeper(part, 0, now).filter(|_| !enforcement.counts_denied) {
-                Some((rule, state)) => charged.or_fresh_after(until_fresh(&rule, &state, now)),
-                None => charged,
-            });
+            all.push(
+                match self.keeper(part, 0, now).filter(|_| !(enforcement.consumes && enforcement.counts_denied)) {
+                    Some((rule, state)) => charged.or_fresh_after(until_fresh(&rule, &state, now)),
+                    None => charged,
+                },
+            );
         }
         (passes, all)
     }
