@@ -111,7 +111,7 @@ pub struct LoadedConfig {
     pub jwks: Option<Jwks>,
     /// The file that keeps limit states over restarts, if the file names one.
     pub state: Option<StateFile>,
-    /// The cluster that keeps sticky limits, if several nodes form one.
+    /// The cluster that keeps sticky limits, if several gateways form one.
     pub cluster: Option<Cluster>,
     /// The secret and the queue of the webhook, if the file has a webhook.
     pub webhook: Option<WebhookFiles>,

@@ -74,7 +74,7 @@ pub struct Telemetry {
     limit_wait: HotHistogramVec,
     limit_retry_after: HotHistogramVec,
     decision_duration: HotHistogramVec,
-    /// The metrics of the store that nodes share.
+    /// The metrics of the store that gateways share.
     pub store: StoreMetrics,
     /// The metrics of sources of customers and keys.
     pub sources: SourceMetrics,

@@ -1,7 +1,7 @@
--- Mirrors src/algorithm/concurrency.rs, with slots as leases: the slots of a node that died come back.
+-- Mirrors src/algorithm/concurrency.rs, with slots as leases: the slots of a gateway that died come back.
 --
 -- Parameters: limit lifetime, the latter in milliseconds. Kept as a sorted set whose scores are the milliseconds at which
--- slots expire: the member of a slot is its name, which the node chose, a colon and its cost. The last member, with the
+-- slots expire: the member of a slot is its name, which the gateway chose, a colon and its cost. The last member, with the
 -- score infinity, is a tilde and the sum of the costs. The state passed between functions is the cost in flight; the
 -- name of a slot comes as the argument beside the cost.
 

@@ -150,7 +150,7 @@ if family == 'x' then
         return admitted, (admitted or rule.denials_count) and measured(state, cost) or state
     end
 
-    -- The node computed full_at with its own exp and log, whose last digits may differ.
+    -- The gateway computed full_at with its own exp and log, whose last digits may differ.
     if op == 'refund' then
         function rule.refund(state, cost, full_at)
             local until_full = interval_until(state.rate, floor(limit))

@@ -11,8 +11,8 @@ if family == 's' then
     end
     tokens, period, burst, tolerance = natural(tokens), natural(period), natural(burst), natural(tolerance)
     local rule = { tokens = tokens, period = period, burst = burst, divisible = true }
-    -- Charges that a node has made by itself are debited as of the time since which they came: TAT' is the greater of the
-    -- TAT and that time, plus their cost. The state stays for a while after the key is full, for such debits of other nodes.
+    -- Charges that a gateway has made by itself are debited as of the time since which they came: TAT' is the greater of the
+    -- TAT and that time, plus their cost. The state stays for a while after the key is full, for such debits of other gateways.
     local since = op == 'debit' and match(argument, '^%d+')
     local seconds, nanos = seconds, nanos
     if since and from_now(since) == 0 then

@@ -67,7 +67,7 @@ impl SourceText {
         self.included.iter().map(|file| file.name.as_str())
     }
 
-    /// A hash of the texts, the same on every node, to see whether nodes run the same configuration.
+    /// A hash of the texts, the same at every gateway, to see whether gateways run the same configuration.
     pub fn hash(&self) -> u128 {
         if self.included.is_empty() {
             return files::hash(self.text.as_bytes());

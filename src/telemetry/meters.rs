@@ -57,7 +57,7 @@ struct LimitLabels {
     over: &'static str,
     /// Whether the limit delays requests.
     delays: bool,
-    /// How the limit treats requests while the store is unavailable, if nodes share its states.
+    /// How the limit treats requests while the store is unavailable, if gateways share its states.
     without_store: Option<OnStoreDown>,
     /// Whether costs are settled by responses.
     settles: bool,

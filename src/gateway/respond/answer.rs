@@ -61,7 +61,7 @@ pub enum Answer {
     Suspended,
     /// The credential cannot be looked up: the directory, or the keys for tokens, are unavailable.
     DirectoryUnavailable,
-    /// A limit that nodes share cannot be checked, and lets no request pass in this case.
+    /// A limit that gateways share cannot be checked, and lets no request pass in this case.
     StoreUnavailable,
     /// A limit denies.
     Limited,

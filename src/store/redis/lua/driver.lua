@@ -13,7 +13,7 @@ end
 -- back, which leaves the key there for as long as it was going to be: so a key that is gone before its time was forgotten.
 --
 -- The last argument of a debit may begin with the time since which the charges were made that it debits, and that of a
--- charge or debit may end in a semicolon and the state that a node remembers. It is merged with the kept state, in case
+-- charge or debit may end in a semicolon and the state that a gateway remembers. It is merged with the kept state, in case
 -- Redis has lost that or some of its charges; but not where tokens came back, since a state from before that would take
 -- them again.
 --

@@ -188,7 +188,7 @@ local function divide_up(a, b)
     return rest == 0 and quotient or add(quotient, 1)
 end
 
--- At most 2^64 - 1, where the integers of the nodes end.
+-- At most 2^64 - 1, where the integers of the gateways end.
 local function word(n)
     return type(n) == 'number' and n or least(n, { 9551615, 4407370, 184467 })
 end

@@ -41,7 +41,7 @@ local function lifetime(idle)
     return format('%.0f', math.min(double(divide_up(idle, 1e6)) + SPARE, 1e13))
 end
 
--- A double as a node writes it; nothing else that Lua takes for a number.
+-- A double as a gateway writes it; nothing else that Lua takes for a number.
 local function decimal(text)
     local number = match(text, '^%d[%d.e+-]*$') and tonumber(text)
     return number and number < 1e300 and number or nil
