@@ -30,7 +30,7 @@ valkey: needs        ## Runs the tests of what is kept in Redis on Valkey, but f
 # What a release ships. PROGRAM= takes a build that is there in its place.
 OPTIMIZED := target/optimized/tollgate
 
-optimized: $(OPTIMIZED) ## Builds target/optimized/tollgate, what a release ships: profile-guided, in some 20 minutes.
+optimized: $(OPTIMIZED) ## Builds target/optimized/tollgate, what a release ships: laid out for what runs under load, in some 25 minutes.
 
 $(OPTIMIZED): Cargo.toml Cargo.lock $(shell find src -type f)
 	@sh scripts/install-needs.sh optimized

@@ -142,7 +142,7 @@ requests are to be denied. tollgate, HAProxy and Envoy count their metrics, ngin
 tell clients where they stand (`RateLimit`, `X-RateLimit-*`) are off except where a title names them. Clients are `wrk`,
 and `h2load` for HTTP/2; TLS is 1.3 with TLS_AES_128_GCM_SHA256 and a P-256 certificate. `bench/programs.py` writes
 the configurations, `bench/scenarios.py` lists the scenarios. nginx, HAProxy and Envoy are as their packages come; tollgate is
-as `make optimized` builds it for a release: by profile-guided optimization, with what two seconds of most of these loads
+as `make optimized` builds it for a release: by profile-guided optimization and BOLT, with what two seconds of most of these loads
 counted. `PROGRAM=target/release/tollgate` measures a plain build.
 
 ## How it is measured

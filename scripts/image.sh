@@ -14,7 +14,9 @@ for client in docker /usr/bin/docker; do
 done
 [ -n "$docker" ] || fail "image: no Docker client here builds with BuildKit: install docker-buildx"
 if [ -n "${1:-}" ]; then
-    install -Ds "$1" target/image/tollgate
+    install -D "$1" target/image/tollgate
+    # the linker's `strip` breaks what BOLT has laid out
+    "$(rustc --print target-libdir)/../bin/rust-objcopy" --strip-all target/image/tollgate
     "$docker" build --quiet --tag tollgate --build-arg PROGRAM=ready .
 else
     "$docker" build --tag tollgate .

@@ -79,6 +79,10 @@ if [ "$for_what" = bench ] || [ "$for_what" = optimized ]; then # the loads
     [ -e /usr/lib/nginx/modules/ngx_http_echo_module.so ] || missing="$missing libnginx-mod-http-echo" # slow answers
 fi
 
+if [ "$for_what" = optimized ]; then
+    [ -x /usr/lib/llvm-19/bin/llvm-bolt ] || missing="$missing bolt-19" # in no folder of PATH
+fi
+
 install_missing() {
     command -v apt-get >/dev/null 2>&1 || {
         echo "please install with your package manager, then run this again:$missing" >&2

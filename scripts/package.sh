@@ -14,8 +14,10 @@ trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
 umask 022
 
-install -Ds "$program" "$root/usr/bin/tollgate"
 tollgate="$root/usr/bin/tollgate"
+install -D "$program" "$tollgate"
+# the linker's `strip` breaks what BOLT has laid out
+"$(rustc --print target-libdir)/../bin/rust-objcopy" --strip-all "$tollgate"
 for file in tollgate.service tollgate.socket; do
     install -Dm 644 "deploy/systemd/$file" "$root/usr/lib/systemd/system/$file"
     sed -i -e 's#/usr/local/bin/#/usr/bin/#; /^# .*Install: the program/,/^# \/etc\/systemd/d' "$root/usr/lib/systemd/system/$file"
