@@ -68,7 +68,7 @@ use crate::gateway::{Gateway, GatewayState};
 use crate::lifecycle::Phase;
 use crate::ruleset::key::KeyHasher;
 use crate::ruleset::{Endpoint, SocketPath};
-use crate::store::shared::{CallResult, Observer};
+use crate::store::shared::{CallResult, Observer, Operation};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::history::History;
 use crate::telemetry::{ClusterMetrics, DenialRecorder, StoreMetrics, Telemetry};
@@ -288,9 +288,9 @@ fn recover(
 }
 
 fn calls_counted_by(metrics: StoreMetrics) -> Observer {
-    metrics.expect(CallResult::ALL.iter().map(|result| result.as_str()));
+    metrics.expect(&Operation::ALL.map(Operation::as_str), &CallResult::ALL.map(CallResult::as_str));
     Box::new(move |call| {
-        metrics.called(call.op, call.result.as_str(), call.took);
+        metrics.called(call.operation.as_str(), call.result.as_str(), call.took);
         call.charges.into_iter().for_each(|requests| metrics.charged(requests));
     })
 }

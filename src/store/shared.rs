@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource};
+use crate::charge::{AllCharged, Charge, ChargeSource, Charged, DecisionSource, OnStoreDown};
 use crate::clock::Clock;
 use crate::store::LimitSpec;
 use crate::store::redis::SCRIPT;
@@ -42,7 +42,7 @@ mod settings;
 mod slots;
 
 pub use breaker::State as BreakerState;
-pub use calls::CallResult;
+pub use calls::{CallResult, Operation};
 pub use lease::LeaseReport;
 pub use limit::{SharedLimit, check_shareable};
 pub use servers::ServerStatus;
@@ -75,8 +75,8 @@ pub type Observer = Box<dyn Fn(CallEvent) + Send + Sync>;
 /// A call that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallEvent {
-    /// The operation.
-    pub op: &'static str,
+    /// What the call was for.
+    pub operation: Operation,
     /// The call's result.
     pub result: CallResult,
     /// The call's duration.
@@ -309,8 +309,7 @@ impl SharedStore {
             .zip(&parts)
             .map(|((limit, charge), part)| gateway.degraded(limit, part, charge, now))
             .collect();
-        let nodes = gateway.nodes.load(Ordering::Relaxed);
-        match gateway.fallback.charge((tables, &gateway.slots), &mut degraded, nodes, now) {
+        match gateway.fallback.charge((tables, &gateway.slots), &mut degraded, now) {
             Ok(charged) => SharedOutcome::Degraded(charged),
             Err(refused) => SharedOutcome::FailedClosed(refused),
         }
@@ -423,7 +422,11 @@ impl SharedGateway {
             false => (None, 0),
         };
         let used = counted.unwrap_or_else(|| self.memory.used(part, redis_time));
-        DegradedCharge { charge, part, on_down, used, unsynced, redis_time }
+        let cost_multiplier = match on_down {
+            OnStoreDown::Divide => self.nodes.load(Ordering::Relaxed).max(1),
+            OnStoreDown::Local | OnStoreDown::Allow | OnStoreDown::Deny => 1,
+        };
+        DegradedCharge { charge, part, on_down, cost_multiplier, used, unsynced, redis_time }
     }
 
     /// Decides by the counts of this gateway; asks Redis for a key that is new to it.

@@ -198,8 +198,6 @@ pub const BATCH: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0];
 
 /// The store operation that finds the customer of a credential.
 pub const OP_CUSTOMER: &str = "customer";
-/// The operations of a store that gateways share.
-pub const STORE_OPS: [&str; 8] = ["charge", "debit", "reconcile", "sync", "refund", "complete", "renew", "heartbeat"];
 /// The route of requests that matched none.
 pub const NO_ROUTE: &str = "none";
 /// The plan of requests without one.

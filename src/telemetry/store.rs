@@ -25,10 +25,10 @@ impl StoreMetrics {
         })
     }
 
-    /// Nodes share a store, whose calls end with one of `results`: the series of these calls begin at zero.
-    pub fn expect(&self, results: impl Iterator<Item = &'static str> + Clone) {
-        for op in names::STORE_OPS {
-            results.clone().for_each(|result| drop(self.requests.with_label_values(&[op, result])));
+    /// Gateways share a store, whose calls are for `operations` and end with `results`: their series begin at zero.
+    pub fn expect(&self, operations: &[&str], results: &[&str]) {
+        for op in operations {
+            results.iter().for_each(|result| drop(self.requests.with_label_values(&[op, result])));
             self.duration.with_label_values(&[op]);
         }
     }

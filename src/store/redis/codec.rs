@@ -59,6 +59,17 @@ pub enum Call {
     Renew,
 }
 
+impl Call {
+    /// The number of requests that the call is to charge; `None` if it does not charge.
+    pub const fn charges(self) -> Option<u64> {
+        match self {
+            Self::Charge => Some(1),
+            Self::Partial(requests) => Some(requests),
+            Self::Debit | Self::Refund | Self::Complete | Self::Renew => None,
+        }
+    }
+}
+
 /// The clock of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {

@@ -5,7 +5,7 @@ use crate::charge::{AllCharged, Charge};
 use crate::store::amend::{AmendError, Amendment};
 use crate::store::redis::codec::key_name;
 use crate::store::redis::{Call, CallArgument, Encoded};
-use crate::store::shared::calls::{CHARGE, CallResult, NoReply};
+use crate::store::shared::calls::{CallResult, NoReply, Operation};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::link::Script;
 use crate::store::shared::{SharedGateway, SharedLimit, SharedStore};
@@ -36,7 +36,7 @@ impl SharedStore {
         if limit.is_eventual() || gateway.is_unavailable(&part) {
             return None;
         }
-        let outcome = gateway.call_charge(CHARGE, std::slice::from_ref(&part), 0).await.ok()?;
+        let outcome = gateway.call_charge(Operation::Charge, std::slice::from_ref(&part), 0).await.ok()?;
         outcome.each.into_iter().next()
     }
 
@@ -83,14 +83,14 @@ impl SharedGateway {
     async fn grant(&self, part: &ChargePart, tokens: Cost) -> Result<(), NoReply> {
         let (rule, nothing) = (part.rule(), ChargePart { cost: 0, ..part.clone() });
         let read = (nothing, CallArgument::Nothing);
-        let (mut seen, mut at) = self.call_change(("debit", Call::Debit), &[read]).await?;
+        let (mut seen, mut at) = self.call_change(Operation::Debit, Call::Debit, &[read]).await?;
         let mut left = Some(tokens);
         for _ in 0..MOST_CHARGES {
             let (Some(stands), Some(tokens)) = (seen.first(), left) else { break };
             let (headroom, before) = (stands.headroom(rule, at), stands.counted(rule, at));
             let back = ChargePart { cost: rule.grantable(tokens, &headroom), ..part.clone() };
             let full_at = CallArgument::FullAt(at.saturating_add(headroom.until_full));
-            (seen, at) = self.call_change(("refund", Call::Refund), &[(back, full_at)]).await?;
+            (seen, at) = self.call_change(Operation::Refund, Call::Refund, &[(back, full_at)]).await?;
             left = grant::still_left(tokens, before, seen.first().and_then(|stands| stands.counted(rule, at)));
         }
         Ok(())

@@ -10,13 +10,62 @@ use tokio::time::timeout;
 
 use crate::charge::AllCharged;
 use crate::store::redis::codec::hash_tag;
-use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Clock, encode};
+use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Clock, Encoded, encode};
 use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{ChargePart, slot_name};
 use crate::store::shared::link::{CallError, Reply};
 use crate::store::shared::memory::CachedState;
 use crate::store::shared::{CallEvent, SharedGateway};
 use crate::units::Nanos;
+
+/// What a call to Redis is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Requests wait to be charged.
+    Charge,
+    /// Counts costs that were not known before, and what Redis has lost.
+    Debit,
+    /// Charges after an outage, and asks before that; waits no longer than requests do.
+    Reconcile,
+    /// Syncs the counts of this gateway.
+    Sync,
+    /// Gives back what requests did not use.
+    Refund,
+    /// Frees the slot of a request that has ended.
+    Complete,
+    /// Keeps the slots of requests that run.
+    Renew,
+    /// Tells that this gateway is there.
+    Heartbeat,
+}
+
+impl Operation {
+    /// All operations.
+    pub const ALL: [Self; 8] = [
+        Self::Charge,
+        Self::Debit,
+        Self::Reconcile,
+        Self::Sync,
+        Self::Refund,
+        Self::Complete,
+        Self::Renew,
+        Self::Heartbeat,
+    ];
+
+    /// The operation's name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Charge => "charge",
+            Self::Debit => "debit",
+            Self::Reconcile => "reconcile",
+            Self::Sync => "sync",
+            Self::Refund => "refund",
+            Self::Complete => "complete",
+            Self::Renew => "renew",
+            Self::Heartbeat => "heartbeat",
+        }
+    }
+}
 
 /// The result of a call, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +121,6 @@ pub(super) struct ChargeOutcome {
     pub(super) at: Nanos,
 }
 
-/// The operation of calls that requests wait for.
-pub(super) const CHARGE: &str = "charge";
-/// The operation of charges after an outage, and of the questions before them, which wait no longer than requests do.
-pub(super) const RECONCILE: &str = "reconcile";
-/// The operation of calls that sync counts.
-pub(super) const SYNC: &str = "sync";
 /// The time after which a reply is of no use: the connection is then closed.
 const CALL_TIME: Nanos = Nanos::SECOND;
 /// The log text for a call without a reply in time.
@@ -89,7 +132,7 @@ impl SharedGateway {
     /// Charges `parts` for one request; `slot` is the number of its slot, if a limit needs one.
     pub(super) async fn call_charge(
         self: &Arc<Self>,
-        op: &'static str,
+        operation: Operation,
         parts: &[ChargePart],
         slot: u64,
     ) -> Result<ChargeOutcome, NoReply> {
@@ -97,7 +140,7 @@ impl SharedGateway {
         let known = self.known(parts);
         let hints = hints(parts, &known);
         let buckets = buckets(parts, &slot, &hints);
-        let answer = self.call(op, Call::Charge, &buckets).await?;
+        let answer = self.call(operation, Call::Charge, &buckets).await?;
         self.read_repair(parts, &known, &answer);
         let (charged, seen) = answer.charged(&buckets);
         self.learn(parts, seen, answer.now);
@@ -114,7 +157,7 @@ impl SharedGateway {
         let known = self.known(parts);
         let hints = hints(parts, &known);
         let buckets = buckets(parts, "", &hints);
-        let answer = self.call(CHARGE, Call::Partial(want), &buckets).await?;
+        let answer = self.call(Operation::Charge, Call::Partial(want), &buckets).await?;
         self.read_repair(parts, &known, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
@@ -125,11 +168,12 @@ impl SharedGateway {
     /// Changes the states of `parts`, each with its additional argument.
     pub(super) async fn call_change(
         &self,
-        (op, call): (&'static str, Call),
+        operation: Operation,
+        call: Call,
         parts: &[(ChargePart, CallArgument<'_>)],
     ) -> Result<(AllSeen, Nanos), NoReply> {
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, call_argument)| part.bucket(*call_argument)).collect();
-        let answer = self.call(op, call, &buckets).await?;
+        let answer = self.call(operation, call, &buckets).await?;
         let all = answer.seen();
         for ((part, _), seen) in parts.iter().zip(&all) {
             self.memory.remember(part, seen.clone(), answer.now);
@@ -137,25 +181,60 @@ impl SharedGateway {
         Ok((all, answer.now))
     }
 
-    async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, NoReply> {
+    /// Calls Redis, and notes how long that took and what Redis's clock says.
+    async fn call(&self, operation: Operation, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, NoReply> {
         let sent = self.clock.now();
         // all buckets of one call are in one slot
         let slot = buckets.first().map_or(0, |bucket| self.link.slot(bucket.tag));
-        let server = self.link.server(slot);
         let near = self.redis_clocks.redis_time(slot, sent);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
-        let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)));
+        let server = self.link.server(slot);
+        let replied = self.reply(operation, &encoded, server, buckets).await;
+        let received = self.clock.now();
+        let took = received.saturating_sub(sent);
+        let (result, answer) = match replied {
+            Ok(Ok(reply)) => match ChargeReply::parse(&reply.fields(), buckets) {
+                Ok(answer) => (CallResult::Ok, Ok(answer)),
+                Err(bad) => (CallResult::Nonsense, Err(self.complain(CallResult::Nonsense, &bad))),
+            },
+            Ok(Err(error)) => (CallResult::of(&error), Err(self.complain(CallResult::of(&error), &error))),
+            Err(_) => {
+                if took >= CALL_TIME {
+                    self.link.close(server);
+                }
+                (CallResult::TimedOut, Err(self.complain(CallResult::TimedOut, &NO_ANSWER)))
+            }
+        };
+        (self.observer)(CallEvent { operation, result, took, charges: call.charges() });
+        let answer = answer?;
+        self.redis_clocks.learn(slot, (sent, received), answer.now);
+        self.took(took);
+        if answer.healed > 0 {
+            self.counts.healed.fetch_add(u64::try_from(answer.healed).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+        Ok(answer)
+    }
+
+    /// The reply of `server` to a call, which is waited for even where it is late: Redis may have changed the buckets.
+    /// Tells the server's breaker as soon as its health is known.
+    async fn reply(
+        &self,
+        operation: Operation,
+        encoded: &Encoded,
+        server: usize,
+        buckets: &[Bucket<'_>],
+    ) -> Result<Result<Reply, CallError>, Elapsed> {
         let tag = || buckets.first().map(|bucket| hash_tag(bucket.tag)).unwrap_or_default();
         let record = |health| self.record_call((server, tag), health);
-        let changes = buckets.iter().any(|bucket| bucket.enforcement.consumes);
-        let replied = match timeout(self.settings.timeout.to_duration(), &mut replied).await {
+        let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, encoded)));
+        match timeout(self.settings.timeout.to_duration(), &mut replied).await {
             Ok(replied) => {
                 record(health(&replied));
                 replied
             }
             // no request waits for a sync, so only its failure counts
-            Err(_) if op == SYNC => {
+            Err(_) if operation == Operation::Sync => {
                 let replied = replied.await;
                 if health(&replied) == Health::Failed {
                     record(Health::Failed);
@@ -164,43 +243,11 @@ impl SharedGateway {
             }
             Err(late) => {
                 record(Health::Late);
-                // a question can be asked again, but Redis may have made a change
-                if op == RECONCILE && !changes { Err(late) } else { replied.await }
+                let changes = buckets.iter().any(|bucket| bucket.enforcement.consumes);
+                // a question can be asked again
+                if operation == Operation::Reconcile && !changes { Err(late) } else { replied.await }
             }
-        };
-        let received = self.clock.now();
-        let charges = match call {
-            Call::Charge => Some(1),
-            Call::Partial(requests) => Some(requests),
-            _ => None,
-        };
-        let took = received.saturating_sub(sent);
-        let told = |result| (self.observer)(CallEvent { op, result, took, charges });
-        let answer = match replied {
-            Ok(Ok(reply)) => ChargeReply::parse(&reply.fields(), buckets).map_err(|bad| {
-                told(CallResult::Nonsense);
-                self.complain(CallResult::Nonsense, &bad)
-            })?,
-            Ok(Err(error)) => {
-                let result = CallResult::of(&error);
-                told(result);
-                return Err(self.complain(result, &error));
-            }
-            Err(_) => {
-                told(CallResult::TimedOut);
-                if took >= CALL_TIME {
-                    self.link.close(server);
-                }
-                return Err(self.complain(CallResult::TimedOut, &NO_ANSWER));
-            }
-        };
-        told(CallResult::Ok);
-        self.redis_clocks.learn(slot, (sent, received), answer.now);
-        self.took(took);
-        if answer.healed > 0 {
-            self.counts.healed.fetch_add(u64::try_from(answer.healed).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
-        Ok(answer)
     }
 
     /// Adds the duration of a call to the running mean.
@@ -226,7 +273,9 @@ impl SharedGateway {
                 let (gateway, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
                 self.spawn_background(async move {
                     // a failed repair loses nothing more: Redis had already lost these tokens
-                    drop(gateway.call_change(("debit", Call::Debit), &[(forgotten, CallArgument::Nothing)]).await);
+                    drop(
+                        gateway.call_change(Operation::Debit, Call::Debit, &[(forgotten, CallArgument::Nothing)]).await,
+                    );
                 });
             }
         }

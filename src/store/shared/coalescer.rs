@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::charge::Enforcement;
 use crate::store::shared::SharedGateway;
-use crate::store::shared::calls::{CHARGE, NoReply};
+use crate::store::shared::calls::{NoReply, Operation};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::receipt::ChargeReceipt;
 use crate::units::{Cost, LimitKey};
@@ -70,7 +70,7 @@ impl SharedGateway {
         let gateway = Arc::clone(self);
         tokio::spawn(async move {
             let outcome = match gateway.reconcile_keys_of(&parts).await {
-                true => gateway.call_charge(CHARGE, &parts, slot).await,
+                true => gateway.call_charge(Operation::Charge, &parts, slot).await,
                 false => Err(NoReply),
             };
             let heard = outcome.map(|outcome| ChargeReceipt {
@@ -89,7 +89,7 @@ impl SharedGateway {
     /// Charges `parts` for each of the `waiting` requests, in one call.
     async fn charge_for(self: Arc<Self>, parts: Arc<[ChargePart]>, waiting: Vec<oneshot::Sender<ChargeResult>>) {
         let outcome = match waiting.len() {
-            1 => self.call_charge(CHARGE, &parts, 0).await,
+            1 => self.call_charge(Operation::Charge, &parts, 0).await,
             several => {
                 let want = u64::try_from(several).unwrap_or(u64::MAX);
                 self.call_partial(&parts, want, several).await

@@ -2,10 +2,10 @@
 //! made: in Redis, or on this gateway if Redis was unavailable.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::charge::{Charge, ChargeSource};
 use crate::store::redis::{Call, CallArgument};
+use crate::store::shared::calls::Operation;
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{SharedGateway, SharedLimit, SharedStore, Tables};
 use crate::units::Nanos;
@@ -61,12 +61,12 @@ impl SharedStore {
         if is_unavailable {
             let mut charge = charge.clone();
             let degraded = gateway.degraded(limit, &part, &mut charge, now);
-            gateway.fallback.debit(tables, &degraded, gateway.nodes.load(Ordering::Relaxed), now);
+            gateway.fallback.debit(tables, &degraded, now);
             return;
         }
         self.0.spawn_background(async move {
             // this debit is tried once: if it fails, the limit loses the tokens
-            drop(gateway.call_change(("debit", Call::Debit), &[(part, CallArgument::Nothing)]).await);
+            drop(gateway.call_change(Operation::Debit, Call::Debit, &[(part, CallArgument::Nothing)]).await);
         });
     }
 
@@ -92,7 +92,7 @@ impl SharedGateway {
         self.spawn_background(async move {
             let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, CallArgument::FullAt(full_at))).collect();
             // if the refund fails, the tokens are missing until time refills them
-            drop(gateway.call_change(("refund", Call::Refund), &back).await);
+            drop(gateway.call_change(Operation::Refund, Call::Refund, &back).await);
         });
     }
 }

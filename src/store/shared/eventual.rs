@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, KeyState};
-use crate::store::shared::calls::{NoReply, SYNC, hints};
+use crate::store::shared::calls::{NoReply, Operation, hints};
 use crate::store::shared::limit::ChargePart;
 use crate::store::shared::{ByKey, SharedGateway, run_bounded};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -315,7 +315,7 @@ impl SharedGateway {
         let hinted: Vec<_> = hinted.collect();
         let told = match parts.first().is_some_and(|part| self.is_unavailable(part)) {
             true => Err(NoReply),
-            false => self.call_change((SYNC, Call::Debit), &hinted).await,
+            false => self.call_change(Operation::Sync, Call::Debit, &hinted).await,
         };
         match told {
             Ok((all, at)) => {

@@ -48,6 +48,8 @@ pub(super) struct DegradedCharge<'a> {
     pub(super) charge: &'a mut Charge,
     pub(super) part: &'a ChargePart,
     pub(super) on_down: OnStoreDown,
+    /// The factor on the cost: the number of gateways that divide the limit, or 1.
+    pub(super) cost_multiplier: u64,
     /// The tokens that were used, as far as this gateway knows.
     pub(super) used: Cost,
     /// Those of them that this gateway has counted by itself and that Redis does not know of.
@@ -88,14 +90,12 @@ impl Fallback {
         Self { owed: Mutex::default(), generations: AtomicU64::new(0), reconciling }
     }
 
-    /// Decides `degraded` without Redis, all or none, with this gateway as one of `nodes`; `now` is this gateway's
-    /// time. Returns the results in order. The error is the position of a limit that denies everything while Redis is
-    /// unavailable.
+    /// Decides `degraded` without Redis, all or none; `now` is this gateway's time. Returns the results in order. The error
+    /// is the position of a limit that denies everything while Redis is unavailable.
     pub(super) fn charge(
         &self,
         (tables, slots): (Tables<'_>, &Slots),
         degraded: &mut [DegradedCharge<'_>],
-        nodes: u64,
         now: Nanos,
     ) -> Result<AllCharged, usize> {
         for one in degraded.iter().filter(|one| one.unsynced > 0 && one.decided_by() == DegradedBy::Nothing) {
@@ -108,24 +108,39 @@ impl Fallback {
         {
             return Err(refused);
         }
-        let cost_multiplier = |one: &DegradedCharge<'_>| cost_factor(one.on_down, nodes);
         let slot = slots.next();
-        // a floor counts tokens of the whole limit, so it is not multiplied
-        let cost = |one: &DegradedCharge<'_>| {
-            let floor = one.charge.floor;
-            one.part.cost.saturating_sub(floor).saturating_add(floor.div_ceil(cost_multiplier(one).max(1)))
-        };
+        let mut all = self.decide((tables, slots), degraded, slot, now);
+        let passes = degraded.iter().zip(&all).all(|(one, charged)| admits(one.part, charged));
+        if !passes {
+            slots.let_go(slot);
+        }
+        for (one, charged) in degraded.iter_mut().zip(&mut all) {
+            if let ChargeSource::Fallback { key, .. } = one.charge.taken_from {
+                self.settle(tables, (one, charged), (key, passes), now);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Charges the slots, and the buckets if the slots are free; each charge then says where its tokens come from.
+    fn decide(
+        &self,
+        (tables, slots): (Tables<'_>, &Slots),
+        degraded: &mut [DegradedCharge<'_>],
+        slot: u64,
+        now: Nanos,
+    ) -> AllCharged {
         let held: Vec<(ChargePart, u64)> = degraded
             .iter()
             .filter(|one| one.decided_by() == DegradedBy::Slots)
-            .map(|one| (ChargePart { cost: cost(one), ..one.part.clone() }, cost_multiplier(one)))
+            .map(|one| (ChargePart { cost: one.cost(), ..one.part.clone() }, one.cost_multiplier))
             .collect();
         let mut by_slots = slots.charge(slot, &held, now).into_iter();
         let is_free = held.iter().zip(by_slots.as_slice()).all(|((part, _), charged)| admits(part, charged));
         let mut batch: Vec<Charge> = Vec::with_capacity(degraded.len());
         for one in degraded.iter().filter(|one| one.decided_by() == DegradedBy::Bucket) {
-            let (key, cost) = (self.bucket(tables, one, now), scaled(one.part.rule(), cost(one), cost_multiplier(one)));
-            batch.push(Charge { key, cost, ..one.charge.clone() });
+            let cost = scaled(one.part.rule(), one.cost(), one.cost_multiplier);
+            batch.push(Charge { key: self.bucket(tables, one, now), cost, ..one.charge.clone() });
         }
         let by_buckets = match is_free {
             true => tables.store.charge(tables.binding, &mut batch, now),
@@ -133,46 +148,43 @@ impl Fallback {
         };
         let mut by_buckets = batch.into_iter().zip(by_buckets);
         let mut all = AllCharged::new();
-        for one in degraded.iter_mut() {
-            let undecided = one.undecided(now);
-            let (taken, charged) = match one.decided_by() {
-                DegradedBy::Nothing => (ChargeSource::FailedOpen, undecided),
-                DegradedBy::Slots => (ChargeSource::Slot(slot), by_slots.next().unwrap_or(undecided)),
+        for one in degraded {
+            let (taken_from, charged) = match one.decided_by() {
+                DegradedBy::Nothing => (ChargeSource::FailedOpen, None),
+                DegradedBy::Slots => (ChargeSource::Slot(slot), by_slots.next()),
                 DegradedBy::Bucket => match by_buckets.next() {
-                    Some((Charge { key, .. }, charged)) => (
-                        ChargeSource::Fallback {
-                            key,
-                            cost_multiplier: cost_multiplier(one),
-                            refill_times: RefillTimes::default(),
-                        },
-                        charged,
-                    ),
-                    None => (ChargeSource::FailedOpen, undecided),
+                    Some((Charge { key, .. }, charged)) => {
+                        (one.from_bucket(key, RefillTimes::default()), Some(charged))
+                    }
+                    None => (ChargeSource::FailedOpen, None),
                 },
             };
-            one.charge.taken_from = taken;
-            all.push(charged);
+            one.charge.taken_from = taken_from;
+            all.push(charged.unwrap_or_else(|| one.undecided(now)));
         }
-        let passes = degraded.iter().zip(&all).all(|(one, charged)| admits(one.part, charged));
-        if !passes {
-            slots.let_go(slot);
+        all
+    }
+
+    /// Records what the bucket `key` gave to a request, which `passes` all limits, and tells what is left in tokens of the
+    /// whole limit.
+    fn settle(
+        &self,
+        tables: Tables<'_>,
+        (one, charged): (&mut DegradedCharge<'_>, &mut Charged),
+        (key, passes): (LimitKey, bool),
+        now: Nanos,
+    ) {
+        let _use = LedgerUse { fallback: self, part: one.part };
+        let enforcement = one.part.enforcement;
+        let admitted = passes && charged.decision.is_admitted();
+        if enforcement.consumes && (admitted || enforcement.counts_denied) {
+            let refill_times = self.add(one.part, one.charge.cost, one.cost_multiplier, one.redis_time);
+            one.charge.taken_from = one.from_bucket(key, refill_times.unwrap_or_default());
         }
-        for (one, charged) in degraded.iter_mut().zip(&mut all) {
-            let ChargeSource::Fallback { key, cost_multiplier, .. } = one.charge.taken_from else { continue };
-            let _use = LedgerUse { fallback: self, part: one.part };
-            let enforcement = one.part.enforcement;
-            let admitted = passes && charged.decision.is_admitted();
-            if enforcement.consumes && (admitted || enforcement.counts_denied) {
-                let refill_times =
-                    self.add(one.part, one.charge.cost, cost_multiplier, one.redis_time).unwrap_or_default();
-                one.charge.taken_from = ChargeSource::Fallback { key, cost_multiplier, refill_times };
-            }
-            if enforcement.consumes && admitted {
-                charged.headroom = take_rest(tables, one, (key, cost_multiplier), now).unwrap_or(charged.headroom);
-            }
-            charged.headroom.remaining = charged.headroom.remaining.map(|left| left / cost_multiplier);
+        if enforcement.consumes && admitted {
+            charged.headroom = take_rest(tables, one, key, now).unwrap_or(charged.headroom);
         }
-        Ok(all)
+        charged.headroom.remaining = charged.headroom.remaining.map(|left| left / one.cost_multiplier);
     }
 
     /// The local bucket of a key. A new bucket starts from the usage that this gateway knew.
@@ -210,17 +222,16 @@ impl Fallback {
     }
 
     /// Debits, whatever the limit says, a request that was charged before Redis became unavailable.
-    pub(super) fn debit(&self, tables: Tables<'_>, degraded: &DegradedCharge<'_>, nodes: u64, now: Nanos) {
-        let cost_multiplier = cost_factor(degraded.on_down, nodes);
+    pub(super) fn debit(&self, tables: Tables<'_>, degraded: &DegradedCharge<'_>, now: Nanos) {
         let _use = LedgerUse { fallback: self, part: degraded.part };
         if degraded.decided_by() == DegradedBy::Nothing {
             self.generation(degraded);
         } else {
             let key = self.bucket(tables, degraded, now);
-            let cost = degraded.charge.cost.saturating_mul(cost_multiplier);
+            let cost = degraded.charge.cost.saturating_mul(degraded.cost_multiplier);
             tables.store.debit(tables.binding, &[Charge { key, cost, ..degraded.charge.clone() }], now);
         }
-        self.add(degraded.part, degraded.charge.cost, cost_multiplier, degraded.redis_time);
+        self.add(degraded.part, degraded.charge.cost, degraded.cost_multiplier, degraded.redis_time);
     }
 
     /// Records `cost`, which this gateway took as one of `nodes`. `None` if the key has nothing to reconcile.
@@ -320,6 +331,17 @@ impl DegradedCharge<'_> {
         }
     }
 
+    /// The cost in this gateway's share, before it is multiplied. A floor counts tokens of the whole limit, so it is not
+    /// multiplied.
+    fn cost(&self) -> Cost {
+        let floor = self.charge.floor;
+        self.part.cost.saturating_sub(floor).saturating_add(floor.div_ceil(self.cost_multiplier.max(1)))
+    }
+
+    const fn from_bucket(&self, key: LimitKey, refill_times: RefillTimes) -> ChargeSource {
+        ChargeSource::Fallback { key, cost_multiplier: self.cost_multiplier, refill_times }
+    }
+
     /// The result where nothing decides: how many tokens are left is not known, and a question about a limit that refuses
     /// all requests is denied.
     fn undecided(&self, now: Nanos) -> Charged {
@@ -343,31 +365,15 @@ const fn admits(part: &ChargePart, charged: &Charged) -> bool {
 
 /// Debits the part of the cost that the bucket could not take at once, so that the rate holds even where the burst does
 /// not. Returns the headroom after that, if there was such a part.
-fn take_rest(
-    tables: Tables<'_>,
-    one: &DegradedCharge<'_>,
-    (key, cost_multiplier): (LimitKey, u64),
-    now: Nanos,
-) -> Option<Headroom> {
-    let cost = one.charge.cost.saturating_mul(cost_multiplier).saturating_sub(scaled(
-        one.part.rule(),
-        one.charge.cost,
-        cost_multiplier,
-    ));
+fn take_rest(tables: Tables<'_>, one: &DegradedCharge<'_>, key: LimitKey, now: Nanos) -> Option<Headroom> {
+    let (whole, factor) = (one.charge.cost, one.cost_multiplier);
+    let cost = whole.saturating_mul(factor).saturating_sub(scaled(one.part.rule(), whole, factor));
     if cost == 0 {
         return None;
     }
     tables.store.debit(tables.binding, &[Charge { key, cost, ..one.charge.clone() }], now);
     let asks = Charge { key, cost: 0, enforcement: Enforcement::DRY_RUN, ..one.charge.clone() };
     tables.store.charge(tables.binding, &mut [asks], now).first().map(|charged| charged.headroom)
-}
-
-/// The factor on each cost for this gateway, as one of `nodes`.
-const fn cost_factor(on_down: OnStoreDown, nodes: u64) -> u64 {
-    match on_down {
-        OnStoreDown::Divide if nodes > 1 => nodes,
-        _ => 1,
-    }
 }
 
 #[cfg(test)]
@@ -383,6 +389,7 @@ mod tests {
             charge: &mut charge,
             part: &part,
             on_down: OnStoreDown::Divide,
+            cost_multiplier: 1,
             used: 0,
             unsynced: 0,
             redis_time: Nanos::SECOND,

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::store::redis::{Encoded, Field};
 use crate::store::shared::breaker::Health;
-use crate::store::shared::calls::{CallResult, NO_ANSWER};
+use crate::store::shared::calls::{CallResult, NO_ANSWER, Operation};
 use crate::store::shared::link::Script;
 use crate::store::shared::{CallEvent, SharedGateway, run_bounded};
 use crate::units::Nanos;
@@ -142,7 +142,7 @@ impl SharedGateway {
             }
         };
         let took = self.clock.now().saturating_sub(sent);
-        (self.observer)(CallEvent { op: "heartbeat", result, took, charges: None });
+        (self.observer)(CallEvent { operation: Operation::Heartbeat, result, took, charges: None });
         let health = match nodes {
             None => Health::Failed,
             Some(_) if took > self.settings.timeout => Health::Late,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 
 use crate::charge::Enforcement;
-use crate::store::shared::calls::RECONCILE;
+use crate::store::shared::calls::Operation;
 use crate::store::shared::fallback::Due;
 use crate::store::shared::heartbeat::HEARTBEAT;
 use crate::store::shared::limit::ChargePart;
@@ -84,8 +84,10 @@ impl SharedGateway {
             ..due.part.clone()
         };
         // ask first: without a reply, do not send a charge that might be made twice
-        let Ok(before) = self.call_charge(RECONCILE, std::slice::from_ref(&asks), 0).await else { return false };
-        if self.call_charge(RECONCILE, std::slice::from_ref(&owes), 0).await.is_err() {
+        let Ok(before) = self.call_charge(Operation::Reconcile, std::slice::from_ref(&asks), 0).await else {
+            return false;
+        };
+        if self.call_charge(Operation::Reconcile, std::slice::from_ref(&owes), 0).await.is_err() {
             return false;
         }
         self.fallback.reconciled(due);
