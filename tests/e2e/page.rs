@@ -266,6 +266,24 @@ fn a_banned_key_is_shown_as_banned() {
 }
 
 #[test]
+fn keys_that_are_masked_alike_have_a_row_each() {
+    let origin = Origin::start();
+    let limit = "{ key: { header: x-api-key }, algorithm: fixed_window, limit: 1, window: 1d }";
+    let gateway = Gateway::start(&limited(&origin, limit));
+    for key in ["sk_live_aaaaaaaa1", "sk_live_bbbbbbbb2"] {
+        assert_eq!([(); 2].map(|()| gateway.get("/", &[("x-api-key", key)]).status), [200, 429]);
+    }
+    let mut browser = Browser::start();
+    browser.set_screen(WIDE);
+    browser.open(&format!("http://{}/", gateway.admin));
+    browser.wait_for(
+        "performance.getEntriesByType('resource').filter(one => one.name.endsWith('/v1/offenders')).length > 3",
+    );
+    let rows = "[...document.querySelectorAll('#offenders .key')].map(cell => cell.textContent)";
+    assert_eq!(browser.evaluate(rows), json!(["sk... (17 bytes)", "sk... (17 bytes)"]));
+}
+
+#[test]
 fn what_clients_send_is_text_and_what_fails_is_told() {
     let origin = Origin::start();
     let gateway = started(&origin);

@@ -37,13 +37,16 @@ export function say(element, text, className) {
 
 /**
  * Makes the rows of a table follow `items`: `key` tells them apart, `make` makes a row, `update` brings it up to date.
- * Rows that stay are not made anew: what is open, focused or selected in them stays so.
+ * Rows that stay are not made anew: what is open, focused or selected in them stays so. Items with the same key are numbered.
  */
 export function follow(body, items, key, makeRow, update, nothing) {
   const known = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  const times = new Map();
   let place = body.firstElementChild;
   for (const item of items) {
-    const name = key(item);
+    const same = times.get(key(item)) ?? 0;
+    times.set(key(item), same + 1);
+    const name = same === 0 ? key(item) : `${key(item)} ${same}`;
     let row = known.get(name);
     known.delete(name);
     if (!row) {

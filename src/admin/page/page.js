@@ -159,14 +159,8 @@ function showOffenders({ from_seconds, until_seconds, denied, error, offenders }
 
 function showDecisions({ left_out, decisions }) {
   say(byId("decisions-about"), left_out > 0 ? "Denied, banned, delayed, diverted and marked; a sample, where there are many." : "Denied, banned, delayed, diverted and marked.");
-  const seen = new Map();
-  const named = decisions.slice(0, 20).map((one) => {
-    const name = `${one.timestamp_seconds} ${one.limit} ${keyLine(one.key)}`;
-    const times = seen.get(name) ?? 0;
-    seen.set(name, times + 1);
-    return { ...one, name: `${name} ${times}` };
-  });
-  follow(byId("decisions").tBodies[0], named, (one) => one.name, (one) => {
+  const name = (one) => `${one.timestamp_seconds} ${one.limit} ${keyLine(one.key)}`;
+  follow(byId("decisions").tBodies[0], decisions.slice(0, 20), name, (one) => {
     const time = one.wait_seconds ?? one.retry_after_seconds;
     const cells = [
       make("td", "zero time", clockTime(one.timestamp_seconds)),
