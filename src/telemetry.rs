@@ -336,5 +336,9 @@ mod tests {
         assert!(text.contains(r#"customer="a\"b\n, no cookie a""#), "{text}");
         let text = render(&[offender("globex", 1)]);
         assert!(text.contains("globex") && !text.contains("acme"), "{text}");
+        // two keys of which the same is shown
+        let text = render(&[offender("acme", 7), offender("acme", 4)]);
+        assert!(text.contains(&format!("tollgate_limit_top_denied_requests{acme} 11\n")), "{text}");
+        assert!(text.contains(&format!("tollgate_limit_top_denied_error_requests{acme} 4\n")), "{text}");
     }
 }

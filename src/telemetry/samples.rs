@@ -34,12 +34,16 @@ impl Samples {
         self.push(name, labels, count.try_into().unwrap_or(u64::MAX) as f64);
     }
 
-    /// Adds the keys that were denied most.
+    /// Adds the keys that were denied most. Keys that are masked alike share a series, which has their sum.
     pub fn push_top_denied<'o>(&mut self, offenders: impl Iterator<Item = &'o Offender>) {
-        for offender in offenders {
-            let labels = [offender.subject.limit.as_str(), &offender.subject.line()];
-            self.push_count(&names::LIMIT_TOP_DENIED_REQUESTS, &labels, offender.denied);
-            self.push_count(&names::LIMIT_TOP_DENIED_ERROR_REQUESTS, &labels, offender.error);
+        let mut sums: BTreeMap<_, (u64, u64)> = BTreeMap::new();
+        for Offender { subject, denied, error } in offenders {
+            let sum = sums.entry((subject.limit.as_str(), subject.line())).or_default();
+            *sum = (sum.0.saturating_add(*denied), sum.1.saturating_add(*error));
+        }
+        for ((limit, key), (denied, error)) in sums {
+            self.push_count(&names::LIMIT_TOP_DENIED_REQUESTS, &[limit, &key], denied);
+            self.push_count(&names::LIMIT_TOP_DENIED_ERROR_REQUESTS, &[limit, &key], error);
         }
     }
 
