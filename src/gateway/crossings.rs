@@ -13,8 +13,8 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use crate::algorithm::AlgorithmName;
 use crate::charge::Charge;
 use crate::gateway::request_context::RequestContext;
-use crate::gateway::subject::{bucket, subject};
-use crate::ruleset::key::{KeyPart, Value};
+use crate::gateway::subject::{bucket, shared_because, subject};
+use crate::ruleset::key::{KeyFault, KeyPart, Value};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::Standing;
 use crate::ruleset::{PlanId, Ruleset};
@@ -132,7 +132,8 @@ pub(super) fn notify_reached<'v>(
     value: impl Fn(usize, &KeyPart) -> Option<Value<'v>>,
     plan: impl Fn(&Limit) -> Option<PlanId>,
 ) {
-    let (ruleset, gateway) = (&context.active.ruleset, &context.gateway);
+    let (active, gateway) = (&context.active, &context.gateway);
+    let ruleset = &active.ruleset;
     if ruleset.webhook.is_none() {
         return;
     }
@@ -146,10 +147,11 @@ pub(super) fn notify_reached<'v>(
         }
         let plan = plan.and_then(|plan| ruleset.plans.get(plan.0));
         let values = |part: &KeyPart| value(position, part);
+        let shared = shared_because(active, limit, charge, values);
         gateway.crossings.notify(Crossing {
-            identity: identity(limit, plan, values, (mark, window)),
+            identity: identity(limit, plan, (shared, values), (mark, window)),
             at,
-            subject: subject(ruleset, limit, charge, values),
+            subject: subject(active, limit, charge, values),
             plan: plan.cloned(),
             mark,
             used: standing.used_percent(),
@@ -172,11 +174,12 @@ fn window_at(algorithm: AlgorithmName, (at, full_at): (Nanos, Nanos), window: Op
     }
 }
 
-/// The identity of a notification, which no other notification has.
+/// The identity of a notification, which no other notification has. The bucket that requests share because of a fault has
+/// one, whatever values they have for the other parts of the key.
 fn identity<'v>(
     limit: &Limit,
     plan: Option<&String>,
-    value: impl Fn(&KeyPart) -> Option<Value<'v>>,
+    (shared, value): (Option<KeyFault<'_>>, impl Fn(&KeyPart) -> Option<Value<'v>>),
     (mark, window): (u8, u64),
 ) -> Vec<u8> {
     let mut identity = window.to_le_bytes().to_vec();
@@ -185,7 +188,11 @@ fn identity<'v>(
         Value::Bytes(bytes) => bytes.into_owned(),
         Value::Address(address) => address.to_string().into_bytes(),
     };
-    let values = limit.key.parts.iter().map(|part| value(part).map(text));
+    let value = |part: &KeyPart| match shared {
+        Some(fault) => (part == fault.part).then(|| fault.to_string().into_bytes()),
+        None => value(part).map(text),
+    };
+    let values = limit.key.parts.iter().map(value);
     let names = [Some(&limit.name), plan].map(|name| name.map(|name| name.as_bytes().to_vec()));
     for part in names.into_iter().chain(values) {
         identity.push(part.is_some().into());

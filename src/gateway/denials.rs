@@ -84,7 +84,7 @@ pub(super) fn record_with<'v>(
     let (outcome, Some(position), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };
     let Some(charge) = context.charges.get(position) else { return };
     let Some(limit) = ruleset.limits.get(charge.limit).filter(|_| outcome != "admitted") else { return };
-    let subject = || subject(ruleset, limit, charge, |part| value(position, part));
+    let subject = || subject(active, limit, charge, |part| value(position, part));
     let retry_after = match context.verdict.outcome {
         Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
         Outcome::Deny(_) | Outcome::Admit { .. } => None,

@@ -3,9 +3,9 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::charge::Charge;
+use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::masked;
-use crate::ruleset::Ruleset;
-use crate::ruleset::key::{KeyPart, Value};
+use crate::ruleset::key::{KeyFault, KeyPart, Value, ValueFault};
 use crate::ruleset::limit::Limit;
 use crate::store::local::is_overflow;
 use crate::telemetry::offenders::LimitedKey;
@@ -27,21 +27,39 @@ pub(super) fn bucket(limit: &Limit, charge: &Charge) -> LimitKey {
     }
 }
 
-/// The limit and the parts of the key, masked if they may be secret.
+/// The limit and the parts of the key, masked if they may be secret. A bucket that requests without a key share has no other
+/// part than the one that they lack.
 pub(super) fn subject<'v>(
-    ruleset: &Ruleset,
+    active: &ActiveConfig,
     limit: &Limit,
     charge: &Charge,
     value: impl Fn(&KeyPart) -> Option<Value<'v>>,
 ) -> LimitedKey {
-    if is_overflow(charge.key) {
-        let beyond = ("room for more keys".to_owned(), None);
-        return LimitedKey { limit: limit.name.clone(), key: vec![beyond] };
-    }
-    let parts = limit.key.parts.iter().map(|part| {
-        (part.describe(), value(part).map(|value| cut(masked::masked_value(part, &value, ruleset.customers.as_ref()))))
-    });
-    LimitedKey { limit: limit.name.clone(), key: parts.collect() }
+    let customers = active.ruleset.customers.as_ref();
+    let key = match shared_because(active, limit, charge, &value) {
+        _ if is_overflow(charge.key) => vec![("room for more keys".to_owned(), None)],
+        Some(KeyFault { part, fault: ValueFault::Unreadable }) => vec![(format!("readable {}", part.describe()), None)],
+        Some(KeyFault { part, .. }) => vec![(part.describe(), None)],
+        None => {
+            let shown = |part: &KeyPart| value(part).map(|value| cut(masked::masked_value(part, &value, customers)));
+            limit.key.parts.iter().map(|part| (part.describe(), shown(part))).collect()
+        }
+    };
+    LimitedKey { limit: limit.name.clone(), key }
+}
+
+/// The fault because of which requests share the bucket of `charge`; `None` for the bucket of a key.
+pub(super) fn shared_because<'l, 'v>(
+    active: &ActiveConfig,
+    limit: &'l Limit,
+    charge: &Charge,
+    value: impl Fn(&KeyPart) -> Option<Value<'v>>,
+) -> Option<KeyFault<'l>> {
+    let hasher = active.hashers.hasher();
+    let without_value = limit.key.parts.iter().filter(|part| value(part).is_none());
+    let mut faults = without_value
+        .flat_map(|part| [ValueFault::Missing, ValueFault::Unreadable].map(|fault| KeyFault { part, fault }));
+    faults.find(|fault| hasher.missing_part_key(&limit.name, limit.mode, *fault).key == charge.key)
 }
 
 fn cut(value: String) -> String {

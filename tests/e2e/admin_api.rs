@@ -40,7 +40,7 @@ pub fn post(gateway: &Gateway, path: &str, fields: &[(&str, &str)], body: &Value
     Client::connect(gateway.admin).post(path, &fields, body.to_string().as_bytes())
 }
 
-fn get(gateway: &Gateway, path: &str) -> Value {
+pub fn get(gateway: &Gateway, path: &str) -> Value {
     let response = Client::connect(gateway.admin).round_trip("GET", path, &[HOST, ("connection", "close")]);
     assert_eq!((response.status, response.field("content-type")), (200, Some("application/json")), "{path}");
     response.json()

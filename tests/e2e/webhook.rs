@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac::{HMAC_SHA256, Key, verify};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::admin_api;
 use crate::support::gateway::proxied;
 use crate::support::origin::ReceivedRequest;
 use crate::support::tls::Authority;
@@ -137,6 +138,31 @@ plans: [free, pro]\n";
     let told = receiver.received().iter().map(|seen| body(seen)["data"].clone()).collect::<Vec<_>>();
     let told = told.iter().map(|data| [&data["key"]["group organisation"], &data["plan"]]).collect::<Vec<_>>();
     assert_eq!(told, [["acme", "pro"], ["globex", "free"]]);
+}
+
+#[test]
+fn the_bucket_of_requests_without_a_key_names_no_customer() {
+    let (origin, receiver) = (Origin::start(), Origin::start());
+    for (part, lacking) in
+        [("{ header: x-team }", "header x-team"), ("{ request_field: model }", "readable request field model")]
+    {
+        let by_both = format!("key: [{{ header: x-account }}, {part}]");
+        let config = config(&origin, receiver.address, "").replace("key: { header: x-account }", &by_both);
+        let gateway = Gateway::start_with(&config, &[("secret", SECRET)], &[]);
+        let before = receiver.count();
+        let ask = |account: usize| {
+            let fields = [("x-account", &*account.to_string()), ("content-type", "application/json")];
+            gateway.client().post("/", &fields, b"{").status
+        };
+        assert_eq!([17, 19, 20].map(|last| (1..=last).map(ask).filter(|status| *status == 200).count()), [17, 3, 0]);
+        ended(&gateway, "delivered", 2.0);
+        let seen: Vec<Value> =
+            receiver.received()[before..].iter().map(|seen| body(seen)["data"]["key"].clone()).collect();
+        assert_eq!(seen, [json!({ lacking: null }), json!({ lacking: null })]);
+        let offenders = admin_api::get(&gateway, "/v1/offenders")["offenders"].take();
+        assert_eq!(offenders.as_array().unwrap().len(), 1, "{offenders}");
+        assert_eq!(offenders[0]["key"], json!([{ "part": lacking, "value": null }]));
+    }
 }
 
 #[test]
