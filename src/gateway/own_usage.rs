@@ -48,6 +48,9 @@ struct LimitUsage<'a> {
     /// The time until all tokens are available again; absent if requests in flight have to end first.
     #[serde(skip_serializing_if = "Option::is_none")]
     full_in_seconds: Option<f64>,
+    /// The time for which this gateway still bans the customer's key, whatever is left; absent if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    banned_for_seconds: Option<f64>,
 }
 
 /// Whether a request for `path` asks for the usage page.
@@ -130,9 +133,11 @@ async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity
 
 async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -> Option<LimitUsage<'a>> {
     let Bucket { charge, routes } = bucket;
-    let limit = context.active.ruleset.limits.get(charge.limit)?;
+    let (active, gateway) = (&context.active, &context.gateway);
+    let limit = active.ruleset.limits.get(charge.limit)?;
     let (rule, floor) = (limit.rule(&charge.rule).clone(), charge.floor);
-    let receipt = context.gateway.store.charge(&context.active.binding, &mut [charge], now).await;
+    let banned = gateway.bans.remaining(&active.ruleset, &charge, now);
+    let receipt = gateway.store.charge(&active.binding, &mut [charge], now).await;
     let headroom = receipt.charged.first()?.headroom;
     let policy = rule.policy().above(floor);
     Some(LimitUsage {
@@ -144,5 +149,6 @@ async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -
         remaining: headroom.remaining,
         more_in_seconds: headroom.until_more.as_secs_f64(),
         full_in_seconds: headroom.full_in(policy).map(Nanos::as_secs_f64),
+        banned_for_seconds: banned.map(Nanos::as_secs_f64),
     })
 }

@@ -125,3 +125,19 @@ routes:
         assert_eq!(remaining(&report(&gateway, &[FREE, ("x-tenant", "t")])), both);
     }
 }
+
+#[test]
+fn a_banned_customer_sees_its_ban() {
+    let origin = Origin::start();
+    let gateway = with_usage_config(
+        &origin,
+        "usage: {}
+limits:
+  guard: { key: customer, algorithm: fixed_window, limit: 1, window: 1d, ban: { after: 1 denial in 1m, for: 1h } }
+routes: [{ name: all, upstream: origin, limits: [guard] }]
+",
+    );
+    let banned = || report(&gateway, &[FREE])["limits"][0]["banned_for_seconds"].as_f64();
+    assert_eq!([(); 2].map(|()| (banned(), gateway.get("/", &[FREE]).status)), [(None, 200), (None, 429)]);
+    assert!(banned().is_some_and(|seconds| (3_500.0..=3_600.0).contains(&seconds)), "{:?}", banned());
+}
