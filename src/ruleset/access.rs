@@ -111,6 +111,11 @@ impl Bypass {
         }
     }
 
+    /// Whether all requests of `customer` from `address` are exempt, whatever they ask for.
+    pub fn covers_caller(&self, address: Option<IpAddr>, customer: Option<&str>) -> bool {
+        self.callers.hold_address(address) || self.callers.hold_customer(customer)
+    }
+
     /// The reason why a request of `customer` is exempt; `None` if it is not.
     pub fn exemption(&self, facts: &Facts<'_>, customer: Option<&str>) -> Option<Exemption> {
         match () {

@@ -154,9 +154,9 @@ impl Ruleset {
         Resolved { plan, ..self.resolve(route, (None, None), None) }
     }
 
-    /// The buckets that the caller's requests are charged to, on any route; `resolved` names the caller. Limits whose key
-    /// needs a part that this request lacks are left out, also where such requests share a bucket, and so are limits that
-    /// clients do not see.
+    /// The buckets that the caller's requests are charged to, on any route that is open to it and charges it; `resolved`
+    /// names the caller. Limits whose key needs a part that this request lacks are left out, also where such requests share a
+    /// bucket, and so are limits that clients do not see.
     pub fn buckets<'r>(
         &'r self,
         facts: &Facts<'_>,
@@ -166,7 +166,14 @@ impl Ruleset {
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
         // the costs do not matter here
         let facts = &Facts { body: Some(&RequestFields::NoBody), ..facts.clone() };
-        for route in self.matcher.routes() {
+        let customer = match resolved.caller {
+            Caller::Customer(name) => Some(name),
+            Caller::Anonymous => None,
+        };
+        let charges = |route: &&Route| {
+            !route.bypass.covers_caller(facts.address, customer) && !self.denies_access(route, facts.address, customer)
+        };
+        for route in self.matcher.routes().iter().filter(charges) {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
             let has_part = |part: &KeyPart| key::value(part, facts, &here).is_ok();
             let has_key = |id: &&LimitId| self.limits[id.0].key.parts.iter().all(has_part);

@@ -141,3 +141,23 @@ routes: [{ name: all, upstream: origin, limits: [guard] }]
     assert_eq!([(); 2].map(|()| (banned(), gateway.get("/", &[FREE]).status)), [(None, 200), (None, 429)]);
     assert!(banned().is_some_and(|seconds| (3_500.0..=3_600.0).contains(&seconds)), "{:?}", banned());
 }
+
+#[test]
+fn limits_that_never_charge_the_customer_are_left_out() {
+    let origin = Origin::start();
+    let limit = "{ key: customer, algorithm: fixed_window, limit: 5, window: 1d }";
+    let gateway = with_usage_config(
+        &origin,
+        &format!(
+            "usage: {{}}
+limits: {{ met: {limit}, of-exempt: {limit}, of-denied: {limit} }}
+routes:
+  - {{ name: exempt, match: {{ path: /a }}, upstream: origin, limits: [met, of-exempt], bypass: {{ customers: [acme] }} }}
+  - {{ name: denied, match: {{ path: /b }}, upstream: origin, limits: [met, of-denied], access: {{ deny: {{ customers: [acme] }} }} }}
+  - {{ name: met, upstream: origin, limits: [met] }}
+"
+        ),
+    );
+    assert_eq!(["/a", "/b", "/c"].map(|path| gateway.get(path, &[FREE]).status), [200, 403, 200]);
+    assert_eq!(remaining(&report(&gateway, &[FREE])), [("met".to_owned(), vec!["met".to_owned()], 4)]);
+}
