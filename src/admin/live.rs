@@ -6,11 +6,13 @@ use super::Admin;
 use crate::gateway::active_config::ActiveConfig;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
+use crate::ruleset::words::{LimitTerms, UNLIMITED};
 use crate::ruleset::{LimitId, PlanId};
 use crate::telemetry::history::{Activity, History, RequestRate};
 use crate::telemetry::meters::RequestTotals;
 use crate::telemetry::offenders::{LimitedKey, Offender, TopOffenders};
 use crate::telemetry::recent::RecentDecision;
+use crate::units::Nanos;
 
 /// The most offenders in a response.
 const MOST_OFFENDERS: usize = 100;
@@ -52,7 +54,7 @@ pub(super) fn limits(admin: &Admin, active: &ActiveConfig) -> Value {
         json!({
             "name": limit.name,
             "algorithm": limit.algorithm.as_str(),
-        "mode": if limit.mode.is_shared() { "shared" } else { "sticky" },
+            "mode": if limit.mode.is_shared() { "shared" } else { "sticky" },
             "key": limit.key.parts.iter().map(KeyPart::describe).collect::<Vec<_>>(),
             "routes": routes.map(|route| route.name.as_str()).collect::<Vec<_>>(),
             "over_limit": over(limit),
@@ -97,7 +99,7 @@ pub(super) fn decisions((happened, left_out): &(Vec<RecentDecision>, u64)) -> Va
         shown["route"] = json!(one.route);
         shown["plan"] = json!(one.plan);
         shown["wait_seconds"] = json!((one.wait.get() > 0).then(|| one.wait.as_secs_f64()));
-        shown["retry_after_seconds"] = json!(one.retry_after.map(crate::units::Nanos::as_secs_f64));
+        shown["retry_after_seconds"] = json!(one.retry_after.map(Nanos::as_secs_f64));
         shown
     });
     json!({ "left_out": left_out, "decisions": shown.collect::<Vec<_>>() })
@@ -130,24 +132,26 @@ fn over(limit: &Limit) -> &'static str {
 
 /// The terms of each plan; one line without a plan if they are the same for all.
 fn plans(limit: &Limit, plans: &[String]) -> Vec<Value> {
-    let line = |plan: Option<&str>, terms: PlanTerms| match terms {
-        PlanTerms::Unlimited => json!({ "plan": plan, "terms": "unlimited", "quota": null, "window_seconds": null }),
+    let terms = |plan: Option<PlanId>| match limit.terms(plan) {
+        PlanTerms::Unlimited => None,
         PlanTerms::Rule(rule) => {
             let rule = &limit.rules[rule];
-            let policy = rule.policy();
-            let window = policy.window.map(crate::units::Nanos::as_secs_f64);
-            json!({ "plan": plan, "terms": rule.describe(), "quota": policy.quota, "window_seconds": window })
+            Some(LimitTerms::of(rule, limit.floor(plan, rule)))
         }
     };
-    let all: Vec<PlanTerms> = (0..plans.len()).map(|plan| limit.terms(Some(PlanId(plan)))).collect();
-    match (all.split_first(), limit.without_plan) {
-        (None, alone) => vec![line(None, alone.unwrap_or(PlanTerms::Unlimited))],
-        (Some((first, others)), alone)
-            if others.iter().all(|other| other == first) && alone.is_none_or(|alone| alone == *first) =>
-        {
-            vec![line(None, *first)]
+    let line = |plan: Option<&str>, terms: &Option<LimitTerms>| match terms {
+        None => json!({ "plan": plan, "terms": UNLIMITED, "quota": null, "window_seconds": null }),
+        Some(LimitTerms { words, quota, window }) => {
+            json!({ "plan": plan, "terms": words, "quota": quota, "window_seconds": window.map(Nanos::as_secs_f64) })
         }
-        (Some(_), _) => plans.iter().zip(all).map(|(plan, terms)| line(Some(plan), terms)).collect(),
+    };
+    let all: Vec<Option<LimitTerms>> = (0..plans.len()).map(|plan| terms(Some(PlanId(plan)))).collect();
+    let without_plan = terms(None);
+    let mut others = all.iter().skip(1).chain(limit.without_plan.map(|_| &without_plan));
+    match all.first() {
+        None => vec![line(None, &without_plan)],
+        Some(first) if others.all(|other| other == first) => vec![line(None, first)],
+        Some(_) => plans.iter().zip(&all).map(|(plan, terms)| line(Some(plan), terms)).collect(),
     }
 }
 

@@ -181,11 +181,7 @@ fn limit_text(page: &mut Page, limit: &LimitExplanation) {
         Some(rule) => format!("{cost} ({rule})"),
         None => cost.to_string(),
     });
-    let leaves = limit.leaves.map(|floor| format!("{floor} tokens to requests of other plans"));
     let over = ("over the limit", Some(limit.over_limit.clone()));
     let warns = ("warns", limit.warns.clone());
-    page.lines(
-        1,
-        [("key", Some(key)), ("cost", cost), ("charged", limit.charged.clone()), ("leaves", leaves), over, warns],
-    );
+    page.lines(1, [("key", Some(key)), ("cost", cost), ("charged", limit.charged.clone()), over, warns]);
 }

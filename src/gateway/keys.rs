@@ -16,6 +16,7 @@ use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{Explanation, KeyPartValue, LimitStanding, Question, QuestionError};
 use crate::gateway::upstream::Pool;
 use crate::ruleset::key::KeyHasher;
+use crate::ruleset::words::LimitTerms;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::store::{AmendError, Amendment};
 use crate::units::Nanos;
@@ -277,16 +278,16 @@ impl FoundKey {
         let rule = limit.rule(&self.charge.rule);
         let now = gateway.clock.now();
         let receipt = gateway.store.ask(&active.binding, &self.charge, now).await;
-        let policy = rule.policy().above(self.charge.floor);
+        let LimitTerms { words, quota, window } = LimitTerms::of(rule, self.charge.floor);
         KeyAnswer {
             limit: limit.name.clone(),
             algorithm: limit.algorithm.as_str(),
             mode: if limit.mode.is_shared() { "shared" } else { "sticky" },
             key: self.key.clone(),
             plan: self.plan.clone(),
-            terms: rule.describe(),
-            quota: policy.quota,
-            window_seconds: policy.window.map(Nanos::as_secs_f64),
+            terms: words,
+            quota,
+            window_seconds: window.map(Nanos::as_secs_f64),
             standing: LimitStanding::of_only_charge(&receipt.charged, (rule, self.charge.floor), now),
             banned_for_seconds: gateway.bans.remaining(&active.ruleset, &self.charge, now).map(Nanos::as_secs_f64),
             decided: receipt.source.as_str(),

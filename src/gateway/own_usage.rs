@@ -15,6 +15,7 @@ use crate::ruleset::Ruleset;
 use crate::ruleset::access::preflight_method;
 use crate::ruleset::charges::Bucket;
 use crate::ruleset::key::{Caller, Facts, Resolved};
+use crate::ruleset::words::LimitTerms;
 use crate::units::Nanos;
 
 /// The JSON body of the response.
@@ -139,16 +140,16 @@ async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -
     let banned = gateway.bans.remaining(&active.ruleset, &charge, now);
     let receipt = gateway.store.charge(&active.binding, &mut [charge], now).await;
     let headroom = receipt.charged.first()?.headroom;
-    let policy = rule.policy().above(floor);
+    let LimitTerms { words, quota, window } = LimitTerms::of(&rule, floor);
     Some(LimitUsage {
         limit: &limit.name,
         routes,
-        terms: rule.describe(),
-        quota: policy.quota,
-        window_seconds: policy.window.map(Nanos::as_secs_f64),
+        terms: words,
+        quota,
+        window_seconds: window.map(Nanos::as_secs_f64),
         remaining: headroom.remaining,
         more_in_seconds: headroom.until_more.as_secs_f64(),
-        full_in_seconds: headroom.full_in(policy).map(Nanos::as_secs_f64),
+        full_in_seconds: headroom.full_in(rule.policy().above(floor)).map(Nanos::as_secs_f64),
         banned_for_seconds: banned.map(Nanos::as_secs_f64),
     })
 }

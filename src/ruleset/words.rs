@@ -1,12 +1,12 @@
 //! Descriptions of limits in plain words, for authors of configurations and for operators who look at the active one.
 
-use crate::algorithm::{AlgorithmName, Rule};
+use crate::algorithm::{AlgorithmName, Policy, Rule};
 use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
 use crate::ruleset::denied::{Body, Denied};
 use crate::ruleset::key::Key;
 use crate::ruleset::limit::{Limit, OverLimit, PlanTerms, Share};
 use crate::ruleset::{Jitter, LimitId, PlanId, Ruleset};
-use crate::units::Nanos;
+use crate::units::{Cost, Nanos};
 
 /// The name for all requests, where a limit does not distinguish plans.
 pub const EVERYBODY: &str = "every request";
@@ -18,6 +18,26 @@ const OVER_THE_LIMIT: &str = "over the limit";
 
 /// A subject and its description.
 pub type DescriptionLine = (String, String);
+
+/// The parameters that apply to requests of one plan, in words and as numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitTerms {
+    /// The parameters, with the room that such requests leave for other plans.
+    pub words: String,
+    /// The most that can be admitted at once.
+    pub quota: Cost,
+    /// The time in which a used-up quota becomes full again.
+    pub window: Option<Nanos>,
+}
+
+impl LimitTerms {
+    /// The parameters `rule` for requests that have to leave `floor` tokens for others.
+    pub fn of(rule: &Rule, floor: Cost) -> Self {
+        let Policy { quota, window } = rule.policy().above(floor);
+        let leaves = if floor > 0 { format!("; leaves {floor} to requests of other plans") } else { String::new() };
+        Self { words: rule.describe() + &leaves, quota, window }
+    }
+}
 
 impl Ruleset {
     /// The lines below the heading of `limit`: the parameters of each plan, and every setting that is not the default.

@@ -1,5 +1,8 @@
 //! Priorities of plans under one limit: lower plans leave tokens for higher ones, on one gateway and on several.
 
+use serde_json::{Value, json};
+
+use crate::admin_api;
 use crate::support::client::request;
 use crate::support::cluster::{Nodes, SECRET, wait_for_members};
 use crate::support::redis::Redis;
@@ -103,6 +106,15 @@ fn clients_are_told_of_the_room_of_their_plan() {
     let usage = gateway.get("/.tollgate/usage", &[("x-api-key", "basic-key")]).json();
     let capacity = usage["limits"].as_array().unwrap().iter().find(|line| line["limit"] == "capacity").unwrap();
     assert_eq!((capacity["quota"].as_u64(), capacity["remaining"].as_u64()), (Some(80), Some(30)), "{capacity}");
+    let post = |path: &str, question: Value| admin_api::post(&gateway, path, &[admin_api::HOST], &question).json();
+    let peeked = post("/v1/keys/peek", json!({ "limit": "capacity", "plan": "basic" }));
+    let explained = post("/v1/explain", json!({ "url": "http://a.example/", "headers": { "x-api-key": "basic-key" } }));
+    for terms in [&capacity["terms"], &peeked["terms"], &explained["limits"][1]["terms"]] {
+        assert!(terms.as_str().unwrap().ends_with("; leaves 20 to requests of other plans"), "{terms}");
+    }
+    let limits = admin_api::get(&gateway, "/v1/limits");
+    let quotas = limits["limits"][0]["plans"].as_array().unwrap().iter().map(|plan| plan["quota"].as_u64().unwrap());
+    assert_eq!(quotas.collect::<Vec<_>>(), [50, 80, 100]);
 }
 
 #[test]

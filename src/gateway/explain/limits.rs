@@ -13,6 +13,7 @@ use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::words::LimitTerms;
 use crate::ruleset::{LimitId, Ruleset};
 use crate::units::{Cost, Nanos};
 
@@ -116,7 +117,7 @@ pub(super) fn explain_limits(
                 Ok(charge) => terms_of(ruleset, limit, charge, resolved),
                 Err(uncharged) => uncharged_because(*uncharged, ruleset, limit, resolved),
             },
-            terms: charge.as_ref().ok().map(|charge| limit.rule(&charge.rule).describe()),
+            terms: charge.as_ref().ok().map(|charge| LimitTerms::of(limit.rule(&charge.rule), charge.floor).words),
             key: key_of(limit, ruleset, nodes, facts, resolved),
             cost: charge.as_ref().ok().map(|charge| charge.cost),
             cost_rule: limit.cost.describe(),
