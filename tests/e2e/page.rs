@@ -266,6 +266,21 @@ fn a_banned_key_is_shown_as_banned() {
 }
 
 #[test]
+fn a_reload_changes_the_rows_of_routes_and_limits() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let mut browser = Browser::start();
+    browser.set_screen(WIDE);
+    browser.open(&format!("http://{}/", gateway.admin));
+    let (login, logins) = (cell("routes", "login", 0), cell("limits", "logins", 0));
+    browser.wait_for("document.querySelectorAll('#routes tbody tr').length === 4");
+    browser.wait_for(&format!("{login} === 'login/login → origin' && {logins}.includes('sliding log, sticky')"));
+    let changed = config(&origin).replace("path: /login", "path: /sign-in").replace("sliding_log", "quota_reset");
+    gateway.rewrite(&changed);
+    browser.wait_for(&format!("{login} === 'login/sign-in → origin' && {logins}.includes('quota reset, sticky')"));
+}
+
+#[test]
 fn keys_that_are_masked_alike_have_a_row_each() {
     let origin = Origin::start();
     let limit = "{ key: { header: x-api-key }, algorithm: fixed_window, limit: 1, window: 1d }";

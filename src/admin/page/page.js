@@ -88,8 +88,9 @@ function some(rows, kind) {
   return found.slice(0, MOST_ROWS);
 }
 
-function rowOf(name, sub, extra) {
-  const head = make("th", "", make("span", "name", name), sub ? make("div", "sub", sub) : null, extra);
+/** A row of empty cells, with `about` below the name in its head. */
+function rowOf(about) {
+  const head = make("th", "", make("span", "name"), about);
   head.scope = "row";
   const cells = ["sub wide", "number", "number", "number", "spark", "number wide"].map((kind) => make("td", kind));
   cells[3].append(make("span", "share"));
@@ -98,14 +99,15 @@ function rowOf(name, sub, extra) {
 }
 
 function showLimits(limits) {
-  follow(byId("limits").tBodies[0], some(limits, "limits"), (limit) => limit.name, (limit) => {
-    const terms = make("dl", "");
-    const over = limit.over_limit === "denied" ? "" : `, ${limit.over_limit.replace("_", " ")}`;
-    const summary = make("summary", "", `${limit.algorithm.replaceAll("_", " ")}, ${limit.mode}${over}`);
+  follow(byId("limits").tBodies[0], some(limits, "limits"), (limit) => limit.name, () => {
+    const summary = make("summary", "");
     summary.title = "what each plan gets";
-    return rowOf(limit.name, null, make("details", "", summary, terms));
+    return rowOf(make("details", "", summary, make("dl", "")));
   }, (row, limit) => {
     const [head, by, admitted, over, shared, picture, keys] = row.children;
+    say(head.querySelector(".name"), limit.name);
+    const otherwise = limit.over_limit === "denied" ? "" : `, ${limit.over_limit.replace("_", " ")}`;
+    say(head.querySelector("summary"), `${limit.algorithm.replaceAll("_", " ")}, ${limit.mode}${otherwise}`);
     facts(head.querySelector("dl"), limit.plans.map(({ plan, terms }) => [plan ?? "everybody", terms]));
     say(by, limit.key.length === 0 ? "one bucket for all" : limit.key.join(" + "));
     const rates = limit.rates.moment;
@@ -122,11 +124,11 @@ function showLimits(limits) {
 }
 
 function showRoutes(routes) {
-  follow(byId("routes").tBodies[0], some(routes, "routes"), (route) => route.name, (route) => {
+  follow(byId("routes").tBodies[0], some(routes, "routes"), (route) => route.name, () => rowOf(make("div", "sub")), (row, route) => {
+    const [head, limits, requests, denied, shared, picture, failed] = row.children;
+    say(head.querySelector(".name"), route.name);
     const methods = route.methods.length > 0 ? `${route.methods.join(" ")} ` : "";
-    return rowOf(route.name, `${methods}${route.hosts.join(", ")}${route.path} → ${route.upstream}`, null);
-  }, (row, route) => {
-    const [, limits, requests, denied, shared, picture, failed] = row.children;
+    say(head.querySelector(".sub"), `${methods}${route.hosts.join(", ")}${route.path} → ${route.upstream}`);
     say(limits, route.limits.length === 0 ? "none" : route.limits.join(", "));
     const rates = route.rates.moment;
     number(requests, rates.requests_per_second, "");
