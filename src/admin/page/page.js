@@ -198,7 +198,7 @@ function showStatus(status) {
     ["in force", `${status.config_hash.slice(0, 16)}, since ${age(reload.in_force_since_seconds)}`],
     ["last read", `${attempt.result} (${attempt.trigger}), ${age(attempt.timestamp_seconds)}`, refused ? "bad" : ""],
     ["holds", `${status.routes.length} routes, ${status.limits.length} limits, ${status.plans.length} plans`],
-    ["credentials", status.credentials === null ? "in Redis" : whole(status.credentials)],
+    ["credentials", status.credentials === null ? "not counted" : whole(status.credentials)],
   ]);
   const lines = [...(attempt.errors ?? []), ...(attempt.warnings ?? [])].slice(0, 20).map((text, at) => ({ text, at }));
   follow(byId("config-lines"), lines, ({ at }) => String(at), () => make("li", refused ? "bad" : ""), (line, { text }) => say(line, text, refused ? "bad" : ""));
