@@ -266,6 +266,31 @@ fn a_banned_key_is_shown_as_banned() {
 }
 
 #[test]
+fn a_customer_is_found_by_its_plan_where_no_directory_lists_it() {
+    let origin = Origin::start();
+    let callers = format!(
+        "customers: {{ identify: [{{ header: x-api-key }}], directory: {{ http: {{ url: \"http://{}/\" }} }} }}
+plans: [free, pro]\n",
+        origin.address
+    );
+    let limit = "{ key: customer, algorithm: fixed_window, limit: 5, window: 1d, plans: { pro: { limit: 9 } } }";
+    let gateway = Gateway::start(&format!("{}{callers}", limited(&origin, limit)));
+    let mut browser = Browser::start();
+    browser.set_screen(WIDE);
+    browser.open(&format!("http://{}/", gateway.admin));
+    browser.wait_for("document.body?.dataset.live === 'yes'");
+    browser.wait_for("document.getElementById('about-config').textContent.includes('credentialsnot counted')");
+    for (plan, says) in [("", "which plan"), ("pro", "9 left of 9")] {
+        browser.evaluate(&format!(
+            "document.getElementById('customer-name').value = 'acme';
+             document.getElementById('customer-plan').value = '{plan}';
+             document.getElementById('customer-form').requestSubmit()"
+        ));
+        browser.wait_for(&format!("document.getElementById('answer').textContent.includes('{says}')"));
+    }
+}
+
+#[test]
 fn a_reload_changes_the_rows_of_routes_and_limits() {
     let origin = Origin::start();
     let gateway = started(&origin);

@@ -14,7 +14,10 @@ export function showLimits(known, plans) {
   [limits, asked] = [known, fingerprint];
   options(byId("key-limit"), known.map((limit) => [limit.name, limit.name]));
   if (known.some((limit) => limit.name === chosen)) byId("key-limit").value = chosen;
-  options(byId("key-plan"), [["", "that of the customer"], ...plans.map((plan) => [plan, plan])]);
+  for (const select of [byId("key-plan"), byId("customer-plan")]) {
+    options(select, [["", "that of the customer"], ...plans.map((plan) => [plan, plan])]);
+  }
+  byId("customer-plan-label").hidden = !byCustomer().some(hasSeveralPlans);
   showParts();
 }
 
@@ -38,6 +41,15 @@ function options(select, pairs) {
   }));
 }
 
+/** The limits that count by customer alone. */
+function byCustomer() {
+  return limits.filter(({ key }) => key.length === 1 && key[0] === "customer");
+}
+
+function hasSeveralPlans({ plans }) {
+  return plans.length > 1;
+}
+
 /** A field for each part of the chosen limit's key. */
 function showParts() {
   const limit = limits.find((one) => one.name === byId("key-limit").value);
@@ -49,7 +61,7 @@ function showParts() {
     input.spellcheck = false;
     return make("label", "", part, " ", input);
   }));
-  byId("key-plan-label").hidden = (limit?.plans.length ?? 0) < 2;
+  byId("key-plan-label").hidden = !limit || !hasSeveralPlans(limit);
 }
 
 export function prepareQuestions() {
@@ -107,10 +119,11 @@ function lookedUp(answer) {
 function findCustomer() {
   return show(async () => {
     const customer = byId("customer-name").value.trim();
-    const names = limits.filter(({ key }) => key.length === 1 && key[0] === "customer").map(({ name }) => name);
-    const blocks = await Promise.all(names.map(async (limit) => {
-      const about = await post("/v1/keys/peek", { limit, key: { customer } }).then(lookedUp, (error) => [make("p", "sub", error.message)]);
-      return make("div", "limit applies", make("p", "", make("b", "", limit)), ...about);
+    const plan = byId("customer-plan").value;
+    const blocks = await Promise.all(byCustomer().map(async ({ name }) => {
+      const question = { limit: name, key: { customer }, ...(plan ? { plan } : {}) };
+      const about = await post("/v1/keys/peek", question).then(lookedUp, (error) => [make("p", "sub", error.message)]);
+      return make("div", "limit applies", make("p", "", make("b", "", name)), ...about);
     }));
     const last = decisions.filter((one) => customerOf(one) === customer).slice(0, 5).map((one) => {
       const time = one.wait_seconds ?? one.retry_after_seconds;
