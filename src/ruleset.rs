@@ -257,7 +257,7 @@ pub struct RateLimitHeaders {
     pub ietf_06: bool,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, with the unit of the last one.
     pub x_ratelimit: Option<ResetFormat>,
-    /// The random time that is added to `Retry-After`, so that clients do not all retry at once.
+    /// The random time that is added to the retry time in an answer, so that clients do not all retry at once.
     pub retry_after_jitter: Option<Jitter>,
 }
 

@@ -104,6 +104,8 @@ pub struct RequestContext {
     pub status: Option<u16>,
     /// The cause of the gateway's own response, if it gave one.
     pub answer_cause: Option<&'static str>,
+    /// The random number by which the retry time in this response is spread, if the configuration spreads such times.
+    pub retry_roll: u32,
     /// The status that this response means, also where a gRPC client was sent 200.
     pub own_status: Option<u16>,
     /// Whether it is counted as in flight on its route.
@@ -165,6 +167,7 @@ impl RequestContext {
             upstream_answered: false,
             status: None,
             answer_cause: None,
+            retry_roll: 0,
             own_status: None,
             is_in_flight: false,
         }

@@ -32,6 +32,9 @@ const PROBLEM_BYTES: usize = 384;
 /// The response `answer` to the request of `context`, which records it. `request` holds the fields of the request, as far as
 /// they are known.
 pub fn answer(context: &mut RequestContext, answer: &Answer, request: &Fields) -> Response {
+    if context.active.ruleset.dialects.retry_after_jitter.is_some() {
+        context.retry_roll = rand::random();
+    }
     let response = response(answer, Some(context), request);
     context.answer_cause.get_or_insert(answer.cause());
     context.status.get_or_insert(response.status);
@@ -140,14 +143,10 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
         {
             limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
         }
-        if let (Answer::Limited, Outcome::Deny(denial)) = (answer, context.verdict.outcome) {
-            let time = retry_after(denial).map(|time| match context.active.ruleset.dialects.retry_after_jitter {
-                Some(jitter) => jitter.spread(time, rand::random()),
-                None => time,
-            });
-            if let Some(time) = time {
-                fields.push_number("retry-after", time.secs_ceil());
-            }
+        if *answer == Answer::Limited
+            && let Some(time) = spread_retry_after(context)
+        {
+            fields.push_number("retry-after", time.secs_ceil());
         }
     }
     if matches!(answer, Answer::DirectoryUnavailable | Answer::StoreUnavailable) {
@@ -169,17 +168,26 @@ pub(super) fn retry_after(denial: Denial) -> Option<Nanos> {
     }
 }
 
+/// The time after which the client of a denied request is told to retry: the same in all parts of the answer, and later
+/// than necessary where the configuration spreads retries.
+fn spread_retry_after(context: &RequestContext) -> Option<Nanos> {
+    let Outcome::Deny(denial) = context.verdict.outcome else { return None };
+    let time = retry_after(denial)?;
+    let jitter = context.active.ruleset.dialects.retry_after_jitter;
+    Some(jitter.map_or(time, |jitter| jitter.spread(time, context.retry_roll)))
+}
+
 /// An `application/problem+json` body (RFC 9457).
 fn problem(answer: &Answer, status: u16, context: Option<&RequestContext>) -> Vec<u8> {
     let mut body = Vec::with_capacity(PROBLEM_BYTES);
     // types, titles and the names of limits hold nothing that has to be escaped
     push(&mut body, &["{\"type\":\"", answer.problem_type(), "\",\"title\":\"", answer.title(), "\",\"status\":"]);
     push(&mut body, &[itoa::Buffer::new().format(status), ",\"detail\":"]);
-    match context.map(|context| (context.verdict.outcome, context.verdict.banned)) {
+    match context.map(|context| (context.verdict.outcome, context.verdict.banned, spread_retry_after(context))) {
         // the most frequent detail is written without a copy
-        Some((Outcome::Deny(Denial::Later { retry_after }), false)) if *answer == Answer::Limited => {
+        Some((Outcome::Deny(Denial::Later { .. }), false, Some(time))) if *answer == Answer::Limited => {
             let mut digits = itoa::Buffer::new();
-            let [before, seconds, after] = retry_in(retry_after, &mut digits);
+            let [before, seconds, after] = retry_in(time, &mut digits);
             push(&mut body, &["\"", before, seconds, after, "\""]);
         }
         // writing to memory does not fail

@@ -183,20 +183,23 @@ fn environment_variables_are_text_in_templates() {
 #[test]
 fn retries_are_spread_but_never_too_early() {
     let origin = Origin::start();
-    let exact = 3600;
-    for (jitter, most) in [("10%", 360), ("5s", 5)] {
-        let more = format!("headers: {{ retry_after_jitter: {jitter} }}\n");
-        let gateway = answering(&origin, "{ body: \"{{ retry_after }}\" }", &more);
-        let mut told = std::collections::BTreeSet::new();
+    let field = r#"{ headers: { retry-after: "{{ retry_after }}" } }"#;
+    for (jitter, most, deny) in [("10%", 360, "{}"), ("5s", 5, "{}"), ("10%", 360, field)] {
+        let gateway = answering(&origin, deny, &format!("headers: {{ retry_after_jitter: {jitter} }}\n"));
+        let mut added = std::collections::BTreeSet::new();
         for _ in 0..40 {
             let response = denied(&gateway, "");
             let seconds = response.number("retry-after").unwrap();
-            let body: u64 = response.text().parse().unwrap();
-            assert!((exact - 60..=exact).contains(&body), "the body stays exact: {body}");
-            assert!(seconds >= body && seconds <= body + most, "{jitter}: {seconds}, exactly {body}");
-            assert!(response.field("ratelimit").unwrap().ends_with(&format!(";t={body}")), "{response:?}");
-            told.insert(seconds - body);
+            let (_, exact) = response.field("ratelimit").unwrap().rsplit_once(";t=").unwrap();
+            let exact: u64 = exact.parse().unwrap();
+            assert!((3_540..=3_600).contains(&exact), "where the client stands is exact: {exact}");
+            assert!(seconds >= exact && seconds <= exact + most, "{jitter}: {seconds}, exactly {exact}");
+            assert_eq!(response.json()["detail"], format!("Retry in {seconds} seconds."), "{response:?}");
+            added.insert(seconds - exact);
         }
-        assert!(told.len() > 1, "{jitter}: {told:?}");
+        assert!(added.len() > 1, "{jitter}: {added:?}");
+        let grpc = gateway.get("/", &[("content-type", "application/grpc"), ("te", "trailers")]);
+        let message = grpc.field("grpc-message").unwrap();
+        assert!(message.ends_with(&format!(" Retry in {} seconds.", grpc.field("retry-after").unwrap())), "{grpc:?}");
     }
 }

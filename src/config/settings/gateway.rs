@@ -162,7 +162,7 @@ tables! {
         x_ratelimit: Choice(&["off", "delta", "epoch"]), default "delta",
             "Whether responses have `X-RateLimit-*`, with the reset in seconds from now or since 1970.";
         retry_after_jitter: Text("a share of the time, like `10%`, or a length of time, like `5s`"),
-            "The most that is added to `Retry-After` at random, so that denied clients do not return all at once.";
+            "The most that is added to the retry time in an answer at random, so that denied clients do not return all at once.";
     }
 
     ACCESS_LOG "access_log" {

@@ -6,7 +6,7 @@ use crate::algorithm::Denial;
 use crate::customers::TokenFault;
 use crate::fields::Fields;
 use crate::gateway::request_context::RequestContext;
-use crate::gateway::respond::challenge;
+use crate::gateway::respond::{challenge, spread_retry_after};
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
 
@@ -228,15 +228,16 @@ impl Answer {
                 "Credentials cannot be looked up at the moment; retry in a second.".to_owned()
             }
             Self::StoreUnavailable => "A limit cannot be checked at the moment; retry in a second.".to_owned(),
-            Self::Limited => match context.map(|context| context.verdict.outcome) {
-                Some(Outcome::Deny(Denial::Later { retry_after })) => {
-                    let retry = retry_in(retry_after, &mut itoa::Buffer::new()).concat();
-                    match context.is_some_and(|context| context.verdict.banned) {
+            Self::Limited => match context.map(|context| (context, context.verdict.outcome)) {
+                Some((context, Outcome::Deny(Denial::Later { retry_after }))) => {
+                    let time = spread_retry_after(context).unwrap_or(retry_after);
+                    let retry = retry_in(time, &mut itoa::Buffer::new()).concat();
+                    match context.verdict.banned {
                         true => format!("Too many requests were denied: all are for now. {retry}"),
                         false => retry,
                     }
                 }
-                Some(Outcome::Deny(Denial::Busy)) => {
+                Some((_, Outcome::Deny(Denial::Busy))) => {
                     "Too many requests are being worked on; retry when one of them has ended.".to_owned()
                 }
                 _ => "The request costs more than this quota can ever admit; retrying does not help.".to_owned(),

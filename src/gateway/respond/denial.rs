@@ -2,13 +2,14 @@
 
 use http::{HeaderName, HeaderValue};
 
-use super::{Answer, PROBLEM_JSON, accept, fields, retry_after};
+use super::{Answer, PROBLEM_JSON, accept, fields, spread_retry_after};
 use crate::fields::Fields;
 use crate::gateway::request_context::RequestContext;
 use crate::ruleset::denied::{Body, ContentType, DeniedAnswer};
 use crate::ruleset::limit::Limit;
-use crate::ruleset::verdict::{Outcome, Standing};
+use crate::ruleset::verdict::Standing;
 use crate::template::{DenialContext, Template};
+use crate::units::Nanos;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -82,10 +83,6 @@ impl<'a> ConfiguredDenial<'a> {
     fn render(&self, template: &Template, status: u16) -> Option<String> {
         let (context, standing) = (self.context, self.standing);
         let plan = context.plan.and_then(|plan| context.active.ruleset.plans.get(plan.0));
-        let retry_after = match context.verdict.outcome {
-            Outcome::Deny(denial) => retry_after(denial).map(|time| time.secs_ceil()),
-            Outcome::Admit { .. } => None,
-        };
         let denial = DenialContext {
             limit: &self.limit.name,
             plan: plan.map(String::as_str),
@@ -94,7 +91,7 @@ impl<'a> ConfiguredDenial<'a> {
             quota: standing.policy.quota,
             window: fields::window(standing),
             remaining: fields::remaining(standing),
-            retry_after,
+            retry_after: spread_retry_after(context).map(Nanos::secs_ceil),
             reset: fields::until_full(standing).secs_ceil(),
             status,
             title: Answer::Limited.title(),
