@@ -107,7 +107,7 @@ fn http_response(answer: &Answer, context: Option<&RequestContext>, request: &Fi
     let mut fields = common_fields(answer, context);
     fields.push("content-type", content_type);
     if let Some(configured) = configured {
-        fields = configured.replace_fields(fields, status);
+        fields = configured.replace_fields(fields, status, &[]);
         if configured.varies() {
             fields.push("vary", "accept");
         }
@@ -124,12 +124,17 @@ fn configured<'a>(answer: &Answer, context: Option<&'a RequestContext>) -> Optio
 fn grpc_response(answer: &Answer, context: &RequestContext) -> Response {
     /// The characters that gRPC's `Percent-Encoded` escapes (PROTOCOL-HTTP2).
     const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
+    let configured = configured(answer, Some(context));
+    let set = configured.as_ref().and_then(|configured| configured.settings.grpc_status);
     let mut fields = common_fields(answer, Some(context));
     let message = format!("{}: {}", answer.title(), answer.detail(Some(context)));
-    let set = configured(answer, Some(context)).and_then(|configured| configured.settings.grpc_status);
     fields.push("content-type", "application/grpc");
     fields.push_number("grpc-status", set.unwrap_or(answer.grpc_status()).into());
     fields.push("grpc-message", utf8_percent_encode(&message, ENCODED).to_string());
+    if let Some(configured) = configured {
+        let status = configured.settings.status.unwrap_or(answer.status());
+        fields = configured.replace_fields(fields, status, &["content-type", "grpc-status", "grpc-message"]);
+    }
     Response { status: 200, fields, ..Response::default() }
 }
 

@@ -242,6 +242,13 @@ fn the_fields_of_a_limits_own_answer_replace_those_of_the_gateway() {
     ] {
         assert_eq!(denied.head.all(name), values, "{denied:?}");
     }
+    let limit = "{ algorithm: gcra, rate: 1/h, burst: 1, key: all, over_limit: { deny: { status: 420, body: no,
+        headers: { Content-Type: text/html, retry-after: \"7\", x-status: \"{{ status }}\", grpc-status: \"0\" } } } }";
+    let gateway = Gateway::start(&limited(&origin, limit));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let denied = gateway.get("/", &[("content-type", "application/grpc"), ("te", "trailers")]);
+    let names = ["content-type", "retry-after", "x-status", "grpc-status"];
+    assert_eq!(names.map(|name| denied.head.all(name)), [["application/grpc"], ["7"], ["420"], ["8"]], "{denied:?}");
 }
 
 #[test]

@@ -53,9 +53,10 @@ impl<'a> ConfiguredDenial<'a> {
         matches!(self.settings.body, Some(Body::Negotiated(_)))
     }
 
-    /// The fields of the response with the configured ones, which replace `fields` of the same names.
-    pub(super) fn replace_fields(&self, fields: Fields, status: u16) -> Fields {
-        let own = self.fields(status);
+    /// The fields of the response with the configured ones, which replace `fields` of the same names, except `kept` ones.
+    pub(super) fn replace_fields(&self, fields: Fields, status: u16, kept: &[&str]) -> Fields {
+        let mut own = self.fields(status);
+        own.retain(|(name, _)| !kept.contains(&name.as_str()));
         if own.is_empty() {
             return fields;
         }
