@@ -398,6 +398,13 @@ impl key::Claims for Claims {
     fn text(&self, name: &str) -> Option<Cow<'_, str>> {
         text(self.find(name)?)
     }
+
+    fn number(&self, name: &str) -> Option<Cow<'_, str>> {
+        let claim = self.find(name)?;
+        // JSON's numbers beyond 64 bits are floats here
+        let large = claim.as_f64().filter(|number| claim.is_f64() && number.fract() == 0.0);
+        large.map_or_else(|| text(claim), |number| Some(Cow::Owned(format!("{number:.0}"))))
+    }
 }
 
 impl fmt::Debug for Claims {

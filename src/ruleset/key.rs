@@ -218,6 +218,9 @@ pub struct Resolved<'a> {
 pub trait Claims: fmt::Debug + Sync {
     /// The claim of this name, or at this path through nested claims; `None` if it is missing or cannot be part of a key.
     fn text(&self, name: &str) -> Option<Cow<'_, str>>;
+
+    /// The same for a claim that is a number: also whole ones that are too large to be a part of a key, about as they are.
+    fn number(&self, name: &str) -> Option<Cow<'_, str>>;
 }
 
 /// The caller of a request.

@@ -156,7 +156,7 @@ impl RequestParameter {
     /// The value in a request, within the bounds; `None` where it is missing or unreadable, or its field comes twice.
     fn value(&self, facts: &Facts<'_>, claims: Option<&dyn Claims>) -> Option<Value> {
         match &self.source {
-            ParameterSource::JwtClaim(claim) => self.bounds.read(&claims?.text(claim)?),
+            ParameterSource::JwtClaim(claim) => self.bounds.read(&claims?.number(claim)?),
             ParameterSource::Header(name) => {
                 let mut lines = facts.headers.get_all(name.as_str()).filter(|_| facts.from_trusted_proxy);
                 let (line, other) = (lines.next()?, lines.next());
@@ -193,10 +193,11 @@ impl Bounds {
     }
 }
 
-/// A whole number in decimal digits; one that is too large for its type counts as the largest.
+/// A whole number in decimal digits; one that its type does not hold counts as the nearest that it holds.
 fn whole(text: &str) -> Option<u64> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| if digits == text { text.parse().unwrap_or(u64::MAX) } else { 0 })
 }
 
 fn numbers(value: &Option<Value>) -> [u64; 2] {

@@ -70,8 +70,8 @@ fn a_claim_says_the_rate_within_the_bounds() {
         (json!(0), "3600"),
         (json!("0/s"), "3600"),
         (json!("1/d"), "3600"),
+        (json!(-5), "3600"),
         // values that the gateway cannot read
-        (json!(-5), "36"),
         (json!(1.5), "36"),
         (json!("0/x"), "36"),
         (json!("many"), "36"),
@@ -85,6 +85,29 @@ fn a_claim_says_the_rate_within_the_bounds() {
 }
 
 #[test]
+fn a_whole_number_in_a_claim_is_held_within_the_bounds() {
+    let origin = Origin::start();
+    let rate = "      rate: { jwt_claim: limits.rate, min: 10/h, max: 5000/h }\n";
+    let config = config(&origin, "").replace(rate, "").replace("header: x-burst", "jwt_claim: limits.rate");
+    let gateway = start(&config);
+    for (burst, quota) in [
+        (json!(60), 60),
+        (json!(u64::MAX), 100),
+        (json!(2.0_f64.powi(64)), 100),
+        (json!("18446744073709551616"), 100),
+        (json!(0), 5),
+        (json!(-3), 5),
+        (json!("-3"), 5),
+        (json!(-2.0_f64.powi(64)), 5),
+        (json!(60.5), 10),
+        (json!("-"), 10),
+    ] {
+        let response = with_claim(&gateway, &burst);
+        assert!(policy(&response).starts_with(&format!("\"guard\";q={quota};")), "{burst}: {response:?}");
+    }
+}
+
+#[test]
 fn a_field_is_believed_of_trusted_proxies_alone() {
     let origin = Origin::start();
     let trusting = start(&config(&origin, ""));
@@ -94,6 +117,7 @@ fn a_field_is_believed_of_trusted_proxies_alone() {
     };
     assert_eq!(ask(&trusting, "free-key", &[("x-burst", "60")]), "\"guard\";q=60;w=216");
     assert_eq!(ask(&trusting, "free-key", &[("x-burst", "1000")]), "\"guard\";q=100;w=360");
+    assert_eq!(ask(&trusting, "free-key", &[("x-burst", "-3")]), "\"guard\";q=5;w=18");
     assert_eq!(ask(&trusting, "free-key", &[("x-burst", "60"), ("x-burst", "60")]), "\"guard\";q=10;w=36");
     assert_eq!(ask(&trusting, "free-key", &[("x-burst", "6e1")]), "\"guard\";q=10;w=36");
     // the directory's overrides of a customer take precedence, and so does `unlimited` of its plan
