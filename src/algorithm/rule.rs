@@ -43,6 +43,19 @@ impl Rule {
         self.name().build(&self.arguments().in_zone(zone)?).ok().map(Self::canonical)
     }
 
+    /// [`Rule::migrate_state`] at a `set_rate`, after which a published rule may round even where the rate stays.
+    pub fn set_rate(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
+        match (self, old, state) {
+            (Self::SmoothBursty(rule), Self::SmoothBursty(old), State::SmoothBursty(state)) => {
+                Some(State::SmoothBursty(rule.set_rate(old, state, now)))
+            }
+            (Self::SmoothWarmingUp(rule), Self::SmoothWarmingUp(old), State::SmoothWarmingUp(state)) => {
+                Some(State::SmoothWarmingUp(rule.set_rate(old, state, now)))
+            }
+            (_, _, state) => self.migrate_state(old, state, now),
+        }
+    }
+
     /// The `denial` of a request of `cost` after a debit that left `state`: a client that waits as long as this says waits
     /// for the debited tokens too.
     pub fn after_debit(&self, denial: Decision, state: Option<&State>, cost: Cost, now: Nanos) -> Decision {

@@ -130,6 +130,17 @@ impl Smooth {
         Reserved { next: next.saturating_add(price), stored: stored - taken }
     }
 
+    /// Guava's setRate: permits gained until now at the old rate are stored, the stored share stays, `next` stays. Rounds also
+    /// where the rate stays, as Guava does.
+    pub fn set_rate(&self, old: &Self, state: Reserved, now: Nanos) -> Reserved {
+        let Reserved { next, stored } = old.synced(Some(state), micros(now));
+        let stored = match old.most {
+            0.0 => 0.0,
+            most => stored * self.most / most,
+        };
+        Reserved { next, stored }
+    }
+
     fn synced(&self, state: Option<Reserved>, us: u64) -> Reserved {
         match (state, self.shape) {
             (None, Shape::Bursty { .. }) => Reserved { next: us, stored: 0.0 },
@@ -269,17 +280,9 @@ impl Core for Smooth {
         }
     }
 
-    /// Guava's setRate: permits gained until now at the old rate are stored, the stored share stays, `next` stays.
+    /// [`Smooth::set_rate`], except that nothing is rounded where the rate stays.
     fn migrate_state(&self, old: &Self, state: Reserved, now: Nanos) -> Option<Reserved> {
-        if self.rate == old.rate && self.shape == old.shape {
-            return Some(state);
-        }
-        let Reserved { next, stored } = old.synced(Some(state), micros(now));
-        let stored = match old.most {
-            0.0 => 0.0,
-            most => stored * self.most / most,
-        };
-        Some(Reserved { next, stored })
+        Some(if self.rate == old.rate && self.shape == old.shape { state } else { self.set_rate(old, state, now) })
     }
 
     /// The later reservation, and the number of permits stored by then, of the two states, that admits less.

@@ -278,7 +278,7 @@ impl Run {
         let rule = subject.rule_in_units_of(&self.rule).unwrap_or(rule);
         for cell in &mut self.keys {
             cell.complete_until(now, &self.rule);
-            cell.state = cell.state.take().and_then(|state| rule.migrate_state(&self.rule, state, now));
+            cell.state = cell.state.take().and_then(|state| rule.set_rate(&self.rule, state, now));
         }
         (self.subject, self.rule) = (subject, rule);
         Ok(())

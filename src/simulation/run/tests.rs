@@ -68,6 +68,17 @@ fn a_rate_that_does_not_fit_stops_the_run_and_changes_nothing() {
     assert_eq!(run.subject().rate(), Rate::new(1, Nanos::SECOND));
 }
 
+#[test]
+fn set_rate_to_the_rate_in_force_rounds_as_guava_does() {
+    let (rate, second) = (Rate::new(3, Nanos::SECOND).unwrap(), Value::Duration(Nanos::SECOND));
+    let arguments: Arguments = [("rate", Value::Rate(rate)), ("warm_up", second)].into();
+    let mut run = Run::new(SimulatedLimit::new("l", AlgorithmName::SmoothWarmingUp, arguments), UPSTREAM).unwrap();
+    assert_eq!(decisions(&mut run, &[(SECOND, 0, 1)]), [wait(0)]);
+    run.step(&Arrival { set_rate: Some(rate), ..arrival(2_001_000_000, 0, 2) }).unwrap();
+    // Without the resync of Guava's setRate, the second request is paid for 1 µs later.
+    assert_eq!(decisions(&mut run, &[(2_971_692_999, 0, 1), (2_971_693_000, 0, 1)]), [later(1), wait(0)]);
+}
+
 fn concurrency(limit: u64) -> SimulatedLimit {
     let mut arguments = Arguments::default();
     arguments.set("limit", Value::Whole(limit));

@@ -179,7 +179,7 @@ impl<'a> Replay<'a> {
         let states = std::mem::take(&mut self.states);
         self.states = states
             .into_iter()
-            .filter_map(|(key, state)| Some((key, changed.migrate_state(&self.rule, state, Nanos::new(at))?)))
+            .filter_map(|(key, state)| Some((key, changed.set_rate(&self.rule, state, Nanos::new(at))?)))
             .collect();
         self.rule = changed;
         self.due.clear();
