@@ -396,6 +396,7 @@ fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
         Err(full) => {
             context.refund_as_denied(now);
             context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
+            context.verdict.await_kept_charges(&context.active.ruleset, &context.charges);
             Vec::new()
         }
     }

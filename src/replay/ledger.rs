@@ -228,7 +228,7 @@ impl Ledger {
         if let Outcome::Admit { wait } = self.verdict.outcome
             && wait > Nanos::ZERO
         {
-            self.enqueue(charges, now, wait);
+            self.enqueue(ruleset, charges, now, wait);
         }
         self.charge_candidate(ruleset, charges, now);
         if let Outcome::Admit { wait } = self.verdict.outcome {
@@ -238,7 +238,7 @@ impl Ledger {
     }
 
     /// Puts a request into the queues of the limits that delay it. If a queue is full, refunds and denies the request.
-    fn enqueue(&mut self, charges: &[Charge], now: Nanos, wait: Nanos) {
+    fn enqueue(&mut self, ruleset: &Ruleset, charges: &[Charge], now: Nanos, wait: Nanos) {
         match queue::enter_all(&self.queues, &self.verdict, now) {
             Ok(places) => {
                 self.push_completion(now.saturating_add(wait), places, Vec::new(), Corrections::default(), UNMEASURED);
@@ -251,6 +251,7 @@ impl Ledger {
                     taken.map(|(charge, at)| (charge.clone(), full_at(at.headroom.until_full))).collect();
                 self.store.refund(&self.binding, &back, now);
                 self.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
+                self.verdict.await_kept_charges(ruleset, charges);
             }
         }
     }

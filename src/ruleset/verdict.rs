@@ -137,6 +137,34 @@ impl Verdict {
             Some((position, denial)) => (Outcome::Deny(denial), Some(position)),
             None => (Outcome::Admit { wait: longest_wait }, least.map(|(position, _)| position)),
         };
+        self.await_kept_charges(ruleset, charges);
+    }
+
+    /// Lengthens the denial of a request to the time when it would pass under the limits that admit it and have charged it
+    /// all the same (`charge.denied`). This time is exact for a request of one token, and otherwise perhaps too short.
+    pub fn await_kept_charges(&mut self, ruleset: &Ruleset, charges: &[Charge]) {
+        if !self.is_denied() {
+            return;
+        }
+        let waits = charges.iter().zip(&self.standings).filter_map(|(charge, standing)| {
+            let Enforcement { enforces, consumes, counts_denied } = charge.enforcement;
+            let is_kept = enforces && consumes && counts_denied && standing.decision.is_admitted();
+            if !is_kept || standing.headroom.remaining.is_none_or(|remaining| remaining >= charge.cost) {
+                return None;
+            }
+            let max_wait = ruleset.limits[charge.limit].rule(&charge.rule).arguments().max_wait();
+            Some(standing.headroom.until_more.saturating_sub(max_wait))
+        });
+        if let Some(longest) = waits.max() {
+            self.lengthen_denial(longest);
+        }
+    }
+
+    /// Makes the retry time of a denied request at least `retry_after`. A denial for good or for an unknown time stays.
+    pub fn lengthen_denial(&mut self, at_least: Nanos) {
+        if let Outcome::Deny(Denial::Later { retry_after }) = &mut self.outcome {
+            *retry_after = at_least.max(*retry_after);
+        }
     }
 
     /// A request whose key at `position` of its charges is banned for `left`. Nothing was charged, and clients are told

@@ -7,6 +7,7 @@
 mod command;
 mod played;
 mod records;
+mod retries;
 mod speed;
 mod stage;
 mod stamps;
