@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::algorithm::Decision;
 use crate::ruleset::limit::OverLimit;
-use crate::ruleset::verdict::Verdict;
+use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::units::Nanos;
 
 /// The waiting requests of one limit, over all its keys.
@@ -22,7 +22,7 @@ pub struct Queue {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The time of each request's turn, with a number that makes it unique.
+    /// The time at which each request passes, with a number that makes it unique.
     turns: BTreeSet<(Nanos, u64)>,
     next_number: u64,
 }
@@ -43,20 +43,28 @@ pub struct FullQueue {
     pub retry_after: Nanos,
 }
 
-/// Takes a place in the queue of every limit that makes an admitted request wait; if one of them is full, in none.
+/// Takes a place in the queue of every limit that makes an admitted request wait, until the request passes: after the
+/// longest of its waits. If queues are full, takes none, and returns the one that stays full for longest.
 pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<QueuePlace>, FullQueue> {
-    let mut places = Vec::new();
+    let Outcome::Admit { wait: longest } = verdict.outcome else { return Ok(Vec::new()) };
+    let passes = now.saturating_add(longest);
+    let (mut places, mut full) = (Vec::new(), None::<FullQueue>);
     for (position, standing) in verdict.standings.iter().enumerate() {
         let turn = match standing.decision {
             Decision::Admit { wait } if standing.enforces && wait > Nanos::ZERO => now.saturating_add(wait),
             _ => continue,
         };
-        match queues[standing.limit.0].enter(turn) {
+        match queues[standing.limit.0].enter(passes) {
             Ok(place) => places.push(place),
-            Err(free) => return Err(FullQueue { position, retry_after: retry_after(free, turn, now) }),
+            Err(free) => {
+                let retry_after = retry_after(free, turn, now);
+                if full.is_none_or(|full| full.retry_after < retry_after) {
+                    full = Some(FullQueue { position, retry_after });
+                }
+            }
         }
     }
-    Ok(places)
+    full.map_or(Ok(places), Err)
 }
 
 /// The time after which to retry a request whose turn would come at `turn`, if the first place becomes free at `free`.
@@ -74,15 +82,15 @@ impl Queue {
         Self { max_waiting, waiting: before.map(|before| Arc::clone(&before.waiting)).unwrap_or_default() }
     }
 
-    /// Takes a place for a request whose turn comes at `turn`. `Err` if all places are taken: the time at which the first
-    /// one becomes free.
-    pub fn enter(&self, turn: Nanos) -> Result<QueuePlace, Nanos> {
+    /// Takes a place for a request that passes at this time. `Err` if all places are taken: the time at which the first one
+    /// becomes free.
+    pub fn enter(&self, passes: Nanos) -> Result<QueuePlace, Nanos> {
         let mut waiting = self.waiting.lock();
-        self.room_in(&waiting, turn)?;
+        self.room_in(&waiting, passes)?;
         let number = waiting.next_number;
         waiting.next_number = number.wrapping_add(1);
-        waiting.turns.insert((turn, number));
-        Ok(QueuePlace { waiting: Arc::clone(&self.waiting), turn: (turn, number) })
+        waiting.turns.insert((passes, number));
+        Ok(QueuePlace { waiting: Arc::clone(&self.waiting), turn: (passes, number) })
     }
 
     /// The `decision` on a request that takes no place: a denial if the request would have to wait and all places are taken.

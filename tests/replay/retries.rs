@@ -41,3 +41,14 @@ fn a_denial_waits_for_the_tokens_that_another_limit_takes_for_it() {
     let expected = [("admitted", 0), ("denied", 59_900), ("denied", 1), ("admitted", 0)];
     assert_eq!(decisions(limits, &requests), decided(&expected));
 }
+
+#[test]
+fn a_place_is_taken_in_each_queue_until_the_request_passes() {
+    let limits = "  first: { key: all, algorithm: gcra, rate: 1/s, burst: 10, delay_after: 0, over_limit: { delay: { max_wait: 1s, max_waiting: 1 } } }
+  second: { key: client_address, algorithm: gcra, rate: 6/m, burst: 10, delay_after: 0, over_limit: { delay: { max_wait: 10s } } }";
+    // the second request waits for `second` until 10 s, and the others meanwhile for their turn under `first`
+    let requests = [(0, 1), (100, 1), (200, 2), (1_000, 2), (1_999, 2), (2_000, 2)];
+    let expected =
+        [("admitted", 0), ("delayed", 9_900), ("denied", 800), ("denied", 1_000), ("denied", 1), ("admitted", 0)];
+    assert_eq!(decisions(limits, &requests), decided(&expected));
+}
