@@ -367,7 +367,10 @@ pub(super) async fn conclude(
             failpoint("charged");
             take_places(context, now)
         }
-        Outcome::Deny(_) => Vec::new(),
+        Outcome::Deny(_) => {
+            queue::await_places(&active.queues, &mut context.verdict, now);
+            Vec::new()
+        }
     };
     charging::charge_candidate(context, now).await;
     context.diverted = context.verdict.divert_upstream(&active.ruleset);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::algorithm::Decision;
+use crate::algorithm::{Decision, Denial};
 use crate::ruleset::limit::OverLimit;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::units::Nanos;
@@ -17,6 +17,7 @@ use crate::units::Nanos;
 #[derive(Debug)]
 pub struct Queue {
     max_waiting: Option<u64>,
+    max_wait: Nanos,
     waiting: Arc<Mutex<Waiting>>,
 }
 
@@ -67,6 +68,23 @@ pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<
     full.map_or(Ok(places), Err)
 }
 
+/// Lengthens the denial of a request that would come to a full queue when its limits admit it.
+pub fn await_places(queues: &[Queue], verdict: &mut Verdict, now: Nanos) {
+    let until_places = verdict.standings.iter().filter(|standing| standing.enforces).filter_map(|standing| {
+        let queue = &queues[standing.limit.0];
+        let wait = match standing.decision {
+            Decision::Admit { wait } => wait,
+            Decision::Deny(Denial::Later { retry_after }) => retry_after.saturating_add(queue.max_wait),
+            Decision::Deny(Denial::Busy | Denial::Never { .. }) => return None,
+        };
+        let turn = now.saturating_add(wait);
+        queue.room(turn).err().map(|free| retry_after(free, turn, now))
+    });
+    if let Some(longest) = until_places.max() {
+        verdict.lengthen_denial(longest);
+    }
+}
+
 /// The time after which to retry a request whose turn would come at `turn`, if the first place becomes free at `free`.
 fn retry_after(free: Nanos, turn: Nanos, now: Nanos) -> Nanos {
     free.min(turn).saturating_sub(now).max(Nanos::new(1))
@@ -75,11 +93,11 @@ fn retry_after(free: Nanos, turn: Nanos, now: Nanos) -> Nanos {
 impl Queue {
     /// Creates the queue of a limit. Requests that wait in its predecessor `before` keep their places.
     pub fn new(over_limit: &OverLimit, before: Option<&Self>) -> Self {
-        let max_waiting = match over_limit {
-            OverLimit::Delay { max_waiting, .. } => *max_waiting,
-            OverLimit::Deny(_) | OverLimit::Divert(_) | OverLimit::Mark(_) => None,
+        let (max_waiting, max_wait) = match over_limit {
+            OverLimit::Delay { max_waiting, max_wait, .. } => (*max_waiting, *max_wait),
+            OverLimit::Deny(_) | OverLimit::Divert(_) | OverLimit::Mark(_) => (None, Nanos::ZERO),
         };
-        Self { max_waiting, waiting: before.map(|before| Arc::clone(&before.waiting)).unwrap_or_default() }
+        Self { max_waiting, max_wait, waiting: before.map(|before| Arc::clone(&before.waiting)).unwrap_or_default() }
     }
 
     /// Takes a place for a request that passes at this time. `Err` if all places are taken: the time at which the first one
@@ -99,10 +117,15 @@ impl Queue {
             Decision::Admit { wait } if wait > Nanos::ZERO => now.saturating_add(wait),
             decided => return decided,
         };
-        match self.room_in(&self.waiting.lock(), turn) {
+        match self.room(turn) {
             Ok(()) => decision,
             Err(free) => Decision::later(retry_after(free, turn, now)),
         }
+    }
+
+    /// `Err` if all places are taken: the time at which the first one becomes free.
+    fn room(&self, turn: Nanos) -> Result<(), Nanos> {
+        if self.max_waiting.is_none() { Ok(()) } else { self.room_in(&self.waiting.lock(), turn) }
     }
 
     fn room_in(&self, waiting: &Waiting, turn: Nanos) -> Result<(), Nanos> {

@@ -225,10 +225,10 @@ impl Ledger {
         };
         let charged = charge_local(&self.store, &self.binding, charges, now);
         self.verdict.set(ruleset, charges, &charged);
-        if let Outcome::Admit { wait } = self.verdict.outcome
-            && wait > Nanos::ZERO
-        {
-            self.enqueue(ruleset, charges, now, wait);
+        match self.verdict.outcome {
+            Outcome::Admit { wait: Nanos::ZERO } => {}
+            Outcome::Admit { wait } => self.enqueue(ruleset, charges, now, wait),
+            Outcome::Deny(_) => queue::await_places(&self.queues, &mut self.verdict, now),
         }
         self.charge_candidate(ruleset, charges, now);
         if let Outcome::Admit { wait } = self.verdict.outcome {

@@ -180,45 +180,52 @@ impl Run {
     /// denied one may take its tokens all the same.
     fn decide(&self, state: Option<State>, cost: Cost, now: Nanos) -> (Decision, Option<State>) {
         let SimulatedLimit { floor, charges_denied, .. } = self.subject;
-        if floor == 0 && (!charges_denied || self.rule.denials_count()) {
-            return self.decide_with_queue(state, cost, now);
+        let charges_denied = charges_denied && !self.rule.denials_count();
+        if floor == 0 && !charges_denied && !self.is_queue_full() {
+            return self.rule.decide(state, cost, now);
         }
         let above = cost.saturating_add(floor);
-        let (decision, after) = match self.rule.decide(state.clone(), above, now).0 {
-            Decision::Admit { .. } => self.decide_with_queue(state.clone(), cost, now),
-            Decision::Deny(Denial::Never { max }) => (Decision::never(max.saturating_sub(floor)), state.clone()),
-            denied @ Decision::Deny(_) => (denied, state.clone()),
+        let (decision, after) = match self.rule.decide(state.clone(), above, now) {
+            (Decision::Admit { .. }, _) if floor > 0 => self.rule.decide(state.clone(), cost, now),
+            (Decision::Deny(Denial::Never { max }), after) => (Decision::never(max.saturating_sub(floor)), after),
+            decided => decided,
         };
+        let full = self.queue_full_denial(decision, state.as_ref(), cost, now);
+        let (decision, after) = full.map_or((decision, after), |denial| (denial, state.clone()));
         if decision.is_admitted() || !charges_denied {
             return (decision, after);
         }
         let after = self.rule.debit(state, cost, now);
-        (self.rule.after_debit(decision, after.as_ref(), above, now), after)
+        let denial = self.rule.after_debit(decision, after.as_ref(), above, now);
+        (self.queue_full_denial(denial, after.as_ref(), cost, now).unwrap_or(denial), after)
     }
 
-    fn decide_with_queue(&self, state: Option<State>, cost: Cost, now: Nanos) -> (Decision, Option<State>) {
-        match self.subject.max_waiting {
-            Some(max) if self.waiting.len() as u64 >= max => {
-                let (decision, after) = self.rule.decide(state.clone(), cost, now);
-                match decision {
-                    Decision::Admit { wait } if wait > Nanos::ZERO => {
-                        (self.queue_full_denial(state.as_ref(), cost, now, wait), state)
-                    }
-                    _ => (decision, after),
-                }
-            }
-            _ => self.rule.decide(state, cost, now),
-        }
+    fn is_queue_full(&self) -> bool {
+        self.subject.max_waiting.is_some_and(|max| self.waiting.len() as u64 >= max)
     }
 
-    /// The denial of a request that would have to wait for `wait` while all waiting places are taken.
-    fn queue_full_denial(&self, state: Option<&State>, cost: Cost, now: Nanos, wait: Nanos) -> Decision {
+    /// The denial of a request on which the rule has this `decision`, and which has to wait from the time on at which the rule
+    /// admits it, while all waiting places are taken; `None` if one is free by then.
+    fn queue_full_denial(&self, decision: Decision, state: Option<&State>, cost: Cost, now: Nanos) -> Option<Decision> {
+        let admitted = match decision {
+            Decision::Admit { .. } => Nanos::ZERO,
+            Decision::Deny(Denial::Later { retry_after }) => retry_after,
+            Decision::Deny(_) => return None,
+        };
         let place = self.waiting.peek().map(|Reverse(first)| first.at.saturating_sub(now));
-        let turn = self.time_until_no_wait(state, cost, now, wait);
-        match place.into_iter().chain(turn).min() {
+        if !self.is_queue_full() || place.is_some_and(|place| place <= admitted) {
+            return None;
+        }
+        let then = now.saturating_add(admitted);
+        let wait = match self.rule.decide(state.cloned(), cost, then).0 {
+            Decision::Admit { wait } if wait > Nanos::ZERO => wait,
+            _ => return None,
+        };
+        let turn = self.time_until_no_wait(state, cost, then, wait).map(|turn| turn.saturating_add(admitted));
+        Some(match place.into_iter().chain(turn).min() {
             Some(retry_after) => Decision::later(retry_after),
             None => Decision::never(self.rule.headroom(None, now).remaining.unwrap_or(0)),
-        }
+        })
     }
 
     /// The shortest time, at most `wait`, after which the request would not have to wait; `None` if it always has to.

@@ -49,6 +49,6 @@ fn a_place_is_taken_in_each_queue_until_the_request_passes() {
     // the second request waits for `second` until 10 s, and the others meanwhile for their turn under `first`
     let requests = [(0, 1), (100, 1), (200, 2), (1_000, 2), (1_999, 2), (2_000, 2)];
     let expected =
-        [("admitted", 0), ("delayed", 9_900), ("denied", 800), ("denied", 1_000), ("denied", 1), ("admitted", 0)];
+        [("admitted", 0), ("delayed", 9_900), ("denied", 1_800), ("denied", 1_000), ("denied", 1), ("admitted", 0)];
     assert_eq!(decisions(limits, &requests), decided(&expected));
 }

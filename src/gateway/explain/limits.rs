@@ -7,6 +7,7 @@ use crate::algorithm::{Decision, Denial, Policy, Rule};
 use crate::charge::{Charge, ChargeSource, Charged, DecisionSource, Enforcement, OnStoreDown, RuleRef};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::queue;
 use crate::gateway::respond::Answer;
 use crate::ruleset::charges::{TermsOwner, Uncharged};
 use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
@@ -279,6 +280,7 @@ impl ResolvedRequest {
             Some(banned) => Verdict::of_banned(&active.ruleset, &charges, banned, now),
             None => match Verdict::new(&active.ruleset, &charges, &receipt.charged) {
                 mut denied if denied.is_denied() => {
+                    queue::await_places(&active.queues, &mut denied, now);
                     gateway.bans.foresee(&active.ruleset, &charges, &mut denied, now);
                     denied
                 }

@@ -48,6 +48,22 @@ fn with_no_place_to_wait_the_retry_time_is_ones_turn_or_never() {
 }
 
 #[test]
+fn a_request_that_the_rule_denies_waits_for_a_place_too() {
+    let mut run = Run::new(queue(1, 10, Nanos::from_secs(1), Some(1)), UPSTREAM).unwrap();
+    let tenth = SECOND / 10;
+    let all = [
+        (0, 1, 1),
+        (9 * tenth, 0, 1),
+        (9 * tenth, 0, 1),
+        (9 * tenth, 1, 2),
+        (19 * tenth - 1, 1, 2),
+        (19 * tenth, 1, 2),
+    ];
+    // from 1 s on the rule would let the request wait for its turn, but the only place is taken until 1.9 s
+    assert_eq!(decisions(&mut run, &all), [wait(0), wait(0), wait(SECOND), later(SECOND), later(1), wait(SECOND)]);
+}
+
+#[test]
 fn what_has_passed_comes_in_the_order_of_passing() {
     let mut run = Run::new(queue(1, 9, Nanos::from_secs(60), None), UPSTREAM).unwrap();
     decisions(&mut run, &[(0, 0, 1), (0, 0, 1), (0, 0, 1), (0, 1, 1), (0, 1, 1)]);
