@@ -77,7 +77,7 @@ pub struct ReplayArgs {
     pub html: Option<PathBuf>,
     /// Exit with status 3 if FILE denies more than this share of the requests; with --against, if FILE denies more than
     /// this share that OTHER admits. In logs with timestamps of whole seconds, only requests count that are denied
-    /// wherever in their second they came
+    /// wherever in their second they came, and that OTHER may admit
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub fail_if_denied: Option<Percent>,
 }
@@ -183,14 +183,16 @@ pub fn execute(
         let writer = file.and_then(|file| DecisionWriter::new(file, reading.names(), against.is_some()));
         writer.map_err(|error| unwritten(path, &error))
     });
-    let side = |name: String, rules| {
-        let replayer = Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
-        RulesetRun::new(name, replayer, args.html.is_some())
-    };
+    let replayer = |rules| Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
+    let side = |name: String, replayer| RulesetRun::new(name, replayer, args.html.is_some());
     let changed = if args.changes.is_empty() { "" } else { " with --set" };
     let player = |rules, against: Option<(&Path, ReplayRules)>, within, decisions| {
-        let against = against.map(|(path, rules)| side(path.display().to_string(), rules));
-        Player::new(side(format!("{}{changed}", args.config.display()), rules), against, within, decisions, &wanted)
+        let against = against.map(|(path, rules)| side(path.display().to_string(), replayer(rules)));
+        let tried = match within {
+            SecondPlacement::Spread => replayer(rules),
+            SecondPlacement::Best => replayer(rules).only_certain(),
+        };
+        Player::new(side(format!("{}{changed}", args.config.display()), tried), against, within, decisions, &wanted)
     };
     // this player needs states of its own, and so rules of its own
     let mut best = match args.fail_if_denied {
@@ -218,8 +220,13 @@ pub fn execute(
         return Ok(ExitCode::SUCCESS);
     }
     let [denied, most] = [denied, most].map(|share| (share * 1e5).round() / 1e3);
-    let at_least = if played.whole_second_timestamps > 0 { "at least " } else { "" };
-    let whose = if played.comparison.is_some() { " that the other rules let pass" } else { "" };
+    let is_coarse = played.whole_second_timestamps > 0;
+    let at_least = if is_coarse { "at least " } else { "" };
+    let whose = match &played.comparison {
+        Some(_) if is_coarse => " that the other rules may let pass",
+        Some(_) => " that the other rules let pass",
+        None => "",
+    };
     // a write error is ignored, because the exit status says the same
     drop(writeln!(
         errors,

@@ -1,11 +1,11 @@
 //! Charges the requests of a log on the log's time, and settles their charges when they end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use http::HeaderName;
 
 use super::record::{ArrivalSpan, Record};
-use crate::algorithm::{Completion, Denial};
+use crate::algorithm::{AlgorithmName, Completion, Denial, Rule};
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::active_config::limit_specs;
 use crate::gateway::cost_meter::Corrections;
@@ -18,7 +18,7 @@ use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::store::floors::charge_local;
 use crate::store::local::Binding;
 use crate::store::{Amendment, LocalStore};
-use crate::units::Nanos;
+use crate::units::{LimitKey, Nanos};
 
 /// The number of requests between two sweeps of expired keys, each of one part of the store, and the number of parts.
 const SWEEP_EVERY: u64 = 1 << 16;
@@ -40,6 +40,9 @@ pub(super) struct Ledger {
     response_header_names: Vec<HeaderName>,
     count: u64,
     swept: usize,
+    /// The end of the first window of each key whose windows start with requests, by limit and key; `None` if uncertain
+    /// denials are denials too.
+    first_windows: Option<HashMap<(usize, LimitKey), Nanos>>,
     /// How many admitted requests have a real cost that only their response told.
     pub(super) missing_costs: u64,
 }
@@ -72,8 +75,14 @@ impl Ledger {
             response_header_names,
             count: 0,
             swept: 0,
+            first_windows: None,
             missing_costs: 0,
         }
+    }
+
+    /// Makes limits let requests pass whose denials are not certain, because times of earlier requests are not exact.
+    pub(super) fn deny_only_for_certain(&mut self) {
+        self.first_windows = Some(HashMap::new());
     }
 
     /// Charges of new keys for which a limit had no room, by the limit's name.
@@ -219,6 +228,7 @@ impl Ledger {
         charges: &mut [Charge],
         arrival: ArrivalSpan,
     ) -> &Verdict {
+        self.pass_uncertain(ruleset, charges, arrival);
         let now = match arrival.is_exact() {
             true => arrival.earliest,
             false => self.admitted_at(ruleset, charges, arrival),
@@ -235,6 +245,18 @@ impl Ledger {
             self.schedule_end(ruleset, record, facts, charges, now, now.saturating_add(wait));
         }
         &self.verdict
+    }
+
+    /// Keeps limits whose later windows depend on the times of earlier requests from denying a request that comes after the
+    /// first window of its key.
+    fn pass_uncertain(&mut self, ruleset: &Ruleset, charges: &mut [Charge], arrival: ArrivalSpan) {
+        let Some(first_windows) = &mut self.first_windows else { return };
+        for charge in charges {
+            let Some(window) = certain_window(ruleset.limits[charge.limit].rule(&charge.rule)) else { continue };
+            let end =
+                first_windows.entry((charge.limit, charge.key)).or_insert(arrival.earliest.saturating_add(window));
+            charge.enforcement.enforces &= arrival.latest < *end;
+        }
     }
 
     /// Puts a request into the queues of the limits that delay it. If a queue is full, refunds and denies the request.
@@ -309,6 +331,17 @@ impl Ledger {
         let ending = ScheduledCompletion { _places: places, held, completion, corrections };
         self.completions.insert((at, self.scheduled), ending);
         self.scheduled = self.scheduled.wrapping_add(1);
+    }
+}
+
+/// For rules under which an earlier request may bring about a denial of a later one: how long after a key's first request
+/// the denials are certain all the same. `None` for other rules: under these, a request that comes earlier denies no more.
+fn certain_window(rule: &Rule) -> Option<Nanos> {
+    match rule.name() {
+        AlgorithmName::QuotaReset | AlgorithmName::QuotaLinear | AlgorithmName::Cycle => rule.policy().window,
+        // the longer a key rests, the colder it is
+        AlgorithmName::SmoothWarmingUp => Some(Nanos::ZERO),
+        _ => None,
     }
 }
 

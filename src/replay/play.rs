@@ -21,8 +21,8 @@ const TOO_MANY: u16 = 429;
 pub enum SecondPlacement {
     /// The time that results when the requests of a second are spread evenly over it.
     Spread,
-    /// The first time in the second at which the limits admit the request. A request that is denied all the same is
-    /// denied for certain.
+    /// The first time in the second at which the limits admit the request. With [`Replayer::only_certain`], a request that
+    /// is denied all the same is denied for certain.
     Best,
 }
 

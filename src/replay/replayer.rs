@@ -141,6 +141,13 @@ impl Replayer {
         Self { names: wanted.headers.clone(), headers: Fields::default(), host: Host::default(), charger, rules }
     }
 
+    /// The same replayer, which denies only requests that are denied for certain whenever the requests came in their spans.
+    #[must_use]
+    pub fn only_certain(mut self) -> Self {
+        self.charger.ledger.deny_only_for_certain();
+        self
+    }
+
     /// The rules.
     pub const fn rules(&self) -> &ReplayRules {
         &self.rules

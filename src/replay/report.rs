@@ -39,7 +39,7 @@ pub struct CompleteReport {
     /// The number of lines whose timestamps are whole seconds.
     pub whole_second_timestamps: u64,
     /// How many requests are denied at every possible time in their second, with `--fail-if-denied`; in a comparison, how
-    /// many the rules to try deny and the other rules do not.
+    /// many of these the other rules may let pass.
     pub denied_at_least: Option<u64>,
     /// The number of lines whose status is 429.
     pub answered_429: u64,
@@ -180,7 +180,10 @@ impl CompleteReport {
             to: lines.times.map(|(_, last)| last),
             out_of_order: disorder.late,
             whole_second_timestamps: lines.whole_seconds,
-            denied_at_least: best.map(|best| best.denied().min(player.denied())),
+            denied_at_least: best.map(|best| match lines.whole_seconds {
+                0 => player.denied(),
+                _ => best.denied().min(player.denied()),
+            }),
             answered_429: lines.too_many,
             notes: notes::of(player, disorder, wanted),
             rules: ReplayReport::of(&player.side, most),
@@ -190,8 +193,8 @@ impl CompleteReport {
         }
     }
 
-    /// The share of all requests that are denied for certain; in a comparison, the share of those that only the rules to
-    /// try deny. `None` if no request got as far as the limits.
+    /// The share of all requests that are denied for certain; in a comparison, the share of those that the other rules may
+    /// let pass. `None` if no request got as far as the limits.
     pub fn denied_share(&self) -> Option<f64> {
         let all = self.comparison.as_ref().map_or(self.rules.all.offered, |difference| difference.cells.all());
         self.denied_at_least.and_then(|denied| share(denied, all))

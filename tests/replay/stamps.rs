@@ -136,6 +136,21 @@ fn denials_that_coarse_timestamps_explain_do_not_fail_the_build() {
 }
 
 #[test]
+fn windows_that_start_with_requests_deny_for_certain_until_the_first_one_ends() {
+    let folder = folder("algorithm: quota_reset, limit: 2, window: 2s");
+    // the second request comes in the first window, so all four pass
+    let requests = [(SECOND / 2, 1), (2 * SECOND + 100_000_000, 1), (2_600_000_000, 1), (2_600_000_000, 1)];
+    for (with_fraction, denied) in [(true, 0), (false, 1)] {
+        folder.write("access.log", json_lines(&requests, with_fraction));
+        let (output, report) = replay(&folder, &["--fail-if-denied", "0%"]);
+        assert_eq!((&report["rules"]["denied"], output.status.code()), (&json!(denied), Some(0)));
+    }
+    folder.write("access.log", combined(&[(0, 1), (0, 1), (SECOND - 1, 1)]));
+    let (output, report) = replay(&folder, &["--fail-if-denied", "0%"]);
+    assert_eq!((&report["denied_at_least"], output.status.code()), (&json!(1), Some(3)));
+}
+
+#[test]
 fn logs_of_several_servers_are_spread_side_by_side() {
     let folder = folder("algorithm: gcra, rate: 10/s, burst: 2");
     let requests = paced(30, SECOND / 10, 0, 1);
@@ -179,6 +194,8 @@ fn traffic_that_its_limit_admits_is_denied_for_certain_nowhere() {
         "algorithm: sliding_log, limit: 3, window: 300ms, count_denied: true",
         "algorithm: sliding_window, limit: 3, window: 1300ms",
         "algorithm: quota_linear, limit: 4, window: 2s",
+        "algorithm: quota_reset, limit: 3, window: 2s",
+        "algorithm: smooth_warming_up, rate: 4/s, warm_up: 2s, over_limit: { delay: { max_wait: 1s } }",
         "algorithm: exponential, limit: 20, period: 2s, policy: strict",
         "algorithm: cycle, limit: 3, period: 1500ms",
         "algorithm: concurrency, limit: 1",
