@@ -8,7 +8,7 @@ if family == 'q' then
     end
     limit, window, tick, token = natural(limit), natural(window), natural(tick), natural(token)
     local now = now()
-    local rule = { limit = limit, window = window, token = token, divisible = true }
+    local rule = { limit = limit, window = window, tick = tick, token = token, divisible = true }
 
     local function fine(time)
         return times(time, tick)
@@ -177,8 +177,12 @@ if family == 'q' then
             return state
         end
         local standing, missing = old.standing(state)
-        if standing == 'fresh' or state.full and limit == 1 then
+        if standing == 'fresh' then
             return nil
+        end
+        if state.full and limit == 1 then
+            local left = divide_up(minus(missing, times(minus(old.limit, 1), old.token)), old.tick)
+            return left ~= 0 and bursty(minus(word(add(now, left)), window), 0) or nil
         end
         if state.full then
             local whole, old_whole = cost_of(limit), times(old.limit, old.token)

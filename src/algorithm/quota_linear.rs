@@ -293,7 +293,7 @@ impl Core for QuotaLinear {
     /// ends, if that is later; a new limit above them leaves the difference. A window of which the new limit admits nothing
     /// keeps its end, and what follows it: a fresh key, or a smooth one if the old quota is spent. The used share of a smooth
     /// balance stays used, and tokens owed beyond it stay the same number, as far as a debt can reach; under a limit of 1,
-    /// no key is smooth.
+    /// whose keys are never smooth, it becomes a spent window that ends when the balance has a token.
     fn migrate_state(&self, old: &Self, state: Quota, now: Nanos) -> Option<Quota> {
         if self == old {
             return Some(state);
@@ -308,7 +308,11 @@ impl Core for QuotaLinear {
                 let owed = scale_ceil(missing.saturating_sub(used), self.token, old.token);
                 return self.smooth(share.saturating_add(owed).min(self.furthest()), now);
             }
-            (_, Quota::Smooth { .. }) => return None,
+            (smooth, Quota::Smooth { .. }) => {
+                let left = old.wait(smooth, 1, now);
+                let start = now.saturating_add(left).saturating_sub(self.window);
+                return (left > Nanos::ZERO).then(|| self.bursty(start, 0));
+            }
         };
         let used = old.limit.saturating_sub(left);
         // a window that starts later than now was carried: its true start is not known, and its end is right

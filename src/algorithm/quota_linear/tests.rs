@@ -101,6 +101,8 @@ fn what_was_used_stays_used_under_another_limit() {
     assert_eq!(carry(2, 100, smooth, 150), (Some(1), at(50)));
     assert_eq!(carry(2, 200, smooth, 150), (Some(1), at(100)));
     assert_eq!(carry(1, 100, smooth, 150), (Some(1), at(0)), "is never smooth");
+    assert_eq!(carry(1, 100, smooth, 103), (Some(0), at(17)), "waits for the balance to have a token");
+    assert_eq!(carry(1, 10, old.debit(smooth, 10, at(100)), 100), (Some(0), at(220)));
     // 5 of 5 used, and 10 owed
     assert_eq!(carry(10, 100, old.debit(smooth, 10, at(100)), 100), (Some(0), at(200)));
 }
