@@ -298,7 +298,11 @@ fn kubernetes_takes_what_the_chart_renders() {
     assert_eq!((&pod["nodeSelector"]["disk"], &pod["tolerations"][0]["key"]), (&"ssd".into(), &"spot".into()));
     let monitor = only("PodMonitor", objects);
     assert_eq!(monitor["spec"]["selector"], deployment["spec"]["selector"]);
-    assert!(port(&monitor["spec"]["podMetricsEndpoints"][0]["port"]) > 0);
+    let scraped = &monitor["spec"]["podMetricsEndpoints"][0];
+    assert!(port(&scraped["port"]) > 0);
+    // the alerts of another release are about other gateways
+    let job: Value = serde_yaml::from_str("{ targetLabel: job, replacement: tollgate/default/tollgate }").unwrap();
+    assert_eq!(scraped["relabelings"][0], job);
 }
 
 #[test]
