@@ -198,9 +198,10 @@ impl Telemetry {
         self.state_restores.with_label_values(&[result]).inc();
     }
 
-    /// Snapshots go to another file from now on, or to none: none has failed there yet.
+    /// Snapshots go to another file from now on, or to none: none was written there or has failed yet.
     pub fn state_file_changed(&self) {
         self.last_snapshot_successful.set(1);
+        self.state_last.iter().for_each(|last| last.set(0.0));
     }
 
     /// A snapshot was written, which began at the time `at`.

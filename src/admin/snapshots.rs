@@ -91,9 +91,10 @@ impl Snapshots {
         Self { recovery, shown: Mutex::default() }
     }
 
-    /// Sets the file that snapshots are written to from now on; `None` if they are not written.
+    /// Sets the file that snapshots are written to from now on; `None` if they are not written. It has no snapshot of this
+    /// process yet.
     pub fn set_file(&self, file: Option<String>) {
-        self.shown.lock().file = file;
+        *self.shown.lock() = SnapshotStatus { file, ..SnapshotStatus::default() };
     }
 
     /// Records a snapshot that was written.

@@ -186,13 +186,14 @@ impl SnapshotWriter {
 
     /// Writes later snapshots to `file`.
     pub(super) fn set_file(&self, file: Option<StateFile>) {
-        self.snapshots.set_file(file.as_ref().map(|file| file.path.display().to_string()));
         self.file.send_if_modified(|before| {
-            let differs = *before != file;
-            *before = file;
-            if differs {
+            let path = file.as_ref().map(|file| &file.path);
+            if before.as_ref().map(|before| &before.path) != path {
+                self.snapshots.set_file(path.map(|path| path.display().to_string()));
                 self.telemetry.state_file_changed();
             }
+            let differs = *before != file;
+            *before = file;
             differs
         });
     }
@@ -230,6 +231,11 @@ impl SnapshotWriter {
         let (began, at) = (clock.now(), clock.wall());
         let written = write_to(&path, |file| self.write_snapshot(at, file));
         let took = clock.now().saturating_sub(began);
+        // Held while the result is reported, so that it is not reported after a change to another file.
+        let file = self.file.borrow();
+        if file.as_ref().is_none_or(|file| file.path != path) {
+            return;
+        }
         match written {
             Ok(SnapshotSize { keys, bytes }) => {
                 self.telemetry.state_written(at, took, bytes);

@@ -345,6 +345,28 @@ fn a_reload_changes_where_the_state_is_kept() {
 }
 
 #[test]
+fn no_snapshot_is_reported_once_a_reload_has_removed_the_state_file() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&config(&origin, DAILY));
+    let last = || {
+        let names = ["last_snapshot_timestamp_seconds", "snapshot_duration_seconds", "snapshot_size_bytes"];
+        names.map(|name| gateway.metrics().value(&format!("tollgate_state_{name}"), &[]).unwrap())
+    };
+    wait_for_snapshot(&gateway);
+    assert!(last().iter().all(|value| *value > 0.0), "{:?}", last());
+    // a directory in the way makes every later snapshot fail
+    fs::create_dir(gateway.folder.path().join("tollgate.state.new")).unwrap();
+    let status = || gateway.admin_get("/status").json()["state"].clone();
+    wait_until("an error", || status()["last_error"].is_string());
+    gateway.rewrite(&limited(&origin, DAILY));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(last(), [0.0; 3]);
+    for field in ["file", "last_snapshot", "last_error"] {
+        assert!(status()[field].is_null(), "{field}: {}", status());
+    }
+}
+
+#[test]
 fn several_limits_are_remembered_each_for_itself() {
     let origin = Origin::start();
     let limits = format!(
