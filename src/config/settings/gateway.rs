@@ -21,7 +21,8 @@ tables! {
         include: List(&Text("the name of a file, in which `*` stands for anything, like `limits/*.yaml`")),
             "Further files, whose upstreams, plans, limits, groups of limits, prices, routes and domains are this \
             file's, too.";
-        listeners: List(&Section(&LISTENER)), required, "Where clients connect to.";
+        listeners: List(&Section(&LISTENER)),
+            "Where clients connect to; required except in files of `limits` only and in files that another one includes.";
         admin: Section(&ADMIN), "The port for operators: metrics, health, inspection.";
         workers: Whole(1, 1024),
             "How many threads serve clients; one for each core where it is left out. Takes a restart.";
