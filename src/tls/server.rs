@@ -10,14 +10,13 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::rustls::{Error, InconsistentKeys, version};
+use tokio_rustls::rustls::version;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::{TlsFault, authorities, certificates_in};
+use super::{TlsFault, authorities, certified_key};
 use crate::units::Nanos;
 
 /// A certificate chain with its private key, and the names and validity of its first certificate.
@@ -71,16 +70,8 @@ pub struct TlsServer {
 impl Certificate {
     /// Reads a certificate chain, up to an authority that clients trust, and its private key; both in PEM.
     pub fn read(certificates: &[u8], key: &[u8]) -> Result<Self, TlsFault> {
-        let chain = certificates_in(certificates).ok_or(TlsFault::Certificate)?;
-        let first = chain.first().ok_or(TlsFault::Certificate)?;
-        let (names, valid) = contents(first).ok_or(TlsFault::Certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsFault::Key)?;
-        let key = ring::sign::any_supported_type(&key).map_err(|_| TlsFault::Key)?;
-        let shown = CertifiedKey::new(chain, key);
-        match shown.keys_match() {
-            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
-            Err(_) => return Err(TlsFault::OtherKey),
-        }
+        let shown = certified_key(certificates, key)?;
+        let (names, valid) = shown.cert.first().and_then(contents).ok_or(TlsFault::Certificate)?;
         Ok(Self { shown: Arc::new(shown), names, valid })
     }
 

@@ -274,6 +274,8 @@ fn check_tells_what_is_wrong_with_the_files() {
         ("good.key", &good.key),
         ("old.pem", &expired.certificate),
         ("old.key", &expired.key),
+        ("locked.key", &good.key.replace("PRIVATE", "ENCRYPTED PRIVATE")),
+        ("reversed.pem", &(authority.pem() + &good.certificate)),
     ] {
         let path = folder.write(name, text);
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -292,6 +294,8 @@ fn check_tells_what_is_wrong_with_the_files() {
         ("{ cert: good.pem, key: gone.key }".to_owned(), false, "names a file that cannot be read: No such file"),
         ("{ cert: good.key, key: good.key }".to_owned(), false, "names a file that holds no certificate in PEM"),
         ("{ cert: good.pem, key: good.pem }".to_owned(), false, "names a file that holds no private key in PEM"),
+        ("{ cert: good.pem, key: locked.key }".to_owned(), false, "`openssl pkey -in KEY"),
+        ("{ cert: reversed.pem, key: good.key }".to_owned(), false, "the certificate itself comes first"),
     ] {
         let (was_fine, said) = check(&certificates);
         assert!(was_fine == fine && said.contains(says), "{certificates}: {said}");

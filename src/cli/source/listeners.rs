@@ -81,8 +81,7 @@ impl TlsFileReader<'_, '_> {
                 self.warn_of_times(&certificate, &files.cert);
                 Some(certificate)
             }
-            Err(fault @ (TlsFault::Key | TlsFault::OtherKey)) => self.fail(&files.key, fault),
-            Err(fault) => self.fail(&files.cert, fault),
+            Err(fault) => self.fail(if fault.is_in_key() { &files.key } else { &files.cert }, fault),
         }
     }
 
@@ -91,7 +90,7 @@ impl TlsFileReader<'_, '_> {
     }
 
     fn fail<T>(&mut self, named: &NamedFile, fault: TlsFault) -> Option<T> {
-        self.errors.push(self.files.unfit(named, fault));
+        self.errors.push(self.files.unfit(named, fault).hint(fault.hint().map(str::to_owned)));
         None
     }
 

@@ -100,21 +100,16 @@ impl Files<'_> {
         let hash = files::hash(&parts.map(|part| files::hash(part.unwrap_or_default()).to_le_bytes()).concat());
         let client = tls::client(authorities.as_deref(), identity).map(|client| (client, hash));
         client.map_err(|fault| {
-            let files = tls.identity.as_ref();
-            let named = match fault {
-                TlsFault::Authority => tls.ca.as_ref(),
-                TlsFault::Certificate => files.map(|(certificates, _)| certificates),
-                TlsFault::Key | TlsFault::OtherKey => files.map(|(_, key)| key),
-                TlsFault::NoSystemRoots | TlsFault::Unusable => None,
+            let named = match (fault, &tls.identity) {
+                (TlsFault::Authority, _) => tls.ca.as_ref(),
+                (TlsFault::NoSystemRoots, _) | (_, None) => None,
+                (_, Some((certificates, key))) => Some(if fault.is_in_key() { key } else { certificates }),
             };
             let problem = match named {
                 Some(named) => self.unfit(named, fault),
                 None => Problem::error(place.clone(), fault.to_string()),
             };
-            match fault {
-                TlsFault::NoSystemRoots => problem.hint("name them: `tls: {ca: ca.pem}`").into(),
-                _ => problem.into(),
-            }
+            problem.hint(fault.hint().map(str::to_owned)).into()
         })
     }
 
