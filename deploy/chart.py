@@ -1,9 +1,10 @@
 """The Helm chart of deploy/helm, and what Kubernetes makes of manifests; `make needs` fetches Helm and the schemas.
 
-usage: deploy/chart.py lint             prints what Helm finds amiss with the chart, a line each
-       deploy/chart.py render [VALUES]  prints what the chart renders, with VALUES (JSON) in place of the default ones
-       deploy/chart.py manifest         prints deploy/kubernetes/tollgate.yaml: what it renders with the default ones
-       deploy/chart.py check VERSION    prints what Kubernetes VERSION would refuse of a manifest, which it reads
+usage: deploy/chart.py lint                       prints what Helm finds amiss with the chart, a line each
+       deploy/chart.py render [VALUES [RELEASE]]  prints what the chart renders, with VALUES (JSON) in place of the default
+                                                  ones, for the release `tollgate` or RELEASE
+       deploy/chart.py manifest                   prints deploy/kubernetes/tollgate.yaml: what it renders by default
+       deploy/chart.py check VERSION              prints what Kubernetes VERSION would refuse of a manifest, which it reads
 """
 
 import json
@@ -40,9 +41,9 @@ def lint() -> None:
         print(error)
 
 
-def render(values: dict) -> str:
+def render(values: str = "{}", release: str = "tollgate") -> str:
     with helm_python.Chart.load(CHART) as chart:
-        rendered = chart.render(values, name="tollgate")
+        rendered = chart.render(json.loads(values), name=release)
     return "".join(f"---\n{text.strip()}\n" for _, text in sorted(rendered.items()) if text.strip())
 
 
@@ -60,10 +61,10 @@ def check(version: str) -> None:
 match sys.argv[1:]:
     case ["lint"]:
         lint()
-    case ["render", *values]:
-        print(render(json.loads(values[0]) if values else {}), end="")
+    case ["render", *rest] if len(rest) <= 2:
+        print(render(*rest), end="")
     case ["manifest"]:
-        print(HEADER + render({}), end="")
+        print(HEADER + render(), end="")
     case ["check", version]:
         check(version)
     case _:

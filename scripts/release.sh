@@ -14,7 +14,7 @@ grep -q '^## Unreleased$' CHANGELOG.md || refuse "CHANGELOG.md has no section \"
 trap 'git checkout -q -- Cargo.toml Cargo.lock CHANGELOG.md deploy' EXIT
 sed -i "s/^version = \".*\"/version = \"$version\"/" Cargo.toml
 sed -i -E "s/^(version|appVersion): .*/\1: $version/" deploy/helm/Chart.yaml
-sed -i "s/image: tollgate:.*/image: tollgate:$version/" deploy/kubernetes/tollgate.yaml
+sed -i "s/image: \"tollgate:.*/image: \"tollgate:$version\"/" deploy/kubernetes/tollgate.yaml
 sed -i "s/^## Unreleased$/## Unreleased\n\n## $version ($(date -u +%Y-%m-%d))/" CHANGELOG.md
 cargo update --quiet --workspace --offline
 .ci/run

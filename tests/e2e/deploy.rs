@@ -306,8 +306,34 @@ fn kubernetes_takes_what_the_chart_renders() {
 }
 
 #[test]
+fn names_that_look_like_numbers_and_flags_stay_names() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let values = json!({
+        "image": { "repository": "12", "digest": digest },
+        "networkPolicy": { "scrapers": "123" },
+        "secret": { "existing": "123" },
+    });
+    for release in ["true", "123"] {
+        let rendered = charted(&["render", &values.to_string(), release], "");
+        assert_eq!(charted(&["check", "1.30"], &rendered), "", "{release}");
+        let deployment = only("Deployment", objects(&rendered));
+        assert_eq!(deployment["metadata"]["name"], release);
+        assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], format!("12@{digest}").as_str());
+    }
+    let tagged = charted(&["render", r#"{"image": {"repository": "12", "tag": "30"}}"#], "");
+    assert_eq!(charted(&["check", "1.30"], &tagged), "");
+}
+
+#[test]
 fn mistakes_in_values_and_manifests_are_found() {
-    for (values, named) in [("replica: 3", "'replica' not allowed"), ("redis: { url: http://redis }", "/redis/url")] {
+    for (values, named) in [
+        ("replica: 3", "'replica' not allowed"),
+        ("redis: { url: http://redis }", "/redis/url"),
+        ("image: { digest: latest }", "/image/digest"),
+        ("podMonitor: { interval: '' }", "/podMonitor/interval"),
+        ("podMonitor: { interval: '30' }", "/podMonitor/interval"),
+        ("podMonitor: { job: gateways }", "/podMonitor/job"),
+    ] {
         let values: Value = serde_yaml::from_str(values).unwrap();
         let output = chart(&["render", &serde_json::to_string(&values).unwrap()], "");
         let said = String::from_utf8_lossy(&output.stderr);
