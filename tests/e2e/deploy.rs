@@ -417,12 +417,14 @@ fn the_socket_is_the_one_of_the_page_and_its_address_can_be_one_of_a_configurati
 #[test]
 fn the_credentials_are_those_that_its_words_name() {
     let text = fs::read_to_string(CREDENTIALS).unwrap();
-    let loaded: Vec<String> =
-        settings(CREDENTIALS).into_iter().map(|(_, _, value)| value.split(':').next().unwrap().to_owned()).collect();
+    let values: Vec<String> = settings(CREDENTIALS).into_iter().map(|(_, _, value)| value).collect();
+    let loaded: Vec<(&str, &str)> = values.iter().map(|value| value.split_once(':').unwrap()).collect();
     let config: String =
         text.lines().filter_map(|line| line.strip_prefix("#   ")).map(|line| format!("{line}\n")).collect();
     let folder = Folder::new();
-    for name in &loaded {
+    for (name, file) in loaded {
+        let from = file.strip_suffix(&format!("/{name}")).unwrap();
+        assert!(text.contains(&format!("`CREDENTIALS_DIRECTORY={from} tollgate check")), "{from}");
         folder.write(name, "a secret of more than 16 bytes\n");
         assert!(config.contains(&format!("${{CREDENTIALS_DIRECTORY}}/{name}\n")), "{name} in {config}");
     }
