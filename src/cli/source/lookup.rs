@@ -30,7 +30,7 @@ pub(super) fn redis(RedisHash { key, remembered }: &RedisHash, servers: &Servers
 /// An HTTP service.
 pub(super) fn http(configured: &HttpLookup, files: &mut Files<'_>) -> Result<LookupSource, Problems> {
     let HttpLookup { url, is_unkey, token_file, tls, timeout, remembered, place } = configured;
-    let token = token_file.as_ref().map(|named| files.secret(named)).transpose()?;
+    let token = token_file.as_ref().map(|named| files.token(named)).transpose()?;
     let place = Place { path: format!("{}.tls", place.path), ..place.clone() };
     let client = (url.scheme() == Some(&Scheme::HTTPS)).then(|| files.tls_client(tls, &place)).transpose()?;
     let (tls, tls_files) = client.map(|(client, hash)| (Arc::new(client), hash)).unzip();

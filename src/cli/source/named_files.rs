@@ -51,6 +51,12 @@ impl Files<'_> {
         Ok(self.text(named, MAX_SECRET)?.trim_end_matches(['\r', '\n']).to_owned())
     }
 
+    /// The text of a file that holds a password, which is not empty.
+    pub(super) fn password(&mut self, named: &NamedFile) -> Result<String, Problems> {
+        let text = self.secret(named)?;
+        if text.is_empty() { Err(self.unfit(named, "is empty").into()) } else { Ok(text) }
+    }
+
     /// The text of a file that holds a secret of all gateways, which has a minimum length.
     pub(super) fn shared_secret(&mut self, named: &NamedFile) -> Result<String, Problems> {
         let text = self.secret(named)?;

@@ -20,9 +20,9 @@ pub(super) struct OpenStore {
 /// Reads the files that `configured` names.
 pub(super) fn open(configured: RedisStore, files: &mut Files<'_>) -> Result<OpenStore, Problems> {
     let mut errors = Vec::new();
-    let password = configured.password_file.as_ref().and_then(|named| or_collect(files.secret(named), &mut errors));
+    let password = configured.password_file.as_ref().and_then(|named| or_collect(files.password(named), &mut errors));
     let sentinel_password = configured.sentinel_password_file.as_ref();
-    let sentinel_password = sentinel_password.and_then(|named| or_collect(files.secret(named), &mut errors));
+    let sentinel_password = sentinel_password.and_then(|named| or_collect(files.password(named), &mut errors));
     let place = Place { path: "store.tls".to_owned(), ..configured.place.clone() };
     let tls = configured.tls.as_ref().and_then(|tls| or_collect(files.tls_client(tls, &place), &mut errors));
     let secret = configured.key_file.as_ref().and_then(|named| or_collect(files.shared_secret(named), &mut errors));
