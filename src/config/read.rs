@@ -479,8 +479,12 @@ impl<'a> Section<'a> {
                 findings.add(Problem::error(field.key_place(), "is not needed").hint(*why));
                 continue;
             }
-            let absent: &Vec<&str> = absent.get_or_init(|| keys.iter().copied().filter(|key| !self.has(key)).collect());
-            let near = findings.near_miss(key, absent.iter().copied());
+            // a setting that is set in another text, as by `--set`, stands beside the one that it means
+            let known: &[&str] = match field.key_mark.text == self.field.node.mark.text {
+                true => absent.get_or_init(|| keys.iter().copied().filter(|key| !self.has(key)).collect::<Vec<_>>()),
+                false => keys,
+            };
+            let near = findings.near_miss(key, known.iter().copied());
             self.misspelt.borrow_mut().extend(near.map(str::to_owned));
             findings.add(
                 Problem::error(field.key_place(), "is unknown here")

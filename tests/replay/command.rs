@@ -329,6 +329,7 @@ fn a_setting_that_cannot_be_tried_is_told_why() {
         ("routes=[]", 2, "expected a setting of a limit and its value"),
         ("limits.gard.limit=1", 1, "--set:1:1: limits.gard.limit: there is no limit `gard`\n  expected: `guard`"),
         ("limits.guard.limt=1", 1, "--set:1:1: limits.guard.limt: is unknown here"),
+        ("limits.guard.limt=1", 1, "hint: did you mean `limit`?"),
         ("limits.guard.limit=many", 1, "--set:1:1: limits.guard.limit: is not a whole number\n  found: `many`"),
         ("limits.guard.limit.most=1", 1, "is below a single value or a list\n  hint: set `limits.guard.limit`"),
         ("limits.guard={ limit: 1 }", 1, "is more than one setting of a limit"),
