@@ -51,10 +51,16 @@ pub(super) fn server(text: &str) -> Result<Server, InvalidValue> {
         (None, Some(rest)) => (Scheme::Tls, rest),
         (None, None) => return Err(invalid("does not begin with `redis://` or `rediss://`")),
     };
+    let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
+    if user.is_some_and(|user| user.contains(['?', '#'])) {
+        // in the message, because the hint of a value that may be a secret is not shown
+        return Err(invalid(
+            "has a `?` or `#` before its last `@`: write `%3F` or `%23` in a user or a password, or use `password_file`",
+        ));
+    }
     if rest.contains(['?', '#']) {
         return Err(invalid("has options behind the database, which are not supported"));
     }
-    let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
     let (username, password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
         Some((username, password)) => (decoded(username)?, decoded(password)?.map(Secret)),
         None => (None, None),
