@@ -114,3 +114,18 @@ fn slots_that_end_without_redis_are_free_when_it_recovers() {
     wait_for_breaker(&gateway, "closed");
     assert_eq!(status(&gateway), 200);
 }
+
+#[test]
+fn slots_that_redis_takes_too_late_are_free_when_it_recovers() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway(&origin, redis.port, 5, "local");
+    assert_eq!(status(&gateway), 200);
+    redis.signal("STOP");
+    for _ in 0..5 {
+        assert_eq!(status(&gateway), 200);
+    }
+    wait_for_breaker(&gateway, "open");
+    redis.signal("CONT");
+    wait_for_breaker(&gateway, "closed");
+    let _all = running(&origin, &gateway, 5);
+}

@@ -70,7 +70,10 @@ impl SharedGateway {
         let gateway = Arc::clone(self);
         tokio::spawn(async move {
             let outcome = match gateway.reconcile_keys_of(&parts).await {
-                true => gateway.call_charge(Operation::Charge, &parts, slot).await,
+                // Redis may take the slot when it goes on
+                true => gateway.call_charge(Operation::Charge, &parts, slot).await.inspect_err(|_| {
+                    gateway.end_slot_later(slot, parts.iter().filter(|part| part.rule().holds_slots()).cloned());
+                }),
                 false => Err(NoReply),
             };
             let heard = outcome.map(|outcome| ChargeReceipt {
