@@ -103,10 +103,14 @@ pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &HeadLimits) -> R
     Ok(())
 }
 
-/// Refuses methods that concern the way to a server instead of its resources.
+/// Refuses methods that concern the way to a server instead of its resources, and methods in lower case: an upstream may
+/// take `post` for `POST`, which has other routes and limits.
 pub fn check_method(method: &str) -> Result<(), Refused> {
     match method {
         "TRACE" | "CONNECT" => Err(Refused::MethodNotServed),
+        _ if method.bytes().any(|byte| byte.is_ascii_lowercase()) => {
+            Err(Refused::Malformed("the method of the request is not in capitals"))
+        }
         _ => Ok(()),
     }
 }

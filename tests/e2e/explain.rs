@@ -128,6 +128,7 @@ fn what_is_explained_is_what_happens() {
         ("GET", "/open/free", &[]),
         ("GET", "/open/%2f", &[]),
         ("TRACE", "/open/free", &[]),
+        ("get", "/open/free", &[]),
         ("GET", USAGE, &[("x-api-key", SECRET)]),
         ("PUT", USAGE, &[("x-api-key", SECRET)]),
         ("OPTIONS", USAGE, &[("origin", "https://app.test"), ("access-control-request-method", "POST")]),
